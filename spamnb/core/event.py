@@ -1,0 +1,202 @@
+"""Values of the fold: totals, counts of features, and the events that change them.
+
+The model is a fold over its journal: state = base + sum of events. Everything here is an integer,
+so sums commute and adding an event and taking it away leaves every number as it was.
+
+Units: corrections `w` and steps are 2^-20 nats, bias and tempers 2^-40. Ids are sorted and distinct
+within a group. `K` labels, `G` groups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.uint64]
+Ints = NDArray[np.int64]
+
+STEP_ONE = 1 << 20
+"""One nat of correction, in the store's unit."""
+BIAS_ONE = 1 << 40
+"""One nat of bias, or a temper of one, in the store's unit."""
+NO_LABEL = -1
+
+
+class Kind(IntEnum):
+    """What happened. The numbers are on disk: never reuse one."""
+
+    LEARN = 1
+    MOVE = 2
+    FORGET = 3
+    UNDO = 4
+    IMPORT = 5
+    EXPIRE = 6
+    CHECKPOINT = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """A step taken on an earlier message while learning another (rehearsal): its ids, our steps."""
+
+    ids: tuple[Ids, ...]
+    steps: Ints
+    """int64[G, K]"""
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """How one event moved the corrections: one step for all features of a group, per label."""
+
+    steps: Ints
+    """int64[G, K], units of 2^-20"""
+    bias: Ints
+    """int64[K], units of 2^-40"""
+    tempers: Ints
+    """int64[G], units of 2^-40"""
+    echoes: tuple[Echo, ...] = ()
+
+    def negated(self) -> Push:
+        """The push that takes this one back."""
+        echoes = tuple(Echo(e.ids, -e.steps) for e in self.echoes)
+        return Push(-self.steps, -self.bias, -self.tempers, echoes)
+
+    def plus(self, other: Push) -> Push:
+        """Both pushes on the same message, as one."""
+        return Push(
+            self.steps + other.steps,
+            self.bias + other.bias,
+            self.tempers + other.tempers,
+            self.echoes + other.echoes,
+        )
+
+
+def no_push(groups: int, labels: int) -> Push:
+    """A push that moves nothing."""
+    return Push(
+        np.zeros((groups, labels), np.int64), np.zeros(labels, np.int64), np.zeros(groups, np.int64)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """What the store holds of some features, row by row; the rows of unknown features are zero."""
+
+    n: NDArray[np.uint32]
+    """[F, K] messages of each label that hold the feature"""
+    w: NDArray[np.int32]
+    """[F, K] corrections, 2^-20"""
+    day: NDArray[np.uint16]
+    """[F] last-learnt day, days since 2000-01-01"""
+
+
+@dataclass(frozen=True, slots=True)
+class Bulk:
+    """Signed changes of many features at once: an import, an expiry, and their undoing."""
+
+    ids: Ids
+    n: Ints
+    """int64[F, K]"""
+    w: Ints
+    """int64[F, K]"""
+    messages: Ints
+    """int64[K], change of N"""
+    bias: Ints
+    """int64[K]"""
+    tempers: Ints
+    """int64[G]"""
+    days: NDArray[np.uint16]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One change of the model, with everything that applying it needs.
+
+    `delta` is what this event adds; `standing` is what the message contributes once it is applied
+    (for a first learn both are the same value, for a forget `standing` moves nothing). `previous`
+    is the event this one follows on the same message, 0 if none. `times` is set only in models
+    that count occurrences.
+    """
+
+    seq: int
+    kind: Kind
+    time_us: int
+    who: str
+    channel: str
+    digest: bytes
+    message_id: str
+    before: int
+    after: int
+    previous: int
+    ids: tuple[Ids, ...]
+    delta: Push
+    standing: Push
+    times: NDArray[np.uint32] | None = None
+    bulk: Bulk | None = None
+    undoes: int = 0
+    """the event that an UNDO takes back"""
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over the whole model; the store keeps one such record beside the features."""
+
+    messages: Ints
+    """N[k]"""
+    tokens: Ints
+    """T[k] = sum of n[f, k]"""
+    bias: Ints
+    """b[k], 2^-40"""
+    tempers: Ints
+    """what has been added to each group's temper, 2^-40"""
+    known: int = 0
+    """V: features with sum_k n > 0"""
+    last_seq: int = 0
+    histogram: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    """H[k, c], Bernoulli models only, else empty"""
+
+    def copy(self) -> Totals:
+        """A value of its own, so that a transaction can be abandoned."""
+        return Totals(
+            self.messages.copy(),
+            self.tokens.copy(),
+            self.bias.copy(),
+            self.tempers.copy(),
+            self.known,
+            self.last_seq,
+            self.histogram.copy(),
+        )
+
+
+def no_totals(groups: int, labels: int) -> Totals:
+    """The totals of an empty model."""
+    return Totals(
+        np.zeros(labels, np.int64),
+        np.zeros(labels, np.int64),
+        np.zeros(labels, np.int64),
+        np.zeros(groups, np.int64),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a model is made of, fixed when it is made: kind, labels, key, constants."""
+
+    kind: str = "corrected"
+    """corrected | multinomial | bernoulli"""
+    labels: tuple[str, ...] = ("ham", "spam")
+    key: bytes = bytes(32)
+    """secret of the hashed features; never leaves the store"""
+    vocabulary: bool = True
+    occurrences: bool = False
+    groups: int = 1
+    alpha: float = 0.01
+    kappa: float = 1.0
+    r: float = 0.3
+    eta: float = 8.0
+    rate_bias: float = 0.01
+    rate_temper: float = 0.1
+    extra: dict[str, float] = field(default_factory=dict)
+    """constants added by later versions; unknown ones are refused at open"""

@@ -1,0 +1,125 @@
+"""What a store promises, in words and as protocols; `memory` and `lmdb_store` keep it alike.
+
+A store holds one model: its recipe, its totals, the records of its features, the words behind
+them (if the recipe has a vocabulary), the journal of events, and two indexes into the journal.
+
+* `read()` gives a snapshot: it never blocks on a writer and sees no half transaction. It must not
+  be kept open across a yield of control.
+* `write()` gives the one writer (waits for it). All that it puts appears at once when the block
+  ends, and is on the disk then; an exception inside the block leaves the store as it was.
+* `scatter` takes rows that were gathered and changed in the same transaction; a row whose counts
+  and corrections are all zero removes the feature and its word. V and the histogram are the
+  caller's to keep (core knows the old row and the new one); the store keeps no sum of its own.
+* Every array of ids passed in is sorted and distinct.
+
+Failure: only errors of the StoreError family leave a store. MapFull and MapResized never do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
+
+from spamnb.core.event import Event, Ids, Recipe, Records, Totals
+
+
+class Live(NamedTuple):
+    """What the model holds of one message now: its label, and the event that says so.
+
+    `label` is NO_LABEL after a forget. `folded` tells that the event went into the checkpoint, so
+    a duplicate still changes nothing, but a move must be refused.
+    """
+
+    label: int
+    seq: int
+    folded: bool
+
+
+class Word(NamedTuple):
+    """The text behind a feature."""
+
+    id: int
+    place: int
+    text: bytes
+    """UTF-8, at most 255 bytes"""
+
+
+class ReadView(Protocol):
+    """A snapshot of the store."""
+
+    def totals(self) -> Totals:
+        """The model's sums, a value of the caller's own."""
+
+    def gather(self, ids: Ids) -> Records:
+        """The records of these features, zero rows for unknown ones; writable arrays."""
+
+    def features(self) -> Iterator[tuple[Ids, Records]]:
+        """All features in order of their ids, in blocks of bounded size."""
+
+    def words(self, ids: Ids) -> list[Word | None]:
+        """The texts of these features, None where the store has none."""
+
+    def all_words(self) -> Iterator[Word]:
+        """All texts, in order of their ids."""
+
+    def live(self, digest: bytes) -> Live | None:
+        """What is held of the message with this digest; None if it was never seen."""
+
+    def digests(self, message_id: str) -> list[bytes]:
+        """Digests of the messages with this Message-ID, oldest first (at most 64)."""
+
+    def event(self, seq: int) -> Event | None:
+        """One event of the journal; None if there is none or it went into the checkpoint."""
+
+    def events(self, start: int = 1, stop: int | None = None, *, newest_first: bool = False) -> Iterator[Event]:
+        """Events start <= seq < stop, lazily."""
+
+    def live_at(self, label: int, seq: int) -> int:
+        """The first event at or after seq whose message is live under the label now and whose
+        event is kept, from the start again if there is none; 0 if there is none at all."""
+
+    def base_totals(self) -> Totals:
+        """The sums of the checkpoint: everything folded so far."""
+
+    def base_features(self) -> Iterator[tuple[Ids, Records]]:
+        """The features of the checkpoint, as `features`."""
+
+    def last_events(self, count: int) -> list[tuple[int, int]]:
+        """(seq, label after) of the newest LEARN and MOVE events, newest first, without loading them whole."""
+
+
+class WriteView(ReadView, Protocol):
+    """The one writer's view: reads see its own puts."""
+
+    def put_totals(self, totals: Totals) -> None:
+        """Replace the model's sums."""
+
+    def scatter(self, ids: Ids, records: Records) -> None:
+        """Write back rows; rows of zeros (counts and corrections) remove the feature and its word."""
+
+    def put_words(self, words: Iterable[Word]) -> None:
+        """Keep texts; an id that has one keeps it. Nothing where the recipe has no vocabulary."""
+
+    def append(self, event: Event) -> None:
+        """Add an event (its seq is the journal's next), and make it what is live of its digest."""
+
+    def fold(self, before_us: int, most: int) -> int:
+        """Move up to `most` of the oldest events, older than that time, into the checkpoint; how many."""
+
+
+class Store(Protocol):
+    """One model's home."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the model is made of."""
+
+    def read(self) -> AbstractContextManager[ReadView]:
+        """A snapshot."""
+
+    def write(self) -> AbstractContextManager[WriteView]:
+        """The writer's transaction."""
+
+    def close(self) -> None:
+        """Let go; a second call does nothing."""
