@@ -10,7 +10,7 @@ SettingsError for a table that no one can mean, with BugError for what are no pr
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
-from math import exp, inf, isfinite, log
+from math import inf, isfinite, log
 from typing import Literal
 
 import numpy as np
@@ -118,4 +118,5 @@ def thresholds(costs: Costs) -> tuple[Threshold, ...]:
             return tuple(edge)
         log_odds, _, i = min(crossings)
         now = DECISIONS[i]
-        edge.append(Threshold(now, 1 / (1 + exp(-log_odds)), log_odds))
+        dearer, cheaper = table[now][0] - ham, spam - table[now][1]
+        edge.append(Threshold(now, dearer / (dearer + cheaper), log_odds))
