@@ -1,0 +1,226 @@
+"""HTML -> what a person sees, what is hidden from them, where links lead, and the tags.
+
+Holds the tricks of hiding and the guard before the parser. It must not know where the HTML came
+from nor what becomes of its parts.
+
+Invariants: nothing reaches Lexbor before its size, tags, attributes and elements that multiply are
+bounded; only elements matched by a selector in C are touched from Python (walking all of them
+costs more than everything else in a message). Nothing raises; HTML beyond the guard is read by
+a plain stripper of tags and marked "html:stripped".
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from selectolax.lexbor import LexborHTMLParser
+
+from spamnb.core import limits
+from spamnb.core.charset import Text, lean
+
+FAST: Final = 1
+"""LexborDocumentOptions.WO_EVENTS: no mirroring of <option> into <selectedcontent>, which copies
+without end; also a tenth faster"""
+
+TAG = re.compile(rb"<[/a-zA-Z][^<>]*+>")
+BLOCK = re.compile(
+    rb"<(?=/?+(?:br|p|div|t[dhr]|li|h[1-6]|table|[uo]l|d[dtl]|hr|center|blockquote|option|pre|img)\b)",
+    re.I,
+)
+_MULTIPLYING: Final = (
+    rb"(?=(?:a|b(?:ig|ody)?|code|em|font|html|i|nobr|s(?:mall|trike|trong)?|tt|u)(?:[\s/>]|\Z))"
+)
+OPENING = re.compile(rb"<" + _MULTIPLYING, re.I)
+CLOSING = re.compile(rb"</" + _MULTIPLYING, re.I)
+TORN = re.compile(rb"""=\s*+(?:"[^">]*+>|'[^'>]*+>)""")
+QUOTED = re.compile(rb"""=\s*+(?:"[^">]*+>[^"]*+"|'[^'>]*+>[^']*+')""")
+OPENS = re.compile(rb"<[a-zA-Z]")
+GAPS = re.compile(rb"[\s/\"']++")
+ROOTS = re.compile(rb"<(?:html|body)\b", re.I)
+RAW_TEXT: Final = ["script", "style", "title", "noembed", "noframes", "iframe", "head"]
+
+STYLE_TRICK = re.compile(
+    rb"display\s{0,3}:\s{0,3}none|visibility\s{0,3}:\s{0,3}hidden|mso-hide\s{0,3}:\s{0,3}all"
+    rb"|font-size\s{0,3}:\s{0,3}[01](?:\.\d{0,3})?(?:px|pt|em|%)?(?=\s{0,3}[;\"'!}])"
+    rb"|(?:max-)?(?:height|width)\s{0,3}:\s{0,3}0(?:px|pt|em|%)?(?=\s{0,3}[;\"'!}])"
+    rb"|opacity\s{0,3}:\s{0,3}0(?:\.0{0,3})?(?=\s{0,3}[;\"'!}])|text-indent\s{0,3}:\s{0,3}-\d{3,5}"
+)
+STYLE = re.compile(rb"""style\s{0,3}=\s{0,3}("[^"]*+"|'[^']*+'|[^\s>"']++)""")
+HOST = re.compile(r"(?:https?://|www\.)?((?:[a-z0-9-]{1,63}\.){1,8}[a-z]{2,24})(?=$|[/:?#\s])", re.I)
+TARGET = re.compile(r"\s*(?:https?:)?//(?:[^/?#@\\]*@)?([^/?#:\\\s]{1,255})", re.I)
+
+
+@dataclass(slots=True)
+class Link:
+    """A link and what it shows."""
+
+    href: Text
+    text: Text
+    """visible text, capped"""
+
+
+@dataclass(slots=True)
+class Page:
+    """What was found in one html part."""
+
+    text: Text = b""
+    hidden: Text = b""
+    links: list[Link] = field(default_factory=list)
+    images: list[Text] = field(default_factory=list)
+    markup: Text = b""
+
+
+def _comments(raw: bytes) -> list[bytes]:
+    return [piece.partition(b"-->")[0] for piece in raw.split(b"<!--", 1000)[1:]]
+
+
+def _attributes_bounded(raw: bytes) -> bool:
+    """Whether no tag has too many attributes, in whatever way the parser may see tags.
+
+    A tag can go past a `>` only within a quoted value, so where no quoted value holds a `>`, every
+    tag ends at the first one, and the pieces between them can be measured one by one.
+    """
+    if TORN.search(raw) is not None:
+        return False
+    for piece in raw.split(b">"):
+        if len(piece) > 2 * limits.HTML_ATTRIBUTES:
+            start = OPENS.search(piece)
+            if start is not None:
+                gaps = GAPS.findall(piece, start.start())
+                if len(gaps) > limits.HTML_ATTRIBUTES:
+                    return False
+    return True
+
+
+def guarded(raw: bytes, odd: set[str]) -> bytes | None:
+    """The html in a form that Lexbor reads in bounded time, None if there is none."""
+    ends = raw.count(b"</")
+    opens = raw.count(b"<") - ends
+    if opens > limits.HTML_TAGS or ends > limits.HTML_TAGS:
+        return None
+    large = len(raw) > limits.HTML_SMALL
+    if large and not _attributes_bounded(raw):
+        raw = QUOTED.sub(lambda found: found[0].replace(b">", b"&gt;"), raw)
+        odd.add("html:torn-quotes")
+        if not _attributes_bounded(raw):
+            return None
+    roots = large and len(ROOTS.findall(raw)) > limits.HTML_ROOTS
+    if opens > limits.HTML_PLAIN_TAGS or roots:
+        # two literal replacements take half the time of one with a group
+        raw = CLOSING.sub(b"</x-", OPENING.sub(b"<x-", raw))
+    return raw
+
+
+def _stripped(raw: bytes, odd: set[str]) -> Page:
+    """Text and tags without a parser."""
+    odd.add("html:stripped")
+    text = html.unescape(TAG.sub(b" ", raw).decode("utf-8", "replace"))
+    return Page(lean(text), b"", [], [], b" ".join(TAG.findall(raw[: limits.MARKUP_BYTES])))
+
+
+def _same_site(shown: str, target: str) -> bool:
+    """Whether two hosts share their last two labels; a public suffix list would only find more."""
+    return shown.lower().split(".")[-2:] == target.lower().rstrip(".").split(".")[-2:]
+
+
+def _judge_link(href: str, text: str, odd: set[str]) -> None:
+    scheme = href[:20].lstrip().partition(":")[0].lower()
+    if scheme in {"data", "javascript", "vbscript"}:
+        odd.add("url:" + scheme)
+    shown = HOST.match(text)
+    if shown is not None:
+        target = TARGET.match(href)
+        if target is not None and not _same_site(shown[1], target[1]):
+            odd.add("url:text-differs")
+
+
+def _references(tree: Any, page: Page, odd: set[str]) -> None:
+    """Links and images."""
+    work = limits.LINK_WORK
+    for node in tree.css("[href],[src],[background],form[action]"):
+        attributes = node.attributes
+        tag = node.tag
+        href = attributes.get("href")
+        if tag == "form":
+            href = href or attributes.get("action")
+        if href and tag != "link" and len(page.links) < limits.LINKS:
+            if tag == "base":
+                odd.add("html:base")
+            text = ""
+            if work > 0 and tag in {"a", "x-a"}:
+                text = node.text()
+                work -= len(text)
+                text = text[: 4 * limits.LINK_TEXT].strip()[: limits.LINK_TEXT]
+            href = href[: limits.URL_BYTES]
+            _judge_link(href, text, odd)
+            page.links.append(Link(lean(href), lean(text)))
+        src = attributes.get("src") or attributes.get("background")
+        if src and len(page.images) < limits.LINKS:
+            if src[:5].lower() == "data:":
+                odd.add("url:data-image")
+            page.images.append(lean(src[: limits.URL_BYTES]))
+
+
+def _hiding_selector(low: bytes) -> str:
+    """A selector for elements that hide their text, "" for most html.
+
+    The exact spellings found in the text are searched as parts of a style, in C; looking at every
+    style from Python takes 2 us an element, and newsletters have a thousand.
+    """
+    wanted = []
+    if b"style" in low:
+        # searched in the distinct styles only: in all of the text the alternatives cost 300 us
+        styles = b" ".join(set(STYLE.findall(low)))[: limits.STYLE_BYTES]
+        if b"&" in styles:
+            styles = html.unescape(styles.decode("latin-1")).encode("ascii", "ignore")
+        found = {match.decode("ascii") for match in STYLE_TRICK.findall(styles)}
+        wanted = [f'[style*="{" ".join(s.splitlines())}" i]' for s in sorted(found)[: limits.TRICKS]]
+    if b"hidden" in low:
+        wanted.append("[hidden]")
+    return ",".join(wanted)
+
+
+def _take_out(tree: Any, selector: str) -> list[str]:
+    """Remove what a selector matches and return its text; nested matches go with the outer one."""
+    nodes = tree.css(selector)[: limits.HIDDEN_NODES]
+    out = []
+    at = 0
+    while at < len(nodes):
+        node = nodes[at]
+        at += len(node.css(selector)) or 1
+        text = node.text(separator=" ").strip()
+        if text:
+            out.append(text)
+        node.decompose()
+    return out
+
+
+def read_html(source: Text, odd: set[str]) -> Page:
+    """Read one html part."""
+    raw = source if isinstance(source, bytes) else source.encode("utf-8", "replace")
+    if len(raw) > limits.HTML_BYTES:
+        odd.add("html:huge")
+        raw = raw[: limits.HTML_BYTES]
+    safe = guarded(raw, odd)
+    if safe is None:
+        return _stripped(raw, odd)
+    page = Page()
+    low = raw.lower()
+    hidden = _comments(raw) if b"<!--" in raw else []
+    page.markup = b" ".join(TAG.findall(raw[: limits.MARKUP_BYTES]))
+    tree = LexborHTMLParser(BLOCK.sub(b" <", safe), options=FAST)
+    if b"<script" in low or b"<style" in low or b"<title" in low or b"frame" in low:
+        tree.strip_tags(RAW_TEXT)
+    _references(tree, page, odd)
+    selector = _hiding_selector(low)
+    texts = _take_out(tree, selector) if selector else []
+    if texts:
+        odd.add("html:hidden")
+    body = tree.body
+    page.text = lean((body if body is not None else tree).text())
+    both = " ".join(texts) + " " + b" ".join(hidden).decode("utf-8", "replace") if hidden or texts else ""
+    page.hidden = lean(both[: limits.HIDDEN_BYTES].strip())
+    return page

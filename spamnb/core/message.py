@@ -1,0 +1,104 @@
+"""Raw bytes -> Message: the door to reading mail.
+
+Holds the canonical form and the identity taken from it, and joins header block and parts into one
+value. It must not know tokens, features or the model.
+
+Canonical form: LF line ends, no mbox line, unfolded fields without those that are not part of the
+message (see `headers`), one blank line, the body without blank lines at its end. It is its own
+canonical form. The same message before and after delivery, with CRLF or LF, has one digest and one
+`Message`.
+
+`read` is total and bounded: it never raises, whatever the bytes; limits are in `limits`, and what
+is odd is told in `oddities`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from spamnb.core import headers, limits
+from spamnb.core.charset import Text
+from spamnb.core.headers import House
+from spamnb.core.html import Link
+from spamnb.core.mime import Part, Reading, kind_of, walk
+
+__all__ = ["House", "Link", "Message", "Part", "Text", "canonical", "read"]
+
+ANYONE = House()
+
+
+@dataclass(slots=True)
+class Message:
+    """What is in a message, by place."""
+
+    headers: list[tuple[bytes, Text]]
+    """(lower-case name, decoded unfolded value) in order; those of messages inside as inner-*"""
+    parts: list[Part]
+    """leaves in order"""
+    oddities: list[str]
+    """sorted distinct short marks"""
+    digest: bytes
+    """16 bytes of blake2b of the canonical form"""
+    message_id: str
+    """Message-ID without <>, "" if there is none"""
+
+
+def _lines(raw: bytes) -> bytes:
+    """The message with LF line ends and without mbox lines."""
+    if b"\r" in raw:
+        raw = raw.replace(b"\r\n", b"\n")
+        if b"\r\n" in raw:  # CR CR LF, from programs that convert twice
+            raw = b"\n".join([line.rstrip(b"\r") for line in raw.split(b"\n")])
+        if b"\n" not in raw:
+            raw = raw.replace(b"\r", b"\n")
+    while raw.startswith((b"From ", b">From ")):
+        raw = raw.partition(b"\n")[2]
+    return raw
+
+
+def _parted(raw: bytes, house: House, odd: set[str]) -> tuple[headers.Block, bytes]:
+    message = _lines(raw)
+    block, start = headers.split(message, house, odd)
+    return block, message[start:].rstrip(b"\r\n")
+
+
+def _head(block: headers.Block) -> bytes:
+    block.lines.append(b"\n")
+    return b"\n".join(block.lines)
+
+
+def canonical(raw: bytes, house: House = ANYONE) -> bytes:
+    """The canonical form."""
+    block, body = _parted(raw, house, set())
+    return _head(block) + body + b"\n" if body else _head(block)
+
+
+def _message_id(value: bytes) -> str:
+    return value[: limits.MESSAGE_ID_BYTES].decode("latin-1").strip().strip("<>")
+
+
+def read(raw: bytes, house: House = ANYONE) -> Message:
+    """Read a message, whatever the bytes."""
+    odd: set[str] = set()
+    block, body = _parted(raw, house, odd)
+    head = _head(block)
+    digest = blake2b(head, digest_size=16)
+    digest.update(body)
+    if body:
+        digest.update(b"\n")
+    if b"\r" in raw:
+        if b"\r" in head:
+            odd.add("header:bare-cr")
+        if b"\r" in body:
+            odd.add("text:bare-cr")
+    if head.isascii() and b"=?" not in head and len(head) < limits.VALUE_BYTES:
+        fields: list[tuple[bytes, Text]] = list(block.fields)
+    else:
+        fields = headers.features(block, odd)
+    seen = Reading(odd)
+    special = block.special
+    walk(seen, body, (0, len(body)), (special, kind_of(special, odd)), 0)
+    fields.extend(seen.inner)
+    message_id = _message_id(special.get(b"message-id", b""))
+    return Message(fields, seen.parts, sorted(odd), digest.digest(), message_id)
