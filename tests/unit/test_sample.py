@@ -101,7 +101,7 @@ def test_it_is_varied(sample):
 
 
 def test_nobody_is_named(sample):
-    """Hosts end in reserved names and addresses are from the documentation ranges, body and head."""
+    """Hosts end in reserved names and addresses are from the documentation ranges, everywhere."""
     ranges = [ipaddress.ip_network(f"{net}.0/24") for net in ("192.0.2", "198.51.100", "203.0.113")]
     for name, raw in sample.items():
         message = email.message_from_bytes(raw)
