@@ -147,7 +147,7 @@ def looked_at(text: Text, odd: set[str]) -> Text:
     if isinstance(text, bytes):
         return text
     text = text.replace("\xa0", " ")
-    if NOTABLE.search(text) is None:
+    if text.isascii() or NOTABLE.search(text) is None:
         return lean(text)
     if ZERO_WIDTH.search(text) is not None:
         if SPLIT_WORD.search(text) is not None:

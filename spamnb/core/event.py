@@ -191,7 +191,7 @@ class Recipe:
     """secret of the hashed features; never leaves the store"""
     vocabulary: bool = True
     occurrences: bool = False
-    groups: int = 1
+    groups: int = 2
     alpha: float = 0.01
     kappa: float = 1.0
     r: float = 0.3

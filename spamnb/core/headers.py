@@ -91,7 +91,7 @@ class Block:
 
 
 def _judge(name: bytes) -> tuple[bytes, int]:
-    if NAME.fullmatch(name) is None:
+    if len(name) > limits.LINE_BYTES or NAME.fullmatch(name) is None:
         return b"", JUNK
     low = name.rstrip(b" \t").lower()
     if low == b"received":

@@ -20,7 +20,7 @@ from urllib.parse import unquote_to_bytes
 
 from spamnb.core import headers, limits
 from spamnb.core.charset import Text, lean, looked_at, to_text
-from spamnb.core.html import Link, read_html
+from spamnb.core.html import Budget, Link, read_html
 
 NOBODY: Final = headers.House()
 INNER_NAMES: Final = frozenset((b"subject", b"from", b"to", b"cc", b"reply-to", b"sender"))
@@ -81,9 +81,8 @@ class Reading:
     parts: list[Part] = field(default_factory=list)
     inner: list[tuple[bytes, Text]] = field(default_factory=list)
     text_left: int = limits.TEXT_BYTES
+    html_left: Budget = field(default_factory=Budget)
     delimiters_left: int = limits.DELIMITERS
-    decoded_left: int = 0
-    """bytes of transfer-encoded inner messages that may still be unpacked"""
 
 
 Special = dict[bytes, bytes]
@@ -224,10 +223,11 @@ def leaf(seen: Reading, raw: bytes, special: Special, kind: Kind, depth: int) ->
         odd.add("text:huge")
         data = data[: seen.text_left]
     seen.text_left -= len(data)
-    _read_text(part, data, odd)
+    _read_text(seen, part, data)
 
 
-def _read_text(part: Part, data: bytes, odd: set[str]) -> None:
+def _read_text(seen: Reading, part: Part, data: bytes) -> None:
+    odd = seen.odd
     if b"\0" in data:
         odd.add("text:nul")
     html = part.kind == "text/html" or (part.kind == "" and _looks_html(data))
@@ -241,7 +241,7 @@ def _read_text(part: Part, data: bytes, odd: set[str]) -> None:
             odd.add("text:uuencode")
         part.text = looked_at(text, odd)
         return
-    page = read_html(text, odd)
+    page = read_html(text, seen.html_left, odd)
     part.text, part.hidden = looked_at(page.text, odd), page.hidden
     part.links, part.images, part.markup = page.links, page.images, page.markup
 

@@ -1,0 +1,313 @@
+"""From the fields of many messages to arrays of 64-bit feature ids, in numpy.
+
+Words are cut and hashed for a whole batch at once; no Python loop touches a word. Holds the
+tables of symbols, the keyed hash and the value `Features`; must not know what a model does with ids.
+
+A *word* is a run of letters, digits and any byte beyond ASCII; single dots, dashes, underscores,
+apostrophes and at signs inside join its parts. Of each word come: the word itself, folded to lower
+case; if it has capitals, also as it is written (1-AUC 0.055 against 0.062 %, experiment 0001); if
+it has three parts or more, its last two (`example.com` of a host) or, if it begins with a digit,
+all but the last (the net of an address). Shorter than 3 bytes: no word; longer than 64: its first
+12 bytes, marked as cut.
+
+Ids. A word is read as 32-bit little-endian pieces m_i, and h = seed + sum k_i m_i mod 2^64 with
+secret random k_i; the upper half of h is strongly universal: two given words meet with probability
+2^-32 over the keys. Two independent halves make 2^-64. So nobody can prepare words that collide
+without knowing the key (`store` keeps it), whatever their structure: a proof, where a secret
+polynomial mod 2^64 fails on Thue-Morse words under every base. It is also faster, because the work
+is a word's and not a byte's: 8 us a message against 20 for prefix sums over symbols.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamnb.core.tokens import WRITTEN, Field, Place
+
+U64 = NDArray[np.uint64]
+I64 = NDArray[np.int64]
+
+LEAST_BYTES = 3
+MOST_BYTES = 64
+CUT_BYTES = 12
+_PIECES = MOST_BYTES // 8
+_GLUE = b".-_'@"
+_WORD = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789$!%"
+
+_LOW_HALF = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+_FIRST_BYTES = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
+
+
+def _classes() -> bytes:
+    """0 ends a word, 1 is part of it, 2 joins two parts."""
+    table = bytearray(128) + bytes([1]) * 128
+    for symbol in _WORD:
+        table[symbol] = 1
+    for symbol in _GLUE:
+        table[symbol] = 2
+    return bytes(table)
+
+
+_CLASSES = _classes()
+_IS_CAPITAL = bytes(65 <= byte <= 90 for byte in range(256))
+_CUT_NAME = b"cut:"
+
+
+SEEDS_KEPT = 4096
+"""Strangers choose header names: the cache of their seeds starts anew after so many."""
+
+
+class Key:
+    """The secret numbers of one model's features, all drawn from its 32-byte key."""
+
+    def __init__(self, secret: bytes) -> None:
+        drawn = hashlib.shake_256(b"spamnb words 1" + secret).digest(8 * 4 * _PIECES)
+        self.pieces = np.frombuffer(drawn, "<u8").astype(np.uint64).reshape(_PIECES, 4)
+        self._secret = hashlib.blake2b(secret, digest_size=32).digest()
+        self._lines: dict[tuple[Place, bytes], int] = {}
+        self.seeds = np.zeros((SEEDS_KEPT, 2), np.uint64)
+        """the two starting sums of each place"""
+
+    def seed(self, place: Place, name: bytes) -> int:
+        """The line of `seeds` for a place (and, for HEADER, a header's name)."""
+        line = self._lines.get((place, name))
+        if line is None:
+            line = self._lines[place, name] = len(self._lines)
+            if line == len(self.seeds):
+                self.seeds = np.concatenate((self.seeds, np.zeros_like(self.seeds)))
+            text = bytes([place]) + name
+            drawn = hashlib.blake2b(text, key=self._secret, digest_size=16).digest()
+            self.seeds[line] = np.frombuffer(drawn, "<u8")
+        return line
+
+    def lines(self, fields: list[Field]) -> I64:
+        """The lines of `seeds` for these fields; valid until the next call."""
+        if len(self._lines) > SEEDS_KEPT:
+            self._lines.clear()
+            self.seeds = np.zeros((SEEDS_KEPT, 2), np.uint64)
+        return np.array([self.seed(place, name) for place, name, _ in fields], np.int64)
+
+    def fingerprint(self) -> bytes:
+        """Tells two keys apart without telling the key: 16 bytes."""
+        return hashlib.blake2b(b"fingerprint", key=self._secret, digest_size=16).digest()
+
+
+GROUPS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """The features of some messages: `ids[rows[offsets[m]:offsets[m + 1]]]` are those of message m.
+
+    `ids` are sorted and distinct over the batch; the `rows` of a message are distinct, and sorted
+    within each group, one group after the other. `group` and `_sample` go with `ids`: the feature's
+    group, and a word that made it (for its text).
+    """
+
+    ids: U64
+    group: NDArray[np.int8]
+    rows: I64
+    offsets: I64
+    times: NDArray[np.uint32]
+    """how often the message holds the feature, row by row"""
+    _middles: I64
+    _sample: I64
+    _words: _Words
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def of(self, message: int) -> I64:
+        """The rows of one message."""
+        return self.rows[self.offsets[message] : self.offsets[message + 1]]
+
+    def by_group(self, message: int) -> tuple[I64, ...]:
+        """The rows of one message, a part for each group."""
+        rows = self.of(message)
+        middle = int(self._middles[message])
+        return rows[:middle], rows[middle:]
+
+    def word(self, row: int) -> tuple[Place, bytes]:
+        """The place and text behind a feature of the batch."""
+        return self._words.text(int(self._sample[row]))
+
+
+@dataclass(slots=True)
+class _Words:
+    """All words of a batch: where they lie in the joined text, and in which field."""
+
+    text_bytes: bytes
+    starts: I64
+    ends: I64
+    field: I64
+    cut: slice
+    exact: slice
+    fields: list[Field]
+
+    def text(self, index: int) -> tuple[Place, bytes]:
+        """Place and text of one word, as people may read it."""
+        text = self.text_bytes[self.starts[index] : self.ends[index]]
+        if index < self.exact.start:
+            text = text.lower()
+        if self.cut.start <= index < self.cut.stop:
+            text = _CUT_NAME + text
+        place, name, _ = self.fields[self.field[index]]
+        return place, name + b":" + text if name else text
+
+
+def _edges(inside: NDArray[np.bool_]) -> tuple[I64, I64]:
+    at = np.flatnonzero(inside[1:] != inside[:-1]) + 1
+    return at[::2], at[1::2]
+
+
+class _Spans(NamedTuple):
+    """Words by their edges; `whole` is the number of the whole word that one is, or comes from."""
+
+    starts: I64
+    ends: I64
+    whole: I64
+
+    def __getitem__(self, some: NDArray[np.int64]) -> _Spans:  # type: ignore[override]
+        return _Spans(self.starts[some], self.ends[some], self.whole[some])
+
+    @staticmethod
+    def joined(*parts: _Spans) -> _Spans:
+        return _Spans(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def _cut(text: bytes) -> tuple[_Spans, _Spans]:
+    """All whole words, and the tails and nets of those with three parts or more."""
+    kind = np.frombuffer(text.translate(_CLASSES), np.uint8)
+    inside = kind == 1
+    joints = np.flatnonzero(kind == 2)[:-1]
+    joints = joints[inside[joints - 1] & inside[joints + 1]]
+    inside[joints] = True
+    starts, ends = _edges(inside)
+    # Joints are few, so their words are looked up, and not the joints of all words.
+    whole = np.searchsorted(starts, joints, side="right") - 1
+    same = whole[1:] == whole[:-1]
+    final = np.ones(len(joints), bool)
+    final[:-1] = ~same
+    second = np.flatnonzero(final[1:] & same)
+    whole, before_last, last = whole[second], joints[second], joints[second + 1]
+    number = np.frombuffer(text, np.uint8)[starts[whole]] < ord("A")
+    tails = _Spans(
+        np.where(number, starts[whole], before_last + 1),
+        np.where(number, last, ends[whole]),
+        whole,
+    )
+    return _Spans(starts, ends, np.arange(len(starts))), tails
+
+
+def _find_words(fields: list[Field]) -> _Words:
+    """Cut the joined fields; the text begins and ends with separators, so every word has edges."""
+    text = b"\n".join((b"", *[text for _, _, text in fields], b"_" + b"\0" * 16))
+    words, tails = _cut(text)
+    sizes = np.fromiter([len(text) + 1 for _, _, text in fields], np.int64, len(fields))
+    bounds = np.searchsorted(words.starts, np.cumsum(sizes) + 1)
+    field = np.repeat(np.arange(len(fields)), np.diff(bounds, prepend=0))
+    spans = _Spans.joined(words, tails)
+    size = spans.ends - spans.starts
+    long = spans[np.flatnonzero(size > MOST_BYTES)]
+    spans = spans[np.flatnonzero((size >= LEAST_BYTES) & (size <= MOST_BYTES))]
+    capitals = np.frombuffer(text.translate(_IS_CAPITAL), np.uint8)
+    before = np.concatenate((np.zeros(1, np.int32), np.cumsum(capitals, dtype=np.int32)))
+    shown = spans[np.flatnonzero(before[spans.ends] > before[spans.starts])]
+    every = _Spans.joined(spans, _Spans(long.starts, long.starts + CUT_BYTES, long.whole), shown)
+    folded = len(spans.starts) + len(long.starts)
+    return _Words(
+        text_bytes=text,
+        starts=every.starts,
+        ends=every.ends,
+        field=field[every.whole],
+        cut=slice(len(spans.starts), folded),
+        exact=slice(folded, len(every.starts)),
+        fields=fields,
+    )
+
+
+def _finish(sums: U64) -> U64:
+    """The finaliser of splitmix64: a bijection, so it adds no collisions, and spreads the ids."""
+    sums = sums ^ (sums >> np.uint64(30))
+    sums *= np.uint64(0xBF58476D1CE4E5B9)
+    sums ^= sums >> np.uint64(27)
+    sums *= np.uint64(0x94D049BB133111EB)
+    sums ^= sums >> np.uint64(31)
+    return sums
+
+
+def _at_any_byte(text: bytes) -> U64:
+    """The text as overlapping 64-bit little-endian pieces, one for each byte."""
+    return np.ndarray((len(text) - 7,), np.dtype("<u8"), text, strides=(1,))
+
+
+def _hash(key: Key, text: bytes, starts: I64, ends: I64, seeds: U64) -> U64:
+    """Ids of the words; `seeds` is [words, 2], changed in place."""
+    pieces = _at_any_byte(text)
+    high, low = seeds[:, 0], seeds[:, 1]
+    left = ends - starts
+    for index in range(_PIECES):
+        some = np.flatnonzero(left > 8 * index) if index else slice(None)
+        at, rest = starts[some] + 8 * index, left[some] - 8 * index
+        if not len(at):
+            break
+        word = pieces[at] & _FIRST_BYTES[np.minimum(rest, 8)]
+        first, second = word & _LOW_HALF, word >> _HALF
+        k = key.pieces[index]
+        high[some] += first * k[0] + second * k[1]
+        low[some] += first * k[2] + second * k[3]
+    return _finish((high & ~_LOW_HALF) | (low >> _HALF))
+
+
+def _word_ids(key: Key, words: _Words) -> U64:
+    lines = key.lines(words.fields)[words.field]
+    cut = key.seed(Place.BODY, _CUT_NAME)
+    seeds = key.seeds[lines]
+    seeds[words.cut] += key.seeds[cut]
+    folded, exact = slice(0, words.exact.start), words.exact
+    lower = words.text_bytes.lower()
+    return np.concatenate(
+        (
+            _hash(key, lower, words.starts[folded], words.ends[folded], seeds[folded]),
+            _hash(key, words.text_bytes, words.starts[exact], words.ends[exact], seeds[exact]),
+        )
+    )
+
+
+def extract(key: Key, messages: Sequence[list[Field]]) -> Features:
+    """The features of these messages. Memory: about 20 bytes for each byte of their text."""
+    fields = [field for message in messages for field in message]
+    owner = np.repeat(np.arange(len(messages)), [len(message) for message in messages])
+    words = _find_words(fields)
+    ids = _word_ids(key, words)
+    order = np.argsort(ids)
+    ids = ids[order]
+    first = np.ones(len(ids), bool)
+    first[1:] = ids[1:] != ids[:-1]
+    row = np.cumsum(first) - 1
+    sent = np.array([place not in WRITTEN for place, _, _ in fields], np.int64)
+    owner_group = (owner << 1) | sent
+    pairs = np.sort((owner_group[words.field[order]] << 32) | row)
+    at = np.flatnonzero(np.concatenate((np.ones(1, bool), pairs[1:] != pairs[:-1]))[: len(pairs)])
+    times = np.diff(at, append=len(pairs)).astype(np.uint32)
+    pairs = pairs[at]
+    sample = order[first]
+    part = pairs >> 32
+    ends = np.searchsorted(part, np.arange(2 * len(messages) + 1))
+    return Features(
+        ids=ids[first],
+        group=sent[words.field[sample]].astype(np.int8),
+        rows=pairs & 0xFFFFFFFF,
+        offsets=ends[::2],
+        times=times,
+        _middles=ends[1::2] - ends[:-1:2],
+        _sample=sample,
+        _words=words,
+    )

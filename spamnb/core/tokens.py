@@ -1,0 +1,245 @@
+"""From a message to its fields: which text is read, and in which place.
+
+A *place* is where a word stands; the same word in two places is two features. This module holds
+the one table of places and, for each header, how much of it is worth reading. It must not know how
+words are cut or hashed (`features`), nor what a model makes of them.
+
+Invariants: total (no text makes it raise), bounded by `limits`, and free of whatever names only
+one message (dates, random ids, boundaries): such words never come back, they only fill the store.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from enum import IntEnum, unique
+from typing import NamedTuple
+
+from spamnb.core.message import Message, Part, Text
+from spamnb.core.script import plain
+
+
+@unique
+class Place(IntEnum):
+    """Where a word was found. The numbers are on disk (vocabulary): never reuse one."""
+
+    BODY = 1  # what a person reads
+    SUBJECT = 2  # the strongest twenty words of most messages
+    URL = 3  # hosts and paths of links: the one thing that spam cannot leave out
+    FROM = 4  # name, address and domain of the author
+    REPLY = 5  # Reply-To, Sender: where answers go if not to the author
+    TO = 6  # To and Cc
+    RECEIVED = 7  # hosts and nets on the way, without times and queue ids
+    ID = 8  # hosts of Message-ID, References, In-Reply-To
+    CONTENT = 9  # MIME headers, without the random part of boundaries
+    AUTH = 10  # results that our own server wrote
+    NAMES = 11  # which headers are there
+    HEADER = 12  # every other header, by its name
+    PART = 13  # type, charset, encoding and disposition of each part
+    FILE = 14  # names of attachments
+    HIDDEN = 15  # text that is there but not seen; kept apart, so it cannot whitewash the body
+    MARKUP = 16  # names of html tags
+    MARK = 17  # oddities and facts that we found, in words of our own
+    INNER = 18  # headers of a message inside
+    DIGEST = 19  # attachments by content
+    WORD = 20  # plain text documents
+
+
+HEADERS_READ = 512
+"""Headers that become features; honest messages have fewer than a hundred."""
+VALUE_READ = 4096
+"""Bytes of one header's value."""
+URLS_READ = 512
+"""Links of one part; the largest newsletters have two hundred."""
+DOCUMENT_READ = 262_144
+"""Characters of a plain text document."""
+
+WRITTEN = frozenset({Place.BODY, Place.SUBJECT, Place.URL, Place.WORD})
+"""Group 0: what the author wrote; all else is group 1, how it was sent. Two groups, each averaged
+and tempered on its own: 1-AUC 0.062 % against 0.088 % with one (experiment 0001); three were worse."""
+
+
+Field = tuple[Place, bytes, bytes]
+"""A piece of text in its place: place, name, text. The name tells apart the headers that share the
+place HEADER; the text is UTF-8 in its own case. A plain tuple, for a message has thirty of them."""
+
+
+_URLS = re.compile(rb"://([^\s<>\"'\\)\]]{1,512})")
+"""A pattern that begins with plain letters is found by memory search: 2 us instead of 20."""
+_TAGS = re.compile(rb"<\s*([a-zA-Z][a-zA-Z0-9]{0,15})")
+_QUEUE_ID = re.compile(rb"(?i)\bid\s+[^\s;]{1,128}")
+_HOSTS = re.compile(rb"@([^\s<>@]{1,255})>?")
+_RANDOM = re.compile(rb"[0-9A-Fa-f]{4,}|[0-9]+")
+_DKIM_TAGS = re.compile(rb"\b([adshi])=\s*([^;\s]{1,128})")
+_ZONE = re.compile(rb"([+-]\d{4})\b|\b(GMT|UTC?|[ECMP][SD]T)\b")
+_ADDRESS = re.compile(rb"[^\s<>@,;:\"()]{1,128}@([^\s<>@,;:\"()]{1,255})")
+_DOMAIN = re.compile(rb"([a-z0-9-]{1,63}\.[a-z]{2,24})$")
+
+
+def _whole(value: bytes) -> bytes:
+    return value
+
+
+def _way(value: bytes) -> bytes:
+    """A Received line without its time and queue id: they never come back."""
+    return _QUEUE_ID.sub(b"", value.rpartition(b";")[0] or value)
+
+
+def _hosts(value: bytes) -> bytes:
+    return b" ".join(_HOSTS.findall(value)[:8])
+
+
+def _without_random(value: bytes) -> bytes:
+    return _RANDOM.sub(b"0", value)
+
+
+def _signature(value: bytes) -> bytes:
+    return b" ".join(tag + b"." + text for tag, text in _DKIM_TAGS.findall(value)[:16])
+
+
+def _zone(value: bytes) -> bytes:
+    """The zone alone: day and month would teach when the training mail was collected."""
+    found = _ZONE.search(value)
+    return b"zone" + (found[0].replace(b"+", b"p").replace(b"-", b"m")) if found else b"nozone"
+
+
+class Reading(NamedTuple):
+    """How a header is read: its place, and what is kept of its value."""
+
+    place: Place
+    keep: Callable[[bytes], bytes] = _whole
+
+
+READINGS: dict[bytes, Reading] = {
+    b"subject": Reading(Place.SUBJECT),
+    b"from": Reading(Place.FROM),
+    b"reply-to": Reading(Place.REPLY),
+    b"sender": Reading(Place.REPLY),
+    b"errors-to": Reading(Place.REPLY),
+    b"to": Reading(Place.TO),
+    b"cc": Reading(Place.TO),
+    b"received": Reading(Place.RECEIVED, _way),
+    b"message-id": Reading(Place.ID, _hosts),
+    b"in-reply-to": Reading(Place.ID, _hosts),
+    b"references": Reading(Place.ID, _hosts),
+    b"resent-message-id": Reading(Place.ID, _hosts),
+    b"content-type": Reading(Place.CONTENT, _without_random),
+    b"content-transfer-encoding": Reading(Place.CONTENT),
+    b"content-disposition": Reading(Place.CONTENT),
+    b"mime-version": Reading(Place.CONTENT),
+    b"authentication-results": Reading(Place.AUTH),
+    b"received-spf": Reading(Place.AUTH),
+    b"dkim-signature": Reading(Place.HEADER, _signature),
+    b"x-google-dkim-signature": Reading(Place.HEADER, _signature),
+    b"arc-seal": Reading(Place.HEADER, _signature),
+    b"arc-message-signature": Reading(Place.HEADER, _signature),
+    b"date": Reading(Place.HEADER, _zone),
+    b"delivery-date": Reading(Place.HEADER, _zone),
+    b"resent-date": Reading(Place.HEADER, _zone),
+}
+_OTHER = Reading(Place.HEADER)
+_INNER = Reading(Place.INNER)
+
+
+def fields(message: Message) -> list[Field]:
+    """All that is read of a message, in its places."""
+    found: list[Field] = []
+    for name, value in message.headers[: HEADERS_READ]:
+        place, keep = READINGS.get(name) or (_INNER if name.startswith(b"inner-") else _OTHER)
+        text = value if type(value) is bytes else plain(value)
+        text = keep(text[: VALUE_READ])
+        if text:
+            found.append((place, name if place is Place.HEADER else b"", text))
+    names = b" ".join(name for name, _ in message.headers[: HEADERS_READ])
+    found.append((Place.NAMES, b"", names))
+    for part in message.parts:
+        _part_fields(part, found)
+    found.append((Place.MARK, b"", " ".join(marks(message)).encode("ascii", "replace")))
+    return found
+
+
+def _part_fields(part: Part, found: list[Field]) -> None:
+    text = _bytes(part.text)
+    if text:
+        found.append((Place.BODY, b"", text))
+    targets = [_bytes(link.href) for link in part.links]
+    targets += [_bytes(image) for image in part.images]
+    if b"://" in text:
+        targets += _URLS.findall(text)[: URLS_READ]
+    if targets:
+        found.append((Place.URL, b"", b" ".join(targets)))
+    about = f"{part.kind} {part.charset} {part.encoding} {part.disposition}"
+    found.append((Place.PART, b"", _bytes(about)))
+    if part.name:
+        found.append((Place.FILE, b"", _bytes(part.name)))
+    if part.hidden:
+        found.append((Place.HIDDEN, b"", _bytes(part.hidden)))
+    if part.markup:
+        found.append((Place.MARKUP, b"", b" ".join(set(_TAGS.findall(_bytes(part.markup))))))
+    if part.digest:
+        about_content = f"{part.digest.hex()} head{part.head[:4].hex()}"
+        found.append((Place.DIGEST, b"", about_content.encode()))
+
+
+def _bytes(text: Text) -> bytes:
+    return text if type(text) is bytes else plain(text)
+
+
+def document(text: str) -> list[Field]:
+    """A plain text that is no mail, as one field."""
+    return [(Place.WORD, b"", plain(text[: DOCUMENT_READ]))]
+
+
+def _bucket(number: int) -> int:
+    """Powers of two: 0, 1, 2, 3-4 -> 3, 5-8 -> 4 ..."""
+    return (number - 1).bit_length() + 1 if number > 0 else 0
+
+
+def marks(message: Message) -> list[str]:
+    """Oddities and facts in words of our own: what a person would notice about the envelope."""
+    first: dict[bytes, bytes] = {}
+    hops = 0
+    for name, value in message.headers[: HEADERS_READ]:
+        hops += name == b"received"
+        if name not in first:
+            first[name] = value if type(value) is bytes else plain(value)
+    found = [mark.replace(":", "-") for mark in message.oddities]
+    found += [f"fact-missing-{name.decode()}" for name in _EXPECTED if name not in first]
+    text = sum(len(part.text) for part in message.parts)
+    found += (
+        f"fact-hops-{_bucket(hops)}",
+        f"fact-text-{_bucket(text)}",
+        f"fact-parts-{_bucket(len(message.parts))}",
+        f"fact-links-{_bucket(sum(len(part.links) for part in message.parts))}",
+        f"fact-images-{_bucket(sum(len(part.images) for part in message.parts))}",
+        f"fact-hidden-{_bucket(sum(len(part.hidden) for part in message.parts))}",
+        f"fact-to-{_bucket(first.get(b'to', b'').count(b'@'))}",
+    )
+    return found + _people(first)
+
+
+_EXPECTED = (b"from", b"to", b"subject", b"date", b"message-id", b"mime-version", b"received")
+
+
+def _people(first: dict[bytes, bytes]) -> list[str]:
+    """How the author, the answers' address and the message's id fit together."""
+    author = _registered(first.get(b"from", b""))
+    found = []
+    reply = _registered(first.get(b"reply-to", b""))
+    if reply:
+        found.append("fact-reply-same" if reply == author else "fact-reply-differs")
+    named = _registered(first.get(b"message-id", b""))
+    found.append("fact-id-same" if named and named == author else "fact-id-differs")
+    if author and author == _registered(first.get(b"to", b"")):
+        found.append("fact-to-own-domain")
+    subject = first.get(b"subject", b"")
+    if len(subject) > 8 and subject.isupper():
+        found.append("fact-subject-shouts")
+    return found
+
+
+def _registered(value: bytes) -> bytes:
+    """The last two labels of the first address's domain."""
+    address = _ADDRESS.search(value)
+    domain = _DOMAIN.search(address[1].lower()) if address else None
+    return domain[1] if domain else b""

@@ -1,0 +1,85 @@
+"""What we say of a message: label, probability, decision, and the clues that add up to it.
+
+A verdict is a value. Its clues are worked out when somebody asks for them, from the rows that the
+score came from; they need no store and no message. Must not know where the numbers came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from spamnb.core.decision import Costs, decide_many, roles_of
+from spamnb.core.decision import DECISIONS, Decision
+from spamnb.core.event import Ids
+from spamnb.core.model import Floats, probabilities
+
+
+class Clue(NamedTuple):
+    """One feature and its share of the log-odds, in nats; above 0 speaks for the verdict's side."""
+
+    place: str
+    token: str
+    nats: float
+
+
+class Clues(NamedTuple):
+    """All clues of a message, strongest first, and what it starts with before any of them."""
+
+    clues: tuple[Clue, ...]
+    bias: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Our word on one message. A person's word is a label, and always stronger."""
+
+    label: str
+    probability: float
+    """of spam where there is such a label, else of `label`"""
+    log_odds: float
+    """z[spam] - z[ham]; for other labels the winner's less the runner-up's. Never clipped."""
+    decision: Decision
+    evidence: float
+    """messages of the rarest label, times the share of this message's features that are known"""
+    labels: tuple[str, ...]
+    z: tuple[float, ...]
+    digest: bytes = b""
+    message_id: str = ""
+    signature: str = ""
+    """names the history entry, if the verdict was remembered"""
+    ids: tuple[Ids, ...] = field(default=(), repr=False, compare=False)
+    _explain: Callable[[], Clues] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def probabilities(self) -> dict[str, float]:
+        """The probability of every label."""
+        P = probabilities(np.array(self.z))
+        return dict(zip(self.labels, map(float, P), strict=True))
+
+    @property
+    def bias(self) -> float:
+        """The log-odds of a message without features; clues plus bias make `log_odds`."""
+        return self._explain().bias if self._explain else 0.0
+
+    def clues(self, count: int | None = None) -> list[Clue]:
+        """The strongest clues, all of them without a number."""
+        found = self._explain().clues if self._explain else ()
+        return list(found if count is None else found[:count])
+
+
+def sides(labels: tuple[str, ...], z: Floats) -> tuple[int, int]:
+    """Which label the log-odds speak for, and against: spam and ham, or winner and runner-up."""
+    if set(labels) == {"ham", "spam"}:
+        return labels.index("spam"), labels.index("ham")
+    order = np.argsort(-z, kind="stable")
+    return int(order[0]), int(order[1])
+
+
+def judged(labels: tuple[str, ...], z: Floats, costs: Costs) -> tuple[Floats, list[Decision]]:
+    """P and the decision for each row of z [M, K]."""
+    P = probabilities(z)
+    return P, [DECISIONS[d] for d in decide_many(P, costs, roles_of(labels))]
