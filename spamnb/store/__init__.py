@@ -1,0 +1,1 @@
+"""Counts, journal and history on disk; the only floor that knows LMDB."""

@@ -11,17 +11,28 @@ them (if the recipe has a vocabulary), the journal of events, and two indexes in
   and corrections are all zero removes the feature and its word. V and the histogram are the
   caller's to keep (core knows the old row and the new one); the store keeps no sum of its own.
 * Every array of ids passed in is sorted and distinct.
+* `transact(run)` calls run(view) in a write transaction and returns what it returns; should the
+  store have to make room on the way, everything is undone and `run` is called again, so it must
+  do nothing else than change the view. In a `write()` block the same event raises a StoreBusyError
+  (transient: nothing was changed, the room is there now).
+* A thread holds one write block at a time, and no snapshot while it writes.
+* Events: `seq` is one more than the last one's. What is live of a digest is told by its newest
+  event; an event without a digest (an import, an expiry) is no message's.
 
-Failure: only errors of the StoreError family leave a store. MapFull and MapResized never do.
+Failure: only errors of the StoreError family leave a store, but for BugError (a promise of the
+caller that did not hold) and RefusedError (a sum that leaves its range in `fold`). MapFull and
+MapResized never do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from spamnb.core.event import Event, Ids, Recipe, Records, Totals
+
+Result = TypeVar("Result")
 
 
 class Live(NamedTuple):
@@ -72,12 +83,16 @@ class ReadView(Protocol):
     def event(self, seq: int) -> Event | None:
         """One event of the journal; None if there is none or it went into the checkpoint."""
 
-    def events(self, start: int = 1, stop: int | None = None, *, newest_first: bool = False) -> Iterator[Event]:
+    def events(
+        self, start: int = 1, stop: int | None = None, *, newest_first: bool = False
+    ) -> Iterator[Event]:
         """Events start <= seq < stop, lazily."""
 
     def live_at(self, label: int, seq: int) -> int:
-        """The first event at or after seq whose message is live under the label now and whose
-        event is kept, from the start again if there is none; 0 if there is none at all."""
+        """The first kept event at or after seq whose message is live under the label by it.
+
+        From the start again if there is none; 0 if there is none at all.
+        """
 
     def base_totals(self) -> Totals:
         """The sums of the checkpoint: everything folded so far."""
@@ -86,7 +101,7 @@ class ReadView(Protocol):
         """The features of the checkpoint, as `features`."""
 
     def last_events(self, count: int) -> list[tuple[int, int]]:
-        """(seq, label after) of the newest LEARN and MOVE events, newest first, without loading them whole."""
+        """(seq, label after) of the newest kept LEARN and MOVE events, newest first."""
 
 
 class WriteView(ReadView, Protocol):
@@ -96,7 +111,7 @@ class WriteView(ReadView, Protocol):
         """Replace the model's sums."""
 
     def scatter(self, ids: Ids, records: Records) -> None:
-        """Write back rows; rows of zeros (counts and corrections) remove the feature and its word."""
+        """Write back rows; those of zeros (counts and corrections) remove feature and word."""
 
     def put_words(self, words: Iterable[Word]) -> None:
         """Keep texts; an id that has one keeps it. Nothing where the recipe has no vocabulary."""
@@ -105,7 +120,10 @@ class WriteView(ReadView, Protocol):
         """Add an event (its seq is the journal's next), and make it what is live of its digest."""
 
     def fold(self, before_us: int, most: int) -> int:
-        """Move up to `most` of the oldest events, older than that time, into the checkpoint; how many."""
+        """Move up to `most` of the oldest events, all older than that time, into the checkpoint.
+
+        Returns how many; stops at the first event that is not older.
+        """
 
 
 class Store(Protocol):
@@ -120,6 +138,9 @@ class Store(Protocol):
 
     def write(self) -> AbstractContextManager[WriteView]:
         """The writer's transaction."""
+
+    def transact(self, run: Callable[[WriteView], Result]) -> Result:
+        """Change the store by a function, which may be called more than once."""
 
     def close(self) -> None:
         """Let go; a second call does nothing."""

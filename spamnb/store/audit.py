@@ -1,0 +1,195 @@
+"""Questions over a whole store: the fold done again, contradictions, features that may expire.
+
+Reads through the contract alone, so every store answers. Memory: all features that ever were, some
+80 bytes each at two labels. Failure: what applying an event raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamnb.core.event import NO_LABEL, Event, Ids, Records, Totals
+from spamnb.errors import SpamnbError
+from spamnb.store.contract import Live, ReadView
+from spamnb.store.folding import apply_event, event_ids
+from spamnb.store.records import empty_rows, no_records
+from spamnb.store.shelves import place
+
+_MOST_NAMED = 5
+"""of one sort of contradiction; a broken store would fill the screen"""
+
+
+def refold(view: ReadView) -> tuple[Totals, Ids, Records]:
+    """Checkpoint plus kept events, applied in order: what the live state must be."""
+    totals = view.base_totals()
+    base_ids, base = collect(view.base_features(), len(totals.messages))
+    sets = [base_ids, *(event_ids(event) for event in view.events())]
+    ids = np.unique(np.concatenate(sets))
+    records = no_records(len(ids), len(totals.messages))
+    at = np.searchsorted(ids, base_ids)
+    records.n[at], records.w[at], records.day[at] = base.n, base.w, base.day
+    for event in view.events():
+        apply_event(event, totals, ids, records)
+        totals.last_seq = event.seq
+    full = ~empty_rows(records)
+    return totals, ids[full], Records(records.n[full], records.w[full], records.day[full])
+
+
+def collect(blocks: Iterator[tuple[Ids, Records]], labels: int) -> tuple[Ids, Records]:
+    """All blocks as one."""
+    parts = list(blocks)
+    if not parts:
+        return np.zeros(0, np.uint64), no_records(0, labels)
+    n, w, day = ([getattr(r, name) for _, r in parts] for name in ("n", "w", "day"))
+    joined = Records(np.concatenate(n), np.concatenate(w), np.concatenate(day))
+    return np.concatenate([i for i, _ in parts]), joined
+
+
+def stale(view: ReadView, before_day: int, most_holders: int) -> Iterator[Ids]:
+    """Features last learnt before a day and held by few messages; ask `named` before expiring."""
+    for ids, records in view.features():
+        old = records.day < before_day
+        few = records.n.sum(axis=1, dtype=np.uint64) <= most_holders
+        if (old & few).any():
+            yield ids[old & few]
+
+
+def named(view: ReadView, ids: Ids) -> NDArray[np.bool_]:
+    """Which of these features a kept event names: those must stay, or its undo could not apply."""
+    found = np.zeros(len(ids), np.bool_)
+    if len(ids):
+        for event in view.events():
+            at, there = place(ids, event_ids(event))
+            found[at[there]] = True
+    return found
+
+
+def check(view: ReadView) -> list[str]:
+    """What in the store contradicts itself, one sentence each; empty for a sound store."""
+    faults: list[str] = []
+    labels = len(view.totals().messages)
+    try:
+        ids, records = collect(view.features(), labels)
+        faults += _features(view, ids, records)
+        faults += _sums(view.totals(), records)
+        faults += _words(view, ids)
+        faults += _indexes(view, labels)
+        faults += _fold(view, ids, records)
+    except SpamnbError as error:
+        faults.append(f"reading stopped: {error}")
+    return faults
+
+
+def _features(view: ReadView, ids: Ids, records: Records) -> list[str]:
+    faults = []
+    if (ids[1:] <= ids[:-1]).any():
+        faults.append("features are not in order of their ids")
+    if (count := int(empty_rows(records).sum())) > 0:
+        faults.append(f"{count} features hold neither counts nor corrections")
+    again = view.gather(np.unique(ids))
+    if not faults and not _same(again, records):
+        faults.append("features found one by one are not those found in order")
+    return faults
+
+
+def _sums(totals: Totals, records: Records) -> list[str]:
+    n = records.n.astype(np.int64)
+    known = n.any(axis=1)
+    faults = []
+    if totals.known != int(known.sum()):
+        faults.append(f"V is {totals.known}, but {int(known.sum())} features are known")
+    if not np.array_equal(totals.tokens, n.sum(axis=0)):
+        faults.append(f"T is {totals.tokens.tolist()}, but counts sum to {n.sum(axis=0).tolist()}")
+    for label, line in enumerate(totals.histogram):
+        real = np.bincount(n[known, label], minlength=len(line))
+        if not np.array_equal(_trimmed(real), _trimmed(line)):
+            faults.append(f"the histogram of label {label} does not agree with the counts")
+    return faults
+
+
+def _words(view: ReadView, ids: Ids) -> list[str]:
+    faults = []
+    of = np.fromiter((word.id for word in view.all_words()), np.uint64)
+    if (of[1:] <= of[:-1]).any():
+        faults.append("words are not in order of their ids, each once")
+    lost = of[~place(ids, of)[1]]
+    faults += [f"the word of feature {i:016x} has no feature" for i in lost[:_MOST_NAMED].tolist()]
+    return faults
+
+
+def _indexes(view: ReadView, labels: int) -> list[str]:
+    lines: dict[bytes, Live] = {}
+    faults = []
+    last = view.base_totals().last_seq
+    for event in view.events():
+        if event.seq != last + 1:
+            faults.append(f"event {event.seq} follows event {last}")
+        last = event.seq
+        if event.digest:
+            lines[event.digest] = Live(event.after, event.seq, folded=False)
+            faults += _message_id(view, event)
+    if last != view.totals().last_seq:
+        faults.append(f"the last event is {last}, the totals say {view.totals().last_seq}")
+    wrong = [digest for digest, line in lines.items() if view.live(digest) != line]
+    faults += [f"the line of digest {d.hex()} is not its last event" for d in wrong[:_MOST_NAMED]]
+    for label in range(labels):
+        want = sorted(line.seq for line in lines.values() if line.label == label != NO_LABEL)
+        if list(_kept(view, label)) != want:
+            faults.append(f"the live events of label {label} are not those of the journal")
+    return faults[: 4 * _MOST_NAMED]
+
+
+def _message_id(view: ReadView, event: Event) -> list[str]:
+    if not event.message_id:
+        return []
+    digests = view.digests(event.message_id)
+    if event.digest in digests or len(digests) >= 64:
+        return []
+    return [f"event {event.seq} is not found by its message id"]
+
+
+def _kept(view: ReadView, label: int) -> Iterator[int]:
+    seq = view.live_at(label, 0)
+    last = 0
+    while seq > last:
+        yield seq
+        last, seq = seq, view.live_at(label, seq + 1)
+
+
+def _fold(view: ReadView, ids: Ids, records: Records) -> list[str]:
+    totals, live = refold(view), view.totals()
+    folded, want_ids, want = totals
+    if not np.array_equal(ids, want_ids):
+        wrong = np.setxor1d(ids, want_ids)
+        return [f"{len(wrong)} features stand either in the model or in its journal alone"]
+    faults = []
+    if not _same(records, want):
+        wrong = ids[(records.n != want.n).any(axis=1) | (records.w != want.w).any(axis=1)]
+        faults.append(f"{len(wrong)} features do not hold what the journal says")
+    for name in ("messages", "tokens", "bias", "tempers", "known", "last_seq"):
+        a, b = getattr(live, name), getattr(folded, name)
+        if not np.array_equal(a, b):
+            faults.append(f"{name} is {_plain(a)}, the journal says {_plain(b)}")
+    lines = zip(live.histogram, folded.histogram, strict=True)
+    if not all(np.array_equal(_trimmed(a), _trimmed(b)) for a, b in lines):
+        faults.append("the histogram is not what the journal says")
+    return faults
+
+
+def _same(a: Records, b: Records) -> bool:
+    pairs = ((a.n, b.n), (a.w, b.w), (a.day, b.day))
+    return all(np.array_equal(x, y) for x, y in pairs)
+
+
+def _trimmed(line: NDArray[np.int64]) -> list[int]:
+    return list(map(int, np.trim_zeros(line, "b")))
+
+
+def _plain(value: object) -> object:
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+__all__ = ["check", "collect", "named", "refold", "stale"]

@@ -1,0 +1,178 @@
+"""Sorted sets of 64-bit ids <-> bytes, and arrays of integers <-> bytes. Pure.
+
+Ids are uniform hashes, so a sorted set of n of them holds log2(2^64 / n) + 1.44 bits an id and no
+less: 7.0 bytes at n = 300. Elias and Fano's code comes within a quarter of a byte of that without
+a loop: the low bytes of every id stand as they are, the high bits become a unary bitmap.
+
+    varint      n, the number of ids (nothing follows if it is 0)
+    u8          b, bytes kept raw of each id, 1..8
+    n * b       the low bytes, little endian
+    bitmap      bit (id >> 8b) + i is set for the i-th id; first bit is the highest of its byte;
+                n + 2^(64-8b) bits, filled up to a byte (no bitmap if b = 8)
+
+Gap coding with varints lost: 8.2 bytes an id against 7.25 and a Python loop to read it. Low widths
+that are no multiple of eight would save 0.1 byte an id and cost the plain byte view.
+
+Integers: u8 width (0, 1, 2, 4 or 8; 0 says that all are zero), then the values, little endian.
+
+Failure: bytes that contradict themselves raise StoreDamagedError; nothing is read past the end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamnb.core.event import Ids, Ints
+from spamnb.errors import BugError, StoreDamagedError
+
+Buffer = bytes | memoryview
+
+_U64 = np.dtype("<u8")
+_WIDTHS = {0: None, 1: np.dtype("i1"), 2: np.dtype("<i2"), 4: np.dtype("<i4"), 8: np.dtype("<i8")}
+_SMALL_SET = 33
+"""below this many ids the bitmap of 2^8 bits costs more than the byte it saves"""
+
+
+class Reader:
+    """A place in some bytes, moving forward."""
+
+    __slots__ = ("at", "data")
+
+    def __init__(self, data: Buffer, at: int = 0) -> None:
+        self.data = memoryview(data)
+        self.at = at
+
+    def take(self, count: int) -> memoryview:
+        """The next bytes."""
+        end = self.at + count
+        if count < 0 or end > len(self.data):
+            raise StoreDamagedError(f"a stored value ends at {len(self.data)}, {end} was needed")
+        piece = self.data[self.at : end]
+        self.at = end
+        return piece
+
+    def byte(self) -> int:
+        """The next byte."""
+        return self.take(1)[0]
+
+    def varint(self) -> int:
+        """The next number."""
+        value = shift = 0
+        while True:
+            byte = self.byte()
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+            shift += 7
+            if shift > 63:
+                raise StoreDamagedError("a stored number is longer than 64 bits")
+
+    def chunk(self) -> bytes:
+        """The next bytes with a length before them."""
+        return bytes(self.take(self.varint()))
+
+    def text(self) -> str:
+        """The next string."""
+        # Lone surrogates come from header bytes that are no UTF-8; they must come back unchanged.
+        try:
+            return self.chunk().decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError as error:
+            raise StoreDamagedError("a stored text is not UTF-8") from error
+
+
+def varint(value: int) -> bytes:
+    """Seven bits a byte, low ones first, the top bit says that more follow."""
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def chunk(data: bytes) -> bytes:
+    """Bytes with their length before them."""
+    return varint(len(data)) + data
+
+
+def text(value: str) -> bytes:
+    """A string with its length before it."""
+    return chunk(value.encode("utf-8", "surrogatepass"))
+
+
+def encode_ids(ids: Ids) -> bytes:
+    """A sorted set of distinct ids."""
+    n = len(ids)
+    if n == 0:
+        return b"\0"
+    low = _low_bytes(n)
+    raw = np.ascontiguousarray(ids, _U64)
+    body = raw.view(np.uint8).reshape(n, 8)[:, :low].tobytes()
+    head = varint(n) + bytes((low,))
+    if low == 8:
+        return head + body
+    bits = np.zeros(n + (1 << (64 - 8 * low)), np.uint8)
+    bits[(raw >> np.uint64(8 * low)).view(np.int64) + np.arange(n)] = 1
+    return head + body + np.packbits(bits).tobytes()
+
+
+def decode_ids(reader: Reader) -> Ids:
+    """The set at this place."""
+    n = reader.varint()
+    if n == 0:
+        return np.zeros(0, np.uint64)
+    low = reader.byte()
+    if not 1 <= low <= 8 or n * low > len(reader.data):
+        raise StoreDamagedError(f"a stored set of {n} ids with {low} raw bytes each")
+    wide = np.zeros((n, 8), np.uint8)
+    wide[:, :low] = np.frombuffer(reader.take(n * low), np.uint8).reshape(n, low)
+    ids = wide.reshape(-1).view(_U64)
+    if low == 8:
+        return ids
+    bits = n + (1 << (64 - 8 * low))
+    packed = np.frombuffer(reader.take((bits + 7) // 8), np.uint8)
+    ones = np.flatnonzero(np.unpackbits(packed, count=bits))
+    if len(ones) != n:
+        raise StoreDamagedError(f"a stored set of {n} ids names {len(ones)}")
+    high = (ones - np.arange(n)).astype(np.uint64)
+    ids |= high << np.uint64(8 * low)
+    return ids
+
+
+def _low_bytes(count: int) -> int:
+    """The number of raw bytes with the least sum of raw bytes and bitmap."""
+    if count < _SMALL_SET:
+        return 8
+    return min(range(1, 8), key=lambda low: count * low * 8 + (1 << (64 - 8 * low)))
+
+
+def encode_ints(values: NDArray[Any]) -> bytes:
+    """An array of integers, flat; its shape is the reader's to know."""
+    flat = np.asarray(values).reshape(-1)
+    if flat.size == 0:
+        return b"\0"
+    top, bottom = int(flat.max()), int(flat.min())
+    if top == bottom == 0:
+        return b"\0"
+    for width in (1, 2, 4, 8):
+        limit = 1 << (8 * width - 1)
+        if -limit <= bottom and top < limit:
+            return bytes((width,)) + flat.astype(_WIDTHS[width]).tobytes()
+    raise BugError(f"integers to be stored fit 64 bits, {top} does not")
+
+
+def decode_ints(reader: Reader, *shape: int) -> Ints:
+    """The array at this place."""
+    width = reader.byte()
+    if width not in _WIDTHS:
+        raise StoreDamagedError(f"stored integers of {width} bytes each")
+    count = 1
+    for side in shape:
+        count *= side
+    kind = _WIDTHS[width]
+    if kind is None:
+        return np.zeros(shape, np.int64)
+    return np.frombuffer(reader.take(count * width), kind).astype(np.int64).reshape(shape)

@@ -1,0 +1,260 @@
+"""The words behind features, on shelves: what a clue is called. Pure.
+
+A word's shelf is found like a feature's (`shelves.Layout`), but its value is not of one dtype:
+
+    u32 count | count * (u64 id, u8 place, u8 length) | the texts, one after another
+
+Heads and texts stand in the order they came, not sorted: a new word is put behind the others by
+joining five slices, and thousands of shelves are read as one array of heads. Heads between the
+texts lost: to find the n-th one must then walk over all before it.
+
+Must not know which engine keeps the table. Invariants: an id stands at most once, on the shelf of
+its range; no shelf is an empty value; the sum of lengths is the length of the texts.
+Failure: StoreDamagedError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamnb.core.event import Ids
+from spamnb.errors import BugError, StoreDamagedError
+from spamnb.store.contract import Word
+from spamnb.store.idcode import Buffer
+from spamnb.store.shelves import SHELF_BYTES, Layout, Mask, Table, distinct, keys_of
+
+_HEAD = np.dtype([("id", "<u8"), ("place", "u1"), ("size", "u1")])
+_TARGET = SHELF_BYTES // 20
+"""words on a shelf: a head and some ten letters each"""
+MAX_TEXT = 255
+
+
+class _Pile(NamedTuple):
+    """Words of some shelves in the order they stand."""
+
+    heads: NDArray[np.void]
+    texts: NDArray[np.uint8]
+    shelf: NDArray[np.intp]
+    """index of each word's shelf among those that were read"""
+
+    @property
+    def ids(self) -> Ids:
+        return np.ascontiguousarray(self.heads["id"])
+
+    def ends(self) -> NDArray[np.intp]:
+        """Where each text ends."""
+        return np.cumsum(self.heads["size"], dtype=np.intp)
+
+    def taken(self, order: NDArray[np.intp]) -> tuple[NDArray[np.void], bytes, NDArray[np.intp]]:
+        """Heads and texts in another order, and where each text ends there."""
+        heads = self.heads[order]
+        sizes = heads["size"].astype(np.intp)
+        ends = np.cumsum(sizes)
+        from_ = self.ends()[order] - sizes
+        index = np.repeat(from_ - (ends - sizes), sizes) + np.arange(int(sizes.sum()))
+        return heads, self.texts[index].tobytes(), ends
+
+
+def _read(values: list[Buffer]) -> _Pile:
+    heads, texts, counts = [], [], np.zeros(len(values), np.intp)
+    for i, value in enumerate(values):
+        if len(value) == 0:
+            continue
+        view = memoryview(value)
+        count = int.from_bytes(view[:4], "little")
+        cut = 4 + count * _HEAD.itemsize
+        heads.append(view[4:cut])
+        texts.append(view[cut:])
+        counts[i] = count
+    joined = b"".join(heads)
+    if len(joined) != int(counts.sum()) * _HEAD.itemsize:
+        raise StoreDamagedError("a shelf of words is shorter than its heads")
+    pile = _Pile(
+        np.frombuffer(joined, _HEAD),
+        np.frombuffer(b"".join(texts), np.uint8),
+        np.repeat(np.arange(len(values)), counts),
+    )
+    if int(pile.heads["size"].sum(dtype=np.intp)) != len(pile.texts):
+        raise StoreDamagedError("texts and heads of words do not agree in length")
+    return pile
+
+
+def _values(
+    heads: NDArray[np.void], texts: bytes, ends: NDArray[np.intp], bounds: NDArray[np.intp]
+) -> Iterator[bytes]:
+    """A shelf's value for each pair of bounds (indexes of words)."""
+    raw, text = memoryview(heads.tobytes()), memoryview(texts)
+    at = np.concatenate([[0], ends])[bounds].tolist()
+    where = bounds.tolist()
+    size = _HEAD.itemsize
+    for i in range(len(where) - 1):
+        a, b = where[i], where[i + 1]
+        yield b"".join((
+            (b - a).to_bytes(4, "little"), raw[a * size : b * size], text[at[i] : at[i + 1]]
+        )) if a < b else b""  # fmt: skip
+
+
+class Lexicon:
+    """The texts of features in a table."""
+
+    def __init__(self, table: Table, layout: Layout) -> None:
+        self.table = table
+        self.layout = layout
+
+    def find(self, ids: Ids) -> list[Word | None]:
+        """The texts of sorted ids."""
+        if len(ids) == 0:
+            return []
+        pile = self._pile(distinct(self.layout.starts(ids)))
+        order = np.argsort(pile.ids, kind="stable")
+        have = pile.ids[order]
+        at = np.searchsorted(have, ids).tolist()
+        ends, texts = pile.ends(), pile.texts.tobytes()
+        found: list[Word | None] = []
+        for place, wanted in zip(at, ids.tolist(), strict=True):
+            if place == len(have) or int(have[place]) != wanted:
+                found.append(None)
+                continue
+            row = int(order[place])
+            head, end = pile.heads[row], int(ends[row])
+            text = texts[end - int(head["size"]) : end]
+            found.append(Word(wanted, int(head["place"]), text))
+        return found
+
+    def add(self, words: Iterable[Word]) -> None:
+        """Put new words; an id that has a text keeps it."""
+        by_id: dict[int, Word] = {}
+        for word in words:
+            by_id.setdefault(word.id, word)
+        if not by_id:
+            return
+        ids = np.fromiter(by_id, np.uint64, len(by_id))
+        order = np.argsort(ids)
+        ids = ids[order]
+        fresh = list(by_id.values())
+        listed = [fresh[i] for i in order.tolist()]
+        self._grow(self.layout.rows + len(ids))
+        known = self._known(ids)
+        if known.any():
+            keep = np.flatnonzero(~known)
+            ids, listed = ids[keep], [listed[i] for i in keep.tolist()]
+        self._append(ids, listed)
+
+    def remove(self, ids: Ids) -> None:
+        """Forget the texts of sorted ids, where there are any."""
+        if len(ids) == 0 or self.layout.rows == 0:
+            return
+        starts = distinct(self.layout.starts(ids))
+        pile = self._pile(starts)
+        keep = np.flatnonzero(~np.isin(pile.ids, ids))
+        if len(keep) == len(pile.heads):
+            return
+        bounds = np.searchsorted(pile.shelf[keep], np.arange(len(starts) + 1))
+        self._put(starts, _values(*pile.taken(keep), bounds))
+        gone = len(pile.heads) - len(keep)
+        self.layout = self.layout._replace(rows=self.layout.rows - gone)
+
+    def all(self) -> Iterator[Word]:
+        """All texts in order of their ids."""
+        for _, value in self.table.scan():
+            yield from _sorted_words(_read([bytes(value)]))
+
+    def _known(self, ids: Ids) -> Mask:
+        """Which of these have a text."""
+        have = np.sort(self._pile(distinct(self.layout.starts(ids))).ids)
+        if len(have) == 0:
+            return np.zeros(len(ids), np.bool_)
+        at = np.minimum(np.searchsorted(have, ids), len(have) - 1)
+        known: Mask = have[at] == ids
+        return known
+
+    def _append(self, ids: Ids, words: list[Word]) -> None:
+        if not words:
+            return
+        texts = [word.text for word in words]
+        sizes = np.fromiter(map(len, texts), np.intp, len(texts))
+        if int(sizes.max()) > MAX_TEXT:
+            raise BugError(f"a word has at most {MAX_TEXT} bytes, one has {int(sizes.max())}")
+        heads = np.empty(len(ids), _HEAD)
+        heads["id"], heads["size"] = ids, sizes
+        heads["place"] = [word.place for word in words]
+        shelf = self.layout.starts(ids)
+        starts = distinct(shelf)
+        bounds = np.append(np.searchsorted(shelf, starts), len(ids))
+        fresh = _values(heads, b"".join(texts), np.cumsum(sizes), bounds)
+        old = self.table.get_many(keys_of(starts))
+        self._put(starts, map(_joined, old, fresh))
+        self.layout = self.layout._replace(rows=self.layout.rows + len(ids))
+
+    def _grow(self, rows: int) -> None:
+        """Cut the shelves that are due when so many words stand."""
+        old, layout = self.layout, self.layout.grown(rows, _TARGET)
+        self.layout = layout._replace(rows=old.rows)
+        if layout.shelves == old.shelves or old.rows == 0:
+            return
+        cut, added = old.cuts(layout)
+        pile = self._pile(cut)
+        starts = np.union1d(cut, added)
+        ids = pile.ids
+        order = np.argsort(ids)
+        bounds = np.append(np.searchsorted(ids[order], starts), len(ids))
+        self._put(starts, _values(*pile.taken(order), bounds))
+
+    def _pile(self, starts: Ids) -> _Pile:
+        return _read(self.table.get_many(keys_of(starts)))
+
+    def _put(self, starts: Ids, values: Iterator[bytes]) -> None:
+        full = []
+        for key, value in zip(keys_of(starts), values, strict=True):
+            if value:
+                full.append((key, value))
+            else:
+                self.table.delete(key)
+        self.table.put_many(full)
+
+
+def _joined(old: Buffer, new: bytes) -> bytes:
+    """Two values of one shelf as one."""
+    if len(old) == 0:
+        return new
+    a, b = memoryview(old), memoryview(new)
+    counts = int.from_bytes(a[:4], "little"), int.from_bytes(b[:4], "little")
+    cut_a, cut_b = (4 + count * _HEAD.itemsize for count in counts)
+    return b"".join((
+        sum(counts).to_bytes(4, "little"), a[4:cut_a], b[4:cut_b], a[cut_a:], b[cut_b:]
+    ))  # fmt: skip
+
+
+def _sorted_words(pile: _Pile) -> Iterator[Word]:
+    heads, texts, ends = pile.taken(np.argsort(pile.ids, kind="stable"))
+    at = 0
+    columns = (heads["id"].tolist(), heads["place"].tolist(), ends.tolist())
+    for id_, place, end in zip(*columns, strict=True):
+        yield Word(id_, place, texts[at:end])
+        at = end
+
+
+def shelve_words(words: Iterable[Word], layout: Layout) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values, in order, of sorted words on the shelves of a layout."""
+    run: list[Word] = []
+    start = -1
+    for word in words:
+        here = int(layout.starts(np.array([word.id], np.uint64))[0])
+        if here != start and run:
+            yield start.to_bytes(8, "big"), _value_of(run)
+            run = []
+        start = here
+        run.append(word)
+    if run:
+        yield start.to_bytes(8, "big"), _value_of(run)
+
+
+def _value_of(words: list[Word]) -> bytes:
+    heads = np.array([(w.id, w.place, len(w.text)) for w in words], _HEAD)
+    return b"".join((
+        len(words).to_bytes(4, "little"), heads.tobytes(), *(w.text for w in words)
+    ))  # fmt: skip

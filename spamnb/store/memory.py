@@ -1,0 +1,320 @@
+"""The contract in dicts and growing arrays: for tests, evaluation and what-if. Nothing is kept.
+
+Written apart from the tables of `views` on purpose: two stores that agree on every random history
+are evidence that both are right. A transaction puts into overlays; they join the state when it
+ends. A row that changes takes a new slot in the arrays, so a snapshot that is open then keeps the
+old dicts (copied once) and the old slots. Nothing blocks but writers on writers.
+
+Failure: BugError for misuse, and what `folding` raises.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+
+from spamnb.core.event import NO_LABEL, Event, Ids, Kind, Recipe, Records, Totals
+from spamnb.errors import BugError
+from spamnb.store.contract import Live, ReadView, Word, WriteView
+from spamnb.store.folding import apply_event, event_ids, first_totals
+from spamnb.store.journal import MOST_DIGESTS
+from spamnb.store.records import empty_rows, no_records
+
+_BLOCK = 16_384
+_TABLES = ("rows", "base", "words", "live", "mids", "events", "sums")
+
+Result = TypeVar("Result")
+Dicts = dict[str, dict[Any, Any]]
+
+
+class _Slots:
+    """Rows in growing arrays; slots of replaced rows are used again if no snapshot is open."""
+
+    def __init__(self, labels: int) -> None:
+        self.labels = labels
+        self.size = 0
+        self.free: list[int] = []
+        self._records = no_records(1024, labels)
+
+    def take(self, slots: list[int]) -> Records:
+        """The rows in these slots (-1: zeros)."""
+        at = np.array(slots, np.intp)
+        held = self._records
+        out = Records(held.n[at], held.w[at], held.day[at])
+        missing = at < 0
+        if missing.any():
+            out.n[missing], out.w[missing], out.day[missing] = 0, 0, 0
+        return out
+
+    def put(self, records: Records) -> list[int]:
+        """Slots for new rows."""
+        count = len(records.day)
+        slots = [self.free.pop() for _ in range(min(count, len(self.free)))]
+        fresh = count - len(slots)
+        slots += range(self.size, self.size + fresh)
+        self.size += fresh
+        held = self._records
+        while self.size > len(held.day):
+            held = self._records = Records(*(
+                np.concatenate([a, np.zeros_like(a)]) for a in (held.n, held.w, held.day)
+            ))  # fmt: skip
+        at = np.array(slots, np.intp)
+        held.n[at], held.w[at], held.day[at] = records.n, records.w, records.day
+        return slots
+
+
+class _View:
+    """Both views: reads look into the overlay first."""
+
+    def __init__(self, store: MemoryStore, state: Dicts) -> None:
+        self._store = store
+        self._state = state
+        self.over: Dicts = {name: {} for name in _TABLES}
+        self._writing = False
+
+    def _get(self, table: str, key: Any) -> Any:
+        over = self.over[table]
+        return over[key] if key in over else self._state[table].get(key)
+
+    def _keys(self, table: str) -> list[Any]:
+        over = self.over[table]
+        gone = {key for key, value in over.items() if value is None}
+        return sorted((self._state[table].keys() | over.keys()) - gone)
+
+    def totals(self) -> Totals:
+        """The model's sums, a value of the caller's own."""
+        sums: Totals = self._get("sums", "live")
+        return sums.copy()
+
+    def base_totals(self) -> Totals:
+        """The sums of the checkpoint."""
+        sums: Totals = self._get("sums", "base")
+        return sums.copy()
+
+    def gather(self, ids: Ids) -> Records:
+        """The records of these features."""
+        return self._gather("rows", ids)
+
+    def _gather(self, table: str, ids: Ids) -> Records:
+        over, state = self.over[table], self._state[table]
+        slots = (over[i] if i in over else state.get(i) for i in ids.tolist())
+        return self._store.slots.take([-1 if slot is None else slot for slot in slots])
+
+    def features(self) -> Iterator[tuple[Ids, Records]]:
+        """All features in order."""
+        return self._features("rows")
+
+    def base_features(self) -> Iterator[tuple[Ids, Records]]:
+        """The features of the checkpoint."""
+        return self._features("base")
+
+    def _features(self, table: str) -> Iterator[tuple[Ids, Records]]:
+        ids = np.array(self._keys(table), np.uint64)
+        for start in range(0, len(ids), _BLOCK):
+            block = ids[start : start + _BLOCK]
+            yield block, self._gather(table, block)
+
+    def words(self, ids: Ids) -> list[Word | None]:
+        """The texts of these features."""
+        return [self._get("words", i) for i in ids.tolist()]
+
+    def all_words(self) -> Iterator[Word]:
+        """All texts in order."""
+        for key in self._keys("words"):
+            yield self._get("words", key)
+
+    def live(self, digest: bytes) -> Live | None:
+        """What is held of a message."""
+        line: Live | None = self._get("live", digest)
+        return line
+
+    def digests(self, message_id: str) -> list[bytes]:
+        """Digests of a Message-ID."""
+        return list(self._get("mids", message_id) or ())[:MOST_DIGESTS]
+
+    def event(self, seq: int) -> Event | None:
+        """One event."""
+        event: Event | None = self._get("events", seq)
+        return event
+
+    def events(
+        self, start: int = 1, stop: int | None = None, *, newest_first: bool = False
+    ) -> Iterator[Event]:
+        """Events by seq."""
+        last = self._last()
+        seqs = range(max(start, 1), last + 1 if stop is None else min(stop, last + 1))
+        for seq in reversed(seqs) if newest_first else seqs:
+            event = self._get("events", seq)
+            if event is not None:
+                yield event
+
+    def _last(self) -> int:
+        return int(self._get("sums", "seq"))
+
+    def live_at(self, label: int, seq: int) -> int:
+        """The next live, kept event under a label."""
+        kept: list[int] = self._get("sums", ("kept", label)) or []
+        if not kept:
+            return 0
+        return kept[bisect.bisect_left(kept, seq) % len(kept)]
+
+    def last_events(self, count: int) -> list[tuple[int, int]]:
+        """(seq, label after) of the newest LEARN and MOVE events."""
+        found: list[tuple[int, int]] = []
+        for event in self.events(newest_first=True):
+            if len(found) >= count:
+                break
+            if event.kind in (Kind.LEARN, Kind.MOVE):
+                found.append((event.seq, event.after))
+        return found
+
+    # --- writing ---
+
+    def put_totals(self, totals: Totals) -> None:
+        """Replace the model's sums."""
+        self.over["sums"]["live"] = totals.copy()
+
+    def scatter(self, ids: Ids, records: Records) -> None:
+        """Write back rows."""
+        self._scatter("rows", ids, records)
+        for key in ids[empty_rows(records)].tolist():
+            if self._get("words", key) is not None:
+                self.over["words"][key] = None
+
+    def _scatter(self, table: str, ids: Ids, records: Records) -> None:
+        gone = empty_rows(records)
+        kept = Records(records.n[~gone], records.w[~gone], records.day[~gone])
+        over = self.over[table]
+        over.update(dict.fromkeys(ids[gone].tolist()))
+        over.update(zip(ids[~gone].tolist(), self._store.slots.put(kept), strict=True))
+
+    def put_words(self, words: Iterable[Word]) -> None:
+        """Keep texts."""
+        if not self._store.recipe.vocabulary:
+            return
+        for word in words:
+            if len(word.text) > 255:
+                raise BugError(f"a word has at most 255 bytes, one has {len(word.text)}")
+            if self._get("words", word.id) is None:
+                self.over["words"][word.id] = word
+
+    def append(self, event: Event) -> None:
+        """Add an event and make it what is live of its message."""
+        if event.seq != self._last() + 1:
+            raise BugError(f"the next event is {self._last() + 1}, {event.seq} is appended")
+        self.over["sums"]["seq"] = event.seq
+        self.over["events"][event.seq] = event
+        if not event.digest:
+            return
+        old = self.live(event.digest)
+        if old is not None and not old.folded:
+            self._unkeep(old)
+        self.over["live"][event.digest] = Live(event.after, event.seq, folded=False)
+        if event.after != NO_LABEL:
+            key = ("kept", event.after)
+            self.over["sums"][key] = [*(self._get("sums", key) or []), event.seq]
+        if event.message_id:
+            old_digests = self._get("mids", event.message_id) or {}
+            self.over["mids"][event.message_id] = old_digests | {event.digest: None}
+
+    def _unkeep(self, line: Live) -> None:
+        if line.label != NO_LABEL:
+            key = ("kept", line.label)
+            self.over["sums"][key] = [seq for seq in self._get("sums", key) if seq != line.seq]
+
+    def fold(self, before_us: int, most: int) -> int:
+        """Move the oldest events into the checkpoint."""
+        done = 0
+        for event in list(self.events()):
+            if done == most or event.time_us >= before_us:
+                break
+            self._fold(event)
+            done += 1
+        return done
+
+    def _fold(self, event: Event) -> None:
+        ids, totals = event_ids(event), self.base_totals()
+        records = self._gather("base", ids)
+        apply_event(event, totals, ids, records)
+        totals.last_seq = event.seq
+        self._scatter("base", ids, records)
+        self.over["sums"]["base"] = totals
+        self.over["events"][event.seq] = None
+        line = self.live(event.digest)
+        if line is not None and line.seq == event.seq:
+            self._unkeep(line)
+            self.over["live"][event.digest] = line._replace(folded=True)
+
+
+class MemoryStore:
+    """A store that lives as long as its process."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self.slots = _Slots(len(recipe.labels))
+        self._state: Dicts = {name: {} for name in _TABLES}
+        self._state["sums"] = {
+            "live": first_totals(recipe), "base": first_totals(recipe), "seq": 0
+        }  # fmt: skip
+        self._writer = threading.Lock()
+        self._writing_thread = 0
+        self._swap = threading.Lock()
+        self._readers = 0
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the model is made of."""
+        return self._recipe
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[ReadView]:
+        """A snapshot."""
+        with self._swap:
+            self._readers += 1
+            state = self._state
+        try:
+            yield _View(self, state)
+        finally:
+            with self._swap:
+                self._readers -= 1
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[WriteView]:
+        """The writer's transaction."""
+        if self._writing_thread == threading.get_ident():
+            raise BugError("a thread writes one transaction at a time")
+        with self._writer:
+            self._writing_thread = threading.get_ident()
+            try:
+                view = _View(self, self._state)
+                yield view
+                self._commit(view)
+            finally:
+                self._writing_thread = 0
+
+    def transact(self, run: Callable[[WriteView], Result]) -> Result:
+        """Run a function in a write transaction."""
+        with self.write() as view:
+            return run(view)
+
+    def _commit(self, view: _View) -> None:
+        with self._swap:
+            read = self._readers > 0
+            state = {k: dict(v) for k, v in self._state.items()} if read else self._state
+            for name, over in view.over.items():
+                slotted = name in ("rows", "base") and not read
+                for key, value in over.items():
+                    old = state[name].pop(key, None) if value is None else state[name].get(key)
+                    if value is not None:
+                        state[name][key] = value
+                    if slotted and old is not None:
+                        self.slots.free.append(old)
+            self._state = state
+
+    def close(self) -> None:
+        """Nothing to let go of."""

@@ -1,0 +1,312 @@
+"""Values <-> bytes: rows of features, events, totals, the recipe, the line of a digest. Pure.
+
+All numbers are little endian unless said otherwise; a varint has seven bits a byte, low ones first;
+a text or chunk is a varint length and its bytes; `ids` and `ints` are drawn in `idcode`.
+
+Row of a feature, 10 + 8 K bytes, packed (26 at two labels):
+
+    u64 id | u32 n[K] | i32 w[K] | u16 day
+
+Event, version 1 (its seq is in the journal's key):
+
+    u8 version | u8 kind | u8 flags | i16 before | i16 after | i64 time_us
+    varint previous | chunk digest | text message_id | text who | text channel
+    u8 G | varint K | G * ids | [ints times, one for each id of all groups]      flag 2
+    push delta | [push standing]                                                flag 1
+    [varint undoes]                                                             flag 8
+    [bulk]                                                                      flag 4
+  push: ints steps[G, K] | ints bias[K] | ints tempers[G] | varint echoes
+        each echo: G * ids | ints steps[G, K]
+  bulk: ids | ints n[F, K] | ints w[F, K] | ints days[F] | ints messages[K] | ints bias[K]
+        ints tempers[G]
+
+`standing` is kept only where it is not the same as `delta` (after a move, a forget, an undo).
+
+Totals, version 1: u8 version | varint K | varint G | varint V | varint last_seq
+    ints messages | ints tokens | ints bias | ints tempers
+    varint rows | varint columns | ints H[rows, columns]
+
+Line of a digest: i16 label | u64 seq | u8 folded.
+
+The recipe is JSON: it is read once at open, and a person may want to see it.
+
+Failure: bytes that contradict themselves raise StoreDamagedError, those of another version
+StoreVersionError.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamnb.core.event import Bulk, Echo, Event, Ids, Kind, Push, Recipe, Records, Totals
+from spamnb.errors import StoreDamagedError, StoreVersionError
+from spamnb.store.contract import Live
+from spamnb.store.idcode import (
+    Buffer,
+    Reader,
+    chunk,
+    decode_ids,
+    decode_ints,
+    encode_ids,
+    encode_ints,
+    text,
+    varint,
+)
+
+VERSION = 1
+"""of events and totals"""
+
+Rows = NDArray[np.void]
+"""structured, of `row_type`"""
+
+_STANDING, _TIMES, _BULK, _UNDOES = 1, 2, 4, 8
+_HEAD = struct.Struct("<BBBhhq")
+_LIVE = struct.Struct("<hQB")
+
+
+def row_type(labels: int) -> np.dtype[np.void]:
+    """The packed row of a feature."""
+    return np.dtype(
+        [("id", "<u8"), ("n", "<u4", (labels,)), ("w", "<i4", (labels,)), ("day", "<u2")]
+    )
+
+
+def to_rows(ids: Ids, records: Records) -> Rows:
+    """Columns to rows."""
+    rows = np.empty(len(ids), row_type(records.n.shape[1]))
+    rows["id"] = ids
+    rows["n"] = records.n
+    rows["w"] = records.w
+    rows["day"] = records.day
+    return rows
+
+
+def from_rows(rows: Rows) -> tuple[Ids, Records]:
+    """Rows to columns, each an array of its own."""
+    return rows["id"].astype(np.uint64), records_of(rows)
+
+
+def records_of(rows: Rows) -> Records:
+    """The columns but for the id, each an array of its own."""
+    return Records(
+        rows["n"].astype(np.uint32), rows["w"].astype(np.int32), rows["day"].astype(np.uint16)
+    )
+
+
+def no_records(count: int, labels: int) -> Records:
+    """Records of unknown features."""
+    return Records(
+        np.zeros((count, labels), np.uint32),
+        np.zeros((count, labels), np.int32),
+        np.zeros(count, np.uint16),
+    )
+
+
+def empty_rows(records: Records) -> NDArray[np.bool_]:
+    """Which rows hold nothing (a last-learnt day alone is nothing)."""
+    full = np.hstack([records.n, records.w]).any(axis=1)
+    return np.logical_not(full)
+
+
+# --- events -------------------------------------------------------------------------------------
+
+
+def encode_event(event: Event) -> bytes:
+    """An event, but for its seq."""
+    labels, groups = len(event.delta.bias), len(event.delta.tempers)
+    standing = not same_push(event.delta, event.standing)
+    flags = standing * _STANDING | (event.times is not None) * _TIMES
+    flags |= (event.bulk is not None) * _BULK | (event.undoes != 0) * _UNDOES
+    parts = [
+        _HEAD.pack(VERSION, event.kind, flags, event.before, event.after, event.time_us),
+        varint(event.previous),
+        chunk(event.digest),
+        text(event.message_id),
+        text(event.who),
+        text(event.channel),
+        bytes((groups,)),
+        varint(labels),
+        varint(len(event.ids)),
+        *map(encode_ids, event.ids),
+    ]
+    if event.times is not None:
+        parts.append(encode_ints(event.times))
+    parts.append(_encode_push(event.delta))
+    if standing:
+        parts.append(_encode_push(event.standing))
+    if event.undoes:
+        parts.append(varint(event.undoes))
+    if event.bulk is not None:
+        parts.append(_encode_bulk(event.bulk))
+    return b"".join(parts)
+
+
+def decode_event(seq: int, data: Buffer) -> Event:
+    """The event in these bytes."""
+    reader = Reader(data)
+    kind, flags, before, after, time_us = read_head(reader)
+    previous = reader.varint()
+    digest, message_id = reader.chunk(), reader.text()
+    who, channel = reader.text(), reader.text()
+    groups, labels = reader.byte(), reader.varint()
+    ids = tuple(decode_ids(reader) for _ in range(reader.varint()))
+    times = None
+    if flags & _TIMES:
+        times = decode_ints(reader, sum(map(len, ids))).astype(np.uint32)
+    delta = _decode_push(reader, groups, labels)
+    standing = _decode_push(reader, groups, labels) if flags & _STANDING else delta
+    undoes = reader.varint() if flags & _UNDOES else 0
+    bulk = _decode_bulk(reader, groups, labels) if flags & _BULK else None
+    return Event(
+        seq, kind, time_us, who, channel, digest, message_id, before, after, previous,
+        ids, delta, standing, times, bulk, undoes,
+    )  # fmt: skip
+
+
+def read_head(reader: Reader) -> tuple[Kind, int, int, int, int]:
+    """Kind, flags, before, after and time: enough for a glance at an event."""
+    version, kind, flags, before, after, time_us = _HEAD.unpack(reader.take(_HEAD.size))
+    if version != VERSION:
+        raise StoreVersionError(
+            f"an event of version {version}, this program reads {VERSION}",
+            hint="use the newer program that wrote it",
+        )
+    try:
+        return Kind(kind), flags, before, after, time_us
+    except ValueError as error:
+        raise StoreDamagedError(f"an event of the unknown kind {kind}") from error
+
+
+HEAD_BYTES = _HEAD.size
+
+
+def same_push(a: Push, b: Push) -> bool:
+    """Whether two pushes are one value."""
+    return a is b or (
+        np.array_equal(a.steps, b.steps)
+        and np.array_equal(a.bias, b.bias)
+        and np.array_equal(a.tempers, b.tempers)
+        and len(a.echoes) == len(b.echoes)
+        and all(map(_same_echo, a.echoes, b.echoes))
+    )
+
+
+def _same_echo(a: Echo, b: Echo) -> bool:
+    return (
+        np.array_equal(a.steps, b.steps)
+        and len(a.ids) == len(b.ids)
+        and all(map(np.array_equal, a.ids, b.ids))
+    )
+
+
+def _encode_push(push: Push) -> bytes:
+    parts = [
+        encode_ints(push.steps),
+        encode_ints(push.bias),
+        encode_ints(push.tempers),
+        varint(len(push.echoes)),
+    ]
+    for echo in push.echoes:
+        parts += [varint(len(echo.ids)), *map(encode_ids, echo.ids), encode_ints(echo.steps)]
+    return b"".join(parts)
+
+
+def _decode_push(reader: Reader, groups: int, labels: int) -> Push:
+    steps = decode_ints(reader, groups, labels)
+    bias = decode_ints(reader, labels)
+    tempers = decode_ints(reader, groups)
+    echoes = tuple(_decode_echo(reader, groups, labels) for _ in range(reader.varint()))
+    return Push(steps, bias, tempers, echoes)
+
+
+def _decode_echo(reader: Reader, groups: int, labels: int) -> Echo:
+    ids = tuple(decode_ids(reader) for _ in range(reader.varint()))
+    return Echo(ids, decode_ints(reader, groups, labels))
+
+
+def _encode_bulk(bulk: Bulk) -> bytes:
+    parts = [encode_ids(bulk.ids), encode_ints(bulk.n), encode_ints(bulk.w), encode_ints(bulk.days)]
+    parts += [encode_ints(bulk.messages), encode_ints(bulk.bias), encode_ints(bulk.tempers)]
+    return b"".join(parts)
+
+
+def _decode_bulk(reader: Reader, groups: int, labels: int) -> Bulk:
+    ids = decode_ids(reader)
+    n = decode_ints(reader, len(ids), labels)
+    w = decode_ints(reader, len(ids), labels)
+    days = decode_ints(reader, len(ids)).astype(np.uint16)
+    messages, bias = decode_ints(reader, labels), decode_ints(reader, labels)
+    return Bulk(ids, n, w, messages, bias, decode_ints(reader, groups), days)
+
+
+# --- totals, digests, recipe ----------------------------------------------------------------------
+
+
+def encode_totals(totals: Totals) -> bytes:
+    """The sums."""
+    labels, groups = len(totals.messages), len(totals.tempers)
+    return b"".join((
+        bytes((VERSION,)), varint(labels), varint(groups),
+        varint(totals.known), varint(totals.last_seq),
+        encode_ints(totals.messages), encode_ints(totals.tokens),
+        encode_ints(totals.bias), encode_ints(totals.tempers),
+        *map(varint, totals.histogram.shape), encode_ints(totals.histogram),
+    ))  # fmt: skip
+
+
+def decode_totals(data: Buffer) -> Totals:
+    """The sums in these bytes."""
+    reader = Reader(data)
+    if (version := reader.byte()) != VERSION:
+        raise StoreVersionError(f"totals of version {version}, this program reads {VERSION}")
+    labels, groups = reader.varint(), reader.varint()
+    known, last_seq = reader.varint(), reader.varint()
+    messages, tokens = decode_ints(reader, labels), decode_ints(reader, labels)
+    bias, tempers = decode_ints(reader, labels), decode_ints(reader, groups)
+    histogram = decode_ints(reader, reader.varint(), reader.varint())
+    return Totals(messages, tokens, bias, tempers, known, last_seq, histogram)
+
+
+def encode_live(live: Live) -> bytes:
+    """What is held of one message."""
+    return _LIVE.pack(live.label, live.seq, live.folded)
+
+
+def decode_live(data: Buffer) -> Live:
+    """What these bytes hold of one message."""
+    try:
+        label, seq, folded = _LIVE.unpack(data)
+    except struct.error as error:
+        raise StoreDamagedError(f"the line of a digest has {len(data)} bytes") from error
+    return Live(label, seq, bool(folded))
+
+
+def encode_recipe(recipe: Recipe) -> bytes:
+    """The recipe, as JSON."""
+    plain = asdict(replace(recipe, key=b"")) | {"key": recipe.key.hex()}
+    return json.dumps(plain, sort_keys=True).encode()
+
+
+def decode_recipe(data: Buffer) -> Recipe:
+    """The recipe in these bytes; constants this program does not know are refused."""
+    try:
+        plain: dict[str, Any] = json.loads(bytes(data))
+        plain["key"] = bytes.fromhex(plain["key"])
+        plain["labels"] = tuple(plain["labels"])
+        recipe = Recipe(**plain)
+    except TypeError as error:
+        raise StoreVersionError(f"the model's recipe is not of this version: {error}") from error
+    except (ValueError, KeyError) as error:
+        raise StoreDamagedError(f"the model's recipe cannot be read: {error}") from error
+    if recipe.extra:
+        raise StoreVersionError(
+            f"the model needs constants unknown here: {', '.join(sorted(recipe.extra))}",
+            hint="use the newer program that made it",
+        )
+    return recipe

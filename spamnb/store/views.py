@@ -1,0 +1,258 @@
+"""The contract's views over tables of bytes: what is kept where. Engine-neutral.
+
+    meta      format, recipe, totals, base totals, the shelves' layouts, the journal's room
+    features  shelves of rows: the live state          base      the same for the checkpoint
+    words     shelves of texts                         journal, digests, mids, kept   see `journal`
+
+Must not know LMDB. Invariants: those of `contract`. The write view holds layouts and the journal's
+room in memory and puts them in `finish`, which the store calls once before it commits.
+Failure: StoreDamagedError where a value is missing or contradicts itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from spamnb.core.event import Event, Ids, Recipe, Records, Totals
+from spamnb.errors import BugError, StoreDamagedError
+from spamnb.store.contract import Live, Word
+from spamnb.store.folding import apply_event, event_ids, first_totals
+from spamnb.store.journal import Index, Journal, Pages
+from spamnb.store.lexicon import Lexicon
+from spamnb.store.records import (
+    decode_totals,
+    empty_rows,
+    encode_recipe,
+    encode_totals,
+    from_rows,
+    records_of,
+    row_type,
+    to_rows,
+)
+from spamnb.store.shelves import Layout, Shelves, Table
+
+FORMAT = 1
+"""of the whole store; raised when the meaning of any table changes"""
+FORMAT_KEY = b"format"
+RECIPE_KEY = b"recipe"
+_TOTALS, _BASE_TOTALS, _ROOM = b"totals", b"base_totals", b"room"
+LAYOUT_KEYS = {"features": b"layout_features", "base": b"layout_base", "words": b"layout_words"}
+_FOLD_BATCH = 256
+"""events folded at once: their rows are gathered and put back in one go"""
+
+
+class Tables(NamedTuple):
+    """The tables of one transaction."""
+
+    meta: Table
+    features: Table
+    base: Table
+    words: Table
+    journal: Table
+    digests: Table
+    mids: Table
+    kept: Table
+
+
+class TableReadView:
+    """`contract.ReadView` over tables."""
+
+    def __init__(self, tables: Tables, recipe: Recipe) -> None:
+        self._tables = tables
+        self._recipe = recipe
+        self._labels = len(recipe.labels)
+
+    def _meta(self, key: bytes) -> bytes | memoryview:
+        value = self._tables.meta.get(key)
+        if value is None:
+            raise StoreDamagedError(f"the model lacks its entry {key.decode()!r}")
+        return value
+
+    def _shelves(self, name: str) -> Shelves:
+        layout = Layout.decode(self._meta(LAYOUT_KEYS[name]))
+        return Shelves(getattr(self._tables, name), layout, row_type(self._labels))
+
+    @cached_property
+    def _features(self) -> Shelves:
+        return self._shelves("features")
+
+    @cached_property
+    def _base(self) -> Shelves:
+        return self._shelves("base")
+
+    @cached_property
+    def _lexicon(self) -> Lexicon:
+        return Lexicon(self._tables.words, Layout.decode(self._meta(LAYOUT_KEYS["words"])))
+
+    @cached_property
+    def _journal(self) -> Journal:
+        return Journal(self._tables.journal)
+
+    @cached_property
+    def _index(self) -> Index:
+        tables = self._tables
+        return Index(tables.digests, tables.mids, tables.kept, self._recipe.key)
+
+    def totals(self) -> Totals:
+        """The model's sums."""
+        return decode_totals(self._meta(_TOTALS))
+
+    def gather(self, ids: Ids) -> Records:
+        """The records of these features."""
+        return records_of(self._features.find(ids)[0])
+
+    def features(self) -> Iterator[tuple[Ids, Records]]:
+        """All features in order."""
+        return map(from_rows, self._features.blocks())
+
+    def words(self, ids: Ids) -> list[Word | None]:
+        """The texts of these features."""
+        return self._lexicon.find(ids)
+
+    def all_words(self) -> Iterator[Word]:
+        """All texts in order."""
+        return self._lexicon.all()
+
+    def live(self, digest: bytes) -> Live | None:
+        """What is held of a message."""
+        return self._index.live(digest)
+
+    def digests(self, message_id: str) -> list[bytes]:
+        """Digests of a Message-ID."""
+        return self._index.digests(message_id)
+
+    def event(self, seq: int) -> Event | None:
+        """One event."""
+        return self._journal.event(seq)
+
+    def events(
+        self, start: int = 1, stop: int | None = None, *, newest_first: bool = False
+    ) -> Iterator[Event]:
+        """Events by seq."""
+        return self._journal.events(start, stop, newest_first=newest_first)
+
+    def live_at(self, label: int, seq: int) -> int:
+        """The next live, kept event under a label."""
+        return self._index.live_at(label, seq)
+
+    def base_totals(self) -> Totals:
+        """The sums of the checkpoint."""
+        return decode_totals(self._meta(_BASE_TOTALS))
+
+    def base_features(self) -> Iterator[tuple[Ids, Records]]:
+        """The features of the checkpoint."""
+        return map(from_rows, self._base.blocks())
+
+    def last_events(self, count: int) -> list[tuple[int, int]]:
+        """(seq, label after) of the newest LEARN and MOVE events."""
+        return self._journal.last_labels(count)
+
+
+class TableWriteView(TableReadView):
+    """`contract.WriteView` over tables."""
+
+    def __init__(self, tables: Tables, recipe: Recipe, page_bytes: int) -> None:
+        super().__init__(tables, recipe)
+        self._page_bytes = page_bytes
+        self._next = 0
+        self._pages: Pages | None = None
+
+    def gather(self, ids: Ids) -> Records:
+        """The records of these features, their shelves remembered for the scatter to come."""
+        return records_of(self._features.find(ids, keep=True)[0])
+
+    def put_totals(self, totals: Totals) -> None:
+        """Replace the model's sums."""
+        self._tables.meta.put(_TOTALS, encode_totals(totals))
+
+    def scatter(self, ids: Ids, records: Records) -> None:
+        """Write back rows."""
+        if len(ids) == 0:
+            return
+        gone = empty_rows(records)
+        self._features.merge(to_rows(ids, records), ids, gone)
+        if gone.any() and self._recipe.vocabulary:
+            self._lexicon.remove(ids[gone])
+
+    def put_words(self, words: Iterable[Word]) -> None:
+        """Keep texts."""
+        if self._recipe.vocabulary:
+            self._lexicon.add(words)
+
+    def append(self, event: Event) -> None:
+        """Add an event and make it what is live of its message."""
+        if self._pages is None:
+            self._next = max(self._journal.last_seq(), self.base_totals().last_seq) + 1
+            self._pages = Pages(self._page_bytes, self._room())
+        if event.seq != self._next:
+            raise BugError(f"the next event is {self._next}, {event.seq} is appended")
+        self._next += 1
+        self._journal.append(event, self._pages)
+        self._index.record(event)
+
+    def _room(self) -> int:
+        value = self._tables.meta.get(_ROOM)
+        return 0 if value is None else int.from_bytes(value, "little")
+
+    def fold(self, before_us: int, most: int) -> int:
+        """Move the oldest events into the checkpoint."""
+        done = 0
+        while done < most:
+            batch = self._oldest(before_us, min(_FOLD_BATCH, most - done))
+            if not batch:
+                break
+            self._fold_batch(batch)
+            done += len(batch)
+        return done
+
+    def _oldest(self, before_us: int, most: int) -> list[Event]:
+        batch: list[Event] = []
+        for event in self._journal.events(0, None):
+            if event.time_us >= before_us or len(batch) == most:
+                break
+            batch.append(event)
+        return batch
+
+    def _fold_batch(self, batch: list[Event]) -> None:
+        ids = np.unique(np.concatenate([event_ids(event) for event in batch]))
+        totals = self.base_totals()
+        records = records_of(self._base.find(ids, keep=True)[0])
+        for event in batch:
+            apply_event(event, totals, ids, records)
+            totals.last_seq = event.seq
+        if len(ids):
+            self._base.merge(to_rows(ids, records), ids, empty_rows(records))
+        self._tables.meta.put(_BASE_TOTALS, encode_totals(totals))
+        for event in batch:
+            self._journal.remove(event.seq)
+            self._index.mark_folded(event)
+
+    def finish(self) -> None:
+        """Put what was held back: layouts and the journal's room."""
+        meta = self._tables.meta
+        for name, attribute in (
+            ("features", "_features"),
+            ("base", "_base"),
+            ("words", "_lexicon"),
+        ):
+            if attribute in self.__dict__:
+                key, value = LAYOUT_KEYS[name], self.__dict__[attribute].layout.encode()
+                if meta.get(key) != value:
+                    meta.put(key, value)
+        if self._pages is not None:
+            meta.put(_ROOM, self._pages.room.to_bytes(4, "little"))
+
+
+def found(tables: Tables, recipe: Recipe) -> None:
+    """Make the entries of a new model."""
+    meta = tables.meta
+    meta.put(RECIPE_KEY, encode_recipe(recipe))
+    for key in (_TOTALS, _BASE_TOTALS):
+        meta.put(key, encode_totals(first_totals(recipe)))
+    for key in LAYOUT_KEYS.values():
+        meta.put(key, Layout().encode())
+    meta.put(FORMAT_KEY, FORMAT.to_bytes(2, "little"))
