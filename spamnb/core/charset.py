@@ -20,7 +20,9 @@ from spamnb.core import limits
 Text = bytes | str
 """bytes when pure ASCII (the fast path everywhere downstream), str otherwise"""
 
-_SAME: Final = """
+_SAME: Final = re.findall(
+    r"\w+",
+    """
     utf_8 utf_16 utf_16_le utf_16_be utf_32 utf_32_le utf_32_be utf_7 koi8_r koi8_u koi8_t big5
     big5hkscs gb18030 hz euc_jp euc_kr cp932 cp949 cp874 cp437 cp737 cp775 cp850 cp852 cp855 cp857
     cp858 cp860 cp861 cp862 cp863 cp864 cp865 cp866 cp869 cp1006 cp1125 cp1250 cp1251 cp1252 cp1253
@@ -28,24 +30,65 @@ _SAME: Final = """
     iso8859_8 iso8859_10 iso8859_13 iso8859_14 iso8859_15 iso8859_16 iso2022_jp iso2022_jp_1
     iso2022_jp_2 iso2022_jp_3 iso2022_kr johab ptcp154 kz1048 mac_roman mac_cyrillic mac_greek
     mac_turkish mac_latin2
-""".split()
+    """,
+)
 _OTHER: Final = {
     # what senders write -> the codec that reads what they mean: the larger set of the same family,
     # as in the WHATWG table (a "gb2312" message holds gbk, a "latin-1" message holds cp1252)
-    **{"ascii": "", "usascii": "", "ansix341968": "", "646": "", "iso646us": ""},
-    **{"iso88591": "cp1252", "latin1": "cp1252", "l1": "cp1252", "iso8859111": "cp874"},
-    **{"iso88599": "cp1254", "latin5": "cp1254", "iso885911": "cp874", "tis620": "cp874"},
-    **{"latin2": "iso8859_2", "latin9": "iso8859_15", "iso88598i": "iso8859_8"},
-    **{"gb2312": "gb18030", "gbk": "gb18030", "cp936": "gb18030", "euccn": "gb18030"},
-    **{"gb231280": "gb18030", "hzgb2312": "hz", "windows936": "gb18030", "xgbk": "gb18030"},
-    **{"shiftjis": "cp932", "sjis": "cp932", "xsjis": "cp932", "mskanji": "cp932"},
-    **{"windows31j": "cp932", "ksc56011987": "cp949", "ksc5601": "cp949", "euckr": "cp949"},
-    **{"uhc": "cp949", "ks_c_56011987": "cp949", "windows949": "cp949", "xeucjp": "euc_jp"},
-    **{"unicode11utf8": "utf_8", "utf8mb4": "utf_8", "u8": "utf_8", "unicode11utf7": "utf_7"},
-    **{"macintosh": "mac_roman", "xmacroman": "mac_roman", "xmaccyrillic": "mac_cyrillic"},
-    **{"big5": "big5hkscs", "cnbig5": "big5hkscs", "xxbig5": "big5hkscs", "cp950": "big5hkscs"},
-    **{"koi8": "koi8_r", "cskoi8r": "koi8_r", "windows874": "cp874", "ibm866": "cp866"},
-    **{"iso2022jpms": "iso2022_jp_3", "csiso2022jp": "iso2022_jp", "ucs2": "utf_16"},
+    "ascii": "",
+    "usascii": "",
+    "ansix341968": "",
+    "646": "",
+    "iso646us": "",
+    "iso88591": "cp1252",
+    "latin1": "cp1252",
+    "l1": "cp1252",
+    "iso8859111": "cp874",
+    "iso88599": "cp1254",
+    "latin5": "cp1254",
+    "iso885911": "cp874",
+    "tis620": "cp874",
+    "latin2": "iso8859_2",
+    "latin9": "iso8859_15",
+    "iso88598i": "iso8859_8",
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
+    "cp936": "gb18030",
+    "euccn": "gb18030",
+    "gb231280": "gb18030",
+    "hzgb2312": "hz",
+    "windows936": "gb18030",
+    "xgbk": "gb18030",
+    "shiftjis": "cp932",
+    "sjis": "cp932",
+    "xsjis": "cp932",
+    "mskanji": "cp932",
+    "windows31j": "cp932",
+    "ksc56011987": "cp949",
+    "ksc5601": "cp949",
+    "euckr": "cp949",
+    "uhc": "cp949",
+    "ks_c_56011987": "cp949",
+    "windows949": "cp949",
+    "xeucjp": "euc_jp",
+    "unicode11utf8": "utf_8",
+    "utf8mb4": "utf_8",
+    "u8": "utf_8",
+    "unicode11utf7": "utf_7",
+    "macintosh": "mac_roman",
+    "xmacroman": "mac_roman",
+    "xmaccyrillic": "mac_cyrillic",
+    "big5": "big5hkscs",
+    "cnbig5": "big5hkscs",
+    "xxbig5": "big5hkscs",
+    "cp950": "big5hkscs",
+    "koi8": "koi8_r",
+    "cskoi8r": "koi8_r",
+    "windows874": "cp874",
+    "ibm866": "cp866",
+    "iso2022jpms": "iso2022_jp_3",
+    "csiso2022jp": "iso2022_jp",
+    "ucs2": "utf_16",
 }
 _NO_SIGNS: Final = str.maketrans("", "", "-_ .:'\"")
 _DIGITS = re.compile(r"(?:windows|ibm|dos|xcp|mswin|win)(?=\d)")
@@ -61,17 +104,20 @@ CODECS: Final[dict[str, str]] = {
     **{_spelling(name): codec for name, codec in _OTHER.items()},
 }
 SHIFTED: Final = frozenset(
-    name for name in _SAME if name == "hz" or name.startswith(("utf_7", "utf_16", "utf_32", "iso2022"))
+    name
+    for name in _SAME
+    if name == "hz" or name.startswith(("utf_7", "utf_16", "utf_32", "iso2022"))
 )
 """codecs whose bytes look like ASCII and mean something else"""
 
-ZERO_WIDTH = re.compile("[\u00ad\u034f\u061c\u115f\u1160\u180e\u200b-\u200f\u2060-\u2064\ufeff]+")
-SPLIT_WORD = re.compile(
-    "[A-Za-z\u00c0-\u024f\u0370-\u052f][\u00ad\u034f\u180e\u200b-\u200d\u2060-\u2064\ufeff]+"
-    "[A-Za-z\u00c0-\u024f\u0370-\u052f]"
-)
+_UNSEEN: Final = "\u00ad\u034f\u061c\u115f\u1160\u180e\u200b-\u200f\u2060-\u2064\ufeff"
+ZERO_WIDTH = re.compile(f"[{_UNSEEN}]+")
+_EUROPEAN: Final = "[A-Za-z\u00c0-\u024f\u0370-\u052f]"
+SPLIT_WORD = re.compile(f"{_EUROPEAN}{ZERO_WIDTH.pattern}{_EUROPEAN}")
 BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]")
-STYLED = re.compile("[\U0001d400-\U0001d7ff\uff21-\uff3a\uff41-\uff5a\u24b6-\u24e9\U0001f130-\U0001f189]{3}")
+STYLED = re.compile(
+    "[\U0001d400-\U0001d7ff\uff21-\uff3a\uff41-\uff5a\u24b6-\u24e9\U0001f130-\U0001f189]{3}"
+)
 # Letters that pass for Latin ones: Cyrillic, Armenian, Cherokee, and those of Greek that look alike
 # (kΩ, μm and Δx are honest). Ranges in `re` take 12 ns a character; script properties in `regex` 30.
 _LATIN: Final = "A-Za-zÀ-ÖØ-öø-ɏ"
@@ -85,7 +131,7 @@ MIXED = re.compile(f"[{_LATIN}][\u0300-\u036f]?[{_LOOKS}]|[{_LOOKS}][\u0300-\u03
 
 
 def codec_of(label: str) -> str:
-    """The codec for a declared charset: "" for ASCII or nothing declared, "?" if unknown."""
+    """Find the codec for a declared charset: "" for ASCII or nothing declared, "?" if unknown."""
     if not label:
         return ""
     return CODECS.get(_spelling(label[:60]), _UNKNOWN)
@@ -104,7 +150,7 @@ def _strict(raw: bytes, codec: str) -> str | None:
 
 
 def _guessed(raw: bytes) -> str:
-    """The text of bytes that nobody, or a liar, declared."""
+    """Read the text of bytes that nobody, or a liar, declared."""
     text = _strict(raw, "utf_8")
     if text is not None:
         return text
@@ -118,12 +164,12 @@ def _guessed(raw: bytes) -> str:
 
 
 def lean(text: str) -> Text:
-    """The text as bytes if it is ASCII."""
+    """Give the text as bytes if it is ASCII."""
     return text.encode("ascii") if text.isascii() else text
 
 
 def to_text(raw: bytes, label: str, odd: set[str], where: str) -> Text:
-    """The text of `raw`, by the declared charset if that is true, else by the best guess."""
+    """Read the text of `raw`, by the declared charset if that is true, else by the best guess."""
     codec = codec_of(label)
     if codec not in SHIFTED and raw.isascii():
         return raw
@@ -140,7 +186,7 @@ def to_text(raw: bytes, label: str, odd: set[str], where: str) -> Text:
 
 
 def looked_at(text: Text, odd: set[str]) -> Text:
-    """The text without characters that cannot be seen; marks what they and look-alikes do.
+    """Give the text without characters that cannot be seen; marks what they and look-alikes do.
 
     A no-break space becomes a space: most html is ASCII but for these, and so it stays bytes.
     """

@@ -20,9 +20,9 @@ from spamnb.core.charset import Text, lean, looked_at, to_text
 
 Fields = list[tuple[bytes, bytes]]
 
-KEEP, SPECIAL, DROP, RECEIVED, RESULTS, JUNK = range(6)
+KEEP, SPECIAL, DROP, RECEIVED, RESULTS, SPF, JUNK = range(7)
 """What becomes of a field: kept; kept and needed by name; not part of a message; the same if our
-own host wrote it; the same unless our own server wrote it; no field at all."""
+own host wrote it; the same unless our own server wrote it (twice); no field at all."""
 
 VERDICT_PARTS: Final = (
     # words that only filters, scanners and gateways put in a field's name
@@ -48,9 +48,13 @@ DELIVERY_STARTS: Final = (b"x-envelope-", b"x-original-to", b"x-rcpt-to", b"x-de
 EXACT: Final = frozenset(
     (b"status", b"x-kmail", b"return-path", b"delivered-to", b"envelope-to", b"x-return-path")
 )
-RESULT_NAMES: Final = frozenset(
-    (b"authentication-results", b"arc-authentication-results", b"received-spf", b"x-received-spf")
-)
+TRACES: Final = {
+    b"received": RECEIVED,
+    b"authentication-results": RESULTS,
+    b"arc-authentication-results": RESULTS,
+    b"received-spf": SPF,
+    b"x-received-spf": SPF,
+}
 SPECIAL_NAMES: Final = frozenset(
     (
         *(b"content-type", b"content-transfer-encoding", b"content-disposition", b"message-id"),
@@ -60,9 +64,10 @@ SPECIAL_NAMES: Final = frozenset(
 STARTS: Final = VERDICT_STARTS + MAILBOX_STARTS + DELIVERY_STARTS
 
 NAME = re.compile(rb"[!-9;-~]++[ \t]*+")
-BY = re.compile(rb"\bby[ \t]++([^\s;()]++)", re.I)
-RECEIVER = re.compile(rb"\breceiver=[ \t]*+\"?([^\s;\"]++)", re.I)
-INSTANCE = re.compile(rb"i[ \t]*=[ \t]*\d{1,9}[ \t]*;")
+BY = re.compile(rb"\bby[ \t]++([^\s;()]++)", re.IGNORECASE)
+RECEIVER = re.compile(rb"\breceiver=[ \t]*+\"?([^\s;\"]++)", re.IGNORECASE)
+AUTHOR = re.compile(rb"(?:\s*+i\s*+=\s*+\d{1,9}\s*+;)?\s*+([^\s;]++)")
+"""who says so (RFC 8601 2.2); ARC puts its instance before it"""
 WORD = re.compile(rb"=\?([^?\s]{1,60})\?([bBqQ])\?([^?]*+)\?=")
 
 _fates: dict[bytes, tuple[bytes, int]] = {}
@@ -94,17 +99,15 @@ def _judge(name: bytes) -> tuple[bytes, int]:
     if len(name) > limits.LINE_BYTES or NAME.fullmatch(name) is None:
         return b"", JUNK
     low = name.rstrip(b" \t").lower()
-    if low == b"received":
-        return low, RECEIVED
-    if low in RESULT_NAMES:
-        return low, RESULTS
+    if low in TRACES:
+        return low, TRACES[low]
     if low in EXACT or low.startswith(STARTS) or any(part in low for part in VERDICT_PARTS):
         return low, DROP
     return low[: limits.NAME_BYTES], SPECIAL if low in SPECIAL_NAMES else KEEP
 
 
 def _learn(name: bytes) -> tuple[bytes, int]:
-    """What becomes of a field of this name, remembered: a look-up is 40 ns, a judgement 2 us."""
+    """Judge a field by its name, and remember it: a look-up is 40 ns, a judgement 4 us."""
     fate = _judge(name)
     if len(name) <= limits.NAME_BYTES:
         if len(_fates) >= limits.NAMES_KNOWN:
@@ -113,27 +116,21 @@ def _learn(name: bytes) -> tuple[bytes, int]:
     return fate
 
 
-def _is_ours(value: bytes, fate: int, house: House) -> bool:
-    """Whether our own host (a Received line) or server (a result) wrote this."""
-    if fate == RECEIVED:
-        if not house.hosts:
-            return False
-        found = BY.search(value[: limits.VALUE_BYTES])
-        names = house.hosts
-    else:
-        found = RECEIVER.search(value[: limits.VALUE_BYTES])
-        names = house.authserv_ids
-    if found is not None:
-        said = found[1]
-    else:
-        instance = INSTANCE.match(value)
-        words = value[instance.end() if instance else 0 :].partition(b";")[0].split(None, 1)
-        said = words[0] if words else b""
-    return said.lower().decode("latin-1") in [name.lower() for name in names]
+def _is_part(value: bytes, fate: int, house: House) -> bool:
+    """Whether a line of trace is part of the message: hops of others are, and our own results."""
+    names = house.hosts if fate == RECEIVED else house.authserv_ids
+    said = b""
+    if names:
+        value = value[: limits.VALUE_BYTES]
+        by = {RECEIVED: BY.search, RESULTS: AUTHOR.match, SPF: RECEIVER.search}[fate]
+        found = by(value)
+        said = found[1].lower() if found is not None else b""
+    ours = said.decode("latin-1") in {name.lower() for name in names}
+    return ours != (fate == RECEIVED)
 
 
 def unfold(head: bytes) -> bytes:
-    """The block with one line a field (RFC 5322 2.2.3)."""
+    """Give the block one line a field (RFC 5322 2.2.3)."""
     if b"\n\t" in head:
         head = head.replace(b"\n\t", b"\t")
     if b"\n " in head:
@@ -142,7 +139,7 @@ def unfold(head: bytes) -> bytes:
 
 
 def sift(head: bytes, house: House, odd: set[str]) -> Block | None:
-    """The fields of a block that belong to the message; None if a line in it is no field."""
+    """Keep the fields of a block that belong to the message; None if a line in it is no field."""
     block = Block()
     keep_line, keep_field, special = block.lines.append, block.fields.append, block.special
     known = _fates.get
@@ -158,7 +155,7 @@ def sift(head: bytes, house: House, odd: set[str]) -> Block | None:
                 if low in special:
                     odd.add("header:double-" + low.decode("ascii"))
                 special.setdefault(low, value.strip())
-            elif fate == DROP or (fate == RECEIVED) == _is_ours(value, fate, house):
+            elif fate == DROP or not _is_part(value, fate, house):
                 continue
         elif not colon:
             return None
@@ -181,23 +178,24 @@ def junk_at(head: bytes) -> int:
     return at
 
 
-def split(message: bytes, house: House, odd: set[str]) -> tuple[Block, int]:
-    """The header block of an LF message, and where its body begins.
+def split(buffer: bytes, span: tuple[int, int], house: House, odd: set[str]) -> tuple[Block, int]:
+    """Take the header block from the LF message at `span`, and say where its body begins.
 
     A line that is no field ends the block, as in Postfix and in the standard library; the many
     programs that skip such lines would let a stranger choose what is header and what is body.
     """
-    if message.startswith(b"\n"):
-        return Block(), 1
-    end = message.find(b"\n\n")
-    head = message[:end] if end >= 0 else message.rstrip(b"\r\n")
+    start, end = span
+    if start >= end or buffer.startswith(b"\n", start):
+        return Block(), min(start + 1, end)
+    blank = buffer.find(b"\n\n", start, end)
+    head = buffer[start:blank] if blank >= 0 else buffer[start:end].rstrip(b"\r\n")
     block = sift(head, house, odd) if head else Block()
     if block is not None:
-        return block, end + 2 if end >= 0 else len(message)
+        return block, blank + 2 if blank >= 0 else end
     at = junk_at(head)
     odd.add("header:none" if at == 0 else "header:junk")
     block = sift(head[: at - 1], house, set()) if at else None
-    return block or Block(), at
+    return block or Block(), start + at
 
 
 def _word(charset: bytes, kind: bytes, text: bytes, odd: set[str]) -> tuple[str, bytes]:
@@ -212,8 +210,10 @@ def _word(charset: bytes, kind: bytes, text: bytes, odd: set[str]) -> tuple[str,
 
 
 def _words(value: bytes, odd: set[str]) -> str:
-    """A value with encoded words (RFC 2047): blanks between two words go, and words of one charset
-    are joined before decoding, since many senders cut within a character.
+    """Read a value with encoded words (RFC 2047).
+
+    Blanks between two words go, and words of one charset are joined before decoding, since many
+    senders cut within a character.
     """
     out: list[str] = []
     pending: list[bytes] = []
@@ -246,7 +246,7 @@ def _string(raw: bytes, label: str, odd: set[str]) -> str:
 
 
 def decoded(value: bytes, odd: set[str]) -> Text:
-    """What a field's value says."""
+    """Say what a field's value says."""
     if b"=?" in value:
         return looked_at(lean(_words(value, odd)), odd)
     if value.isascii():
@@ -256,16 +256,15 @@ def decoded(value: bytes, odd: set[str]) -> Text:
 
 
 def features(block: Block, odd: set[str]) -> list[tuple[bytes, Text]]:
-    """The fields of a block, decoded, within the limits."""
+    """Give the fields of a block, decoded, within the limits."""
     out: list[tuple[bytes, Text]] = []
     left = limits.HEADER_BYTES
     for name, value in block.fields:
-        if len(value) > limits.VALUE_BYTES:
-            odd.add("header:long")
-        text = decoded(value[: limits.VALUE_BYTES], odd)
-        left -= len(name) + len(text)
-        if left < 0:
+        left -= len(name) + len(value)
+        if left < 0 or len(out) == limits.FIELDS:
             odd.add("header:huge")
             break
-        out.append((name, text))
+        if len(value) > limits.VALUE_BYTES:
+            odd.add("header:long")
+        out.append((name, decoded(value[: limits.VALUE_BYTES], odd)))
     return out

@@ -28,13 +28,13 @@ without end; also a tenth faster"""
 TAG = re.compile(rb"<[/a-zA-Z][^<>]*+>")
 BLOCK = re.compile(
     rb"<(?<!\s<)(?=/?+(?:br|p|div|t[dhr]|li|h[1-6]|table|[uo]l|d[dtl]|hr|center|blockquote|option|pre|img)\b)",
-    re.I,
+    re.IGNORECASE,
 )
 _MULTIPLYING: Final = (
     rb"(?=(?:a|b(?:ig|ody)?|code|em|font|html|i|nobr|s(?:mall|trike|trong)?|tt|u)(?:[\s/>]|\Z))"
 )
-OPENING = re.compile(rb"<" + _MULTIPLYING, re.I)
-CLOSING = re.compile(rb"</" + _MULTIPLYING, re.I)
+OPENING = re.compile(rb"<" + _MULTIPLYING, re.IGNORECASE)
+CLOSING = re.compile(rb"</" + _MULTIPLYING, re.IGNORECASE)
 TORN = re.compile(rb"""=\s*+(?:"[^">]*+>|'[^'>]*+>)""")
 QUOTED = re.compile(rb"""=\s*+(?:"[^">]*+>[^"]*+"|'[^'>]*+>[^']*+')""")
 OPENS = re.compile(rb"<[a-zA-Z]")
@@ -50,8 +50,10 @@ STYLE_TRICK = re.compile(
     rb"|opacity\s{0,3}:\s{0,3}0(?:\.0{0,3})?(?=\s{0,3}[;\"'!}])|text-indent\s{0,3}:\s{0,3}-\d{3,5}"
 )
 STYLE = re.compile(rb"""style\s{0,3}=\s{0,3}("[^"]*+"|'[^']*+'|[^\s>"']++)""")
-HOST = re.compile(r"(?:https?://|www\.)?((?:[a-z0-9-]{1,63}\.){1,8}[a-z]{2,24})(?=$|[/:?#\s])", re.I)
-TARGET = re.compile(r"\s*(?:https?:)?//(?:[^/?#@\\]*@)?([^/?#:\\\s]{1,255})", re.I)
+HOST = re.compile(
+    r"(?:https?://|www\.)?((?:[a-z0-9-]{1,63}\.){1,8}[a-z]{2,24})(?=$|[/:?#\s])", re.IGNORECASE
+)
+TARGET = re.compile(r"\s*(?:https?:)?//(?:[^/?#@\\]*@)?([^/?#:\\\s]{1,255})", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -154,8 +156,9 @@ def _judge_link(href: str, text: str, odd: set[str]) -> None:
 
 
 def _references(tree: Any, page: Page, odd: set[str]) -> None:
-    """Gather links and images, and take out what is no text: one search for all costs 18 us,
-    one for each 10.
+    """Gather links and images, and take out what is no text.
+
+    One search for all costs 18 us, one for each 10.
     """
     work = limits.LINK_WORK
     for node in tree.css(WANTED):
@@ -182,7 +185,7 @@ def _references(tree: Any, page: Page, odd: set[str]) -> None:
 
 
 def _hiding_selector(low: bytes) -> str:
-    """A selector for elements that hide their text, "" for most html.
+    """Build a selector for elements that hide their text, "" for most html.
 
     The exact spellings found in the text are searched as parts of a style, in C; looking at every
     style from Python takes 2 us an element, and newsletters have a thousand.
@@ -194,7 +197,9 @@ def _hiding_selector(low: bytes) -> str:
         if b"&" in styles:
             styles = html.unescape(styles.decode("latin-1")).encode("ascii", "ignore")
         found = {match.decode("ascii") for match in STYLE_TRICK.findall(styles)}
-        wanted = [f'[style*="{" ".join(s.splitlines())}" i]' for s in sorted(found)[: limits.TRICKS]]
+        wanted = [
+            f'[style*="{" ".join(s.splitlines())}" i]' for s in sorted(found)[: limits.TRICKS]
+        ]
     if b"hidden" in low:
         wanted.append("[hidden]")
     return ",".join(wanted)
@@ -236,6 +241,10 @@ def read_html(source: Text, budget: Budget, odd: set[str]) -> Page:
         odd.add("html:hidden")
     body = tree.body
     page.text = lean((body if body is not None else tree).text())
-    both = " ".join(texts) + " " + b" ".join(hidden).decode("utf-8", "replace") if hidden or texts else ""
+    both = (
+        " ".join(texts) + " " + b" ".join(hidden).decode("utf-8", "replace")
+        if hidden or texts
+        else ""
+    )
     page.hidden = lean(both[: limits.HIDDEN_BYTES].strip())
     return page

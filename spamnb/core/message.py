@@ -44,12 +44,24 @@ class Message:
     """Message-ID without <>, "" if there is none"""
 
 
+def _without_runs(raw: bytes) -> bytes:
+    """Replace CR CR LF, from programs that convert twice, and longer runs.
+
+    Passes over the whole first: a list of lines takes thirty times the memory if they are short.
+    """
+    for _ in range(6):
+        raw = raw.replace(b"\r\n", b"\n")
+        if b"\r\n" not in raw:
+            return raw
+    return b"\n".join([line.rstrip(b"\r") for line in raw.split(b"\n")])
+
+
 def _lines(raw: bytes) -> bytes:
-    """The message with LF line ends and without mbox lines."""
+    """Give the message LF line ends and without mbox lines."""
     if b"\r" in raw:
         raw = raw.replace(b"\r\n", b"\n")
-        if b"\r\n" in raw:  # CR CR LF, from programs that convert twice
-            raw = b"\n".join([line.rstrip(b"\r") for line in raw.split(b"\n")])
+        if b"\r\n" in raw:
+            raw = _without_runs(raw)
         if b"\n" not in raw:
             raw = raw.replace(b"\r", b"\n")
     while raw.startswith((b"From ", b">From ")):
@@ -59,7 +71,7 @@ def _lines(raw: bytes) -> bytes:
 
 def _parted(raw: bytes, house: House, odd: set[str]) -> tuple[headers.Block, bytes]:
     message = _lines(raw)
-    block, start = headers.split(message, house, odd)
+    block, start = headers.split(message, (0, len(message)), house, odd)
     return block, message[start:].rstrip(b"\r\n")
 
 
@@ -69,7 +81,7 @@ def _head(block: headers.Block) -> bytes:
 
 
 def canonical(raw: bytes, house: House = ANYONE) -> bytes:
-    """The canonical form."""
+    """Give the canonical form."""
     block, body = _parted(raw, house, set())
     return _head(block) + body + b"\n" if body else _head(block)
 

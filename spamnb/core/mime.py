@@ -19,18 +19,21 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from spamnb.core import headers, limits
-from spamnb.core.charset import Text, lean, looked_at, to_text
+from spamnb.core.charset import Text, looked_at, to_text
 from spamnb.core.html import Budget, Link, read_html
 
 NOBODY: Final = headers.House()
+BASE64: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+NOT_BASE64: Final = bytes(set(range(256)) - set(BASE64))
 INNER_NAMES: Final = frozenset((b"subject", b"from", b"to", b"cc", b"reply-to", b"sender"))
 
 KIND = re.compile(rb"[ \t]*+([\w!#$&^.+-]{1,80}/[\w!#$&^.+-]{1,80})[ \t]*+(?=;|$|\s|,)")
-PARAM = re.compile(rb';\s*+([^\s=;*"]++)(\*\d{1,4})?+(\*)?+\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"?+|([^;]*+))', re.S)
-META = re.compile(rb"<meta\b[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.I)
+PARAM = re.compile(
+    rb';\s*+([^\s=;*"]++)(\*\d{1,4})?+(\*)?+\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"?+|([^;]*+))', re.DOTALL
+)
+META = re.compile(rb"<meta\b[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
 NO_ESCAPE = re.compile(rb"=(?![0-9A-Fa-f]{2}|[ \t\r]*+(?:\n|\Z))")
-NOT_BASE64 = re.compile(rb"[^A-Za-z0-9+/=\s]")
-UUENCODED = re.compile(rb"^begin [0-7]{3,4} \S", re.M)
+UUENCODED = re.compile(rb"^begin [0-7]{3,4} \S", re.MULTILINE)
 
 
 class Kind(NamedTuple):
@@ -40,7 +43,7 @@ class Kind(NamedTuple):
     params: dict[str, Text]
 
     def param(self, name: str) -> str:
-        """A parameter as text, "" if missing."""
+        """Give a parameter as text, "" if missing."""
         value = self.params.get(name, "")
         return value.decode("ascii") if isinstance(value, bytes) else value
 
@@ -89,7 +92,7 @@ Special = dict[bytes, bytes]
 
 
 def _value(raw: bytes, extended: str, odd: set[str]) -> Text:
-    """A parameter's value: RFC 2231 if it said so, else with encoded words, as many senders do."""
+    """Read a parameter's value: by RFC 2231 if it said so, else as many senders do, by words."""
     if extended:
         return looked_at(to_text(unquote_to_bytes(raw), extended, odd, "header"), odd)
     return headers.decoded(raw, odd)
@@ -122,7 +125,7 @@ def _params(rest: bytes, odd: set[str]) -> dict[str, Text]:
 
 
 def parse_kind(value: bytes, odd: set[str]) -> Kind:
-    """A Content-Type, "" as name if it is garbage."""
+    """Read a Content-Type; its name is "" if it is garbage."""
     value = value[: limits.PARAM_BYTES]
     found = KIND.match(value)
     if found is None:
@@ -138,7 +141,7 @@ def _cached_kind(value: bytes) -> tuple[Kind, tuple[str, ...]]:
 
 
 def kind_of(special: Special, odd: set[str]) -> Kind:
-    """The Content-Type among some fields."""
+    """Find the Content-Type among some fields."""
     value = special.get(b"content-type")
     if value is None:
         return NO_KIND
@@ -153,17 +156,12 @@ def kind_of(special: Special, odd: set[str]) -> Kind:
 NO_KIND: Final = Kind("", {})
 
 
-def _segments(data: bytes) -> list[bytes]:
-    """The runs between paddings: some senders join encoded pieces."""
-    out = []
-    for run in re.split(rb"=++", data):
-        spare = len(run) % 4
-        out.append(binascii.a2b_base64(run[: -1 if spare == 1 else None] + b"=="))
-    return out
+def _segment(run: bytes) -> bytes:
+    return binascii.a2b_base64(run[: len(run) - (len(run) % 4 == 1)] + b"==")
 
 
 def from_base64(data: bytes, odd: set[str]) -> bytes:
-    """Decoded base64, as much of it as there is."""
+    """Decode base64, as much of it as there is; some senders join pieces that are padded."""
     inner = data.rstrip(b"= \t\r\n")
     if b"=" not in inner:
         try:
@@ -171,7 +169,8 @@ def from_base64(data: bytes, odd: set[str]) -> bytes:
         except binascii.Error:
             pass
     odd.add("base64:broken")
-    return b"".join(_segments(NOT_BASE64.sub(b"", inner).translate(None, b" \t\r\n\v\f")))
+    runs = inner.split(b"=", limits.SEGMENTS)
+    return b"".join([_segment(run.translate(None, NOT_BASE64)) for run in runs])
 
 
 def _unpacked(data: bytes, encoding: str, odd: set[str]) -> bytes:
@@ -194,7 +193,7 @@ def _encoding(special: Special) -> str:
 
 
 def _disposition(special: Special, kind: Kind, odd: set[str]) -> tuple[str, Text]:
-    """How the part wants to be shown, and its file name."""
+    """Tell how the part wants to be shown, and its file name."""
     value = special.get(b"content-disposition")
     name: Text = b""
     said = ""
@@ -253,9 +252,10 @@ def _looks_html(data: bytes) -> bool:
 def _delimiters(
     seen: Reading, buffer: bytes, span: tuple[int, int], boundary: bytes
 ) -> list[tuple[int, int, bool]]:
-    """(where a boundary line starts, where the next line starts, whether it closes), RFC 2046 5.1.1.
+    """Find boundary lines: (where it starts, where the next line starts, whether it closes).
 
-    A line that only starts like the boundary is none: inner boundaries may extend outer ones.
+    A line that only starts like the boundary is none (RFC 2046 5.1.1): inner boundaries may extend
+    outer ones.
     """
     mark = b"--" + boundary
     out: list[tuple[int, int, bool]] = []
@@ -276,10 +276,8 @@ def _delimiters(
     return out
 
 
-def _multipart(
-    seen: Reading, buffer: bytes, span: tuple[int, int], kind: Kind, depth: int
-) -> bool:
-    """The parts of a multipart; False if it has none."""
+def _multipart(seen: Reading, buffer: bytes, span: tuple[int, int], kind: Kind, depth: int) -> bool:
+    """Read the parts of a multipart; False if it has none."""
     boundary = kind.param("boundary").encode("utf-8", "replace").rstrip()
     if not 0 < len(boundary) <= limits.BOUNDARY_BYTES:
         seen.odd.add("boundary:missing")
@@ -295,10 +293,9 @@ def _multipart(
         if closes:
             break
         end = found[i + 1][0] - 1 if i + 1 < len(found) else span[1]
-        piece = buffer[start : max(start, end)]
-        block, body = headers.split(piece, NOBODY, seen.odd)
+        block, body = headers.split(buffer, (start, end), NOBODY, seen.odd)
         inside = kind_of(block.special, seen.odd)
-        where = (start + body, max(start + body, end))
+        where = (body, max(body, end))
         walk(seen, buffer, where, (block.special, inside if inside.name else default), depth + 1)
     return True
 
@@ -306,9 +303,15 @@ def _multipart(
 MESSAGE: Final = Kind("message/rfc822", {})
 
 
-def _inner(seen: Reading, message: bytes, depth: int) -> None:
-    """A message inside the message: its headers count as inner ones, its parts as ours."""
-    block, body = headers.split(message, NOBODY, seen.odd)
+def _inner(
+    seen: Reading, buffer: bytes, span: tuple[int, int], special: Special, depth: int
+) -> None:
+    """Read a message inside the message: its headers count as inner ones, its parts as ours."""
+    encoding = _encoding(special)
+    if encoding in {"base64", "quoted-printable"}:
+        buffer = _unpacked(buffer[span[0] : span[1]], encoding, seen.odd).replace(b"\r\n", b"\n")
+        span = (0, len(buffer))
+    block, body = headers.split(buffer, span, NOBODY, seen.odd)
     wanted = [
         (name, value)
         for name, value in block.fields
@@ -317,7 +320,7 @@ def _inner(seen: Reading, message: bytes, depth: int) -> None:
     for name, value in headers.features(headers.Block(fields=wanted), seen.odd):
         seen.inner.append((b"inner-" + name, value))
     what = (block.special, kind_of(block.special, seen.odd))
-    walk(seen, message, (body, len(message)), what, depth + 1)
+    walk(seen, buffer, (body, span[1]), what, depth + 1)
 
 
 def walk(
@@ -337,8 +340,7 @@ def walk(
             if _multipart(seen, buffer, span, kind, depth):
                 return
         elif name in {"message/rfc822", "message/global"}:
-            message = _unpacked(buffer[span[0] : span[1]], _encoding(special), seen.odd)
-            _inner(seen, message.replace(b"\r\n", b"\n"), depth)
+            _inner(seen, buffer, span, special, depth)
             return
     if len(seen.parts) >= limits.PARTS:
         seen.odd.add("mime:parts")
