@@ -141,24 +141,26 @@ def unfold(head: bytes) -> bytes:
 def sift(head: bytes, house: House, odd: set[str]) -> Block | None:
     """Keep the fields of a block that belong to the message; None if a line in it is no field."""
     block = Block()
-    keep_line, keep_field, special = block.lines.append, block.fields.append, block.special
-    known = _fates.get
+    keep_line, keep_field = block.lines.append, block.fields.append
+    known, special = _fates.get, block.special
+    plain = frozenset((KEEP,)) if house.hosts else frozenset((KEEP, RECEIVED))
     lines = unfold(head).split(b"\n", limits.HEADER_LINES)
     rest = lines.pop() if len(lines) > limits.HEADER_LINES else b""
     for line in lines:
         name, colon, value = line.partition(b":")
         low, fate = known(name) or _learn(name)
-        if fate:
-            if fate == JUNK or not colon:
+        if not colon:
+            return None
+        if fate not in plain:
+            if fate == JUNK:
                 return None
             if fate == SPECIAL:
                 if low in special:
                     odd.add("header:double-" + low.decode("ascii"))
-                special.setdefault(low, value.strip())
+                else:
+                    special[low] = value.strip()
             elif fate == DROP or not _is_part(value, fate, house):
                 continue
-        elif not colon:
-            return None
         keep_line(line)
         keep_field((low, value.strip()))
     if rest:

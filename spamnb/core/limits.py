@@ -82,15 +82,15 @@ HTML_ATTRIBUTES = 300
 """Attributes of one tag beyond that. Lexbor compares each new one with all before: 111,000 take
 15 s; 256 KB of tags with 300 attributes each take 15 ms."""
 
-HTML_TAGS = 4_000
-"""Start tags, and as many end tags, given to Lexbor for one message. Work grows with tags x depth:
-200,000 nested <div> take over a minute; of 26 elements tried, 4,000 take 45 ms at worst (<div>
-and </p>). A newsletter of 150 KB has 2,500."""
+HTML_TAGS = 8_000
+"""Tags, of both kinds, given to Lexbor for one message. Work grows with tags x depth:
+<div> take over a minute; of 26 elements tried, 8,000 tags take 45 ms at worst (4,000 <div> and as
+<div>). A newsletter of 150 KB has 5,000."""
 
-HTML_PLAIN_TAGS = 250
+HTML_PLAIN_TAGS = 400
 """Up to here formatting elements keep their names. Every unclosed <b> is made again in every later
-block, so n tags make n*n/4 elements (300: 4.5 ms, 1,000: 90 ms and 80 MB); above this number they
-are renamed, which ends that."""
+block, so n start tags make n*n/4 elements (300: 4.5 ms, 1,000: 90 ms and 80 MB); above this number
+they are renamed, which ends that."""
 
 ENTITIES = 10_000
 """References replaced where there is no parser, 1 us each."""
