@@ -1,0 +1,44 @@
+# Sourced by scripts/test and scripts/run, in the project's folder: makes .venv and puts this project into it.
+# Does nothing if it has already done so for these versions. Sets VENV to the folder of its programs.
+
+say() { printf '== %s\n' "$*"; }
+
+usable() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+find_python() {
+    for python in ${PYTHON:-} python3 python3.14 python3.13 python3.12 python3.11 python; do
+        if usable "$python"; then
+            printf '%s\n' "$python"
+            return 0
+        fi
+    done
+    printf 'no Python 3.11 or later found; install one, or say where it is: PYTHON=/path %s\n' "$0" >&2
+    return 1
+}
+
+make_venv() {
+    say "making .venv with $("$1" --version)"
+    rm -rf .venv
+    if ! "$1" -m venv .venv; then
+        rm -rf .venv
+        printf '%s has no venv module; on Debian: apt-get install python3-venv\n' "$1" >&2
+        return 1
+    fi
+}
+
+set_up() {
+    VENV=$PWD/.venv/bin
+    if ! usable "$VENV/python"; then
+        base=$(find_python) || return 1
+        make_venv "$base" || return 1
+    fi
+    # The path is part of it: a virtual environment cannot be moved.
+    wanted="$PWD $("$VENV/python" --version) $(cat pyproject.toml constraints.txt | cksum)"
+    if [ "$(cat .venv/installed 2>/dev/null)" = "$wanted" ]; then
+        return 0
+    fi
+    say "installing spamnb and its tests into .venv"
+    "$VENV/python" -m pip install --quiet --disable-pip-version-check \
+        -c constraints.txt -e '.[test]' || return 1
+    printf '%s\n' "$wanted" >.venv/installed
+}

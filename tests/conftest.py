@@ -1,0 +1,27 @@
+"""What all tests share: one thread for numpy, settings of hypothesis, corpora that may be there."""
+
+import os
+from pathlib import Path
+
+# Before numpy is imported: its threads would make small tests slower, and sums depend on them.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import pytest
+from hypothesis import settings
+
+# No deadline: on a busy machine it fails tests for being slow once, which says nothing.
+settings.register_profile("here", deadline=None)
+# The same examples in every run, so that a change is judged by itself and not by luck.
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def shared_corpora() -> Path:
+    """Find real mail beside the project, for tests that want it; they skip without it."""
+    folder = PROJECT.parent / "shared" / "corpora"
+    if not folder.is_dir():
+        pytest.skip(f"no real mail at {folder}")
+    return folder
