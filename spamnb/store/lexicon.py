@@ -15,6 +15,7 @@ Failure: StoreDamagedError.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -25,12 +26,19 @@ from spamnb.core.event import Ids
 from spamnb.errors import BugError, StoreDamagedError
 from spamnb.store.contract import Word
 from spamnb.store.idcode import Buffer
-from spamnb.store.shelves import SHELF_BYTES, Layout, Mask, Table, distinct, keys_of
+from spamnb.store.shelves import SHELF_BYTES, Layout, Mask, Table, distinct, keys_of, place
 
 _HEAD = np.dtype([("id", "<u8"), ("place", "u1"), ("size", "u1")])
 _TARGET = SHELF_BYTES // 20
-"""words on a shelf: a head and some ten letters each"""
+"""words on a shelf: a head and some ten letters each. Shelves twice as large cost 42 instead of 32
+bytes a word, for a third of them then are overflow pages, and saved little."""
+_HEAD_BYTES = _HEAD.itemsize
 MAX_TEXT = 255
+
+_Piece = tuple[int, bytes, bytes]
+"""of one shelf: how many words, their heads, their texts"""
+_COUNT = struct.Struct("<I").unpack_from
+_PACK = struct.Struct("<I").pack
 
 
 class _Pile(NamedTuple):
@@ -65,7 +73,7 @@ def _read(values: list[Buffer]) -> _Pile:
         if len(value) == 0:
             continue
         view = memoryview(value)
-        count = int.from_bytes(view[:4], "little")
+        count = _COUNT(view)[0]
         cut = 4 + count * _HEAD.itemsize
         heads.append(view[4:cut])
         texts.append(view[cut:])
@@ -83,19 +91,21 @@ def _read(values: list[Buffer]) -> _Pile:
     return pile
 
 
-def _values(
+def _pieces(
     heads: NDArray[np.void], texts: bytes, ends: NDArray[np.intp], bounds: NDArray[np.intp]
-) -> Iterator[bytes]:
-    """A shelf's value for each pair of bounds (indexes of words)."""
-    raw, text = memoryview(heads.tobytes()), memoryview(texts)
+) -> Iterator[_Piece]:
+    """What belongs on a shelf, for each pair of bounds (indexes of words)."""
+    raw, text = heads.tobytes(), texts
     at = np.concatenate([[0], ends])[bounds].tolist()
     where = bounds.tolist()
     size = _HEAD.itemsize
-    for i in range(len(where) - 1):
-        a, b = where[i], where[i + 1]
-        yield b"".join((
-            (b - a).to_bytes(4, "little"), raw[a * size : b * size], text[at[i] : at[i + 1]]
-        )) if a < b else b""  # fmt: skip
+    for a, b, start, end in zip(where[:-1], where[1:], at[:-1], at[1:], strict=True):
+        yield b - a, raw[a * size : b * size], text[start:end]
+
+
+def _value(piece: _Piece) -> bytes:
+    count, heads, texts = piece
+    return b"".join((_PACK(count), heads, texts)) if count else b""
 
 
 class Lexicon:
@@ -115,33 +125,38 @@ class Lexicon:
         at = np.searchsorted(have, ids).tolist()
         ends, texts = pile.ends(), pile.texts.tobytes()
         found: list[Word | None] = []
-        for place, wanted in zip(at, ids.tolist(), strict=True):
-            if place == len(have) or int(have[place]) != wanted:
+        for spot, wanted in zip(at, ids.tolist(), strict=True):
+            if spot == len(have) or int(have[spot]) != wanted:
                 found.append(None)
                 continue
-            row = int(order[place])
+            row = int(order[spot])
             head, end = pile.heads[row], int(ends[row])
             text = texts[end - int(head["size"]) : end]
             found.append(Word(wanted, int(head["place"]), text))
         return found
 
-    def add(self, words: Iterable[Word]) -> None:
-        """Put new words; an id that has a text keeps it."""
-        by_id: dict[int, Word] = {}
-        for word in words:
-            by_id.setdefault(word.id, word)
-        if not by_id:
+    def add(self, words: Iterable[Word], born: Ids) -> None:
+        """Put new words; an id that has a text keeps it.
+
+        `born` are sorted ids known to have none, for their features are new: not asking for them
+        saves reading every shelf in bulk training.
+        """
+        listed = list(words)
+        if not listed:
             return
-        ids = np.fromiter(by_id, np.uint64, len(by_id))
-        order = np.argsort(ids)
+        ids = np.fromiter((word[0] for word in listed), np.uint64, len(listed))
+        order = np.argsort(ids, kind="stable")
         ids = ids[order]
-        fresh = list(by_id.values())
-        listed = [fresh[i] for i in order.tolist()]
+        first = np.append([True], ids[1:] != ids[:-1])
+        ids = ids[first]
+        listed = list(map(listed.__getitem__, order[first].tolist()))
+        doubtful = np.flatnonzero(~place(born, ids)[1])
+        known = doubtful[self._known(ids[doubtful])]
+        if len(known):
+            ids = np.delete(ids, known)
+            gone = set(known.tolist())
+            listed = [word for i, word in enumerate(listed) if i not in gone]
         self._grow(self.layout.rows + len(ids))
-        known = self._known(ids)
-        if known.any():
-            keep = np.flatnonzero(~known)
-            ids, listed = ids[keep], [listed[i] for i in keep.tolist()]
         self._append(ids, listed)
 
     def remove(self, ids: Ids) -> None:
@@ -154,7 +169,7 @@ class Lexicon:
         if len(keep) == len(pile.heads):
             return
         bounds = np.searchsorted(pile.shelf[keep], np.arange(len(starts) + 1))
-        self._put(starts, _values(*pile.taken(keep), bounds))
+        self._put(starts, map(_value, _pieces(*pile.taken(keep), bounds)))
         gone = len(pile.heads) - len(keep)
         self.layout = self.layout._replace(rows=self.layout.rows - gone)
 
@@ -175,19 +190,20 @@ class Lexicon:
     def _append(self, ids: Ids, words: list[Word]) -> None:
         if not words:
             return
-        texts = [word.text for word in words]
+        texts = [word[2] for word in words]
         sizes = np.fromiter(map(len, texts), np.intp, len(texts))
         if int(sizes.max()) > MAX_TEXT:
             raise BugError(f"a word has at most {MAX_TEXT} bytes, one has {int(sizes.max())}")
         heads = np.empty(len(ids), _HEAD)
         heads["id"], heads["size"] = ids, sizes
-        heads["place"] = [word.place for word in words]
+        heads["place"] = np.fromiter((word[1] for word in words), np.uint8, len(words))
         shelf = self.layout.starts(ids)
         starts = distinct(shelf)
         bounds = np.append(np.searchsorted(shelf, starts), len(ids))
-        fresh = _values(heads, b"".join(texts), np.cumsum(sizes), bounds)
-        old = self.table.get_many(keys_of(starts))
-        self._put(starts, map(_joined, old, fresh))
+        keys = keys_of(starts)
+        old = self.table.get_many(keys)
+        fresh = _pieces(heads, b"".join(texts), np.cumsum(sizes), bounds)
+        self.table.put_many(list(zip(keys, map(_joined, old, fresh), strict=True)))
         self.layout = self.layout._replace(rows=self.layout.rows + len(ids))
 
     def _grow(self, rows: int) -> None:
@@ -202,7 +218,7 @@ class Lexicon:
         ids = pile.ids
         order = np.argsort(ids)
         bounds = np.append(np.searchsorted(ids[order], starts), len(ids))
-        self._put(starts, _values(*pile.taken(order), bounds))
+        self._put(starts, map(_value, _pieces(*pile.taken(order), bounds)))
 
     def _pile(self, starts: Ids) -> _Pile:
         return _read(self.table.get_many(keys_of(starts)))
@@ -217,24 +233,22 @@ class Lexicon:
         self.table.put_many(full)
 
 
-def _joined(old: Buffer, new: bytes) -> bytes:
-    """Two values of one shelf as one."""
+def _joined(old: Buffer, piece: _Piece) -> bytes:
+    """A shelf's value with more words behind its own."""
+    more, heads, texts = piece
     if len(old) == 0:
-        return new
-    a, b = memoryview(old), memoryview(new)
-    counts = int.from_bytes(a[:4], "little"), int.from_bytes(b[:4], "little")
-    cut_a, cut_b = (4 + count * _HEAD.itemsize for count in counts)
-    return b"".join((
-        sum(counts).to_bytes(4, "little"), a[4:cut_a], b[4:cut_b], a[cut_a:], b[cut_b:]
-    ))  # fmt: skip
+        return b"".join((_PACK(more), heads, texts))
+    count = _COUNT(old)[0]
+    cut = 4 + count * _HEAD_BYTES
+    return b"".join((_PACK(count + more), old[4:cut], heads, old[cut:], texts))
 
 
 def _sorted_words(pile: _Pile) -> Iterator[Word]:
     heads, texts, ends = pile.taken(np.argsort(pile.ids, kind="stable"))
     at = 0
     columns = (heads["id"].tolist(), heads["place"].tolist(), ends.tolist())
-    for id_, place, end in zip(*columns, strict=True):
-        yield Word(id_, place, texts[at:end])
+    for id_, where, end in zip(*columns, strict=True):
+        yield Word(id_, where, texts[at:end])
         at = end
 
 

@@ -177,14 +177,9 @@ class Environment:
     def open_tables(self, *, create: bool) -> None:
         """Find the databases, or make them."""
         try:
-            if create:
-                with self._env.begin(write=True) as txn:
-                    for name in self.plan.names:
-                        self._dbs[name] = self._env.open_db(name.encode(), txn=txn, create=True)
-            else:
-                with self._env.begin() as txn:
-                    for name in self.plan.names:
-                        self._dbs[name] = self._env.open_db(name.encode(), txn=txn, create=False)
+            # Without a transaction of ours: a handle opened in one that only reads dies with it.
+            for name in self.plan.names:
+                self._dbs[name] = self._env.open_db(name.encode(), create=create)
         except lmdb.NotFoundError as error:
             raise StoreMissingError(
                 f"{self.plan.path} holds an LMDB database that is no model"

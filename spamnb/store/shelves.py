@@ -153,23 +153,23 @@ def _ids(rows: Rows) -> Ids:
 
 
 def _merged(rows: Rows, where: tuple[NDArray[np.intp], Mask], kept: Rows, gone: Mask) -> Rows:
-    """Sorted rows with `kept` put in; `where` says for kept and gone ones where they belong."""
+    """Sorted rows with `kept` put in; `where` says for kept and gone ones where they belong.
+
+    One `take` of whole rows by an index: masks over rows of 26 bytes were four times slower.
+    """
     at, found = where
-    if found.all() and not gone.any():
-        out = rows.copy()
-        out[at] = kept
-        return out
     stay = np.ones(len(rows), np.bool_)
     stay[at[found]] = False
     before = np.zeros(len(rows) + 1, np.intp)
     np.cumsum(stay, out=before[1:])
-    to = before[at[~gone]] + np.arange(len(kept))
-    out = np.empty(int(before[-1]) + len(kept), rows.dtype)
-    other = np.ones(len(out), np.bool_)
+    to = before[at[~gone] if gone.any() else at] + np.arange(len(kept))
+    total = int(before[-1]) + len(kept)
+    source = np.empty(total, np.intp)
+    other = np.ones(total, np.bool_)
     other[to] = False
-    out[to] = kept
-    out[other] = rows[stay]
-    return out
+    source[to] = np.arange(len(rows), len(rows) + len(kept))
+    source[other] = np.flatnonzero(stay)
+    return np.concatenate([rows, kept]).take(source)
 
 
 class Shelves:
@@ -194,7 +194,9 @@ class Shelves:
         return rows, _ids(rows)
 
     def _load(self, starts: Ids) -> Rows:
-        joined = b"".join(self.table.get_many(keys_of(starts)))
+        # Joined into a bytearray: rows that only change are then written in place, and 250 KB are
+        # copied (and their pages faulted in) twice less for each message learnt.
+        joined = bytearray().join(self.table.get_many(keys_of(starts)))
         if len(joined) % self.dtype.itemsize:
             raise StoreDamagedError("a shelf does not hold a whole number of rows")
         return np.frombuffer(joined, self.dtype)
@@ -210,23 +212,37 @@ class Shelves:
             out[found] = rows[at[found]]
         return out, found
 
-    def merge(self, fresh: Rows, ids: Ids, gone: Mask) -> None:
-        """Put rows in place of those with the same ids; the `gone` ones leave."""
+    def merge(self, fresh: Rows, ids: Ids, gone: Mask) -> Mask:
+        """Put rows in place of those with the same ids; the `gone` ones leave. Which were there."""
         old = self.layout
-        kept = fresh[~gone] if gone.any() else fresh
         starts = distinct(old.starts(ids))
         rows = self._remembered(starts)
+        self._last = None
         at, found = place(_ids(rows), ids)
         count = old.rows + int(np.count_nonzero(~found & ~gone) - np.count_nonzero(found & gone))
         self.layout = old.grown(count, self.target)
-        if self.layout.shelves != old.shelves:
-            cut, added = old.cuts(self.layout)
-            starts = np.union1d(starts, cut)
-            rows = self._load(starts)
-            at, found = place(_ids(rows), ids)
-            starts = np.union1d(starts, added)
-        self._last = None
-        self._store(_merged(rows, (at, found), kept, gone), starts)
+        added = self._added(old, starts)
+        if found.all() and not gone.any():
+            rows[at] = fresh
+        else:
+            kept = fresh[~gone] if gone.any() else fresh
+            rows = _merged(rows, (at, found), kept, gone)
+        self._store(rows, np.union1d(starts, added) if len(added) else starts)
+        return found
+
+    def _added(self, old: Layout, touched: Ids) -> Ids:
+        """Cut the shelves that are due; those among the touched ones are left to the caller.
+
+        Returns the starts of the shelves that are cut from touched ones.
+        """
+        if self.layout.shelves == old.shelves:
+            return np.zeros(0, np.uint64)
+        cut, added = old.cuts(self.layout)
+        others = cut[~place(touched, cut)[1]]
+        ours = place(touched, old.starts(added))[1]
+        if len(others):
+            self._store(self._load(others), np.union1d(others, added[~ours]))
+        return added[ours]
 
     def _remembered(self, starts: Ids) -> Rows:
         last = self._last
@@ -237,13 +253,12 @@ class Shelves:
     def _store(self, rows: Rows, starts: Ids) -> None:
         """Put rows on the shelves at `starts`; all that stood there before is among them."""
         bounds = np.append(np.searchsorted(_ids(rows), starts), len(rows))
-        raw = memoryview(rows.tobytes())
+        raw = rows.view(np.uint8).data if len(rows) else memoryview(b"")
         keys = keys_of(starts)
         ends = (bounds * self.dtype.itemsize).tolist()
         if (bounds[1:] > bounds[:-1]).all():
-            self.table.put_many(
-                [(k, raw[a:b]) for k, a, b in zip(keys, ends[:-1], ends[1:], strict=True)]
-            )
+            values = map(raw.__getitem__, map(slice, ends[:-1], ends[1:]))
+            self.table.put_many(list(zip(keys, values, strict=True)))
             return
         for key, a, b in zip(keys, ends[:-1], ends[1:], strict=True):
             if a < b:

@@ -41,6 +41,7 @@ FORMAT_KEY = b"format"
 RECIPE_KEY = b"recipe"
 _TOTALS, _BASE_TOTALS, _ROOM = b"totals", b"base_totals", b"room"
 LAYOUT_KEYS = {"features": b"layout_features", "base": b"layout_base", "words": b"layout_words"}
+_NO_IDS: Ids = np.zeros(0, np.uint64)
 _FOLD_BATCH = 256
 """events folded at once: their rows are gathered and put back in one go"""
 
@@ -159,6 +160,7 @@ class TableWriteView(TableReadView):
         super().__init__(tables, recipe)
         self._page_bytes = page_bytes
         self._next = 0
+        self._born: list[Ids] = []
         self._pages: Pages | None = None
 
     def gather(self, ids: Ids) -> Records:
@@ -174,14 +176,19 @@ class TableWriteView(TableReadView):
         if len(ids) == 0:
             return
         gone = empty_rows(records)
-        self._features.merge(to_rows(ids, records), ids, gone)
-        if gone.any() and self._recipe.vocabulary:
+        had = self._features.merge(to_rows(ids, records), ids, gone)
+        if not self._recipe.vocabulary:
+            return
+        if gone.any():
             self._lexicon.remove(ids[gone])
+        if not had.all():
+            self._born.append(ids[~had & ~gone])
 
     def put_words(self, words: Iterable[Word]) -> None:
         """Keep texts."""
         if self._recipe.vocabulary:
-            self._lexicon.add(words)
+            born = self._born
+            self._lexicon.add(words, np.sort(np.concatenate(born)) if born else _NO_IDS)
 
     def append(self, event: Event) -> None:
         """Add an event and make it what is live of its message."""
