@@ -174,7 +174,7 @@ class _Spans(NamedTuple):
     ends: I64
     whole: I64
 
-    def __getitem__(self, some: NDArray[np.int64]) -> _Spans:  # type: ignore[override]
+    def take(self, some: I64) -> _Spans:
         return _Spans(self.starts[some], self.ends[some], self.whole[some])
 
     @staticmethod
@@ -215,11 +215,11 @@ def _find_words(fields: list[Field]) -> _Words:
     field = np.repeat(np.arange(len(fields)), np.diff(bounds, prepend=0))
     spans = _Spans.joined(words, tails)
     size = spans.ends - spans.starts
-    long = spans[np.flatnonzero(size > MOST_BYTES)]
-    spans = spans[np.flatnonzero((size >= LEAST_BYTES) & (size <= MOST_BYTES))]
+    long = spans.take(np.flatnonzero(size > MOST_BYTES))
+    spans = spans.take(np.flatnonzero((size >= LEAST_BYTES) & (size <= MOST_BYTES)))
     capitals = np.frombuffer(text.translate(_IS_CAPITAL), np.uint8)
     before = np.concatenate((np.zeros(1, np.int32), np.cumsum(capitals, dtype=np.int32)))
-    shown = spans[np.flatnonzero(before[spans.ends] > before[spans.starts])]
+    shown = spans.take(np.flatnonzero(before[spans.ends] > before[spans.starts]))
     every = _Spans.joined(spans, _Spans(long.starts, long.starts + CUT_BYTES, long.whole), shown)
     folded = len(spans.starts) + len(long.starts)
     return _Words(

@@ -52,7 +52,7 @@ class View(NamedTuple):
 def temper(recipe: Recipe, totals: Totals) -> Floats:
     """tau_g, never below 0: evidence may be ignored, but not turned round."""
     start = 2.0 / recipe.groups
-    return np.maximum(start + totals.tempers / BIAS_ONE, 0.0)
+    return np.asarray(np.maximum(start + totals.tempers / BIAS_ONE, 0.0))
 
 
 def evidence(
@@ -76,14 +76,16 @@ def _summed(values: NDArray[np.float64], rows: Rows, slot: Rows, slots: int) -> 
 
 
 def _sizes(slot: Rows, slots: int) -> Floats:
-    return np.maximum(np.bincount(slot, minlength=slots), 1).astype(np.float64)[:, None]
+    return np.asarray(np.maximum(np.bincount(slot, minlength=slots), 1.0)[:, None])
 
 
 def scores(recipe: Recipe, totals: Totals, records: Records, view: View) -> Floats:
     """[M, K] z of every label for each message."""
     if recipe.kind != "corrected":
         model = _EVENT_MODELS[recipe.kind]
-        return model.joint_log_likelihood(_batch(view), records.n, totals, _assumptions(recipe))
+        return np.asarray(
+            model.joint_log_likelihood(_batch(view), records.n, totals, _assumptions(recipe))
+        )
     G, K = recipe.groups, len(recipe.labels)
     slot, slots = view.slots(G)
     size = _sizes(slot, slots)

@@ -33,7 +33,7 @@ def _pairs(run: str) -> str:
 
 
 def _fold_run(found: regex.Match[str]) -> str:
-    run = _NO_WORD.sub(" ", found[0].casefold())
+    run: str = _NO_WORD.sub(" ", found[0].casefold())
     if _ANY_UNSPACED.search(run):
         run = _UNSPACED.sub(lambda part: _pairs(part[0]), run)
     return run
@@ -44,4 +44,5 @@ def plain(text: str) -> bytes:
     if text.isascii():
         return text.encode()
     normal = unicodedata.normalize("NFKC", _STACKED.sub(r"\1", text))
-    return _FOREIGN.sub(_fold_run, normal).encode("utf-8", "replace")
+    folded: str = _FOREIGN.sub(_fold_run, normal)
+    return folded.encode("utf-8", "replace")

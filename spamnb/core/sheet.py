@@ -74,6 +74,15 @@ class Sheet:
         """The lines at these rows, which are distinct and stand group after group."""
         return Lines(rows, sizes, self._cells[rows])
 
+    def unknown(self) -> Ids:
+        """The ids that nothing is known of."""
+        return self.ids[~self._cells.any(axis=1)]
+
+    def records_of(self, lines: Lines) -> Records:
+        """The lines of one message as records."""
+        n, w = lines.cells[:, : self._K], lines.cells[:, self._K :]
+        return Records(n.astype(np.uint32), w.astype(np.int32), self.day[lines.rows])
+
     def opinion(self, lines: Lines) -> Opinion:
         """What the corrected model thinks of the message now."""
         return opinion(self.recipe, self.totals, lines.cells, lines.sizes)

@@ -146,7 +146,7 @@ def fields(message: Message) -> list[Field]:
     found: list[Field] = []
     for name, value in message.headers[: HEADERS_READ]:
         place, keep = READINGS.get(name) or (_INNER if name.startswith(b"inner-") else _OTHER)
-        text = value if type(value) is bytes else plain(value)
+        text = _bytes(value)
         text = keep(text[: VALUE_READ])
         if text:
             found.append((place, name if place is Place.HEADER else b"", text))
@@ -182,7 +182,7 @@ def _part_fields(part: Part, found: list[Field]) -> None:
 
 
 def _bytes(text: Text) -> bytes:
-    return text if type(text) is bytes else plain(text)
+    return text if isinstance(text, bytes) else plain(text)
 
 
 def document(text: str) -> list[Field]:
@@ -202,7 +202,7 @@ def marks(message: Message) -> list[str]:
     for name, value in message.headers[: HEADERS_READ]:
         hops += name == b"received"
         if name not in first:
-            first[name] = value if type(value) is bytes else plain(value)
+            first[name] = _bytes(value)
     found = [mark.replace(":", "-") for mark in message.oddities]
     found += [f"fact-missing-{name.decode()}" for name in _EXPECTED if name not in first]
     text = sum(len(part.text) for part in message.parts)

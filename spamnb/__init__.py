@@ -1,0 +1,40 @@
+"""spamnb: a mail filter that learns from the people it serves.
+
+    from spamnb import Filter
+
+    with Filter.open("model/", create=True) as f:
+        verdict = f.score(raw)
+        receipt = f.correct(raw, "ham")
+        f.undo(receipt)
+
+The names below are the whole promise; they are loaded when first used, so that the command line
+starts in a tenth of a second.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spamnb.core.verdict import Verdict
+    from spamnb.errors import SpamnbError
+    from spamnb.service.filter import Filter
+    from spamnb.service.receipt import Receipt
+
+__version__ = "0.1.0"
+__all__ = ["Filter", "Receipt", "SpamnbError", "Verdict", "__version__"]
+
+_HOMES = {
+    "Filter": "spamnb.service.filter",
+    "Receipt": "spamnb.service.receipt",
+    "SpamnbError": "spamnb.errors",
+    "Verdict": "spamnb.core.verdict",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'spamnb' has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415
+
+    return getattr(import_module(_HOMES[name]), name)

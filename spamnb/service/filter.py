@@ -1,0 +1,226 @@
+"""Filter: score, learn, correct, forget, undo. The sentences that the project exists for.
+
+One `Filter` serves one model folder and may be shared by threads; other processes may open the
+same folder. Scoring takes a snapshot and holds nothing afterwards; teaching is durable when it
+returns. Must not know sockets, terminals or settings.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from spamnb.core.decision import Costs
+from spamnb.core.event import Recipe
+from spamnb.core.message import House
+from spamnb.core.model import KINDS
+from spamnb.core.verdict import Verdict
+from spamnb.errors import LabelError
+from spamnb.service.clock import now_us
+from spamnb.service.committer import Committer
+from spamnb.service.judging import judge_examples, judge_portion
+from spamnb.service.learner import Learner
+from spamnb.service.lessons import Example, Forget, Lesson, Origin, Teach, Undo
+from spamnb.service.reading import MessageReader, Portion, example_of
+from spamnb.service.receipt import Receipt
+from spamnb.service.references import (
+    SIGNATURE_BYTES,
+    find_digest,
+    find_example,
+    signature_text,
+)
+from spamnb.store.contract import Store
+from spamnb.store.history import History, HistoryEntry
+from spamnb.store.lmdb_store import open_store
+
+MINE = Origin(who="owner", channel="api")
+"""Who speaks if nobody is named: whoever may open the folder."""
+
+
+def new_recipe(
+    kind: str = "corrected", labels: Sequence[str] = ("ham", "spam"), *, vocabulary: bool = True
+) -> Recipe:
+    """A recipe with a key of its own, and the constants that suit the kind."""
+    if kind not in KINDS:
+        raise LabelError(f"there is no model kind {kind!r}", hint=f"one of {', '.join(KINDS)}")
+    names = tuple(labels)
+    if len(names) < 2 or len(set(names)) != len(names) or not all(names):
+        raise LabelError("a model needs two labels or more, all different")
+    return Recipe(
+        kind=kind,
+        labels=names,
+        key=secrets.token_bytes(32),
+        vocabulary=vocabulary,
+        alpha=0.01 if kind == "corrected" else 1.0,
+    )
+
+
+class Filter:
+    """A model that scores and learns."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        history: History | None = None,
+        house: House | None = None,
+        costs: Costs | None = None,
+    ) -> None:
+        self.store = store
+        self.history = history
+        self.recipe = store.recipe
+        self.labels = store.recipe.labels
+        self.costs = costs or Costs()
+        self.reader = MessageReader(store.recipe.key, house)
+        self._committer = Committer(store, Learner(store.recipe, self.costs))
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        create: bool = False,
+        recipe: Recipe | None = None,
+        readonly: bool = False,
+        history: bool = True,
+        house: House | None = None,
+        costs: Costs | None = None,
+        map_size: int = 1 << 40,
+        limit_bytes: int = 0,
+    ) -> Self:
+        """Open the model in a folder; `create` makes one if there is none."""
+        made = (recipe or new_recipe()) if create else None
+        store = open_store(
+            path, create=made, readonly=readonly, map_size=map_size, limit_bytes=limit_bytes
+        )
+        try:
+            remembered = History.open(Path(path) / "history") if history and not readonly else None
+        except BaseException:
+            store.close()
+            raise
+        return cls(store, history=remembered, house=house, costs=costs)
+
+    def close(self) -> None:
+        """Let go of the folder; a second call does nothing."""
+        if self.history is not None:
+            self.history.close()
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- scoring --------------------------------------------------------------------------------
+
+    def score(self, raw: bytes, *, remember: bool = True) -> Verdict:
+        """Our word on one message. Remembered, so that a correction needs no message."""
+        return next(self.score_many([raw], remember=remember))
+
+    def score_many(self, raws: Iterable[bytes], *, remember: bool = False) -> Iterator[Verdict]:
+        """Our word on many messages, in order; the fast path."""
+        for portion in self.reader.portions(raws):
+            with self.store.read() as view:
+                verdicts = judge_portion(self.recipe, self.costs, view, portion)
+            if remember and self.history is not None:
+                verdicts = self._remember(self.history, portion, verdicts)
+            yield from verdicts
+
+    def explain(self, ref: bytes | str) -> Verdict:
+        """Our word on a message now; by reference, its words come from the vocabulary."""
+        if isinstance(ref, bytes):
+            return self.score(ref, remember=False)
+        with self.store.read() as view:
+            example = find_example(view, self.history, ref)
+            return judge_examples(self.recipe, self.costs, view, [example])[0]
+
+    def _remember(
+        self, history: History, portion: Portion, verdicts: list[Verdict]
+    ) -> list[Verdict]:
+        signed, entries = [], []
+        for index, verdict in enumerate(verdicts):
+            signature = secrets.token_bytes(SIGNATURE_BYTES)
+            signed.append(replace(verdict, signature=signature_text(signature)))
+            groups = portion.features.by_group(index)
+            entries.append(
+                HistoryEntry(
+                    time_us=now_us(),
+                    signature=signature,
+                    digest=verdict.digest,
+                    message_id=verdict.message_id,
+                    label=verdict.label,
+                    probability=verdict.probability,
+                    log_odds=verdict.log_odds,
+                    decision=verdict.decision,
+                    ids=tuple(portion.features.ids[rows] for rows in groups),
+                )
+            )
+        history.add(entries)
+        return signed
+
+    # -- teaching -------------------------------------------------------------------------------
+
+    def learn(self, raw: bytes, label: str, *, origin: Origin = MINE) -> Receipt:
+        """Teach with a message; doubted if it contradicts the model. Durable when it returns."""
+        return self._one(Teach(self.example(raw), self.label(label), origin, now_us()))
+
+    def correct(self, ref: bytes | str, label: str, *, origin: Origin = MINE) -> Receipt:
+        """A person's word: afterwards the message is judged as they said."""
+        index = self.label(label)
+        if isinstance(ref, bytes):
+            example = self.example(ref)
+        else:
+            with self.store.read() as view:
+                example = find_example(view, self.history, ref)
+        return self._one(Teach(example, index, replace(origin, insist=True), now_us()))
+
+    def forget(self, ref: bytes | str, *, origin: Origin = MINE) -> Receipt:
+        """As if the message had never been taught; every number returns to what it was."""
+        if isinstance(ref, bytes):
+            digest = self.example(ref).digest
+        else:
+            with self.store.read() as view:
+                digest = find_digest(view, self.history, ref)
+        return self._one(Forget(digest, origin, now_us()))
+
+    def undo(self, receipt: Receipt | int, *, origin: Origin = MINE) -> Receipt:
+        """Take back one training, by its receipt or its event's number."""
+        event = receipt if isinstance(receipt, int) else receipt.event
+        return self._one(Undo(event, origin, now_us()))
+
+    def teach(self, lessons: Sequence[Lesson], *, scored: bool = False) -> list[Receipt]:
+        """Many lessons in one transaction; what is refused says so in its receipt."""
+        return self._committer.run(lessons, scored=scored)
+
+    def _one(self, lesson: Lesson) -> Receipt:
+        receipt = self._committer.run([lesson])[0]
+        if receipt.error is not None:
+            raise receipt.error
+        return receipt
+
+    # -- looking --------------------------------------------------------------------------------
+
+    def example(self, raw: bytes) -> Example:
+        """A message as this model sees it."""
+        portion = self.reader.portion([raw])
+        return example_of(
+            portion.messages[0], portion.features, 0, occurrences=self.recipe.occurrences
+        )
+
+    def label(self, name: str) -> int:
+        """The index of a label."""
+        if name not in self.labels:
+            raise LabelError(
+                f"this model has no label {name!r}", hint=f"its labels: {', '.join(self.labels)}"
+            )
+        return self.labels.index(name)

@@ -1,0 +1,145 @@
+"""From features to verdicts: rows from a snapshot, scores from the model, clues on demand.
+
+A verdict keeps the rows that it came from, so its clues can be asked for later, when the store has
+moved on, and still add up to the score that was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from spamnb.core.decision import Costs
+from spamnb.core.event import Recipe, Records, Totals
+from spamnb.core.model import Floats, View, scores, shares
+from spamnb.core.tokens import Place
+from spamnb.core.verdict import Clue, Clues, Verdict, judged, sides
+from spamnb.service.lessons import Example
+from spamnb.service.reading import Portion
+from spamnb.store.contract import ReadView
+
+WordOf = Callable[[int], tuple[Place, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What some verdicts have in common."""
+
+    recipe: Recipe
+    totals: Totals
+    records: Records
+    view: View
+    word: WordOf
+
+    def explain(self, index: int, for_against: tuple[int, int]) -> Clues:
+        """The clues of one message, strongest first."""
+        start, stop = int(self.view.offsets[index]), int(self.view.offsets[index + 1])
+        rows = self.view.rows[start:stop]
+        times = None if self.view.times is None else self.view.times[start:stop]
+        records = Records(self.records.n[rows], self.records.w[rows], self.records.day[rows])
+        alone = View(
+            np.arange(len(rows)), np.array([0, len(rows)]), self.view.group[rows], times
+        )
+        nats, bias = shares(self.recipe, self.totals, records, alone, for_against)
+        clues = []
+        for entry in np.argsort(-np.abs(nats), kind="stable").tolist():
+            place, text = self.word(int(rows[entry]))
+            token = text.decode("utf-8", "replace")
+            clues.append(Clue(place.name.lower(), token, float(nats[entry])))
+        return Clues(tuple(clues), bias)
+
+
+def judge_portion(
+    recipe: Recipe, costs: Costs, snapshot: ReadView, portion: Portion
+) -> list[Verdict]:
+    """Our word on messages that were read together."""
+    features = portion.features
+    view = View(
+        features.rows,
+        features.offsets,
+        features.group,
+        features.times if recipe.occurrences else None,
+    )
+    records = snapshot.gather(features.ids)
+    rows = _Rows(recipe, snapshot.totals(), records, view, features.word)
+    names = [(message.digest, message.message_id) for message in portion.messages]
+    return _verdicts(rows, costs, names)
+
+
+def judge_examples(
+    recipe: Recipe, costs: Costs, snapshot: ReadView, examples: Sequence[Example]
+) -> list[Verdict]:
+    """Our word on messages of which only the ids are left; texts come from the vocabulary."""
+    flat = [part for example in examples for part in example.ids]
+    every = np.concatenate(flat) if flat else np.zeros(0, np.uint64)
+    ids, rows_of = np.unique(every, return_inverse=True)
+    groups = [g for example in examples for g in range(len(example.ids))]
+    group = np.zeros(len(ids), np.int8)
+    group[rows_of] = np.repeat(groups, [len(part) for part in flat])
+    sizes = [sum(len(part) for part in example.ids) for example in examples]
+    times = [example.times for example in examples if example.times is not None]
+    view = View(
+        rows_of.astype(np.int64),
+        np.concatenate(([0], np.cumsum(sizes))).astype(np.int64),
+        group,
+        np.concatenate(times) if times and recipe.occurrences else None,
+    )
+    texts = snapshot.words(ids)
+
+    def word(row: int) -> tuple[Place, bytes]:
+        found = texts[row]
+        return (Place(found.place), found.text) if found else (Place.MARK, b"%016x" % int(ids[row]))
+
+    rows = _Rows(recipe, snapshot.totals(), snapshot.gather(ids), view, word)
+    return _verdicts(rows, costs, [(example.digest, example.message_id) for example in examples])
+
+
+def _verdicts(rows: _Rows, costs: Costs, names: list[tuple[bytes, str]]) -> list[Verdict]:
+    labels = rows.recipe.labels
+    z = scores(rows.recipe, rows.totals, rows.records, rows.view)
+    P, decisions = judged(labels, z, costs)
+    share = _known_share(rows.records, rows.view)
+    evidence = (share * rows.totals.messages.min()).tolist()
+    spam = labels.index("spam") if "spam" in labels else None
+    winners = P.argmax(axis=1).tolist()
+    found = []
+    for index, (digest, message_id) in enumerate(names):
+        for_against = sides(labels, z[index])
+        s, h = for_against
+        found.append(
+            Verdict(
+                label=labels[winners[index]],
+                probability=float(P[index, winners[index] if spam is None else spam]),
+                log_odds=float(z[index, s] - z[index, h]),
+                decision=decisions[index],
+                evidence=evidence[index],
+                labels=labels,
+                z=tuple(z[index].tolist()),
+                digest=digest,
+                message_id=message_id,
+                _explain=_Explanation(rows, index, for_against),
+            )
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Explanation:
+    """Clues that nobody asked for yet."""
+
+    rows: _Rows
+    index: int
+    for_against: tuple[int, int]
+
+    def __call__(self) -> Clues:
+        return self.rows.explain(self.index, self.for_against)
+
+
+def _known_share(records: Records, view: View) -> Floats:
+    """Which part of each message's features is known."""
+    seen = records.n.any(axis=1)[view.rows]
+    known = np.concatenate((np.zeros(1, np.int64), np.cumsum(seen)))
+    sizes = np.maximum(np.diff(view.offsets), 1)
+    return np.asarray(np.diff(known[view.offsets]) / sizes)

@@ -1,0 +1,88 @@
+"""What can be asked of a model that learns: teach, forget, undo. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamnb.core.event import Bulk, Ids
+from spamnb.core.tokens import Place
+
+
+class WordSource(Protocol):
+    """Where the texts of new features come from."""
+
+    @property
+    def ids(self) -> Ids:
+        """Sorted and distinct."""
+
+    def word(self, row: int) -> tuple[Place, bytes]:
+        """The place and text behind ids[row]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A message as a model sees it: who it is, and its ids by group."""
+
+    digest: bytes
+    message_id: str
+    ids: tuple[Ids, ...]
+    times: NDArray[np.uint32] | None = None
+    words: WordSource | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Whose word it is, by which way it came, and how much it weighs."""
+
+    who: str = ""
+    channel: str = "api"
+    weight: float = 1.0
+    """scales the step of the corrections; counts always move by one"""
+    insist: bool = False
+    """a person's correction: no doubt, and repeated until the message is judged as they said"""
+
+
+@dataclass(frozen=True, slots=True)
+class Teach:
+    """This message has this label."""
+
+    example: Example
+    label: int
+    origin: Origin
+    time_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """As if this message had never been taught (but for what others learnt meanwhile)."""
+
+    digest: bytes
+    origin: Origin
+    time_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """Take back one event of the journal."""
+
+    event: int
+    origin: Origin
+    time_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Add or drop counts of many features at once: an import, or an expiry."""
+
+    bulk: Bulk
+    expire: bool
+    origin: Origin
+    time_us: int
+    words: WordSource | None = None
+
+
+Lesson = Teach | Forget | Undo | Load

@@ -1,0 +1,82 @@
+"""Which message is meant: raw bytes, a digest, a message id, or our signature header's value.
+
+A message that was scored or taught is found again without its body: in the history by signature,
+digest or message id, in the journal by digest or message id. Nothing is guessed: a message id that
+matches several different messages is an error that lists them.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b32decode, b32encode
+
+from spamnb.errors import RefError
+from spamnb.service.lessons import Example
+from spamnb.store.contract import ReadView
+from spamnb.store.history import History, HistoryEntry
+
+SIGNATURE_BYTES = 16
+"""128 unguessable bits; law 8 asks for 96."""
+
+_DIGEST = re.compile(r"[0-9a-f]{32}")
+_SIGNATURE = re.compile(r"s[a-z2-7]{26}")
+
+
+def signature_text(signature: bytes) -> str:
+    """A signature as our header shows it: base32 in lower case, safe in every header."""
+    return "s" + b32encode(signature).decode().rstrip("=").lower()
+
+
+def signature_bytes(text: str) -> bytes:
+    """The signature behind the header's value."""
+    return b32decode(text[1:].upper() + "======")
+
+
+def find_example(view: ReadView, history: History | None, ref: str) -> Example:
+    """The message that a reference names, as far as its ids are kept."""
+    digest = find_digest(view, history, ref)
+    for entry in history.find(digest=digest) if history else ():
+        return _remembered(entry)
+    live = view.live(digest)
+    event = view.event(live.seq) if live and not live.folded else None
+    if event is None:
+        raise RefError(
+            f"of the message {ref} only its digest is left", hint="give the message itself"
+        )
+    return Example(event.digest, event.message_id, event.ids, event.times)
+
+
+def find_digest(view: ReadView, history: History | None, ref: str) -> bytes:
+    """The digest of the one message that a reference names."""
+    ref = ref.strip()
+    if _SIGNATURE.fullmatch(ref):
+        entries = history.find(signature=signature_bytes(ref)) if history else []
+        return _only(ref, [entry.digest for entry in entries])
+    if _DIGEST.fullmatch(ref):
+        digest = bytes.fromhex(ref)
+        known = view.live(digest) is not None or (history and history.find(digest=digest))
+        return _only(ref, [digest] if known else [])
+    message_id = ref.removeprefix("<").removesuffix(">")
+    found = list(view.digests(message_id))
+    found += [entry.digest for entry in history.find(message_id=message_id)] if history else []
+    return _only(ref, found)
+
+
+def _only(ref: str, digests: list[bytes]) -> bytes:
+    distinct = list(dict.fromkeys(digests))
+    if not distinct:
+        raise RefError(
+            f"no message is known by {ref!r}",
+            hint="give a file, or a message id, digest or signature that `spamnb history` lists",
+        )
+    if len(distinct) > 1:
+        listed = ", ".join(digest.hex() for digest in distinct[:8])
+        raise RefError(
+            f"{len(distinct)} different messages have the id {ref!r}",
+            hint=f"name one by its digest: {listed}",
+        )
+    return distinct[0]
+
+
+def _remembered(entry: HistoryEntry) -> Example:
+    return Example(entry.digest, entry.message_id, entry.ids)
