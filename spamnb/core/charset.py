@@ -177,16 +177,16 @@ def lean(text: str) -> Text:
 def to_text(raw: bytes, label: str, odd: set[str], where: str) -> Text:
     """Read the text of `raw`, by the declared charset if that is true, else by the best guess."""
     codec = codec_of(label)
-    if codec not in SHIFTED and raw.isascii():
-        return raw
     if codec == _UNKNOWN:
         odd.add("charset:unknown")
-    elif codec:
+    if codec not in SHIFTED and raw.isascii():
+        return raw
+    if codec not in {"", _UNKNOWN}:
         text = _strict(raw, codec)
         if text is not None:
             return lean(text)
         odd.add("charset:wrong")
-    elif where == "text":
+    elif not codec and where == "text":
         odd.add("charset:undeclared-8bit")
     return lean(_guessed(raw))
 

@@ -1,7 +1,7 @@
 """HTML -> what a person sees, what is hidden from them, where links lead, and the tags.
 
-Holds the tricks of hiding and the guard before the parser. It must not know where the HTML came
-from nor what becomes of its parts.
+Holds the guard before the parser; the tricks of hiding are in `hiding`. It must not know where the
+HTML came from nor what becomes of its parts.
 
 Invariants: nothing reaches Lexbor before its size, tags, attributes and elements that multiply are
 bounded; only elements matched by a selector in C are touched from Python (walking all of them
@@ -20,6 +20,7 @@ from selectolax.lexbor import LexborHTMLParser
 
 from spamnb.core import limits
 from spamnb.core.charset import Text, lean
+from spamnb.core.hiding import take_out
 
 FAST: Final = 1
 """LexborDocumentOptions.WO_EVENTS: no mirroring of <option> into <selectedcontent>, which copies
@@ -43,13 +44,6 @@ UNSEEN: Final = frozenset(("script", "style", "title", "noembed", "noframes", "i
 """elements whose content is no text for a reader"""
 WANTED: Final = "[href],[src],[background],form," + ",".join(sorted(UNSEEN))
 
-STYLE_TRICK = re.compile(
-    rb"display\s{0,3}:\s{0,3}none|visibility\s{0,3}:\s{0,3}hidden|mso-hide\s{0,3}:\s{0,3}all"
-    rb"|font-size\s{0,3}:\s{0,3}[01](?:\.\d{0,3})?(?:px|pt|em|%)?(?=\s{0,3}[;\"'!}])"
-    rb"|(?:max-)?(?:height|width)\s{0,3}:\s{0,3}0(?:px|pt|em|%)?(?=\s{0,3}[;\"'!}])"
-    rb"|opacity\s{0,3}:\s{0,3}0(?:\.0{0,3})?(?=\s{0,3}[;\"'!}])|text-indent\s{0,3}:\s{0,3}-\d{3,5}"
-)
-STYLE = re.compile(rb"""style\s{0,3}=\s{0,3}("[^"]*+"|'[^']*+'|[^\s>"']++)""")
 HOST = re.compile(
     r"(?:https?://|www\.)?((?:[a-z0-9-]{1,63}\.){1,8}[a-z]{2,24})(?=$|[/:?#\s])", re.IGNORECASE
 )
@@ -182,42 +176,6 @@ def _references(tree: Any, page: Page, odd: set[str]) -> None:
             node.decompose()
 
 
-def _hiding_selector(low: bytes) -> str:
-    """Build a selector for elements that hide their text, "" for most html.
-
-    The exact spellings found in the text are searched as parts of a style, in C; looking at every
-    style from Python takes 2 us an element, and newsletters have a thousand.
-    """
-    wanted = []
-    if b"style" in low:
-        # searched in the distinct styles only: in all of the text the alternatives cost 300 us
-        styles = b" ".join(set(STYLE.findall(low)))[: limits.STYLE_BYTES]
-        if b"&" in styles:
-            styles = html.unescape(styles.decode("latin-1")).encode("ascii", "ignore")
-        found = {match.decode("ascii") for match in STYLE_TRICK.findall(styles)}
-        wanted = [
-            f'[style*="{" ".join(s.splitlines())}" i]' for s in sorted(found)[: limits.TRICKS]
-        ]
-    if b"hidden" in low:
-        wanted.append("[hidden]")
-    return ",".join(wanted)
-
-
-def _take_out(tree: Any, selector: str) -> list[str]:
-    """Remove what a selector matches and return its text; nested matches go with the outer one."""
-    nodes = tree.css(selector)[: limits.HIDDEN_NODES]
-    out = []
-    at = 0
-    while at < len(nodes):
-        node = nodes[at]
-        at += len(node.css(selector)) or 1
-        text = node.text(separator=" ").strip()
-        if text:
-            out.append(text)
-        node.decompose()
-    return out
-
-
 def read_html(source: Text, budget: Budget, odd: set[str]) -> Page:
     """Read one html part."""
     raw = source if isinstance(source, bytes) else source.encode("utf-8", "replace")
@@ -233,8 +191,7 @@ def read_html(source: Text, budget: Budget, odd: set[str]) -> Page:
     page.markup = b" ".join(TAG.findall(raw[: limits.MARKUP_BYTES]))
     tree = LexborHTMLParser(BLOCK.sub(b" <", safe), options=FAST)
     _references(tree, page, odd)
-    selector = _hiding_selector(low)
-    texts = _take_out(tree, selector) if selector else []
+    texts = take_out(tree, low)
     if texts:
         odd.add("html:hidden")
     body = tree.body

@@ -1,0 +1,198 @@
+"""Text that is in an html part but not seen: styles, classes and colours that hide it.
+
+Holds the tricks and how their elements are found and taken out of a parsed tree. It must not know
+where the tree came from; the tree is bounded before (see `html`).
+
+Invariants: elements are found by selectors in C, made from exact spellings found in the text, so
+that only suspects are touched from Python; looking at every style costs 2 us an element, and
+newsletters have a thousand. Nothing raises; a trick that is not known stays visible text.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any, Final
+
+from spamnb.core import limits
+
+_END: Final = rb"(?=\s{0,3}(?:[;\"'!}]|\Z))"
+TRICK = re.compile(
+    rb"display\s{0,3}:\s{0,3}none|visibility\s{0,3}:\s{0,3}hidden|mso-hide\s{0,3}:\s{0,3}all"
+    rb"|font-size\s{0,3}:\s{0,3}[01](?:\.\d{0,3})?(?:px|pt|%)?"
+    + _END
+    + rb"|font-size\s{0,3}:\s{0,3}"
+    rb"0?(?:\.0\d{0,3})?(?:em|rem)"
+    + _END
+    + rb"|(?:max-)?(?:height|width)\s{0,3}:\s{0,3}0(?:px|pt|em|%)?"
+    + _END
+    + rb"|opacity\s{0,3}:\s{0,3}0?(?:\.0{0,3})?"
+    + _END
+    + rb"|text-indent\s{0,3}:\s{0,3}-\d{3,5}"
+)
+STYLE = re.compile(rb"""style\s{0,3}=\s{0,3}("[^"]*+"|'[^']*+'|[^\s>"']++)""")
+SHEET = re.compile(rb"<style[^>]{0,200}>([^<]*+)")
+MEDIA = re.compile(rb"@[^{}@;]*+\{(?:[^{}]*+\{[^{}]*+\})*+[^{}]*+\}")
+PLAIN_SELECTOR = re.compile(r"[a-z]{0,10}[.#][a-z_][\w-]{0,60}")
+
+TEXT_COLOUR = re.compile(
+    rb"color(?<![\w-]color)\s{0,3}[:=]\s{0,3}[\"']?\s{0,3}(#[0-9a-f]{3,6}|[a-z]{3,20})"
+)
+BACK_COLOUR = re.compile(
+    rb"(?:bgcolor|background(?:-color)?)\s{0,3}[:=]\s{0,3}[\"']?\s{0,3}(#[0-9a-f]{3,6}|[a-z]{3,20})"
+)
+NAMED: Final = {
+    name: int(digits, 16)
+    for name, digits in re.findall(
+        r"(\w+)=(\w+)",
+        "black=000000 white=ffffff red=ff0000 lime=00ff00 blue=0000ff yellow=ffff00 aqua=00ffff "
+        "cyan=00ffff fuchsia=ff00ff magenta=ff00ff silver=c0c0c0 gray=808080 grey=808080 "
+        "maroon=800000 green=008000 navy=000080 olive=808000 purple=800080 teal=008080 "
+        "snow=fffafa ivory=fffff0 whitesmoke=f5f5f5 ghostwhite=f8f8ff orange=ffa500",
+    )
+}
+WHITE: Final = 0xFFFFFF
+NEAR: Final = 10
+"""Difference of each channel (of 255) below which text cannot be read."""
+COLOURED: Final = '[color],[style*="color" i]'
+
+
+def _rgb(name: str) -> int:
+    """Read a colour, -1 if it is none that we know."""
+    if not name.startswith("#"):
+        return NAMED.get(name, -1)
+    digits = name[1:]
+    if len(digits) == 3:
+        digits = "".join(digit * 2 for digit in digits)
+    return int(digits, 16) if len(digits) == 6 else -1
+
+
+def _near(a: int, b: int) -> bool:
+    """Whether two colours cannot be told apart."""
+    return min(a, b) >= 0 and all(
+        abs((a >> shift & 255) - (b >> shift & 255)) < NEAR for shift in (0, 8, 16)
+    )
+
+
+def _class_selectors(low: bytes) -> list[str]:
+    """Find classes and ids that a style sheet hides on every screen.
+
+    Rules within @media are left out: honest newsletters hide one of two layouts there.
+    """
+    sheets = b" ".join(SHEET.findall(low))[: limits.RULES_BYTES]
+    if TRICK.search(sheets) is None:
+        return []
+    out: list[str] = []
+    for rule in MEDIA.sub(b" ", sheets).split(b"}"):
+        names, _, body = rule.partition(b"{")
+        if TRICK.search(body) is not None:
+            listed = [name.strip() for name in names.decode("latin-1").split(",")]
+            out += [name for name in listed if PLAIN_SELECTOR.fullmatch(name) is not None]
+    return out[: limits.TRICKS]
+
+
+def _selector(low: bytes) -> str:
+    """Build a selector for elements that hide their text, "" for most html."""
+    wanted: list[str] = []
+    if b"style" in low:
+        # searched in the distinct styles only: in all of the text the alternatives cost 300 us
+        styles = b" ".join(dict.fromkeys(STYLE.findall(low)))[: limits.STYLE_BYTES]
+        if b"&" in styles:
+            styles = html.unescape(styles.decode("latin-1")).encode("ascii", "ignore")
+        found = {match.decode("ascii") for match in TRICK.findall(styles)}
+        for spelling in sorted(found)[: limits.TRICKS]:
+            escaped = spelling.replace("\n", "\\a ").replace("\r", "\\d ").replace("\f", "\\c ")
+            wanted.append(f'[style*="{escaped}" i]')
+        if b"<style" in low:
+            wanted += _class_selectors(low)
+    if b"hidden" in low:
+        wanted.append("[hidden]")
+    return ",".join(wanted)
+
+
+def _text_of(node: Any) -> str:
+    text: str = node.text(separator=" ")
+    return text.strip()
+
+
+def _take_styled(tree: Any, selector: str) -> list[str]:
+    """Remove what a selector matches and give its text; nested matches go with the outer one."""
+    nodes = tree.css(selector)[: limits.HIDDEN_NODES]
+    out = []
+    at = 0
+    while at < len(nodes):
+        node = nodes[at]
+        at += len(node.css(selector)) or 1
+        out.append(_text_of(node))
+        node.decompose()
+    return out
+
+
+def _own_colour(node: Any, pattern: re.Pattern[bytes], names: tuple[str, ...]) -> int:
+    """Read the colour an element sets by attribute or style, -1 if none."""
+    attributes = node.attributes
+    style = attributes.get("style") or ""
+    found = pattern.search(style[:1000].lower().encode("ascii", "ignore"))
+    if found is not None:
+        return _rgb(found[1].decode("ascii"))
+    for name in names:
+        value = attributes.get(name)
+        if value:
+            return _rgb(value.strip().lower())
+    return -1
+
+
+def _behind(node: Any) -> int:
+    """Find the colour behind an element; -1 when a picture or an unknown colour may be there."""
+    steps = 0
+    while node is not None and steps < limits.ANCESTORS:
+        attributes = node.attributes if node.is_element_node else {}
+        style = (attributes.get("style") or "").lower()
+        if "background" in attributes or "url(" in style or "gradient" in style:
+            return -1
+        if "bgcolor" in attributes or "background" in style:
+            return _own_colour(node, BACK_COLOUR, ("bgcolor",))
+        node = node.parent
+        steps += 1
+    return WHITE
+
+
+def _suspects(low: bytes) -> str:
+    """Build a selector for text in a colour that is also a background, "" for most html."""
+    texts = set(TEXT_COLOUR.findall(low))
+    if not texts:
+        return ""
+    backs = {_rgb(name.decode("ascii")) for name in set(BACK_COLOUR.findall(low))} | {WHITE}
+    same = sorted(
+        name.decode("ascii")
+        for name in texts
+        if any(_near(_rgb(name.decode("ascii")), back) for back in backs)
+    )[: limits.COLOURS]
+    return ",".join(f'[color="{name}" i],[style*="{name}" i]' for name in same)
+
+
+def _take_coloured(tree: Any, selector: str) -> list[str]:
+    """Remove text of the colour of what lies behind it, unless other colours are within it."""
+    nodes = tree.css(selector)[: limits.COLOURED_NODES]
+    out = []
+    at = 0
+    while at < len(nodes):
+        node = nodes[at]
+        colour = _own_colour(node, TEXT_COLOUR, ("color",))
+        if _near(colour, _behind(node)) and len(node.css(COLOURED)) <= 1:
+            at += len(node.css(selector)) or 1
+            out.append(_text_of(node))
+            node.decompose()
+        else:
+            at += 1
+    return out
+
+
+def take_out(tree: Any, low: bytes) -> list[str]:
+    """Take hidden elements out of a tree and give their texts; `low` is the html in lower case."""
+    selector = _selector(low)
+    texts = _take_styled(tree, selector) if selector else []
+    selector = _suspects(low)
+    if selector:
+        texts += _take_coloured(tree, selector)
+    return [text for text in texts if text]
