@@ -1,6 +1,7 @@
 """What surrounds an environment's file, without the engine: who is inside, its folder, its waits.
 
 `Gate` counts this process's open transactions, for the map may be moved only when there are none.
+`Registry` keeps one environment of a folder in a process.
 `Waiting` bounds every retry. The rest makes folders private and their entries durable.
 
 Must not import LMDB. Failure: StoreBusyError when a wait is over, StoreAccessError, StoreFullError
@@ -14,14 +15,17 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from spamnb.errors import StoreAccessError, StoreBusyError, StoreError, StoreFullError
 
 WAIT_S = 30.0
 """how long to wait for one's own readers, or for a reader slot: longer than any snapshot is used"""
 PAUSE_S = 0.01
+
+Thing = TypeVar("Thing")
 
 
 class Gate:
@@ -70,6 +74,55 @@ class Gate:
             finally:
                 self._closing -= 1
                 self._change.notify_all()
+
+
+class Registry(Generic[Thing]):
+    """One thing for each folder of this process, shared by all who ask, closed by the last.
+
+    LMDB needs it: its locks are POSIX locks, which belong to the process, so opening a file twice
+    and closing it once drops the locks of both.
+    """
+
+    def __init__(self, close: Callable[[Thing], None], after_fork: Callable[[Thing], None]) -> None:
+        self._close = close
+        self._after_fork = after_fork
+        self._lock = threading.Lock()
+        self._things: dict[str, tuple[Thing, int]] = {}
+        os.register_at_fork(after_in_child=self._forked)
+
+    def take(self, path: Path, make: Callable[[], Thing]) -> Thing:
+        """The thing of a folder, made if there is none."""
+        where = os.path.realpath(path)
+        with self._lock:
+            held = self._things.get(where)
+            thing, users = (make(), 0) if held is None else held
+            self._things[where] = thing, users + 1
+            return thing
+
+    def give_back(self, thing: Thing) -> None:
+        """One user less."""
+        with self._lock:
+            for where, (held, users) in self._things.items():
+                if held is thing:
+                    break
+            else:
+                return
+            if users > 1:
+                self._things[where] = thing, users - 1
+                return
+            del self._things[where]
+            self._close(thing)
+
+    def has(self, path: Path) -> bool:
+        """Whether somebody holds the thing of a folder."""
+        with self._lock:
+            return os.path.realpath(path) in self._things
+
+    def _forked(self) -> None:
+        # A thread that held the lock did not live on in the child.
+        self._lock = threading.Lock()
+        for thing, _ in self._things.values():
+            self._after_fork(thing)
 
 
 class Waiting:

@@ -1,4 +1,4 @@
-"""The journal of events and its indexes, in tables. Pure.
+"""The journal of events and its indexes, in tables; and how long values are cut. Pure.
 
     journal   seq u64 | part u16 (both big-endian)        a piece of the event's bytes
     digests   digest                                       its line: label, seq, folded
@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from spamnb.core.event import NO_LABEL, Event, Kind
 from spamnb.errors import BugError, StoreDamagedError
 from spamnb.store.contract import Live
-from spamnb.store.idcode import Reader
+from spamnb.store.idcode import Buffer, Reader
 from spamnb.store.records import decode_event, decode_live, encode_event, encode_live, read_head
 from spamnb.store.shelves import Table
 
@@ -83,55 +83,47 @@ class Pages:
         self.room = (self.room if need <= self.room else self.full) - need
 
 
-class Journal:
-    """Events by seq."""
+class Pieces:
+    """Values of any length by seq, each in pieces."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
 
     def last_seq(self) -> int:
-        """The newest event's seq; 0 if none is kept."""
+        """The greatest seq; 0 if there is nothing."""
         for key, _ in self.table.scan(down=True):
             return int(_KEY.unpack(key)[0])
         return 0
 
-    def append(self, event: Event, pages: Pages) -> None:
-        """Put an event behind the others."""
-        data = memoryview(encode_event(event))
+    def append(self, seq: int, data: bytes, pages: Pages) -> None:
+        """Put a value behind all others."""
+        view = memoryview(data)
         start = 0
         for part, end in enumerate(pages.cut(len(data))):
-            self.table.put(_KEY.pack(event.seq, part), data[start:end], append=True)
+            self.table.put(_KEY.pack(seq, part), view[start:end], append=True)
             start = end
 
-    def event(self, seq: int) -> Event | None:
-        """The event, None if it is not kept."""
-        return next(self.events(seq, seq + 1), None)
-
-    def events(
-        self, start: int, stop: int | None, *, newest_first: bool = False
-    ) -> Iterator[Event]:
-        """Events start <= seq < stop."""
-        if newest_first:
-            yield from self._down(start, stop)
-            return
+    def up(self, start: int, stop: int | None) -> Iterator[tuple[int, bytes]]:
+        """Values start <= seq < stop."""
         here = 0
         pieces: list[bytes] = []
         for key, value in self.table.scan(_KEY.pack(max(start, 0), 0)):
             seq, part = _KEY.unpack(key)
             if seq != here and pieces:
-                yield decode_event(here, b"".join(pieces))
+                yield here, b"".join(pieces)
                 pieces = []
             if stop is not None and seq >= stop:
                 return
             if part != len(pieces):
-                raise StoreDamagedError(f"event {seq} lacks its part {len(pieces)}")
+                raise StoreDamagedError(f"entry {seq} lacks its part {len(pieces)}")
             here = seq
             pieces.append(bytes(value))
         if pieces:
-            yield decode_event(here, b"".join(pieces))
+            yield here, b"".join(pieces)
 
-    def _down(self, start: int, stop: int | None) -> Iterator[Event]:
-        if stop is not None and stop <= 1:
+    def down(self, start: int, stop: int | None) -> Iterator[tuple[int, bytes]]:
+        """The same, the greatest seq first."""
+        if stop is not None and stop <= 0:
             return
         from_ = b"" if stop is None else _KEY.pack(stop - 1, 0xFFFF)
         pieces: list[bytes] = []
@@ -141,34 +133,60 @@ class Journal:
                 return
             pieces.append(bytes(value))
             if part == 0:
-                yield decode_event(seq, b"".join(reversed(pieces)))
+                yield seq, b"".join(reversed(pieces))
                 pieces = []
+
+    def heads(self) -> Iterator[tuple[int, Buffer]]:
+        """The first piece of each value, the greatest seq first."""
+        for key, value in self.table.scan(down=True):
+            seq, part = _KEY.unpack(key)
+            if part == 0:
+                yield seq, value
+
+    def remove(self, seq: int) -> None:
+        """Forget a value."""
+        keys = []
+        for key, _ in self.table.scan(_KEY.pack(seq, 0)):
+            if _KEY.unpack(key)[0] != seq:
+                break
+            keys.append(key)
+        for key in keys:
+            self.table.delete(key)
+
+
+class Journal:
+    """Events by seq."""
+
+    def __init__(self, table: Table) -> None:
+        self._pieces = Pieces(table)
+        self.last_seq = self._pieces.last_seq
+        self.remove = self._pieces.remove
+
+    def append(self, event: Event, pages: Pages) -> None:
+        """Put an event behind the others."""
+        self._pieces.append(event.seq, encode_event(event), pages)
+
+    def event(self, seq: int) -> Event | None:
+        """The event, None if it is not kept."""
+        return next(self.events(seq, seq + 1), None)
+
+    def events(
+        self, start: int, stop: int | None, *, newest_first: bool = False
+    ) -> Iterator[Event]:
+        """Events start <= seq < stop."""
+        walk = self._pieces.down if newest_first else self._pieces.up
+        return (decode_event(seq, data) for seq, data in walk(start, stop))
 
     def last_labels(self, count: int) -> list[tuple[int, int]]:
         """(seq, label after) of the newest LEARN and MOVE events, newest first."""
         found: list[tuple[int, int]] = []
-        if count < 1:
-            return found
-        for key, value in self.table.scan(down=True):
-            seq, part = _KEY.unpack(key)
-            if part:
-                continue
-            kind, _, _, after, _ = read_head(Reader(value))
+        for seq, head in self._pieces.heads() if count > 0 else ():
+            kind, _, _, after, _ = read_head(Reader(head))
             if kind in (Kind.LEARN, Kind.MOVE):
                 found.append((seq, after))
                 if len(found) == count:
                     break
         return found
-
-    def remove(self, seq: int) -> None:
-        """Forget an event's pieces."""
-        keys = []
-        for key, _ in self.table.scan(_KEY.pack(seq, 0)):
-            if _KEY.unpack(key)[0] != seq:
-                break
-            keys.append(bytes(key))
-        for key in keys:
-            self.table.delete(key)
 
 
 class Index:

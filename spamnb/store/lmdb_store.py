@@ -20,8 +20,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from itertools import repeat
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -39,8 +38,15 @@ from spamnb.errors import (
     StoreVersionError,
 )
 from spamnb.store.contract import ReadView, WriteView
-from spamnb.store.environment import Gate, Waiting, make_folder, refused, sync_folder
-from spamnb.store.idcode import Buffer
+from spamnb.store.environment import (
+    Gate,
+    Registry,
+    Waiting,
+    make_folder,
+    refused,
+    sync_folder,
+)
+from spamnb.store.lmdb_table import LmdbTable
 from spamnb.store.records import decode_recipe
 from spamnb.store.views import (
     FORMAT,
@@ -82,58 +88,6 @@ class Plan(NamedTuple):
     sync: bool = True
 
 
-class LmdbTable:
-    """`shelves.Table` over one database in one transaction."""
-
-    __slots__ = ("_db", "_txn")
-
-    def __init__(self, txn: Any, db: Any) -> None:
-        self._txn = txn
-        self._db = db
-
-    def get(self, key: bytes) -> Buffer | None:
-        """The value, None if there is none."""
-        value: Buffer | None = self._txn.get(key, None, self._db)
-        return value
-
-    def get_many(self, keys: list[bytes]) -> list[Buffer]:
-        """The values, empty for missing ones. `getmulti` lost: 200-235 us for 300, this 130-170."""
-        return list(map(self._txn.get, keys, repeat(b""), repeat(self._db)))
-
-    def put(self, key: bytes, value: Buffer, *, append: bool = False) -> None:
-        """Replace the value."""
-        if not self._txn.put(key, value, True, True, append, self._db):
-            raise BugError("an appended key is the greatest of its table")
-
-    def put_many(self, items: Iterable[tuple[bytes, Buffer]]) -> None:
-        """Replace the values; a tenth faster than one by one."""
-        self._txn.cursor(self._db).putmulti(items)
-
-    def delete(self, key: bytes) -> None:
-        """Forget the key."""
-        self._txn.delete(key, b"", self._db)
-
-    def scan(self, start: bytes = b"", *, down: bool = False) -> Iterator[tuple[bytes, Buffer]]:
-        """Keys and values from `start` on."""
-        cursor = self._txn.cursor(self._db)
-        if down:
-            there = cursor.set_range(start) if start else cursor.last()
-            if not there:
-                there = cursor.last()
-            elif start and bytes(cursor.key()) > start:
-                there = cursor.prev()
-            pairs = cursor.iterprev() if there else ()
-        else:
-            there = cursor.set_range(start) if start else cursor.first()
-            pairs = cursor.iternext() if there else ()
-        for key, value in pairs:
-            yield bytes(key), value
-
-    def clear(self) -> None:
-        """Forget all keys."""
-        self._txn.drop(self._db, delete=False)
-
-
 class Environment:
     """One LMDB environment of this process: transactions that heal what can be healed."""
 
@@ -142,6 +96,8 @@ class Environment:
         self._limit = plan.limit_bytes - plan.limit_bytes % 4096
         self._fresh_locks()
         self._env: Any = None
+        self._inherited: Any = None
+        """the parent's, kept from being freed: closing it would touch its lock table"""
         self._dbs: dict[str, Any] = {}
         self._open()
 
@@ -189,7 +145,7 @@ class Environment:
 
     def after_fork(self) -> None:
         """In the child: forget the inherited environment without touching it."""
-        _inherited.append((self._env, self._dbs))
+        self._inherited = self._env
         self._env, self._dbs = None, {}
         self._fresh_locks()
 
@@ -357,6 +313,26 @@ class Environment:
                 raise _mapped(error, self.plan.path) from error
 
 
+def sound(folder: Path) -> bool:
+    """Whether the data file in a folder is well formed, without handing it to the engine.
+
+    For files that may be torn: LMDB trusts its pages and can end the process when it meets bad
+    ones. True where there is no file yet; False where this LMDB cannot tell (before 3.0).
+    """
+    data = folder / DATA_FILE
+    if not data.exists() or data.stat().st_size == 0:
+        return True
+    try:
+        from lmdb.verify import VerifyError, verify  # noqa: PLC0415 - rare, and not in LMDB 2.3
+    except ImportError:
+        return False
+    try:
+        problems: list[str] = verify(str(folder))  # type: ignore[no-untyped-call]
+        return not problems
+    except (VerifyError, OSError):
+        return False
+
+
 _FULL = ("No space left", "File too large", "Disk quota exceeded")
 _REFUSED = ("Permission denied", "Read-only file system", "Operation not permitted")
 
@@ -380,58 +356,36 @@ def _mapped(error: lmdb.Error, path: Path) -> StoreError:
     return StoreError(said)
 
 
-# --- one environment of a file in a process -------------------------------------------------
-
-_inherited: list[Any] = []
-"""environments of the parent, kept from being closed: closing would touch its lock table"""
-_environments: dict[str, tuple[Environment, int]] = {}
-_registry = threading.Lock()
-
-
-def _forked() -> None:
-    global _registry  # noqa: PLW0603 - a lock held by a thread that did not survive the fork
-    _registry = threading.Lock()
-    for environment, _ in _environments.values():
-        environment.after_fork()
-
-
-os.register_at_fork(after_in_child=_forked)
+_environments: Registry[Environment] = Registry(Environment.close, Environment.after_fork)
 
 
 def share(plan: Plan, *, create: bool) -> Environment:
     """The process's environment at this path, opened if need be; `release` gives it back."""
-    where = os.path.realpath(plan.path)
-    with _registry:
-        environment, users = _environments.get(where, (None, 0))
-        if environment is None:
-            environment = Environment(plan)
-            try:
-                environment.open_tables(create=create)
-            except BaseException:
-                environment.close()
-                raise
-        elif environment.plan.readonly and not plan.readonly:
-            raise StoreBusyError(f"{plan.path} is open read-only in this process")
-        _environments[where] = environment, users + 1
+
+    def make() -> Environment:
+        environment = Environment(plan)
+        try:
+            environment.open_tables(create=create)
+        except BaseException:
+            environment.close()
+            raise
         return environment
+
+    environment = _environments.take(plan.path, make)
+    if environment.plan.readonly and not plan.readonly:
+        _environments.give_back(environment)
+        raise StoreBusyError(f"{plan.path} is open read-only in this process")
+    return environment
 
 
 def release(environment: Environment) -> None:
     """Give an environment back; the last one closes it."""
-    where = os.path.realpath(environment.plan.path)
-    with _registry:
-        _, users = _environments[where]
-        if users > 1:
-            _environments[where] = environment, users - 1
-            return
-        del _environments[where]
-        environment.close()
+    _environments.give_back(environment)
 
 
 def in_use(path: Path) -> bool:
     """Whether this process has the environment open."""
-    with _registry:
-        return os.path.realpath(path) in _environments
+    return _environments.has(path)
 
 
 # --- the store ------------------------------------------------------------------------------

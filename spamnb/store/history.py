@@ -1,0 +1,450 @@
+"""Recent verdicts with their feature ids, so that a correction needs no message body.
+
+An environment of its own beside the model, because it has other promises: thousands of entries an
+hour, worth some weeks, and no harm if the last second is lost. So sync is off: an entry survives
+the death of the process when `add` returns, and the power cut when `flush` has run since, which a
+thread does each second while there is something to flush.
+
+    entries     seq u64 | part u16 (big-endian)          pieces of an entry (see `journal`)
+    signatures  signature, 16 bytes                      seq
+    mids        blake2b of the Message-ID, 16 bytes | seq   nothing
+    digests     digest | seq                             nothing
+    meta        "room" (see `journal.Pages`)
+
+`seq` is the time in microseconds, or one more than the last, so that age is an order of keys.
+
+Without sync a power cut can leave pages that contradict each other, and LMDB ends the process when
+it meets some of them. So the folder names the boot in which it is open, until the last closes it:
+if that is not this boot, the file is walked byte by byte first (`lmdb.verify`). What is damaged is
+renamed and begun anew, `warning` says so; that is never an error, nor is an entry that cannot be
+read.
+
+Must not know the model. Failure: StoreFullError, StoreAccessError, StoreBusyError.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import struct
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamnb.core.event import Ids
+from spamnb.errors import (
+    SpamnbError,
+    StoreDamagedError,
+    StoreFullError,
+    StoreMissingError,
+    StoreVersionError,
+)
+from spamnb.store.environment import make_folder, refused, sync_folder
+from spamnb.store.idcode import (
+    Buffer,
+    Reader,
+    chunk,
+    decode_ids,
+    decode_ints,
+    encode_ids,
+    encode_ints,
+    text,
+    varint,
+)
+from spamnb.store.journal import Pages, Pieces
+from spamnb.store.lmdb_store import DATA_FILE, Environment, LmdbTable, Plan, release, share, sound
+
+_NAMES = ("entries", "signatures", "mids", "digests", "meta")
+_VERSION = 1
+_HEAD = struct.Struct("<BBqdd16s")
+_SEQ = struct.Struct(">Q")
+_MOST_FOUND = 64
+_DAY_US = 86_400_000_000
+_EXPIRE_BATCH = 500
+"""entries forgotten in one transaction: some 10 ms, so that nobody waits for long"""
+_FLUSH_S = 1.0
+_SIGNATURE = 16
+_ROOM = b"room"
+
+Tables = dict[str, LmdbTable]
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One verdict, as it was given."""
+
+    time_us: int
+    signature: bytes
+    """16 unguessable bytes, given by the caller"""
+    digest: bytes
+    message_id: str
+    label: str
+    probability: float
+    log_odds: float
+    decision: str
+    ids: tuple[Ids, ...]
+    times: NDArray[np.uint32] | None = None
+    """only in models that count occurrences"""
+    notes: dict[str, str] = field(default_factory=dict)
+    """recipient, queue id, and the like"""
+
+
+def encode_entry(entry: HistoryEntry) -> bytes:
+    """u8 version | u8 has times | i64 time_us | f64 probability | f64 log_odds | signature.
+
+    Then chunk digest | text message_id, label, decision | chunk notes (JSON, or empty) | varint G
+    | G * ids | [ints times].
+    """
+    notes = json.dumps(entry.notes).encode() if entry.notes else b""
+    parts = [
+        _HEAD.pack(
+            _VERSION,
+            entry.times is not None,
+            entry.time_us,
+            entry.probability,
+            entry.log_odds,
+            entry.signature,
+        ),
+        chunk(entry.digest),
+        text(entry.message_id),
+        text(entry.label),
+        text(entry.decision),
+        chunk(notes),
+        varint(len(entry.ids)),
+        *map(encode_ids, entry.ids),
+    ]
+    if entry.times is not None:
+        parts.append(encode_ints(entry.times))
+    return b"".join(parts)
+
+
+def decode_entry(data: Buffer) -> HistoryEntry:
+    """The entry in these bytes."""
+    reader = Reader(data)
+    version, timed, time_us, probability, log_odds, signature = _HEAD.unpack(
+        reader.take(_HEAD.size)
+    )
+    if version != _VERSION:
+        raise StoreVersionError(f"a history entry of version {version}")
+    digest, message_id = reader.chunk(), reader.text()
+    label, decision, notes = reader.text(), reader.text(), reader.chunk()
+    ids = tuple(decode_ids(reader) for _ in range(reader.varint()))
+    times = decode_ints(reader, sum(map(len, ids))).astype(np.uint32) if timed else None
+    try:
+        said: dict[str, str] = json.loads(notes) if notes else {}
+    except ValueError as error:
+        raise StoreDamagedError("notes of a history entry cannot be read") from error
+    return HistoryEntry(
+        time_us, signature, digest, message_id, label, probability, log_odds, decision,
+        ids, times, said,
+    )  # fmt: skip
+
+
+class History:
+    """The verdicts of the last days. Made by `open`."""
+
+    def __init__(self, folder: Path, keep_days: int, limit_bytes: int) -> None:
+        self._folder = folder
+        self._keep_days = keep_days
+        self._limit = limit_bytes
+        self.warning = ""
+        """what was set aside, and why; empty if nothing was"""
+        self._closed = False
+        self._flusher = _Flusher(self._sync)
+        self._boot = _Boot()
+        self._environment = self._begin()
+
+    @classmethod
+    def open(cls, path: str | Path, keep_days: int = 30, limit_bytes: int = 1 << 30) -> Self:
+        """The history in a folder; a new one if there is none, or if it is damaged."""
+        return cls(Path(path), keep_days, limit_bytes)
+
+    # --- opening, and beginning anew ---
+
+    def _begin(self) -> Environment:
+        make_folder(self._folder)
+        if self._boot.begin(self._folder) and not sound(self._folder):
+            self._set_aside("a power cut has left it unsound")
+        try:
+            return self._share()
+        except (StoreDamagedError, StoreMissingError, StoreVersionError) as error:
+            self._set_aside(str(error))
+            return self._share()
+
+    def _share(self) -> Environment:
+        # Twice the limit: copy-on-write needs room, and expiry frees pages only while it writes.
+        plan = Plan(self._folder, _NAMES, limit_bytes=2 * self._limit, sync=False)
+        data = self._folder / DATA_FILE
+        return share(plan, create=not (data.exists() and data.stat().st_size > 0))
+
+    def _set_aside(self, why: str) -> None:
+        aside = self._folder.with_name(self._folder.name + ".damaged")
+        try:
+            shutil.rmtree(aside, ignore_errors=True)
+            self._folder.rename(aside)
+        except OSError as error:
+            raise refused(error, self._folder) from error
+        make_folder(self._folder)
+        self._boot.begin(self._folder)
+        self.warning = f"the history was set aside as {aside}: {why}"
+
+    def _guarded(self, run: Callable[[], Result]) -> Result:
+        """Run; if the file proves damaged, begin anew and run again on the empty history."""
+        try:
+            return run()
+        except StoreDamagedError as error:
+            release(self._environment)
+            self._set_aside(str(error))
+            self._environment = self._share()
+            return run()
+
+    # --- writing ---
+
+    def add(self, entries: Iterable[HistoryEntry]) -> None:
+        """Keep entries, all in one transaction."""
+        fresh = [(entry, encode_entry(entry)) for entry in entries]
+        if not fresh:
+            return
+        try:
+            self._guarded(lambda: self._environment.transact(lambda t: self._put(t, fresh)))
+        except StoreFullError:
+            # Our own limit: the oldest entries give way. A full disk ends here again.
+            if self._forget(None, _EXPIRE_BATCH) == 0:
+                raise
+            self._environment.transact(lambda t: self._put(t, fresh))
+        self._flusher.wake()
+
+    def _put(self, tables: Tables, fresh: list[tuple[HistoryEntry, bytes]]) -> None:
+        pieces = Pieces(tables["entries"])
+        room = tables["meta"].get(_ROOM)
+        pages = Pages(
+            self._environment.page_bytes, 0 if room is None else int.from_bytes(room, "little")
+        )
+        seq = pieces.last_seq()
+        for entry, data in fresh:
+            seq = max(seq + 1, entry.time_us)
+            raw = _SEQ.pack(seq)
+            pieces.append(seq, data, pages)
+            tables["signatures"].put(entry.signature, raw)
+            if entry.digest:
+                tables["digests"].put(entry.digest + raw, b"")
+            if entry.message_id:
+                tables["mids"].put(_hash(entry.message_id) + raw, b"")
+        tables["meta"].put(_ROOM, pages.room.to_bytes(4, "little"))
+
+    def flush(self) -> None:
+        """Put on the disk what was added."""
+        self._sync()
+
+    def _sync(self) -> None:
+        self._environment.sync()
+
+    def expire(self, now_us: int) -> int:
+        """Forget what is too old, and the oldest while there is too much; how many."""
+        gone = 0
+        while done := self._forget(now_us - self._keep_days * _DAY_US, _EXPIRE_BATCH):
+            gone += done
+        while self._bytes() > self._limit:
+            done = self._forget(None, _EXPIRE_BATCH)
+            if done == 0:
+                break
+            gone += done
+        if gone:
+            self._flusher.wake()
+        return gone
+
+    def _bytes(self) -> int:
+        pages = 0
+        for stat in self._environment.stat().values():
+            pages += stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+        return pages * self._environment.page_bytes
+
+    def _forget(self, before_us: int | None, most: int) -> int:
+        return self._guarded(
+            lambda: self._environment.transact(lambda t: _forget(t, before_us, most))
+        )
+
+    # --- reading ---
+
+    def find(
+        self, *, signature: bytes = b"", message_id: str = "", digest: bytes = b""
+    ) -> list[HistoryEntry]:
+        """Entries by one of the three, newest first, at most 64."""
+
+        def run() -> list[HistoryEntry]:
+            with self._environment.read() as tables:
+                if signature:
+                    raw = tables["signatures"].get(signature)
+                    seqs = [] if raw is None else [_SEQ.unpack(raw)[0]]
+                elif message_id:
+                    seqs = _seqs(tables["mids"], _hash(message_id))
+                else:
+                    seqs = _seqs(tables["digests"], digest) if digest else []
+                return list(_entries(tables, seqs))
+
+        return self._guarded(run)
+
+    def recent(self, count: int) -> list[HistoryEntry]:
+        """The newest entries, newest first."""
+
+        def run() -> list[HistoryEntry]:
+            found: list[HistoryEntry] = []
+            with self._environment.read() as tables:
+                for _, data in Pieces(tables["entries"]).down(0, None):
+                    if len(found) >= count:
+                        break
+                    with suppress(StoreDamagedError, StoreVersionError):
+                        found.append(decode_entry(data))
+            return found
+
+        return self._guarded(run)
+
+    def span_days(self) -> float:
+        """Days between the oldest and the newest entry."""
+
+        def run() -> float:
+            with self._environment.read() as tables:
+                first = next((seq for seq, _ in Pieces(tables["entries"]).up(0, None)), 0)
+                return (Pieces(tables["entries"]).last_seq() - first) / _DAY_US
+
+        return self._guarded(run)
+
+    def close(self) -> None:
+        """Flush and let go; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._flusher.stop()
+        self._sync()
+        release(self._environment)
+        self._boot.end()
+
+
+class _Flusher:
+    """A thread that calls a function at most a second after each wake."""
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self._run = run
+        self._due = threading.Event()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._pid = 0
+
+    def wake(self) -> None:
+        """There is something to flush."""
+        if self._pid != os.getpid():
+            # The first time, or in a child process, where threads do not live on.
+            self._due, self._stop, self._pid = threading.Event(), threading.Event(), os.getpid()
+            self._thread = threading.Thread(target=self._loop, name="history-flush", daemon=True)
+            self._thread.start()
+        self._due.set()
+
+    def _loop(self) -> None:
+        while True:
+            self._due.wait()
+            if self._stop.wait(_FLUSH_S):
+                return
+            self._due.clear()
+            # What goes wrong here is told by the next `add`; this thread must live on till then.
+            with suppress(SpamnbError):
+                self._run()
+
+    def stop(self) -> None:
+        """End the thread and wait for it."""
+        if self._thread is not None and self._pid == os.getpid():
+            self._stop.set()
+            self._due.set()
+            self._thread.join()
+
+
+def _forget(tables: Tables, before_us: int | None, most: int) -> int:
+    """Forget the oldest entries (before a time)."""
+    pieces = Pieces(tables["entries"])
+    batch: list[tuple[int, bytes]] = []
+    for seq, data in pieces.up(0, before_us):
+        batch.append((seq, data))
+        if len(batch) == most:
+            break
+    for seq, data in batch:
+        pieces.remove(seq)
+        with suppress(StoreDamagedError, StoreVersionError):
+            entry, raw = decode_entry(data), _SEQ.pack(seq)
+            tables["digests"].delete(entry.digest + raw)
+            tables["mids"].delete(_hash(entry.message_id) + raw)
+            if tables["signatures"].get(entry.signature) == raw:
+                tables["signatures"].delete(entry.signature)
+    return len(batch)
+
+
+def _entries(tables: Tables, seqs: Iterable[int]) -> Iterator[HistoryEntry]:
+    pieces = Pieces(tables["entries"])
+    for seq in seqs:
+        for _, data in pieces.up(seq, seq + 1):
+            with suppress(StoreDamagedError, StoreVersionError):
+                yield decode_entry(data)
+
+
+def _seqs(table: LmdbTable, head: bytes) -> list[int]:
+    """Seqs behind a prefix of keys, the newest first."""
+    found: list[int] = []
+    for key, _ in table.scan(head + b"\xff" * 8, down=True):
+        if key[:-8] != head or len(found) == _MOST_FOUND:
+            break
+        found.append(_SEQ.unpack(key[-8:])[0])
+    return found
+
+
+def _hash(message_id: str) -> bytes:
+    raw = message_id.encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(raw, digest_size=16).digest()
+
+
+class _Boot:
+    """The note of the boot in which a folder is open; the last to close it wipes the note."""
+
+    def __init__(self) -> None:
+        self._handle = -1
+
+    def begin(self, folder: Path) -> bool:
+        """Note this boot. True if another one is noted: its end was a power cut."""
+        self.end(wipe=False)
+        path = folder / "boot"
+        try:
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._handle, fcntl.LOCK_SH)
+            last = os.pread(self._handle, 64, 0).decode("ascii", "replace")
+            os.pwrite(self._handle, _boot_id().encode(), 0)
+            os.fsync(self._handle)
+            sync_folder(folder)
+        except OSError as error:
+            raise refused(error, path) from error
+        return last not in ("", _boot_id())
+
+    def end(self, *, wipe: bool = True) -> None:
+        """Let go of the note."""
+        if self._handle < 0:
+            return
+        with suppress(OSError):
+            if wipe:
+                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.ftruncate(self._handle, 0)
+        os.close(self._handle)
+        self._handle = -1
+
+
+def _boot_id() -> str:
+    """What names this boot of the machine; empty where nothing does."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
