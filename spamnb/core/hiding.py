@@ -12,24 +12,23 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 from spamnb.core import limits
 
-_END: Final = rb"(?=\s{0,3}(?:[;\"'!}]|\Z))"
-TRICK = re.compile(
-    rb"display\s{0,3}:\s{0,3}none|visibility\s{0,3}:\s{0,3}hidden|mso-hide\s{0,3}:\s{0,3}all"
-    rb"|font-size\s{0,3}:\s{0,3}[01](?:\.\d{0,3})?(?:px|pt|%)?"
-    + _END
-    + rb"|font-size\s{0,3}:\s{0,3}"
-    rb"0?(?:\.0\d{0,3})?(?:em|rem)"
-    + _END
-    + rb"|(?:max-)?(?:height|width)\s{0,3}:\s{0,3}0(?:px|pt|em|%)?"
-    + _END
-    + rb"|opacity\s{0,3}:\s{0,3}0?(?:\.0{0,3})?"
-    + _END
-    + rb"|text-indent\s{0,3}:\s{0,3}-\d{3,5}"
+_IS: Final = r"\s{0,3}:\s{0,3}"
+_END: Final = r"(?=\s{0,3}(?:[;\"'!}]|\Z))"
+GONE: Final = (f"display{_IS}none", f"visibility{_IS}hidden", f"mso-hide{_IS}all")
+TINY: Final = (
+    rf"font-size{_IS}[01](?:\.\d{{0,3}})?(?:px|pt|%)?{_END}",
+    rf"font-size{_IS}0?(?:\.0\d{{0,3}})?(?:em|rem){_END}",
+    rf"(?<![a-z-])(?:max-)?(?:height|width){_IS}0(?:px|pt|em|%)?{_END}",
+    rf"opacity{_IS}0?(?:\.0{{0,3}})?{_END}",
+    rf"text-indent{_IS}-\d{{3,5}}",
 )
+TRICK = re.compile("|".join(GONE + TINY).encode("ascii"))
+SHEET_TRICK = re.compile("|".join(GONE[:2]).encode("ascii"))
 STYLE = re.compile(rb"""style\s{0,3}=\s{0,3}("[^"]*+"|'[^']*+'|[^\s>"']++)""")
 SHEET = re.compile(rb"<style[^>]{0,200}>([^<]*+)")
 MEDIA = re.compile(rb"@[^{}@;]*+\{(?:[^{}]*+\{[^{}]*+\})*+[^{}]*+\}")
@@ -80,19 +79,19 @@ def _class_selectors(low: bytes) -> list[str]:
     Rules within @media are left out: honest newsletters hide one of two layouts there.
     """
     sheets = b" ".join(SHEET.findall(low))[: limits.RULES_BYTES]
-    if TRICK.search(sheets) is None:
+    if b"none" not in sheets and b"hidden" not in sheets:
         return []
     out: list[str] = []
     for rule in MEDIA.sub(b" ", sheets).split(b"}"):
         names, _, body = rule.partition(b"{")
-        if TRICK.search(body) is not None:
+        if SHEET_TRICK.search(body) is not None:
             listed = [name.strip() for name in names.decode("latin-1").split(",")]
             out += [name for name in listed if PLAIN_SELECTOR.fullmatch(name) is not None]
     return out[: limits.TRICKS]
 
 
-def _selector(low: bytes) -> str:
-    """Build a selector for elements that hide their text, "" for most html."""
+def _style_selector(low: bytes) -> str:
+    """Build a selector for elements whose own style or attribute may hide, "" for most html."""
     wanted: list[str] = []
     if b"style" in low:
         # searched in the distinct styles only: in all of the text the alternatives cost 300 us
@@ -103,28 +102,34 @@ def _selector(low: bytes) -> str:
         for spelling in sorted(found)[: limits.TRICKS]:
             escaped = spelling.replace("\n", "\\a ").replace("\r", "\\d ").replace("\f", "\\c ")
             wanted.append(f'[style*="{escaped}" i]')
-        if b"<style" in low:
-            wanted += _class_selectors(low)
     if b"hidden" in low:
         wanted.append("[hidden]")
     return ",".join(wanted)
 
 
-def _text_of(node: Any) -> str:
-    text: str = node.text(separator=" ")
-    return text.strip()
+def _is_hiding(node: Any) -> bool:
+    """Whether an element hides by itself; "font-size:0" is found in "font-size:0.9em" too."""
+    attributes = node.attributes
+    style = (attributes.get("style") or "")[: limits.VALUE_BYTES].lower()
+    return "hidden" in attributes or TRICK.search(style.encode("ascii", "replace")) is not None
 
 
-def _take_styled(tree: Any, selector: str) -> list[str]:
-    """Remove what a selector matches and give its text; nested matches go with the outer one."""
-    nodes = tree.css(selector)[: limits.HIDDEN_NODES]
+def _take(tree: Any, selector: str, is_hidden: Callable[[Any], bool], most: int) -> list[str]:
+    """Remove the hidden ones of what a selector matches, and give their texts.
+
+    Matches within a removed element go with it: they stand right behind it in the list.
+    """
+    nodes = tree.css(selector)[:most] if selector else []
     out = []
     at = 0
     while at < len(nodes):
         node = nodes[at]
-        at += len(node.css(selector)) or 1
-        out.append(_text_of(node))
-        node.decompose()
+        if is_hidden(node):
+            at += len(node.css(selector)) or 1
+            out.append(node.text(separator=" ").strip())
+            node.decompose()
+        else:
+            at += 1
     return out
 
 
@@ -171,28 +176,17 @@ def _suspects(low: bytes) -> str:
     return ",".join(f'[color="{name}" i],[style*="{name}" i]' for name in same)
 
 
-def _take_coloured(tree: Any, selector: str) -> list[str]:
-    """Remove text of the colour of what lies behind it, unless other colours are within it."""
-    nodes = tree.css(selector)[: limits.COLOURED_NODES]
-    out = []
-    at = 0
-    while at < len(nodes):
-        node = nodes[at]
-        colour = _own_colour(node, TEXT_COLOUR, ("color",))
-        if _near(colour, _behind(node)) and len(node.css(COLOURED)) <= 1:
-            at += len(node.css(selector)) or 1
-            out.append(_text_of(node))
-            node.decompose()
-        else:
-            at += 1
-    return out
+def _is_unreadable(node: Any) -> bool:
+    """Whether text has the colour of what lies behind it, and no other colour is within it."""
+    colour = _own_colour(node, TEXT_COLOUR, ("color",))
+    return _near(colour, _behind(node)) and len(node.css(COLOURED)) <= 1
 
 
 def take_out(tree: Any, low: bytes) -> list[str]:
     """Take hidden elements out of a tree and give their texts; `low` is the html in lower case."""
-    selector = _selector(low)
-    texts = _take_styled(tree, selector) if selector else []
-    selector = _suspects(low)
-    if selector:
-        texts += _take_coloured(tree, selector)
+    texts = _take(tree, _style_selector(low), _is_hiding, limits.HIDDEN_NODES)
+    if b"<style" in low:
+        sheets = ",".join(_class_selectors(low))
+        texts += _take(tree, sheets, lambda _: True, limits.HIDDEN_NODES)
+    texts += _take(tree, _suspects(low), _is_unreadable, limits.COLOURED_NODES)
     return [text for text in texts if text]
