@@ -100,6 +100,17 @@ class Key:
 
 
 GROUPS = 2
+TEXT_BYTES = 255
+"""A text with its header's name, in the vocabulary."""
+
+
+class Words(NamedTuple):
+    """Texts behind ids (sorted, distinct): place and size of each, and all texts in a row."""
+
+    ids: U64
+    places: NDArray[np.uint8]
+    sizes: NDArray[np.uint8]
+    texts: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +145,21 @@ class Features:
         middle = int(self._middles[message])
         return rows[:middle], rows[middle:]
 
+    def sizes(self) -> I64:
+        """[messages * groups] how many features each group of each message has."""
+        first = self._middles
+        return np.stack((first, np.diff(self.offsets) - first), axis=1).ravel()
+
     def word(self, row: int) -> tuple[Place, bytes]:
         """The place and text behind a feature of the batch."""
         return self._words.text(int(self._sample[row]))
+
+    def words(self, ids: U64) -> Words:
+        """The texts of those of these ids that are here."""
+        at = np.searchsorted(self.ids, ids)
+        at[at == len(self.ids)] = 0
+        rows = at[self.ids[at] == ids] if len(self.ids) else at[:0]
+        return self._words.texts(self.ids[rows], self._sample[rows])
 
 
 @dataclass(slots=True)
@@ -156,10 +179,63 @@ class _Words:
         text = self.text_bytes[self.starts[index] : self.ends[index]]
         if index < self.exact.start:
             text = text.lower()
-        if self.cut.start <= index < self.cut.stop:
-            text = _CUT_NAME + text
         place, name, _ = self.fields[self.field[index]]
-        return place, name + b":" + text if name else text
+        return place, (name + b":")[: TEXT_BYTES - MOST_BYTES] + text if name else text
+
+
+    def texts(self, ids: U64, index: I64) -> Words:
+        """Many words at once, as `text` gives them one by one."""
+        names, name_at = self._prefixes()
+        field = self.field[index]
+        at = np.stack((name_at[field], self.starts[index]), axis=1)
+        size = np.stack((name_at[field + 1] - name_at[field], self.ends[index] - self.starts[index]))
+        shown = index >= self.exact.start
+        length = len(self.text_bytes)
+        # One array to take from: the names, the text folded, the text as it is.
+        at[:, 1] += np.where(shown, len(names) + length, len(names))
+        taken = names + self.text_bytes.lower() + self.text_bytes
+        size = np.minimum(size.T, TEXT_BYTES - MOST_BYTES)
+        return Words(
+            ids,
+            self._places()[field],
+            size.sum(axis=1).astype(np.uint8),
+            spliced(np.frombuffer(taken, np.uint8), at.ravel(), size.ravel()).tobytes(),
+        )
+
+    def _prefixes(self) -> tuple[bytes, I64]:
+        prefixes = [name + b":" if name else b"" for _, name, _ in self.fields]
+        ends = np.cumsum([0, *map(len, prefixes)])
+        return b"".join(prefixes), ends
+
+    def _places(self) -> NDArray[np.uint8]:
+        return np.array([place for place, _, _ in self.fields], np.uint8)
+
+
+def distinct(parts: Sequence[U64]) -> tuple[U64, list[I64]]:
+    """All ids of all parts, sorted and distinct, and where those of each part stand there.
+
+    `np.unique` sorts stably for the inverse, which takes five times as long.
+    """
+    if len(parts) == 1:
+        ids = parts[0]
+        if (ids[1:] > ids[:-1]).all():
+            return ids, [np.arange(len(ids))]
+    every = np.concatenate(parts) if parts else np.zeros(0, np.uint64)
+    order = np.argsort(every)
+    ranked = every[order]
+    first = np.ones(len(every), bool)
+    first[1:] = ranked[1:] != ranked[:-1]
+    place = np.empty(len(every), np.int64)
+    place[order] = np.cumsum(first) - 1
+    ends = np.cumsum([len(part) for part in parts])
+    return ranked[first], np.split(place, ends[:-1]) if parts else []
+
+
+def spliced(source: NDArray[np.uint8], starts: I64, sizes: I64) -> NDArray[np.uint8]:
+    """Pieces of an array, one after another."""
+    ends = np.cumsum(sizes)
+    index = np.repeat(starts - (ends - sizes), sizes) + np.arange(int(sizes.sum()))
+    return source[index]
 
 
 def _edges(inside: NDArray[np.bool_]) -> tuple[I64, I64]:

@@ -14,7 +14,8 @@ integer that was rounded once (`Push`), so that taking it back is exact. Fails w
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from math import exp
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,24 +56,24 @@ def temper(recipe: Recipe, totals: Totals) -> Floats:
     return np.asarray(np.maximum(start + totals.tempers / BIAS_ONE, 0.0))
 
 
-def evidence(
-    recipe: Recipe, messages: NDArray[np.int64], n: NDArray[np.uint32] | Floats
-) -> Floats:
-    """[F, K] r_f log p(f|k): what the presence of each feature says, damped while it is rare."""
-    held = n.sum(axis=1, dtype=np.float64)
-    damped = held / (held + recipe.r) if recipe.r else (held > 0).astype(np.float64)
-    logs = np.log(n + recipe.alpha) - np.log(messages + 2 * recipe.alpha)
+def evidence(recipe: Recipe, messages: NDArray[np.int64], n: NDArray[np.number[Any]]) -> Floats:
+    """[K, F] r_f log p(f|k) of n [K, F]: what a feature's presence says, damped while it is rare.
+
+    Labels come first here and below: sums over features then run along memory.
+    """
+    held = n.sum(axis=0, dtype=np.float64)
+    logs = np.log(n + recipe.alpha)
+    logs -= np.log(messages + 2 * recipe.alpha)[:, None]
     if not messages.all():
         # A label without messages has no opinion: it takes the mean of the others.
         taught = np.flatnonzero(messages)
-        logs[:, messages == 0] = logs[:, taught].mean(axis=1, keepdims=True) if len(taught) else 0.0
-    logs *= damped[:, None]
-    return logs
+        logs[messages == 0] = logs[taught].mean(axis=0) if len(taught) else 0.0
+    logs *= held / (held + recipe.r) if recipe.r else held > 0
+    return np.asarray(logs)
 
 
-def _summed(values: NDArray[np.float64], rows: Rows, slot: Rows, slots: int) -> Floats:
-    columns = [np.bincount(slot, values[rows, k], slots) for k in range(values.shape[1])]
-    return np.stack(columns, axis=1)
+def _summed(values: Floats, rows: Rows, slot: Rows, slots: int) -> Floats:
+    return np.stack([np.bincount(slot, line[rows], slots) for line in values], axis=1)
 
 
 def _sizes(slot: Rows, slots: int) -> Floats:
@@ -89,11 +90,11 @@ def scores(recipe: Recipe, totals: Totals, records: Records, view: View) -> Floa
     G, K = recipe.groups, len(recipe.labels)
     slot, slots = view.slots(G)
     size = _sizes(slot, slots)
-    said = evidence(recipe, totals.messages, records.n)
+    said = evidence(recipe, totals.messages, records.n.T)
     E = _summed(said, view.rows, slot, slots) / size**recipe.kappa
-    w = _summed(records.w.astype(np.float64), view.rows, slot, slots) / np.sqrt(size) / STEP_ONE
+    w = _summed(records.w.T.astype(np.float64), view.rows, slot, slots) / np.sqrt(size) / STEP_ONE
     parts = E * np.tile(temper(recipe, totals), len(view.offsets) - 1)[:, None] + w
-    return totals.bias / BIAS_ONE + parts.reshape(-1, G, K).sum(axis=1)
+    return np.asarray(totals.bias / BIAS_ONE + parts.reshape(-1, G, K).sum(axis=1))
 
 
 def shares(
@@ -109,8 +110,8 @@ def shares(
         return entries, float(bias[0])
     slot, slots = view.slots(recipe.groups)
     size = _sizes(slot, slots)[:, 0]
-    said = evidence(recipe, totals.messages, records.n[view.rows])
-    weighed = (temper(recipe, totals) / size**recipe.kappa)[slot] * (said[:, s] - said[:, h])
+    said = evidence(recipe, totals.messages, records.n[view.rows].T)
+    weighed = (temper(recipe, totals) / size**recipe.kappa)[slot] * (said[s] - said[h])
     w = records.w[view.rows].astype(np.float64)
     corrected = (w[:, s] - w[:, h]) / np.sqrt(size)[slot] / STEP_ONE
     return weighed + corrected, float(totals.bias[s] - totals.bias[h]) / BIAS_ONE
@@ -123,51 +124,55 @@ def probabilities(z: Floats) -> Floats:
 
 
 class Opinion(NamedTuple):
-    """What the model thinks of one message while it learns."""
+    """What the model thinks of one message while it learns. Plain numbers: for two labels and two
+    groups they are ten times faster than arrays."""
 
-    z: Floats
+    P: list[float]
     """[K]"""
-    P: Floats
-    """[K]"""
-    E: Floats
-    """[G, K]"""
+    E: list[list[float]]
+    """[G][K]"""
 
 
 def opinion(recipe: Recipe, totals: Totals, cells: Floats, sizes: tuple[int, ...]) -> Opinion:
-    """The corrected model on one message, from its rows, group after group: n and w, [m, 2K]."""
+    """The corrected model on one message, from its rows, group after group: n and w, [2K, m]."""
     K = len(recipe.labels)
-    said = evidence(recipe, totals.messages, cells[:, :K])
-    said_sum, w_sum = _by_group(said, sizes), _by_group(cells[:, K:], sizes)
-    size = np.maximum(sizes, 1.0)[:, None]
-    E = said_sum / size**recipe.kappa
-    z = totals.bias / BIAS_ONE + temper(recipe, totals) @ E
-    z += (w_sum / np.sqrt(size)).sum(axis=0) / STEP_ONE
-    return Opinion(z, probabilities(z), E)
-
-
-def _by_group(values: Floats, sizes: tuple[int, ...]) -> Floats:
-    start, sums = 0, []
-    for size in sizes:
-        sums.append(values[start : start + size].sum(axis=0))
-        start += size
-    return np.array(sums)
+    said, w = evidence(recipe, totals.messages, cells[:K]), cells[K:]
+    z = (totals.bias / BIAS_ONE).tolist()
+    tempers = temper(recipe, totals).tolist()
+    E, start = [], 0
+    for size, tau in zip(sizes, tempers, strict=True):
+        stop = start + size
+        scale = max(size, 1) ** recipe.kappa
+        root = max(size, 1) ** 0.5 * STEP_ONE
+        told = [total / scale for total in said[:, start:stop].sum(axis=1).tolist()]
+        pushed = w[:, start:stop].sum(axis=1).tolist()
+        for k in range(K):
+            z[k] += tau * told[k] + pushed[k] / root
+        E.append(told)
+        start = stop
+    most = max(z)
+    grown = [exp(value - most) for value in z]
+    whole = sum(grown)
+    return Opinion([value / whole for value in grown], E)
 
 
 def step(
     recipe: Recipe, seen: Opinion, sizes: tuple[int, ...], label: int, *, weight: float, doubt: bool
 ) -> Push:
     """One step towards a label; every number is rounded here and nowhere else."""
-    G, K = seen.E.shape
-    error = -seen.P
-    error[label] += 1.0
-    error *= weight
+    G, K = len(seen.E), len(seen.P)
     if doubt:
-        error *= min(1.0, float(seen.P[label]) / (DOUBT / K))
-    rooted = np.sqrt(np.maximum(sizes, 1.0))[:, None]
+        weight *= min(1.0, seen.P[label] / (DOUBT / K))
+    error = [weight * ((k == label) - P) for k, P in enumerate(seen.P)]
+    eta, rate = recipe.eta / 2 / G * STEP_ONE, recipe.rate_temper * BIAS_ONE
+    steps = [[round(eta * e / max(size, 1) ** 0.5) for e in error] for size in sizes]
+    tempers = [
+        round(rate * sum(e * told for e, told in zip(error, line, strict=True))) for line in seen.E
+    ]
     return Push(
-        steps=np.rint(recipe.eta / 2 / G * STEP_ONE * error / rooted).astype(np.int64),
-        bias=np.rint(recipe.rate_bias / 2 * BIAS_ONE * error).astype(np.int64),
-        tempers=np.rint(recipe.rate_temper * BIAS_ONE * (seen.E @ error)).astype(np.int64),
+        steps=np.array(steps, np.int64),
+        bias=np.array([round(recipe.rate_bias / 2 * BIAS_ONE * e) for e in error], np.int64),
+        tempers=np.array(tempers, np.int64),
     )
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from spamnb.core.bayes.bernoulli import histogram_moved
 from spamnb.core.event import NO_LABEL, Bulk, Event, Ids, Ints, Push, Recipe, Records, Totals
 from spamnb.core.model import Floats, Opinion, opinion
 from spamnb.errors import BugError, RefusedError, StoreDamagedError
@@ -45,7 +46,7 @@ class Lines:
     rows: NDArray[np.int64]
     sizes: tuple[int, ...]
     cells: Floats
-    """[m, 2K]: n, then w"""
+    """[2K, m]: n, then w"""
 
 
 class Sheet:
@@ -72,7 +73,11 @@ class Sheet:
 
     def lines(self, rows: NDArray[np.int64], sizes: tuple[int, ...]) -> Lines:
         """The lines at these rows, which are distinct and stand group after group."""
-        return Lines(rows, sizes, self._cells[rows])
+        return Lines(rows, sizes, np.ascontiguousarray(self._cells[rows].T))
+
+    def put(self, lines: Lines) -> None:
+        """Write changed lines back, before anything else of the sheet is read."""
+        self._cells[lines.rows] = lines.cells.T
 
     def unknown(self) -> Ids:
         """The ids that nothing is known of."""
@@ -80,8 +85,8 @@ class Sheet:
 
     def records_of(self, lines: Lines) -> Records:
         """The lines of one message as records."""
-        n, w = lines.cells[:, : self._K], lines.cells[:, self._K :]
-        return Records(n.astype(np.uint32), w.astype(np.int32), self.day[lines.rows])
+        n, w = lines.cells[: self._K], lines.cells[self._K :]
+        return Records(n.T.astype(np.uint32), w.T.astype(np.int32), self.day[lines.rows])
 
     def opinion(self, lines: Lines) -> Opinion:
         """What the corrected model thinks of the message now."""
@@ -89,8 +94,10 @@ class Sheet:
 
     def push(self, lines: Lines, steps: Ints) -> None:
         """Add a step to every correction of the message."""
-        lines.cells[:, self._K :] += np.repeat(steps, lines.sizes, axis=0)
-        self._cells[lines.rows] = lines.cells
+        start = 0
+        for size, by_label in zip(lines.sizes, steps, strict=True):
+            lines.cells[self._K :, start : start + size] += by_label[:, None]
+            start += size
 
     def lean(self, push: Push, sign: int = 1) -> None:
         """Add a push's share of the sums."""
@@ -109,16 +116,15 @@ class Sheet:
         """Take the message from one label to another; NO_LABEL is nowhere."""
         count: NDArray[np.float64] | float = 1.0 if times is None else times.astype(np.float64)
         total = len(lines.rows) if times is None else int(times.sum())
-        n = lines.cells[:, : self._K]
+        n = lines.cells[: self._K]
         old = n.copy()
         for label, sign in ((before, -1), (after, 1)):
             if label == NO_LABEL:
                 continue
-            n[:, label] += sign * count
+            n[label] += sign * count
             self.totals.messages[label] += sign
             self.totals.tokens[label] += sign * total
         self._recount(old, n)
-        self._cells[lines.rows] = lines.cells
         if after != NO_LABEL and day:
             self.day[lines.rows] = np.maximum(self.day[lines.rows], day)
 
@@ -131,18 +137,24 @@ class Sheet:
         if before != after:
             day = day_of(event.time_us) if sign > 0 else 0
             self.move(lines, before, after, times=event.times, day=day)
-        if event.delta.steps.any():
-            self.push(lines, sign * event.delta.steps)
-        for echo in event.delta.echoes:
-            self.push(self.find(echo.ids), sign * echo.steps)
+        self.push(lines, sign * event.delta.steps)
+        self.put(lines)
+        self.echo(event.delta, sign)
         self.lean(event.delta, sign)
+
+    def echo(self, push: Push, sign: int = 1) -> None:
+        """Add the steps that a push takes on other messages."""
+        for echo in push.echoes:
+            lines = self.find(echo.ids)
+            self.push(lines, sign * echo.steps)
+            self.put(lines)
 
     def _apply_bulk(self, bulk: Bulk, sign: int) -> None:
         lines = self.find((bulk.ids,))
-        old = lines.cells[:, : self._K].copy()
-        lines.cells += sign * np.concatenate((bulk.n, bulk.w), axis=1, dtype=np.float64)
-        self._recount(old, lines.cells[:, : self._K])
-        self._cells[lines.rows] = lines.cells
+        old = lines.cells[: self._K].copy()
+        lines.cells += sign * np.concatenate((bulk.n, bulk.w), axis=1, dtype=np.float64).T
+        self._recount(old, lines.cells[: self._K])
+        self.put(lines)
         self.totals.tokens += sign * bulk.n.sum(axis=0)
         self.totals.messages += sign * bulk.messages
         self.totals.bias += sign * bulk.bias
@@ -150,11 +162,13 @@ class Sheet:
         self.day[lines.rows] = np.maximum(self.day[lines.rows], bulk.days)
 
     def _recount(self, old: Floats, new: Floats) -> None:
-        """Let V and H follow rows that change from `old` to `new` counts."""
-        was, now = old.any(axis=1), new.any(axis=1)
+        """Let V and H follow rows that change from `old` to `new` counts [K, m]."""
+        was, now = old.any(axis=0), new.any(axis=0)
         self.totals.known += int(np.count_nonzero(now)) - int(np.count_nonzero(was))
         if self._counts_holders:
-            self.totals.histogram = _moved(self.totals.histogram, old[was], new[now], self._K)
+            self.totals.histogram = histogram_moved(
+                self.totals.histogram, old.T.astype(np.uint32), new.T.astype(np.uint32)
+            )
 
     def settled(self) -> Records:
         """The rows as the store keeps them; a row that holds nothing has no day."""
@@ -170,18 +184,3 @@ class Sheet:
             raise RefusedError("a feature's correction would leave 2048 nats")
         self.day[~self._cells.any(axis=1)] = 0
         return Records(n.astype(np.uint32), w.astype(np.int32), self.day)
-
-
-def _moved(histogram: Ints, old: Floats, new: Floats, labels: int) -> Ints:
-    """H[k, c], the number of known features with count c, after these rows changed."""
-    most = int(max(old.max(initial=0), new.max(initial=0))) + 1
-    table = np.zeros((labels, max(histogram.shape[-1], most)), np.int64)
-    if histogram.size:
-        table[:, : histogram.shape[1]] = histogram
-    for label, line in enumerate(table):
-        line -= np.bincount(old[:, label].astype(np.int64), minlength=len(line))
-        line += np.bincount(new[:, label].astype(np.int64), minlength=len(line))
-    if (table < 0).any():
-        raise StoreDamagedError("a number of features falls below zero")
-    used = np.flatnonzero(table.any(axis=0))
-    return table[:, : int(used[-1]) + 1 if len(used) else 0].copy()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,7 +23,7 @@ from spamnb.core.verdict import Verdict
 from spamnb.errors import LabelError
 from spamnb.service.clock import now_us
 from spamnb.service.committer import Committer
-from spamnb.service.judging import judge_examples, judge_portion
+from spamnb.service.judging import judge_examples, judge_portions
 from spamnb.service.learner import Learner
 from spamnb.service.lessons import Example, Forget, Lesson, Origin, Teach, Undo
 from spamnb.service.reading import MessageReader, Portion, example_of
@@ -36,6 +37,9 @@ from spamnb.service.references import (
 from spamnb.store.contract import Store
 from spamnb.store.history import History, HistoryEntry
 from spamnb.store.lmdb_store import open_store
+
+TOGETHER = 8
+"""Portions that are judged on one snapshot."""
 
 MINE = Origin(who="owner", channel="api")
 """Who speaks if nobody is named: whoever may open the folder."""
@@ -129,11 +133,12 @@ class Filter:
 
     def score_many(self, raws: Iterable[bytes], *, remember: bool = False) -> Iterator[Verdict]:
         """Our word on many messages, in order; the fast path."""
-        for portion in self.reader.portions(raws):
+        portions = self.reader.portions(raws)
+        while several := list(islice(portions, TOGETHER)):
             with self.store.read() as view:
-                verdicts = judge_portion(self.recipe, self.costs, view, portion)
+                verdicts = judge_portions(self.recipe, self.costs, view, several)
             if remember and self.history is not None:
-                verdicts = self._remember(self.history, portion, verdicts)
+                verdicts = self._remember(self.history, several, verdicts)
             yield from verdicts
 
     def explain(self, ref: bytes | str) -> Verdict:
@@ -145,13 +150,17 @@ class Filter:
             return judge_examples(self.recipe, self.costs, view, [example])[0]
 
     def _remember(
-        self, history: History, portion: Portion, verdicts: list[Verdict]
+        self, history: History, portions: list[Portion], verdicts: list[Verdict]
     ) -> list[Verdict]:
         signed, entries = [], []
-        for index, verdict in enumerate(verdicts):
+        groups_of = (
+            tuple(portion.features.ids[rows] for rows in portion.features.by_group(index))
+            for portion in portions
+            for index in range(len(portion.messages))
+        )
+        for verdict, ids in zip(verdicts, groups_of, strict=True):
             signature = secrets.token_bytes(SIGNATURE_BYTES)
             signed.append(replace(verdict, signature=signature_text(signature)))
-            groups = portion.features.by_group(index)
             entries.append(
                 HistoryEntry(
                     time_us=now_us(),
@@ -162,7 +171,7 @@ class Filter:
                     probability=verdict.probability,
                     log_odds=verdict.log_odds,
                     decision=verdict.decision,
-                    ids=tuple(portion.features.ids[rows] for rows in groups),
+                    ids=ids,
                 )
             )
         history.add(entries)

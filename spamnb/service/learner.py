@@ -31,6 +31,7 @@ from spamnb.core.event import (
     Totals,
     no_push,
 )
+from spamnb.core.features import Words, distinct
 from spamnb.core.model import View, probabilities, scores, step
 from spamnb.core.sheet import Lines, Sheet, day_of
 from spamnb.errors import RefError, RefusedError, SpamnbError
@@ -157,7 +158,8 @@ class Learner:
         work = [plan for plan in plans if isinstance(plan, _Plan)]
         if work:
             sheet = self._gather(view, totals, work)
-            _keep_words(view, sheet, work)
+            if self.recipe.vocabulary:
+                _keep_words(view, sheet, work)
             receipts = {plan.seq: self._carry_out(plan, sheet, journal, scored) for plan in work}
             sheet.totals.last_seq = journal.last_seq
             view.scatter(sheet.ids, sheet.settled())
@@ -262,18 +264,14 @@ class Learner:
         pieces: list[Ids] = []
         for plan in work:
             pieces += plan.example.ids
-        own = len(pieces)
         for plan in work:
             pieces += self._borrowed(plan, view)
-        ids, rows = _distinct(np.concatenate(pieces) if pieces else np.zeros(0, np.uint64))
+        ids, places = distinct(pieces)
         sheet = Sheet(self.recipe, totals, ids, view.gather(ids))
-        ends = np.cumsum([len(piece) for piece in pieces[:own]]).tolist()
-        start = 0
+        G = self.recipe.groups
         for index, plan in enumerate(work):
-            stop = ends[(index + 1) * self.recipe.groups - 1]
-            plan.rows = rows[start:stop]
+            plan.rows = np.concatenate(places[index * G : (index + 1) * G])
             plan.sizes = tuple(len(part) for part in plan.example.ids)
-            start = stop
         return sheet
 
     def _borrowed(self, plan: _Plan, view: WriteView) -> list[Ids]:
@@ -325,6 +323,7 @@ class Learner:
         sheet.move(lines, NO_LABEL, plan.after, times=times, day=day)
         if lesson.origin.insist and self.recipe.kind == "corrected":
             push = self._insist(sheet, lines, plan.after, push, lesson)
+        sheet.put(lines)
         push = self._rehearse(plan, sheet, push)
         delta = push if back is None else back.plus(push)
         return self._event(plan, delta, push)
@@ -337,13 +336,11 @@ class Learner:
         assert previous is not None, "a live event that is not folded is in the journal"
         back = previous.standing.negated()
         assert plan.lines is not None
-        sheet.push(plan.lines, back.steps)
-        for echo in back.echoes:
-            sheet.push(sheet.find(echo.ids), echo.steps)
+        # The echoes first: they may share rows with this message.
+        sheet.echo(back)
         sheet.lean(back)
-        if back.echoes:
-            # An echo may share rows with this message.
-            plan.lines.cells = sheet.lines(plan.rows, plan.sizes).cells
+        plan.lines.cells = sheet.lines(plan.rows, plan.sizes).cells
+        sheet.push(plan.lines, back.steps)
         return back
 
     def _step(self, sheet: Sheet, lines: Lines, label: int, lesson: Teach) -> Push:
@@ -369,9 +366,9 @@ class Learner:
             push = push.plus(self._step(sheet, lines, label, lesson))
         return push
 
-    def _agrees(self, P: NDArray[np.float64], label: int) -> bool:
+    def _agrees(self, P: list[float], label: int) -> bool:
         """Whether verdict and decision are what a person who gave this label would expect."""
-        if int(P.argmax()) != label:
+        if max(P) != P[label]:
             return False
         decision = decide(P, self.costs, self._roles)
         spam = self._roles[label] == "spam"
@@ -386,6 +383,7 @@ class Learner:
                 self.recipe, sheet.opinion(lines), lines.sizes, label, weight=1.0, doubt=True
             )
             sheet.push(lines, echo.steps)
+            sheet.put(lines)
             sheet.lean(echo)
             push = Push(
                 push.steps,
@@ -400,6 +398,7 @@ class Learner:
         assert back is not None
         assert plan.lines is not None
         sheet.move(plan.lines, plan.before, NO_LABEL, times=plan.example.times)
+        sheet.put(plan.lines)
         return self._event(plan, back, self._nothing())
 
     def _make_undo(self, plan: _Plan, sheet: Sheet, journal: _Journal) -> Event:
@@ -456,7 +455,7 @@ class Learner:
         labels = self.recipe.labels
         at = labels.index("spam") if "spam" in labels else len(labels) - 1
         if self.recipe.kind == "corrected":
-            return float(sheet.opinion(lines).P[at])
+            return sheet.opinion(lines).P[at]
         records = sheet.records_of(lines)
         rows = np.arange(len(lines.rows))
         group = np.repeat(np.arange(len(lines.sizes), dtype=np.int8), lines.sizes)
@@ -496,18 +495,6 @@ _MAKERS: dict[Kind, Callable[..., Event]] = {
 }
 
 
-def _distinct(ids: Ids) -> tuple[Ids, NDArray[np.int64]]:
-    """Sorted and distinct, and for each of `ids` its place there. `np.unique` sorts stably for the
-    inverse, which is five times slower."""
-    order = np.argsort(ids)
-    ranked = ids[order]
-    first = np.ones(len(ids), bool)
-    first[1:] = ranked[1:] != ranked[:-1]
-    place = np.empty(len(ids), np.int64)
-    place[order] = np.cumsum(first) - 1
-    return ranked[first], place
-
-
 def _example_of(event: Event) -> Example:
     return Example(event.digest, event.message_id, event.ids, event.times)
 
@@ -522,22 +509,23 @@ def _refused(lesson: Lesson, error: SpamnbError) -> Receipt:
 def _keep_words(view: WriteView, sheet: Sheet, work: list[_Plan]) -> None:
     """Put the texts of features that were not known before."""
     unknown = sheet.unknown()
-    wanted = np.ones(len(unknown), bool)
     sources: dict[int, WordSource] = {}
     for plan in work:
         source = plan.lesson.words if isinstance(plan.lesson, Load) else plan.example.words
         if source is not None:
             sources[id(source)] = source
-    words: list[Word] = []
     for source in sources.values():
-        if not len(unknown) or not len(source.ids):
-            continue
-        at = np.searchsorted(unknown, source.ids)
-        at[at == len(unknown)] = 0
-        rows = np.flatnonzero((unknown[at] == source.ids) & wanted[at])
-        wanted[at[rows]] = False
-        for row, feature in zip(rows.tolist(), source.ids[rows].tolist(), strict=True):
-            place, text = source.word(row)
-            words.append(Word(feature, int(place), text[:255]))
-    if words:
-        view.put_words(words)
+        words = source.words(unknown)
+        if len(words.ids):
+            view.put_words(_as_list(words))
+            unknown = unknown[~np.isin(unknown, words.ids, assume_unique=True)]
+
+
+def _as_list(words: Words) -> list[Word]:
+    start, found = 0, []
+    for feature, place, size in zip(
+        words.ids.tolist(), words.places.tolist(), words.sizes.tolist(), strict=True
+    ):
+        found.append(Word(feature, place, words.texts[start : start + size]))
+        start += size
+    return found

@@ -9,18 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamnb.core.event import Bulk, Ids
-from spamnb.core.tokens import Place
+from spamnb.core.features import Words
 
 
 class WordSource(Protocol):
     """Where the texts of new features come from."""
 
-    @property
-    def ids(self) -> Ids:
-        """Sorted and distinct."""
-
-    def word(self, row: int) -> tuple[Place, bytes]:
-        """The place and text behind ids[row]."""
+    def words(self, ids: Ids) -> Words:
+        """The texts of those of these ids (sorted, distinct) that it has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,156 @@
+"""Where messages lie: files, folders of any depth, Maildirs, mboxes, standard input.
+
+Gives them one by one, never holding more than one message, in an order that is the same on every
+run. Must not know what is done with them. A file that can't be read is a value that says so; only
+a path that is missing, empty or no mail at all is an error (CorpusError).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from spamnb.errors import CorpusError
+
+LARGEST_BYTES = 64 * 1024 * 1024
+"""No mail server of today passes larger messages; the reader looks at the first part anyway."""
+
+_MAILDIR = ("cur", "new")
+_NOT_MAIL = frozenset(
+    {"cmds", ".DS_Store", "dovecot.index", "dovecot.index.cache", "dovecot.index.log",
+     "dovecot-uidlist", "dovecot-keywords", "maildirfolder", "subscriptions"}
+)  # fmt: skip
+"""Files that mail programs and corpora keep beside messages."""
+
+
+class Item(NamedTuple):
+    """One message and where it lay: a path, path#N inside an mbox, or - for standard input."""
+
+    name: str
+    raw: bytes
+
+
+class Unreadable(NamedTuple):
+    """A file that could not be read, and why."""
+
+    name: str
+    reason: str
+
+
+def paths(path: str) -> list[str]:
+    """The files under a path, in a fixed order; the path itself if it is a file, or `-`."""
+    if path == "-":
+        return [path]
+    if os.path.isfile(path):  # noqa: PTH113 - os.path is a third of pathlib's cost per file
+        return [path]
+    if not os.path.isdir(path):  # noqa: PTH112
+        raise CorpusError(f"no such file or folder: {path}", hint="check the path")
+    found = list(_walk(path))
+    if not found:
+        raise CorpusError(f"no messages in {path}", hint="a folder, Maildir, mbox or file with mail")
+    return found
+
+
+def _walk(folder: str) -> Iterator[str]:
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError as error:
+        raise CorpusError(f"cannot list {folder}: {error.strerror}", hint="check permissions") from error
+    names = {entry.name for entry in entries}
+    maildir = names.issuperset(_MAILDIR)
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            if not (maildir and entry.name == "tmp"):
+                yield from _walk(entry.path)
+        elif entry.is_file() and entry.name not in _NOT_MAIL:
+            if not (maildir and entry.name.startswith("dovecot")):
+                yield entry.path
+
+
+class Unit(NamedTuple):
+    """One message's place in a file: bytes start to stop, the whole file if stop is 0."""
+
+    path: str
+    start: int = 0
+    stop: int = 0
+    number: int = 0
+
+    @property
+    def name(self) -> str:
+        """How people call it."""
+        return f"{self.path}#{self.number}" if self.number else self.path
+
+
+def units(path: str) -> list[Unit]:
+    """Every message under a path; mboxes are looked through for where their messages begin."""
+    if path == "-":
+        return list(_cut(_kept_input()))
+    return [unit for name in paths(path) for unit in _cut(name)]
+
+
+def items(path: str | Path) -> Iterator[Item | Unreadable]:
+    """The messages under a path."""
+    for unit in units(str(path)):
+        yield read_unit(unit)
+
+
+def read_unit(unit: Unit) -> Item | Unreadable:
+    """One message."""
+    try:
+        with open(unit.path, "rb", buffering=0) as file:  # noqa: PTH123 - as above
+            if unit.stop:
+                file.seek(unit.start)
+            raw = file.read(min(unit.stop - unit.start, LARGEST_BYTES) if unit.stop else LARGEST_BYTES)
+    except OSError as error:
+        return Unreadable(unit.name, error.strerror or "cannot be read")
+    if not raw:
+        return Unreadable(unit.name, "empty")
+    if not _HEADER.search(raw, 0, _HEAD_BYTES):
+        return Unreadable(unit.name, "not mail: it has no header")
+    return Item(unit.name, raw)
+
+
+_HEADER = re.compile(rb"(?m)^[!-9;-~]{1,100}[ \t]*:")
+_HEAD_BYTES = 4096
+_SEPARATOR = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\r\n]{1,200}\d\d:\d\d[^\r\n]{0,60}\r?\n")
+"""A `From ` line with a time, after an empty line. `>From ` lines stay as they are: nobody can tell
+whether the writer of the mbox quoted them."""
+
+
+def _cut(path: str) -> Iterator[Unit]:
+    """The messages of one file: many if it is an mbox."""
+    try:
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - as above
+            if file.read(5) != b"From ":
+                yield Unit(path)
+                return
+            size = os.fstat(file.fileno()).st_size
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
+                starts = [found.start() for found in _SEPARATOR.finditer(held)]
+    except OSError:
+        yield Unit(path)
+        return
+    if len(starts) <= 1:
+        yield Unit(path)
+        return
+    for number, (start, stop) in enumerate(zip(starts, [*starts[1:], size], strict=True), 1):
+        yield Unit(path, start, stop, number)
+
+
+def _kept_input() -> str:
+    """Standard input, kept in an unnamed place until we end: a pipe can't be read twice."""
+    kept = tempfile.NamedTemporaryFile(prefix="spamnb-")  # noqa: SIM115 - it lives as long as we
+    _KEPT.append(kept)
+    shutil.copyfileobj(sys.stdin.buffer, kept)
+    kept.flush()
+    return kept.name
+
+
+_KEPT: list[object] = []

@@ -1,0 +1,120 @@
+"""Portions on their way between processes: arrays and bytes instead of objects.
+
+A worker reads and cuts messages, the parent learns them. What travels is small: the distinct ids
+of a portion, which of them each message holds, and the texts of ids that this worker has not sent
+lately. A worker sends each text at least once before the parent can need it; a table of the ids
+sent, 8 MB whatever the corpus, keeps it from sending most of them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamnb.core.event import Ids
+from spamnb.core.features import Features, Words, spliced
+from spamnb.service.corpora import Unreadable
+from spamnb.service.lessons import Example
+
+_SENT_SLOTS = 1 << 20
+
+
+class Name(NamedTuple):
+    """Who a message is."""
+
+    digest: bytes
+    message_id: str
+
+
+class Packed(NamedTuple):
+    """A portion of a corpus, read."""
+
+    names: list[Name | Unreadable]
+    """one for each unit that was asked for, in order"""
+    ids: Ids
+    rows: NDArray[np.int32]
+    sizes: NDArray[np.int32]
+    """[messages * groups] how many rows each group of each message has"""
+    times: NDArray[np.uint32] | None
+    words: Words | None
+
+
+class Packer:
+    """Packs portions in one worker."""
+
+    def __init__(self, *, vocabulary: bool, occurrences: bool) -> None:
+        self._sent = np.zeros(_SENT_SLOTS if vocabulary else 0, np.uint64)
+        self._occurrences = occurrences
+
+    def pack(self, names: list[Name | Unreadable], features: Features) -> Packed:
+        """What the parent needs of this portion."""
+        return Packed(
+            names,
+            features.ids,
+            features.rows.astype(np.int32),
+            features.sizes().astype(np.int32),
+            features.times if self._occurrences else None,
+            self._new_words(features) if len(self._sent) else None,
+        )
+
+    def _new_words(self, features: Features) -> Words:
+        slots = (features.ids & np.uint64(_SENT_SLOTS - 1)).astype(np.int64)
+        new = np.flatnonzero(self._sent[slots] != features.ids)
+        self._sent[slots[new]] = features.ids[new]
+        return features.words(features.ids[new])
+
+
+def examples(packed: Packed, groups: int) -> list[Example | Unreadable]:
+    """The messages of a portion as the model sees them."""
+    ends = np.cumsum(packed.sizes).tolist()
+    ids = packed.ids[packed.rows]
+    found: list[Example | Unreadable] = []
+    start, part = 0, 0
+    for name in packed.names:
+        if isinstance(name, Unreadable):
+            found.append(name)
+            continue
+        bounds = [start, *ends[part : part + groups]]
+        found.append(
+            Example(
+                name.digest,
+                name.message_id,
+                tuple(ids[a:b] for a, b in zip(bounds, bounds[1:], strict=False)),
+                None if packed.times is None else packed.times[start : bounds[-1]],
+            )
+        )
+        start, part = bounds[-1], part + groups
+    return found
+
+
+class Glossary:
+    """The texts of a whole batch of portions, as one source."""
+
+    def __init__(self, parts: Sequence[Words]) -> None:
+        self._parts = [part for part in parts if len(part.ids)]
+
+    def words(self, ids: Ids) -> Words:
+        """The texts of those of these ids that some portion brought."""
+        if not self._parts or not len(ids):
+            return _NO_WORDS
+        every = np.concatenate([part.ids for part in self._parts])
+        order = np.argsort(every)
+        ranked = every[order]
+        at = np.searchsorted(ranked, ids)
+        at[at == len(ranked)] = 0
+        chosen = order[at[ranked[at] == ids]]
+        sizes = np.concatenate([part.sizes for part in self._parts]).astype(np.int64)
+        texts = np.frombuffer(b"".join(part.texts for part in self._parts), np.uint8)
+        starts = np.cumsum(sizes) - sizes
+        return Words(
+            every[chosen],
+            np.concatenate([part.places for part in self._parts])[chosen],
+            sizes[chosen].astype(np.uint8),
+            spliced(texts, starts[chosen], sizes[chosen]).tobytes(),
+        )
+
+
+_NO_WORDS = Words(np.zeros(0, np.uint64), np.zeros(0, np.uint8), np.zeros(0, np.uint8), b"")

@@ -1,0 +1,88 @@
+"""Scoring many files on all cores, in the order of the files.
+
+Each worker opens the model for itself, so nothing but verdicts travels. Fewer files than make that
+worth while are scored here. Must not know terminals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from spamnb.core.decision import Costs
+from spamnb.core.message import House
+from spamnb.core.verdict import Clue, Verdict
+from spamnb.service.corpora import Item, Unit, Unreadable, read_unit, units
+from spamnb.service.filter import TOGETHER, Filter
+from spamnb.service.pool import Pool, cores
+from spamnb.service.reading import PORTION
+
+_FEW = 4 * PORTION
+_TASK = TOGETHER * PORTION
+
+
+class Scored(NamedTuple):
+    """One file's verdict, or why there is none."""
+
+    path: str
+    verdict: Verdict | None
+    clues: list[Clue]
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """How to score: readers, clues asked for, who we are, what mistakes cost."""
+
+    jobs: int = 0
+    clues: int = 0
+    house: House | None = None
+    costs: Costs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Scorer:
+    """What a worker needs; called in the worker, it opens the model there."""
+
+    home: Path
+    how: Scoring
+
+    def __call__(self) -> Callable[[list[Unit]], list[Scored]]:
+        model = Filter.open(
+            self.home, readonly=True, history=False, house=self.how.house, costs=self.how.costs
+        )
+        return lambda portion: _score(model, self.how.clues, portion)
+
+
+def score_paths(
+    home: Path, paths: Sequence[str], how: Scoring | None = None
+) -> Iterator[Scored]:
+    """A verdict for every message under these paths, in their order."""
+    how = how or Scoring()
+    found = [unit for path in paths for unit in units(path)]
+    portions = (found[start : start + _TASK] for start in range(0, len(found), _TASK))
+    start = _Scorer(home, how)
+    jobs = 1 if len(found) <= _FEW else how.jobs or cores()
+    Filter.open(home, readonly=True, history=False).close()  # its errors belong to the caller
+    with Pool(start, jobs) if jobs > 1 else nullcontext() as pool:
+        for scored in pool.map(portions) if pool else map(start(), portions):
+            yield from scored
+
+
+def _score(model: Filter, clues: int, portion: list[Unit]) -> list[Scored]:
+    read = [read_unit(unit) for unit in portion]
+    raws = [item.raw for item in read if isinstance(item, Item)]
+    verdicts = model.score_many(raws)
+    found = []
+    for item in read:
+        if isinstance(item, Unreadable):
+            found.append(Scored(item.name, None, [], item.reason))
+            continue
+        verdict = next(verdicts)
+        shown = verdict.clues(clues) if clues else []
+        # Without its explanation a verdict is a few numbers, and can travel.
+        found.append(Scored(item.name, replace(verdict, _explain=None), shown))
+    return found
