@@ -72,12 +72,7 @@ _HOSTS = re.compile(rb"@([^\s<>@]{1,255})>?")
 _RANDOM = re.compile(rb"[0-9A-Fa-f]{4,}|[0-9]+")
 _DKIM_TAGS = re.compile(rb"\b([adshi])=\s*([^;\s]{1,128})")
 _ZONE = re.compile(rb"([+-]\d{4})\b|\b(GMT|UTC?|[ECMP][SD]T)\b")
-_ADDRESS = re.compile(rb"[^\s<>@,;:\"()]{1,128}@([^\s<>@,;:\"()]{1,255})")
-_DOMAIN = re.compile(rb"([a-z0-9-]{1,63}\.[a-z]{2,24})$")
-
-
-def _whole(value: bytes) -> bytes:
-    return value
+_ADDRESS = re.compile(rb"@([^\s<>@,;:\"()]{1,255})")
 
 
 def _way(value: bytes) -> bytes:
@@ -107,7 +102,8 @@ class Reading(NamedTuple):
     """How a header is read: its place, and what is kept of its value."""
 
     place: Place
-    keep: Callable[[bytes], bytes] = _whole
+    keep: Callable[[bytes], bytes] | None = None
+    """the whole value if there is none"""
 
 
 READINGS: dict[bytes, Reading] = {
@@ -138,20 +134,26 @@ READINGS: dict[bytes, Reading] = {
     b"resent-date": Reading(Place.HEADER, _zone),
 }
 _OTHER = Reading(Place.HEADER)
-_INNER = Reading(Place.INNER)
+_HEADER = Place.HEADER
 
 
 def fields(message: Message) -> list[Field]:
     """All that is read of a message, in its places."""
     found: list[Field] = []
-    for name, value in message.headers[: HEADERS_READ]:
-        place, keep = READINGS.get(name) or (_INNER if name.startswith(b"inner-") else _OTHER)
-        text = _bytes(value)
-        text = keep(text[: VALUE_READ])
-        if text:
-            found.append((place, name if place is Place.HEADER else b"", text))
-    names = b" ".join(name for name, _ in message.headers[: HEADERS_READ])
-    found.append((Place.NAMES, b"", names))
+    headers = message.headers[:HEADERS_READ]
+    for name, value in headers:
+        place, keep = READINGS.get(name, _OTHER)
+        text = value if isinstance(value, bytes) else plain(value)
+        if len(text) > VALUE_READ:
+            text = text[:VALUE_READ]
+        if keep:
+            text = keep(text)
+        if place is _HEADER:
+            inner = name.startswith(b"inner-")
+            found.append((Place.INNER, b"", text) if inner else (place, name, text))
+        else:
+            found.append((place, b"", text))
+    found.append((Place.NAMES, b"", b" ".join([name for name, _ in headers])))
     for part in message.parts:
         _part_fields(part, found)
     found.append((Place.MARK, b"", " ".join(marks(message)).encode("ascii", "replace")))
@@ -165,11 +167,11 @@ def _part_fields(part: Part, found: list[Field]) -> None:
     targets = [_bytes(link.href) for link in part.links]
     targets += [_bytes(image) for image in part.images]
     if b"://" in text:
-        targets += _URLS.findall(text)[: URLS_READ]
+        targets += _URLS.findall(text)[:URLS_READ]
     if targets:
         found.append((Place.URL, b"", b" ".join(targets)))
     about = f"{part.kind} {part.charset} {part.encoding} {part.disposition}"
-    found.append((Place.PART, b"", _bytes(about)))
+    found.append((Place.PART, b"", about.encode() if about.isascii() else plain(about)))
     if part.name:
         found.append((Place.FILE, b"", _bytes(part.name)))
     if part.hidden:
@@ -187,7 +189,7 @@ def _bytes(text: Text) -> bytes:
 
 def document(text: str) -> list[Field]:
     """A plain text that is no mail, as one field."""
-    return [(Place.WORD, b"", plain(text[: DOCUMENT_READ]))]
+    return [(Place.WORD, b"", plain(text[:DOCUMENT_READ]))]
 
 
 def _bucket(number: int) -> int:
@@ -197,49 +199,62 @@ def _bucket(number: int) -> int:
 
 def marks(message: Message) -> list[str]:
     """Oddities and facts in words of our own: what a person would notice about the envelope."""
-    first: dict[bytes, bytes] = {}
+    first: dict[bytes, Text] = {}
     hops = 0
-    for name, value in message.headers[: HEADERS_READ]:
+    for name, value in message.headers[:HEADERS_READ]:
         hops += name == b"received"
-        if name not in first:
-            first[name] = _bytes(value)
-    found = [mark.replace(":", "-") for mark in message.oddities]
-    found += [f"fact-missing-{name.decode()}" for name in _EXPECTED if name not in first]
-    text = sum(len(part.text) for part in message.parts)
+        first.setdefault(name, value)
+    parts = message.parts
+    found = [_mark(oddity) for oddity in message.oddities]
+    found += [missing for name, missing in _EXPECTED if name not in first]
     found += (
-        f"fact-hops-{_bucket(hops)}",
-        f"fact-text-{_bucket(text)}",
-        f"fact-parts-{_bucket(len(message.parts))}",
-        f"fact-links-{_bucket(sum(len(part.links) for part in message.parts))}",
-        f"fact-images-{_bucket(sum(len(part.images) for part in message.parts))}",
-        f"fact-hidden-{_bucket(sum(len(part.hidden) for part in message.parts))}",
-        f"fact-to-{_bucket(first.get(b'to', b'').count(b'@'))}",
+        f"hops-{_bucket(hops)}",
+        f"text-{_bucket(sum([len(part.text) for part in parts]))}",
+        f"parts-{_bucket(len(parts))}",
+        f"links-{_bucket(sum([len(part.links) for part in parts]))}",
+        f"images-{_bucket(sum([len(part.images) for part in parts]))}",
+        f"hidden-{_bucket(sum([len(part.hidden) for part in parts]))}",
     )
     return found + _people(first)
 
 
-_EXPECTED = (b"from", b"to", b"subject", b"date", b"message-id", b"mime-version", b"received")
+def _mark(oddity: str) -> str:
+    """`charset:undeclared-8bit` as one word of two parts: a third would make a second feature."""
+    kind, _, what = oddity.partition(":")
+    return f"{kind}-{what.replace('-', '')}"
 
 
-def _people(first: dict[bytes, bytes]) -> list[str]:
+_EXPECTED = [
+    (name, f"missing-{name.decode().replace('-', '')}")
+    for name in (b"from", b"to", b"subject", b"date", b"message-id", b"mime-version", b"received")
+]
+
+
+def _people(first: dict[bytes, Text]) -> list[str]:
     """How the author, the answers' address and the message's id fit together."""
-    author = _registered(first.get(b"from", b""))
+    author = _registered(first, b"from")
     found = []
-    reply = _registered(first.get(b"reply-to", b""))
-    if reply:
-        found.append("fact-reply-same" if reply == author else "fact-reply-differs")
-    named = _registered(first.get(b"message-id", b""))
-    found.append("fact-id-same" if named and named == author else "fact-id-differs")
-    if author and author == _registered(first.get(b"to", b"")):
-        found.append("fact-to-own-domain")
+    if b"reply-to" in first:
+        same = _registered(first, b"reply-to") == author
+        found.append("reply-same" if same else "reply-differs")
+    same = author != b"" and _registered(first, b"message-id") == author
+    found.append("id-same" if same else "id-differs")
+    if author and author == _registered(first, b"to"):
+        found.append("to-owndomain")
+    found.append(f"to-{_bucket(_bytes(first.get(b'to', b'')).count(b'@'))}")
     subject = first.get(b"subject", b"")
-    if len(subject) > 8 and subject.isupper():
-        found.append("fact-subject-shouts")
+    if len(subject) > _SHOUT and subject.isupper():
+        found.append("subject-shouts")
     return found
 
 
-def _registered(value: bytes) -> bytes:
-    """The last two labels of the first address's domain."""
-    address = _ADDRESS.search(value)
-    domain = _DOMAIN.search(address[1].lower()) if address else None
-    return domain[1] if domain else b""
+_SHOUT = 8
+
+
+def _registered(first: dict[bytes, Text], name: bytes) -> bytes:
+    """The last two labels of the domain of the first address in a header."""
+    value = first.get(name)
+    if value is None:
+        return b""
+    address = _ADDRESS.search(_bytes(value)[:VALUE_READ])
+    return b".".join(address[1].lower().rsplit(b".", 2)[-2:]) if address else b""
