@@ -14,6 +14,7 @@ from __future__ import annotations
 import html
 import re
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 from selectolax.lexbor import LexborHTMLParser
@@ -40,6 +41,7 @@ TORN = re.compile(rb"""=\s*+(?:"[^">]*+>|'[^'>]*+>)""")
 QUOTED = re.compile(rb"""=\s*+(?:"[^">]*+>[^"]*+"|'[^'>]*+>[^']*+')""")
 OPENS = re.compile(rb"<[a-zA-Z]")
 GAPS = re.compile(rb"[\s/\"']++")
+ADDRESS = re.compile(rb"\bhref\s{0,3}=\s{0,3}[\"']?([^\"'\s>]{1,2048})", re.IGNORECASE)
 UNSEEN: Final = frozenset(("script", "style", "title", "noembed", "noframes", "iframe"))
 """elements whose content is no text for a reader"""
 WANTED: Final = "[href],[src],[background],form," + ",".join(sorted(UNSEEN))
@@ -82,6 +84,10 @@ def _comments(raw: bytes) -> list[bytes]:
     return [piece.partition(b"-->")[0] for piece in raw.split(b"<!--", 1000)[1:]]
 
 
+def _markup(raw: bytes) -> bytes:
+    return b" ".join(TAG.findall(raw[: limits.MARKUP_BYTES]))[: limits.MARKUP_BYTES]
+
+
 def _attributes_bounded(raw: bytes) -> bool:
     """Whether no tag has too many attributes, in whatever way the parser may see tags.
 
@@ -122,12 +128,14 @@ def guarded(raw: bytes, low: bytes, budget: Budget, odd: set[str]) -> bytes | No
 
 
 def _stripped(raw: bytes, odd: set[str]) -> Page:
-    """Text and tags without a parser."""
+    """Read text, addresses and tags without a parser."""
     odd.add("html:stripped")
     text = TAG.sub(b" ", raw).decode("utf-8", "replace")
     if text.count("&") < limits.ENTITIES:
         text = html.unescape(text)
-    return Page(lean(text), b"", [], [], b" ".join(TAG.findall(raw[: limits.MARKUP_BYTES])))
+    found = islice(ADDRESS.finditer(raw), limits.LINKS)
+    links = [Link(lean(match[1].decode("utf-8", "replace")), b"") for match in found]
+    return Page(lean(text), b"", links, [], _markup(raw))
 
 
 def _same_site(shown: str, target: str) -> bool:
@@ -163,7 +171,7 @@ def _references(tree: Any, page: Page, odd: set[str]) -> None:
             if work > 0 and tag in {"a", "x-a"}:
                 text = node.text()
                 work -= len(text)
-                text = text[: 4 * limits.LINK_TEXT].strip()[: limits.LINK_TEXT]
+                text = text[: 4 * limits.LINK_TEXT].replace("\xa0", " ").strip()[: limits.LINK_TEXT]
             elif tag == "base":
                 odd.add("html:base")
             _judge_link(href, text, odd)
@@ -188,7 +196,7 @@ def read_html(source: Text, budget: Budget, odd: set[str]) -> Page:
         return _stripped(raw, odd)
     page = Page()
     hidden = _comments(raw) if b"<!--" in raw else []
-    page.markup = b" ".join(TAG.findall(raw[: limits.MARKUP_BYTES]))
+    page.markup = _markup(raw)
     tree = LexborHTMLParser(BLOCK.sub(b" <", safe), options=FAST)
     _references(tree, page, odd)
     texts = take_out(tree, low)
@@ -196,10 +204,7 @@ def read_html(source: Text, budget: Budget, odd: set[str]) -> Page:
         odd.add("html:hidden")
     body = tree.body
     page.text = lean((body if body is not None else tree).text())
-    both = (
-        " ".join(texts) + " " + b" ".join(hidden).decode("utf-8", "replace")
-        if hidden or texts
-        else ""
-    )
-    page.hidden = lean(both[: limits.HIDDEN_BYTES].strip())
+    if texts or hidden:
+        texts += [comment.decode("utf-8", "replace").strip() for comment in hidden]
+        page.hidden = lean(" ".join(texts)[: limits.HIDDEN_BYTES])
     return page

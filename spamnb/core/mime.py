@@ -33,6 +33,7 @@ PARAM = re.compile(
 )
 META = re.compile(rb"<meta\b[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
 NO_ESCAPE = re.compile(rb"=(?![0-9A-Fa-f]{2}|[ \t\r]*+(?:\n|\Z))")
+PADDED = re.compile(rb"=[ \t]++\n")
 UUENCODED = re.compile(rb"^begin [0-7]{3,4} \S", re.MULTILINE)
 
 
@@ -177,6 +178,8 @@ def _unpacked(data: bytes, encoding: str, odd: set[str]) -> bytes:
     if encoding == "quoted-printable":
         if NO_ESCAPE.search(data) is not None:
             odd.add("qp:broken")
+        if b"= " in data or b"=\t" in data:  # padded on the way, which binascii does not know
+            data = PADDED.sub(b"=\n", data)
         return binascii.a2b_qp(data)
     if encoding == "base64":
         return from_base64(data, odd)
@@ -283,7 +286,7 @@ def _multipart(seen: Reading, buffer: bytes, span: tuple[int, int], kind: Kind, 
         seen.odd.add("boundary:missing")
         return False
     found = _delimiters(seen, buffer, span, boundary)
-    if not found:
+    if not found or found[0][2]:
         seen.odd.add("boundary:missing")
         return False
     if not found[-1][2]:
