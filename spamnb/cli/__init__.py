@@ -1,0 +1,1 @@
+"""You type this; it prints."""

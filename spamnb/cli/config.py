@@ -1,0 +1,69 @@
+"""`spamnb config` and `spamnb completion`: the settings, and the shell."""
+
+from __future__ import annotations
+
+import click
+
+from spamnb.cli.printing import say, say_json
+from spamnb.cli.session import Session, pass_session
+from spamnb.cli.teaching_help import Command, Group
+
+CONFIG_EXAMPLES = """
+spamnb config example > spamnb.toml         every setting, its default, and the reason for it
+spamnb --config spamnb.toml config check    is it right?
+spamnb config show                          what is in force, from file and environment
+"""
+COMPLETION_EXAMPLES = """
+spamnb completion bash >> ~/.bashrc
+spamnb completion zsh >> ~/.zshrc
+spamnb completion fish > ~/.config/fish/completions/spamnb.fish
+"""
+
+
+@click.group(cls=Group, examples=CONFIG_EXAMPLES)
+def config() -> None:
+    """Show or check the settings. Without a settings file the defaults hold."""
+
+
+@config.command(cls=Command)
+def example() -> None:
+    """Print a settings file with every setting, its default, and the reason for it."""
+    from spamnb import settings
+
+    say(settings.example().rstrip("\n"))
+
+
+@config.command(cls=Command)
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+@pass_session
+def show(session: Session, as_json: bool) -> None:
+    """Print the settings in force, secrets masked."""
+    from spamnb.settings import as_dict, home_of, shown
+
+    settings = session.settings
+    if as_json:
+        say_json(as_dict(settings) | {"home": str(home_of(settings)), "file": settings.file})
+        return
+    say(f"# from {settings.file or 'the defaults'}; the home is {home_of(settings)}")
+    say(shown(settings).rstrip("\n"))
+
+
+@config.command(cls=Command)
+@pass_session
+def check(session: Session) -> None:
+    """Read the settings and say whether they are right: exit 0, or 2 and the first mistake."""
+    settings = session.settings
+    say(f"{settings.file or 'no settings file; the defaults'}: all right")
+
+
+@click.command(cls=Command, examples=COMPLETION_EXAMPLES)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what makes a shell complete commands and options."""
+    from click.shell_completion import get_completion_class
+
+    from spamnb.cli.main import cli
+
+    made = get_completion_class(shell)
+    assert made is not None, "click knows these three"
+    say(made(cli, {}, "spamnb", "_SPAMNB_COMPLETE").source().strip())

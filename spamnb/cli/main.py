@@ -1,0 +1,165 @@
+"""The command line's door: finds the command, runs it, and tells what went wrong in one line.
+
+Imports nothing heavy, so `--version` and `--help` answer at once. Exit codes: 0 done, 1 a negative
+answer that was asked for, 2 the user's mistake, 3 the store, 4 a peer, 70 a bug, 130 interrupted;
+`score --exit-code` answers 0, 1 or 2, and 75 for every failure, so that no failure can be taken
+for a verdict by the mail system that asked.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from spamnb.cli.session import Session, one_thread
+from spamnb.cli.teaching_help import Group
+from spamnb.errors import SpamnbError
+
+INTERRUPTED = 130
+BUG = 70
+TEMPORARY = 75
+"""EX_TEMPFAIL of sysexits.h: mail systems keep the message and ask again."""
+_COMPLETE = "_SPAMNB_COMPLETE"
+
+COMMANDS = {
+    "train": "spamnb.cli.train:train",
+    "score": "spamnb.cli.score:score",
+    "explain": "spamnb.cli.score:explain",
+    "correct": "spamnb.cli.correct:correct",
+    "forget": "spamnb.cli.correct:forget",
+    "undo": "spamnb.cli.correct:undo",
+    "history": "spamnb.cli.records:history",
+    "journal": "spamnb.cli.records:journal",
+    "stats": "spamnb.cli.store:stats",
+    "check": "spamnb.cli.store:check",
+    "evaluate": "spamnb.cli.evaluate:evaluate",
+    "backup": "spamnb.cli.store:backup",
+    "restore": "spamnb.cli.store:restore",
+    "export": "spamnb.cli.store:export",
+    "import": "spamnb.cli.store:import_",
+    "expire": "spamnb.cli.store:expire",
+    "compact": "spamnb.cli.store:compact",
+    "config": "spamnb.cli.config:config",
+    "completion": "spamnb.cli.config:completion",
+}
+
+EXAMPLES = """
+spamnb train ham/ spam/                 learn from folders you have sorted
+spamnb score new.eml                    what is it?
+spamnb explain new.eml                  why?
+spamnb correct ham new.eml              no, it is not: learnt at once
+spamnb score --json Maildir/new         one JSON object a line, for programs
+"""
+
+
+def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        click.echo(f"spamnb {sys.modules['spamnb'].__version__}")
+        ctx.exit()
+
+
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(cls=Group, places=COMMANDS, examples=EXAMPLES, context_settings=_CONTEXT)
+@click.option("--home", metavar="DIR", help="The folder that holds the model. Else $SPAMNB_HOME, "
+              "`home` in the settings, $STATE_DIRECTORY, ~/.local/share/spamnb.")  # fmt: skip
+@click.option("--config", metavar="FILE", help="The settings; else /etc/spamnb/spamnb.toml, if "
+              "it is there.")  # fmt: skip
+@click.option("-v", "--verbose", is_flag=True, help="Tell more; with an error, where it arose.")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version,
+              help="Show the version.")  # fmt: skip
+@click.pass_context
+def cli(ctx: click.Context, home: str | None, config: str | None, verbose: bool) -> None:
+    """A mail filter that learns from the people it serves.
+
+    Train it with folders of mail you want (ham) and mail you do not (spam); it then tells for any
+    message how probable spam is, and why. Every correction works at once and can be undone.
+    """
+    one_thread()
+    ctx.obj = Session(home, config, verbose)
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Run the program and end it."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    code = _guarded(words)
+    strict = "score" in words and "--exit-code" in words[words.index("score") :]
+    sys.exit(TEMPORARY if strict and not isinstance(code, Answer) else int(code))
+
+
+class Answer(int):
+    """An exit code that a command gave as its answer, not for a failure."""
+
+
+def _guarded(words: list[str]) -> int:
+    """Run, with every way to fail mapped to a line and an exit code."""
+    verbose = "-v" in words or "--verbose" in words
+    try:
+        return _run(words)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return 2
+    except click.ClickException as error:
+        return _tell(_usage(error), error, verbose=verbose, code=2)
+    except (KeyboardInterrupt, click.Abort) as error:
+        said = "interrupted; what was learnt is safe"
+        return _tell(said, error, verbose=verbose, code=INTERRUPTED)
+    except BrokenPipeError:
+        return _hang_up()
+    except SpamnbError as error:
+        hint = f" - {error.hint}" if error.hint else ""
+        return _tell(f"{error}{hint}", error, verbose=verbose, code=error.exit_code)
+    except Exception as error:  # noqa: BLE001 - the boundary: whatever is left is a bug of ours
+        what = f"{type(error).__name__}: {error}"
+        hint = "this is a bug" if verbose else "this is a bug; run it again with -v and report it"
+        return _tell(f"{what} - {hint}", error, verbose=verbose, code=BUG)
+
+
+def _run(words: list[str]) -> int:
+    if _COMPLETE in os.environ:
+        from click.shell_completion import shell_complete
+
+        return shell_complete(cli, {}, "spamnb", _COMPLETE, os.environ[_COMPLETE])
+    for stream in (sys.stdout, sys.stderr):
+        # Paths are bytes; one that is no UTF-8 is printed as it is.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="surrogateescape")
+    try:
+        with cli.make_context("spamnb", words) as ctx:
+            cli.invoke(ctx)
+        code = 0
+    except click.exceptions.Exit as ended:
+        code = Answer(ended.exit_code)
+    sys.stdout.flush()
+    return code
+
+
+def _usage(error: click.ClickException) -> str:
+    message = error.format_message().rstrip(".")
+    where = getattr(error, "ctx", None)
+    path = where.command_path if where else "spamnb"
+    return f"{message[:1].lower()}{message[1:]} - see `{path} --help`"
+
+
+def _tell(message: str, error: BaseException, *, verbose: bool, code: int) -> int:
+    if verbose:
+        traceback.print_exception(error)
+    try:
+        sys.stdout.flush()
+        sys.stderr.write(f"spamnb: {' '.join(message.split())}\n")
+        sys.stderr.flush()
+    except BrokenPipeError:
+        return _hang_up()
+    return code
+
+
+def _hang_up() -> int:
+    """Nobody reads any more: end without a word, also when the interpreter flushes."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    return 1

@@ -1,0 +1,35 @@
+"""Messages that are named on the command line: paths, standard input, or references."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from spamnb.errors import CorpusError
+
+
+def one_message(path: str) -> bytes:
+    """Read the one message at a path, or on standard input."""
+    found = [raw for _, raw in all_messages(path)]
+    if len(found) != 1:
+        raise CorpusError(f"{path} holds {len(found)} messages", hint="give one message")
+    return found[0]
+
+
+def all_messages(path: str) -> Iterator[tuple[str, bytes]]:
+    """Read every message at a path, with its name; what cannot be read is an error."""
+    from spamnb.service.corpora import Item, items
+
+    for item in items(path):
+        if not isinstance(item, Item):
+            raise CorpusError(f"{item.name}: {item.reason}")
+        yield item.name, item.raw
+
+
+def named(refs: tuple[str, ...]) -> Iterator[tuple[str, bytes | str]]:
+    """Resolve (name, message or reference): what is a path is read, the rest is left."""
+    for ref in refs:
+        if ref == "-" or Path(ref).exists():
+            yield from all_messages(ref)
+        else:
+            yield ref, ref

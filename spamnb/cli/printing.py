@@ -1,0 +1,106 @@
+"""How results look: lines for people, JSON for programs, colours and bars on terminals alone.
+
+Must not know models. Text from strangers' mail is printed without control characters, or a subject
+could move the cursor. Failure: none of its own; a closed pipe is handled in `main`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_COLOURS = {"spam": "red", "junk": "red", "reject": "red", "ham": "green", "deliver": "green",
+            "unsure": "yellow"}  # fmt: skip
+
+
+def safe(text: str) -> str:
+    """Replace what a terminal would obey instead of show."""
+    return _CONTROL.sub("\ufffd", text)
+
+
+def coloured(text: str, word: str) -> str:
+    """Colour a text by a label or decision, where somebody looks at it."""
+    if not wants_colour() or word not in _COLOURS:
+        return text
+    return click.style(text, fg=_COLOURS[word])
+
+
+def wants_colour() -> bool:
+    """Tell whether stdout is a terminal whose owner did not ask for plain text."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def say(text: str = "") -> None:
+    """Print a line."""
+    sys.stdout.write(text + "\n")
+
+
+def warn(text: str) -> None:
+    """Print a line that is no result."""
+    sys.stdout.flush()
+    sys.stderr.write(f"spamnb: {safe(text)}\n")
+
+
+def say_json(value: Any) -> None:
+    """Print one JSON object on one line."""
+    sys.stdout.write(json.dumps(value) + "\n")
+
+
+def table(rows: Iterable[tuple[str, ...]], right: tuple[int, ...] = ()) -> None:
+    """Print columns, as wide as they must be; `right` names those that hold numbers."""
+    lines = [tuple(map(safe, row)) for row in rows]
+    if not lines:
+        return
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    for line in lines:
+        cells = [
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        say("  ".join(cells).rstrip())
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int, str], None] | None]:
+    """Give a function (done, total, note) that moves a bar on stderr; None without a terminal.
+
+    The bar starts with the first call: its thread must not be there when workers are forked.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+        TimeRemainingColumn(), TextColumn("{task.fields[note]}"),
+    )  # fmt: skip
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task(what, total=None, note="")
+
+    def move(done: int, total: int, note: str = "") -> None:
+        bar.start()
+        bar.update(task, completed=done, total=total or None, note=note)
+
+    try:
+        yield move
+    finally:
+        bar.stop()

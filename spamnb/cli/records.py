@@ -1,0 +1,208 @@
+"""`spamnb journal` and `spamnb history`: what was taught, and what was said."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spamnb.cli.printing import say_json, table
+from spamnb.cli.session import Session, pass_session
+from spamnb.cli.teaching_help import Command
+from spamnb.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from spamnb.core.event import Event
+    from spamnb.store.history import HistoryEntry
+
+_SPAN = re.compile(r"(\d+)\s*([mhdw])")
+_UNIT_S = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+JOURNAL_EXAMPLES = """
+spamnb journal                          the last fifty trainings, newest first
+spamnb journal --label spam --since 7d  what was called spam this week
+spamnb journal --who alice --limit 0    everything that alice taught
+spamnb undo 1042                        take one back by its number
+"""
+HISTORY_EXAMPLES = """
+spamnb history                          the last fifty verdicts, newest first
+spamnb history --label spam --since 1d  what was judged spam since yesterday
+spamnb correct ham '<1234@example.org>' a wrong one, by its id
+"""
+
+
+def since_us(text: str | None) -> int:
+    """Read a span (30m, 12h, 7d, 2w) or a date as microseconds since 1970."""
+    if not text:
+        return 0
+    span = _SPAN.fullmatch(text.strip().lower())
+    if span:
+        return int((time.time() - int(span[1]) * _UNIT_S[span[2]]) * 1_000_000)
+    try:
+        return int(datetime.fromisoformat(text).astimezone().timestamp() * 1_000_000)
+    except (ValueError, OverflowError) as error:
+        raise UserError(
+            f"--since {text} is no time", hint="write 30m, 12h, 7d, 2w, or a date: 2026-05-01"
+        ) from error
+
+
+def shown_time(time_us: int) -> str:
+    """Write a time as people here read it."""
+    return datetime.fromtimestamp(time_us / 1e6, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def iso(time_us: int) -> str:
+    """Write a time as programs read it."""
+    return datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(timespec="microseconds")
+
+
+@click.command(cls=Command, examples=JOURNAL_EXAMPLES)
+@click.option("--who", help="Only what this person taught.")
+@click.option("--channel", help="Only what came this way: cli, api, ...")
+@click.option("--label", help="Only messages that came under this label, or left it.")
+@click.option("--since", metavar="TIME", help="Only later ones: 12h, 7d, 2w, or a date.")
+@click.option("--limit", type=click.IntRange(0), default=50, metavar="N",
+              help="How many at most; 0 shows all.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@pass_session
+def journal(  # noqa: PLR0917 - click gives one argument an option
+    session: Session,
+    who: str | None,
+    channel: str | None,
+    label: str | None,
+    since: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """List what was taught, newest first: number, time, who, what became of which message."""
+    start = since_us(since)
+    with session.open(readonly=True) as model:
+        index = None if label is None else model.label(label)
+        with model.store.read() as view:
+
+            def wanted(event: Event) -> bool:
+                return (
+                    (who is None or event.who == who)
+                    and (channel is None or event.channel == channel)
+                    and (index is None or index in (event.before, event.after))
+                )
+
+            events = (e for e in _newest(view.events(newest_first=True), start) if wanted(e))
+            lines = [_event(e, model.labels) for e in islice(events, limit or None)]
+    if as_json:
+        for line in lines:
+            say_json(line)
+        return
+    table(map(_event_row, lines), right=(0,))
+
+
+def _newest(events: Iterator[Event], start_us: int) -> Iterator[Event]:
+    for event in events:
+        if event.time_us < start_us:
+            return
+        yield event
+
+
+def _event(event: Event, labels: tuple[str, ...]) -> dict[str, Any]:
+    def name(label: int) -> str | None:
+        return labels[label] if label >= 0 else None
+
+    return {
+        "event": event.seq,
+        "time": iso(event.time_us),
+        "kind": event.kind.name.lower(),
+        "who": event.who,
+        "channel": event.channel,
+        "before": name(event.before),
+        "after": name(event.after),
+        "digest": event.digest.hex(),
+        "message_id": event.message_id,
+        "undoes": event.undoes or None,
+    }
+
+
+def _event_row(line: dict[str, Any]) -> tuple[str, ...]:
+    time_us = int(datetime.fromisoformat(line["time"]).timestamp() * 1_000_000)
+    moved = f"{line['before'] or '-'} -> {line['after'] or '-'}"
+    undone = f"event {line['undoes']}" if line["undoes"] else ""
+    what = line["message_id"] or line["digest"] or undone
+    return (
+        str(line["event"]), shown_time(time_us), line["kind"], moved,
+        f"{line['who']}/{line['channel']}", what,
+    )  # fmt: skip
+
+
+@click.command(cls=Command, examples=HISTORY_EXAMPLES)
+@click.option("--label", help="Only verdicts of this label.")
+@click.option("--decision", help="Only verdicts of this decision: deliver, unsure, junk, reject.")
+@click.option("--since", metavar="TIME", help="Only later ones: 12h, 7d, 2w, or a date.")
+@click.option("--limit", type=click.IntRange(0), default=50, metavar="N",
+              help="How many at most; 0 shows all.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@pass_session
+def history(  # noqa: PLR0917 - as above
+    session: Session,
+    label: str | None,
+    decision: str | None,
+    since: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """List what was said of recent messages, newest first.
+
+    Each can be corrected by its id or signature, without the message, as long as it stands here.
+    """
+    start = since_us(since)
+    with session.open(readonly=True) as model:
+        if label is not None:
+            model.label(label)
+    kept = session.open_history()
+    try:
+        lines = [
+            _entry(entry)
+            for entry in kept.recent(_ALL if limit == 0 or label or decision else limit)
+            if entry.time_us >= start
+            and (label is None or entry.label == label)
+            and (decision is None or entry.decision == decision)
+        ]
+    finally:
+        kept.close()
+    lines = lines[: limit or None]
+    if as_json:
+        for line in lines:
+            say_json(line)
+        return
+    table(map(_entry_row, lines), right=(2,))
+
+
+_ALL = 1 << 40
+
+
+def _entry(entry: HistoryEntry) -> dict[str, Any]:
+    from spamnb.service.references import signature_text
+
+    return {
+        "time": iso(entry.time_us),
+        "id": entry.digest.hex(),
+        "message_id": entry.message_id,
+        "signature": signature_text(entry.signature),
+        "label": entry.label,
+        "probability": entry.probability,
+        "log_odds": entry.log_odds,
+        "decision": entry.decision,
+        "notes": entry.notes,
+    }
+
+
+def _entry_row(line: dict[str, Any]) -> tuple[str, ...]:
+    time_us = int(datetime.fromisoformat(line["time"]).timestamp() * 1_000_000)
+    return (
+        shown_time(time_us), line["label"], f"{line['probability']:.4f}", line["decision"],
+        line["signature"], line["message_id"] or line["id"],
+    )  # fmt: skip

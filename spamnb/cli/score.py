@@ -1,0 +1,207 @@
+"""`spamnb score` and `spamnb explain`: what a message is, and why."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from spamnb.cli.messages import one_message
+from spamnb.cli.printing import coloured, safe, say, say_json, warn
+from spamnb.cli.session import Session, pass_session
+from spamnb.cli.teaching_help import Command
+from spamnb.errors import CorpusError, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from spamnb.core.verdict import Clue, Verdict
+    from spamnb.service.scorer import Scored
+
+ANSWERS = {"deliver": 0, "unsure": 2, "junk": 1, "reject": 1}
+BAR = 24
+
+SCORE_EXAMPLES = """
+spamnb score new.eml                       label, probability of spam, path
+spamnb score ~/Maildir/new ~/Maildir/cur   every message under these folders
+fetch-a-message | spamnb score             standard input, one message or an mbox
+spamnb score --json --clues 5 new.eml      for programs, with the five strongest clues
+spamnb score --exit-code < new.eml         0 ham, 1 spam, 2 unsure, 75 for every failure
+"""
+
+EXPLAIN_EXAMPLES = """
+spamnb explain new.eml                     the twenty strongest clues
+spamnb explain --count 0 new.eml           all of them
+spamnb explain 1234@example.org            a message known by its id, digest or signature
+spamnb explain --json new.eml
+"""
+
+
+@click.command(cls=Command, examples=SCORE_EXAMPLES)
+@click.argument("paths", nargs=-1, metavar="[PATH...|-]")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line: path, id, label, "
+              "probability, log_odds, decision, evidence, clues.")  # fmt: skip
+@click.option("--clues", type=click.IntRange(0), default=0, metavar="N",
+              help="Add the N strongest clues of each message.")  # fmt: skip
+@click.option("--exit-code", is_flag=True, help="Answer for one message: 0 ham, 1 spam, 2 unsure; "
+              "75 for every failure.")  # fmt: skip
+@click.option("--remember", is_flag=True, help="Keep the verdict in the history, so that `correct` "
+              "needs only its id.")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(0), default=0, metavar="N",
+              help="Processes to score with; 0 takes all processors.")  # fmt: skip
+@pass_session
+@click.pass_context
+def score(  # noqa: PLR0917 - click gives one argument an option
+    ctx: click.Context,
+    session: Session,
+    paths: tuple[str, ...],
+    as_json: bool,
+    clues: int,
+    exit_code: bool,
+    remember: bool,
+    jobs: int,
+) -> None:
+    """Say of each message what it is: its label, the probability of spam, its path.
+
+    Nothing is changed. Files, folders of any depth, Maildirs and mboxes may be given; without any,
+    standard input is read. A message that cannot be read is reported and skipped.
+    """
+    if not paths and sys.stdin.isatty():
+        raise UserError("no message is given", hint="name a path, or - to type one in")
+    wanted = paths or ("-",)
+    found = (
+        _remembered(session, wanted, clues)
+        if remember
+        else _scored(session, wanted, clues, jobs)
+    )
+    if exit_code:
+        _answer(ctx, found, as_json=as_json)
+    failures = 0
+    for scored in found:
+        if scored.verdict is None:
+            failures += 1
+            warn(f"{scored.path}: {scored.error}")
+        else:
+            _show(scored.path, scored.verdict, scored.clues, as_json=as_json)
+    if failures:
+        ctx.exit(2)
+
+
+def _scored(session: Session, paths: Sequence[str], clues: int, jobs: int) -> Iterator[Scored]:
+    from spamnb.service.scorer import Scoring, score_paths
+
+    settings = session.settings
+    how = Scoring(jobs, clues, settings.house, settings.costs)
+    return score_paths(session.home, paths, how)
+
+
+def _remembered(session: Session, paths: Sequence[str], clues: int) -> Iterator[Scored]:
+    from spamnb.service.corpora import Item, items
+    from spamnb.service.scorer import Scored
+
+    with session.open(history=True) as model:
+        for item in (item for path in paths for item in items(path)):
+            if isinstance(item, Item):
+                verdict = model.score(item.raw)
+                yield Scored(item.name, verdict, verdict.clues(clues) if clues else [])
+            else:
+                yield Scored(item.name, None, [], item.reason)
+
+
+def _answer(ctx: click.Context, found: Iterable[Scored], *, as_json: bool) -> NoReturn:
+    every = list(found)
+    if len(every) != 1:
+        raise UserError(f"--exit-code answers for one message, {len(every)} are given")
+    path, verdict, clues, error = every[0]
+    if verdict is None:
+        raise CorpusError(f"{path}: {error}")
+    _show(path, verdict, clues, as_json=as_json)
+    ctx.exit(ANSWERS[verdict.decision])
+
+
+def _show(path: str, verdict: Verdict, clues: Sequence[Clue], *, as_json: bool) -> None:
+    if as_json:
+        say_json(as_dict(path, verdict, clues))
+        return
+    label = coloured(f"{verdict.label:<4}", verdict.label)
+    say(f"{label} {verdict.probability:.4f} {safe(path)}")
+    for place, token, nats in clues:
+        say(f"    {nats:+7.3f}  {place:<8} {safe(token)}")
+
+
+def as_dict(path: str, verdict: Verdict, clues: Sequence[Clue]) -> dict[str, Any]:
+    """Build what `score --json` promises."""
+    return {
+        "path": path,
+        "id": verdict.digest.hex(),
+        "label": verdict.label,
+        "probability": verdict.probability,
+        "log_odds": verdict.log_odds,
+        "decision": verdict.decision,
+        "evidence": verdict.evidence,
+        "clues": [clue._asdict() for clue in clues],
+    } | ({"signature": verdict.signature} if verdict.signature else {})
+
+
+@click.command(cls=Command, examples=EXPLAIN_EXAMPLES)
+@click.argument("ref", metavar="PATH|REF")
+@click.option("--count", type=click.IntRange(0), default=20, metavar="N",
+              help="How many clues; 0 shows all.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="As `score --json`, with the bias.")
+@pass_session
+def explain(session: Session, ref: str, count: int, as_json: bool) -> None:
+    """Show why a message is judged as it is: its clues, strongest first.
+
+    A clue above 0 speaks for spam, below 0 against it. All clues and the bias add up to the
+    log-odds, from which the probability follows. A message that was taught, or scored by the
+    daemon, can be named by its message id, digest or signature.
+    """
+    known = ref == "-" or Path(ref).exists()
+    with session.open(readonly=known, history=not known) as model:
+        verdict = model.explain(one_message(ref) if known else ref)
+    clues = verdict.clues(count or None)
+    if as_json:
+        say_json(as_dict(ref, verdict, clues) | {"bias": verdict.bias})
+    else:
+        _explained(ref, verdict, clues)
+
+
+def _explained(ref: str, verdict: Verdict, clues: Sequence[Clue]) -> None:
+    label = coloured(verdict.label, verdict.label)
+    say(f"{safe(ref)}: {label}, {verdict.probability:.2%} spam, decision {verdict.decision}")
+    if not clues:
+        say("no feature of this message is known")
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    strongest = max(abs(clue.nats) for clue in clues)
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    shown.add_column("nats", justify="right", no_wrap=True)
+    shown.add_column("", no_wrap=True)
+    shown.add_column("place", no_wrap=True)
+    shown.add_column("token", overflow="fold")
+    for place, token, nats in clues:
+        side = "red" if nats > 0 else "green"
+        shown.add_row(
+            f"{nats:+.3f}", Text(_bar(nats, strongest), side), place, Text(safe(token))
+        )
+    Console(highlight=False).print(shown)
+    rest = verdict.log_odds - verdict.bias - sum(clue.nats for clue in clues)
+    others = len(verdict.clues()) - len(clues)
+    if others:
+        say(f"{rest:+.3f} by {others} weaker clues")
+    say(f"{verdict.bias:+.3f} bias")
+    say(f"{verdict.log_odds:+.3f} log-odds in all")
+
+
+def _bar(nats: float, strongest: float) -> str:
+    """Draw a bar to the left for ham, to the right for spam."""
+    half = BAR // 2
+    size = round(half * abs(nats) / strongest) if strongest else 0
+    full = "█" * size
+    return f"{'':<{half}}│{full:<{half}}" if nats > 0 else f"{full:>{half}}│{'':<{half}}"

@@ -1,0 +1,117 @@
+"""What every command starts from: settings, the home, the model in it, and who is speaking.
+
+Everything is found when it is first asked for, so that a command that needs no model opens none.
+Run as root on a home of somebody else's, we become its owner before anything is opened there: files
+that root made could not be written by the daemon any more. Failure: SettingsError, StoreError.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from spamnb.service.filter import Filter
+    from spamnb.service.lessons import Origin
+    from spamnb.settings import Settings
+    from spamnb.store.history import History
+
+THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass
+class Session:
+    """One run of the program."""
+
+    home_flag: str | None = None
+    config_flag: str | None = None
+    verbose: bool = False
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        import logging
+
+        from spamnb.settings import load
+
+        settings = load(self.config_flag, flags={"home": self.home_flag})
+        level = "debug" if self.verbose else settings.log.level
+        logging.basicConfig(level=level.upper(), format="spamnb: %(levelname)s: %(message)s")
+        return settings
+
+    @cached_property
+    def home(self) -> Path:
+        """The model's folder; from here on we are who it belongs to."""
+        from spamnb.settings import home_of
+
+        home = home_of(self.settings)
+        become_owner(home)
+        return home
+
+    def open(self, *, readonly: bool = False, history: bool = False) -> Filter:
+        """Open the model."""
+        from spamnb.service.filter import Filter
+
+        settings = self.settings
+        return Filter.open(
+            self.home,
+            readonly=readonly,
+            history=history,
+            house=settings.house,
+            costs=settings.costs,
+            limit_bytes=settings.store.limit_bytes,
+        )
+
+    def open_history(self) -> History:
+        """Open the history beside the model, with the limits that were set."""
+        from spamnb.store.history import History
+
+        kept = self.settings.history
+        return History.open(self.home / "history", kept.keep_days, kept.limit_bytes)
+
+    def origin(self) -> Origin:
+        """Who speaks."""
+        from spamnb.service.lessons import Origin
+
+        return Origin(who=speaker(), channel="cli")
+
+
+pass_session = click.make_pass_decorator(Session, ensure=True)
+
+
+def speaker() -> str:
+    """Name the person at the keyboard; behind sudo, the one who typed it."""
+    uid = os.getuid()
+    if uid == 0 and os.environ.get("SUDO_USER"):
+        return os.environ["SUDO_USER"]
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def become_owner(home: Path) -> bool:
+    """Take on the owner of a home, if we are root and it is not ours; tell whether we did."""
+    if os.geteuid() != 0:
+        return False
+    try:
+        owner = home.stat()
+    except OSError:
+        return False
+    if owner.st_uid == 0:
+        return False
+    os.setegid(owner.st_gid)
+    os.seteuid(owner.st_uid)
+    return True
+
+
+def one_thread() -> None:
+    """Keep numpy's engine from starting threads: our arrays are too small for them."""
+    for variable in THREADS:
+        os.environ.setdefault(variable, "1")

@@ -1,0 +1,258 @@
+"""Commands that look after a model: what it holds, copies of it, letting go of what is old."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from spamnb.cli.printing import safe, say, say_json, table, warn
+from spamnb.cli.session import Session, pass_session
+from spamnb.cli.teaching_help import Command
+from spamnb.errors import RefusedError, UserError
+
+if TYPE_CHECKING:
+    from spamnb.service.upkeep import Stats
+
+JSON = click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+
+
+@click.command(cls=Command, examples="spamnb stats\nspamnb stats --json")
+@JSON
+@pass_session
+def stats(session: Session, as_json: bool) -> None:
+    """Tell what the model holds: messages, features, words, size, thresholds."""
+    from spamnb.service import upkeep
+
+    kept = session.open_history() if (session.home / "history").is_dir() else None
+    try:
+        with session.open(readonly=True) as model:
+            found = upkeep.stats(session.home, model.store, kept, model.costs)
+    finally:
+        if kept:
+            kept.close()
+    if as_json:
+        say_json(found.as_dict())
+    else:
+        _show(found)
+
+
+def _show(found: Stats) -> None:
+    known = f", {found.bytes_per_feature} a feature" if found.features else ""
+    rows = [
+        ("home", found.home),
+        ("kind", found.kind),
+        *((f"messages {label}", str(count)) for label, count in found.messages.items()),
+        ("features", str(found.features)),
+        ("words", str(found.words)),
+        ("journal", f"{found.events} events, {found.folded} folded"),
+        ("store", f"{found.store_bytes} bytes{known}"),
+        ("history", f"{found.history} verdicts over {found.history_days} days"),
+        ("key", f"{found.fingerprint} (its fingerprint)"),
+        ("constants", ", ".join(f"{name} {value}" for name, value in found.constants.items())),
+        *((f"{decision} from", f"{p:.6f}") for decision, p in found.thresholds.items()),
+    ]
+    table(rows)
+
+
+@click.command(cls=Command, examples="spamnb check")
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+@pass_session
+@click.pass_context
+def check(ctx: click.Context, session: Session, as_json: bool) -> None:
+    """Compare the model with its own journal: every count, sum and index.
+
+    Exit 0 if nothing contradicts itself, 1 if something does, each contradiction on a line. May run
+    while others score and learn.
+    """
+    from spamnb.service import upkeep
+
+    with session.open(readonly=True) as model:
+        faults = upkeep.check(model.store)
+    if as_json:
+        say_json({"sound": not faults, "faults": faults})
+    else:
+        for fault in faults:
+            say(safe(fault))
+        sound = "sound: the model is what its journal says"
+        say(f"{len(faults)} contradictions" if faults else sound)
+    if faults:
+        ctx.exit(1)
+
+
+@click.command(cls=Command, examples="spamnb backup /backup/model.spamnb")
+@click.argument("file", type=click.Path(dir_okay=False))
+@JSON
+@pass_session
+def backup(session: Session, file: str, as_json: bool) -> None:
+    """Copy the model to one file, consistent and dense, while others go on using it.
+
+    The file holds the secret key and words of people's mail: it is readable by its owner only.
+    """
+    from spamnb.store import maintenance
+
+    size = maintenance.backup(session.home, file)
+    if as_json:
+        say_json({"file": file, "bytes": size})
+    else:
+        say(f"{size} bytes in {safe(file)}")
+
+
+RESTORE_EXAMPLES = """
+spamnb restore /backup/model.spamnb
+spamnb restore --force /backup/model.spamnb      over the model that is there
+"""
+
+
+@click.command(cls=Command, examples=RESTORE_EXAMPLES)
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.option("--force", is_flag=True, help="Replace the model that is there.")
+@pass_session
+def restore(session: Session, file: str, force: bool) -> None:
+    """Bring a backup back. The copy is checked before anything is touched."""
+    from spamnb.store import maintenance
+
+    maintenance.restore(file, session.home, overwrite=force)
+    say(f"restored {safe(file)} to {safe(str(session.home))}")
+
+
+EXPORT_EXAMPLES = """
+spamnb export counts.jsonl                  text: a header, then one line a feature
+spamnb export - | head                      to look at
+spamnb export --with-key counts.jsonl       to make a new model of it elsewhere
+"""
+
+
+@click.command(cls=Command, examples=EXPORT_EXAMPLES)
+@click.argument("file", default="-")
+@click.option("--with-key", is_flag=True, help="Write the secret key as well, for --as-new. "
+              "Whoever has it can make words that this filter takes for others.")  # fmt: skip
+@pass_session
+def export(session: Session, file: str, with_key: bool) -> None:
+    """Write the model as text, JSON lines.
+
+    The first line is the header: format, version, kind, labels, fingerprint of the key, recipe,
+    messages and tokens of each label, bias, tempers, number of features. Then one line a feature:
+    id (16 hex digits), n (messages of each label), w (corrections in 2^-20 nats), day (last learnt,
+    days since 2000-01-01), place and token.
+    """
+    from spamnb.service.export_import import export as lines
+
+    if with_key:
+        warn("the export holds the secret key: keep it as you keep the model")
+    with session.open(readonly=True) as model, _written(file) as out:
+        out.writelines(lines(model.store, with_key=with_key))
+
+
+@contextmanager
+def _written(file: str) -> Iterator[TextIO]:
+    """Open a private new file, or standard output; a file that failed half way is not left."""
+    if file == "-":
+        yield sys.stdout
+        return
+    part = Path(f"{file}.part")
+    try:
+        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(handle, "w", encoding="ascii") as out:
+            yield out
+            out.flush()
+            os.fsync(handle)
+        part.replace(file)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise UserError(f"{file} cannot be written: {error.strerror}") from error
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+IMPORT_EXAMPLES = """
+spamnb import counts.jsonl                  add the counts of another copy of this model
+spamnb undo 1042                            take it back, with the number that import told
+spamnb --home new/ import --as-new counts.jsonl
+"""
+
+
+@click.command("import", cls=Command, examples=IMPORT_EXAMPLES)
+@click.argument("file", default="-")
+@click.option("--as-new", is_flag=True, help="Make a new model; needs an export --with-key.")
+@JSON
+@pass_session
+def import_(session: Session, file: str, as_new: bool, as_json: bool) -> None:
+    """Add an export to the model, as one event that `undo` takes back.
+
+    Features mean the same under the same key only, so the export must come from a copy of this
+    model: its fingerprint, kind and labels are compared. Importing twice counts twice.
+    """
+    from spamnb.service.export_import import merge, read_export, recipe_of
+    from spamnb.store.environment import DATA_FILE
+    from spamnb.store.lmdb_store import open_store
+
+    try:
+        with click.open_file(file, encoding="utf-8") as lines:
+            exported = read_export(lines)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} cannot be read: {error}") from error
+    if as_new:
+        if (session.home / DATA_FILE).exists():
+            raise RefusedError(
+                f"there is a model in {session.home} already", hint="name another --home"
+            )
+        open_store(session.home, create=recipe_of(exported)).close()
+    with session.open() as model:
+        receipt = merge(model, exported, origin=session.origin())
+    count = len(exported.bulk.ids)
+    if as_json:
+        say_json(receipt.as_dict() | {"features": count})
+    else:
+        say(f"{count} features added, event {receipt.event}")
+
+
+@click.command(cls=Command, examples="spamnb expire        once a week, from cron or a timer")
+@JSON
+@pass_session
+def expire(session: Session, as_json: bool) -> None:
+    """Let go of what is too old, by the settings; others go on scoring and learning meanwhile.
+
+    Trainings older than journal.keep_days can then not be undone any more; features that nobody
+    taught for expire.after_days and that at most expire.most_holders messages held are dropped; the
+    history forgets verdicts older than history.keep_days. Files do not shrink: `compact` does that.
+    """
+    from spamnb.service.clock import now_us
+    from spamnb.service.expiry import Rules
+    from spamnb.service.expiry import expire as let_go
+
+    settings = session.settings
+    rules = Rules(
+        settings.journal.keep_days, settings.expire.after_days, settings.expire.most_holders
+    )
+    with session.open() as model:
+        kept = session.open_history()
+        try:
+            gone = let_go(model.store, kept, rules, now_us=now_us(), origin=session.origin())
+        finally:
+            kept.close()
+    if as_json:
+        say_json(gone.as_dict())
+    else:
+        say(f"{gone.events_folded} events folded, {gone.features_dropped} features dropped, "
+            f"{gone.verdicts_forgotten} verdicts forgotten")  # fmt: skip
+
+
+@click.command(cls=Command, examples="spamnb compact")
+@JSON
+@pass_session
+def compact(session: Session, as_json: bool) -> None:
+    """Rewrite the model's file densely. Nobody else may have it open: stop the daemon first."""
+    from spamnb.store import maintenance
+
+    before, after = maintenance.compact(session.home)
+    if as_json:
+        say_json({"bytes_before": before, "bytes_after": after})
+    else:
+        say(f"{before} bytes -> {after} bytes")

@@ -1,0 +1,80 @@
+"""Commands that teach by example, and groups that load them when they are called.
+
+`--help` is one paragraph, the options, and examples printed as they are written. A group names the
+places of its commands, so that `--version` and `--help` import nothing heavy. Must not know what
+the commands do.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+
+class Command(click.Command):
+    """A command with examples."""
+
+    def __init__(self, *args: Any, examples: str = "", **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.examples = inspect.cleandoc(examples)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Print the examples verbatim."""
+        super().format_epilog(ctx, formatter)
+        write_examples(formatter, self.examples)
+
+
+class Group(click.Group):
+    """A group with examples, whose commands are imported when they are needed."""
+
+    def __init__(
+        self,
+        *args: Any,
+        examples: str = "",
+        places: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(*args, **options)
+        self.examples = inspect.cleandoc(examples)
+        self.places = dict(places or {})
+        """name of a command -> "module:attribute" """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """List them in the order of their table: the everyday ones first."""
+        return list(self.places) or super().list_commands(ctx)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
+        if cmd_name not in self.places:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = self.places[cmd_name].partition(":")
+        found: click.Command = getattr(import_module(module), name)
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that was typed, or say which was meant."""
+        known = self.list_commands(ctx)
+        if args[0] not in known and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], known, 1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            ctx.fail(f"there is no command {args[0]!r}{meant}")
+        return super().resolve_command(ctx, args)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Print the examples verbatim."""
+        super().format_epilog(ctx, formatter)
+        write_examples(formatter, self.examples)
+
+
+def write_examples(formatter: click.HelpFormatter, examples: str) -> None:
+    """Write a block that nobody wraps."""
+    if examples:
+        formatter.write("\nExamples:\n")
+        formatter.write("".join(f"  {line}".rstrip() + "\n" for line in examples.splitlines()))

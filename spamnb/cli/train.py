@@ -1,0 +1,162 @@
+"""`spamnb train`: learn from folders of sorted mail."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from spamnb.cli.printing import progress_bar, safe, say, say_json, warn
+from spamnb.cli.session import Session, pass_session
+from spamnb.cli.teaching_help import Command
+from spamnb.errors import StoreMissingError, UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from spamnb.core.event import Recipe
+    from spamnb.service.trainer import Summary
+
+SHOWN_UNREADABLE = 10
+
+EXAMPLES = """
+spamnb train ham/ spam/                            folders of any depth, Maildirs, mboxes, files
+spamnb train ~/Maildir/cur ~/Maildir/.Junk/cur     what your mail program has sorted
+spamnb train --label ham=inbox.mbox                one class alone
+spamnb train --label work=w/ --label private=p/    labels of your own
+spamnb train --kind multinomial ham/ spam/         a classical model, if none is there yet
+"""
+
+
+@click.command(cls=Command, examples=EXAMPLES)
+@click.argument("folders", nargs=-1, metavar="[HAM SPAM]")
+@click.option("--label", "labelled", multiple=True, metavar="NAME=PATH",
+              help="Messages for a label; may be given again.")  # fmt: skip
+@click.option("--kind", type=click.Choice(["corrected", "multinomial", "bernoulli"]),
+              help="The kind of model to make, if there is none.")  # fmt: skip
+@click.option("--no-vocabulary", is_flag=True, help="Make a model that keeps no words: smaller, "
+              "but verdicts can be explained with the message only.")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(0), default=0, metavar="N",
+              help="Processes that read mail; 0 takes all processors.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@pass_session
+def train(  # noqa: PLR0917 - click gives one argument an option
+    session: Session,
+    folders: tuple[str, ...],
+    labelled: tuple[str, ...],
+    kind: str | None,
+    no_vocabulary: bool,
+    jobs: int,
+    as_json: bool,
+) -> None:
+    """Learn from mail that you have sorted: first the ham, then the spam.
+
+    A model is made if there is none. What was learnt before is found and changes nothing, so an
+    interrupted training is simply started again. A message that cannot be read is counted and
+    skipped.
+    """
+    sources = _sources(folders, labelled)
+    recipe = _recipe(session, sources, kind, no_vocabulary=no_vocabulary)
+    from spamnb.service.trainer import Course, Progress
+    from spamnb.service.trainer import train as learn
+
+    settings = session.settings
+    course = Course(jobs, session.origin(), settings.house, settings.costs)
+    with progress_bar("learning") as bar:
+
+        def show(now: Progress) -> None:
+            if bar:
+                bar(now.done, now.total, f"{now.duplicates} known, {now.unreadable} unreadable")
+
+        summary = learn(session.home, sources, recipe=recipe, course=course, progress=show)
+    _report(summary, session.home, as_json=as_json)
+
+
+def _sources(folders: tuple[str, ...], labelled: tuple[str, ...]) -> list[tuple[str, str]]:
+    if len(folders) not in (0, 2) or not (folders or labelled):
+        raise UserError(
+            f"{len(folders)} folders are given",
+            hint="give two, first the ham, then the spam; or name labels: --label NAME=PATH",
+        )
+    sources = list(zip(("ham", "spam"), folders, strict=False))
+    for given in labelled:
+        name, sign, path = given.partition("=")
+        if not (name and sign and path):
+            raise UserError(f"--label {given} names no folder", hint="write --label NAME=PATH")
+        sources.append((name, path))
+    return sources
+
+
+def _recipe(
+    session: Session, sources: list[tuple[str, str]], kind: str | None, *, no_vocabulary: bool
+) -> Recipe | None:
+    """Make a recipe for a home without a model; what is there must be what was asked for."""
+    there = _recipe_there(session.home)
+    if there is None:
+        from spamnb.service.filter import new_recipe
+
+        model = session.settings.model
+        labels = _labels(session.settings.labels, [label for label, _ in sources])
+        keep = model.vocabulary and not no_vocabulary
+        return new_recipe(kind or model.kind, labels, vocabulary=keep)
+    if kind and kind != there.kind:
+        raise UserError(
+            f"the model in {session.home} is {there.kind}, not {kind}",
+            hint="a model keeps its kind; name another --home for a new one",
+        )
+    if no_vocabulary and there.vocabulary:
+        raise UserError(
+            f"the model in {session.home} keeps a vocabulary",
+            hint="leave out --no-vocabulary, or name another --home for a new model",
+        )
+    return None
+
+
+def _recipe_there(home: Path) -> Recipe | None:
+    from spamnb.store.lmdb_store import open_store
+
+    try:
+        store = open_store(home, readonly=True)
+    except StoreMissingError:
+        return None
+    try:
+        return store.recipe
+    finally:
+        store.close()
+
+
+def _labels(configured: tuple[str, ...], given: list[str]) -> tuple[str, ...]:
+    """Choose the labels of a new model: those of the settings, unless others are taught."""
+    from spamnb.settings import Settings
+
+    taught = tuple(dict.fromkeys(given))
+    if set(taught) <= set(configured):
+        return configured
+    if configured != Settings().labels:
+        raise UserError(
+            f"the labels of the settings are {', '.join(configured)}, not {', '.join(taught)}",
+            hint="teach those, or change `labels`",
+        )
+    return taught
+
+
+def _report(summary: Summary, home: Path, *, as_json: bool) -> None:
+    if as_json:
+        say_json(summary.as_dict() | {"home": str(home)})
+        return
+    for line in summary.unreadable_paths[:SHOWN_UNREADABLE]:
+        warn(f"skipped {line}")
+    if summary.unreadable > SHOWN_UNREADABLE:
+        warn(f"skipped {summary.unreadable - SHOWN_UNREADABLE} more")
+    given = ", ".join(f"{count} {label}" for label, count in summary.labels.items())
+    parts = [
+        f"{count} {what}"
+        for count, what in (
+            (summary.learnt, "learnt"), (summary.moved, "moved to another label"),
+            (summary.duplicates, "known already"), (summary.refused, "refused"),
+            (summary.unreadable, "unreadable"),
+        )
+        if count or what == "learnt"
+    ]  # fmt: skip
+    say(f"{summary.messages} messages ({given}) in {summary.seconds:.1f} s: {', '.join(parts)}")
+    say(f"the model is in {safe(str(home))}")

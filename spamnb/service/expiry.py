@@ -1,0 +1,130 @@
+"""Letting go of what is too old: undo of old trainings, words nobody uses, verdicts of last month.
+
+Three steps, each in small transactions, so that others keep reading and nobody waits long for the
+writer: events older than `keep_days` fold into the checkpoint; features not taught for `after_days`
+and held by few messages go, unless a kept event names them (its undo must find them); the history
+forgets by its own rules. Dropping is an event like any other and can be undone; the texts of the
+features cannot be brought back.
+
+Stopped at any moment, what was done stays done and the rest is found again. Must not know settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from spamnb.core.decision import Costs
+from spamnb.core.event import Bulk, Ids
+from spamnb.core.sheet import day_of
+from spamnb.service.learner import Learner
+from spamnb.service.lessons import Load, Origin
+from spamnb.store.audit import named, stale
+from spamnb.store.contract import Store, WriteView
+from spamnb.store.folding import event_ids
+from spamnb.store.history import History
+
+DAY_US = 86_400_000_000
+FOLDED_AT_ONCE = 256
+DROPPED_AT_ONCE = 4096
+"""Some 20 ms of the writer's time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What is too old."""
+
+    keep_days: int
+    """events"""
+    after_days: int
+    """features"""
+    most_holders: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What went."""
+
+    events_folded: int
+    features_dropped: int
+    verdicts_forgotten: int
+
+    def as_dict(self) -> dict[str, int]:
+        """For programs."""
+        return asdict(self)
+
+
+def expire(
+    store: Store, history: History | None, rules: Rules, *, now_us: int, origin: Origin
+) -> Expired:
+    """Let go of everything that is too old by these rules."""
+    folded = fold(store, now_us - rules.keep_days * DAY_US)
+    before_day = day_of(now_us - rules.after_days * DAY_US)
+    dropped = drop(store, before_day, rules.most_holders, now_us=now_us, origin=origin)
+    return Expired(folded, dropped, history.expire(now_us) if history else 0)
+
+
+def fold(store: Store, before_us: int) -> int:
+    """Move events older than that into the checkpoint; how many."""
+    done = 0
+    while count := store.transact(lambda view: view.fold(before_us, FOLDED_AT_ONCE)):
+        done += count
+    return done
+
+
+class _Left(NamedTuple):
+    """Where dropping stands after a transaction."""
+
+    ids: Ids
+    """still to be dropped"""
+    seq: int
+    """no kept event up to this one names any of them"""
+    dropped: int
+
+
+def drop(store: Store, before_day: int, most_holders: int, *, now_us: int, origin: Origin) -> int:
+    """Drop the features last learnt before a day and held by few; how many."""
+    learner = Learner(store.recipe, Costs())
+    with store.read() as view:
+        blocks = list(stale(view, before_day, most_holders))
+        ids = np.concatenate(blocks) if blocks else np.zeros(0, np.uint64)
+        left = _Left(ids[~named(view, ids)], view.totals().last_seq, 0)
+
+    def some(view: WriteView) -> _Left:
+        ids = _unnamed(view, left.ids, left.seq + 1)
+        bulk = _bulk(view, ids[:DROPPED_AT_ONCE], before_day, most_holders)
+        if len(bulk.ids):
+            learner.run(view, [Load(bulk, True, origin, now_us)])
+        seq = view.totals().last_seq
+        return _Left(ids[DROPPED_AT_ONCE:], seq, left.dropped + len(bulk.ids))
+
+    while len(left.ids):
+        left = store.transact(some)
+    return left.dropped
+
+
+def _unnamed(view: WriteView, ids: Ids, start: int) -> Ids:
+    """Leave out what others have taught since the last look."""
+    for event in view.events(start):
+        ids = ids[~np.isin(ids, event_ids(event))]
+    return ids
+
+
+def _bulk(view: WriteView, ids: Ids, before_day: int, most_holders: int) -> Bulk:
+    """Build the change that empties these rows as they are now; undone, it fills them again."""
+    records = view.gather(ids)
+    few = records.n.sum(axis=1, dtype=np.uint64) <= most_holders
+    full = records.n.any(axis=1) | records.w.any(axis=1)
+    some = (records.day < before_day) & few & full
+    labels, groups = records.n.shape[1], len(view.totals().tempers)
+    return Bulk(
+        ids=ids[some],
+        n=-records.n[some].astype(np.int64),
+        w=-records.w[some].astype(np.int64),
+        messages=np.zeros(labels, np.int64),
+        bias=np.zeros(labels, np.int64),
+        tempers=np.zeros(groups, np.int64),
+        days=records.day[some],
+    )

@@ -1,0 +1,282 @@
+"""A model as text, and back: for looking at, for moving, for merging two models into one.
+
+JSON lines. The first is the header:
+
+    {"format": "spamnb export", "version": 1, "kind": "corrected", "labels": ["ham", "spam"],
+     "fingerprint": "...", "recipe": {...}, "messages": [N of each label], "tokens": [T of each],
+     "bias": [...], "tempers": [...], "features": how many lines follow}
+
+and then one line a feature, in order of the ids:
+
+    {"id": "16 hex digits", "n": [messages of each label], "w": [corrections of each label],
+     "day": last learnt, days since 2000-01-01, "place": "subject", "token": "cheap"}
+
+`w` is in units of 2^-20 nats, `bias` and `tempers` of 2^-40; all integers, so a round trip is
+exact. `place` and `token` are there if the model has a vocabulary. Ids mean the same only under the
+same key, which `fingerprint` tells apart; the key itself (`key`, 64 hex digits) is written only on
+demand, for whoever has it can make words that meet others in one feature.
+
+Importing adds: one event, so one undo takes it back. Must not know terminals. Failure: UserError
+for a text that is no export, is not whole, or is of another model; nothing is changed then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamnb.core.event import Bulk, Recipe, Totals
+from spamnb.core.features import Key, Words
+from spamnb.core.tokens import Place
+from spamnb.errors import UserError
+from spamnb.service.clock import now_us
+from spamnb.service.filter import Filter
+from spamnb.service.lessons import Load, Origin
+from spamnb.service.packing import Glossary
+from spamnb.service.receipt import Receipt
+from spamnb.store.contract import ReadView, Store, Word
+
+FORMAT = "spamnb export"
+VERSION = 1
+_CONSTANTS = (
+    "vocabulary", "occurrences", "groups", "alpha", "kappa", "r", "eta", "rate_bias", "rate_temper"
+)  # fmt: skip
+_PLACES = {place.name.lower(): place for place in Place}
+
+
+# --- out -----------------------------------------------------------------------------------------
+
+
+def export(store: Store, *, with_key: bool = False) -> Iterator[str]:
+    """Write the model as lines of JSON, from one snapshot."""
+    recipe = store.recipe
+    with store.read() as view:
+        count = sum(len(ids) for ids, _ in view.features())
+        yield _line(_header(recipe, view.totals(), count, with_key=with_key))
+        words = view.all_words()
+        word = next(words, None)
+        for feature in _rows(view):
+            while word is not None and word.id < feature.id:
+                word = next(words, None)
+            yield _line(_feature(feature, word if word and word.id == feature.id else None))
+
+
+class _Row(NamedTuple):
+    id: int
+    n: list[int]
+    w: list[int]
+    day: int
+
+
+def _rows(view: ReadView) -> Iterator[_Row]:
+    for ids, records in view.features():
+        columns = ids.tolist(), records.n.tolist(), records.w.tolist(), records.day.tolist()
+        yield from map(_Row, *columns)
+
+
+def _header(recipe: Recipe, totals: Totals, count: int, *, with_key: bool) -> dict[str, Any]:
+    constants = asdict(recipe)
+    header: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "kind": recipe.kind,
+        "labels": list(recipe.labels),
+        "fingerprint": Key(recipe.key).fingerprint().hex(),
+        "recipe": {name: constants[name] for name in _CONSTANTS},
+    }
+    if with_key:
+        header["key"] = recipe.key.hex()
+    for name in ("messages", "tokens", "bias", "tempers"):
+        header[name] = getattr(totals, name).tolist()
+    return header | {"features": count}
+
+
+def _feature(row: _Row, word: Word | None) -> dict[str, Any]:
+    plain: dict[str, Any] = {"id": f"{row.id:016x}", "n": row.n, "w": row.w, "day": row.day}
+    if word is not None:
+        # A long word may be cut within a letter: such bytes go through as lone surrogates.
+        plain["place"] = Place(word.place).name.lower()
+        plain["token"] = word.text.decode("utf-8", "surrogateescape")
+    return plain
+
+
+def _line(value: dict[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":")) + "\n"
+
+
+# --- in ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What a text holds."""
+
+    header: dict[str, Any]
+    bulk: Bulk
+    words: Words
+
+
+def read_export(lines: Iterable[str]) -> Exported:
+    """Read the lines of an export; UserError if it is none, or is not whole."""
+    numbered = enumerate(lines, 1)
+    header = _read_header(next(numbered, (1, ""))[1])
+    columns = _Columns()
+    for number, line in numbered:
+        try:
+            columns.take(json.loads(line))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _bad(f"line {number} is no feature: {error}") from error
+    try:
+        bulk = columns.bulk(header)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise _bad(f"its numbers cannot be read: {error}") from error
+    _complete(header, bulk)
+    return Exported(header, bulk, columns.words())
+
+
+class _Columns:
+    """The features of an export, column by column."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.n: list[list[int]] = []
+        self.w: list[list[int]] = []
+        self.days: list[int] = []
+        self.word_ids: list[int] = []
+        self.places: list[Place] = []
+        self.texts: list[bytes] = []
+
+    def take(self, row: dict[str, Any]) -> None:
+        """Take one feature."""
+        feature = int(row["id"], 16)
+        if self.ids and feature <= self.ids[-1]:
+            raise ValueError("its id does not follow the one before")
+        self.ids.append(feature)
+        self.n.append(row["n"])
+        self.w.append(row["w"])
+        self.days.append(row["day"])
+        if "token" in row:
+            self.word_ids.append(feature)
+            self.places.append(_PLACES[row["place"]])
+            self.texts.append(row["token"].encode("utf-8", "surrogateescape")[:255])
+
+    def words(self) -> Words:
+        """Build the texts of those features that have one."""
+        return Words(
+            np.array(self.word_ids, np.uint64),
+            np.array(self.places, np.uint8),
+            np.array([len(text) for text in self.texts], np.uint8),
+            b"".join(self.texts),
+        )
+
+    def bulk(self, header: dict[str, Any]) -> Bulk:
+        """All features as the change that adds them."""
+        labels, groups = len(header["labels"]), header["recipe"]["groups"]
+        shape = (len(self.ids), labels)
+        n = _ints(self.n, shape, 0, (1 << 32) - 1)
+        return Bulk(
+            ids=np.array(self.ids, np.uint64),
+            n=n,
+            w=_ints(self.w, shape, -(1 << 31), (1 << 31) - 1),
+            messages=_ints(header["messages"], (labels,), 0),
+            bias=_ints(header["bias"], (labels,)),
+            tempers=_ints(header["tempers"], (groups,)),
+            days=_ints(self.days, shape[:1], 0, 65_535).astype(np.uint16),
+        )
+
+
+def _ints(
+    values: Any, shape: tuple[int, ...], least: int = -(1 << 62), most: int = 1 << 62
+) -> NDArray[np.int64]:
+    found = np.array(values if len(values) else np.zeros(shape, np.int64))
+    if found.dtype.kind not in "iu" or found.shape != shape:
+        raise ValueError(f"integers of the shape {shape} are expected")
+    if found.size and not least <= int(found.min()) <= int(found.max()) <= most:
+        raise ValueError(f"a number is not between {least} and {most}")
+    return found.astype(np.int64)
+
+
+def _read_header(line: str) -> dict[str, Any]:
+    try:
+        header = json.loads(line)
+        if header["format"] != FORMAT:
+            raise _bad("it says so itself")
+        if header["version"] != VERSION:
+            raise UserError(
+                f"an export of version {header['version']}, this program reads {VERSION}",
+                hint="use the newer program that wrote it",
+            )
+        missing = [name for name in _NEEDED if name not in header]
+        if missing or header["recipe"].keys() != set(_CONSTANTS):
+            raise _bad(f"the header lacks {', '.join(missing) or 'constants'}")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _bad("the first line is no header") from error
+    return dict(header)
+
+
+_NEEDED = (
+    "kind", "labels", "fingerprint", "recipe", "messages", "tokens", "bias", "tempers", "features"
+)  # fmt: skip
+
+
+def _complete(header: dict[str, Any], bulk: Bulk) -> None:
+    if len(bulk.ids) != header["features"]:
+        raise _bad(f"it should hold {header['features']} features, it holds {len(bulk.ids)}")
+    if bulk.n.sum(axis=0).tolist() != header["tokens"]:
+        raise _bad("its counts do not sum to what the header says")
+
+
+def _bad(why: str) -> UserError:
+    return UserError(f"this is no whole export: {why}", hint="make it with `spamnb export`")
+
+
+def recipe_of(exported: Exported) -> Recipe:
+    """Make the recipe of the model that was exported; its key must be there."""
+    header = exported.header
+    if "key" not in header:
+        raise UserError(
+            "the export has no key, so it can only be added to the model that it came from",
+            hint="export it with --with-key to make a new model of it",
+        )
+    try:
+        labels, key = tuple(header["labels"]), bytes.fromhex(header["key"])
+        recipe = Recipe(kind=header["kind"], labels=labels, key=key, **header["recipe"])
+    except (ValueError, TypeError) as error:
+        raise _bad(f"its recipe cannot be read: {error}") from error
+    if Key(key).fingerprint().hex() != header["fingerprint"]:
+        raise _bad("the key is not the one of its fingerprint")
+    return recipe
+
+
+def merge(model: Filter, exported: Exported, *, origin: Origin) -> Receipt:
+    """Add an export to a model, as one event; undo takes it back."""
+    _same_model(model.recipe, exported.header)
+    lesson = Load(exported.bulk, False, origin, now_us(), Glossary([exported.words]))
+    receipt = model.teach([lesson])[0]
+    if receipt.error is not None:
+        raise receipt.error
+    return receipt
+
+
+def _same_model(recipe: Recipe, header: dict[str, Any]) -> None:
+    ours = Key(recipe.key).fingerprint().hex()
+    if header["fingerprint"] != ours:
+        raise UserError(
+            f"the export was made with another key ({header['fingerprint'][:8]}, ours is "
+            f"{ours[:8]}): its features mean nothing here",
+            hint="train on the messages, or make a new model of it: import --as-new",
+        )
+    for name, here in (("kind", recipe.kind), ("labels", list(recipe.labels))):
+        if header[name] != here:
+            raise UserError(f"the export's {name} is {header[name]}, this model's is {here}")
+    mine = asdict(recipe)
+    for name in ("occurrences", "groups"):
+        if header["recipe"][name] != mine[name]:
+            raise UserError(
+                f"the export's {name} is {header['recipe'][name]}, this model's is {mine[name]}"
+            )

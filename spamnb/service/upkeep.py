@@ -1,0 +1,84 @@
+"""Looking after a model: what it holds, and whether it contradicts itself.
+
+Reads only. Must not know terminals or settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from spamnb.core.decision import Costs, thresholds
+from spamnb.core.features import Key
+from spamnb.store import audit
+from spamnb.store.contract import Store
+from spamnb.store.environment import DATA_FILE
+from spamnb.store.history import History
+
+MOST_COUNTED = 100_000
+"""verdicts of the history that are counted one by one; more are shown as so many or more"""
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What a model holds."""
+
+    home: str
+    kind: str
+    labels: tuple[str, ...]
+    fingerprint: str
+    """of the key: equal for models whose exports can be merged"""
+    messages: dict[str, int]
+    features: int
+    words: int
+    events: int
+    """in the journal: what can be undone"""
+    folded: int
+    """events in the checkpoint"""
+    store_bytes: int
+    bytes_per_feature: float | None
+    history: int
+    history_days: float
+    constants: dict[str, Any]
+    thresholds: dict[str, float]
+    """probability of spam from which each decision is taken"""
+
+    def as_dict(self) -> dict[str, object]:
+        """For programs."""
+        return asdict(self)
+
+
+_CONSTANTS = ("alpha", "kappa", "r", "eta", "rate_bias", "rate_temper", "groups", "vocabulary")
+
+
+def stats(home: Path, store: Store, history: History | None, costs: Costs) -> Stats:
+    """Count what is there; reads every word's entry once."""
+    recipe = store.recipe
+    with store.read() as view:
+        totals, base = view.totals(), view.base_totals()
+        words = sum(1 for _ in view.all_words())
+    size = (home / DATA_FILE).stat().st_size
+    return Stats(
+        home=str(home),
+        kind=recipe.kind,
+        labels=recipe.labels,
+        fingerprint=Key(recipe.key).fingerprint().hex(),
+        messages=dict(zip(recipe.labels, totals.messages.tolist(), strict=True)),
+        features=totals.known,
+        words=words,
+        events=totals.last_seq - base.last_seq,
+        folded=base.last_seq,
+        store_bytes=size,
+        bytes_per_feature=round(size / totals.known, 1) if totals.known else None,
+        history=len(history.recent(MOST_COUNTED)) if history else 0,
+        history_days=round(history.span_days(), 2) if history else 0.0,
+        constants={name: getattr(recipe, name) for name in _CONSTANTS},
+        thresholds={t.decision: t.probability for t in thresholds(costs)},
+    )
+
+
+def check(store: Store) -> list[str]:
+    """Find what contradicts itself, a sentence each; empty for a sound store."""
+    with store.read() as view:
+        return audit.check(view)
