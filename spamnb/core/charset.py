@@ -146,12 +146,11 @@ def codec_of(label: str) -> str:
 def _strict(raw: bytes, codec: str) -> str | None:
     try:
         return raw.decode(codec)
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:
         # a cut at our own limit may have split a character: no fault of the sender's
-        if len(raw) >= limits.TEXT_BYTES - 8 and error.start >= len(raw) - 8:
-            return raw[: error.start].decode(codec, "ignore")
-        return None
-    except UnicodeError:  # utf-16 and utf-32 raise the plain one for a missing mark
+        end = getattr(error, "start", 0)
+        if len(raw) >= limits.TEXT_BYTES - 8 and end >= len(raw) - 8:
+            return raw[:end].decode(codec, "ignore")
         return None
 
 

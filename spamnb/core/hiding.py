@@ -13,6 +13,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final
 
 from spamnb.core import limits
@@ -56,6 +57,7 @@ NEAR: Final = 10
 COLOURED: Final = '[color],[style*="color" i]'
 
 
+@lru_cache(maxsize=1024)
 def _rgb(name: str) -> int:
     """Read a colour, -1 if it is none that we know."""
     if not name.startswith("#"):
@@ -68,8 +70,12 @@ def _rgb(name: str) -> int:
 
 def _near(a: int, b: int) -> bool:
     """Whether two colours cannot be told apart."""
-    return min(a, b) >= 0 and all(
-        abs((a >> shift & 255) - (b >> shift & 255)) < NEAR for shift in (0, 8, 16)
+    if a < 0 or b < 0:
+        return False
+    return a == b or (
+        abs((a >> 16) - (b >> 16)) < NEAR
+        and abs((a >> 8 & 255) - (b >> 8 & 255)) < NEAR
+        and abs((a & 255) - (b & 255)) < NEAR
     )
 
 
@@ -149,16 +155,17 @@ def _own_colour(node: Any, pattern: re.Pattern[bytes], names: tuple[str, ...]) -
 
 def _behind(node: Any) -> int:
     """Find the colour behind an element; -1 when a picture or an unknown colour may be there."""
-    steps = 0
-    while node is not None and steps < limits.ANCESTORS:
-        attributes = node.attributes if node.is_element_node else {}
-        style = (attributes.get("style") or "").lower()
-        if "background" in attributes or "url(" in style or "gradient" in style:
-            return -1
-        if "bgcolor" in attributes or "background" in style:
-            return _own_colour(node, BACK_COLOUR, ("bgcolor",))
+    for _ in range(limits.ANCESTORS):
+        attributes = node.attributes
+        if attributes:
+            style = (attributes.get("style") or "").lower()
+            if "background" in attributes or "url(" in style or "gradient" in style:
+                return -1
+            if "bgcolor" in attributes or "background" in style:
+                return _own_colour(node, BACK_COLOUR, ("bgcolor",))
         node = node.parent
-        steps += 1
+        if node is None or not node.is_element_node:
+            break
     return WHITE
 
 
@@ -168,11 +175,9 @@ def _suspects(low: bytes) -> str:
     if not texts:
         return ""
     backs = {_rgb(name.decode("ascii")) for name in set(BACK_COLOUR.findall(low))} | {WHITE}
-    same = sorted(
-        name.decode("ascii")
-        for name in texts
-        if any(_near(_rgb(name.decode("ascii")), back) for back in backs)
-    )[: limits.COLOURS]
+    names = sorted(name.decode("ascii") for name in texts)
+    same = [name for name in names if any(_near(_rgb(name), back) for back in backs)]
+    same = same[: limits.COLOURS]
     return ",".join(f'[color="{name}" i],[style*="{name}" i]' for name in same)
 
 

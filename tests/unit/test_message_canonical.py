@@ -70,6 +70,7 @@ def test_marks_of_others_are_no_part_of_a_message(line: bytes) -> None:
         lambda m: m.replace(b"\n", b"\r\n"),
         lambda m: m.replace(b"\n", b"\r\r\n"),
         lambda m: m.replace(b"\n", b"\r" * 9 + b"\n"),
+        lambda m: m.replace(b"\n", b"\r" * 99 + b"\n"),
         lambda m: b"From ann@example.org Mon Jan  1\n" + m,
         lambda m: b">From ann@example.org Mon Jan  1\r\n" + m,
         lambda m: m + b"\n\n\n",
