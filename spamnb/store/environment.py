@@ -17,15 +17,40 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
-from spamnb.errors import StoreAccessError, StoreBusyError, StoreError, StoreFullError
+from spamnb.errors import (
+    StoreAccessError,
+    StoreBusyError,
+    StoreError,
+    StoreFullError,
+    StoreMissingError,
+)
 
 WAIT_S = 30.0
 """how long to wait for one's own readers, or for a reader slot: longer than any snapshot is used"""
 PAUSE_S = 0.01
 
 Thing = TypeVar("Thing")
+
+
+DATA_FILE = "data.mdb"
+LOCK_FILE = "lock.mdb"
+MAP_SIZE = 1 << 40
+"""reserved address space, not disk: the file grows as it is written"""
+
+
+class Plan(NamedTuple):
+    """How an environment is opened."""
+
+    path: Path
+    names: tuple[str, ...]
+    readonly: bool = False
+    map_size: int = MAP_SIZE
+    limit_bytes: int = 0
+    sync: bool = True
+    lock: bool = True
+    """False only inside `alone`"""
 
 
 class Gate:
@@ -88,12 +113,15 @@ class Registry(Generic[Thing]):
         self._after_fork = after_fork
         self._lock = threading.Lock()
         self._things: dict[str, tuple[Thing, int]] = {}
+        self._barred: set[str] = set()
         os.register_at_fork(after_in_child=self._forked)
 
     def take(self, path: Path, make: Callable[[], Thing]) -> Thing:
         """The thing of a folder, made if there is none."""
         where = os.path.realpath(path)
         with self._lock:
+            if where in self._barred:
+                raise StoreBusyError(f"{path} is being replaced by this process")
             held = self._things.get(where)
             thing, users = (make(), 0) if held is None else held
             self._things[where] = thing, users + 1
@@ -102,21 +130,25 @@ class Registry(Generic[Thing]):
     def give_back(self, thing: Thing) -> None:
         """One user less."""
         with self._lock:
-            for where, (held, users) in self._things.items():
-                if held is thing:
-                    break
-            else:
-                return
-            if users > 1:
-                self._things[where] = thing, users - 1
-                return
-            del self._things[where]
-            self._close(thing)
+            for where, (held, users) in list(self._things.items()):
+                if held is thing and users > 1:
+                    self._things[where] = thing, users - 1
+                elif held is thing:
+                    del self._things[where]
+                    self._close(thing)
 
-    def has(self, path: Path) -> bool:
-        """Whether somebody holds the thing of a folder."""
+    @contextlib.contextmanager
+    def nobody(self, path: Path) -> Iterator[None]:
+        """A block in which nobody of this process holds, or gets, the thing of a folder."""
+        where = os.path.realpath(path)
         with self._lock:
-            return os.path.realpath(path) in self._things
+            if where in self._things or where in self._barred:
+                raise StoreBusyError(f"{path} is open in this process", hint="close it first")
+            self._barred.add(where)
+        try:
+            yield
+        finally:
+            self._barred.discard(where)
 
     def _forked(self) -> None:
         # A thread that held the lock did not live on in the child.
@@ -146,6 +178,18 @@ def refused(error: OSError, path: Path) -> StoreError:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return StoreAccessError(said, hint="check the owner and the permissions of the folder")
     return StoreError(said)
+
+
+def holds_data(folder: Path) -> bool:
+    """Whether a data file is there."""
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise StoreMissingError(f"{folder} is a file, a model is a folder")
+        return (folder / DATA_FILE).stat().st_size > 0
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise refused(error, folder) from error
 
 
 def make_folder(path: Path) -> None:

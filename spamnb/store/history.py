@@ -48,7 +48,7 @@ from spamnb.errors import (
     StoreMissingError,
     StoreVersionError,
 )
-from spamnb.store.environment import make_folder, refused, sync_folder
+from spamnb.store.environment import DATA_FILE, Plan, make_folder, refused, sync_folder
 from spamnb.store.idcode import (
     Buffer,
     Reader,
@@ -61,7 +61,8 @@ from spamnb.store.idcode import (
     varint,
 )
 from spamnb.store.journal import Pages, Pieces
-from spamnb.store.lmdb_store import DATA_FILE, Environment, LmdbTable, Plan, release, share, sound
+from spamnb.store.lmdb_store import Environment, release, share, sound
+from spamnb.store.lmdb_table import LmdbTable
 
 _NAMES = ("entries", "signatures", "mids", "digests", "meta")
 _VERSION = 1

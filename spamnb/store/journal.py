@@ -65,6 +65,13 @@ class Pages:
             ends.append(at)
         return ends
 
+    def pieces(self, seq: int, data: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and pieces of a value."""
+        start = 0
+        for part, end in enumerate(self.cut(len(data))):
+            yield _KEY.pack(seq, part), data[start:end]
+            start = end
+
     def _piece(self, rest: int, length: int) -> int:
         if length > _LARGE and rest > self.half:
             self._use(_NODE + 8)
@@ -97,11 +104,8 @@ class Pieces:
 
     def append(self, seq: int, data: bytes, pages: Pages) -> None:
         """Put a value behind all others."""
-        view = memoryview(data)
-        start = 0
-        for part, end in enumerate(pages.cut(len(data))):
-            self.table.put(_KEY.pack(seq, part), view[start:end], append=True)
-            start = end
+        for key, piece in pages.pieces(seq, data):
+            self.table.put(key, piece, append=True)
 
     def up(self, start: int, stop: int | None) -> Iterator[tuple[int, bytes]]:
         """Values start <= seq < stop."""

@@ -15,6 +15,7 @@ Failure: StoreDamagedError.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -26,11 +27,22 @@ from spamnb.core.event import Ids
 from spamnb.errors import BugError, StoreDamagedError
 from spamnb.store.contract import Word
 from spamnb.store.idcode import Buffer
-from spamnb.store.shelves import SHELF_BYTES, Layout, Mask, Table, distinct, keys_of, place
+from spamnb.store.shelves import (
+    BLOCK_SHELVES,
+    SHELF_BYTES,
+    Layout,
+    Mask,
+    Table,
+    distinct,
+    keys_of,
+    place,
+)
 
 _HEAD = np.dtype([("id", "<u8"), ("place", "u1"), ("size", "u1")])
-_TARGET = SHELF_BYTES // 20
-"""words on a shelf: a head and some ten letters each. Shelves twice as large cost 42 instead of 32
+WORD_BYTES = 20
+"""a head and some ten letters"""
+_TARGET = SHELF_BYTES // WORD_BYTES
+"""words on a shelf. Shelves twice as large cost 42 instead of 32
 bytes a word, for a third of them then are overflow pages, and saved little."""
 _HEAD_BYTES = _HEAD.itemsize
 MAX_TEXT = 255
@@ -252,23 +264,22 @@ def _sorted_words(pile: _Pile) -> Iterator[Word]:
         at = end
 
 
-def shelve_words(words: Iterable[Word], layout: Layout) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values, in order, of sorted words on the shelves of a layout."""
-    run: list[Word] = []
-    start = -1
-    for word in words:
-        here = int(layout.starts(np.array([word.id], np.uint64))[0])
-        if here != start and run:
-            yield start.to_bytes(8, "big"), _value_of(run)
-            run = []
-        start = here
-        run.append(word)
-    if run:
-        yield start.to_bytes(8, "big"), _value_of(run)
-
-
-def _value_of(words: list[Word]) -> bytes:
-    heads = np.array([(w.id, w.place, len(w.text)) for w in words], _HEAD)
-    return b"".join((
-        len(words).to_bytes(4, "little"), heads.tobytes(), *(w.text for w in words)
-    ))  # fmt: skip
+def shelve_words(lexicon: Lexicon, layout: Layout) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values, in order, of all words on the shelves of another layout."""
+    values = (bytes(value) for _, value in lexicon.table.scan())
+    rest: list[bytes] = []
+    while block := [*itertools.islice(values, BLOCK_SHELVES)]:
+        pile = _read([*rest, *block])
+        heads, texts, ends = pile.taken(np.argsort(pile.ids))
+        shelf = layout.starts(np.ascontiguousarray(heads["id"]))
+        starts = distinct(shelf)
+        bounds = np.append(np.searchsorted(shelf, starts), len(shelf))
+        pairs = list(
+            zip(keys_of(starts), map(_value, _pieces(heads, texts, ends, bounds)), strict=True)
+        )
+        # The last shelf may go on in the next block.
+        last = pairs.pop()
+        yield from pairs
+        rest = [last[1]]
+    if rest:
+        yield last

@@ -22,7 +22,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import lmdb
 
@@ -39,11 +39,14 @@ from spamnb.errors import (
 )
 from spamnb.store.contract import ReadView, WriteView
 from spamnb.store.environment import (
+    DATA_FILE,
+    MAP_SIZE,
     Gate,
+    Plan,
     Registry,
     Waiting,
+    holds_data,
     make_folder,
-    refused,
     sync_folder,
 )
 from spamnb.store.lmdb_table import LmdbTable
@@ -58,9 +61,6 @@ from spamnb.store.views import (
     found,
 )
 
-DATA_FILE = "data.mdb"
-MAP_SIZE = 1 << 40
-"""reserved address space, not disk: the file grows as it is written"""
 _LEAST_MAP = 1 << 20
 _MAX_READERS = 510
 _MOST_GROWTHS = 30
@@ -75,17 +75,6 @@ class MapGrownError(StoreBusyError):
 
 class _MapMovedError(Exception):
     """Another process has grown the map."""
-
-
-class Plan(NamedTuple):
-    """How an environment is opened."""
-
-    path: Path
-    names: tuple[str, ...]
-    readonly: bool = False
-    map_size: int = MAP_SIZE
-    limit_bytes: int = 0
-    sync: bool = True
 
 
 class Environment:
@@ -116,7 +105,7 @@ class Environment:
             try:
                 self._env = lmdb.open(
                     str(plan.path), map_size=size, readonly=plan.readonly, sync=plan.sync,
-                    metasync=plan.sync, mode=0o700, create=False, writemap=False,
+                    metasync=plan.sync, lock=plan.lock, mode=0o700, create=False, writemap=False,
                     max_readers=_MAX_READERS, max_dbs=len(plan.names),
                 )  # fmt: skip
                 break
@@ -297,11 +286,17 @@ class Environment:
     def copy_to(self, handle: int) -> None:
         """A consistent copy without free pages, to an open file."""
         self._ready()
-        with self._gate.inside():
-            try:
-                self._env.copyfd(handle, compact=True)
-            except lmdb.Error as error:
-                raise _mapped(error, self.plan.path) from error
+        while True:
+            with self._gate.inside():
+                try:
+                    self._env.copyfd(handle, compact=True)
+                except lmdb.MapResizedError:
+                    pass
+                except lmdb.Error as error:
+                    raise _mapped(error, self.plan.path) from error
+                else:
+                    return
+            self._adopt()
 
     def sync(self) -> None:
         """Flush an environment that was opened with sync off."""
@@ -313,13 +308,14 @@ class Environment:
                 raise _mapped(error, self.plan.path) from error
 
 
-def sound(folder: Path) -> bool:
-    """Whether the data file in a folder is well formed, without handing it to the engine.
+def sound(path: Path) -> bool:
+    """Whether a data file, or the one in a folder, is well formed; the engine is not asked.
 
-    For files that may be torn: LMDB trusts its pages and can end the process when it meets bad
-    ones. True where there is no file yet; False where this LMDB cannot tell (before 3.0).
+    For files that may be torn or a stranger's: LMDB trusts its pages and can end the process when
+    it meets bad ones. True where there is no file yet; False where this LMDB cannot tell (before
+    3.0).
     """
-    data = folder / DATA_FILE
+    data = path / DATA_FILE if path.is_dir() else path
     if not data.exists() or data.stat().st_size == 0:
         return True
     try:
@@ -327,10 +323,10 @@ def sound(folder: Path) -> bool:
     except ImportError:
         return False
     try:
-        problems: list[str] = verify(str(folder))  # type: ignore[no-untyped-call]
-        return not problems
+        problems: list[str] = verify(str(data), False)  # type: ignore[no-untyped-call]
     except (VerifyError, OSError):
         return False
+    return not problems
 
 
 _FULL = ("No space left", "File too large", "Disk quota exceeded")
@@ -356,7 +352,7 @@ def _mapped(error: lmdb.Error, path: Path) -> StoreError:
     return StoreError(said)
 
 
-_environments: Registry[Environment] = Registry(Environment.close, Environment.after_fork)
+environments: Registry[Environment] = Registry(Environment.close, Environment.after_fork)
 
 
 def share(plan: Plan, *, create: bool) -> Environment:
@@ -371,21 +367,16 @@ def share(plan: Plan, *, create: bool) -> Environment:
             raise
         return environment
 
-    environment = _environments.take(plan.path, make)
+    environment = environments.take(plan.path, make)
     if environment.plan.readonly and not plan.readonly:
-        _environments.give_back(environment)
+        environments.give_back(environment)
         raise StoreBusyError(f"{plan.path} is open read-only in this process")
     return environment
 
 
 def release(environment: Environment) -> None:
     """Give an environment back; the last one closes it."""
-    _environments.give_back(environment)
-
-
-def in_use(path: Path) -> bool:
-    """Whether this process has the environment open."""
-    return _environments.has(path)
+    environments.give_back(environment)
 
 
 # --- the store ------------------------------------------------------------------------------
@@ -463,7 +454,7 @@ def open_store(
     A model that is there keeps its own recipe, whatever `create` says.
     """
     folder = Path(path)
-    there = _look(folder)
+    there = holds_data(folder)
     if not there and create is None:
         raise StoreMissingError(f"there is no model in {folder}", hint="train one first")
     if not there:
@@ -474,23 +465,11 @@ def open_store(
         if not there and create is not None:
             environment.transact(lambda tables: _found(tables, create))
             sync_folder(folder)
-        recipe = _recipe(environment)
+        recipe = read_recipe(environment)
         return LmdbStore(environment, recipe, readonly=readonly)
     except BaseException:
         release(environment)
         raise
-
-
-def _look(folder: Path) -> bool:
-    """Whether a data file is there."""
-    try:
-        if folder.exists() and not folder.is_dir():
-            raise StoreMissingError(f"{folder} is a file, a model is a folder")
-        return (folder / DATA_FILE).stat().st_size > 0
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise refused(error, folder) from error
 
 
 def _found(tables: dict[str, LmdbTable], recipe: Recipe) -> None:
@@ -499,7 +478,8 @@ def _found(tables: dict[str, LmdbTable], recipe: Recipe) -> None:
         found(Tables(**tables), recipe)
 
 
-def _recipe(environment: Environment) -> Recipe:
+def read_recipe(environment: Environment) -> Recipe:
+    """The recipe of a model of this version."""
     with environment.read() as tables:
         written = tables["meta"].get(FORMAT_KEY)
         if written is None:

@@ -39,7 +39,8 @@ FORMAT = 1
 """of the whole store; raised when the meaning of any table changes"""
 FORMAT_KEY = b"format"
 RECIPE_KEY = b"recipe"
-_TOTALS, _BASE_TOTALS, _ROOM = b"totals", b"base_totals", b"room"
+ROOM_KEY = b"room"
+_TOTALS, _BASE_TOTALS = b"totals", b"base_totals"
 LAYOUT_KEYS = {"features": b"layout_features", "base": b"layout_base", "words": b"layout_words"}
 _NO_IDS: Ids = np.zeros(0, np.uint64)
 _FOLD_BATCH = 256
@@ -202,7 +203,7 @@ class TableWriteView(TableReadView):
         self._index.record(event)
 
     def _room(self) -> int:
-        value = self._tables.meta.get(_ROOM)
+        value = self._tables.meta.get(ROOM_KEY)
         return 0 if value is None else int.from_bytes(value, "little")
 
     def fold(self, before_us: int, most: int) -> int:
@@ -251,7 +252,7 @@ class TableWriteView(TableReadView):
                 if meta.get(key) != value:
                     meta.put(key, value)
         if self._pages is not None:
-            meta.put(_ROOM, self._pages.room.to_bytes(4, "little"))
+            meta.put(ROOM_KEY, self._pages.room.to_bytes(4, "little"))
 
 
 def found(tables: Tables, recipe: Recipe) -> None:

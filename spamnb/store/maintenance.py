@@ -1,0 +1,232 @@
+"""Whole models at once: rewriting one densely, a copy while it runs, and bringing a copy back.
+
+`compact` writes a new file in order of the keys and puts it in the old one's place. Random growth
+leaves pages two thirds full, and copy-on-write leaves a file of two to three times its live pages,
+which LMDB never gives back. Rewriting in place, in one transaction, cannot help: the pages it frees
+stay in the file (measured after training from empty: 2.6 times the live pages, where the new file
+is 1.0). So it needs the model alone: no process may have it open, and a lock proves it.
+
+`backup` is one consistent file; `restore` trusts no file: its pages are walked before the engine
+sees them, then its contents are checked against each other.
+
+Failure: StoreBusyError if the model is open somewhere, RefusedError before anything would be
+overwritten, StoreDamagedError for a copy that is not whole. A kill at any moment leaves the old
+file or the new one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from spamnb.core.event import Recipe
+from spamnb.errors import RefusedError, StoreBusyError, StoreDamagedError, StoreMissingError
+from spamnb.store.audit import check
+from spamnb.store.environment import (
+    DATA_FILE,
+    LOCK_FILE,
+    Plan,
+    make_folder,
+    refused,
+    sync_file,
+    sync_folder,
+)
+from spamnb.store.journal import Pages, Pieces
+from spamnb.store.lexicon import WORD_BYTES, Lexicon, shelve_words
+from spamnb.store.lmdb_store import (
+    Environment,
+    environments,
+    open_store,
+    read_recipe,
+    release,
+    share,
+    sound,
+)
+from spamnb.store.records import row_type
+from spamnb.store.shelves import SNUG_BYTES, Layout, Shelves, Table, shelve
+from spamnb.store.views import LAYOUT_KEYS, ROOM_KEY, Tables
+
+_PORTION = 1 << 25
+"""bytes put in one transaction of a rewrite: bounds what LMDB holds in memory"""
+
+Pairs = Iterator[tuple[bytes, bytes]]
+
+
+def compact(path: str | Path) -> tuple[int, int]:
+    """Rewrite a model densely; the file's size before and after. Nobody may have it open."""
+    folder = Path(path)
+    data = folder / DATA_FILE
+    if not data.exists():
+        raise StoreMissingError(f"there is no model in {folder}")
+    with alone(folder), _workshop(folder) as workshop:
+        before = data.stat().st_size
+        old = Environment(Plan(folder, Tables._fields, readonly=True, lock=False))
+        new = Environment(Plan(workshop, Tables._fields, sync=False, lock=False))
+        try:
+            old.open_tables(create=False)
+            new.open_tables(create=True)
+            _rewrite(old, new, read_recipe(old))
+            new.sync()
+        finally:
+            old.close()
+            new.close()
+        _put_in_place(workshop / DATA_FILE, data)
+        return before, data.stat().st_size
+
+
+def _rewrite(old: Environment, new: Environment, recipe: Recipe) -> None:
+    with old.read() as tables:
+        from_ = Tables(**tables)
+        row = row_type(len(recipe.labels))
+        layouts = {
+            name: Layout.decode(from_.meta.get(key) or b"") for name, key in LAYOUT_KEYS.items()
+        }
+        size = {"features": row.itemsize, "base": row.itemsize, "words": WORD_BYTES}
+        snug = {
+            name: Layout().grown(
+                layout.rows, SNUG_BYTES // (20 if name == "words" else row.itemsize)
+            )
+            for name, layout in layouts.items()
+        }
+        for name in ("features", "base"):
+            shelves = Shelves(getattr(from_, name), layouts[name], row)
+            _fill(new, name, shelve(shelves.blocks(), snug[name]))
+        _fill(new, "words", shelve_words(Lexicon(from_.words, layouts["words"]), snug["words"]))
+        for name in ("digests", "mids", "kept", "meta"):
+            _fill(new, name, ((key, bytes(value)) for key, value in tables[name].scan()))
+        pages = Pages(new.page_bytes, 0)
+        _fill(new, "journal", _recut(from_.journal, pages))
+    with new.write() as tables:
+        tables["meta"].put(ROOM_KEY, pages.room.to_bytes(4, "little"))
+        for name, layout in snug.items():
+            tables["meta"].put(LAYOUT_KEYS[name], layout.encode())
+
+
+def _recut(journal: Table, pages: Pages) -> Pairs:
+    """The journal's pieces as a new file's pages want them."""
+    return (pair for seq, data in Pieces(journal).up(0, None) for pair in pages.pieces(seq, data))
+
+
+def _fill(new: Environment, name: str, pairs: Pairs) -> None:
+    """Put pairs in order, some megabytes in a transaction."""
+    first = next(pairs, None)
+    while first is not None:
+        with new.write() as tables:
+            size = 0
+            for key, value in itertools.chain([first], pairs):
+                tables[name].put(key, value, append=True)
+                size += len(value)
+                if size > _PORTION:
+                    break
+        first = next(pairs, None)
+
+
+def backup(path: str | Path, target: str | Path) -> int:
+    """Copy a model, which may be in use, to one file; its size. A file that is there is replaced."""
+    target = Path(target)
+    if not (Path(path) / DATA_FILE).exists():
+        raise StoreMissingError(f"there is no model in {path}")
+    environment = share(Plan(Path(path), Tables._fields, readonly=True), create=False)
+    try:
+        with _workshop(target.parent) as workshop:
+            copy = workshop / DATA_FILE
+            _write_private(copy, environment.copy_to)
+            _put_in_place(copy, target)
+            return target.stat().st_size
+    finally:
+        release(environment)
+
+
+def restore(source: str | Path, path: str | Path, *, overwrite: bool = False) -> None:
+    """Make a model of a backup (or of another model's folder), once it is proven whole."""
+    source, folder = Path(source), Path(path)
+    file = source / DATA_FILE if source.is_dir() else source
+    if not file.exists():
+        raise StoreMissingError(f"there is no backup at {source}")
+    data = folder / DATA_FILE
+    if data.exists() and not overwrite:
+        raise RefusedError(f"there is a model in {folder} already", hint="overwrite it on purpose")
+    make_folder(folder)
+    with alone(folder), _workshop(folder) as workshop:
+        copy = workshop / DATA_FILE
+        _write_private(copy, lambda handle: _copy(file, handle))
+        if copy.stat().st_size == 0 or not sound(copy):
+            raise StoreDamagedError(f"{source} is no whole backup")
+        _inspect(workshop, source)
+        if data.exists() and not overwrite:
+            raise RefusedError(f"a model has appeared in {folder}")
+        _put_in_place(copy, data)
+
+
+def _inspect(workshop: Path, source: Path) -> None:
+    """Open a copy and look for contradictions."""
+    store = open_store(workshop, readonly=True)
+    try:
+        with store.read() as view:
+            faults = check(view)
+    finally:
+        store.close()
+    if faults:
+        raise StoreDamagedError(f"{source} contradicts itself: {faults[0]}")
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """A block in which no process has the environment at this path open, this one included.
+
+    Each process that has it open holds a shared lock on the first byte of LMDB's lock file, so an
+    exclusive one says that there is none; whoever opens it now waits for us. The block may replace
+    the data file: at its end the lock file is made anew for it (its counter of transactions would
+    be wrong for another file), before those who wait go on.
+    """
+    with environments.nobody(path), ExitStack() as stack:
+        try:
+            lock = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, lock)
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+        except BlockingIOError as error:
+            raise StoreBusyError(f"{path} is open in another process", hint="stop it") from error
+        except OSError as error:
+            raise refused(error, path) from error
+        yield
+        Environment(Plan(path, ())).close()
+
+
+@contextmanager
+def _workshop(parent: Path) -> Iterator[Path]:
+    """A private folder beside what is to be replaced, for a rename; gone at the end."""
+    made = None
+    try:
+        made = Path(tempfile.mkdtemp(prefix=".new-", dir=parent))
+        yield made
+    except OSError as error:
+        raise refused(error, parent) from error
+    finally:
+        if made is not None:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+def _write_private(path: Path, write: Callable[[int], None]) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        write(handle)
+    finally:
+        os.close(handle)
+
+
+def _copy(file: Path, handle: int) -> None:
+    with file.open("rb") as origin, open(handle, "wb", closefd=False) as copy:
+        shutil.copyfileobj(origin, copy, 1 << 20)
+
+
+def _put_in_place(copy: Path, target: Path) -> None:
+    """Rename, with content and entry on the disk before and after."""
+    sync_file(copy)
+    copy.rename(target)
+    sync_folder(target.parent)
