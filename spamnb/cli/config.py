@@ -6,7 +6,7 @@ import click
 
 from spamnb.cli.printing import say, say_json
 from spamnb.cli.session import Session, pass_session
-from spamnb.cli.teaching_help import Command, Group
+from spamnb.cli.teaching_help import Command, Group, taught
 
 CONFIG_EXAMPLES = """
 spamnb config example > spamnb.toml         every setting, its default, and the reason for it
@@ -28,9 +28,9 @@ def config() -> None:
 @config.command(cls=Command)
 def example() -> None:
     """Print a settings file with every setting, its default, and the reason for it."""
-    from spamnb import settings
+    from spamnb.settings.showing import example as written
 
-    say(settings.example().rstrip("\n"))
+    say(written().rstrip("\n"))
 
 
 @config.command(cls=Command)
@@ -38,7 +38,8 @@ def example() -> None:
 @pass_session
 def show(session: Session, as_json: bool) -> None:
     """Print the settings in force, secrets masked."""
-    from spamnb.settings import as_dict, home_of, shown
+    from spamnb.settings import home_of
+    from spamnb.settings.showing import as_dict, shown
 
     settings = session.settings
     if as_json:
@@ -56,7 +57,7 @@ def check(session: Session) -> None:
     say(f"{settings.file or 'no settings file; the defaults'}: all right")
 
 
-@click.command(cls=Command, examples=COMPLETION_EXAMPLES)
+@taught("Print what makes a shell complete.", COMPLETION_EXAMPLES)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print what makes a shell complete commands and options."""

@@ -9,7 +9,7 @@ import click
 from spamnb.cli.messages import named
 from spamnb.cli.printing import safe, say, say_json
 from spamnb.cli.session import Session, pass_session
-from spamnb.cli.teaching_help import Command
+from spamnb.cli.teaching_help import taught
 
 if TYPE_CHECKING:
     from spamnb.service.receipt import Receipt
@@ -29,7 +29,7 @@ spamnb undo 1042                              the event's number, as `correct` a
 """
 
 
-@click.command(cls=Command, examples=CORRECT_EXAMPLES)
+@taught("Tell what a message really is.", CORRECT_EXAMPLES)
 @click.argument("label")
 @click.argument("refs", nargs=-1, metavar="REF...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each message.")
@@ -47,7 +47,7 @@ def correct(session: Session, label: str, refs: tuple[str, ...], as_json: bool) 
             _show(name, receipt, as_json=as_json)
 
 
-@click.command(cls=Command, examples=FORGET_EXAMPLES)
+@taught("Take back what a message taught.", FORGET_EXAMPLES)
 @click.argument("refs", nargs=-1, required=True, metavar="REF...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each message.")
 @pass_session
@@ -62,14 +62,17 @@ def forget(session: Session, refs: tuple[str, ...], as_json: bool) -> None:
             _show(name, receipt, as_json=as_json)
 
 
-@click.command(cls=Command, examples=UNDO_EXAMPLES)
+@taught("Take back one event of the journal.", UNDO_EXAMPLES)
 @click.argument("receipts", nargs=-1, required=True, type=click.IntRange(1), metavar="RECEIPT...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each event.")
 @pass_session
 def undo(session: Session, receipts: tuple[int, ...], as_json: bool) -> None:
     """Take back one training, correction, import or expiry, by the number of its event."""
+    from spamnb.service.upkeep import refuse_undone
+
     with session.open() as model:
         for event in receipts:
+            refuse_undone(model.store, event)
             receipt = model.undo(event, origin=session.origin())
             _show(f"event {event}", receipt, as_json=as_json)
 

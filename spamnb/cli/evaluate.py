@@ -11,7 +11,7 @@ import click
 
 from spamnb.cli.printing import progress_bar, table, warn
 from spamnb.cli.session import Session, pass_session
-from spamnb.cli.teaching_help import Command
+from spamnb.cli.teaching_help import taught
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ spamnb evaluate --protocol folds --json - ham/ spam/
 """
 
 
-@click.command(cls=Command, examples=EXAMPLES)
+@taught("Measure the filter on your own mail.", EXAMPLES)
 @click.argument("ham")
 @click.argument("spam")
 @click.option("--protocol", type=click.Choice(["online", "holdout", "folds"]), default="online",

@@ -12,7 +12,7 @@ import click
 
 from spamnb.cli.printing import say_json, table
 from spamnb.cli.session import Session, pass_session
-from spamnb.cli.teaching_help import Command
+from spamnb.cli.teaching_help import taught
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def iso(time_us: int) -> str:
     return datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(timespec="microseconds")
 
 
-@click.command(cls=Command, examples=JOURNAL_EXAMPLES)
+@taught("List what was taught.", JOURNAL_EXAMPLES)
 @click.option("--who", help="Only what this person taught.")
 @click.option("--channel", help="Only what came this way: cli, api, ...")
 @click.option("--label", help="Only messages that came under this label, or left it.")
@@ -138,7 +138,7 @@ def _event_row(line: dict[str, Any]) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-@click.command(cls=Command, examples=HISTORY_EXAMPLES)
+@taught("List what was said of recent messages.", HISTORY_EXAMPLES)
 @click.option("--label", help="Only verdicts of this label.")
 @click.option("--decision", help="Only verdicts of this decision: deliver, unsure, junk, reject.")
 @click.option("--since", metavar="TIME", help="Only later ones: 12h, 7d, 2w, or a date.")

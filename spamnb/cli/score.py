@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from spamnb.cli.messages import one_message
+from spamnb.cli.messages import one_message, shown_name
 from spamnb.cli.printing import coloured, safe, say, say_json, warn
 from spamnb.cli.session import Session, pass_session
-from spamnb.cli.teaching_help import Command
+from spamnb.cli.teaching_help import taught
 from spamnb.errors import CorpusError, UserError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ spamnb explain --json new.eml
 """
 
 
-@click.command(cls=Command, examples=SCORE_EXAMPLES)
+@taught("Tell what messages are.", SCORE_EXAMPLES)
 @click.argument("paths", nargs=-1, metavar="[PATH...|-]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line: path, id, label, "
               "probability, log_odds, decision, evidence, clues.")  # fmt: skip
@@ -94,7 +95,10 @@ def _scored(session: Session, paths: Sequence[str], clues: int, jobs: int) -> It
 
     settings = session.settings
     how = Scoring(jobs, clues, settings.house, settings.costs)
-    return score_paths(session.home, paths, how)
+    for is_input, some in groupby(paths, lambda path: path == "-"):
+        for scored in score_paths(session.home, list(some), how):
+            name = shown_name(scored.path, "-") if is_input else scored.path
+            yield scored._replace(path=name)
 
 
 def _remembered(session: Session, paths: Sequence[str], clues: int) -> Iterator[Scored]:
@@ -102,12 +106,13 @@ def _remembered(session: Session, paths: Sequence[str], clues: int) -> Iterator[
     from spamnb.service.scorer import Scored
 
     with session.open(history=True) as model:
-        for item in (item for path in paths for item in items(path)):
+        for path, item in ((one, item) for one in paths for item in items(one)):
+            name = shown_name(item.name, path)
             if isinstance(item, Item):
                 verdict = model.score(item.raw)
-                yield Scored(item.name, verdict, verdict.clues(clues) if clues else [])
+                yield Scored(name, verdict, verdict.clues(clues) if clues else [])
             else:
-                yield Scored(item.name, None, [], item.reason)
+                yield Scored(name, None, [], item.reason)
 
 
 def _answer(ctx: click.Context, found: Iterable[Scored], *, as_json: bool) -> NoReturn:
@@ -145,7 +150,7 @@ def as_dict(path: str, verdict: Verdict, clues: Sequence[Clue]) -> dict[str, Any
     } | ({"signature": verdict.signature} if verdict.signature else {})
 
 
-@click.command(cls=Command, examples=EXPLAIN_EXAMPLES)
+@taught("Show why: the clues of a message.", EXPLAIN_EXAMPLES)
 @click.argument("ref", metavar="PATH|REF")
 @click.option("--count", type=click.IntRange(0), default=20, metavar="N",
               help="How many clues; 0 shows all.")  # fmt: skip

@@ -59,14 +59,21 @@ class Session:
         from spamnb.service.filter import Filter
 
         settings = self.settings
-        return Filter.open(
+        model = Filter.open(
             self.home,
             readonly=readonly,
-            history=history,
+            history=False,
             house=settings.house,
             costs=settings.costs,
             limit_bytes=settings.store.limit_bytes,
         )
+        if history:
+            try:
+                model.history = self.open_history()
+            except BaseException:
+                model.close()
+                raise
+        return model
 
     def open_history(self) -> History:
         """Open the history beside the model, with the limits that were set."""

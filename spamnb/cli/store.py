@@ -13,7 +13,7 @@ import click
 
 from spamnb.cli.printing import safe, say, say_json, table, warn
 from spamnb.cli.session import Session, pass_session
-from spamnb.cli.teaching_help import Command
+from spamnb.cli.teaching_help import taught
 from spamnb.errors import RefusedError, UserError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 JSON = click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 
 
-@click.command(cls=Command, examples="spamnb stats\nspamnb stats --json")
+@taught("Tell what the model holds.", "spamnb stats\nspamnb stats --json")
 @JSON
 @pass_session
 def stats(session: Session, as_json: bool) -> None:
@@ -60,7 +60,7 @@ def _show(found: Stats) -> None:
     table(rows)
 
 
-@click.command(cls=Command, examples="spamnb check")
+@taught("Compare the model with its journal.", "spamnb check")
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 @pass_session
 @click.pass_context
@@ -85,7 +85,7 @@ def check(ctx: click.Context, session: Session, as_json: bool) -> None:
         ctx.exit(1)
 
 
-@click.command(cls=Command, examples="spamnb backup /backup/model.spamnb")
+@taught("Copy the model to one file.", "spamnb backup /backup/model.spamnb")
 @click.argument("file", type=click.Path(dir_okay=False))
 @JSON
 @pass_session
@@ -109,14 +109,20 @@ spamnb restore --force /backup/model.spamnb      over the model that is there
 """
 
 
-@click.command(cls=Command, examples=RESTORE_EXAMPLES)
+@taught("Bring a backup back.", RESTORE_EXAMPLES)
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option("--force", is_flag=True, help="Replace the model that is there.")
 @pass_session
 def restore(session: Session, file: str, force: bool) -> None:
     """Bring a backup back. The copy is checked before anything is touched."""
     from spamnb.store import maintenance
+    from spamnb.store.environment import DATA_FILE
 
+    if (session.home / DATA_FILE).exists() and not force:
+        raise RefusedError(
+            f"there is a model in {session.home} already",
+            hint="--force replaces it; back it up first",
+        )
     maintenance.restore(file, session.home, overwrite=force)
     say(f"restored {safe(file)} to {safe(str(session.home))}")
 
@@ -128,7 +134,7 @@ spamnb export --with-key counts.jsonl       to make a new model of it elsewhere
 """
 
 
-@click.command(cls=Command, examples=EXPORT_EXAMPLES)
+@taught("Write the model as text.", EXPORT_EXAMPLES)
 @click.argument("file", default="-")
 @click.option("--with-key", is_flag=True, help="Write the secret key as well, for --as-new. "
               "Whoever has it can make words that this filter takes for others.")  # fmt: skip
@@ -178,7 +184,7 @@ spamnb --home new/ import --as-new counts.jsonl
 """
 
 
-@click.command("import", cls=Command, examples=IMPORT_EXAMPLES)
+@taught("Add an export, as one event.", IMPORT_EXAMPLES, name="import")
 @click.argument("file", default="-")
 @click.option("--as-new", is_flag=True, help="Make a new model; needs an export --with-key.")
 @JSON
@@ -213,7 +219,7 @@ def import_(session: Session, file: str, as_new: bool, as_json: bool) -> None:
         say(f"{count} features added, event {receipt.event}")
 
 
-@click.command(cls=Command, examples="spamnb expire        once a week, from cron or a timer")
+@taught("Let go of what is too old.", "spamnb expire        once a week, from cron or a timer")
 @JSON
 @pass_session
 def expire(session: Session, as_json: bool) -> None:
@@ -244,7 +250,7 @@ def expire(session: Session, as_json: bool) -> None:
             f"{gone.verdicts_forgotten} verdicts forgotten")  # fmt: skip
 
 
-@click.command(cls=Command, examples="spamnb compact")
+@taught("Rewrite the file densely.", "spamnb compact")
 @JSON
 @pass_session
 def compact(session: Session, as_json: bool) -> None:

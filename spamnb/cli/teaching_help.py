@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -27,6 +27,13 @@ class Command(click.Command):
         """Print the examples verbatim."""
         super().format_epilog(ctx, formatter)
         write_examples(formatter, self.examples)
+
+
+def taught(
+    short: str, examples: str = "", *, name: str | None = None
+) -> Callable[[Callable[..., Any]], Command]:
+    """Make a command of a function: its line in the list, and its examples."""
+    return click.command(name, cls=Command, short_help=short, examples=examples)
 
 
 class Group(click.Group):

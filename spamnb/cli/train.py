@@ -8,7 +8,7 @@ import click
 
 from spamnb.cli.printing import progress_bar, safe, say, say_json, warn
 from spamnb.cli.session import Session, pass_session
-from spamnb.cli.teaching_help import Command
+from spamnb.cli.teaching_help import taught
 from spamnb.errors import StoreMissingError, UserError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ spamnb train --kind multinomial ham/ spam/         a classical model, if none is
 """
 
 
-@click.command(cls=Command, examples=EXAMPLES)
+@taught("Learn from folders of sorted mail.", EXAMPLES)
 @click.argument("folders", nargs=-1, metavar="[HAM SPAM]")
 @click.option("--label", "labelled", multiple=True, metavar="NAME=PATH",
               help="Messages for a label; may be given again.")  # fmt: skip

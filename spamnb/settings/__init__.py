@@ -1,0 +1,282 @@
+"""Settings: one tree of frozen values, read once, from a TOML file, the environment and flags.
+
+`table` names every setting; here is the tree that they become, and how it is read. Later sources
+win: defaults, the file, the environment (`SPAMNB_STORE_LIMIT_BYTES` is `store.limit_bytes`), flags.
+Must not know commands, stores or mail.
+
+Failure: SettingsError, one line that names the key, where it stands, what was found and what is
+allowed. Nothing is guessed: an unknown key is an error that names the nearest known one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spamnb.core.decision import Costs
+from spamnb.core.headers import House
+from spamnb.errors import SettingsError
+from spamnb.settings.table import (
+    BY_NAME,
+    BY_VARIABLE,
+    MASKED,
+    PREFIX,
+    SETTINGS,
+    Setting,
+    toml_of,
+)
+
+DEFAULT_FILE = Path("/etc/spamnb/spamnb.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """How a model is made; one that is there keeps what it was made with."""
+
+    kind: str = "corrected"
+    vocabulary: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """The model's file."""
+
+    limit_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSettings:
+    """The events that can be undone."""
+
+    keep_days: int = 400
+
+
+@dataclass(frozen=True, slots=True)
+class HistorySettings:
+    """The verdicts that can be corrected without the message."""
+
+    keep_days: int = 30
+    limit_bytes: int = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireSettings:
+    """Which features are let go."""
+
+    after_days: int = 400
+    most_holders: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """What is told on the way."""
+
+    level: str = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The whole tree."""
+
+    home: str = ""
+    labels: tuple[str, ...] = ("ham", "spam")
+    model: ModelSettings = field(default_factory=ModelSettings)
+    house: House = field(default_factory=House)
+    costs: Costs = field(default_factory=Costs)
+    store: StoreSettings = field(default_factory=StoreSettings)
+    journal: JournalSettings = field(default_factory=JournalSettings)
+    history: HistorySettings = field(default_factory=HistorySettings)
+    expire: ExpireSettings = field(default_factory=ExpireSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+    file: str = ""
+    """where they were read from; empty if from nowhere"""
+
+
+_SECTIONS: dict[str, Callable[..., Any]] = {
+    "model": ModelSettings,
+    "house": House,
+    "costs": Costs,
+    "store": StoreSettings,
+    "journal": JournalSettings,
+    "history": HistorySettings,
+    "expire": ExpireSettings,
+    "log": LogSettings,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A value and where it stands."""
+
+    value: Any
+    where: str
+
+
+def load(
+    file: str | Path | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Read the file (else the default one, if it is there), the environment and the flags."""
+    environment = os.environ if environment is None else environment
+    found, source = _from_file(file, environment, flags or {})
+    found |= _from_environment(environment)
+    given = flags or {}
+    found |= {name: Found(value, "a flag") for name, value in given.items() if value is not None}
+    return _build({name: _taken(name, one) for name, one in found.items()}, found, source)
+
+
+def _from_file(
+    file: str | Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]
+) -> tuple[dict[str, Found], str]:
+    path = DEFAULT_FILE if file is None else Path(file)
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError as error:
+        if file is None:
+            return {}, ""
+        raise SettingsError(f"{path} is not there", hint="see `spamnb config example`") from error
+    except (OSError, UnicodeDecodeError) as error:
+        if file is None and isinstance(error, PermissionError) and _home_given(environment, flags):
+            return {}, ""  # somebody else's daemon; who names a home does not need its settings
+        raise SettingsError(f"{path} cannot be read: {error}") from error
+    return parse(text, str(path)), str(path)
+
+
+def _home_given(environment: Mapping[str, str], flags: Mapping[str, Any]) -> bool:
+    return bool(flags.get("home") or environment.get(PREFIX + "HOME"))
+
+
+def parse(text: str, source: str) -> dict[str, Found]:
+    """Find the values in a settings file; unknown keys are errors."""
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{source} is no TOML: {error}") from error
+    lines = _lines_of(text)
+    found: dict[str, Found] = {}
+    for name, value in _leaves(tree):
+        line = lines.get(name, lines.get(name.rpartition(".")[0], 0))
+        where = f"{source}, line {line}" if line else source
+        if name not in BY_NAME:
+            raise SettingsError(f"{where}: there is no setting {name}", hint=_nearest(name))
+        found[name] = Found(value, where)
+    return found
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in tree.items():
+        name = prefix + key
+        if isinstance(value, dict) and name not in BY_NAME and (name in _SECTIONS or value):
+            yield from _leaves(value, f"{name}.")
+        else:
+            yield name, value
+
+
+_TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?")
+_ENTRY = re.compile(r"\s*([A-Za-z0-9_.\"' -]+?)\s*=")
+
+
+def _lines_of(text: str) -> dict[str, int]:
+    """Find the line of each key, as far as lines can tell; tomllib does not say."""
+    lines: dict[str, int] = {}
+    section = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        table = _TABLE.fullmatch(line)
+        entry = _ENTRY.match(line)
+        if table:
+            section = _plain(table[1]) + "."
+            lines.setdefault(section[:-1], number)
+        elif entry:
+            lines.setdefault(section + _plain(entry[1]), number)
+    return lines
+
+
+def _plain(name: str) -> str:
+    return ".".join(part.strip().strip("\"'") for part in name.split("."))
+
+
+def _nearest(name: str, known: Iterable[str] = BY_NAME) -> str:
+    near = difflib.get_close_matches(name, known, 1, 0.5)
+    if not near:
+        key = name.rpartition(".")[2]
+        near = [full for full in known if full.rpartition(".")[2] == key][:1]
+    return f"did you mean {near[0]}?" if near else "`spamnb config example` shows all"
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Found]:
+    """Find settings by variable.
+
+    Others with our prefix are nobody's mistake (containers set some), unless nearly a setting.
+    """
+    found = {}
+    for variable in sorted(environment):
+        if not variable.startswith(PREFIX):
+            continue
+        setting, text = BY_VARIABLE.get(variable), environment[variable]
+        if setting is None:
+            near = difflib.get_close_matches(variable, BY_VARIABLE, 1, 0.85)
+            if near:
+                raise SettingsError(
+                    f"the variable {variable} sets nothing", hint=f"did you mean {near[0]}?"
+                )
+            continue
+        try:
+            value = setting.sort.parse(text)
+        except (ValueError, KeyError) as error:
+            raise _wrong(setting, Found(text, f"${variable}")) from error
+        found[setting.name] = Found(value, f"${variable}")
+    return found
+
+
+def _taken(name: str, found: Found) -> Any:
+    setting = BY_NAME[name]
+    try:
+        return setting.sort.take(found.value)
+    except (ValueError, TypeError) as error:
+        raise _wrong(setting, found) from error
+
+
+def _wrong(setting: Setting, found: Found) -> SettingsError:
+    shown = MASKED if setting.secret else toml_of(found.value)
+    return SettingsError(
+        f"{setting.name} ({found.where}) is {shown}", hint=f"it must be {setting.sort.allowed}"
+    )
+
+
+def _build(values: Mapping[str, Any], found: Mapping[str, Found], source: str) -> Settings:
+    top = {name: value for name, value in values.items() if "." not in name}
+    for section, make in _SECTIONS.items():
+        within = {
+            setting.key: values[setting.name]
+            for setting in SETTINGS
+            if setting.section == section and setting.name in values
+        }
+        try:
+            top[section] = make(**within)
+        except SettingsError as error:
+            places = [found[f"{section}.{key}"].where for key in within]
+            raise SettingsError(f"[{section}] ({places[0]}): {error}", hint=error.hint) from error
+    return Settings(**top, file=source)
+
+
+def home_of(settings: Settings, environment: Mapping[str, str] | None = None) -> Path:
+    """Find the model's folder: as set, else $STATE_DIRECTORY, else the XDG data folder."""
+    environment = os.environ if environment is None else environment
+    if settings.home:
+        return Path(settings.home).expanduser()
+    state = environment.get("STATE_DIRECTORY", "").split(":")[0]
+    if state:
+        return Path(state)
+    data = environment.get("XDG_DATA_HOME", "")
+    if not data.startswith("/"):
+        # Relative ones are to be ignored (XDG Base Directory Specification, 0.8).
+        data = "~/.local/share"
+    return Path(data).expanduser() / "spamnb"

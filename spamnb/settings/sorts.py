@@ -1,0 +1,83 @@
+"""Sorts of values that a setting may have: what is allowed, in words and as a check. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """A sort of values: what is allowed in words, how to check one, how to read one from text."""
+
+    allowed: str
+    take: Callable[[Any], Any]
+    """the value as the tree holds it; ValueError if it is none"""
+    parse: Callable[[str], Any]
+    """from an environment variable"""
+
+
+def _is(good: bool, value: Any) -> Any:  # noqa: FBT001 - read as a sentence: is good, value
+    if not good:
+        raise ValueError
+    return value
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    return tuple(_is(isinstance(value, list | tuple), value) and (_text(one) for one in value))
+
+
+def _text(value: Any) -> str:
+    return str(_is(isinstance(value, str), value))
+
+
+def _whole(value: Any, least: int, most: int) -> int:
+    good = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+    return int(_is(good, value))
+
+
+def _pair(value: Any) -> tuple[float, float]:
+    numbers = _is(isinstance(value, list | tuple) and len(value) == 2, value)
+    if not all(isinstance(n, int | float) and not isinstance(n, bool) and n >= 0 for n in numbers):
+        raise ValueError
+    return float(numbers[0]), float(numbers[1])
+
+
+def _flag(text: str) -> bool:
+    return {"true": True, "false": False, "1": True, "0": False}[text.strip().lower()]
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _labels(value: Any) -> tuple[str, ...]:
+    names = _words(value)
+    good = len(names) > 1 and len(set(names)) == len(names)
+    return tuple(_is(good and all(_LABEL.fullmatch(name) for name in names), names))
+
+
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+
+TEXT = Sort("a text in quotes", _text, str)
+TEXTS = Sort('a list of texts, such as ["a", "b"]', _words, _listed)
+LABELS = Sort("two names or more, all different, of letters, digits and -._", _labels, _listed)
+FLAG = Sort("true or false", lambda value: _is(isinstance(value, bool), value), _flag)
+PAIR = Sort(
+    "two numbers that are not negative, [if it is ham, if it is spam]",
+    _pair,
+    lambda text: [float(part) for part in text.split(",")],
+)
+
+
+def whole(least: int, most: int = (1 << 63) - 1) -> Sort:
+    """Whole numbers in a range."""
+    upto = f"from {least} to {most}" if most < (1 << 63) - 1 else f"from {least} on"
+    return Sort(f"a whole number {upto}", lambda value: _whole(value, least, most), int)
+
+
+def choice(*names: str) -> Sort:
+    """One of these."""
+    return Sort(f"one of {', '.join(names)}", lambda value: _is(value in names, value), str)
