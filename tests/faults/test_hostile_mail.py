@@ -197,6 +197,7 @@ def test_a_line_of_50_mb_is_read() -> None:
     [
         fill(b"\n"),
         fill(b"a\r\r\n"),
+        b"Subject: x" + fill(b"\n "),
         b"A: b\n\n" + fill(b"a" + b"\r" * 8 + b"\n"),
         b"".join(b"H%d: v\n" % i for i in range(100_000)),
         MULTI + b"--b\n" * 250_000,
@@ -206,7 +207,19 @@ def test_a_line_of_50_mb_is_read() -> None:
         HTML + fill(b">"),
         TEXT + b"utf-7\n\n" + fill(b"+AOkA6Q-"),
     ],
-    ids=["lf", "crcrlf", "cr", "fields", "boundaries", "nested", "base64", "tags", "gt", "utf-7"],
+    ids=[
+        "lf",
+        "crcrlf",
+        "folds",
+        "cr",
+        "fields",
+        "boundaries",
+        "nested",
+        "base64",
+        "tags",
+        "gt",
+        "utf-7",
+    ],
 )
 def test_memory_stays_within_ten_times_the_input(raw: bytes) -> None:
     """What Python allocates while reading is bounded by the size of the message."""
