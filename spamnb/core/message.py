@@ -49,7 +49,7 @@ def _without_runs(raw: bytes) -> bytes:
 
     Passes over the whole first: a list of lines takes thirty times the memory if they are short.
     """
-    for _ in range(12):
+    for _ in range(8):
         raw = raw.replace(b"\r\n", b"\n")
         if b"\r\n" not in raw:
             return raw

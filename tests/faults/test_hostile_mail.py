@@ -150,7 +150,7 @@ def text_cases() -> Iterator[tuple[str, bytes]]:
     yield "padded pieces", packed + fill(b"QQ==")
     yield "junk in base64", packed + fill(b"Q!\n")
     yield "uuencode", b"\n" + fill(b"begin 644 x\n")
-    yield "endings of lines", b"A: b\n\n" + fill(b"a" + b"\r" * 8 + b"\n")
+    yield "endings of lines", b"A: b\n\n" + fill(b"a" + b"\r" * 9 + b"\n")
 
 
 def run_cases() -> Iterator[tuple[str, bytes]]:
@@ -198,7 +198,7 @@ def test_a_line_of_50_mb_is_read() -> None:
         fill(b"\n"),
         fill(b"a\r\r\n"),
         b"Subject: x" + fill(b"\n "),
-        b"A: b\n\n" + fill(b"a" + b"\r" * 8 + b"\n"),
+        b"A: b\n\n" + fill(b"a" + b"\r" * 9 + b"\n"),
         b"".join(b"H%d: v\n" % i for i in range(100_000)),
         MULTI + b"--b\n" * 250_000,
         b"Content-Type: message/rfc822\n\n" * 35_000,
