@@ -90,7 +90,7 @@ def _rewrite(old: Environment, new: Environment, recipe: Recipe) -> None:
         size = {"features": row.itemsize, "base": row.itemsize, "words": WORD_BYTES}
         snug = {
             name: Layout().grown(
-                layout.rows, SNUG_BYTES // (20 if name == "words" else row.itemsize)
+                layout.rows, max(1, SNUG_BYTES // size[name])
             )
             for name, layout in layouts.items()
         }
@@ -128,7 +128,7 @@ def _fill(new: Environment, name: str, pairs: Pairs) -> None:
 
 
 def backup(path: str | Path, target: str | Path) -> int:
-    """Copy a model, which may be in use, to one file; its size. A file that is there is replaced."""
+    """Copy a model, which may be in use, to one file; its size. Replaces a file that is there."""
     target = Path(target)
     if not (Path(path) / DATA_FILE).exists():
         raise StoreMissingError(f"there is no model in {path}")

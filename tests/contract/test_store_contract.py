@@ -1,0 +1,571 @@
+"""What every store promises, run for the one in memory and the one in LMDB."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from store_makers import (
+    DAY_US,
+    NOON_2026,
+    RECIPE,
+    apply,
+    bulk_event,
+    echo_of,
+    event_for,
+    ids_of,
+    learn,
+    mail,
+    picture,
+    push,
+    word,
+)
+
+from spamnb.core.event import NO_LABEL, Kind, Recipe, Records
+from spamnb.errors import BugError, RefusedError, StoreDamagedError
+from spamnb.store.audit import check, named, refold, stale
+from spamnb.store.contract import Live
+from spamnb.store.folding import apply_event, day_of
+from spamnb.store.records import same_push
+
+HAM, SPAM = 0, 1
+
+
+def sound(store):
+    with store.read() as view:
+        return check(view) == []
+
+
+class TestRecords:
+    def test_unknown_features_are_zero_rows(self, store):
+        """Asking for a feature that was never seen is no error and gives zeros."""
+        with store.read() as view:
+            records = view.gather(ids_of(1, 2, 3))
+        assert not records.n.any()
+        assert not records.w.any()
+        assert not records.day.any()
+        assert records.n.shape == (3, 2)
+
+    def test_no_ids_give_no_rows(self, store):
+        """An empty message gathers and scatters nothing."""
+        none = np.zeros(0, np.uint64)
+        with store.write() as view:
+            records = view.gather(none)
+            view.scatter(none, records)
+            assert records.n.shape == (0, 2)
+            assert view.words(none) == []
+
+    def test_what_is_scattered_is_gathered(self, store):
+        """Rows come back as they were put, in the transaction and after it."""
+        ids = ids_of(*range(2000))
+        n = np.arange(4000, dtype=np.uint32).reshape(-1, 2) + 1
+        rows = Records(n, -n.astype(np.int32), np.arange(2000, dtype=np.uint16))
+        with store.write() as view:
+            view.gather(ids)
+            view.scatter(ids, rows)
+            assert np.array_equal(view.gather(ids[::7]).n, n[::7])
+        with store.read() as view:
+            again = view.gather(ids)
+            listed = np.concatenate([block for block, _ in view.features()])
+        assert np.array_equal(again.n, rows.n)
+        assert np.array_equal(again.w, rows.w)
+        assert np.array_equal(again.day, rows.day)
+        assert np.array_equal(listed, ids)
+
+    def test_the_whole_range_of_ids_and_numbers(self, store):
+        """The first and the last id, and the extremes of every column, are kept exactly."""
+        ids = np.array([0, 1, 1 << 63, (1 << 64) - 1], np.uint64)
+        n = np.array([[(1 << 32) - 1, 0], [0, 1], [1, 1], [7, 8]], np.uint32)
+        w = np.array([[-(1 << 31), (1 << 31) - 1], [0, 0], [1, -1], [0, 5]], np.int32)
+        rows = Records(n, w, np.array([0, 1, 65_535, 2], np.uint16))
+        with store.write() as view:
+            view.scatter(ids, rows)
+        with store.read() as view:
+            again = view.gather(ids)
+        assert np.array_equal(again.n, n)
+        assert np.array_equal(again.w, w)
+        assert np.array_equal(again.day, rows.day)
+
+    def test_gathered_arrays_are_the_callers_own(self, store):
+        """Writing into what was gathered changes no store."""
+        ids = ids_of(1, 2)
+        learn(store, mail(1, 1, 2), HAM)
+        with store.read() as view:
+            view.gather(ids).n[:] = 99
+            view.totals().messages[:] = 99
+            assert view.gather(ids).n.max() == 1
+            assert view.totals().messages.max() == 1
+
+    def test_rows_of_zeros_leave_with_their_words(self, store):
+        """A feature without counts and corrections is gone, and so is its text."""
+        ids = ids_of(*range(300))
+        ones = Records(
+            np.ones((300, 2), np.uint32), np.zeros((300, 2), np.int32), np.ones(300, np.uint16)
+        )
+        with store.write() as view:
+            view.scatter(ids, ones)
+            view.put_words(word(i) for i in ids.tolist())
+        gone = ids[10:200]
+        with store.write() as view:
+            rows = view.gather(gone)
+            rows.n[:] = 0
+            view.scatter(gone, rows)
+        with store.read() as view:
+            left = np.concatenate([block for block, _ in view.features()])
+            words = [w.id for w in view.all_words()]
+        assert left.tolist() == words == [*ids[:10].tolist(), *ids[200:].tolist()]
+
+    def test_a_correction_alone_keeps_a_feature(self, store):
+        """Only a row whose counts and corrections are all zero is removed."""
+        ids = ids_of(5)
+        none = np.zeros((1, 2), np.uint32)
+        rows = Records(none, np.array([[0, -1]], np.int32), np.zeros(1, np.uint16))
+        with store.write() as view:
+            view.scatter(ids, rows)
+        with store.read() as view:
+            assert [block.tolist() for block, _ in view.features()] == [ids.tolist()]
+
+    def test_everything_can_leave(self, store):
+        """A store that is emptied is empty, and can be filled again."""
+        messages = [mail(i, *range(i, i + 40)) for i in range(1, 30)]
+        for message in messages:
+            learn(store, message, SPAM)
+        for message in messages:
+            learn(store, message, NO_LABEL)
+        with store.read() as view:
+            assert list(view.features()) == []
+            assert list(view.all_words()) == []
+            assert view.totals().known == 0
+        learn(store, messages[0], HAM)
+        assert sound(store)
+
+
+class TestWords:
+    def test_the_first_text_stays(self, store):
+        """An id that has a text keeps it, within a call and between calls."""
+        first, second = word(8), word(8)._replace(text=b"other")
+        with store.write() as view:
+            view.put_words([first, second])
+            view.put_words([second])
+        with store.write() as view:
+            view.put_words([second, word(9)])
+        with store.read() as view:
+            found = view.words(np.array([7, 8, 9], np.uint64))
+        assert found == [None, first, word(9)]
+
+    def test_many_words_are_found_one_by_one(self, store):
+        """Texts of any length come back by id, in order, after many small transactions."""
+        ids = ids_of(*range(3000))
+        shuffled = np.random.default_rng(1).permutation(ids)
+        for start in range(0, 3000, 250):
+            with store.write() as view:
+                view.put_words(word(i) for i in shuffled[start : start + 250].tolist())
+        with store.read() as view:
+            assert list(view.all_words()) == [word(i) for i in ids.tolist()]
+            assert view.words(ids[::11]) == [word(i) for i in ids[::11].tolist()]
+
+    def test_without_a_vocabulary_there_are_none(self, make_store):
+        """A recipe without a vocabulary keeps no text."""
+        store = make_store(replace(RECIPE, vocabulary=False))
+        learn(store, mail(1, 1, 2, 3), HAM)
+        with store.read() as view:
+            assert list(view.all_words()) == []
+            assert view.words(ids_of(1)) == [None]
+
+    def test_a_text_longer_than_its_byte_is_a_bug(self, store):
+        """A text of more than 255 bytes is refused, and nothing of the call is kept."""
+        with pytest.raises(BugError), store.write() as view:
+            view.put_words([word(1), word(2)._replace(text=b"x" * 256)])
+        with store.read() as view:
+            assert list(view.all_words()) == []
+
+
+class TestTransactions:
+    def test_an_exception_undoes_everything(self, store):
+        """A write block that fails leaves rows, words, sums, journal and indexes as they were."""
+        learn(store, mail(1, *range(100)), HAM)
+        with store.read() as view:
+            before = picture(view)
+        with pytest.raises(ZeroDivisionError):
+            store.transact(_change_and_fail)
+        with store.read() as view:
+            assert picture(view) == before
+            assert view.live(mail(2).digest) is None
+            assert view.digests("2@example.org") == []
+            assert view.live_at(SPAM, 0) == 0
+        learn(store, mail(2, *range(50, 300)), SPAM)
+        assert sound(store)
+
+    def test_a_snapshot_stays_as_it_was(self, make_store):
+        """A reader sees the store of its beginning while and after a writer changes it."""
+        store = make_store()
+        learn(store, mail(1, *range(60)), HAM)
+        with store.read() as view:
+            before = picture(view)
+            done = threading.Thread(target=_churn, args=(store,))
+            done.start()
+            done.join(timeout=0.5)
+            assert picture(view) == before
+        done.join()
+        with store.read() as view:
+            assert picture(view) != before
+        assert sound(store)
+
+    def test_the_writer_sees_its_own_puts(self, store):
+        """Within a write block, reads see what was put before them."""
+        with store.write() as view:
+            for number in range(1, 6):
+                apply(view, event_for(view, mail(number, *range(number * 10)), number % 2))
+                assert view.totals().last_seq == number
+                assert view.event(number).seq == number
+                assert view.live(mail(number).digest).seq == number
+            assert [e.seq for e in view.events()] == [1, 2, 3, 4, 5]
+            assert check(view) == []
+
+    def test_transact_returns_what_its_function_returns(self, store):
+        """The result of the function comes out; its error undoes everything."""
+        assert store.transact(lambda view: view.totals().last_seq) == 0
+        with pytest.raises(ZeroDivisionError):
+            store.transact(lambda _: 1 // 0)
+
+    def test_a_thread_writes_one_transaction_at_a_time(self, store):
+        """A write block inside a write block of the same thread is a bug that is told at once."""
+        with store.write(), pytest.raises(BugError), store.write():
+            pass
+
+    def test_writers_of_threads_queue(self, store):
+        """Events of several threads all arrive, one after the other."""
+        threads = [
+            threading.Thread(target=_learn_some, args=(store, first)) for first in (10, 20, 30)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        with store.read() as view:
+            assert view.totals().messages.sum() == 15
+        assert sound(store)
+
+    def test_closing_twice_is_once(self, make_store):
+        """A second close does nothing."""
+        store = make_store()
+        store.close()
+        store.close()
+
+    def test_the_recipe_is_the_one_it_was_made_with(self, make_store):
+        """The store tells its recipe."""
+        recipe = Recipe(labels=("a", "b", "c"), kind="bernoulli", groups=1, key=b"k" * 32)
+        assert make_store(recipe).recipe == recipe
+
+
+def _change_and_fail(view):
+    apply(view, event_for(view, mail(2, *range(50, 300)), SPAM))
+    apply(view, event_for(view, mail(1, *range(100)), SPAM))
+    view.fold(NOON_2026 + 1, 1)
+    raise ZeroDivisionError
+
+
+def _churn(store):
+    for number in range(2, 8):
+        learn(store, mail(number, *range(number, 90)), SPAM)
+    learn(store, mail(1, *range(60)), NO_LABEL)
+
+
+def _learn_some(store, first):
+    for number in range(first, first + 5):
+        learn(store, mail(number, *range(number)), number % 2)
+
+
+class TestJournal:
+    def test_events_come_back_whole(self, store):
+        """Every field of an event, echoes and occurrences too, is read as it was appended."""
+        first = mail(1, *range(500))
+        second = replace(mail(2, 3, 4), times=np.array([1, 70_000], np.uint32))
+        learn(store, first, HAM)
+        learn(store, second, SPAM, echoes=[echo_of(first), echo_of(mail(9))])
+        with store.read() as view:
+            one, two = view.event(1), view.event(2)
+        assert one.kind is Kind.LEARN
+        assert [g.tolist() for g in one.ids] == [g.tolist() for g in first.groups]
+        assert same_push(one.standing, one.delta)
+        assert two.times.tolist() == [1, 70_000]
+        assert [len(e.ids) for e in two.delta.echoes] == [2, 2]
+        assert two.delta.echoes[0].steps.tolist() == [[3, 3], [3, 3]]
+        assert two.digest == second.digest
+        assert two.message_id == "2@example.org"
+
+    def test_a_wrong_seq_is_a_bug(self, store):
+        """The journal has no gaps and no repetitions."""
+        learn(store, mail(1, 1), HAM)
+        for seq in (1, 3):
+            with pytest.raises(BugError), store.write() as view:
+                view.append(replace(event_for(view, mail(2, 2), HAM), seq=seq))
+
+    def test_ranges_of_events(self, store):
+        """Start <= seq < stop, upwards and downwards; what is not there is None."""
+        for number in range(1, 8):
+            learn(store, mail(number, *range(number * 60)), HAM)
+        with store.read() as view:
+            assert [e.seq for e in view.events(3, 6)] == [3, 4, 5]
+            assert [e.seq for e in view.events(3, 6, newest_first=True)] == [5, 4, 3]
+            assert [e.seq for e in view.events(6)] == [6, 7]
+            assert [e.seq for e in view.events(newest_first=True)] == [7, 6, 5, 4, 3, 2, 1]
+            assert [e.seq for e in view.events(1, 1, newest_first=True)] == []
+            assert next(view.events(1, 99, newest_first=True)).seq == 7
+            assert list(view.events(8)) == []
+            assert view.event(8) is None
+            assert view.event(0) is None
+
+    def test_a_very_large_event(self, store):
+        """An import of thousands of features, larger than any page, is one event."""
+        ids = ids_of(*range(6000))
+        n = np.arange(12_000).reshape(-1, 2) + 1
+        with store.write() as view:
+            apply(view, bulk_event(view, ids, n, -n, messages=(9, 9)))
+        learn(store, mail(1, 1, 2), SPAM)
+        with store.read() as view:
+            assert np.array_equal(view.event(1).bulk.n, n)
+            assert [e.seq for e in view.events(newest_first=True)] == [2, 1]
+            assert view.last_events(9) == [(2, SPAM)]
+        assert sound(store)
+
+    def test_last_events_name_learns_and_moves_only(self, store):
+        """Forgets and imports are no labels of anybody."""
+        message = mail(1, 1, 2)
+        for after in (HAM, SPAM, NO_LABEL, SPAM):
+            learn(store, message, after)
+        with store.read() as view:
+            assert view.last_events(9) == [(4, SPAM), (2, SPAM), (1, HAM)]
+            assert view.last_events(2) == [(4, SPAM), (2, SPAM)]
+            assert view.last_events(0) == []
+
+
+class TestIndexes:
+    def test_what_is_live_of_a_message(self, store):
+        """A digest tells its newest event, a forgotten one that it has no label."""
+        message = mail(1, 1, 2)
+        with store.read() as view:
+            assert view.live(message.digest) is None
+            assert view.live(b"") is None
+        for seq, after in enumerate((HAM, SPAM, NO_LABEL), start=1):
+            learn(store, message, after)
+            with store.read() as view:
+                assert view.live(message.digest) == Live(after, seq, folded=False)
+
+    def test_digests_of_a_message_id(self, store):
+        """Each digest once, oldest first, at most 64."""
+        messages = [replace(mail(i, i), message_id="same@x") for i in range(1, 71)]
+        for message in messages:
+            learn(store, message, HAM)
+        learn(store, messages[0], SPAM)
+        with store.read() as view:
+            assert view.digests("same@x") == [m.digest for m in messages[:64]]
+            assert view.digests("other@x") == []
+            assert view.digests("") == []
+
+    def test_live_at_goes_round(self, store):
+        """The first live event at or after a seq, from the start again if there is none."""
+        for number, after in ((1, HAM), (2, SPAM), (3, SPAM), (4, HAM)):
+            learn(store, mail(number, number), after)
+        learn(store, mail(2, 2), HAM)
+        with store.read() as view:
+            assert [view.live_at(HAM, seq) for seq in (0, 1, 2, 4, 5, 6)] == [1, 1, 4, 4, 5, 1]
+            assert [view.live_at(SPAM, seq) for seq in (0, 3, 4)] == [3, 3, 3]
+            assert view.live_at(NO_LABEL, 0) == 0
+        learn(store, mail(3, 3), NO_LABEL)
+        with store.read() as view:
+            assert view.live_at(SPAM, 0) == 0
+
+    def test_an_event_without_a_digest_is_nobodys(self, store):
+        """Imports enter no index."""
+        with store.write() as view:
+            apply(view, bulk_event(view, ids_of(1), [[1, 0]], [[0, 0]], messages=(1, 0)))
+        with store.read() as view:
+            assert view.live(b"") is None
+            assert view.live_at(HAM, 0) == 0
+
+
+class TestFold:
+    def test_the_checkpoint_takes_the_oldest(self, store):
+        """Folded events leave the journal; the sums and the live state stay the same."""
+        for number in range(1, 9):
+            at = NOON_2026 + number * DAY_US
+            learn(store, mail(number, *range(number, number + 60)), number % 2, time_us=at)
+        learn(store, mail(1, *range(1, 61)), HAM, time_us=NOON_2026 + 9 * DAY_US)
+        with store.read() as view:
+            before = picture(view)
+        with store.write() as view:
+            assert view.fold(NOON_2026 + 5 * DAY_US, 3) == 3
+            assert view.fold(NOON_2026 + 5 * DAY_US, 99) == 1
+            assert view.fold(NOON_2026 + 5 * DAY_US, 99) == 0
+        with store.read() as view:
+            after = picture(view)
+            assert [seq for seq, _ in after["events"]] == [5, 6, 7, 8, 9]
+            assert view.event(4) is None
+            assert view.base_totals().last_seq == 4
+            assert view.live(mail(2).digest) == Live(HAM, 2, folded=True)
+            assert view.live(mail(1).digest) == Live(HAM, 9, folded=False)
+            assert view.digests("2@example.org") == [mail(2).digest]
+            assert view.live_at(SPAM, 0) == 5
+        assert after["features"] == before["features"]
+        assert after["totals"] == before["totals"]
+        assert sound(store)
+
+    def test_the_journal_goes_on_after_it_was_folded_away(self, store):
+        """The next seq follows the checkpoint's last one."""
+        learn(store, mail(1, 1), HAM)
+        with store.write() as view:
+            assert view.fold(NOON_2026 + 1, 9) == 1
+        assert learn(store, mail(2, 2), SPAM) == 2
+        assert sound(store)
+
+    def test_an_expiry_of_imported_features(self, store):
+        """Bulk events fold like others, down to features that come and go."""
+        ids = ids_of(*range(200))
+        with store.write() as view:
+            ones = np.ones((200, 2))
+            apply(view, bulk_event(view, ids, ones, ones, messages=(3, 3)))
+            few = ones[:50]
+            apply(view, bulk_event(view, ids[:50], few, few, kind=Kind.EXPIRE, sign=-1))
+        assert sound(store)
+        with store.write() as view:
+            assert view.fold(NOON_2026 + 1, 2) == 2
+        with store.read() as view:
+            assert [len(block) for block, _ in view.base_features()] == [150]
+        assert sound(store)
+
+
+class TestAudit:
+    def test_refold_of_a_mixed_history(self, store):
+        """Checkpoint plus kept events is the live state, in every number."""
+        rng = np.random.default_rng(4)
+        for number in range(1, 40):
+            names = rng.choice(400, 50, replace=False).tolist()
+            learn(store, mail(number, *names), int(rng.integers(2)))
+        for number in range(1, 40, 3):
+            with store.read() as view:
+                event = view.event(view.live(mail(number).digest).seq)
+            message = replace(mail(number), groups=event.ids)
+            learn(store, message, int(rng.integers(-1, 2)))
+        with store.write() as view:
+            view.fold(NOON_2026 + 1, 20)
+        with store.read() as view:
+            totals, ids, records = refold(view)
+            assert np.array_equal(view.gather(ids).n, records.n)
+            assert totals.known == view.totals().known
+        assert sound(store)
+
+    def test_a_bernoulli_model_keeps_its_histogram(self, make_store):
+        """H counts the known features by their counts, through learns, moves and forgets."""
+        store = make_store(Recipe(kind="bernoulli", groups=1))
+        for number in range(1, 9):
+            learn(store, mail(number, *range(number, 20), groups=1), number % 2)
+        learn(store, mail(1, *range(1, 20), groups=1), HAM)
+        learn(store, mail(2, *range(2, 20), groups=1), NO_LABEL)
+        with store.read() as view:
+            assert view.totals().histogram.sum() == 2 * view.totals().known
+        assert sound(store)
+
+    @pytest.mark.parametrize(
+        ("spoil", "complaint"),
+        [
+            (lambda t: setattr(t, "known", 77), "V is 77"),
+            (lambda t: t.tokens.__iadd__(1), "T is"),
+            (lambda t: t.bias.__iadd__(1), "bias is"),
+            (lambda t: setattr(t, "last_seq", 9), "the last event is 2"),
+        ],
+    )
+    def test_check_names_a_wrong_sum(self, store, spoil, complaint):
+        """A sum that contradicts the records or the journal is told in a sentence."""
+        learn(store, mail(1, 1, 2), HAM)
+        learn(store, mail(2, 2, 3), SPAM)
+        with store.write() as view:
+            totals = view.totals()
+            spoil(totals)
+            view.put_totals(totals)
+        with store.read() as view:
+            assert any(complaint in fault for fault in check(view))
+
+    def test_check_names_a_wrong_record(self, store):
+        """A record, a word or a missing feature that contradicts the journal is told."""
+        learn(store, mail(1, 1, 2), HAM)
+        with store.write() as view:
+            rows = view.gather(ids_of(1))
+            rows.w[:] += 1
+            view.scatter(ids_of(1), rows)
+            view.put_words([word(12345)])
+        with store.read() as view:
+            faults = " ".join(check(view))
+        assert "1 features do not hold" in faults
+        assert "has no feature" in faults
+        with store.write() as view:
+            rows.n[:], rows.w[:] = 0, 0
+            view.scatter(ids_of(1), rows)
+        with store.read() as view:
+            assert "either in the model or in its journal" in " ".join(check(view))
+
+    def test_check_names_a_wrong_histogram(self, make_store):
+        """A histogram that does not count the records is told."""
+        store = make_store(Recipe(kind="bernoulli", groups=1))
+        learn(store, mail(1, 1, 2, groups=1), HAM)
+        with store.write() as view:
+            totals = view.totals()
+            totals.histogram[0, 1] += 1
+            view.put_totals(totals)
+        with store.read() as view:
+            faults = " ".join(check(view))
+        assert "histogram of label 0" in faults
+        assert "the histogram is not what the journal says" in faults
+
+    def test_check_names_a_journal_that_cannot_be_applied(self, store):
+        """An event that takes away what is not there ends the check with a sentence, no error."""
+        with store.write() as view:
+            event = event_for(view, mail(1, 1), HAM)
+            view.append(replace(event, before=SPAM))
+        with store.read() as view:
+            assert any("reading stopped" in fault for fault in check(view))
+
+    def test_candidates_for_expiry(self, store):
+        """Old, rarely held features are listed; `named` tells which a kept event still names."""
+        old, new = NOON_2026, NOON_2026 + 100 * DAY_US
+        learn(store, mail(1, 1, 2), HAM, time_us=old)
+        learn(store, mail(2, 2, 3), HAM, time_us=new)
+        learn(store, mail(3, 4), HAM, time_us=new)
+        with store.write() as view:
+            view.fold(old + 1, 1)
+        with store.read() as view:
+            found = np.concatenate(list(stale(view, day_of(new), 1)))
+            assert found.tolist() == ids_of(1).tolist()
+            assert named(view, ids_of(1, 2, 4)).sum() == 2
+            assert named(view, ids_of()).tolist() == []
+            assert list(stale(view, 0, 9)) == []
+
+
+class TestLimits:
+    def test_a_count_that_would_overflow_refuses(self, store):
+        """A sum beyond its range refuses the event and changes nothing."""
+        top = (1 << 32) - 1
+        with store.write() as view:
+            apply(view, bulk_event(view, ids_of(1), [[top, 0]], [[0, 0]], messages=(1, 0)))
+        with pytest.raises(RefusedError):
+            learn(store, mail(1, 1), HAM)
+        with pytest.raises(RefusedError):
+            learn(store, mail(1, 2), HAM, delta=push(1 << 30))
+        assert sound(store)
+
+    def test_a_count_below_zero_is_damage(self, store):
+        """Taking away what is not there says that the store is wrong."""
+        with pytest.raises(StoreDamagedError), store.write() as view:
+            apply(view, bulk_event(view, ids_of(1), [[-1, 0]], [[0, 0]]))
+        with pytest.raises(StoreDamagedError), store.write() as view:
+            apply(view, replace(event_for(view, mail(1, 1), HAM), before=SPAM))
+        assert sound(store)
+
+    def test_records_must_hold_the_events_features(self, store):
+        """Applying an event to other features' records is a bug."""
+        with store.write() as view:
+            event = event_for(view, mail(1, 1, 2), HAM)
+            with pytest.raises(BugError):
+                apply_event(event, view.totals(), ids_of(9), view.gather(ids_of(9)))
