@@ -1,7 +1,7 @@
 """Training from corpora: many readers, one learner, one order.
 
-The sources are interleaved in proportion to their sizes, the same on every run: one class after
-the other made the model judge 99 % of held-out ham as spam. Readers run on all cores; what they
+Each source is mixed and the sources are interleaved in proportion to their sizes, the same on every
+run: one class after the other made the model judge 60 % of held-out ham as spam. Readers run on all cores; what they
 read is learnt here in that order, in transactions of at least 4,096 messages. Memory does not grow
 with the corpus, but for its file names.
 
@@ -12,11 +12,13 @@ finished transactions stays; a second run finds it learnt and goes on.
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,18 +144,18 @@ def train(
     began, cpu = time.monotonic(), _cpu_seconds()
     course = course or Course()
     _refuse_twins(sources)
-    found = [units(path) for _, path in sources]
+    found = [_mixed(units(path)) for _, path in sources]
     order = interleaved([len(part) for part in found])
     tally = _Tally(len(order), report=progress)
     start = _Reader(_settled_recipe(home, recipe), course.house)
     few = len(order) <= _FEW
     jobs = 1 if few else course.jobs or cores()
-    with Pool(start, jobs) if jobs > 1 else _Alone(start) as readers:
-        with Filter.open(home, history=False, costs=course.costs) as model:
-            labels = [model.label(label) for label, _ in sources]
-            portions = zip(_split(order), readers.map(_tasks(found, order)), strict=True)
-            for batch in _batches(portions):
-                _learn(model, batch, labels, course.origin, tally)
+    pool = Pool(start, jobs) if jobs > 1 else _Alone(start)
+    with pool as readers, Filter.open(home, history=False, costs=course.costs) as model:
+        labels = [model.label(label) for label, _ in sources]
+        portions = zip(_split(order), readers.map(_tasks(found, order)), strict=True)
+        for batch in _batches(portions):
+            _learn(model, batch, labels, course.origin, tally)
     given = np.bincount(order, minlength=len(sources)).tolist()
     return Summary(
         messages=tally.done,
@@ -167,6 +169,16 @@ def train(
         seconds=time.monotonic() - began,
         cpu_seconds=_cpu_seconds() - cpu,
     )
+
+
+def _mixed(found: list[Unit]) -> list[Unit]:
+    """The messages of a source in one random order, the same on every run.
+
+    Folders lie sorted by kind or by year. Learnt in that order, the last kind weighs too much: of
+    held-out spam 7 to 13 % was missed, and 0.3 % once the order was mixed (experiment 0003).
+    """
+    random.Random(0).shuffle(found)  # noqa: S311 - to be the same, not to be unguessable
+    return found
 
 
 def _cpu_seconds() -> float:
@@ -215,9 +227,7 @@ class _Reader:
 
     def __call__(self) -> Callable[[list[Unit]], Packed]:
         reader = MessageReader(self.recipe.key, self.house)
-        packer = Packer(
-            vocabulary=self.recipe.vocabulary, occurrences=self.recipe.occurrences
-        )
+        packer = Packer(vocabulary=self.recipe.vocabulary, occurrences=self.recipe.occurrences)
 
         def run(portion: list[Unit]) -> Packed:
             read = [read_unit(unit) for unit in portion]
@@ -244,7 +254,7 @@ class _Alone:
     def map(self, tasks: Iterator[list[Unit]]) -> Iterator[Packed]:
         return map(self._run, tasks)
 
-    def __enter__(self) -> _Alone:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
