@@ -29,7 +29,7 @@ from lab import WRITTEN, Place, corpus, show
 
 everything = corpus()
 show("two groups, capitals (default)", everything)
-show("one group", everything.grouped(lambda place: 0))
+show("one group", everything.grouped(lambda _: 0))
 links = {Place.URL, Place.MARKUP, Place.FILE, Place.DIGEST, Place.PART}
 show(
     "three: links and files apart",

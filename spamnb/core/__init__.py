@@ -1,0 +1,1 @@
+"""Pure: the same bytes in, the same value out."""

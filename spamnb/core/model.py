@@ -124,8 +124,10 @@ def probabilities(z: Floats) -> Floats:
 
 
 class Opinion(NamedTuple):
-    """What the model thinks of one message while it learns. Plain numbers: for two labels and two
-    groups they are ten times faster than arrays."""
+    """What the model thinks of one message while it learns.
+
+    Plain numbers: for two labels and two groups they are ten times faster than arrays.
+    """
 
     P: list[float]
     """[K]"""
@@ -156,13 +158,14 @@ def opinion(recipe: Recipe, totals: Totals, cells: Floats, sizes: tuple[int, ...
     return Opinion([value / whole for value in grown], E)
 
 
-def step(
-    recipe: Recipe, seen: Opinion, sizes: tuple[int, ...], label: int, *, weight: float, doubt: bool
-) -> Push:
+def doubt(seen: Opinion, label: int) -> float:
+    """How much of a step a label deserves that nobody vouches for."""
+    return min(1.0, seen.P[label] * len(seen.P) / DOUBT)
+
+
+def step(recipe: Recipe, seen: Opinion, sizes: tuple[int, ...], label: int, weight: float) -> Push:
     """One step towards a label; every number is rounded here and nowhere else."""
-    G, K = len(seen.E), len(seen.P)
-    if doubt:
-        weight *= min(1.0, seen.P[label] / (DOUBT / K))
+    G = len(seen.E)
     error = [weight * ((k == label) - P) for k, P in enumerate(seen.P)]
     eta, rate = recipe.eta / 2 / G * STEP_ONE, recipe.rate_temper * BIAS_ONE
     steps = [[round(eta * e / max(size, 1) ** 0.5) for e in error] for size in sizes]

@@ -9,6 +9,7 @@ needed and nothing is lost at a wrong cut. Pure; total; linear in the text's len
 
 from __future__ import annotations
 
+import itertools
 import unicodedata
 
 import regex
@@ -29,7 +30,7 @@ _ANY_UNSPACED = regex.compile(
 def _pairs(run: str) -> str:
     if len(run) == 1:
         return f" {run} "
-    return f" {' '.join(a + b for a, b in zip(run, run[1:], strict=False))} "
+    return f" {' '.join(a + b for a, b in itertools.pairwise(run))} "
 
 
 def _fold_run(found: regex.Match[str]) -> str:

@@ -2,7 +2,7 @@
 
 The one place where the fold is written down, for learning, undoing, replaying and checking alike:
 
-    own ids, c times each:   n[before] -= c, n[after] += c;  T likewise;  N[before] -= 1, N[after] += 1
+    own ids, c times each:  n[before] -= c, n[after] += c;  T likewise;  N by one
     w[ids of group g] += delta.steps[g];  w[ids of an echo's group g] += echo.steps[g]
     b += delta.bias;  tempers += delta.tempers
     bulk: n, w, N, b, tempers and T += what it says

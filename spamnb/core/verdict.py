@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spamnb.core.decision import Costs, decide_many, roles_of
-from spamnb.core.decision import DECISIONS, Decision
+from spamnb.core.decision import DECISIONS, Costs, Decision, decide_many, roles_of
 from spamnb.core.event import Ids
 from spamnb.core.model import Floats, probabilities
 

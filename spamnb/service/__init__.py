@@ -1,0 +1,1 @@
+"""Use cases: score, learn, correct, forget, report."""

@@ -54,7 +54,9 @@ def paths(path: str) -> list[str]:
         raise CorpusError(f"no such file or folder: {path}", hint="check the path")
     found = list(_walk(path))
     if not found:
-        raise CorpusError(f"no messages in {path}", hint="a folder, Maildir, mbox or file with mail")
+        raise CorpusError(
+            f"no messages in {path}", hint="a folder, Maildir, mbox or file with mail"
+        )
     return found
 
 
@@ -62,16 +64,17 @@ def _walk(folder: str) -> Iterator[str]:
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:
-        raise CorpusError(f"cannot list {folder}: {error.strerror}", hint="check permissions") from error
+        raise CorpusError(
+            f"cannot list {folder}: {error.strerror}", hint="check permissions"
+        ) from error
     names = {entry.name for entry in entries}
     maildir = names.issuperset(_MAILDIR)
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
             if not (maildir and entry.name == "tmp"):
                 yield from _walk(entry.path)
-        elif entry.is_file() and entry.name not in _NOT_MAIL:
-            if not (maildir and entry.name.startswith("dovecot")):
-                yield entry.path
+        elif entry.is_file() and not (entry.name in _NOT_MAIL or entry.name.startswith("dovecot")):
+            yield entry.path
 
 
 class Unit(NamedTuple):
@@ -107,7 +110,9 @@ def read_unit(unit: Unit) -> Item | Unreadable:
         with open(unit.path, "rb", buffering=0) as file:  # noqa: PTH123 - as above
             if unit.stop:
                 file.seek(unit.start)
-            raw = file.read(min(unit.stop - unit.start, LARGEST_BYTES) if unit.stop else LARGEST_BYTES)
+            raw = file.read(
+                min(unit.stop - unit.start, LARGEST_BYTES) if unit.stop else LARGEST_BYTES
+            )
     except OSError as error:
         return Unreadable(unit.name, error.strerror or "cannot be read")
     if not raw:
@@ -119,7 +124,9 @@ def read_unit(unit: Unit) -> Item | Unreadable:
 
 _HEADER = re.compile(rb"(?m)^[!-9;-~]{1,100}[ \t]*:")
 _HEAD_BYTES = 4096
-_SEPARATOR = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\r\n]{1,200}\d\d:\d\d[^\r\n]{0,60}\r?\n")
+_SEPARATOR = re.compile(
+    rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\r\n]{1,200}\d\d:\d\d[^\r\n]{0,60}\r?\n"
+)
 """A `From ` line with a time, after an empty line. `>From ` lines stay as they are: nobody can tell
 whether the writer of the mbox quoted them."""
 

@@ -83,7 +83,7 @@ class Filter:
         self._committer = Committer(store, Learner(store.recipe, self.costs))
 
     @classmethod
-    def open(
+    def open(  # noqa: PLR0913 - the public door: keyword options with defaults
         cls,
         path: str | Path,
         *,

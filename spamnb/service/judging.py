@@ -40,9 +40,7 @@ class _Rows:
         rows = self.view.rows[start:stop]
         times = None if self.view.times is None else self.view.times[start:stop]
         records = Records(self.records.n[rows], self.records.w[rows], self.records.day[rows])
-        alone = View(
-            np.arange(len(rows)), np.array([0, len(rows)]), self.view.group[rows], times
-        )
+        alone = View(np.arange(len(rows)), np.array([0, len(rows)]), self.view.group[rows], times)
         nats, bias = shares(self.recipe, self.totals, records, alone, for_against)
         clues = []
         for entry in np.argsort(-np.abs(nats), kind="stable").tolist():

@@ -44,7 +44,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Teach:
-    """This message has this label."""
+    """A message has a label."""
 
     example: Example
     label: int

@@ -8,6 +8,7 @@ sent, 8 MB whatever the corpus, keeps it from sending most of them again.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -82,7 +83,7 @@ def examples(packed: Packed, groups: int) -> list[Example | Unreadable]:
             Example(
                 name.digest,
                 name.message_id,
-                tuple(ids[a:b] for a, b in zip(bounds, bounds[1:], strict=False)),
+                tuple(ids[a:b] for a, b in itertools.pairwise(bounds)),
                 None if packed.times is None else packed.times[start : bounds[-1]],
             )
         )

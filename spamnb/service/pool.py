@@ -13,10 +13,13 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from spamnb.errors import BugError
@@ -24,8 +27,8 @@ from spamnb.errors import BugError
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-WINDOW = 3
-"""Tasks under way for each worker: one in work, one waiting, one on its way back."""
+WINDOW = 40
+"""Tasks under way for each worker: it goes on while the parent is busy with a transaction."""
 
 
 def cores() -> int:
@@ -92,11 +95,15 @@ class Pool(Generic[Task, Result]):
         self.close()
 
 
-def _work(start: Callable[[], Callable[[Any], Any]], pipe: Connection, others: list[Connection]) -> None:
+def _work(
+    start: Callable[[], Callable[[Any], Any]], pipe: Connection, others: list[Connection]
+) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for other in others:
         # The parent's ends: while we hold them, no sibling would notice that the parent is gone.
         other.close()
+    answers: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_send, args=(pipe, answers), daemon=True).start()
     run = None
     try:
         while True:
@@ -106,6 +113,13 @@ def _work(start: Callable[[], Callable[[Any], Any]], pipe: Connection, others: l
                 answer = (True, run(task))
             except Exception as error:  # noqa: BLE001 - raised again in the parent
                 answer = (False, error)
-            pipe.send_bytes(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
-    except (EOFError, BrokenPipeError, ConnectionResetError):
+            answers.put(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
+    except (EOFError, ConnectionResetError):
         return
+
+
+def _send(pipe: Connection, answers: SimpleQueue[bytes]) -> None:
+    """Answers wait here and not in the worker: a pipe holds only 64 KB."""
+    with suppress(BrokenPipeError, ConnectionResetError):
+        while True:
+            pipe.send_bytes(answers.get())

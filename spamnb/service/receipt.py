@@ -13,7 +13,7 @@ class Receipt:
 
     changed: bool
     event: int
-    """the number of the journal's event, and the handle for undo; of the standing one if unchanged"""
+    """the event's number in the journal, the handle for undo; the standing one's if unchanged"""
     digest: str
     message_id: str
     before: str | None

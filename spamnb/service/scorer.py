@@ -57,9 +57,7 @@ class _Scorer:
         return lambda portion: _score(model, self.how.clues, portion)
 
 
-def score_paths(
-    home: Path, paths: Sequence[str], how: Scoring | None = None
-) -> Iterator[Scored]:
+def score_paths(home: Path, paths: Sequence[str], how: Scoring | None = None) -> Iterator[Scored]:
     """A verdict for every message under these paths, in their order."""
     how = how or Scoring()
     found = [unit for path in paths for unit in units(path)]

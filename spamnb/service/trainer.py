@@ -1,9 +1,9 @@
 """Training from corpora: many readers, one learner, one order.
 
 Each source is mixed and the sources are interleaved in proportion to their sizes, the same on every
-run: one class after the other made the model judge 60 % of held-out ham as spam. Readers run on all cores; what they
-read is learnt here in that order, in transactions of at least 4,096 messages. Memory does not grow
-with the corpus, but for its file names.
+run: one class after the other made the model judge 60 % of held-out ham as spam. Readers run on all
+cores; what they read is learnt here in that order, in transactions of at least 4,096 messages.
+Memory does not grow with the corpus, but for its file names.
 
 Failure: a message that can't be read is counted and skipped. Interrupted or killed, everything in
 finished transactions stays; a second run finds it learnt and goes on.
