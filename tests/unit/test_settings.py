@@ -1,0 +1,208 @@
+"""Settings: one table, sources that win in order, and errors that say where and what."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from spamnb.core.decision import Costs
+from spamnb.errors import SettingsError
+from spamnb.settings import Settings, home_of, load
+from spamnb.settings.showing import as_dict, example, shown, value_of
+from spamnb.settings.table import SETTINGS
+
+
+@pytest.fixture(autouse=True)
+def no_system_file(monkeypatch, tmp_path):
+    """Keep the machine's own settings out of the tests."""
+    monkeypatch.setattr("spamnb.settings.DEFAULT_FILE", tmp_path / "absent.toml")
+
+
+def written(tmp_path, text):
+    path = tmp_path / "spamnb.toml"
+    path.write_text(text)
+    return path
+
+
+def complaint(tmp_path, text):
+    with pytest.raises(SettingsError) as caught:
+        load(written(tmp_path, text), environment={})
+    return f"{caught.value} - {caught.value.hint}"
+
+
+def test_defaults_of_the_table_are_those_of_the_tree():
+    """What `config example` shows as default is what holds without a file."""
+    defaults = Settings()
+    for setting in SETTINGS:
+        assert value_of(defaults, setting.name) == setting.default, setting.name
+
+
+def test_every_leaf_of_the_tree_is_in_the_table():
+    """No setting can be read that the example does not show."""
+    names = {setting.name for setting in SETTINGS}
+    tree = tomllib.loads(example())
+    leaves = {k for k, v in tree.items() if not isinstance(v, dict)}
+    leaves |= {f"{s}.{k}" for s, v in tree.items() if isinstance(v, dict) for k in v}
+    assert leaves == names
+
+
+def test_the_example_is_a_file_that_changes_nothing(tmp_path):
+    """`config example` is valid, and its values are the defaults."""
+    path = written(tmp_path, example())
+    assert load(path, environment={}) == Settings(file=str(path))
+
+
+def test_every_setting_has_its_reason_in_the_example():
+    """The example tells why, not only what."""
+    words = " ".join(example().replace("#", " ").split())
+    for setting in SETTINGS:
+        assert " ".join(setting.reason.split()) in words
+
+
+def test_what_is_in_force_is_shown_as_a_file_that_means_the_same(tmp_path):
+    """`config show` can be kept as a settings file."""
+    text = 'labels = ["ham", "spam", "work"]\n[costs]\njunk = [50, 0.04]\n[log]\nlevel = "debug"\n'
+    first = load(written(tmp_path, text), environment={})
+    again = load(written(tmp_path, shown(first)), environment={})
+    assert again == first
+
+
+def test_later_sources_win(tmp_path):
+    """Flags win over the environment, that over the file, that over the defaults."""
+    days = "[journal]\nkeep_days = 10\n[history]\nkeep_days = 9\n"
+    path = written(tmp_path, 'home = "/file"\n' + days)
+    environment = {"SPAMNB_HOME": "/env", "SPAMNB_JOURNAL_KEEP_DAYS": "20"}
+    settings = load(path, environment=environment, flags={"home": "/flag"})
+    assert settings.home == "/flag"
+    assert settings.journal.keep_days == 20
+    assert settings.history.keep_days == 9
+    assert load(path, environment=environment).home == "/env"
+    assert load(path, environment={}, flags={"home": None}).home == "/file"
+
+
+def test_variables_carry_every_sort_of_value():
+    """Lists, pairs, flags and numbers can be set by the environment."""
+    settings = load(
+        environment={
+            "SPAMNB_LABELS": "ham, spam,work",
+            "SPAMNB_COSTS_JUNK": "50,0.04",
+            "SPAMNB_MODEL_VOCABULARY": "false",
+            "SPAMNB_STORE_LIMIT_BYTES": "1000000",
+        }
+    )
+    assert settings.labels == ("ham", "spam", "work")
+    assert settings.costs == Costs(junk=(50.0, 0.04))
+    assert settings.model.vocabulary is False
+    assert settings.store.limit_bytes == 1_000_000
+
+
+def test_foreign_variables_are_left_alone_but_near_misses_are_not():
+    """Containers set variables with our prefix; a typing mistake is told."""
+    assert load(environment={"SPAMNB_PORT": "tcp://10.0.0.1"}) == Settings()
+    with pytest.raises(SettingsError, match="SPAMNB_STORE_LIMIT_BYTE ") as caught:
+        load(environment={"SPAMNB_STORE_LIMIT_BYTE": "1"})
+    assert "SPAMNB_STORE_LIMIT_BYTES" in caught.value.hint
+
+
+def test_an_unknown_key_names_its_line_and_the_nearest_known(tmp_path):
+    """Nothing is guessed: a misspelt key stops the program and is easy to mend."""
+    text = "# mine\n[journal]\nkeep_day = 30\n"
+    assert "line 3: there is no setting journal.keep_day" in complaint(tmp_path, text)
+    assert "did you mean journal.keep_days?" in complaint(tmp_path, text)
+    assert "did you mean history.limit_bytes" in complaint(tmp_path, "[histori]\nlimit_bytes = 1\n")
+    assert "line 1" in complaint(tmp_path, "[costs.dliver]\n")
+
+
+def test_a_wrong_value_names_key_file_line_found_and_allowed(tmp_path):
+    """One line is enough to mend any wrong value."""
+    said = complaint(tmp_path, '\n[store]\n\nlimit_bytes = "much"\n')
+    expected = f'store.limit_bytes ({tmp_path}/spamnb.toml, line 4) is "much" - it must be a whole'
+    assert said.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[store]\nlimit_bytes = -1",
+        "[store]\nlimit_bytes = true",
+        "[journal]\nkeep_days = 0",
+        "[journal]\nkeep_days = 1.5",
+        '[model]\nkind = "magic"',
+        "[model]\nvocabulary = 1",
+        "[costs]\njunk = [1]",
+        '[costs]\njunk = [1, "x"]',
+        "[costs]\njunk = [-1, 0]",
+        "[costs]\njunk = [nan, 0]",
+        'labels = ["ham"]',
+        'labels = ["ham", "ham"]',
+        'labels = ["ham", "a b"]',
+        '[house]\nhosts = "mx"',
+        "[house]\nhosts = [1]",
+        "home = 5",
+        '[log]\nlevel = "loud"',
+        "store = 5",
+    ],
+)
+def test_what_is_not_allowed_is_refused(tmp_path, text):
+    """A value of the wrong sort or range never reaches the program."""
+    assert complaint(tmp_path, text + "\n")
+
+
+def test_costs_that_contradict_each_other_name_their_place(tmp_path):
+    """Rules over several keys name the section and a line too."""
+    said = complaint(tmp_path, "[costs]\njunk = [0.0, 0.5]\n")
+    assert "[costs]" in said
+    assert "line 2" in said
+
+
+def test_a_broken_file_is_told_with_its_line(tmp_path):
+    """TOML's own mistakes are the user's, and come with their line."""
+    assert "line 2" in complaint(tmp_path, "[store]\nlimit_bytes ==\n")
+
+
+def test_a_file_that_was_named_must_be_there(tmp_path):
+    """Only the default file may be absent."""
+    with pytest.raises(SettingsError, match="is not there"):
+        load(tmp_path / "none.toml", environment={})
+
+
+def test_a_secret_is_never_shown(monkeypatch):
+    """Masked in `config show` and in errors."""
+    from dataclasses import replace
+
+    import spamnb.settings as module
+
+    secret = tuple(replace(s, secret=s.name == "house.hosts") for s in SETTINGS)
+    monkeypatch.setattr("spamnb.settings.showing.SETTINGS", secret)
+    monkeypatch.setitem(module.BY_NAME, "house.hosts", next(s for s in secret if s.secret))
+    settings = load(environment={"SPAMNB_HOUSE_HOSTS": "mx.secret"})
+    assert "mx.secret" not in shown(settings)
+    assert "mx.secret" not in str(as_dict(settings))
+    with pytest.raises(SettingsError) as caught:
+        module._taken("house.hosts", module.Found(5, "x"))
+    assert "5" not in str(caught.value)
+
+
+def test_the_home_is_looked_for_in_the_promised_order():
+    """As set, then $STATE_DIRECTORY, then the XDG data folder."""
+    environment = {"STATE_DIRECTORY": "/var/lib/spamnb:/x", "XDG_DATA_HOME": "/data", "HOME": "/h"}
+    assert home_of(Settings(home="/set"), environment) == Path("/set")
+    assert home_of(Settings(), environment) == Path("/var/lib/spamnb")
+    del environment["STATE_DIRECTORY"]
+    assert home_of(Settings(), environment) == Path("/data/spamnb")
+    assert home_of(Settings(), {"XDG_DATA_HOME": "relative"}) == home_of(Settings(), {})
+    assert home_of(Settings(), {}) == Path("~/.local/share/spamnb").expanduser()
+
+
+def test_an_unreadable_default_file_matters_only_without_a_home(monkeypatch, tmp_path):
+    """Who names a home is not kept out by the settings of somebody else's daemon."""
+    path = written(tmp_path, "")
+    monkeypatch.setattr("spamnb.settings.DEFAULT_FILE", path)
+
+    def refuse(*_args, **_more):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert load(environment={"SPAMNB_HOME": "/mine"}).home == "/mine"
+    with pytest.raises(SettingsError, match="cannot be read"):
+        load(environment={})

@@ -1,0 +1,147 @@
+"""Export and import: a round trip is exact, and nothing is added that means something else."""
+
+import json
+
+import numpy as np
+import pytest
+
+from spamnb.errors import UserError
+from spamnb.service.export_import import export, merge, read_export, recipe_of
+from spamnb.service.filter import MINE, Filter, new_recipe
+from spamnb.store import audit
+from spamnb.store.memory import MemoryStore
+
+
+def message(number, words):
+    head = f"From: a@example.org\nSubject: news\nMessage-ID: <{number}@x.test>\n\n"
+    return f"{head}{words}\n".encode()
+
+
+def trained(kind="corrected", labels=("ham", "spam")):
+    model = Filter(MemoryStore(new_recipe(kind, labels)))
+    for number in range(6):
+        model.learn(message(number, f"word{number} shared"), labels[number % len(labels)])
+    return model
+
+
+def state(model):
+    with model.store.read() as view:
+        ids, records = audit.collect(view.features(), len(model.labels))
+        totals = view.totals()
+        words = [(word.id, word.place, word.text) for word in view.all_words()]
+    numbers = (records.n, records.w, records.day, totals.messages, totals.tokens, totals.bias)
+    return [ids.tolist(), *(a.tolist() for a in numbers), totals.known, words]
+
+
+@pytest.mark.parametrize("kind", ["corrected", "multinomial", "bernoulli"])
+def test_a_round_trip_into_a_new_model_is_exact(kind):
+    """Exported with its key and imported as new, every number, day and word is the same."""
+    model = trained(kind)
+    exported = read_export(export(model.store, with_key=True))
+    again = Filter(MemoryStore(recipe_of(exported)))
+    merge(again, exported, origin=MINE)
+    assert state(again) == state(model)
+    assert again.score(message(1, "word1 shared")).z == model.score(message(1, "word1 shared")).z
+    with again.store.read() as view:
+        assert audit.check(view) == []
+
+
+def test_an_import_adds_and_one_undo_takes_it_back():
+    """Merging is one event: counts double, and undo restores every number."""
+    model = trained()
+    before = state(model)
+    receipt = merge(model, read_export(export(model.store)), origin=MINE)
+    doubled = state(model)
+    assert doubled[1] == (2 * np.array(before[1])).tolist()
+    model.undo(receipt)
+    assert state(model) == before
+
+
+def test_the_key_is_written_on_demand_only():
+    """An export tells whether two models fit, and not how to make words that collide."""
+    model = trained()
+    plain = "".join(export(model.store))
+    assert model.recipe.key.hex() not in plain
+    assert model.recipe.key.hex() in "".join(export(model.store, with_key=True))
+    with pytest.raises(UserError, match="has no key"):
+        recipe_of(read_export(plain.splitlines(keepends=True)))
+
+
+def test_another_model_is_not_merged():
+    """Ids under another key, other labels or another kind mean something else: refused."""
+    model = trained()
+    with pytest.raises(UserError, match="another key"):
+        merge(model, read_export(export(trained().store)), origin=MINE)
+    header, *rest = export(model.store)
+    for name, value in (("labels", ["spam", "ham"]), ("kind", "bernoulli")):
+        changed = json.dumps(json.loads(header) | {name: value})
+        with pytest.raises(UserError, match=f"export's {name}"):
+            merge(model, read_export([changed, *rest]), origin=MINE)
+
+
+def changed(lines, number, **values):
+    lines = list(lines)
+    lines[number] = json.dumps(json.loads(lines[number]) | values)
+    return lines
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda _: [],
+        lambda _: ["{}"],
+        lambda _: ["[1]"],
+        lambda _: ["\x00"],
+        lambda lines: lines[1:],
+        lambda lines: lines[:-1],
+        lambda lines: [*lines, lines[-1]],
+        lambda lines: [lines[0], lines[2], lines[1], *lines[3:]],
+        lambda lines: [*lines[:3], lines[3][:20], *lines[4:]],
+        lambda lines: changed(lines, 0, version=2),
+        lambda lines: changed(lines, 0, format="other"),
+        lambda lines: changed(lines, 0, recipe={}),
+        lambda lines: changed(lines, 0, tokens=[0, 0]),
+        lambda lines: changed(lines, 0, messages=[-1, 5]),
+        lambda lines: changed(lines, 0, bias=[1 << 70, 0]),
+        lambda lines: changed(lines, 0, tempers=[0]),
+        lambda lines: changed(lines, 1, n=[1]),
+        lambda lines: changed(lines, 1, n=[1, -1]),
+        lambda lines: changed(lines, 1, n=[0.5, 0.5]),
+        lambda lines: changed(lines, 1, n="xx"),
+        lambda lines: changed(lines, 1, w=[1 << 40, 0]),
+        lambda lines: changed(lines, 1, day=-1),
+        lambda lines: changed(lines, 1, day=70_000),
+        lambda lines: changed(lines, 1, id="zz"),
+        lambda lines: changed(lines, 1, id="f" * 40),
+        lambda lines: changed(lines, 1, place="nowhere"),
+        lambda lines: changed(lines, 1, token=5),
+    ],
+)
+def test_what_is_no_whole_export_is_refused(spoil):
+    """A text that was cut, mixed up or forged gives one error and changes nothing."""
+    with pytest.raises(UserError):
+        read_export(spoil(list(export(trained().store))))
+
+
+def test_words_that_were_cut_within_a_letter_survive():
+    """A long word may end within a letter; its bytes go through the text unharmed."""
+    model = Filter(MemoryStore(new_recipe()))
+    model.learn(message(1, "\u00e9" * 200 + " " + "x" * 300), "spam")
+    again = read_export(export(model.store)).words
+    with model.store.read() as view:
+        assert again.texts == b"".join(word.text for word in view.all_words())
+
+
+def test_a_model_without_words_can_be_exported():
+    """No vocabulary, no tokens: the counts go all the same."""
+    model = Filter(MemoryStore(new_recipe(vocabulary=False)))
+    model.learn(message(1, "word"), "spam")
+    lines = list(export(model.store))
+    assert "token" not in json.loads(lines[1])
+    assert len(read_export(lines).words.ids) == 0
+
+
+def test_an_empty_model_can_be_exported():
+    """Nothing is a model too."""
+    model = Filter(MemoryStore(new_recipe()))
+    assert len(read_export(export(model.store)).bulk.ids) == 0
