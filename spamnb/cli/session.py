@@ -11,6 +11,7 @@ import os
 import pwd
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,21 @@ if TYPE_CHECKING:
     from spamnb.settings import Settings
     from spamnb.store.history import History
 
+_LATER = (
+    "spamnb.service.expiry",
+    "spamnb.service.export_import",
+    "spamnb.service.scorer",
+    "spamnb.service.trainer",
+    "spamnb.service.upkeep",
+    "spamnb.store.maintenance",
+    "multiprocessing.popen_fork",
+    "multiprocessing.queues",
+    "multiprocessing.synchronize",
+    "rich.console",
+    "rich.progress",
+    "rich.table",
+)
+"""what commands import once they have a home"""
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -113,6 +129,9 @@ def become_owner(home: Path) -> bool:
         return False
     if owner.st_uid == 0:
         return False
+    for module in _LATER:
+        # The programs may be readable by root alone: a virtual environment below /root.
+        import_module(module)
     os.setegid(owner.st_gid)
     os.seteuid(owner.st_uid)
     return True

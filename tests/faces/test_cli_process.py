@@ -1,0 +1,194 @@
+"""The program as people start it: how fast, at a terminal, interrupted, in pipes, as root."""
+
+import os
+import pty
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from cli_runs import HAM, PROGRAM, PROJECT, SAMPLE, SPAM, environment, program
+
+ONE = SAMPLE / "spam" / "0001.eml"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Train once."""
+    home = tmp_path_factory.mktemp("program") / "home"
+    assert program(home, "train", HAM, SPAM).code == 0
+    return home
+
+
+def cost(home, *words):
+    """Measure the least (wall, processor) seconds of five runs."""
+    best = (9.0, 9.0)
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        started = time.perf_counter()
+        assert program(home, *words).code == 0
+        wall = time.perf_counter() - started
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        best = min(best, (wall, spent))
+    return best
+
+
+def test_version_starts_at_once(trained):
+    """`--version` takes at most 0.15 s: nothing heavy is imported."""
+    assert max(cost(trained, "--version")) <= 0.15
+
+
+def test_one_message_is_scored_at_once(trained):
+    """`score one.eml` takes at most 0.35 s, from start to end."""
+    assert max(cost(trained, "score", ONE)) <= 0.35
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["score", "--help"]])
+def test_help_imports_nothing_heavy(words):
+    """Help and version need no numpy, no store and no tables."""
+    code = (
+        "import sys\nfrom spamnb.cli.main import run\n"
+        f"try:\n    run({words!r})\nexcept SystemExit:\n    pass\n"
+        "heavy = {'numpy', 'lmdb', 'rich', 'regex', 'selectolax'} & set(sys.modules)\n"
+        "sys.exit(', '.join(heavy) or 0)\n"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, check=False, env=environment())
+    assert done.returncode == 0, done.stderr
+
+
+def test_numpy_starts_no_threads(trained):
+    """The engine's threads would take longer to start than a message takes to score."""
+    code = (
+        "import os, sys\nfrom spamnb.cli.main import run\n"
+        f"try:\n    run(['--home', {str(trained)!r}, 'score', {str(ONE)!r}])\n"
+        "except SystemExit:\n    pass\n"
+        "sys.exit(len(os.listdir('/proc/self/task')) - 1)\n"
+    )
+    kept = {k: v for k, v in environment().items() if not k.endswith("_NUM_THREADS")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, env=kept)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_interrupt_keeps_what_was_learnt(trained, tmp_path):
+    """Ctrl-C ends with 130 and one line; what was acknowledged is in the journal."""
+    home = shutil.copytree(trained, tmp_path / "home")
+    command = [*PROGRAM, "--home", str(home), "correct", "ham", str(ONE), "-"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment(), **pipes) as running:
+        receipt = running.stdout.readline().decode()
+        # It has acknowledged the first message and waits for the second on its standard input.
+        running.send_signal(signal.SIGINT)
+        _, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert err.decode() == "spamnb: interrupted; what was learnt is safe\n"
+    assert receipt.startswith("spam -> ham")
+    assert program(home, "journal", "--limit", 1).out.split()[0] == "401"
+    assert program(home, "check").code == 0
+
+
+def test_an_interrupt_under_exit_code_is_75(trained):
+    """Also an interrupt is no verdict."""
+    command = [*PROGRAM, "--home", str(trained), "score", "--exit-code", str(ONE), "-"]
+    opened = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment(), **opened) as running:
+        time_out = time.monotonic() + 60
+        # Blocked in reading standard input: the one place where it can wait for us.
+        while "pipe_read" not in Path(f"/proc/{running.pid}/wchan").read_text():
+            if time.monotonic() > time_out or running.poll() is not None:
+                pytest.skip("this kernel does not tell where a process waits")
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=60)
+    assert running.returncode == 75
+
+
+def test_a_closed_pipe_ends_quietly(trained):
+    """`export - | head` writes no complaint."""
+    command = [*PROGRAM, "--home", str(trained), "export", "-"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment(), **pipes) as running:
+        assert running.stdout.read(10) == b'{"format":'
+        running.stdout.close()
+        err = running.stderr.read()
+        running.wait(timeout=60)
+    assert err == b""
+    assert running.returncode == 1
+
+
+def at_terminal(home, *words, **more):
+    """Run with stdout and stderr on a terminal; what was seen there."""
+    ours, theirs = pty.openpty()
+    command = [*PROGRAM, "--home", str(home), *map(str, words)]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
+        env=environment(TERM="xterm", **more),
+    ) as running:  # fmt: skip
+        os.close(theirs)
+        seen = b""
+        while True:
+            try:
+                piece = os.read(ours, 65_536)
+            except OSError:  # Linux: the other side is closed
+                break
+            if not piece:
+                break
+            seen += piece
+    os.close(ours)
+    return running.returncode, seen.decode()
+
+
+def test_colours_are_for_terminals_that_want_them(trained):
+    """A terminal gets colours, NO_COLOR and pipes do not."""
+    assert "\x1b[31m" in at_terminal(trained, "score", ONE)[1]
+    assert "\x1b" not in at_terminal(trained, "score", ONE, NO_COLOR="1")[1]
+    assert "\x1b" not in program(trained, "score", ONE).out
+
+
+def test_a_bar_shows_how_far_training_is(tmp_path):
+    """On a terminal training shows a bar; in a pipe it says nothing until it is done."""
+    code, seen = at_terminal(tmp_path / "one", "train", HAM, SPAM)
+    assert code == 0
+    assert "learning" in seen
+    assert "400/400" in seen
+    done = program(tmp_path / "two", "train", HAM, SPAM)
+    assert (done.err, len(done.lines)) == ("", 2)
+
+
+def test_paths_that_are_no_text_are_scored_all_the_same(trained, tmp_path):
+    """A path is bytes; one that is no UTF-8 comes out as it went in."""
+    path = os.fsencode(tmp_path) + b"/m\xe9moire.eml"
+    Path(os.fsdecode(path)).write_bytes(ONE.read_bytes())
+    command = [*PROGRAM, "--home", str(trained), "score", path]
+    done = subprocess.run(command, capture_output=True, check=True, env=environment())
+    assert done.stdout.endswith(path + b"\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
+def test_what_root_writes_belongs_to_the_owner_of_the_home():
+    """Run as root on the daemon's home, nothing is left that the daemon cannot write."""
+    place = Path(tempfile.mkdtemp(prefix="spamnb-owner-"))
+    try:
+        place.chmod(0o755)
+        mail = shutil.copytree(SAMPLE, place / "mail")
+        (place / "home").mkdir(mode=0o700)
+        os.chown(place / "home", 54_321, 54_321)
+        done = program(place / "home", "train", mail / "ham", mail / "spam", cwd="/")
+        assert done.code == 0, done.err
+        owners = {path.stat().st_uid for path in (place / "home").rglob("*")}
+        assert owners == {54_321}
+    finally:
+        shutil.rmtree(place)
+
+
+def test_python_m_is_the_same_program():
+    """`python -m spamnb` serves where no script is installed."""
+    done = subprocess.run(
+        [*PROGRAM, "--version"], capture_output=True, check=True, env=environment(), cwd=PROJECT
+    )
+    assert done.stdout.startswith(b"spamnb ")
