@@ -25,7 +25,7 @@ def config() -> None:
     """Show or check the settings. Without a settings file the defaults hold."""
 
 
-@config.command(cls=Command)
+@config.command(cls=Command, short_help="Print all settings with their reasons.")
 def example() -> None:
     """Print a settings file with every setting, its default, and the reason for it."""
     from spamnb.settings.showing import example as written
@@ -33,7 +33,7 @@ def example() -> None:
     say(written().rstrip("\n"))
 
 
-@config.command(cls=Command)
+@config.command(cls=Command, short_help="Print the settings in force.")
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 @pass_session
 def show(session: Session, as_json: bool) -> None:
@@ -49,7 +49,7 @@ def show(session: Session, as_json: bool) -> None:
     say(shown(settings).rstrip("\n"))
 
 
-@config.command(cls=Command)
+@config.command(cls=Command, short_help="Read the settings and find mistakes.")
 @pass_session
 def check(session: Session) -> None:
     """Read the settings and say whether they are right: exit 0, or 2 and the first mistake."""

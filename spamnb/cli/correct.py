@@ -42,7 +42,7 @@ def correct(session: Session, label: str, refs: tuple[str, ...], as_json: bool) 
     """
     with session.open(history=True) as model:
         model.label(label)
-        for name, what in named(refs or ("-",)):
+        for name, what in named(refs):
             receipt = model.correct(what, label, origin=session.origin())
             _show(name, receipt, as_json=as_json)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ import click
 from spamnb.cli.printing import progress_bar, table, warn
 from spamnb.cli.session import Session, pass_session
 from spamnb.cli.teaching_help import taught
-from spamnb.errors import UserError
+from spamnb.errors import CorpusError, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,6 +68,8 @@ def evaluate(  # noqa: PLR0917 - click gives one argument an option
     from spamnb.service.evaluation import Options, by_time, shuffled
     from spamnb.service.evaluation import evaluate as measure
 
+    if os.path.realpath(ham) == os.path.realpath(spam):
+        raise CorpusError(f"{ham} is given for ham and for spam", hint="one folder for each")
     found = [*_labelled(ham, "ham"), *_labelled(spam, "spam")]
     messages = shuffled(found, seed) if order == "shuffle" else by_time(found)
     settings = session.settings

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from spamnb.errors import CorpusError
+from spamnb.errors import CorpusError, UserError
+
+
+def standard_input() -> str:
+    """Name standard input, unless somebody sits there who may not know that we wait."""
+    if sys.stdin.isatty():
+        raise UserError("no message is given", hint="name a file, or - to type one in")
+    return "-"
 
 
 def one_message(path: str) -> bytes:
@@ -35,7 +43,7 @@ def shown_name(name: str, path: str) -> str:
 
 def named(refs: tuple[str, ...]) -> Iterator[tuple[str, bytes | str]]:
     """Resolve (name, message or reference): what is a path is read, the rest is left."""
-    for ref in refs:
+    for ref in refs or (standard_input(),):
         if ref == "-" or Path(ref).exists():
             yield from all_messages(ref)
         else:

@@ -162,6 +162,8 @@ def history(  # noqa: PLR0917 - as above
     with session.open(readonly=True) as model:
         if label is not None:
             model.label(label)
+    if not (session.home / "history").is_dir():
+        return
     kept = session.open_history()
     try:
         lines = [

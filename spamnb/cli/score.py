@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from spamnb.cli.messages import one_message, shown_name
+from spamnb.cli.messages import one_message, shown_name, standard_input
 from spamnb.cli.printing import coloured, safe, say, say_json, warn
 from spamnb.cli.session import Session, pass_session
 from spamnb.cli.teaching_help import taught
@@ -69,9 +68,7 @@ def score(  # noqa: PLR0917 - click gives one argument an option
     Nothing is changed. Files, folders of any depth, Maildirs and mboxes may be given; without any,
     standard input is read. A message that cannot be read is reported and skipped.
     """
-    if not paths and sys.stdin.isatty():
-        raise UserError("no message is given", hint="name a path, or - to type one in")
-    wanted = paths or ("-",)
+    wanted = paths or (standard_input(),)
     found = (
         _remembered(session, wanted, clues)
         if remember

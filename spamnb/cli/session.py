@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pwd
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from spamnb.cli.printing import warn
 
 if TYPE_CHECKING:
     from spamnb.service.filter import Filter
@@ -96,7 +99,10 @@ class Session:
         from spamnb.store.history import History
 
         kept = self.settings.history
-        return History.open(self.home / "history", kept.keep_days, kept.limit_bytes)
+        history = History.open(self.home / "history", kept.keep_days, kept.limit_bytes)
+        if history.warning:
+            warn(history.warning)
+        return history
 
     def origin(self) -> Origin:
         """Who speaks."""
@@ -129,12 +135,23 @@ def become_owner(home: Path) -> bool:
         return False
     if owner.st_uid == 0:
         return False
-    for module in _LATER:
-        # The programs may be readable by root alone: a virtual environment below /root.
-        import_module(module)
+    _import_ahead()
     os.setegid(owner.st_gid)
     os.seteuid(owner.st_uid)
     return True
+
+
+def _import_ahead() -> None:
+    """Import what may be needed later: a Python below /root can be read by root alone."""
+    import encodings
+    import pkgutil
+
+    for module in _LATER:
+        import_module(module)
+    for _, name, _ in pkgutil.iter_modules(encodings.__path__):
+        # The codecs of mail; those of other systems (mbcs, oem) cannot be imported here.
+        with suppress(ImportError):
+            import_module(f"encodings.{name}")
 
 
 def one_thread() -> None:

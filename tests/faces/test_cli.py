@@ -374,6 +374,12 @@ def test_evaluate_writes_the_promised_figures(tmp_path):
     assert first["corpus"] == {"ham": 200, "spam": 200}
 
 
+def test_evaluate_refuses_one_folder_for_both():
+    """The same mail cannot be both; the figures would mean nothing."""
+    done = spamnb(None, "evaluate", HAM, HAM + "/")
+    assert (done.code, "for ham and for spam" in done.err) == (2, True)
+
+
 def test_evaluate_knows_other_protocols_and_orders():
     """Every combination runs."""
     for words in (["--protocol", "holdout", "--order", "time"], ["--feedback", "errors"]):
