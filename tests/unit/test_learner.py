@@ -1,0 +1,230 @@
+"""The learner: which events a lesson becomes, rehearsal, insistence, and what is refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from spamnb.core.event import BIAS_ONE, STEP_ONE, Bulk, Kind
+from spamnb.errors import RefusedError
+from spamnb.service.filter import MINE, Filter, new_recipe
+from spamnb.service.lessons import Load, Origin, Teach
+from spamnb.service.plans import STREAK
+from spamnb.store import audit
+from spamnb.store.memory import MemoryStore
+
+PERSON = Origin(who="ann", channel="test", insist=True)
+THREE = ("ham", "spam", "list")
+
+
+def mail(number, text="pills and minutes"):
+    head = f"From: ann@a.example\nSubject: s{number}\nMessage-ID: <{number}@a.example>\n"
+    return f"{head}\n{text}\n".encode()
+
+
+def new(kind="corrected", labels=("ham", "spam"), **changes):
+    return Filter(MemoryStore(replace(new_recipe(kind, labels), **changes)))
+
+
+def events(model):
+    with model.store.read() as view:
+        return list(view.events())
+
+
+def check(model):
+    with model.store.read() as view:
+        return audit.check(view)
+
+
+def test_an_event_tells_who_when_and_by_which_way():
+    """The journal keeps the teacher's name, the channel, the time and the message's identity."""
+    model = new()
+    origin = Origin(who="ann", channel="imap")
+    model.teach([Teach(model.example(mail(1)), 1, origin, 1_700_000_000_000_000)])
+    (event,) = events(model)
+    assert (event.seq, event.kind, event.who, event.channel) == (1, Kind.LEARN, "ann", "imap")
+    assert (event.time_us, event.message_id) == (1_700_000_000_000_000, "1@a.example")
+    assert (event.before, event.after, event.previous) == (-1, 1, 0)
+
+
+def test_kinds_follow_what_happened():
+    """Learn, move, forget and undo are told apart, each following the one before."""
+    model = new()
+    model.learn(mail(1), "ham")
+    model.learn(mail(1), "spam")
+    model.forget(mail(1))
+    model.undo(3)
+    made = events(model)
+    assert [event.kind for event in made] == [Kind.LEARN, Kind.MOVE, Kind.FORGET, Kind.UNDO]
+    assert [event.previous for event in made] == [0, 1, 2, 3]
+    assert [event.undoes for event in made] == [0, 0, 0, 3]
+    assert [(event.before, event.after) for event in made] == [(-1, 0), (0, 1), (1, -1), (-1, 1)]
+
+
+def test_what_changes_nothing_is_no_event():
+    """Duplicates and second forgets leave the journal as it is."""
+    model = new()
+    model.learn(mail(1), "ham")
+    model.learn(mail(1), "ham")
+    model.forget(mail(1))
+    model.forget(mail(1))
+    assert len(events(model)) == 2
+
+
+def test_a_step_is_the_formula_of_the_model():
+    """First lesson, two labels: e = 1/2, w += eta/2/G e/sqrt|x|, b += rate/2 e, rounded once."""
+    model = new()
+    example = model.example(mail(1))
+    model.learn(mail(1), "spam")
+    (event,) = events(model)
+    for group, ids in enumerate(example.ids):
+        step = round(8.0 / 2 / 2 * 0.5 / len(ids) ** 0.5 * STEP_ONE)
+        assert event.delta.steps[group].tolist() == [-step, step]
+    bias = round(0.01 / 2 * 0.5 * BIAS_ONE)
+    assert event.delta.bias.tolist() == [-bias, bias]
+
+
+@pytest.mark.parametrize("kind", ["multinomial", "bernoulli"])
+def test_the_classical_kinds_take_no_steps(kind):
+    """Only the default learns from its mistakes; the event models are counts alone."""
+    model = new(kind)
+    model.learn(mail(1), "spam")
+    model.correct(mail(2), "ham")
+    assert not any(event.delta.steps.any() or event.delta.bias.any() for event in events(model))
+
+
+def test_weight_scales_the_step_and_not_the_count():
+    """A channel of half the weight moves corrections half as far; counts move by one."""
+    steps = []
+    for weight in (1.0, 0.5, 0.0):
+        model = new()
+        model.learn(mail(1), "spam", origin=Origin(weight=weight))
+        steps.append(events(model)[0].delta.steps)
+        with model.store.read() as view:
+            assert view.totals().messages.tolist() == [0, 1]
+    assert np.abs(steps[1] * 2 - steps[0]).max() <= 1
+    assert not steps[2].any()
+
+
+def streak(labels, others, length=STREAK + 5):
+    """Some messages of every other label, then a streak of the last label."""
+    model = new(labels=labels)
+    for label in range(len(labels) - 1):
+        for number in range(others):
+            model.learn(mail(f"{label}.{number}", f"minutes {label} {number}"), labels[label])
+    for number in range(length):
+        model.learn(mail(f"last.{number}", f"pills {number}"), labels[-1])
+    return model, (len(labels) - 1) * others
+
+
+@pytest.mark.parametrize("labels", [("ham", "spam"), THREE])
+def test_a_streak_of_one_label_rehearses_the_others(labels):
+    """From the twenty-first event of one label on, each takes steps on earlier others too."""
+    model, before = streak(labels, others=3)
+    made = events(model)
+    assert not any(event.delta.echoes for event in made[: before + STREAK])
+    per_label = {len(event.delta.echoes) for event in made[before + STREAK :]}
+    assert len(per_label) == 1
+    assert per_label.pop() >= len(labels) - 1
+    theirs = {tuple(map(tuple, event.ids)) for event in made[:before]}
+    for event in made[before + STREAK :]:
+        for echo in event.delta.echoes:
+            assert tuple(map(tuple, echo.ids)) in theirs
+    assert check(model) == []
+
+
+def test_a_streak_without_others_has_nothing_to_rehearse():
+    """The first messages ever may all be of one label."""
+    model, _ = streak(("ham", "spam"), others=0)
+    assert not any(event.delta.echoes for event in events(model))
+
+
+def test_a_forgotten_message_is_not_rehearsed():
+    """What was taken back is not taught again through the back door."""
+    model, _ = streak(("ham", "spam"), others=2, length=STREAK)
+    gone = model.example(mail("0.0", "minutes 0 0"))
+    model.forget(gone.digest.hex())
+    for number in range(6):
+        model.learn(mail(f"more.{number}", "pills"), "spam")
+    echoes = [echo for event in events(model) for echo in event.delta.echoes]
+    assert echoes
+    assert not any(echo.ids[1].tolist() == gone.ids[1].tolist() and
+                   echo.ids[0].tolist() == gone.ids[0].tolist() for echo in echoes)  # fmt: skip
+
+
+def test_a_move_takes_back_its_own_rehearsals():
+    """Moved or forgotten, a message takes along the steps it made on others."""
+    model, _ = streak(("ham", "spam"), others=3)
+    with model.store.read() as view:
+        before = view.totals().bias.tolist()
+    receipt = model.learn(mail("x", "other pills"), "spam")
+    assert events(model)[-1].delta.echoes
+    model.learn(mail("x", "other pills"), "ham")
+    model.forget(receipt.digest)
+    with model.store.read() as view:
+        assert view.totals().bias.tolist() == before
+    assert check(model) == []
+
+
+def test_an_overflow_refuses_the_event_and_nothing_saturates():
+    """A correction beyond its 32 bits is refused; the model is as it was."""
+    model = new()
+    model.learn(mail(1), "ham")
+    before = events(model)
+    with pytest.raises(RefusedError, match="2048 nats"):
+        model.learn(mail(2), "spam", origin=Origin(weight=1e7))
+    assert len(events(model)) == len(before)
+    assert check(model) == []
+
+
+def test_a_count_beyond_32_bits_refuses_the_event():
+    """An import that would overflow a feature's count leaves it as it was."""
+    model = new()
+    ids, zeros = np.array([7], np.uint64), np.zeros((1, 2), np.int64)
+    full = Bulk(ids, np.array([[2**32 - 1, 0]]), zeros, np.array([2**32, 0]),
+                np.zeros(2, np.int64), np.zeros(2, np.int64), np.ones(1, np.uint16))  # fmt: skip
+    model.teach([Load(full, False, MINE, 1)])
+    with pytest.raises(RefusedError, match=r"2\^32"):
+        model.teach([Load(full, False, MINE, 2)])
+    with model.store.read() as view:
+        assert view.gather(ids).n.tolist() == [[2**32 - 1, 0]]
+    assert check(model) == []
+
+
+def test_after_the_checkpoint_a_duplicate_is_known_and_a_move_is_refused():
+    """Folded events keep digest and label: the same label changes nothing, the other says why."""
+    model = new()
+    receipt = model.learn(mail(1), "ham")
+    model.store.transact(lambda view: view.fold(2**62, 10))
+    assert not model.learn(mail(1), "ham").changed
+    for ask in (
+        lambda: model.learn(mail(1), "spam"),
+        lambda: model.forget(mail(1)),
+    ):
+        with pytest.raises(RefusedError, match="checkpoint"):
+            ask()
+    assert check(model) == []
+    assert receipt.event == 1
+
+
+def test_receipts_tell_the_probability_before_and_after():
+    """What the teaching did to this message, as a score before and after would tell."""
+    for kind in ("corrected", "multinomial", "bernoulli"):
+        model = new(kind)
+        model.learn(mail(1, "minutes"), "ham")
+        model.learn(mail(2, "pills"), "spam")
+        before = model.score(mail(3, "pills minutes")).probability
+        receipt = model.learn(mail(3, "pills minutes"), "spam")
+        after = model.score(mail(3, "pills minutes")).probability
+        assert receipt.probability_before == pytest.approx(before, abs=1e-9)
+        assert receipt.probability_after == pytest.approx(after, abs=1e-9)
+        assert after > before
+
+
+def test_insistence_ends_even_where_it_cannot_win():
+    """A message without a word of its own, corrected to and fro: bounded, exact, undone."""
+    model = new(labels=THREE)
+    for turn in range(6):
+        model.correct(b"\n", THREE[turn % 3], origin=PERSON)
+        assert model.score(b"\n").label == THREE[turn % 3]
+    assert check(model) == []

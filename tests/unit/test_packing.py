@@ -1,0 +1,123 @@
+"""Packing: what travels between processes is what was read, and every word comes along."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from spamnb.service.corpora import Unreadable
+from spamnb.service.packing import Glossary, Name, Packer, examples
+from spamnb.service.reading import MessageReader, example_of
+
+KEY = bytes(range(32))
+
+
+def mail(number, text):
+    head = f"From: ann@a.example\nMessage-ID: <{number}@a.example>\n"
+    return f"{head}\n{text}\n".encode()
+
+
+RAWS = [
+    mail(1, "plum fig plum"),
+    b"",
+    mail(2, "Fig LEMON lemon " + "x" * 100),
+    mail(3, "pear"),
+    b"\n",
+]
+
+
+def portion(raws):
+    return MessageReader(KEY).portion(raws)
+
+
+def packed(raws, packer, *, bad=()):
+    read = portion(raws)
+    names = [Name(message.digest, message.message_id) for message in read.messages]
+    for place in bad:
+        names.insert(place, Unreadable(f"file {place}", "empty"))
+    return read, pickle.loads(pickle.dumps(packer.pack(names, read.features)))
+
+
+@pytest.mark.parametrize("occurrences", [False, True])
+def test_messages_come_back_as_they_were(occurrences):
+    """Packed, sent and unpacked, each message has its ids by group, its name and its counts."""
+    read, parcel = packed(RAWS, Packer(vocabulary=False, occurrences=occurrences))
+    found = examples(parcel, 2)
+    assert len(found) == len(RAWS)
+    for index, example in enumerate(found):
+        want = example_of(read.messages[index], read.features, index, occurrences=occurrences)
+        assert (example.digest, example.message_id) == (want.digest, want.message_id)
+        assert [ids.tolist() for ids in example.ids] == [ids.tolist() for ids in want.ids]
+        assert (example.times is None) == (not occurrences)
+        if occurrences:
+            assert example.times.tolist() == want.times.tolist()
+
+
+@pytest.mark.parametrize("bad", [(0,), (1, 3), (5,), (0, 1, 2)])
+def test_what_could_not_be_read_keeps_its_place(bad):
+    """Unreadable files are told where they stood; the messages beside them are not shifted."""
+    _, parcel = packed(RAWS, Packer(vocabulary=True, occurrences=False), bad=bad)
+    found = examples(parcel, 2)
+    assert [index for index, one in enumerate(found) if isinstance(one, Unreadable)] == list(bad)
+    good = [one.digest for one in found if not isinstance(one, Unreadable)]
+    assert good == [message.digest for message in portion(RAWS).messages]
+
+
+def test_a_portion_of_nothing_but_unreadable_files():
+    """Not one message: the names travel alone."""
+    _, parcel = packed([], Packer(vocabulary=True, occurrences=False), bad=(0, 1))
+    assert [one.name for one in examples(parcel, 2)] == ["file 0", "file 1"]
+
+
+def texts(words):
+    ends = np.cumsum(words.sizes.astype(int))
+    starts = ends - words.sizes
+    spans = zip(words.ids.tolist(), words.places.tolist(), starts, ends, strict=True)
+    return {feature: (place, words.texts[a:b]) for feature, place, a, b in spans}
+
+
+def test_a_worker_sends_every_text_once():
+    """The first portion brings all of its words, a second one only what is new in it."""
+    packer = Packer(vocabulary=True, occurrences=False)
+    read, first = packed(RAWS, packer)
+    assert texts(first.words) == texts(read.features.words(read.features.ids))
+    again, second = packed([*RAWS, mail(4, "quince")], packer)
+    new = np.setdiff1d(again.features.ids, read.features.ids)
+    assert set(texts(second.words)) == set(new.tolist())
+
+
+def test_words_that_share_a_slot_are_sent_again_and_not_lost():
+    """The table of what was sent forgets; it never claims a word that was not sent."""
+    packer = Packer(vocabulary=True, occurrences=False)
+    packer._sent = packer._sent[:4].copy()
+    seen = {}
+    for number in range(20):
+        read = portion([mail(number, f"word{number} plum fig other{number % 3}")])
+        slots = (read.features.ids & np.uint64(3)).astype(int)
+        new = np.flatnonzero(packer._sent[slots] != read.features.ids)
+        packer._sent[slots[new]] = read.features.ids[new]
+        seen |= texts(read.features.words(read.features.ids[new]))
+        assert set(read.features.ids.tolist()) <= set(seen)
+
+
+def test_no_text_travels_without_a_vocabulary():
+    """A model that keeps no words is sent none."""
+    _, parcel = packed(RAWS, Packer(vocabulary=False, occurrences=False))
+    assert parcel.words is None
+
+
+def test_a_glossary_finds_words_of_all_portions():
+    """Whichever portion brought it, with the text that the message has; unknown ids give none."""
+    packer = Packer(vocabulary=True, occurrences=False)
+    one, first = packed(RAWS[:2], packer)
+    two, second = packed(RAWS[2:], packer)
+    glossary = Glossary([first.words, second.words])
+    want = texts(one.features.words(one.features.ids)) | texts(two.features.words(two.features.ids))
+    every = np.union1d(one.features.ids, two.features.ids)
+    found = texts(glossary.words(every))
+    assert found.keys() == want.keys()
+    assert {f: text.lower() for f, (_, text) in found.items()} == {
+        f: text.lower() for f, (_, text) in want.items()
+    }
+    assert len(glossary.words(np.array([1, 2**64 - 1], np.uint64)).ids) == 0
+    assert len(Glossary([]).words(every).ids) == 0
