@@ -52,14 +52,13 @@ class Lines:
 class Sheet:
     """Rows and totals of a model, or of the part of it that some events touch."""
 
-    def __init__(self, recipe: Recipe, totals: Totals, ids: Ids, records: Records) -> None:
-        self.recipe = recipe
+    def __init__(self, totals: Totals, ids: Ids, records: Records) -> None:
         self.totals = totals.copy()
         self.ids = ids
         self.day = records.day.copy()
         self._cells = np.concatenate((records.n, records.w), axis=1, dtype=np.float64)
-        self._K = len(recipe.labels)
-        self._counts_holders = recipe.kind == "bernoulli"
+        self._K = records.n.shape[1]
+        self._keeps_histogram = len(totals.histogram) > 0
 
     def find(self, groups: tuple[Ids, ...]) -> Lines:
         """The lines of a message's ids; all of them must be on the sheet."""
@@ -88,9 +87,9 @@ class Sheet:
         n, w = lines.cells[: self._K], lines.cells[self._K :]
         return Records(n.T.astype(np.uint32), w.T.astype(np.int32), self.day[lines.rows])
 
-    def opinion(self, lines: Lines) -> Opinion:
+    def opinion(self, recipe: Recipe, lines: Lines) -> Opinion:
         """What the corrected model thinks of the message now."""
-        return opinion(self.recipe, self.totals, lines.cells, lines.sizes)
+        return opinion(recipe, self.totals, lines.cells, lines.sizes)
 
     def push(self, lines: Lines, steps: Ints) -> None:
         """Add a step to every correction of the message."""
@@ -165,10 +164,11 @@ class Sheet:
         """Let V and H follow rows that change from `old` to `new` counts [K, m]."""
         was, now = old.any(axis=0), new.any(axis=0)
         self.totals.known += int(np.count_nonzero(now)) - int(np.count_nonzero(was))
-        if self._counts_holders:
-            self.totals.histogram = histogram_moved(
+        if self._keeps_histogram:
+            moved = histogram_moved(
                 self.totals.histogram, old.T.astype(np.uint32), new.T.astype(np.uint32)
             )
+            self.totals.histogram = moved if moved.size else np.zeros((self._K, 0), np.int64)
 
     def settled(self) -> Records:
         """The rows as the store keeps them; a row that holds nothing has no day."""

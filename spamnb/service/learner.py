@@ -28,13 +28,13 @@ from spamnb.core.event import (
     Totals,
     no_push,
 )
-from spamnb.core.features import Words, distinct
+from spamnb.core.features import distinct
 from spamnb.core.model import View, doubt, probabilities, scores, step
 from spamnb.core.sheet import Lines, Sheet, day_of
 from spamnb.service.lessons import Lesson, Load, Teach, WordSource
 from spamnb.service.plans import STREAK, Outlook, Plan, Planner
 from spamnb.service.receipt import Receipt
-from spamnb.store.contract import Word, WriteView
+from spamnb.store.contract import WriteView
 
 INSISTENCE = 20
 """Steps that a person's correction may take; two or three are usual."""
@@ -60,14 +60,16 @@ class Learner:
         work = [plan for plan in plans if isinstance(plan, Plan)]
         if work:
             sheet = self._gather(view, totals, work)
-            if self.recipe.vocabulary:
-                _keep_words(view, sheet, work)
+            unknown = sheet.unknown()
             receipts = {
                 plan.seq: self._carry_out(plan, sheet, journal, scored=scored) for plan in work
             }
+            view.append(*[journal.made[plan.seq] for plan in work])
             sheet.totals.last_seq = journal.last_seq
             view.scatter(sheet.ids, sheet.settled())
             view.put_totals(sheet.totals)
+            if self.recipe.vocabulary:
+                _keep_words(view, unknown, work)
         return [plan if isinstance(plan, Receipt) else receipts[plan.seq] for plan in plans]
 
     def _gather(self, view: WriteView, totals: Totals, work: list[Plan]) -> Sheet:
@@ -78,7 +80,7 @@ class Learner:
         for plan in work:
             pieces += self._borrowed(plan, view)
         ids, places = distinct(pieces)
-        sheet = Sheet(self.recipe, totals, ids, view.gather(ids))
+        sheet = Sheet(totals, ids, view.gather(ids))
         G = self.recipe.groups
         for index, plan in enumerate(work):
             plan.rows = np.concatenate(places[index * G : (index + 1) * G])
@@ -107,7 +109,6 @@ class Learner:
             lines = sheet.lines(plan.rows, plan.sizes)
         after = self._probability(sheet, lines) if scored else None
         journal.made[plan.seq] = event
-        journal.view.append(event)
         return Receipt(
             changed=True,
             event=plan.seq,
@@ -160,7 +161,7 @@ class Learner:
         if recipe.kind != "corrected":
             return no_push(recipe.groups, len(recipe.labels))
         origin = lesson.origin
-        seen = sheet.opinion(lines)
+        seen = sheet.opinion(self.recipe, lines)
         vouched = 1.0 if origin.insist else doubt(seen, label)
         push = step(recipe, seen, lines.sizes, label, origin.weight * vouched)
         sheet.push(lines, push.steps)
@@ -169,7 +170,7 @@ class Learner:
 
     def _insist(self, sheet: Sheet, lines: Lines, label: int, push: Push, lesson: Teach) -> Push:
         for _ in range(INSISTENCE - 1):
-            P = sheet.opinion(lines).P
+            P = sheet.opinion(self.recipe, lines).P
             if self._agrees(P, label):
                 break
             push = push.plus(self._step(sheet, lines, label, lesson))
@@ -188,7 +189,7 @@ class Learner:
     def _rehearse(self, plan: Plan, sheet: Sheet, push: Push) -> Push:
         for label, ids in plan.rehearsed:
             lines = sheet.find(ids)
-            seen = sheet.opinion(lines)
+            seen = sheet.opinion(self.recipe, lines)
             echo = step(self.recipe, seen, lines.sizes, label, doubt(seen, label))
             sheet.push(lines, echo.steps)
             sheet.put(lines)
@@ -266,7 +267,7 @@ class Learner:
         labels = self.recipe.labels
         at = labels.index("spam") if "spam" in labels else len(labels) - 1
         if self.recipe.kind == "corrected":
-            return sheet.opinion(lines).P[at]
+            return sheet.opinion(self.recipe, lines).P[at]
         records = sheet.records_of(lines)
         rows = np.arange(len(lines.rows))
         group = np.repeat(np.arange(len(lines.sizes), dtype=np.int8), lines.sizes)
@@ -284,9 +285,8 @@ _MAKERS: dict[Kind, Callable[..., Event]] = {
 }
 
 
-def _keep_words(view: WriteView, sheet: Sheet, work: list[Plan]) -> None:
+def _keep_words(view: WriteView, unknown: Ids, work: list[Plan]) -> None:
     """Put the texts of features that were not known before."""
-    unknown = sheet.unknown()
     sources: dict[int, WordSource] = {}
     for plan in work:
         source = plan.lesson.words if isinstance(plan.lesson, Load) else plan.example.words
@@ -295,15 +295,5 @@ def _keep_words(view: WriteView, sheet: Sheet, work: list[Plan]) -> None:
     for source in sources.values():
         words = source.words(unknown)
         if len(words.ids):
-            view.put_words(_as_list(words))
+            view.put_words(words)
             unknown = unknown[~np.isin(unknown, words.ids, assume_unique=True)]
-
-
-def _as_list(words: Words) -> list[Word]:
-    start, found = 0, []
-    for feature, place, size in zip(
-        words.ids.tolist(), words.places.tolist(), words.sizes.tolist(), strict=True
-    ):
-        found.append(Word(feature, place, words.texts[start : start + size]))
-        start += size
-    return found

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamnb.core.event import NO_LABEL, Event, Ids, Records, Totals
+from spamnb.core.sheet import Sheet
 from spamnb.errors import SpamnbError
 from spamnb.store.contract import Live, ReadView
-from spamnb.store.folding import apply_event, event_ids
+from spamnb.store.folding import event_ids
 from spamnb.store.records import empty_rows, no_records
 from spamnb.store.shelves import place
 
@@ -31,11 +32,13 @@ def refold(view: ReadView) -> tuple[Totals, Ids, Records]:
     records = no_records(len(ids), len(totals.messages))
     at = np.searchsorted(ids, base_ids)
     records.n[at], records.w[at], records.day[at] = base.n, base.w, base.day
+    sheet = Sheet(totals, ids, records)
     for event in view.events():
-        apply_event(event, totals, ids, records)
-        totals.last_seq = event.seq
+        sheet.apply(event)
+        sheet.totals.last_seq = event.seq
+    records = sheet.settled()
     full = ~empty_rows(records)
-    return totals, ids[full], Records(records.n[full], records.w[full], records.day[full])
+    return sheet.totals, ids[full], Records(records.n[full], records.w[full], records.day[full])
 
 
 def collect(blocks: Iterator[tuple[Ids, Records]], labels: int) -> tuple[Ids, Records]:

@@ -30,7 +30,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, TypeVar
 
+import numpy as np
+
 from spamnb.core.event import Event, Ids, Recipe, Records, Totals
+from spamnb.core.features import Words
 
 Result = TypeVar("Result")
 
@@ -54,6 +57,26 @@ class Word(NamedTuple):
     place: int
     text: bytes
     """UTF-8, at most 255 bytes"""
+
+
+def packed(words: Iterable[Word]) -> Words:
+    """Texts one by one, as the value that a store takes: sorted, one for each id."""
+    listed = sorted({word.id: word for word in reversed(list(words))}.values())
+    return Words(
+        np.array([word.id for word in listed], np.uint64),
+        np.array([word.place for word in listed], np.uint8),
+        np.array([len(word.text) for word in listed], np.uint8),
+        b"".join(word.text for word in listed),
+    )
+
+
+def unpacked(words: Words) -> Iterator[Word]:
+    """The texts one by one."""
+    start = 0
+    columns = words.ids.tolist(), words.places.tolist(), words.sizes.tolist()
+    for id_, place, size in zip(*columns, strict=True):
+        yield Word(id_, place, words.texts[start : start + size])
+        start += size
 
 
 class ReadView(Protocol):
@@ -113,11 +136,14 @@ class WriteView(ReadView, Protocol):
     def scatter(self, ids: Ids, records: Records) -> None:
         """Write back rows; those of zeros (counts and corrections) remove feature and word."""
 
-    def put_words(self, words: Iterable[Word]) -> None:
+    def put_words(self, words: Words) -> None:
         """Keep texts; an id that has one keeps it. Nothing where the recipe has no vocabulary."""
 
-    def append(self, event: Event) -> None:
-        """Add an event (its seq is the journal's next), and make it what is live of its digest."""
+    def append(self, *events: Event) -> None:
+        """Add events (seqs go on from the last), and make each what is live of its digest.
+
+        Many at once are cheaper: their ids are coded together.
+        """
 
     def fold(self, before_us: int, most: int) -> int:
         """Move up to `most` of the oldest events, all older than that time, into the checkpoint.

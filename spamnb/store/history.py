@@ -235,7 +235,7 @@ class History:
         for entry, data in fresh:
             seq = max(seq + 1, entry.time_us)
             raw = _SEQ.pack(seq)
-            pieces.append(seq, data, pages)
+            pieces.append(seq, [data], pages)
             tables["signatures"].put(entry.signature, raw)
             if entry.digest:
                 tables["digests"].put(entry.digest + raw, b"")

@@ -20,6 +20,8 @@ Failure: bytes that contradict themselves raise StoreDamagedError; nothing is re
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,12 @@ Buffer = bytes | memoryview
 _U64 = np.dtype("<u8")
 _WIDTHS = {0: None, 1: np.dtype("i1"), 2: np.dtype("<i2"), 4: np.dtype("<i4"), 8: np.dtype("<i8")}
 _SMALL_SET = 33
+_LARGE_SET = 8_160
+"""between these two, seven raw bytes are the least"""
+_USUAL = 7
+_USUAL_HEAD = bytes((_USUAL,))
+_TOPS = 1 << 8
+_TOGETHER = 8
 """below this many ids the bitmap of 2^8 bits costs more than the byte it saves"""
 
 
@@ -119,6 +127,32 @@ def encode_ids(ids: Ids) -> bytes:
     return head + body + np.packbits(bits).tobytes()
 
 
+def encode_sets(sets: Sequence[Ids]) -> list[bytes]:
+    """Many sets as `encode_ids` gives each: 3 us a set of 160 together, 10 one by one."""
+    usual = [i for i, ids in enumerate(sets) if _low_bytes(len(ids)) == _USUAL]
+    if len(usual) < _TOGETHER:
+        return list(map(encode_ids, sets))
+    sizes = np.array([len(sets[i]) for i in usual])
+    raw = np.concatenate([sets[i] for i in usual])
+    body = raw.astype(_U64).view(np.uint8).reshape(-1, 8)[:, :_USUAL].tobytes()
+    packed_sizes = (sizes + (_TOPS + 7)) // 8
+    packed_ends, ends = np.cumsum(packed_sizes), np.cumsum(sizes)
+    bits = np.zeros(int(packed_ends[-1]) * 8, np.uint8)
+    first = np.repeat((packed_ends - packed_sizes) * 8 - (ends - sizes), sizes)
+    bits[(raw >> np.uint64(8 * _USUAL)).view(np.int64) + np.arange(len(raw)) + first] = 1
+    packed = np.packbits(bits).tobytes()
+    coded: list[bytes] = [b""] * len(sets)
+    start = at = 0
+    for i, size, end, stop in zip(
+        usual, sizes.tolist(), (ends * _USUAL).tolist(), packed_ends.tolist(), strict=True
+    ):
+        coded[i] = b"".join((varint(size), _USUAL_HEAD, body[start:end], packed[at:stop]))
+        start, at = end, stop
+    for i, ids in enumerate(sets):
+        coded[i] = coded[i] or encode_ids(ids)
+    return coded
+
+
 def decode_ids(reader: Reader) -> Ids:
     """The set at this place."""
     n = reader.varint()
@@ -146,20 +180,30 @@ def _low_bytes(count: int) -> int:
     """The number of raw bytes with the least sum of raw bytes and bitmap."""
     if count < _SMALL_SET:
         return 8
+    if count < _LARGE_SET:
+        return _USUAL
     return min(range(1, 8), key=lambda low: count * low * 8 + (1 << (64 - 8 * low)))
+
+
+_FEW = 16
+_LETTERS = {1: "b", 2: "h", 4: "i", 8: "q"}
 
 
 def encode_ints(values: NDArray[Any]) -> bytes:
     """An array of integers, flat; its shape is the reader's to know."""
     flat = np.asarray(values).reshape(-1)
+    # A step has four numbers: for so few, plain ones are five times faster than arrays.
+    few: list[int] | None = flat.tolist() if flat.size <= _FEW else None
     if flat.size == 0:
         return b"\0"
-    top, bottom = int(flat.max()), int(flat.min())
+    top, bottom = (max(few), min(few)) if few else (int(flat.max()), int(flat.min()))
     if top == bottom == 0:
         return b"\0"
     for width in (1, 2, 4, 8):
         limit = 1 << (8 * width - 1)
         if -limit <= bottom and top < limit:
+            if few:
+                return struct.pack(f"<B{len(few)}{_LETTERS[width]}", width, *few)
             return bytes((width,)) + flat.astype(_WIDTHS[width]).tobytes()
     raise BugError(f"integers to be stored fit 64 bits, {top} does not")
 

@@ -22,13 +22,13 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from spamnb.core.event import NO_LABEL, Event, Kind
 from spamnb.errors import BugError, StoreDamagedError
 from spamnb.store.contract import Live
 from spamnb.store.idcode import Buffer, Reader
-from spamnb.store.records import decode_event, decode_live, encode_event, encode_live, read_head
+from spamnb.store.records import decode_event, decode_live, encode_events, encode_live, read_head
 from spamnb.store.shelves import Table
 
 _KEY = struct.Struct(">QH")
@@ -102,10 +102,11 @@ class Pieces:
             return int(_KEY.unpack(key)[0])
         return 0
 
-    def append(self, seq: int, data: bytes, pages: Pages) -> None:
-        """Put a value behind all others."""
-        for key, piece in pages.pieces(seq, data):
-            self.table.put(key, piece, append=True)
+    def append(self, first: int, values: Sequence[bytes], pages: Pages) -> None:
+        """Put values behind all others, from this seq on."""
+        for seq, data in enumerate(values, first):
+            for key, piece in pages.pieces(seq, data):
+                self.table.put(key, piece, append=True)
 
     def up(self, start: int, stop: int | None) -> Iterator[tuple[int, bytes]]:
         """Values start <= seq < stop."""
@@ -166,9 +167,9 @@ class Journal:
         self.last_seq = self._pieces.last_seq
         self.remove = self._pieces.remove
 
-    def append(self, event: Event, pages: Pages) -> None:
-        """Put an event behind the others."""
-        self._pieces.append(event.seq, encode_event(event), pages)
+    def append(self, events: Sequence[Event], pages: Pages) -> None:
+        """Put events behind the others."""
+        self._pieces.append(events[0].seq, encode_events(events), pages)
 
     def event(self, seq: int) -> Event | None:
         """The event, None if it is not kept."""

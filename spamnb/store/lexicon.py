@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spamnb.core.event import Ids
+from spamnb.core.features import Words
 from spamnb.errors import BugError, StoreDamagedError
 from spamnb.store.contract import Word
 from spamnb.store.idcode import Buffer
@@ -45,7 +46,6 @@ _TARGET = SHELF_BYTES // WORD_BYTES
 """words on a shelf. Shelves twice as large cost 42 instead of 32
 bytes a word, for a third of them then are overflow pages, and saved little."""
 _HEAD_BYTES = _HEAD.itemsize
-MAX_TEXT = 255
 
 _Piece = tuple[int, bytes, bytes]
 """of one shelf: how many words, their heads, their texts"""
@@ -147,29 +147,29 @@ class Lexicon:
             found.append(Word(wanted, int(head["place"]), text))
         return found
 
-    def add(self, words: Iterable[Word], born: Ids) -> None:
+    def add(self, words: Words, born: Ids) -> None:
         """Put new words; an id that has a text keeps it.
 
         `born` are sorted ids known to have none, for their features are new: not asking for them
         saves reading every shelf in bulk training.
         """
-        listed = list(words)
-        if not listed:
+        ids, texts = words.ids, words.texts
+        if len(ids) == 0:
             return
-        ids = np.fromiter((word[0] for word in listed), np.uint64, len(listed))
-        order = np.argsort(ids, kind="stable")
-        ids = ids[order]
-        first = np.append([True], ids[1:] != ids[:-1])
-        ids = ids[first]
-        listed = list(map(listed.__getitem__, order[first].tolist()))
+        if (ids[1:] <= ids[:-1]).any() or int(words.sizes.sum(dtype=np.intp)) != len(texts):
+            raise BugError("words to be stored are sorted by id, one for each, and have all texts")
+        heads = np.empty(len(ids), _HEAD)
+        heads["id"], heads["place"], heads["size"] = ids, words.places, words.sizes
         doubtful = np.flatnonzero(~place(born, ids)[1])
         known = doubtful[self._known(ids[doubtful])]
+        ends = np.cumsum(words.sizes, dtype=np.intp)
         if len(known):
-            ids = np.delete(ids, known)
-            gone = set(known.tolist())
-            listed = [word for i, word in enumerate(listed) if i not in gone]
-        self._grow(self.layout.rows + len(ids))
-        self._append(ids, listed)
+            shelf = np.zeros(len(ids), np.intp)
+            pile = _Pile(heads, np.frombuffer(texts, np.uint8), shelf)
+            heads, texts, ends = pile.taken(np.delete(np.arange(len(ids)), known))
+        if len(heads):
+            self._grow(self.layout.rows + len(heads))
+            self._append(heads, texts, ends)
 
     def remove(self, ids: Ids) -> None:
         """Forget the texts of sorted ids, where there are any."""
@@ -199,24 +199,15 @@ class Lexicon:
         known: Mask = have[at] == ids
         return known
 
-    def _append(self, ids: Ids, words: list[Word]) -> None:
-        if not words:
-            return
-        texts = [word[2] for word in words]
-        sizes = np.fromiter(map(len, texts), np.intp, len(texts))
-        if int(sizes.max()) > MAX_TEXT:
-            raise BugError(f"a word has at most {MAX_TEXT} bytes, one has {int(sizes.max())}")
-        heads = np.empty(len(ids), _HEAD)
-        heads["id"], heads["size"] = ids, sizes
-        heads["place"] = np.fromiter((word[1] for word in words), np.uint8, len(words))
-        shelf = self.layout.starts(ids)
+    def _append(self, heads: NDArray[np.void], texts: bytes, ends: NDArray[np.intp]) -> None:
+        shelf = self.layout.starts(np.ascontiguousarray(heads["id"]))
         starts = distinct(shelf)
-        bounds = np.append(np.searchsorted(shelf, starts), len(ids))
+        bounds = np.append(np.searchsorted(shelf, starts), len(heads))
         keys = keys_of(starts)
         old = self.table.get_many(keys)
-        fresh = _pieces(heads, b"".join(texts), np.cumsum(sizes), bounds)
+        fresh = _pieces(heads, texts, ends, bounds)
         self.table.put_many(list(zip(keys, map(_joined, old, fresh), strict=True)))
-        self.layout = self.layout._replace(rows=self.layout.rows + len(ids))
+        self.layout = self.layout._replace(rows=self.layout.rows + len(heads))
 
     def _grow(self, rows: int) -> None:
         """Cut the shelves that are due when so many words stand."""

@@ -117,7 +117,21 @@ class Environment:
             except lmdb.Error as error:
                 raise _mapped(error, plan.path) from error
         self._pid = os.getpid()
+        self._refuse_cut_off()
         self._env.reader_check()
+
+    def _refuse_cut_off(self) -> None:
+        """Reading a page beyond the file's end is a SIGBUS, not an error: look before.
+
+        A file may rightly end before its last page (pages taken and given back in one transaction
+        are never written), so a short one is walked before it is called damaged.
+        """
+        path = self.plan.path
+        pages = self._env.info()["last_pgno"] + 1
+        size = pages * int(self._env.stat()["psize"])
+        if (path / DATA_FILE).stat().st_size < size and not sound(path):
+            self._env.close()
+            raise StoreDamagedError(f"{path}: the data file is cut off", hint="restore a backup")
 
     def open_tables(self, *, create: bool) -> None:
         """Find the databases, or make them."""
@@ -162,6 +176,12 @@ class Environment:
         """The engine's page."""
         self._ready()
         return int(self._env.stat()["psize"])
+
+    @property
+    def map_size(self) -> int:
+        """Address space taken now."""
+        self._ready()
+        return int(self._env.info()["map_size"])
 
     # --- transactions ---
 

@@ -89,9 +89,7 @@ def _rewrite(old: Environment, new: Environment, recipe: Recipe) -> None:
         }
         size = {"features": row.itemsize, "base": row.itemsize, "words": WORD_BYTES}
         snug = {
-            name: Layout().grown(
-                layout.rows, max(1, SNUG_BYTES // size[name])
-            )
+            name: Layout().grown(layout.rows, max(1, SNUG_BYTES // size[name]))
             for name, layout in layouts.items()
         }
         for name in ("features", "base"):

@@ -13,14 +13,15 @@ from __future__ import annotations
 import bisect
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
 
 from spamnb.core.event import NO_LABEL, Event, Ids, Kind, Recipe, Records, Totals
+from spamnb.core.features import Words
 from spamnb.errors import BugError
-from spamnb.store.contract import Live, ReadView, Word, WriteView
+from spamnb.store.contract import Live, ReadView, Word, WriteView, unpacked
 from spamnb.store.folding import apply_event, event_ids, first_totals
 from spamnb.store.journal import MOST_DIGESTS
 from spamnb.store.records import empty_rows, no_records
@@ -193,18 +194,22 @@ class _View:
         over.update(dict.fromkeys(ids[gone].tolist()))
         over.update(zip(ids[~gone].tolist(), self._store.slots.put(kept), strict=True))
 
-    def put_words(self, words: Iterable[Word]) -> None:
+    def put_words(self, words: Words) -> None:
         """Keep texts."""
         if not self._store.recipe.vocabulary:
             return
-        for word in words:
-            if len(word.text) > 255:
-                raise BugError(f"a word has at most 255 bytes, one has {len(word.text)}")
+        if int(words.sizes.sum(dtype=np.int64)) != len(words.texts):
+            raise BugError("words to be stored have all of their texts")
+        for word in unpacked(words):
             if self._get("words", word.id) is None:
                 self.over["words"][word.id] = word
 
-    def append(self, event: Event) -> None:
-        """Add an event and make it what is live of its message."""
+    def append(self, *events: Event) -> None:
+        """Add events and make them what is live of their messages."""
+        for event in events:
+            self._append(event)
+
+    def _append(self, event: Event) -> None:
         if event.seq != self._last() + 1:
             raise BugError(f"the next event is {self._last() + 1}, {event.seq} is appended")
         self.over["sums"]["seq"] = event.seq

@@ -38,6 +38,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -55,6 +56,7 @@ from spamnb.store.idcode import (
     decode_ints,
     encode_ids,
     encode_ints,
+    encode_sets,
     text,
     varint,
 )
@@ -117,8 +119,26 @@ def empty_rows(records: Records) -> NDArray[np.bool_]:
 # --- events -------------------------------------------------------------------------------------
 
 
-def encode_event(event: Event) -> bytes:
-    """An event, but for its seq."""
+def encode_events(events: Sequence[Event]) -> list[bytes]:
+    """Many events; their sets of ids are coded together."""
+    sets: list[Ids] = []
+    for event in events:
+        sets += event.ids
+        pushes = (event.delta, event.standing)
+        for push in pushes[: 1 if event.delta is event.standing else 2]:
+            for echo in push.echoes:
+                sets += echo.ids
+    coded = encode_sets(sets)
+    known = {id(ids): one for ids, one in zip(sets, coded, strict=True)}
+    return [encode_event(event, known) for event in events]
+
+
+def encode_event(event: Event, known: dict[int, bytes] | None = None) -> bytes:
+    """An event, but for its seq; `known` are sets of ids that are coded already."""
+
+    def coded(ids: Ids) -> bytes:
+        return (known or {}).get(id(ids)) or encode_ids(ids)
+
     labels, groups = len(event.delta.bias), len(event.delta.tempers)
     standing = not same_push(event.delta, event.standing)
     flags = standing * _STANDING | (event.times is not None) * _TIMES
@@ -133,13 +153,13 @@ def encode_event(event: Event) -> bytes:
         bytes((groups,)),
         varint(labels),
         varint(len(event.ids)),
-        *map(encode_ids, event.ids),
+        *map(coded, event.ids),
     ]
     if event.times is not None:
         parts.append(encode_ints(event.times))
-    parts.append(_encode_push(event.delta))
+    parts.append(_encode_push(event.delta, coded))
     if standing:
-        parts.append(_encode_push(event.standing))
+        parts.append(_encode_push(event.standing, coded))
     if event.undoes:
         parts.append(varint(event.undoes))
     if event.bulk is not None:
@@ -205,7 +225,7 @@ def _same_echo(a: Echo, b: Echo) -> bool:
     )
 
 
-def _encode_push(push: Push) -> bytes:
+def _encode_push(push: Push, coded: Callable[[Ids], bytes]) -> bytes:
     parts = [
         encode_ints(push.steps),
         encode_ints(push.bias),
@@ -213,7 +233,7 @@ def _encode_push(push: Push) -> bytes:
         varint(len(push.echoes)),
     ]
     for echo in push.echoes:
-        parts += [varint(len(echo.ids)), *map(encode_ids, echo.ids), encode_ints(echo.steps)]
+        parts += [varint(len(echo.ids)), *map(coded, echo.ids), encode_ints(echo.steps)]
     return b"".join(parts)
 
 

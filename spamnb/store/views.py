@@ -11,16 +11,18 @@ Failure: StoreDamagedError where a value is missing or contradicts itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from spamnb.core.event import Event, Ids, Recipe, Records, Totals
+from spamnb.core.features import Words
+from spamnb.core.sheet import Sheet
 from spamnb.errors import BugError, StoreDamagedError
 from spamnb.store.contract import Live, Word
-from spamnb.store.folding import apply_event, event_ids, first_totals
+from spamnb.store.folding import event_ids, first_totals
 from spamnb.store.journal import Index, Journal, Pages
 from spamnb.store.lexicon import Lexicon
 from spamnb.store.records import (
@@ -185,22 +187,25 @@ class TableWriteView(TableReadView):
         if not had.all():
             self._born.append(ids[~had & ~gone])
 
-    def put_words(self, words: Iterable[Word]) -> None:
+    def put_words(self, words: Words) -> None:
         """Keep texts."""
         if self._recipe.vocabulary:
             born = self._born
             self._lexicon.add(words, np.sort(np.concatenate(born)) if born else _NO_IDS)
 
-    def append(self, event: Event) -> None:
-        """Add an event and make it what is live of its message."""
+    def append(self, *events: Event) -> None:
+        """Add events and make them what is live of their messages."""
         if self._pages is None:
             self._next = max(self._journal.last_seq(), self.base_totals().last_seq) + 1
             self._pages = Pages(self._page_bytes, self._room())
-        if event.seq != self._next:
-            raise BugError(f"the next event is {self._next}, {event.seq} is appended")
-        self._next += 1
-        self._journal.append(event, self._pages)
-        self._index.record(event)
+        for event in events:
+            if event.seq != self._next:
+                raise BugError(f"the next event is {self._next}, {event.seq} is appended")
+            self._next += 1
+        if events:
+            self._journal.append(events, self._pages)
+        for event in events:
+            self._index.record(event)
 
     def _room(self) -> int:
         value = self._tables.meta.get(ROOM_KEY)
@@ -228,13 +233,14 @@ class TableWriteView(TableReadView):
     def _fold_batch(self, batch: list[Event]) -> None:
         ids = np.unique(np.concatenate([event_ids(event) for event in batch]))
         totals = self.base_totals()
-        records = records_of(self._base.find(ids, keep=True)[0])
+        sheet = Sheet(totals, ids, records_of(self._base.find(ids, keep=True)[0]))
         for event in batch:
-            apply_event(event, totals, ids, records)
-            totals.last_seq = event.seq
+            sheet.apply(event)
+            sheet.totals.last_seq = event.seq
+        records = sheet.settled()
         if len(ids):
             self._base.merge(to_rows(ids, records), ids, empty_rows(records))
-        self._tables.meta.put(_BASE_TOTALS, encode_totals(totals))
+        self._tables.meta.put(_BASE_TOTALS, encode_totals(sheet.totals))
         for event in batch:
             self._journal.remove(event.seq)
             self._index.mark_folded(event)

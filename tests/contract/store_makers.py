@@ -8,7 +8,7 @@ import numpy as np
 
 from spamnb.core.event import NO_LABEL, Bulk, Echo, Event, Kind, Push, Recipe, no_push
 from spamnb.store.audit import collect
-from spamnb.store.contract import Word
+from spamnb.store.contract import Word, packed
 from spamnb.store.folding import apply_event, event_ids
 from spamnb.store.records import encode_event
 
@@ -66,7 +66,7 @@ def event_for(view, message, after, *, time_us=NOON_2026, delta=None, echoes=())
         standing = view.event(live.seq).standing
     wanted = no_push(groups, labels)
     if after != NO_LABEL:
-        wanted = delta or push(100 + message.number, groups=groups, labels=labels, echoes=echoes)
+        wanted = delta or push(100 + message.number % 1000, groups=groups, labels=labels, echoes=echoes)
     kind = Kind.FORGET if after == NO_LABEL else Kind.LEARN if before == NO_LABEL else Kind.MOVE
     return Event(
         seq=totals.last_seq + 1,
@@ -116,7 +116,7 @@ def apply(view, event):
     view.put_totals(totals)
     view.scatter(ids, records)
     fresh = ids[unknown & records.n.any(axis=1)]
-    view.put_words(word(i) for i in fresh.tolist())
+    view.put_words(packed(word(i) for i in fresh.tolist()))
     view.append(event)
 
 

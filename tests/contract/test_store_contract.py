@@ -26,7 +26,7 @@ from store_makers import (
 from spamnb.core.event import NO_LABEL, Kind, Recipe, Records
 from spamnb.errors import BugError, RefusedError, StoreDamagedError
 from spamnb.store.audit import check, named, refold, stale
-from spamnb.store.contract import Live
+from spamnb.store.contract import Live, packed
 from spamnb.store.folding import apply_event, day_of
 from spamnb.store.records import same_push
 
@@ -106,7 +106,7 @@ class TestRecords:
         )
         with store.write() as view:
             view.scatter(ids, ones)
-            view.put_words(word(i) for i in ids.tolist())
+            view.put_words(packed(word(i) for i in ids.tolist()))
         gone = ids[10:200]
         with store.write() as view:
             rows = view.gather(gone)
@@ -147,10 +147,10 @@ class TestWords:
         """An id that has a text keeps it, within a call and between calls."""
         first, second = word(8), word(8)._replace(text=b"other")
         with store.write() as view:
-            view.put_words([first, second])
-            view.put_words([second])
+            view.put_words(packed([first, second]))
+            view.put_words(packed([second]))
         with store.write() as view:
-            view.put_words([second, word(9)])
+            view.put_words(packed([second, word(9)]))
         with store.read() as view:
             found = view.words(np.array([7, 8, 9], np.uint64))
         assert found == [None, first, word(9)]
@@ -161,7 +161,7 @@ class TestWords:
         shuffled = np.random.default_rng(1).permutation(ids)
         for start in range(0, 3000, 250):
             with store.write() as view:
-                view.put_words(word(i) for i in shuffled[start : start + 250].tolist())
+                view.put_words(packed(word(i) for i in shuffled[start : start + 250].tolist()))
         with store.read() as view:
             assert list(view.all_words()) == [word(i) for i in ids.tolist()]
             assert view.words(ids[::11]) == [word(i) for i in ids[::11].tolist()]
@@ -174,10 +174,10 @@ class TestWords:
             assert list(view.all_words()) == []
             assert view.words(ids_of(1)) == [None]
 
-    def test_a_text_longer_than_its_byte_is_a_bug(self, store):
-        """A text of more than 255 bytes is refused, and nothing of the call is kept."""
+    def test_texts_that_do_not_fit_their_sizes_are_a_bug(self, store):
+        """Texts that are not as long as their sizes say are refused, and nothing of the call is kept."""
         with pytest.raises(BugError), store.write() as view:
-            view.put_words([word(1), word(2)._replace(text=b"x" * 256)])
+            view.put_words(packed([word(1)])._replace(texts=b""))
         with store.read() as view:
             assert list(view.all_words()) == []
 
@@ -495,7 +495,7 @@ class TestAudit:
             rows = view.gather(ids_of(1))
             rows.w[:] += 1
             view.scatter(ids_of(1), rows)
-            view.put_words([word(12345)])
+            view.put_words(packed([word(12345)]))
         with store.read() as view:
             faults = " ".join(check(view))
         assert "1 features do not hold" in faults
