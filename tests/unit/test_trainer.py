@@ -1,0 +1,283 @@
+"""Training from folders: even, repeatable, the same on any number of cores, never stopped by a file."""
+
+import mailbox
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spamnb.errors import CorpusError, LabelError, StoreMissingError
+from spamnb.service.filter import Filter, new_recipe
+from spamnb.service.lessons import Origin
+from spamnb.service.trainer import Course, interleaved, train
+from spamnb.store import audit
+
+PROJECT = Path(__file__).resolve().parents[2]
+SAMPLE = PROJECT / "corpora" / "sample"
+SOURCES = [(side, str(SAMPLE / side)) for side in ("ham", "spam")]
+MADE = replace(new_recipe(), key=bytes(range(32)))
+
+
+def mail(number, text="plum"):
+    head = f"From: ann@a.example\nSubject: s{number}\nMessage-ID: <{number}@a.example>\n"
+    return f"{head}\n{text} {number}\n".encode()
+
+
+def folder_of(path, count, text):
+    path.mkdir(parents=True)
+    for number in range(count):
+        (path / f"{number:04}").write_bytes(mail(f"{text}.{number}", text))
+    return str(path)
+
+
+def contents(home, *, words=True):
+    """Everything in a model but the moments at which it was taught."""
+    with Filter.open(home, readonly=True, history=False) as model, model.store.read() as view:
+        assert audit.check(view) == []
+        ids, records = audit.collect(view.features(), len(model.labels))
+        totals = view.totals()
+        texts = [tuple(word) for word in view.all_words()] if words else []
+        events = [
+            (event.seq, event.kind, event.digest, event.after, event.delta.steps.tolist(),
+             [group.tolist() for group in event.ids])
+            for event in view.events()
+        ]  # fmt: skip
+    sums = (totals.messages, totals.tokens, totals.bias, totals.tempers)
+    rows = (ids, records.n, records.w)
+    return [[np.asarray(x).tolist() for x in (*sums, *rows)], events, texts]
+
+
+# --- order ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sizes", [[5], [3, 3], [1, 9], [10, 5, 1], [4000, 1000], [0, 4], [7, 0, 2]]
+)
+def test_sources_are_interleaved_evenly(sizes):
+    """At every moment each source is as far as the whole, to within one message."""
+    order = interleaved(sizes)
+    assert np.bincount(order, minlength=len(sizes)).tolist() == sizes
+    done = np.zeros(len(sizes))
+    for place, source in enumerate(order.tolist(), 1):
+        done[source] += 1
+        assert (np.abs(done - np.array(sizes) * place / len(order)) <= 1.5).all()
+
+
+def test_the_order_is_the_same_on_every_run():
+    """No chance in it: two runs over the same files are one training."""
+    assert interleaved([300, 77, 12]).tolist() == interleaved([300, 77, 12]).tolist()
+
+
+def test_any_number_of_readers_leaves_the_same_model(tmp_path):
+    """jobs=1 and jobs=2 agree on every event, number and text."""
+    for jobs in (1, 2):
+        train(tmp_path / str(jobs), SOURCES, recipe=MADE, course=Course(jobs=jobs))
+    assert contents(tmp_path / "1") == contents(tmp_path / "2")
+
+
+def test_training_is_learning_one_by_one(tmp_path):
+    """The same events and numbers as a Filter that is taught the messages in that order."""
+    train(tmp_path / "a", SOURCES, recipe=MADE, course=Course(jobs=2))
+    by_digest = {}
+    with Filter.open(tmp_path / "b", create=True, recipe=MADE, history=False) as model:
+        for side, folder in SOURCES:
+            for path in Path(folder).iterdir():
+                raw = path.read_bytes()
+                by_digest[model.example(raw).digest] = raw, side
+        with Filter.open(tmp_path / "a", history=False) as other, other.store.read() as view:
+            order = [event.digest for event in view.events()]
+        for digest in order[:120]:
+            model.learn(*by_digest[digest])
+    with (
+        Filter.open(tmp_path / "a", history=False) as one,
+        Filter.open(tmp_path / "b", history=False) as other,
+        one.store.read() as a,
+        other.store.read() as b,
+    ):
+        for first, second in zip(a.events(1, 121), b.events(), strict=True):
+            assert first.delta.steps.tolist() == second.delta.steps.tolist()
+            assert first.delta.tempers.tolist() == second.delta.tempers.tolist()
+
+
+# --- what is told --------------------------------------------------------------------------
+
+
+def test_the_summary_counts_what_was_done(tmp_path):
+    """Messages, learnt, given by label; seconds that passed; and as a dict for programs."""
+    seen = []
+    summary = train(tmp_path / "m", SOURCES, recipe=MADE, progress=seen.append)
+    assert (summary.messages, summary.learnt, summary.moved) == (400, 400, 0)
+    assert summary.labels == {"ham": 200, "spam": 200}
+    assert (summary.duplicates, summary.refused, summary.unreadable) == (0, 0, 0)
+    assert summary.seconds > 0
+    assert summary.cpu_seconds > 0
+    assert summary.as_dict()["learnt"] == 400
+    assert (seen[-1].done, seen[-1].total) == (400, 400)
+    assert [one.done for one in seen] == sorted(one.done for one in seen)
+
+
+def test_a_second_run_learns_nothing(tmp_path):
+    """All are duplicates, and not a number moves."""
+    train(tmp_path / "m", SOURCES, recipe=MADE)
+    before = contents(tmp_path / "m")
+    again = train(tmp_path / "m", SOURCES)
+    assert (again.learnt, again.duplicates, again.moved) == (0, 400, 0)
+    assert contents(tmp_path / "m") == before
+
+
+def test_the_origin_is_in_every_event(tmp_path):
+    """The journal tells who trained."""
+    source = folder_of(tmp_path / "ham", 3, "plum")
+    course = Course(origin=Origin(who="ann", channel="train"))
+    train(tmp_path / "m", [("ham", source)], recipe=MADE, course=course)
+    with Filter.open(tmp_path / "m") as model, model.store.read() as view:
+        assert {(e.who, e.channel) for e in view.events()} == {("ann", "train")}
+
+
+def test_a_message_in_both_folders_is_moved(tmp_path):
+    """The later word holds; it is counted once."""
+    for side in ("ham", "spam"):
+        (tmp_path / side).mkdir()
+        (tmp_path / side / "same").write_bytes(mail(1))
+    sources = [(side, str(tmp_path / side)) for side in ("ham", "spam")]
+    summary = train(tmp_path / "m", sources, recipe=MADE)
+    assert (summary.learnt, summary.moved) == (1, 1)
+    with Filter.open(tmp_path / "m") as model, model.store.read() as view:
+        assert view.totals().messages.sum() == 1
+
+
+# --- sources -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [20, 300], ids=["in this process", "by readers"])
+def test_unreadable_files_are_counted_and_skipped(tmp_path, count):
+    """Empty, no mail, no permission: told with path and reason, and the rest is learnt."""
+    ham = folder_of(tmp_path / "ham", count, "plum")
+    (tmp_path / "ham/empty").touch()
+    (tmp_path / "ham/photo").write_bytes(b"\xff\xd8\xff\xe0" * 300)
+    (tmp_path / "ham/broken").symlink_to("/proc/self/mem")
+    summary = train(tmp_path / "m", [("ham", ham)], recipe=MADE, course=Course(jobs=2))
+    assert (summary.learnt, summary.unreadable) == (count, 3)
+    told = sorted(summary.unreadable_paths)
+    assert [line.partition(": ")[0] for line in told] == [
+        f"{ham}/{name}" for name in ("broken", "empty", "photo")
+    ]
+    assert all(line.partition(": ")[2] for line in told)
+    contents(tmp_path / "m")
+
+
+def test_a_file_without_permission_is_skipped(tmp_path):
+    """As an ordinary user, for whom 0000 means no: the other messages are learnt."""
+    folder_of(tmp_path / "ham", 3, "plum")
+    (tmp_path / "ham/0001").chmod(0)
+    tmp_path.chmod(0o777)
+    code = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from spamnb.service.filter import new_recipe\n"
+        "from spamnb.service.trainer import train\n"
+        "os.chdir(sys.argv[1])\n"
+        "if os.geteuid() == 0:\n"
+        "    os.setegid(65534), os.seteuid(65534)\n"
+        "done = train(Path('m'), [('ham', 'ham')], recipe=new_recipe())\n"
+        "print(done.learnt, done.unreadable, *done.unreadable_paths)\n"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", code, tmp_path],
+        cwd=PROJECT, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert child.stdout == "2 1 ham/0001: Permission denied\n", child.stderr
+
+
+def test_mbox_maildir_and_folders_give_the_same_model(tmp_path):
+    """However the messages are kept, with LF or CRLF: same digests, same counts."""
+    raws = [mail(n, ("plum", "fig")[n % 2]) for n in range(12)]
+    tree = tmp_path / "tree"
+    for number, raw in enumerate(raws):
+        path = tree / ("deep/er" * (number % 3)) / str(number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(raw if number % 2 else raw.replace(b"\n", b"\r\n"))
+    box = mailbox.mbox(tmp_path / "box")
+    maildir = mailbox.Maildir(tmp_path / "maildir")
+    for raw in raws:
+        box.add(raw)
+        maildir.add(raw)
+    box.close()
+    crlf = tmp_path / "crlf"
+    crlf.write_bytes((tmp_path / "box").read_bytes().replace(b"\n", b"\r\n"))
+    found = []
+    for kept in ("tree", "box", "maildir", "crlf"):
+        summary = train(tmp_path / f"m-{kept}", [("ham", str(tmp_path / kept))], recipe=MADE)
+        assert summary.learnt == 12, kept
+        numbers, events, _ = contents(tmp_path / f"m-{kept}")
+        found.append((numbers[:2], numbers[4:6], sorted(event[2] for event in events)))
+    assert found[1:] == found[:1] * 3
+
+
+def test_one_folder_for_both_labels_is_refused(tmp_path):
+    """Also by another name of it; nothing is learnt and no model is made."""
+    ham = folder_of(tmp_path / "ham", 3, "plum")
+    (tmp_path / "link").symlink_to(ham)
+    for other in (ham, f"{ham}/", str(tmp_path / "link"), f"{ham}/../ham"):
+        with pytest.raises(CorpusError):
+            train(tmp_path / "m", [("ham", ham), ("spam", other)], recipe=MADE)
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("what", ["missing", "empty"])
+def test_a_source_without_mail_is_refused_before_a_model_is_made(tmp_path, what):
+    """A wrong path is the user's mistake, told at once."""
+    (tmp_path / "empty").mkdir()
+    ham = folder_of(tmp_path / "ham", 3, "plum")
+    with pytest.raises(CorpusError, match=what):
+        train(tmp_path / "m", [("ham", ham), ("spam", str(tmp_path / what))], recipe=MADE)
+    assert not (tmp_path / "m").exists()
+
+
+def test_an_unknown_label_and_a_missing_model_are_errors(tmp_path):
+    """Nothing is learnt under a label the model does not have, nor into nothing."""
+    ham = folder_of(tmp_path / "ham", 3, "plum")
+    with pytest.raises(StoreMissingError):
+        train(tmp_path / "m", [("ham", ham)])
+    with pytest.raises(LabelError):
+        train(tmp_path / "m", [("junk", ham)], recipe=MADE)
+
+
+def test_other_labels_can_be_trained(tmp_path):
+    """Three labels from three folders."""
+    made = new_recipe(labels=("ham", "spam", "list"))
+    sources = [(name, folder_of(tmp_path / name, 4, name)) for name in made.labels]
+    assert train(tmp_path / "m", sources, recipe=made).labels == {"ham": 4, "spam": 4, "list": 4}
+
+
+# --- words ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_every_known_feature_has_its_text(tmp_path, jobs):
+    """With a vocabulary, whoever read the message: a word for each feature, and no other."""
+    train(tmp_path / "m", SOURCES, recipe=MADE, course=Course(jobs=jobs))
+    with Filter.open(tmp_path / "m") as model, model.store.read() as view:
+        known = [i for ids, records in view.features() for i in ids[records.n.any(axis=1)].tolist()]
+        words = {word.id: word for word in view.all_words()}
+        assert set(known) == set(words)
+        assert all(word.text for word in words.values())
+
+
+def test_without_a_vocabulary_no_text_is_stored(tmp_path):
+    """A model that keeps no words has none, and scores the same."""
+    train(tmp_path / "with", SOURCES, recipe=MADE, course=Course(jobs=2))
+    train(tmp_path / "without", SOURCES, recipe=replace(MADE, vocabulary=False))
+    assert contents(tmp_path / "without")[2] == []
+    assert contents(tmp_path / "without")[:2] == contents(tmp_path / "with")[:2]
+
+
+def test_a_model_may_be_moved_between_trainings(tmp_path):
+    """A folder is all there is: copied elsewhere, training goes on."""
+    train(tmp_path / "m", SOURCES[:1], recipe=MADE)
+    shutil.copytree(tmp_path / "m", tmp_path / "n")
+    assert train(tmp_path / "n", SOURCES).learnt == 200
