@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import click
 
+from spamnb.cli.printing import print_anything
 from spamnb.cli.session import Session, one_thread
 from spamnb.cli.teaching_help import Group
 from spamnb.errors import SpamnbError
@@ -24,6 +25,7 @@ BUG = 70
 TEMPORARY = 75
 """EX_TEMPFAIL of sysexits.h: mail systems keep the message and ask again."""
 _COMPLETE = "_SPAMNB_COMPLETE"
+_SAFE = "interrupted; what was learnt is safe"
 
 COMMANDS = {
     "train": "spamnb.cli.train:train",
@@ -107,17 +109,25 @@ def _guarded(words: list[str]) -> int:
     except click.ClickException as error:
         return _tell(_usage(error), error, verbose=verbose, code=2)
     except (KeyboardInterrupt, click.Abort) as error:
-        said = "interrupted; what was learnt is safe"
-        return _tell(said, error, verbose=verbose, code=INTERRUPTED)
+        return _tell(_SAFE, error, verbose=verbose, code=INTERRUPTED)
     except BrokenPipeError:
         return _hang_up()
     except SpamnbError as error:
         hint = f" - {error.hint}" if error.hint else ""
         return _tell(f"{error}{hint}", error, verbose=verbose, code=error.exit_code)
     except Exception as error:  # noqa: BLE001 - the boundary: whatever is left is a bug of ours
+        if _was_interrupted(error):
+            return _tell(_SAFE, error, verbose=verbose, code=INTERRUPTED)
         what = f"{type(error).__name__}: {error}"
         hint = "this is a bug" if verbose else "this is a bug; run it again with -v and report it"
         return _tell(f"{what} - {hint}", error, verbose=verbose, code=BUG)
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Tell whether an interrupt began it: closing what it broke off may raise something else."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def _run(words: list[str]) -> int:
@@ -125,10 +135,7 @@ def _run(words: list[str]) -> int:
         from click.shell_completion import shell_complete
 
         return shell_complete(cli, {}, "spamnb", _COMPLETE, os.environ[_COMPLETE])
-    for stream in (sys.stdout, sys.stderr):
-        # Paths are bytes; one that is no UTF-8 is printed as it is.
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="surrogateescape")
+    print_anything()
     try:
         with cli.make_context("spamnb", words) as ctx:
             cli.invoke(ctx)

@@ -6,6 +6,8 @@ could move the cursor. Failure: none of its own; a closed pipe is handled in `ma
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import os
 import re
@@ -22,6 +24,21 @@ if TYPE_CHECKING:
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _COLOURS = {"spam": "red", "junk": "red", "reject": "red", "ham": "green", "deliver": "green",
             "unsure": "yellow"}  # fmt: skip
+
+
+def print_anything() -> None:
+    """Let stdout and stderr take every text: bytes of paths go through, the rest becomes ?."""
+
+    def escape(error: UnicodeError) -> tuple[str | bytes, int]:
+        assert isinstance(error, UnicodeEncodeError)
+        part = error.object[error.start : error.end]
+        raw = bytes(ord(c) - 0xDC00 if "\udc80" <= c <= "\udcff" else 0x3F for c in part)
+        return raw, error.end
+
+    codecs.register_error("spamnb", escape)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="spamnb")
 
 
 def safe(text: str) -> str:

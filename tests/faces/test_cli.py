@@ -227,6 +227,20 @@ def test_a_bug_under_exit_code_is_75_and_else_70(trained, monkeypatch):
     assert spamnb(trained, "score", "--exit-code", ONE_HAM).code == 75
 
 
+def test_an_interrupt_is_one_whatever_it_breaks(trained, monkeypatch):
+    """An error that an interrupt caused on its way out is no bug."""
+
+    def broken(*_args, **_more):
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise BufferError("closed too early")  # noqa: B012 - what mmap does
+
+    monkeypatch.setattr("spamnb.service.scorer.score_paths", broken)
+    done = spamnb(trained, "score", ONE_HAM)
+    assert (done.code, done.err) == (130, "spamnb: interrupted; what was learnt is safe\n")
+
+
 def test_score_without_a_model_says_what_to_do(tmp_path):
     """The first mistake everybody makes gets a useful line, exit 3."""
     done = spamnb(tmp_path / "none", "score", ONE_HAM)

@@ -166,6 +166,16 @@ def test_paths_that_are_no_text_are_scored_all_the_same(trained, tmp_path):
     assert done.stdout.endswith(path + b"\n")
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_every_terminal_gets_what_it_can_show(trained, encoding):
+    """A letter that the terminal has not is no reason to stop."""
+    command = [*PROGRAM, "--home", str(trained), "explain", str(ONE)]
+    kept = environment(PYTHONIOENCODING=encoding)
+    done = subprocess.run(command, capture_output=True, check=False, env=kept)
+    assert done.returncode == 0, done.stderr
+    assert b"log-odds in all" in done.stdout
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
 def test_what_root_writes_belongs_to_the_owner_of_the_home():
     """Run as root on the daemon's home, nothing is left that the daemon cannot write."""
