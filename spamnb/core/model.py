@@ -129,6 +129,8 @@ class Opinion(NamedTuple):
     Plain numbers: for two labels and two groups they are ten times faster than arrays.
     """
 
+    z: list[float]
+    """[K]"""
     P: list[float]
     """[K]"""
     E: list[list[float]]
@@ -152,10 +154,22 @@ def opinion(recipe: Recipe, totals: Totals, cells: Floats, sizes: tuple[int, ...
             z[k] += tau * told[k] + pushed[k] / root
         E.append(told)
         start = stop
+    return Opinion(z, _softmax(z), E)
+
+
+def _softmax(z: list[float]) -> list[float]:
     most = max(z)
     grown = [exp(value - most) for value in z]
     whole = sum(grown)
-    return Opinion([value / whole for value in grown], E)
+    return [value / whole for value in grown]
+
+
+def less_sure(seen: Opinion, label: int, margin: float) -> Opinion:
+    """The same, but that the label would need so many nats more for its probability."""
+    if not margin:
+        return seen
+    z = [value - margin * (k == label) for k, value in enumerate(seen.z)]
+    return seen._replace(P=_softmax(z))
 
 
 def doubt(seen: Opinion, label: int) -> float:

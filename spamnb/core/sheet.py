@@ -62,7 +62,7 @@ class Sheet:
 
     def find(self, groups: tuple[Ids, ...]) -> Lines:
         """The lines of a message's ids; all of them must be on the sheet."""
-        wanted = groups[0] if len(groups) == 1 else np.concatenate(groups)
+        wanted = np.concatenate(groups) if groups else np.zeros(0, np.uint64)
         rows = np.searchsorted(self.ids, wanted)
         if len(wanted) and (
             not len(self.ids) or (self.ids[np.minimum(rows, len(self.ids) - 1)] != wanted).any()
@@ -78,9 +78,9 @@ class Sheet:
         """Write changed lines back, before anything else of the sheet is read."""
         self._cells[lines.rows] = lines.cells.T
 
-    def unknown(self) -> Ids:
-        """The ids that nothing is known of."""
-        return self.ids[~self._cells.any(axis=1)]
+    def known(self) -> NDArray[np.bool_]:
+        """Of which ids something is known now."""
+        return np.asarray(self._cells.any(axis=1))
 
     def records_of(self, lines: Lines) -> Records:
         """The lines of one message as records."""
@@ -94,7 +94,7 @@ class Sheet:
     def push(self, lines: Lines, steps: Ints) -> None:
         """Add a step to every correction of the message."""
         start = 0
-        for size, by_label in zip(lines.sizes, steps, strict=True):
+        for size, by_label in zip(lines.sizes, steps, strict=False):
             lines.cells[self._K :, start : start + size] += by_label[:, None]
             start += size
 
@@ -124,7 +124,9 @@ class Sheet:
             self.totals.messages[label] += sign
             self.totals.tokens[label] += sign * total
         self._recount(old, n)
-        if after != NO_LABEL and day:
+        if after == NO_LABEL:
+            self.day[lines.rows[~lines.cells.any(axis=0)]] = 0
+        elif day:
             self.day[lines.rows] = np.maximum(self.day[lines.rows], day)
 
     def apply(self, event: Event, *, sign: int = 1) -> None:

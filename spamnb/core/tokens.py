@@ -56,7 +56,8 @@ DOCUMENT_READ = 262_144
 
 WRITTEN = frozenset({Place.BODY, Place.SUBJECT, Place.URL, Place.WORD})
 """Group 0: what the author wrote; all else is group 1, how it was sent. Each is averaged and
-tempered on its own: 1-AUC 0.050 % against 0.057 % with one group; three were worse (experiment 0001)."""
+tempered on its own: 1-AUC 0.050 % against 0.057 % with one group; three were worse (experiment
+0001)."""
 
 
 Field = tuple[Place, bytes, bytes]

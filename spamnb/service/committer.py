@@ -31,7 +31,7 @@ class Committer:
 
     def __init__(self, store: Store, learner: Learner) -> None:
         self._store = store
-        self._learner = learner
+        self.learner = learner
         self._turn = threading.Lock()
         self._waiting: list[_Request] = []
         self._list = threading.Lock()
@@ -68,9 +68,7 @@ class Committer:
     def _together(self, requests: list[_Request]) -> None:
         lessons = [lesson for request in requests for lesson in request.lessons]
         scored = any(request.scored for request in requests)
-        receipts = self._store.transact(
-            lambda view: self._learner.run(view, lessons, scored=scored)
-        )
+        receipts = self._store.transact(lambda view: self.learner.run(view, lessons, scored=scored))
         start = 0
         for request in requests:
             request.receipts = receipts[start : start + len(request.lessons)]

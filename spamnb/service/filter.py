@@ -153,12 +153,12 @@ class Filter:
         self, history: History, portions: list[Portion], verdicts: list[Verdict]
     ) -> list[Verdict]:
         signed, entries = [], []
-        groups_of = (
-            tuple(portion.features.ids[rows] for rows in portion.features.by_group(index))
+        examples = (
+            example_of(message, portion.features, index, occurrences=self.recipe.occurrences)
             for portion in portions
-            for index in range(len(portion.messages))
+            for index, message in enumerate(portion.messages)
         )
-        for verdict, ids in zip(verdicts, groups_of, strict=True):
+        for verdict, example in zip(verdicts, examples, strict=True):
             signature = secrets.token_bytes(SIGNATURE_BYTES)
             signed.append(replace(verdict, signature=signature_text(signature)))
             entries.append(
@@ -171,7 +171,8 @@ class Filter:
                     probability=verdict.probability,
                     log_odds=verdict.log_odds,
                     decision=verdict.decision,
-                    ids=ids,
+                    ids=example.ids,
+                    times=example.times,
                 )
             )
         history.add(entries)
@@ -191,7 +192,17 @@ class Filter:
         else:
             with self.store.read() as view:
                 example = find_example(view, self.history, ref)
-        return self._one(Teach(example, index, replace(origin, insist=True), now_us()))
+        again = self._needs_more(example, index)
+        return self._one(Teach(example, index, replace(origin, insist=True), now_us(), again))
+
+    def _needs_more(self, example: Example, label: int) -> bool:
+        """Whether a message has the label, but is judged otherwise all the same."""
+        with self.store.read() as view:
+            live = view.live(example.digest)
+            if live is None or live.label != label:
+                return False
+            verdict = judge_examples(self.recipe, self.costs, view, [example])[0]
+        return not self._committer.learner.agrees(verdict.z, label)
 
     def forget(self, ref: bytes | str, *, origin: Origin = MINE) -> Receipt:
         """As if the message had never been taught; every number returns to what it was."""

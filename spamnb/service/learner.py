@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from spamnb.core.decision import DECISIONS, Costs, decide, roles_of
+from spamnb.core.decision import Costs, Decision, Role, decide, roles_of, thresholds
 from spamnb.core.event import (
     NO_LABEL,
     Echo,
@@ -29,7 +29,7 @@ from spamnb.core.event import (
     no_push,
 )
 from spamnb.core.features import distinct
-from spamnb.core.model import View, doubt, probabilities, scores, step
+from spamnb.core.model import View, doubt, less_sure, probabilities, scores, step
 from spamnb.core.sheet import Lines, Sheet, day_of
 from spamnb.service.lessons import Lesson, Load, Teach, WordSource
 from spamnb.service.plans import STREAK, Outlook, Plan, Planner
@@ -38,6 +38,20 @@ from spamnb.store.contract import WriteView
 
 INSISTENCE = 20
 """Steps that a person's correction may take; two or three are usual."""
+
+_EXPECTED: dict[Role, tuple[Decision, ...]] = {
+    "ham": ("deliver",),
+    "spam": ("junk", "reject"),
+}
+"""What a person expects to become of a message that they called so."""
+
+
+def _margins(costs: Costs) -> dict[Role, float]:
+    """How far beyond even odds, in nats, a message must be for the decision that is expected."""
+    steps = thresholds(costs)
+    junk = [at.log_odds for at in steps if at.decision in _EXPECTED["spam"]]
+    above = [at.log_odds for at in steps if at.decision not in _EXPECTED["ham"]]
+    return {"spam": max(min(junk, default=0.0), 0.0), "ham": max(-min(above, default=0.0), 0.0)}
 
 
 class Learner:
@@ -48,6 +62,7 @@ class Learner:
         self.costs = costs
         self._planner = Planner(recipe)
         self._roles = roles_of(recipe.labels)
+        self._margins = _margins(costs)
 
     def run(
         self, view: WriteView, lessons: Sequence[Lesson], *, scored: bool = True
@@ -60,7 +75,7 @@ class Learner:
         work = [plan for plan in plans if isinstance(plan, Plan)]
         if work:
             sheet = self._gather(view, totals, work)
-            unknown = sheet.unknown()
+            known = sheet.known()
             receipts = {
                 plan.seq: self._carry_out(plan, sheet, journal, scored=scored) for plan in work
             }
@@ -69,7 +84,7 @@ class Learner:
             view.scatter(sheet.ids, sheet.settled())
             view.put_totals(sheet.totals)
             if self.recipe.vocabulary:
-                _keep_words(view, unknown, work)
+                _keep_words(view, sheet.ids[~known & sheet.known()], work)
         return [plan if isinstance(plan, Receipt) else receipts[plan.seq] for plan in plans]
 
     def _gather(self, view: WriteView, totals: Totals, work: list[Plan]) -> Sheet:
@@ -94,10 +109,11 @@ class Learner:
             pieces.append(plan.lesson.bulk.ids)
         previous = view.event(plan.previous) if plan.previous else None
         pushes = [previous.standing, previous.delta] if previous else []
-        if plan.undone:
-            pushes += [plan.undone.delta]
-            if plan.undone.bulk:
-                pieces.append(plan.undone.bulk.ids)
+        undone = view.event(plan.undoes) if plan.undoes else None
+        if undone:
+            pushes.append(undone.delta)
+            if undone.bulk:
+                pieces.append(undone.bulk.ids)
         return pieces + [part for push in pushes for echo in push.echoes for part in echo.ids]
 
     def _carry_out(self, plan: Plan, sheet: Sheet, journal: Outlook, *, scored: bool) -> Receipt:
@@ -125,21 +141,27 @@ class Learner:
         lesson, lines = plan.lesson, plan.lines
         assert isinstance(lesson, Teach)
         assert lines is not None
-        day = day_of(lesson.time_us)
-        back = self._take_back(plan, sheet, journal)
+        if plan.before == plan.after:
+            return self._reinforced(plan, lines, sheet, journal)
         times = plan.example.times
+        back = self._take_back(plan, sheet, journal)
         if plan.before != NO_LABEL:
             # As if it had not been known: the old label goes first, so the step sees the model
             # without this message, as a forget and a learn would.
             sheet.move(lines, plan.before, NO_LABEL, times=times)
-        push = self._step(sheet, lines, plan.after, lesson)
-        sheet.move(lines, NO_LABEL, plan.after, times=times, day=day)
-        if lesson.origin.insist and self.recipe.kind == "corrected":
-            push = self._insist(sheet, lines, plan.after, push, lesson)
-        sheet.put(lines)
-        push = self._rehearse(plan, sheet, push)
+        push = self._step(sheet, lines, lesson)
+        sheet.move(lines, NO_LABEL, plan.after, times=times, day=day_of(lesson.time_us))
+        push = self._rehearse(plan, sheet, self._insist(sheet, lines, push, lesson))
         delta = push if back is None else back.plus(push)
         return self._event(plan, delta, push)
+
+    def _reinforced(self, plan: Plan, lines: Lines, sheet: Sheet, journal: Outlook) -> Event:
+        """Further steps towards the label that the message has."""
+        assert isinstance(plan.lesson, Teach)
+        previous = journal.event(plan.previous)
+        assert previous is not None, "a live event that is not folded is in the journal"
+        push = self._insist(sheet, lines, self._nothing(), plan.lesson)
+        return self._event(plan, push, previous.standing.plus(push))
 
     def _take_back(self, plan: Plan, sheet: Sheet, journal: Outlook) -> Push | None:
         """The negated standing of the event before, already applied to the sheet."""
@@ -156,35 +178,40 @@ class Learner:
         sheet.push(plan.lines, back.steps)
         return back
 
-    def _step(self, sheet: Sheet, lines: Lines, label: int, lesson: Teach) -> Push:
-        recipe = self.recipe
+    def _step(self, sheet: Sheet, lines: Lines, lesson: Teach, margin: float = 0.0) -> Push:
+        recipe, origin = self.recipe, lesson.origin
         if recipe.kind != "corrected":
-            return no_push(recipe.groups, len(recipe.labels))
-        origin = lesson.origin
-        seen = sheet.opinion(self.recipe, lines)
-        vouched = 1.0 if origin.insist else doubt(seen, label)
-        push = step(recipe, seen, lines.sizes, label, origin.weight * vouched)
+            return self._nothing()
+        seen = sheet.opinion(recipe, lines)
+        vouched = 1.0 if origin.insist else doubt(seen, lesson.label)
+        seen = less_sure(seen, lesson.label, margin)
+        push = step(recipe, seen, lines.sizes, lesson.label, origin.weight * vouched)
         sheet.push(lines, push.steps)
         sheet.lean(push)
         return push
 
-    def _insist(self, sheet: Sheet, lines: Lines, label: int, push: Push, lesson: Teach) -> Push:
-        for _ in range(INSISTENCE - 1):
-            P = sheet.opinion(self.recipe, lines).P
-            if self._agrees(P, label):
-                break
-            push = push.plus(self._step(sheet, lines, label, lesson))
+    def _insist(self, sheet: Sheet, lines: Lines, push: Push, lesson: Teach) -> Push:
+        """Repeat a person's step until they are agreed with; in the end the lines are put back.
+
+        Plain steps shrink as the probability nears its goal: twenty of them ended at odds of 130,
+        below the 180 that junk asks by default. So they aim as far beyond even odds as the
+        decision lies.
+        """
+        if lesson.origin.insist and self.recipe.kind == "corrected":
+            margin = self._margins[self._roles[lesson.label]]
+            for _ in range(INSISTENCE):
+                if self.agrees(sheet.opinion(self.recipe, lines).z, lesson.label):
+                    break
+                push = push.plus(self._step(sheet, lines, lesson, margin))
+        sheet.put(lines)
         return push
 
-    def _agrees(self, P: list[float], label: int) -> bool:
+    def agrees(self, z: Sequence[float], label: int) -> bool:
         """Whether verdict and decision are what a person who gave this label would expect."""
-        if max(P) != P[label]:
+        if max(z) != z[label]:
             return False
-        decision = decide(P, self.costs, self._roles)
-        spam = self._roles[label] == "spam"
-        return (DECISIONS.index(decision) >= DECISIONS.index("junk")) == spam and (
-            spam or decision == "deliver"
-        )
+        P = probabilities(np.array(z))
+        return decide(P, self.costs, self._roles) in _EXPECTED[self._roles[label]]
 
     def _rehearse(self, plan: Plan, sheet: Sheet, push: Push) -> Push:
         for label, ids in plan.rehearsed:
@@ -213,8 +240,8 @@ class Learner:
 
     def make_undo(self, plan: Plan, sheet: Sheet, journal: Outlook) -> Event:
         """The opposite of an event."""
-        undone = plan.undone
-        assert undone is not None
+        undone = journal.event(plan.undoes)
+        assert undone is not None, "what is undone is in the journal"
         older = journal.event(undone.previous) if undone.previous else None
         standing = older.standing if older else self._nothing()
         event = self._event(plan, undone.delta.negated(), standing)
@@ -285,15 +312,15 @@ _MAKERS: dict[Kind, Callable[..., Event]] = {
 }
 
 
-def _keep_words(view: WriteView, unknown: Ids, work: list[Plan]) -> None:
-    """Put the texts of features that were not known before."""
+def _keep_words(view: WriteView, new: Ids, work: list[Plan]) -> None:
+    """Put the texts of new features."""
     sources: dict[int, WordSource] = {}
     for plan in work:
         source = plan.lesson.words if isinstance(plan.lesson, Load) else plan.example.words
         if source is not None:
             sources[id(source)] = source
     for source in sources.values():
-        words = source.words(unknown)
+        words = source.words(new)
         if len(words.ids):
             view.put_words(words)
-            unknown = unknown[~np.isin(unknown, words.ids, assume_unique=True)]
+            new = new[~np.isin(new, words.ids, assume_unique=True)]

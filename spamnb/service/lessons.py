@@ -50,6 +50,8 @@ class Teach:
     label: int
     origin: Origin
     time_us: int
+    again: bool = False
+    """take further steps even if the message has this label: it is judged otherwise all the same"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +43,7 @@ class Plan:
     lesson: Lesson
     rehearsed: tuple[tuple[int, tuple[Ids, ...]], ...] = ()
     """(label, ids) of the earlier messages that are rehearsed"""
-    undone: Event | None = None
+    undoes: int = 0
     rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     sizes: tuple[int, ...] = ()
     lines: Lines | None = None
@@ -85,13 +86,9 @@ class Outlook:
         """An event of the store, or one made in this batch."""
         return self.made.get(seq) or self.view.event(seq)
 
-    def ids_of(self, seq: int) -> tuple[Ids, ...]:
-        """The ids of an event that may not be made yet."""
-        plan = self.planned.get(seq)
-        if plan:
-            return plan.example.ids
-        event = self.view.event(seq)
-        return event.ids if event else ()
+    def outline(self, seq: int) -> Plan | Event | None:
+        """What is known of an event that may not be made yet."""
+        return self.planned.get(seq) or self.view.event(seq)
 
     def find_live(self, label: int, seq: int) -> int:
         """As the store's `live_at`, over both."""
@@ -107,11 +104,11 @@ class Outlook:
 
     def root(self, seq: int) -> int:
         """The event whose state holds after `seq`: an undo leads back to what it uncovered."""
-        event = self.event(seq)
+        event = self.outline(seq)
         while event and event.kind == Kind.UNDO:
-            undone = self.event(event.undoes)
+            undone = self.outline(event.undoes)
             seq = undone.previous if undone else 0
-            event = self.event(seq)
+            event = self.outline(seq)
         return seq
 
 
@@ -143,7 +140,7 @@ class Planner:
         example = lesson.example
         live = journal.standing(example.digest)
         before = live.label if live else NO_LABEL
-        if live and before == lesson.label:
+        if live and before == lesson.label and not (lesson.again and not live.folded):
             return self._unchanged(example, live, "already learnt with this label")
         if live and live.folded and before != NO_LABEL:
             raise RefusedError(
@@ -166,7 +163,8 @@ class Planner:
             for label in range(len(self.recipe.labels)):
                 seq = journal.find_live(label, place) if label != plan.after else 0
                 if seq and seq != plan.previous:
-                    found.append((label, journal.ids_of(seq)))
+                    earlier = journal.outline(seq)
+                    found.append((label, example_of(earlier).ids if earlier else ()))
         return tuple(found)
 
     def forget(self, lesson: Forget, journal: Outlook) -> Plan | Receipt:
@@ -185,41 +183,42 @@ class Planner:
                 f"the message was learnt as {self.name(live.label)} before the checkpoint",
                 hint="what went into the checkpoint stays",
             )
-        planned = journal.planned.get(live.seq)
-        event = journal.event(live.seq)
-        example = planned.example if planned else example_of(event) if event else None
-        assert example is not None, "a live event that is not folded is in the journal"
-        seq = journal.last_seq + 1
+        event = journal.outline(live.seq)
+        assert event is not None, "a live event that is not folded is in the journal"
+        seq, example = journal.last_seq + 1, example_of(event)
         return Plan(Kind.FORGET, seq, example, live.label, NO_LABEL, live.seq, lesson)
 
     def undo(self, lesson: Undo, journal: Outlook) -> Plan | Receipt:
         """The undo of the newest event of a message."""
-        event = journal.event(lesson.event)
+        event = journal.outline(lesson.event)
         if event is None:
             raise RefError(
                 f"the journal has no event {lesson.event}",
                 hint="it is not a receipt of this model, or it went into the checkpoint",
             )
-        live = journal.standing(event.digest) if event.digest else None
-        if live and journal.root(live.seq) != event.seq:
-            newer = journal.event(live.seq)
+        example = example_of(event)
+        live = journal.standing(example.digest)
+        assert live is not None, "every event of the journal has made its digest live"
+        if event.seq not in (live.seq, journal.root(live.seq)):
+            newer = journal.outline(live.seq)
             if newer and newer.undoes == event.seq:
-                return self._unchanged(example_of(event), live, "already undone")
+                return self._unchanged(example, live, "already undone")
             raise RefusedError(
                 f"event {event.seq} was followed by event {live.seq} on the same message",
                 hint=f"undo {live.seq} first",
             )
-        seq, example = journal.last_seq + 1, example_of(event)
-        previous = live.seq if live else event.seq
-        plan = Plan(Kind.UNDO, seq, example, event.after, event.before, previous, lesson)
-        plan.undone = event
+        seq = journal.last_seq + 1
+        plan = Plan(Kind.UNDO, seq, example, event.after, event.before, live.seq, lesson)
+        plan.undoes = event.seq
         return plan
 
     def load(self, lesson: Load, journal: Outlook) -> Plan | Receipt:
-        """Counts as one event."""
-        nothing = Example(b"", "", tuple(np.zeros(0, np.uint64) for _ in range(self.recipe.groups)))
+        """Counts as one event. Its digest is nobody's message, but makes it undone only once."""
+        seq = journal.last_seq + 1
+        digest = blake2b(f"load {seq} {lesson.time_us}".encode(), digest_size=16).digest()
+        none = tuple(np.zeros(0, np.uint64) for _ in range(self.recipe.groups))
         kind = Kind.EXPIRE if lesson.expire else Kind.IMPORT
-        return Plan(kind, journal.last_seq + 1, nothing, NO_LABEL, NO_LABEL, 0, lesson)
+        return Plan(kind, seq, Example(digest, "", none), NO_LABEL, NO_LABEL, 0, lesson)
 
     def name(self, label: int) -> str | None:
         """A label's name."""
@@ -247,8 +246,10 @@ _PLANNERS: dict[type, Callable[..., Plan | Receipt]] = {
 }
 
 
-def example_of(event: Event) -> Example:
+def example_of(event: Plan | Event) -> Example:
     """The message of an event."""
+    if isinstance(event, Plan):
+        return event.example
     return Example(event.digest, event.message_id, event.ids, event.times)
 
 

@@ -79,4 +79,4 @@ def _only(ref: str, digests: list[bytes]) -> bytes:
 
 
 def _remembered(entry: HistoryEntry) -> Example:
-    return Example(entry.digest, entry.message_id, entry.ids)
+    return Example(entry.digest, entry.message_id, entry.ids, entry.times)
