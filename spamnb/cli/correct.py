@@ -68,11 +68,8 @@ def forget(session: Session, refs: tuple[str, ...], as_json: bool) -> None:
 @pass_session
 def undo(session: Session, receipts: tuple[int, ...], as_json: bool) -> None:
     """Take back one training, correction, import or expiry, by the number of its event."""
-    from spamnb.service.upkeep import refuse_undone
-
     with session.open() as model:
         for event in receipts:
-            refuse_undone(model.store, event)
             receipt = model.undo(event, origin=session.origin())
             _show(f"event {event}", receipt, as_json=as_json)
 

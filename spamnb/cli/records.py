@@ -124,14 +124,18 @@ def _event(event: Event, labels: tuple[str, ...]) -> dict[str, Any]:
         "digest": event.digest.hex(),
         "message_id": event.message_id,
         "undoes": event.undoes or None,
+        "features": len(event.bulk.ids) if event.bulk else None,
     }
 
 
 def _event_row(line: dict[str, Any]) -> tuple[str, ...]:
     time_us = int(datetime.fromisoformat(line["time"]).timestamp() * 1_000_000)
     moved = f"{line['before'] or '-'} -> {line['after'] or '-'}"
-    undone = f"event {line['undoes']}" if line["undoes"] else ""
-    what = line["message_id"] or line["digest"] or undone
+    # An import or expiry is of no message.
+    bulk = "" if line["features"] is None else f"{line['features']} features"
+    what = bulk or line["message_id"] or line["digest"]
+    if line["undoes"]:
+        what = f"event {line['undoes']}: {what}"
     return (
         str(line["event"]), shown_time(time_us), line["kind"], moved,
         f"{line['who']}/{line['channel']}", what,

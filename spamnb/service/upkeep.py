@@ -11,7 +11,6 @@ from typing import Any
 
 from spamnb.core.decision import Costs, thresholds
 from spamnb.core.features import Key
-from spamnb.errors import RefusedError
 from spamnb.store import audit
 from spamnb.store.contract import Store
 from spamnb.store.environment import DATA_FILE
@@ -77,24 +76,6 @@ def stats(home: Path, store: Store, history: History | None, costs: Costs) -> St
         constants={name: getattr(recipe, name) for name in _CONSTANTS},
         thresholds={t.decision: t.probability for t in thresholds(costs)},
     )
-
-
-def refuse_undone(store: Store, number: int) -> None:
-    """Refuse to undo an import or an expiry that is undone: no message tells that it was."""
-    with store.read() as view:
-        event = view.event(number)
-        if event is None or event.digest:
-            return
-        undone: dict[int, int] = {}
-        # An undo that was itself undone no longer holds, so the newest word on each event counts.
-        for later in view.events(number + 1, newest_first=True):
-            if later.undoes and later.seq not in undone:
-                undone.setdefault(later.undoes, later.seq)
-    if number in undone:
-        raise RefusedError(
-            f"event {number} was undone by event {undone[number]}",
-            hint=f"undo {undone[number]} to have it back",
-        )
 
 
 def check(store: Store) -> list[str]:

@@ -234,7 +234,7 @@ def test_an_interrupt_is_one_whatever_it_breaks(trained, monkeypatch):
         try:
             raise KeyboardInterrupt
         finally:
-            raise BufferError("closed too early")  # noqa: B012 - what mmap does
+            raise BufferError("closed too early")  # what mmap does
 
     monkeypatch.setattr("spamnb.service.scorer.score_paths", broken)
     done = spamnb(trained, "score", ONE_HAM)
