@@ -1,4 +1,4 @@
-"""Training from folders: even, repeatable, the same on any number of cores, never stopped by a file."""
+"""Training from folders: even, repeatable, on any number of cores, never stopped by a file."""
 
 import mailbox
 import shutil

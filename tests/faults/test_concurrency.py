@@ -1,0 +1,130 @@
+"""Many processes and threads on one model, whose map must grow again and again: nothing is lost."""
+
+import contextlib
+import os
+import threading
+import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from spamnb.service.filter import Filter, new_recipe
+from spamnb.store import audit
+
+WRITERS = READERS = 4
+SMALL_MAP = 1 << 20
+
+spans = pytest.mark.parametrize("seconds", [5, pytest.param(60, marks=pytest.mark.full)])
+
+
+def mail(who, number):
+    words = " ".join(f"{who}w{number}x{k}" for k in range(60))
+    head = f"From: {who}@a.example\nSubject: s\nMessage-ID: <{who}.{number}@a.example>\n"
+    return f"{head}\nplum fig {words}\n".encode()
+
+
+def teach(model, who, until):
+    """Learn, correct and forget until it is time; how many messages of each label stay."""
+    stay, number = [0, 0], 0
+    while time.monotonic() < until or number < 3:
+        number += 1
+        label = number % 2
+        receipt = model.learn(mail(who, number), model.labels[label])
+        assert receipt.changed
+        if number % 5 == 0:
+            label = 1 - label
+            assert model.correct(receipt.digest, model.labels[label]).before == receipt.after
+        if number % 7 == 0:
+            assert model.forget(receipt.digest).changed
+        else:
+            stay[label] += 1
+    return stay
+
+
+def ask(model, who, until):
+    """Score until it is time, alone and in numbers; every answer must make sense."""
+    number = 0
+    while time.monotonic() < until or number < 3:
+        number += 1
+        verdict = model.score(mail(f"p{number % WRITERS}", number))
+        assert np.isfinite(verdict.log_odds)
+        clues = sum(clue.nats for clue in verdict.clues())
+        assert abs(clues + verdict.bias - verdict.log_odds) < 1e-9
+        if number % 10 == 0:
+            raws = [mail(who, k) for k in range(5)]
+            assert len(list(model.score_many(raws))) == len(raws)
+    return [0, 0]
+
+
+def process(home, run, who, until):
+    """A process that opens the folder for itself; its number and the pipe with its result."""
+    theirs, ours = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(ours)
+        return pid, theirs
+    try:
+        with Filter.open(home, map_size=SMALL_MAP) as model:
+            said = " ".join(map(str, run(model, who, until)))
+    except BaseException:  # noqa: BLE001 - told to the test, and this process must not go on
+        said = traceback.format_exc()
+    with contextlib.suppress(OSError):
+        os.write(ours, said.encode()[-60_000:])
+    os._exit(0)
+
+
+@spans
+def test_processes_that_write_and_read_lose_nothing(tmp_path, seconds):
+    """Four writers, four readers, a map that starts at a megabyte: no error, totals exact."""
+    home = tmp_path / "m"
+    Filter.open(home, create=True, recipe=new_recipe(), map_size=SMALL_MAP).close()
+    until = time.monotonic() + seconds
+    children = [process(home, teach, f"p{n}", until) for n in range(WRITERS)]
+    children += [process(home, ask, f"r{n}", until) for n in range(READERS)]
+    said = []
+    for pid, pipe in children:
+        with os.fdopen(pipe) as lines:
+            said.append(lines.read())
+        os.waitpid(pid, 0)
+    wrong = [text for text in said if text.count(" ") != 1]
+    assert wrong == []
+    total = np.array([text.split() for text in said], int).sum(axis=0)
+    with Filter.open(home) as model, model.store.read() as view:
+        assert view.totals().messages.tolist() == total.tolist()
+        assert audit.check(view) == []
+        assert (home / "data.mdb").stat().st_size > 3 * SMALL_MAP
+    assert total.sum() > WRITERS
+
+
+@pytest.mark.parametrize("seconds", [2])
+def test_threads_that_write_and_read_lose_nothing(tmp_path, seconds):
+    """The same with threads that share one Filter."""
+    until = time.monotonic() + seconds
+    with Filter.open(tmp_path / "m", create=True, map_size=SMALL_MAP) as model:
+        with ThreadPoolExecutor(WRITERS + READERS) as pool:
+            teaching = [pool.submit(teach, model, f"p{n}", until) for n in range(WRITERS)]
+            asking = [pool.submit(ask, model, f"r{n}", until) for n in range(READERS)]
+            total = np.array([one.result() for one in teaching]).sum(axis=0)
+            assert all(one.result() == [0, 0] for one in asking)
+        with model.store.read() as view:
+            assert view.totals().messages.tolist() == total.tolist()
+            assert audit.check(view) == []
+    assert threading.active_count() == 1
+
+
+def test_a_snapshot_sees_no_half_lesson(tmp_path):
+    """While a batch is learnt, a reader sees all of it or nothing."""
+    with Filter.open(tmp_path / "m", create=True, history=False) as model:
+        seen = []
+        with model.store.read() as view:
+            before = view.totals().messages.tolist()
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(model.learn, mail("a", 1), "ham").result()
+            seen.append(view.totals().messages.tolist() == before)
+            seen.append(list(view.events()) == [])
+            seen.append(list(view.features()) == [])
+        with model.store.read() as view:
+            seen.append(view.totals().messages.tolist() == [1, 0])
+        assert seen == [True] * 4
