@@ -134,11 +134,12 @@ class Sheet:
         if event.bulk is not None:
             self._apply_bulk(event.bulk, sign)
         lines = self.find(event.ids)
+        # The step before the counts: a row that becomes empty is known to be so by then.
+        self.push(lines, sign * event.delta.steps)
         before, after = (event.before, event.after) if sign > 0 else (event.after, event.before)
         if before != after:
             day = day_of(event.time_us) if sign > 0 else 0
             self.move(lines, before, after, times=event.times, day=day)
-        self.push(lines, sign * event.delta.steps)
         self.put(lines)
         self.echo(event.delta, sign)
         self.lean(event.delta, sign)

@@ -93,14 +93,21 @@ class Outlook:
     def find_live(self, label: int, seq: int) -> int:
         """As the store's `live_at`, over both."""
         ours = self.ours.get(label, [])
-        found = self.view.live_at(label, seq)
-        while found in self.gone and found:
-            following = self.view.live_at(label, found + 1)
-            found = 0 if following <= found else following
-        if found >= seq or not ours:
-            return found
-        later = bisect_left(ours, seq)
-        return ours[later] if later < len(ours) else found or ours[0]
+        for start in (seq, 1):
+            found = self._kept(label, start)
+            later = bisect_left(ours, start)
+            if found or later < len(ours):
+                # What the store holds is older than everything of ours.
+                return found or ours[later]
+        return 0
+
+    def _kept(self, label: int, seq: int) -> int:
+        """The store's first live event at or after seq that is not gone by now; 0 if none."""
+        while (found := self.view.live_at(label, seq)) >= seq:
+            if found not in self.gone:
+                return found
+            seq = found + 1
+        return 0
 
     def root(self, seq: int) -> int:
         """The event whose state holds after `seq`: an undo leads back to what it uncovered."""

@@ -7,7 +7,6 @@ worth while are scored here. Must not know terminals.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -51,10 +50,12 @@ class _Scorer:
     how: Scoring
 
     def __call__(self) -> Callable[[list[Unit]], list[Scored]]:
-        model = Filter.open(
-            self.home, readonly=True, history=False, house=self.how.house, costs=self.how.costs
-        )
+        model = _open(self.home, self.how)
         return lambda portion: _score(model, self.how.clues, portion)
+
+
+def _open(home: Path, how: Scoring) -> Filter:
+    return Filter.open(home, readonly=True, history=False, house=how.house, costs=how.costs)
 
 
 def score_paths(home: Path, paths: Sequence[str], how: Scoring | None = None) -> Iterator[Scored]:
@@ -62,11 +63,15 @@ def score_paths(home: Path, paths: Sequence[str], how: Scoring | None = None) ->
     how = how or Scoring()
     found = [unit for path in paths for unit in units(path)]
     portions = (found[start : start + _TASK] for start in range(0, len(found), _TASK))
-    start = _Scorer(home, how)
     jobs = 1 if len(found) <= _FEW else how.jobs or cores()
-    Filter.open(home, readonly=True, history=False).close()  # its errors belong to the caller
-    with Pool(start, jobs) if jobs > 1 else nullcontext() as pool:
-        for scored in pool.map(portions) if pool else map(start(), portions):
+    if jobs == 1:
+        with _open(home, how) as model:
+            for portion in portions:
+                yield from _score(model, how.clues, portion)
+        return
+    _open(home, how).close()  # its errors belong to the caller
+    with Pool(_Scorer(home, how), jobs) as pool:
+        for scored in pool.map(portions):
             yield from scored
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +31,8 @@ from spamnb.errors import (
 WAIT_S = 30.0
 """how long to wait for one's own readers, or for a reader slot: longer than any snapshot is used"""
 PAUSE_S = 0.01
+_LARGE_WRITE = 1 << 20
+"""four times what LMDB writes in one call"""
 
 Thing = TypeVar("Thing")
 
@@ -178,6 +181,15 @@ def refused(error: OSError, path: Path) -> StoreError:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return StoreAccessError(said, hint="check the owner and the permissions of the folder")
     return StoreError(said)
+
+
+def no_room(folder: Path) -> bool:
+    """Whether the disk, or this process's limit on files, leaves less than a large write needs."""
+    disk = os.statvfs(folder)
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    used = (folder / DATA_FILE).stat().st_size
+    beyond = limit != resource.RLIM_INFINITY and used + _LARGE_WRITE > limit
+    return beyond or disk.f_bavail * disk.f_frsize < _LARGE_WRITE
 
 
 def holds_data(folder: Path) -> bool:

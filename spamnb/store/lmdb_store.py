@@ -47,6 +47,7 @@ from spamnb.store.environment import (
     Waiting,
     holds_data,
     make_folder,
+    no_room,
     sync_folder,
 )
 from spamnb.store.lmdb_table import LmdbTable
@@ -135,14 +136,25 @@ class Environment:
 
     def open_tables(self, *, create: bool) -> None:
         """Find the databases, or make them."""
+        waiting = Waiting()
+        for name in self.plan.names:
+            while name not in self._dbs:
+                self._open_table(name, waiting, create=create)
+
+    def _open_table(self, name: str, waiting: Waiting, *, create: bool) -> None:
         try:
             # Without a transaction of ours: a handle opened in one that only reads dies with it.
-            for name in self.plan.names:
-                self._dbs[name] = self._env.open_db(name.encode(), create=create)
+            self._dbs[name] = self._env.open_db(name.encode(), create=create)
         except lmdb.NotFoundError as error:
             raise StoreMissingError(
                 f"{self.plan.path} holds an LMDB database that is no model"
             ) from error
+        except lmdb.MapResizedError:
+            self._env.set_mapsize(0)
+        except lmdb.MapFullError:
+            self._grow()
+        except lmdb.ReadersFullError:
+            self._free_slot(waiting)
         except lmdb.Error as error:
             raise _mapped(error, self.plan.path) from error
 
@@ -258,10 +270,14 @@ class Environment:
             except lmdb.MapResizedError:
                 return None
             except lmdb.ReadersFullError:
-                if self._env.reader_check() == 0:
-                    waiting.pause(f"{self.plan.path}: all {_MAX_READERS} reader slots are taken")
+                self._free_slot(waiting)
             except lmdb.Error as error:
                 raise _mapped(error, self.plan.path) from error
+
+    def _free_slot(self, waiting: Waiting) -> None:
+        """Clear the slots of dead readers; if there are none, wait for the living."""
+        if self._env.reader_check() == 0:
+            waiting.pause(f"{self.plan.path}: all {_MAX_READERS} reader slots are taken")
 
     def _tables(self, txn: Any) -> dict[str, LmdbTable]:
         return {name: LmdbTable(txn, db) for name, db in self._dbs.items()}
@@ -299,9 +315,8 @@ class Environment:
 
     def stat(self) -> dict[str, dict[str, int]]:
         """Pages of each database."""
-        self._ready()
-        with self._gate.inside(), self._env.begin() as txn:
-            return {name: dict(txn.stat(db)) for name, db in self._dbs.items()}
+        with self.read() as tables:
+            return {name: table.stat() for name, table in tables.items()}
 
     def copy_to(self, handle: int) -> None:
         """A consistent copy without free pages, to an open file."""
@@ -356,7 +371,9 @@ _REFUSED = ("Permission denied", "Read-only file system", "Operation not permitt
 def _mapped(error: lmdb.Error, path: Path) -> StoreError:
     """Our error for one of LMDB's."""
     said = f"{path}: {error}"
-    if isinstance(error, lmdb.DiskError) or any(word in said for word in _FULL):
+    # LMDB calls a write that was cut short an I/O error: mostly the disk filled up in its midst.
+    full = any(word in said for word in _FULL) or ("Input/output" in said and no_room(path))
+    if isinstance(error, lmdb.DiskError) or full:
         return StoreFullError(said, hint="make room on the disk")
     if isinstance(error, lmdb.ReadonlyError) or any(word in said for word in _REFUSED):
         return StoreAccessError(said, hint="check the owner and the permissions of the folder")

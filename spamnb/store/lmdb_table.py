@@ -61,6 +61,10 @@ class LmdbTable:
         for key, value in pairs:
             yield bytes(key), value
 
+    def stat(self) -> dict[str, int]:
+        """Pages and entries."""
+        return dict(self._txn.stat(self._db))
+
     def clear(self) -> None:
         """Forget all keys."""
         self._txn.drop(self._db, delete=False)

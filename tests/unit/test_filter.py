@@ -90,7 +90,6 @@ def test_a_spam_judged_with_certainty_is_ham_after_one_correction(model):
     assert receipt.probability_after == pytest.approx(verdict.probability, abs=1e-9)
 
 
-@pytest.mark.xfail(reason="twenty steps end below the odds of 180 that junk asks", strict=True)
 def test_a_ham_judged_with_certainty_is_junk_after_one_correction(model):
     """Law 9, the other way: a message that passed as surely ham is filed as junk at once."""
     raw = surest(model, "ham")
@@ -121,7 +120,6 @@ def test_every_message_of_the_other_side_can_be_turned_round(model):
         assert (verdict.label, verdict.decision) == ("ham", "deliver")
 
 
-@pytest.mark.xfail(reason="a message that has the label already is not insisted on", strict=True)
 def test_a_correction_works_on_a_message_that_was_learnt_with_doubt(model):
     """Law 9 where bulk training had the right label, but the doubt rule kept it from working."""
     raw = surest(model, "spam")
@@ -226,7 +224,6 @@ def test_a_receipt_of_another_model_undoes_nothing(small):
         small.undo(99)
 
 
-@pytest.mark.xfail(reason="an event without a digest is not known to be undone", strict=True)
 def test_an_import_is_undone_once(small):
     """The second undo of an import changes nothing, like that of a message."""
     ids, nothing = np.array([5, 9], np.uint64), np.zeros((2, 2), np.int64)
@@ -239,7 +236,6 @@ def test_an_import_is_undone_once(small):
     assert numbers(small) == once
 
 
-@pytest.mark.xfail(reason="Planner looks for the event in the store alone", strict=True)
 def test_two_undos_of_one_event_in_one_batch_are_one(small):
     """Two people who undo the same training at once get what they would get one by one."""
     receipt = small.learn(mail(1, "quarterly figures"), "ham")
@@ -291,7 +287,6 @@ def test_by_reference_and_by_body_give_the_same_event(tmp_path):
     assert models[0] == models[1]
 
 
-@pytest.mark.xfail(reason="the history keeps no occurrences", strict=True)
 def test_by_reference_and_by_body_agree_where_occurrences_count(tmp_path):
     """Corrected by signature, then moved by its body: every count is what it was before."""
     made = replace(new_recipe("multinomial"), occurrences=True)

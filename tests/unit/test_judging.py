@@ -92,7 +92,6 @@ def test_explained_by_reference_the_score_is_the_same(model):
         assert model.explain(raw).log_odds == pytest.approx(verdict.log_odds, abs=CLOSE)
 
 
-@pytest.mark.xfail(reason="the history keeps no occurrences", strict=True)
 def test_explained_by_reference_occurrences_count(tmp_path):
     """As above where words count as often as they occur."""
     made = replace(new_recipe("multinomial"), occurrences=True)

@@ -80,7 +80,6 @@ def test_scoring_leaves_no_trace(home):
     assert {path: path.stat().st_mtime_ns for path in home.rglob("data.mdb")} == before
 
 
-@pytest.mark.xfail(reason="the model opened in this process is never closed", strict=True)
 def test_scoring_lets_go_of_the_model(home):
     """Afterwards this process may open the model to teach it."""
     list(score_paths(home, [str(SAMPLE / "ham" / "0003.eml")]))
