@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spamnb.cli.main import run
-from spamnb.store.lmdb_store import environments
+from spamnb.store.maintenance import environments
 
 PROJECT = Path(__file__).resolve().parents[2]
 SAMPLE = PROJECT / "corpora" / "sample"
