@@ -29,10 +29,12 @@ def fill(model):
         number = len(given)
         try:
             given.append(model.learn(mail(number), ("ham", "spam")[number % 2]))
-        except StoreFullError as full:
-            assert full.transient
-            assert full.hint
-            return given
+        except StoreFullError as error:
+            full = error
+            break
+    assert full.transient
+    assert full.hint
+    return given
 
 
 def test_at_the_limit_learning_is_refused_and_nothing_is_lost(tmp_path):

@@ -1,0 +1,200 @@
+"""Places: what of a message is read where, and the oddities that are told in words of our own."""
+
+import pytest
+
+from spamnb.core import tokens
+from spamnb.core.message import House, read
+from spamnb.core.tokens import READINGS, WRITTEN, Place, document, fields, marks
+
+MAIL = b"""Return-Path: <x@y.example>
+Received: from mail.a.example (mail.a.example [192.0.2.1])
+\tby mx.b.example with ESMTPS id 4QxYzz1234; Mon, 6 Jan 2025 07:00:00 +0100
+From: Ann <ann@a.example>
+Reply-To: other@c.example
+To: ben@b.example, eve@b.example
+Subject: Plums for sale
+Date: Mon, 6 Jan 2025 07:00:00 +0100
+Message-ID: <1234.abcd@a.example>
+In-Reply-To: <77.efgh@b.example>
+MIME-Version: 1.0
+X-Mailer: Quill 2.1
+DKIM-Signature: v=1; a=rsa-sha256; d=a.example; s=key1; h=from:to; b=QUJDREVGRw==
+Content-Type: multipart/mixed; boundary="=_8f3a77c1"
+
+--=_8f3a77c1
+Content-Type: text/html; charset=utf-8
+
+<p>Hello <a href="http://shop.example/buy">here</a><b hidden>secret</b></p>
+--=_8f3a77c1
+Content-Type: application/pdf; name="offer.pdf"
+Content-Disposition: attachment; filename="offer.pdf"
+Content-Transfer-Encoding: base64
+
+JVBERi0xLjQK
+--=_8f3a77c1--
+"""
+
+
+def found(raw, house=None):
+    return fields(read(raw, house or House()))
+
+
+def at(raw, place, house=None):
+    """All text in a place."""
+    return b" | ".join(text for where, _, text in found(raw, house) if where == place)
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        (Place.SUBJECT, b"Plums for sale"),
+        (Place.FROM, b"ann@a.example"),
+        (Place.REPLY, b"other@c.example"),
+        (Place.TO, b"eve@b.example"),
+        (Place.RECEIVED, b"mail.a.example [192.0.2.1]"),
+        (Place.ID, b"a.example"),
+        (Place.BODY, b"Hello"),
+        (Place.URL, b"shop.example/buy"),
+        (Place.PART, b"application/pdf"),
+        (Place.FILE, b"offer.pdf"),
+        (Place.HIDDEN, b"secret"),
+        (Place.NAMES, b"x-mailer"),
+        (Place.HEADER, b"Quill 2.1"),
+        (Place.MARK, b"reply-differs"),
+    ],
+)
+def test_every_piece_is_read_in_its_place(place, text):
+    """The table of places, tried on a message that has something for each."""
+    assert text in at(MAIL, place)
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        b"1234.abcd",
+        b"77.efgh",
+        b"4QxYzz1234",
+        b"07:00:00",
+        b"8f3a77c1",
+        b"QUJDREVGRw",
+        b"y.example",
+    ],
+)
+def test_what_names_only_one_message_is_not_read(gone):
+    """Random ids, queue ids, times, boundaries, signatures: they never come back, only fill up."""
+    assert all(gone not in text for _, _, text in found(MAIL))
+
+
+def test_hidden_text_is_no_body():
+    """What nobody sees cannot whitewash what they see."""
+    assert b"secret" not in at(MAIL, Place.BODY)
+
+
+def test_places_keep_their_numbers():
+    """They are on disk: a number that is given is never given again."""
+    assert [(place.name, place.value) for place in Place] == [
+        ("BODY", 1), ("SUBJECT", 2), ("URL", 3), ("FROM", 4), ("REPLY", 5), ("TO", 6),
+        ("RECEIVED", 7), ("ID", 8), ("CONTENT", 9), ("AUTH", 10), ("NAMES", 11), ("HEADER", 12),
+        ("PART", 13), ("FILE", 14), ("HIDDEN", 15), ("MARKUP", 16), ("MARK", 17), ("INNER", 18),
+        ("DIGEST", 19), ("WORD", 20),
+    ]  # fmt: skip
+
+
+def test_the_author_wrote_body_subject_links_and_documents():
+    """Group 0; everything else is how the message was sent."""
+    assert {Place.BODY, Place.SUBJECT, Place.URL, Place.WORD} == WRITTEN
+
+
+def test_every_reading_is_of_a_lower_case_name_and_total():
+    """Names are compared in lower case, and no value makes a reading fail."""
+    for name, (place, keep) in READINGS.items():
+        assert name == name.lower()
+        assert place in Place
+        for value in (b"", b"\xff" * 50, b";" * 99, b"<" * 99, b"id " * 99, b"@" * 99, b"=" * 99):
+            assert keep is None or isinstance(keep(value), bytes)
+
+
+def test_results_of_other_servers_are_not_believed():
+    """Authentication-Results count only from servers that are ours."""
+    raw = (
+        b"Authentication-Results: mx.b.example; spf=pass\n"
+        b"Authentication-Results: evil.example; dkim=pass\n\nx\n"
+    )
+    ours = House(authserv_ids=("mx.b.example",))
+    assert b"spf=pass" in at(raw, Place.AUTH, ours)
+    assert b"dkim=pass" not in at(raw, Place.AUTH, ours)
+    assert at(raw, Place.AUTH) == b""
+
+
+def test_other_filters_verdicts_and_our_own_are_no_features():
+    """A forged or foreign verdict must not be learnt."""
+    raw = b"X-Spam-Flag: YES\nX-Spamnb-Verdict: ham; p=0\nX-Bogosity: Ham\nSubject: x\n\ntext\n"
+    texts = b" ".join(name + text for _, name, text in found(raw)).lower()
+    assert b"yes" not in texts
+    assert b"p=0" not in texts
+    assert b"bogosity" not in texts
+
+
+@pytest.mark.parametrize(
+    ("raw", "mark"),
+    [
+        (b"\nx\n", "missing-from"),
+        (b"Subject: x\n\nx\n", "missing-date"),
+        (b"From: a@b.example\nReply-To: c@b.example\n\nx\n", "reply-same"),
+        (b"From: a@x.b.example\nReply-To: c@d.example\n\nx\n", "reply-differs"),
+        (b"From: a@x.b.example\nMessage-ID: <1@y.b.example>\n\nx\n", "id-same"),
+        (b"From: a@b.example\nMessage-ID: <1@c.example>\n\nx\n", "id-differs"),
+        (b"From: a@b.example\nTo: c@b.example\n\nx\n", "to-owndomain"),
+        (b"To: a@b.example, c@b.example, d@b.example\n\nx\n", "to-3"),
+        (b"To: a@b.example\n\nx\n", "to-1"),
+        (b"Subject: BUY THIS NOW\n\nx\n", "subject-shouts"),
+        (b"Received: from a by b; x\n" * 3 + b"\nx\n", "hops-3"),
+        (b"Received: from a by b; x\n" * 5 + b"\nx\n", "hops-4"),
+    ],
+)
+def test_oddities_are_told_in_words(raw, mark):
+    """What a person would notice about the envelope, each as one word."""
+    assert mark in marks(read(raw))
+
+
+def test_a_mark_is_one_word_with_at_most_one_joint():
+    """A second joint would make a second feature of each mark."""
+    for raw in (MAIL, b"", b"\xff" * 500, b"Content-Type: multipart/mixed\n\n--\n"):
+        for mark in marks(read(raw)):
+            assert mark.isascii()
+            assert mark.count("-") <= 1
+            assert mark.replace("-", "").isalnum()
+
+
+def test_the_number_of_headers_and_their_length_are_bounded():
+    """Strangers choose both: ten thousand headers, or long ones, cost no more than some."""
+    many = b"".join(b"X-H%d: plum\n" % n for n in range(10_000)) + b"\nx\n"
+    read_headers = [one for one in found(many) if one[0] == Place.HEADER]
+    assert len(read_headers) <= tokens.HEADERS_READ
+    long = b"X-Long: " + b"plum " * 2000 + b"\n\nx\n"
+    assert max(len(text) for place, _, text in found(long) if place == Place.HEADER) <= (
+        tokens.VALUE_READ
+    )
+
+
+def test_links_are_bounded():
+    """A text of nothing but links is read to a bound."""
+    text = b"\n" + b"http://a.example/x " * 5000
+    assert at(text, Place.URL).count(b"a.example") <= tokens.URLS_READ
+
+
+def test_a_plain_document_is_one_field():
+    """Text that is no mail: one place, and read to a bound."""
+    assert document("plum Fig") == [(Place.WORD, b"", b"plum Fig")]
+    assert len(document("x" * 10**6)[0][2]) == tokens.DOCUMENT_READ
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"\0", b"\xff\xfe" * 99, b":" * 99, b"From:\n" * 99, MAIL[:300]]
+)
+def test_it_is_total(raw):
+    """Whatever the bytes: fields of bytes in places there are."""
+    for place, name, text in found(raw):
+        assert isinstance(place, Place)
+        assert isinstance(name, bytes)
+        assert isinstance(text, bytes)
