@@ -73,7 +73,7 @@ class Key:
         self.pieces = np.frombuffer(drawn, "<u8").astype(np.uint64).reshape(_PIECES, 4)
         self._secret = hashlib.blake2b(secret, digest_size=32).digest()
         self._lines: dict[tuple[Place, bytes], int] = {}
-        self.seeds = np.zeros((SEEDS_KEPT, 2), np.uint64)
+        self.seeds = np.zeros((2, SEEDS_KEPT), np.uint64)
         """the two starting sums of each place"""
 
     def seed(self, place: Place, name: bytes) -> int:
@@ -81,18 +81,18 @@ class Key:
         line = self._lines.get((place, name))
         if line is None:
             line = self._lines[place, name] = len(self._lines)
-            if line == len(self.seeds):
-                self.seeds = np.concatenate((self.seeds, np.zeros_like(self.seeds)))
+            if line == self.seeds.shape[1]:
+                self.seeds = np.concatenate((self.seeds, np.zeros_like(self.seeds)), axis=1)
             text = bytes([place]) + name
             drawn = hashlib.blake2b(text, key=self._secret, digest_size=16).digest()
-            self.seeds[line] = np.frombuffer(drawn, "<u8")
+            self.seeds[:, line] = np.frombuffer(drawn, "<u8")
         return line
 
     def lines(self, fields: list[Field]) -> I64:
         """The lines of `seeds` for these fields; valid until the next call."""
         if len(self._lines) > SEEDS_KEPT:
             self._lines.clear()
-            self.seeds = np.zeros((SEEDS_KEPT, 2), np.uint64)
+            self.seeds = np.zeros((2, SEEDS_KEPT), np.uint64)
         return np.array([self.seed(place, name) for place, name, _ in fields], np.int64)
 
     def fingerprint(self) -> bytes:
@@ -327,36 +327,41 @@ def _at_any_byte(text: bytes) -> U64:
 
 
 def _hash(key: Key, text: bytes, starts: I64, ends: I64, seeds: U64) -> U64:
-    """Ids of the words; `seeds` is [words, 2], changed in place."""
+    """Ids of the words; `seeds` is [2, words], changed in place."""
     pieces = _at_any_byte(text)
-    high, low = seeds[:, 0], seeds[:, 1]
-    left = ends - starts
-    for index in range(_PIECES):
-        some = np.flatnonzero(left > 8 * index) if index else slice(None)
-        at, rest = starts[some] + 8 * index, left[some] - 8 * index
-        if not len(at):
-            break
+    high, low = seeds
+    at, rest = starts, ends - starts
+    some = None
+    for k in key.pieces:
         word = pieces[at] & _FIRST_BYTES[np.minimum(rest, 8)]
         first, second = word & _LOW_HALF, word >> _HALF
-        k = key.pieces[index]
-        high[some] += first * k[0] + second * k[1]
-        low[some] += first * k[2] + second * k[3]
+        more_high, more_low = first * k[0] + second * k[1], first * k[2] + second * k[3]
+        longer = np.flatnonzero(rest > 8)
+        if some is None:
+            high += more_high
+            low += more_low
+            some = longer
+        else:
+            high[some] += more_high
+            low[some] += more_low
+            some = some[longer]
+        if not len(some):
+            break
+        at, rest = at[longer] + 8, rest[longer] - 8
     return _finish((high & ~_LOW_HALF) | (low >> _HALF))
 
 
 def _word_ids(key: Key, words: _Words) -> U64:
     lines = key.lines(words.fields)[words.field]
     cut = key.seed(Place.BODY, _CUT_NAME)
-    seeds = key.seeds[lines]
-    seeds[words.cut] += key.seeds[cut]
-    folded, exact = slice(0, words.exact.start), words.exact
-    lower = words.text_bytes.lower()
-    return np.concatenate(
-        (
-            _hash(key, lower, words.starts[folded], words.ends[folded], seeds[folded]),
-            _hash(key, words.text_bytes, words.starts[exact], words.ends[exact], seeds[exact]),
-        )
-    )
+    seeds = key.seeds[:, lines]
+    seeds[:, words.cut] += key.seeds[:, cut, None]
+    # The folded text behind the text as it is: one pass hashes the words of both.
+    starts, ends = words.starts.copy(), words.ends.copy()
+    folded = slice(0, words.exact.start)
+    starts[folded] += len(words.text_bytes)
+    ends[folded] += len(words.text_bytes)
+    return _hash(key, words.text_bytes + words.text_bytes.lower(), starts, ends, seeds)
 
 
 def extract(key: Key, messages: Sequence[list[Field]]) -> Features:

@@ -61,7 +61,7 @@ from spamnb.store.idcode import (
     varint,
 )
 from spamnb.store.journal import Pages, Pieces
-from spamnb.store.lmdb_store import Environment, release, share, sound
+from spamnb.store.lmdb_environment import Environment, release, share, sound
 from spamnb.store.lmdb_table import LmdbTable
 
 _NAMES = ("entries", "signatures", "mids", "digests", "meta")

@@ -64,7 +64,3 @@ class LmdbTable:
     def stat(self) -> dict[str, int]:
         """Pages and entries."""
         return dict(self._txn.stat(self._db))
-
-    def clear(self) -> None:
-        """Forget all keys."""
-        self._txn.drop(self._db, delete=False)

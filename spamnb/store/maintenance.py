@@ -39,15 +39,8 @@ from spamnb.store.environment import (
 )
 from spamnb.store.journal import Pages, Pieces
 from spamnb.store.lexicon import WORD_BYTES, Lexicon, shelve_words
-from spamnb.store.lmdb_store import (
-    Environment,
-    environments,
-    open_store,
-    read_recipe,
-    release,
-    share,
-    sound,
-)
+from spamnb.store.lmdb_environment import Environment, environments, release, share, sound
+from spamnb.store.lmdb_store import open_store, read_recipe
 from spamnb.store.records import row_type
 from spamnb.store.shelves import SNUG_BYTES, Layout, Shelves, Table, shelve
 from spamnb.store.views import LAYOUT_KEYS, ROOM_KEY, Tables

@@ -64,9 +64,6 @@ class Table(Protocol):
     def scan(self, start: bytes = b"", *, down: bool = False) -> Iterator[tuple[bytes, Buffer]]:
         """Keys at or after `start` upwards, or at or before it downwards (empty: from the end)."""
 
-    def clear(self) -> None:
-        """Forget all keys."""
-
 
 class Layout(NamedTuple):
     """Where the cuts are."""
