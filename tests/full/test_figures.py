@@ -1,0 +1,107 @@
+"""The promised figures, measured: speed beside bogofilter, bytes on the disk, memory.
+
+By the benches' own functions, so that what is promised is what `scripts/bench` prints. Minutes of
+work, and a machine with nothing else to do; they run with `scripts/test --all` only.
+"""
+
+import importlib.util
+import shutil
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+
+import pytest
+
+BENCHES = Path(__file__).resolve().parents[2] / "scripts" / "bench"
+
+pytestmark = pytest.mark.full
+
+
+def bench(name):
+    """A bench as a module; the scripts have no ending that Python knows."""
+    loader = SourceFileLoader(f"bench_{name}", str(BENCHES / name))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    return tmp_path_factory.mktemp("figures")
+
+
+@pytest.fixture(scope="module")
+def bulk(work):
+    """Bulk work of both, on the same files in turn."""
+    if shutil.which("bogofilter") is None:
+        pytest.skip("bogofilter is not installed")
+    return bench("speed").bulk(work)
+
+
+@pytest.fixture(scope="module")
+def single(bulk, work):
+    """Single messages in a store of a million features; after the bulk, whose files it uses."""
+    return bench("speed").single(work)
+
+
+@pytest.fixture(scope="module")
+def store():
+    return bench("store").measure()
+
+
+@pytest.fixture(scope="module")
+def memory():
+    return bench("memory").measure(100_000)
+
+
+def test_scoring_takes_at_most_twice_the_cpu_of_bogofilter(bulk):
+    """Bulk score: 2.0 times its CPU."""
+    assert bulk["score"]["cpu_ratio"] <= 2.0
+
+
+def test_training_takes_at_most_three_times_the_cpu_of_bogofilter(bulk):
+    """Bulk train: 3 times its CPU."""
+    assert bulk["train"]["cpu_ratio"] <= 3.0
+
+
+@pytest.mark.parametrize("work_done", ["train", "score"])
+def test_nobody_waits_longer_than_for_bogofilter(bulk, work_done):
+    """By the clock, with all cores, both are no slower."""
+    assert bulk[work_done]["wall_ratio"] <= 1.0
+
+
+def test_a_message_is_scored_in_less_than_a_millisecond(single):
+    """One at a time, warm, 5 KB, a million features: 0.8 ms of CPU."""
+    assert single["features"] >= 1_000_000
+    assert single["score_ms"] <= 0.8
+
+
+def test_a_message_is_learnt_in_two_milliseconds(single):
+    """The same, without the wait for the disk: 2.0 ms of CPU."""
+    assert single["learn_ms"] <= 2.0
+
+
+@pytest.mark.parametrize("way", ["trained", "single"])
+def test_a_feature_takes_at_most_48_bytes(store, way):
+    """Live pages of the features, after training at once and one by one."""
+    assert store[way]["bytes_a_feature"] <= 48
+
+
+def test_the_file_is_at_most_twice_its_live_pages(store):
+    """After training; the rest is room that is used again."""
+    assert store["trained"]["file_to_live"] <= 2.0
+
+
+@pytest.mark.parametrize("way", ["trained", "single", "events"])
+def test_an_event_takes_at_most_nine_bytes_a_feature(store, way):
+    """The journal, for mail as it is and for events of exactly 300 features."""
+    assert store[way]["journal_bytes_a_feature"] <= 9
+
+
+def test_training_stays_below_300_mb(memory):
+    """RssAnon of all processes together, at its most, while 100,000 messages are learnt."""
+    assert memory["anonymous_mb"] <= 300
+
+
+def test_training_does_not_slow_down(memory):
+    """The last 10,000 messages take at most twice the CPU of the first."""
+    assert memory["last_ms"] <= 2 * memory["first_ms"]
