@@ -2,10 +2,10 @@
 
 What is healed here and never told: a map that is full (grown, the transaction run again), a map
 that another process has grown (adopted), reader slots left by dead processes (cleared) or all taken
-(waited for), an address space that refuses the wished map (a smaller one), a fork (the child opens
-its own environment and never touches the inherited one), two stores of one process on one folder
-(they share an environment: POSIX locks belong to the process, so closing a second one would drop
-the locks of the first).
+(waited for), an address space that refuses the wished map (a smaller one), two stores of one
+process on one folder (they share an environment: POSIX locks belong to the process, so closing a
+second one would drop the locks of the first). What cannot be healed is a fork: the child never
+touches what it inherited, and is told so when it tries to use it.
 
 Durable: sync on, writemap off; LMDB writes the pages, calls fdatasync, and writes the meta page
 through O_DSYNC, before a write block ends. Folder 0700, files 0600.
@@ -18,7 +18,6 @@ Failure: errors of the StoreError family alone; an LMDB error is mapped in `_map
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -78,7 +77,6 @@ class Environment:
     def _fresh_locks(self) -> None:
         self._gate = Gate()
         self._writer = threading.Lock()
-        self._opening = threading.Lock()
         self._writing_thread = 0
 
     # --- opening ---
@@ -101,7 +99,6 @@ class Environment:
                     raise StoreError(f"{plan.path}: no address space for the map") from error
             except lmdb.Error as error:
                 raise _mapped(error, plan.path) from error
-        self._pid = os.getpid()
         self._refuse_cut_off()
         self._env.reader_check()
 
@@ -143,21 +140,21 @@ class Environment:
             raise _mapped(error, self.plan.path) from error
 
     def after_fork(self) -> None:
-        """In the child: forget the inherited environment without touching it."""
-        self._inherited = self._env
-        self._env, self._dbs = None, {}
+        """In the child: let go of the inherited environment without touching it."""
+        self._inherited, self._env, self._dbs = self._env, None, {}
         self._fresh_locks()
 
     def _ready(self) -> None:
-        """Open again in a child process."""
         if self._env is not None:
             return
-        with self._opening:
-            if self._env is None:
-                if self._pid == os.getpid():
-                    raise BugError("a store is used before it is closed, not after")
-                self._open()
-                self.open_tables(create=False)
+        if self._inherited is not None:
+            # Opening it again here is refused by py-lmdb, which remembers the files as open; and
+            # closing it first would clear the parent's slots in the lock table.
+            raise BugError(
+                f"{self.plan.path} was opened before a fork and is used after it",
+                hint="open the store in the child alone, or start the child by spawn",
+            )
+        raise BugError("a store is used before it is closed, not after")
 
     def close(self) -> None:
         """Let go of the files, when this process's last transaction has ended."""

@@ -40,6 +40,7 @@ class Mail:
 
 def mail(number, *names, groups=2):
     """A message with these features, dealt to the groups."""
+    names = tuple(dict.fromkeys(names))  # a place has one group, so no id is in two
     parts = tuple(ids_of(*names[g::groups]) for g in range(groups))
     return Mail(number, parts, message_id=f"{number}@example.org")
 
@@ -66,7 +67,9 @@ def event_for(view, message, after, *, time_us=NOON_2026, delta=None, echoes=())
         standing = view.event(live.seq).standing
     wanted = no_push(groups, labels)
     if after != NO_LABEL:
-        wanted = delta or push(100 + message.number % 1000, groups=groups, labels=labels, echoes=echoes)
+        wanted = delta or push(
+            100 + message.number % 1000, groups=groups, labels=labels, echoes=echoes
+        )
     kind = Kind.FORGET if after == NO_LABEL else Kind.LEARN if before == NO_LABEL else Kind.MOVE
     return Event(
         seq=totals.last_seq + 1,

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from store_makers import (
-    DAY_US,
     NOON_2026,
     RECIPE,
     apply,
@@ -19,15 +18,13 @@ from store_makers import (
     learn,
     mail,
     picture,
-    push,
     word,
 )
 
 from spamnb.core.event import NO_LABEL, Kind, Recipe, Records
-from spamnb.errors import BugError, RefusedError, StoreDamagedError
-from spamnb.store.audit import check, named, refold, stale
+from spamnb.errors import BugError
+from spamnb.store.audit import check
 from spamnb.store.contract import Live, packed
-from spamnb.store.folding import apply_event, day_of
 from spamnb.store.records import same_push
 
 HAM, SPAM = 0, 1
@@ -175,7 +172,7 @@ class TestWords:
             assert view.words(ids_of(1)) == [None]
 
     def test_texts_that_do_not_fit_their_sizes_are_a_bug(self, store):
-        """Texts that are not as long as their sizes say are refused, and nothing of the call is kept."""
+        """Texts that are not as long as their sizes say are refused, and nothing is kept."""
         with pytest.raises(BugError), store.write() as view:
             view.put_words(packed([word(1)])._replace(texts=b""))
         with store.read() as view:
@@ -385,187 +382,3 @@ class TestIndexes:
         with store.read() as view:
             assert view.live(b"") is None
             assert view.live_at(HAM, 0) == 0
-
-
-class TestFold:
-    def test_the_checkpoint_takes_the_oldest(self, store):
-        """Folded events leave the journal; the sums and the live state stay the same."""
-        for number in range(1, 9):
-            at = NOON_2026 + number * DAY_US
-            learn(store, mail(number, *range(number, number + 60)), number % 2, time_us=at)
-        learn(store, mail(1, *range(1, 61)), HAM, time_us=NOON_2026 + 9 * DAY_US)
-        with store.read() as view:
-            before = picture(view)
-        with store.write() as view:
-            assert view.fold(NOON_2026 + 5 * DAY_US, 3) == 3
-            assert view.fold(NOON_2026 + 5 * DAY_US, 99) == 1
-            assert view.fold(NOON_2026 + 5 * DAY_US, 99) == 0
-        with store.read() as view:
-            after = picture(view)
-            assert [seq for seq, _ in after["events"]] == [5, 6, 7, 8, 9]
-            assert view.event(4) is None
-            assert view.base_totals().last_seq == 4
-            assert view.live(mail(2).digest) == Live(HAM, 2, folded=True)
-            assert view.live(mail(1).digest) == Live(HAM, 9, folded=False)
-            assert view.digests("2@example.org") == [mail(2).digest]
-            assert view.live_at(SPAM, 0) == 5
-        assert after["features"] == before["features"]
-        assert after["totals"] == before["totals"]
-        assert sound(store)
-
-    def test_the_journal_goes_on_after_it_was_folded_away(self, store):
-        """The next seq follows the checkpoint's last one."""
-        learn(store, mail(1, 1), HAM)
-        with store.write() as view:
-            assert view.fold(NOON_2026 + 1, 9) == 1
-        assert learn(store, mail(2, 2), SPAM) == 2
-        assert sound(store)
-
-    def test_an_expiry_of_imported_features(self, store):
-        """Bulk events fold like others, down to features that come and go."""
-        ids = ids_of(*range(200))
-        with store.write() as view:
-            ones = np.ones((200, 2))
-            apply(view, bulk_event(view, ids, ones, ones, messages=(3, 3)))
-            few = ones[:50]
-            apply(view, bulk_event(view, ids[:50], few, few, kind=Kind.EXPIRE, sign=-1))
-        assert sound(store)
-        with store.write() as view:
-            assert view.fold(NOON_2026 + 1, 2) == 2
-        with store.read() as view:
-            assert [len(block) for block, _ in view.base_features()] == [150]
-        assert sound(store)
-
-
-class TestAudit:
-    def test_refold_of_a_mixed_history(self, store):
-        """Checkpoint plus kept events is the live state, in every number."""
-        rng = np.random.default_rng(4)
-        for number in range(1, 40):
-            names = rng.choice(400, 50, replace=False).tolist()
-            learn(store, mail(number, *names), int(rng.integers(2)))
-        for number in range(1, 40, 3):
-            with store.read() as view:
-                event = view.event(view.live(mail(number).digest).seq)
-            message = replace(mail(number), groups=event.ids)
-            learn(store, message, int(rng.integers(-1, 2)))
-        with store.write() as view:
-            view.fold(NOON_2026 + 1, 20)
-        with store.read() as view:
-            totals, ids, records = refold(view)
-            assert np.array_equal(view.gather(ids).n, records.n)
-            assert totals.known == view.totals().known
-        assert sound(store)
-
-    def test_a_bernoulli_model_keeps_its_histogram(self, make_store):
-        """H counts the known features by their counts, through learns, moves and forgets."""
-        store = make_store(Recipe(kind="bernoulli", groups=1))
-        for number in range(1, 9):
-            learn(store, mail(number, *range(number, 20), groups=1), number % 2)
-        learn(store, mail(1, *range(1, 20), groups=1), HAM)
-        learn(store, mail(2, *range(2, 20), groups=1), NO_LABEL)
-        with store.read() as view:
-            assert view.totals().histogram.sum() == 2 * view.totals().known
-        assert sound(store)
-
-    @pytest.mark.parametrize(
-        ("spoil", "complaint"),
-        [
-            (lambda t: setattr(t, "known", 77), "V is 77"),
-            (lambda t: t.tokens.__iadd__(1), "T is"),
-            (lambda t: t.bias.__iadd__(1), "bias is"),
-            (lambda t: setattr(t, "last_seq", 9), "the last event is 2"),
-        ],
-    )
-    def test_check_names_a_wrong_sum(self, store, spoil, complaint):
-        """A sum that contradicts the records or the journal is told in a sentence."""
-        learn(store, mail(1, 1, 2), HAM)
-        learn(store, mail(2, 2, 3), SPAM)
-        with store.write() as view:
-            totals = view.totals()
-            spoil(totals)
-            view.put_totals(totals)
-        with store.read() as view:
-            assert any(complaint in fault for fault in check(view))
-
-    def test_check_names_a_wrong_record(self, store):
-        """A record, a word or a missing feature that contradicts the journal is told."""
-        learn(store, mail(1, 1, 2), HAM)
-        with store.write() as view:
-            rows = view.gather(ids_of(1))
-            rows.w[:] += 1
-            view.scatter(ids_of(1), rows)
-            view.put_words(packed([word(12345)]))
-        with store.read() as view:
-            faults = " ".join(check(view))
-        assert "1 features do not hold" in faults
-        assert "has no feature" in faults
-        with store.write() as view:
-            rows.n[:], rows.w[:] = 0, 0
-            view.scatter(ids_of(1), rows)
-        with store.read() as view:
-            assert "either in the model or in its journal" in " ".join(check(view))
-
-    def test_check_names_a_wrong_histogram(self, make_store):
-        """A histogram that does not count the records is told."""
-        store = make_store(Recipe(kind="bernoulli", groups=1))
-        learn(store, mail(1, 1, 2, groups=1), HAM)
-        with store.write() as view:
-            totals = view.totals()
-            totals.histogram[0, 1] += 1
-            view.put_totals(totals)
-        with store.read() as view:
-            faults = " ".join(check(view))
-        assert "histogram of label 0" in faults
-        assert "the histogram is not what the journal says" in faults
-
-    def test_check_names_a_journal_that_cannot_be_applied(self, store):
-        """An event that takes away what is not there ends the check with a sentence, no error."""
-        with store.write() as view:
-            event = event_for(view, mail(1, 1), HAM)
-            view.append(replace(event, before=SPAM))
-        with store.read() as view:
-            assert any("reading stopped" in fault for fault in check(view))
-
-    def test_candidates_for_expiry(self, store):
-        """Old, rarely held features are listed; `named` tells which a kept event still names."""
-        old, new = NOON_2026, NOON_2026 + 100 * DAY_US
-        learn(store, mail(1, 1, 2), HAM, time_us=old)
-        learn(store, mail(2, 2, 3), HAM, time_us=new)
-        learn(store, mail(3, 4), HAM, time_us=new)
-        with store.write() as view:
-            view.fold(old + 1, 1)
-        with store.read() as view:
-            found = np.concatenate(list(stale(view, day_of(new), 1)))
-            assert found.tolist() == ids_of(1).tolist()
-            assert named(view, ids_of(1, 2, 4)).sum() == 2
-            assert named(view, ids_of()).tolist() == []
-            assert list(stale(view, 0, 9)) == []
-
-
-class TestLimits:
-    def test_a_count_that_would_overflow_refuses(self, store):
-        """A sum beyond its range refuses the event and changes nothing."""
-        top = (1 << 32) - 1
-        with store.write() as view:
-            apply(view, bulk_event(view, ids_of(1), [[top, 0]], [[0, 0]], messages=(1, 0)))
-        with pytest.raises(RefusedError):
-            learn(store, mail(1, 1), HAM)
-        with pytest.raises(RefusedError):
-            learn(store, mail(1, 2), HAM, delta=push(1 << 30))
-        assert sound(store)
-
-    def test_a_count_below_zero_is_damage(self, store):
-        """Taking away what is not there says that the store is wrong."""
-        with pytest.raises(StoreDamagedError), store.write() as view:
-            apply(view, bulk_event(view, ids_of(1), [[-1, 0]], [[0, 0]]))
-        with pytest.raises(StoreDamagedError), store.write() as view:
-            apply(view, replace(event_for(view, mail(1, 1), HAM), before=SPAM))
-        assert sound(store)
-
-    def test_records_must_hold_the_events_features(self, store):
-        """Applying an event to other features' records is a bug."""
-        with store.write() as view:
-            event = event_for(view, mail(1, 1, 2), HAM)
-            with pytest.raises(BugError):
-                apply_event(event, view.totals(), ids_of(9), view.gather(ids_of(9)))

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 sys.path.append(str(Path(__file__).parents[1] / "contract"))
 
-from store_makers import (  # noqa: E402
+from store_makers import (
     DAY_US,
     NOON_2026,
     apply,
@@ -27,11 +27,11 @@ from store_makers import (  # noqa: E402
     picture,
 )
 
-from spamnb.core.event import NO_LABEL, Kind, Recipe  # noqa: E402
-from spamnb.store.audit import check, named, stale  # noqa: E402
-from spamnb.store.lmdb_store import open_store  # noqa: E402
-from spamnb.store.memory import MemoryStore  # noqa: E402
-from spamnb.store.views import LAYOUT_KEYS  # noqa: E402
+from spamnb.core.event import NO_LABEL, Kind, Recipe
+from spamnb.store.audit import check, named, stale
+from spamnb.store.lmdb_store import open_store
+from spamnb.store.memory import MemoryStore
+from spamnb.store.views import LAYOUT_KEYS
 
 RECIPE = Recipe(kind="bernoulli", groups=2)
 MESSAGES = st.integers(1, 12)

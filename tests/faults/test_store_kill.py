@@ -1,0 +1,301 @@
+"""A process that dies at any moment leaves a store that opens, agrees with itself, is complete.
+
+Run as a program, this file is the victim: it works in one of five ways and prints what is done.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "contract"))
+
+from store_makers import NOON_2026, RECIPE, apply, event_for, learn, mail
+
+from spamnb.errors import StoreFullError
+from spamnb.store.audit import check
+from spamnb.store.history import History, HistoryEntry
+from spamnb.store.lmdb_store import open_store
+from spamnb.store.maintenance import backup, compact, restore
+
+HERE = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+WAYS = ("learn", "bulk", "compact", "backup", "history")
+
+
+# --- the victim -----------------------------------------------------------------------------------
+
+
+def some_mail(number):
+    """A message that shares most of its features with others."""
+    rng = random.Random(number)
+    return mail(number, *rng.sample(range(600), 40), *range(10 * number, 10 * number + 6))
+
+
+def say(*words):
+    print(*words, flush=True)
+
+
+def victim(way, folder, first, count=1_000_000):
+    """Work until killed; each line names what is on the disk by now."""
+    numbers = iter(range(first, first + count))
+    if way == "history":
+        remember(folder / "history", numbers)
+    store = open_store(folder, create=RECIPE, map_size=1 << 20)
+    for number in numbers:
+        if way == "bulk":
+            store.transact(lambda view: [teach(view, next(numbers)) for _ in range(20)])
+        seq = learn(store, some_mail(number), number % 2)
+        say(seq)
+        if way == "backup":
+            backup(folder, folder.parent / "copy.mdb")
+        if way == "compact":
+            store.transact(lambda view: view.fold(NOON_2026 + 1, 1))
+            store.close()
+            compact(folder)
+            store = open_store(folder, map_size=1 << 20)
+
+
+def teach(view, number):
+    apply(view, event_for(view, some_mail(number), number % 2))
+
+
+def entry(number):
+    ids = tuple(some_mail(number).groups)
+    signature = number.to_bytes(16, "big")
+    return HistoryEntry(
+        NOON_2026 + number, signature, signature, f"{number}@x", "spam", 0.75, 1.5, "junk", ids
+    )
+
+
+def remember(folder, numbers):
+    history = History.open(folder)
+    for number in numbers:
+        history.add([entry(number)])
+        say(number)
+
+
+# --- the witness ----------------------------------------------------------------------------------
+
+
+def start(*arguments, wrapper=()):
+    command = [*wrapper, sys.executable, __file__, *map(str, arguments)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=HERE)
+
+
+def kill_at_random(process, rng):
+    """Wait for the first lines, then kill at a random instant; all that it had said."""
+    said = [process.stdout.readline() for _ in range(rng.randint(1, 8))]
+    time.sleep(rng.random() * 0.03)  # the instant, not a wait for anything
+    process.kill()
+    rest, errors = process.communicate()
+    assert errors == ""
+    lines = "".join([*said, rest]).split("\n")[:-1]
+    assert lines
+    return [int(line) for line in lines]
+
+
+def witness(folder, way, said):
+    """Whether everything said is there, and everything there agrees."""
+    if way == "history":
+        history = History.open(folder / "history")
+        assert history.warning == ""
+        for number in said:
+            found = history.find(signature=number.to_bytes(16, "big"))
+            assert [e.message_id for e in found] == [f"{number}@x"]
+        history.close()
+        return
+    store = open_store(folder)
+    with store.read() as view:
+        assert check(view) == []
+        assert view.totals().last_seq >= max(said)
+        folded = view.base_totals().last_seq
+        kept = [event.seq for event in view.events()]
+        assert kept == list(range(folded + 1, view.totals().last_seq + 1))
+    store.close()
+    copy = folder.parent / "copy.mdb"
+    if way == "backup" and copy.exists():
+        restore(copy, folder.parent / "again")
+        shutil.rmtree(folder.parent / "again")
+
+
+def kills(folder, count):
+    rng = random.Random(7)
+    for round_ in range(count):
+        way = WAYS[round_ % len(WAYS)]
+        process = start(way, folder, 1 + round_ * 100_000)
+        witness(folder, way, kill_at_random(process, rng))
+
+
+def test_twenty_kills(tmp_path):
+    """Killed 20 times at random instants: it opens, check finds nothing, nothing said is lost."""
+    kills(tmp_path / "model", 20)
+
+
+@pytest.mark.full
+def test_two_hundred_kills(tmp_path):
+    """The same 200 times."""
+    kills(tmp_path / "model", 200)
+
+
+def test_a_commit_is_on_the_disk_before_it_is_told(tmp_path):
+    """Between two acknowledgements the data is synced, and the meta page after it, with O_DSYNC."""
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed")
+    trace = tmp_path / "trace"
+    calls = "trace=openat,fdatasync,fsync,pwrite64,pwritev,writev,write"
+    wrapper = ["strace", "-f", "-o", trace, "-e", calls]
+    said, _ = start("learn", tmp_path / "model", 1, 4, wrapper=wrapper).communicate()
+    if not trace.exists() or "openat" not in trace.read_text():
+        pytest.skip("strace may not trace here")
+    assert said.split() == ["1", "2", "3", "4"]
+    lines = trace.read_text().split("\n")
+    dsync = next(line for line in lines if "data.mdb" in line and "O_DSYNC" in line).split()[-1]
+    told = [i for i, line in enumerate(lines) if re.search(r'write\(1, "\d', line)]
+    assert len(told) == 4
+    for before, after in pairwise(told):
+        between = lines[before:after]
+        synced = [i for i, line in enumerate(between) if "fdatasync(" in line]
+        meta = [i for i, line in enumerate(between) if f"pwrite64({dsync}, " in line]
+        assert synced
+        assert meta
+        assert max(meta) > min(synced)
+
+
+# --- the disk is full -----------------------------------------------------------------------------
+
+
+def fill(folder):
+    """Learn until the disk is full; how many were told as learnt."""
+    store = open_store(folder, create=RECIPE)
+    done = 0
+    try:
+        for number in range(1, 100_000):
+            done = learn(store, some_mail(number), number % 2)
+    except StoreFullError as error:
+        say(done, error.hint)
+    # The same store goes on reading, and writes again as soon as it may.
+    with store.read() as view:
+        assert view.totals().last_seq == done
+        assert check(view) == []
+
+
+def learn_for_ever(store):
+    for number in range(1, 100_000):
+        learn(store, some_mail(number), number % 2)
+
+
+def test_a_full_disk_is_told_and_harms_nothing(tmp_path):
+    """Where the file may not grow, StoreFullError says so and the last state stands."""
+    script = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)); \
+import sys; sys.argv = ['x']; import runpy; m = runpy.run_path({__file__!r}, run_name='child'); \
+from pathlib import Path; m['fill'](Path({str(tmp_path / 'model')!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=HERE
+    )
+    assert done.stderr == ""
+    assert "make room" in done.stdout
+    witness(tmp_path / "model", "learn", [int(done.stdout.split()[0])])
+    store = open_store(tmp_path / "model")
+    learn(store, some_mail(100_001), 1)
+    store.close()
+
+
+def test_a_full_file_system_is_told_and_harms_nothing(tmp_path):
+    """The same on a file system of two megabytes, and it goes on when there is room again."""
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(small)]
+    if shutil.which("mount") is None or subprocess.run(mount, check=False).returncode:
+        pytest.skip("only root can mount a small file system")
+    try:
+        (small / "ballast").write_bytes(bytes(500_000))
+        store = open_store(small / "model", create=RECIPE)
+        with pytest.raises(StoreFullError):
+            learn_for_ever(store)
+        with store.read() as view:
+            done = view.totals().last_seq
+        (small / "ballast").unlink()
+        assert learn(store, some_mail(100_001), 1) == done + 1
+        store.close()
+        witness(small / "model", "learn", [done + 1])
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+# --- many processes -------------------------------------------------------------------------------
+
+
+def many_writers(folder, first, until):
+    """Learn and forget until a time; tell how many stand in the end."""
+    store = open_store(folder, map_size=1 << 20)
+    number = first
+    while time.time() < until:
+        number += 1
+        learn(store, some_mail(number), number % 2)
+        if number % 5 == 0:
+            learn(store, some_mail(number), -1)
+    say(number - first - (number - first) // 5)
+
+
+def many_readers(folder, until):
+    """Read whole snapshots until a time: sums and records of each agree."""
+    store = open_store(folder, map_size=1 << 20)
+    seen = 0
+    while time.time() < until:
+        with store.read() as view:
+            totals = view.totals()
+            sums = np.zeros(2, np.int64)
+            for _, records in view.features():
+                sums += records.n.sum(axis=0, dtype=np.int64)
+            assert np.array_equal(sums, totals.tokens)
+            assert len(view.last_events(3)) == min(3, len(view.last_events(20)))
+        seen += 1
+    say(seen)
+
+
+def crowd(folder, seconds):
+    open_store(folder, create=RECIPE, map_size=1 << 20).close()
+    until = time.time() + seconds
+    writers = [start("writer", folder, (w + 1) * 1_000_000, until) for w in range(4)]
+    readers = [start("reader", folder, 0, until) for _ in range(4)]
+    told = [process.communicate() for process in [*writers, *readers]]
+    assert [errors for _, errors in told] == [""] * 8
+    store = open_store(folder)
+    with store.read() as view:
+        assert view.totals().messages.sum() == sum(int(said) for said, _ in told[:4])
+        assert check(view) == []
+        assert view.totals().last_seq > 100
+    assert store.environment.map_size > 1 << 21
+    store.close()
+
+
+def test_writers_and_readers_in_many_processes(tmp_path):
+    """Four writers and four readers on a map of 1 MiB that must grow: no error, exact sums."""
+    crowd(tmp_path / "model", 5)
+
+
+@pytest.mark.full
+def test_writers_and_readers_for_a_minute(tmp_path):
+    """The same for a minute."""
+    crowd(tmp_path / "model", 60)
+
+
+if __name__ == "__main__":
+    what, where, number = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    if what == "writer":
+        many_writers(where, number, float(sys.argv[4]))
+    elif what == "reader":
+        many_readers(where, float(sys.argv[4]))
+    else:
+        victim(what, where, number, *map(int, sys.argv[4:]))

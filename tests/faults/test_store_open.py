@@ -1,0 +1,297 @@
+"""Opening, sharing and growing a store where something is wrong: each fault has its own error."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "contract"))
+
+from store_makers import RECIPE, ids_of, learn, mail
+
+from spamnb.errors import (
+    StoreAccessError,
+    StoreBusyError,
+    StoreDamagedError,
+    StoreError,
+    StoreFullError,
+    StoreMissingError,
+    StoreVersionError,
+)
+from spamnb.store import lmdb_environment
+from spamnb.store.audit import check
+from spamnb.store.environment import Plan, no_room, refused
+from spamnb.store.lmdb_environment import Environment, sound
+from spamnb.store.lmdb_store import open_store
+from spamnb.store.views import FORMAT_KEY, LAYOUT_KEYS, RECIPE_KEY, Tables
+
+HERE = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A closed model with two messages."""
+    with contextlib.closing(open_store(tmp_path / "model", create=RECIPE)) as store:
+        learn(store, mail(1, *range(50)), 0)
+        learn(store, mail(2, *range(30, 90)), 1)
+    return tmp_path / "model"
+
+
+def spoil(folder, name, key, value):
+    """Replace an entry behind the store's back."""
+    environment = Environment(Plan(folder, Tables._fields))
+    environment.open_tables(create=False)
+    with environment.write() as tables:
+        if value is None:
+            tables[name].delete(key)
+        else:
+            tables[name].put(key, value)
+    environment.close()
+
+
+class TestOpening:
+    def test_no_model(self, tmp_path):
+        """Nothing there, an empty folder, and a file in its place are told as missing."""
+        (tmp_path / "empty").mkdir()
+        (tmp_path / "file").write_text("x")
+        for name in ("nothing", "empty", "file"):
+            with pytest.raises(StoreMissingError):
+                open_store(tmp_path / name)
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "file"]
+
+    def test_folder_and_files_are_private(self, folder):
+        """Mode 0700 and 0600, whatever the umask."""
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
+
+    def test_creating_opens_what_is_there(self, folder):
+        """A model that exists keeps its recipe, whatever recipe a creator brings."""
+        from dataclasses import replace
+
+        with contextlib.closing(open_store(folder, create=replace(RECIPE, eta=1.0))) as store:
+            assert store.recipe == RECIPE
+            with store.read() as view:
+                assert view.totals().last_seq == 2
+
+    def test_bytes_that_are_no_database(self, folder):
+        """A data file of other bytes is damaged, not missing: it may once have been the model."""
+        (folder / "data.mdb").write_bytes(b"no database" * 1000)
+        with pytest.raises(StoreDamagedError):
+            open_store(folder)
+
+    def test_another_programs_database(self, tmp_path):
+        """An LMDB file of somebody else is no model, and is not made one."""
+        with lmdb.open(str(tmp_path / "other")) as other, other.begin(write=True) as txn:
+            txn.put(b"a", b"b")
+        for recipe in (None, RECIPE):
+            with pytest.raises(StoreMissingError):
+                open_store(tmp_path / "other", create=recipe)
+
+    def test_another_version(self, folder):
+        """A model of another format is refused by its number."""
+        spoil(folder, "meta", FORMAT_KEY, b"\x63\x00")
+        with pytest.raises(StoreVersionError, match="99"):
+            open_store(folder)
+
+    def test_entries_that_are_lost(self, folder):
+        """Without its format it is no model; without recipe, layout or sums it is damaged."""
+        for key in (b"totals", LAYOUT_KEYS["features"], RECIPE_KEY):
+            copy = folder.with_name(f"copy-{key.decode()}")
+            shutil.copytree(folder, copy)
+            spoil(copy, "meta", key, None)
+            with pytest.raises(StoreDamagedError):
+                _read_all(copy)
+        spoil(folder, "meta", FORMAT_KEY, None)
+        with pytest.raises(StoreMissingError):
+            open_store(folder)
+
+    @pytest.mark.parametrize("layout", [b"short", b"\x3f" + bytes(16), b"\x01\x02" + bytes(15)])
+    def test_a_layout_that_cannot_be(self, folder, layout):
+        """Shelves without a possible layout are damaged."""
+        spoil(folder, "meta", LAYOUT_KEYS["features"], layout)
+        with pytest.raises(StoreDamagedError):
+            _read_all(folder)
+
+    def test_shelves_that_are_cut(self, folder):
+        """A shelf of rows, or of words, that lost bytes is damaged."""
+        spoil(folder, "features", bytes(8), b"x" * 27)
+        spoil(folder, "words", bytes(8), b"\x09\x00\x00\x00abc")
+        with contextlib.closing(open_store(folder)) as store, store.read() as view:
+            with pytest.raises(StoreDamagedError):
+                view.gather(np.zeros(1, np.uint64))
+            with pytest.raises(StoreDamagedError):
+                view.words(np.zeros(1, np.uint64))
+        head = (1).to_bytes(4, "little") + bytes(8) + b"\x01\x05"
+        spoil(folder, "words", bytes(8), head + b"four")
+        with pytest.raises(StoreDamagedError):
+            _read_words(folder)
+
+    def test_an_event_that_lost_a_piece(self, folder):
+        """Pieces of an event are numbered without a gap."""
+        spoil(folder, "journal", (1).to_bytes(8, "big") + b"\x00\x00", None)
+        spoil(folder, "journal", (1).to_bytes(8, "big") + b"\x00\x01", b"rest")
+        with pytest.raises(StoreDamagedError):
+            _read_all(folder)
+
+    @pytest.mark.parametrize("keep", [1, 2, 5, 9])
+    def test_a_file_that_is_cut_off(self, folder, keep):
+        """A data file that lost its end is damaged; reading it would end the process."""
+        data = folder / "data.mdb"
+        os.truncate(data, data.stat().st_size * keep // 10)
+        with pytest.raises(StoreDamagedError):
+            open_store(folder)
+
+    def test_a_file_that_ends_early_but_whole(self, folder):
+        """A file longer or shorter than its last page says is fine if its pages are."""
+        assert sound(folder)
+        with (folder / "data.mdb").open("ab") as data:
+            data.write(bytes(4096))
+        with contextlib.closing(open_store(folder)) as store, store.read() as view:
+            assert check(view) == []
+
+    def test_without_the_walker_a_doubtful_file_is_unsound(self, folder, monkeypatch):
+        """An LMDB that cannot walk a file says no rather than yes."""
+        monkeypatch.setitem(sys.modules, "lmdb.verify", None)
+        assert not sound(folder)
+        assert sound(folder / "nothing")
+
+    def test_readers_only(self, folder):
+        """Opened read-only, it reads and refuses to write, also beside a writer of the process."""
+        with contextlib.closing(open_store(folder, readonly=True)) as store:
+            with store.read() as view:
+                assert view.totals().last_seq == 2
+            for change in (store.write, lambda: store.transact(lambda _: None)):
+                with pytest.raises(StoreAccessError), contextlib.ExitStack() as stack:
+                    stack.enter_context(change())
+            with pytest.raises(StoreBusyError):
+                open_store(folder)
+        with (
+            contextlib.closing(open_store(folder)) as writer,
+            contextlib.closing(open_store(folder, readonly=True)) as reader,
+        ):
+            learn(writer, mail(3, 1), 0)
+            with reader.read() as view:
+                assert view.totals().last_seq == 3
+
+    def test_a_folder_that_may_not_be_written(self, folder):
+        """The file system's refusal is an access error with a hint."""
+        script = _open_script(folder, first="if os.geteuid() == 0: os.setuid(65534)")
+        folder.parent.chmod(0o755)
+        for parent in folder.parents:
+            if not parent.stat().st_mode & 0o001:
+                parent.chmod(parent.stat().st_mode | 0o011)
+        (folder / "data.mdb").chmod(0o400)
+        folder.chmod(0o500 if os.geteuid() else 0o700)
+        said = subprocess.run(
+            [sys.executable, "-c", script], env=HERE, capture_output=True, text=True, check=False
+        )
+        folder.chmod(0o700)
+        assert said.stdout.strip() == "StoreAccessError", said
+
+    def test_a_small_address_space(self, tmp_path):
+        """Where the wished map is refused, a smaller one does."""
+        first = "resource.setrlimit(resource.RLIMIT_AS, (1 << 33, 1 << 33))"
+        script = _open_script(tmp_path / "model", create=True, first=first)
+        said = subprocess.run(
+            [sys.executable, "-c", script], env=HERE, capture_output=True, text=True, check=False
+        )
+        assert said.stdout.strip() == "opened", said
+
+    def test_no_address_space_at_all(self, folder, monkeypatch):
+        """Where not even the smallest map is given, the error says so."""
+
+        def refuse(*_, **__):
+            raise lmdb.MemoryError("Cannot allocate memory")
+
+        monkeypatch.setattr(lmdb, "open", refuse)
+        with pytest.raises(StoreError, match="address space"):
+            open_store(folder)
+
+
+def _read_all(folder):
+    with contextlib.closing(open_store(folder)) as store, store.read() as view:
+        view.gather(ids_of(1))
+        view.totals()
+        list(view.events())
+
+
+def _read_words(folder):
+    with contextlib.closing(open_store(folder)) as store, store.read() as view:
+        view.words(np.zeros(1, np.uint64))
+
+
+def _open_script(folder, *, create=False, first=""):
+    made = "Recipe()" if create else "None"
+    return f"""
+import os, resource
+from spamnb.core.event import Recipe
+from spamnb.errors import SpamnbError
+from spamnb.store.lmdb_store import open_store
+{first}
+try:
+    open_store({str(folder)!r}, create={made})
+    print("opened")
+except SpamnbError as error:
+    print(type(error).__name__)
+"""
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("error", "ours"),
+        [
+            (lmdb.DiskError("No space left on device"), StoreFullError),
+            (lmdb.Error("mdb_put: File too large"), StoreFullError),
+            (lmdb.Error("mdb_put: Disk quota exceeded"), StoreFullError),
+            (lmdb.ReadonlyError("Permission denied"), StoreAccessError),
+            (lmdb.Error("x: Read-only file system"), StoreAccessError),
+            (lmdb.VersionMismatchError("x"), StoreVersionError),
+            (lmdb.LockError("x"), StoreBusyError),
+            (lmdb.Error("x: No such file or directory"), StoreMissingError),
+            (lmdb.CorruptedError("x"), StoreDamagedError),
+            (lmdb.PanicError("x"), StoreDamagedError),
+            (lmdb.Error("Input/output error"), StoreError),
+            (lmdb.Error("something else"), StoreError),
+        ],
+    )
+    def test_each_of_lmdbs_errors_has_ours(self, folder, error, ours):
+        """Errors are mapped by what the reader can do about them; the path is always told."""
+        mapped = lmdb_environment._mapped(error, folder)
+        assert type(mapped) is ours
+        assert str(folder) in str(mapped)
+
+    @pytest.mark.parametrize(
+        ("number", "ours"), [(28, StoreFullError), (30, StoreAccessError), (5, StoreError)]
+    )
+    def test_each_of_the_file_systems_errors_has_ours(self, folder, number, ours):
+        """ENOSPC, EROFS and the rest."""
+        assert type(refused(OSError(number, os.strerror(number)), folder)) is ours
+
+    def test_an_error_inside_a_block_is_mapped(self, folder):
+        """What LMDB raises inside a read or write block leaves it as ours."""
+        store = open_store(folder)
+        for block in (store.read, store.write):
+            with pytest.raises(StoreDamagedError), block():
+                raise lmdb.CorruptedError("page 7")
+        assert learn(store, mail(3, 1), 0) == 3
+        store.close()
+
+    def test_room_is_measured(self, folder):
+        """The limit on files is seen where it is near."""
+        assert not no_room(folder)
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+            assert no_room(folder)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
