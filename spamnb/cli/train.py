@@ -61,7 +61,9 @@ def train(  # noqa: PLR0917 - click gives one argument an option
     from spamnb.service.trainer import train as learn
 
     settings = session.settings
-    course = Course(jobs, session.origin(), settings.house, settings.costs)
+    course = Course(
+        jobs, session.origin(), settings.house, settings.costs, settings.store.limit_bytes
+    )
     with progress_bar("learning") as bar:
 
         def show(now: Progress) -> None:
