@@ -69,6 +69,7 @@ class Committer:
         lessons = [lesson for request in requests for lesson in request.lessons]
         scored = any(request.scored for request in requests)
         receipts = self._store.transact(lambda view: self.learner.run(view, lessons, scored=scored))
+        self.learner.committed()
         start = 0
         for request in requests:
             request.receipts = receipts[start : start + len(request.lessons)]
