@@ -222,6 +222,7 @@ class History:
             # Our own limit: the oldest entries give way. A full disk ends here again.
             if self._forget(None, _EXPIRE_BATCH) == 0:
                 raise
+            self._turn()
             self._environment.transact(lambda t: self._put(t, fresh))
         self._flusher.wake()
 
@@ -242,6 +243,15 @@ class History:
             if entry.message_id:
                 tables["mids"].put(_hash(entry.message_id) + raw, b"")
         tables["meta"].put(_ROOM, pages.room.to_bytes(4, "little"))
+
+    def _turn(self) -> None:
+        """Make the pages that the last transaction freed usable.
+
+        LMDB takes pages that were freed before the last transaction but one, so two must pass.
+        """
+        for turn in (b"1", b"2"):
+            with self._environment.write() as tables:
+                tables["meta"].put(b"turn", turn)
 
     def flush(self) -> None:
         """Put on the disk what was added."""

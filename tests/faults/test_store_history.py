@@ -1,0 +1,279 @@
+"""The history of verdicts: found again, bounded in age and size, and never fatal."""
+
+from __future__ import annotations
+
+import contextlib
+import stat
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from spamnb.errors import StoreDamagedError, StoreError, StoreFullError, StoreVersionError
+from spamnb.store import history as module
+from spamnb.store.history import History, HistoryEntry, decode_entry, encode_entry
+
+NOON_2026 = 1_767_268_800_000_000
+DAY_US = 86_400_000_000
+
+
+def entry(number, *, size=200, **other):
+    """A verdict on a message of its own."""
+    rng = np.random.default_rng(number)
+    groups = tuple(np.unique(rng.integers(0, 1 << 64, size, dtype=np.uint64)) for _ in range(2))
+    plain = HistoryEntry(
+        time_us=NOON_2026 + number * 1_000_000,
+        signature=number.to_bytes(16, "big"),
+        digest=b"d" + number.to_bytes(15, "big"),
+        message_id=f"{number}@example.org",
+        label="spam",
+        probability=0.75,
+        log_odds=-3.5,
+        decision="junk",
+        ids=groups,
+    )
+    return replace(plain, **other)
+
+
+def same(a, b):
+    return encode_entry(a) == encode_entry(b)
+
+
+@pytest.fixture
+def history(tmp_path):
+    with contextlib.closing(History.open(tmp_path / "history")) as opened:
+        yield opened
+
+
+class TestEntries:
+    def test_any_entry_comes_back(self):
+        """Every field, with and without occurrences and notes."""
+        for one in (
+            entry(1),
+            entry(2, size=0, message_id="", digest=b"", notes={"to": "a@b", "ü": "\udc80"}),
+            entry(3, times=np.arange(400, dtype=np.uint32), probability=1e-300),
+        ):
+            again = decode_entry(encode_entry(one))
+            assert same(again, one)
+            assert (again.label, again.decision, again.notes) == (one.label, "junk", one.notes)
+
+    def test_other_versions_and_broken_notes(self):
+        """A newer program's entry and a broken one are told apart."""
+        raw = encode_entry(entry(1, notes={"a": "b"}))
+        with pytest.raises(StoreVersionError):
+            decode_entry(b"\x63" + raw[1:])
+        with pytest.raises(StoreDamagedError):
+            decode_entry(raw.replace(b'"a"', b'"a '))
+
+
+class TestFinding:
+    def test_by_signature_message_id_and_digest(self, history):
+        """Each of the three finds its entries, the newest first."""
+        twice = [entry(1), entry(2, message_id="1@example.org", digest=entry(1).digest)]
+        history.add([*twice, entry(3)])
+        assert [e.time_us for e in history.find(signature=entry(3).signature)] == [entry(3).time_us]
+        for how in ({"message_id": "1@example.org"}, {"digest": entry(1).digest}):
+            found = history.find(**how)
+            assert [e.signature for e in found] == [twice[1].signature, twice[0].signature]
+        assert same(found[1], twice[0])
+        assert history.find(signature=bytes(16)) == []
+        assert history.find(message_id="none") == []
+        assert history.find() == []
+
+    def test_at_most_64_are_found(self, history):
+        """A message id used for ever finds its newest entries only."""
+        history.add(entry(n, size=1, message_id="same") for n in range(1, 100))
+        assert len(history.find(message_id="same")) == 64
+
+    def test_recent_ones_and_their_span(self, history):
+        """The newest entries in order; the days that the history covers."""
+        assert history.recent(5) == []
+        assert history.span_days() == 0
+        history.add([])
+        history.add([entry(n) for n in (1, 2)])
+        history.add([entry(3, time_us=NOON_2026 + DAY_US)])
+        assert [e.signature[-1] for e in history.recent(2)] == [3, 2]
+        assert history.span_days() == pytest.approx(1.0, abs=1e-4)
+
+    def test_a_clock_that_goes_back(self, history):
+        """Entries stay in the order they came, with their own times."""
+        history.add([entry(5), entry(1)])
+        assert [e.time_us for e in history.recent(2)] == [entry(1).time_us, entry(5).time_us]
+
+    def test_what_was_added_is_there_after_opening_again(self, tmp_path):
+        """Files are private, entries last."""
+        with contextlib.closing(History.open(tmp_path / "history")) as history:
+            history.add([entry(1)])
+            history.flush()
+        modes = {stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "history").iterdir()}
+        assert modes == {0o600}
+        with contextlib.closing(History.open(tmp_path / "history")) as history:
+            assert same(history.recent(1)[0], entry(1))
+            assert history.warning == ""
+        history.close()
+
+
+class TestBounds:
+    def test_old_entries_expire(self, history):
+        """After `keep_days` an entry is gone, from every index."""
+        history.add([entry(n, time_us=NOON_2026 + n * DAY_US) for n in range(1, 6)])
+        assert history.expire(NOON_2026 + 33 * DAY_US) == 2
+        assert len(history.recent(9)) == 3
+        assert history.find(signature=entry(1).signature) == []
+        assert history.find(message_id="2@example.org") == []
+        assert history.find(digest=entry(2).digest) == []
+        assert history.expire(NOON_2026) == 0
+
+    def test_a_signature_given_twice_is_the_later_ones(self, history):
+        """Expiring the earlier entry leaves the later one findable."""
+        history.add([entry(1), entry(2, signature=entry(1).signature, time_us=NOON_2026 + DAY_US)])
+        assert history.expire(NOON_2026 + 30 * DAY_US + 2_000_000) == 1
+        assert len(history.find(signature=entry(1).signature)) == 1
+
+    def test_too_many_entries_expire(self, tmp_path):
+        """Beyond `limit_bytes` the oldest go, whatever their age."""
+        with contextlib.closing(History.open(tmp_path / "h", limit_bytes=2_000_000)) as history:
+            history.add(entry(n) for n in range(1, 1001))
+            assert history.expire(NOON_2026) == 500
+            assert history.recent(1)[0].signature == entry(1000).signature
+            assert history._bytes() <= 2_000_000
+
+    def test_adding_makes_room(self, tmp_path):
+        """Where the file is full, the oldest entries give way to new ones."""
+        with contextlib.closing(History.open(tmp_path / "h", limit_bytes=500_000)) as history:
+            for first in range(1, 2000, 50):
+                history.add(entry(n) for n in range(first, first + 50))
+            assert history.recent(1)[0].signature == entry(2000).signature
+            assert (tmp_path / "h" / "data.mdb").stat().st_size <= 1_000_000
+
+    def test_one_entry_too_large_is_told(self, tmp_path):
+        """What does not fit an empty history is an error."""
+        with contextlib.closing(History.open(tmp_path / "h", limit_bytes=100_000)) as history:
+            with pytest.raises(StoreFullError):
+                history.add([entry(1, size=100_000)])
+            history.add([entry(2)])
+
+    def test_expiry_stops_at_nothing(self, tmp_path):
+        """A limit smaller than an empty history is no endless loop."""
+        with contextlib.closing(History.open(tmp_path / "h")) as history:
+            history._limit = 0
+            history.add([entry(1)])
+            assert history.expire(NOON_2026) == 1
+            assert history.expire(NOON_2026) == 0
+
+
+class TestFlushing:
+    def test_a_thread_flushes_within_a_second(self, tmp_path, monkeypatch):
+        """What was added is synced soon, without anybody's asking, and again the next time."""
+        synced = threading.Semaphore(0)
+        sync = History._sync
+
+        def noted(self):
+            sync(self)
+            synced.release()
+
+        monkeypatch.setattr(History, "_sync", noted)
+        monkeypatch.setattr(module, "_FLUSH_S", 0.01)
+        with contextlib.closing(History.open(tmp_path / "h")) as history:
+            for number in (1, 2):
+                history.add([entry(number)])
+                assert synced.acquire(timeout=10)
+
+    def test_a_flush_that_fails_is_not_the_end(self, tmp_path, monkeypatch):
+        """The thread lives on after a full disk."""
+        called = threading.Semaphore(0)
+
+        def fail(_):
+            called.release()
+            raise StoreFullError("full")
+
+        monkeypatch.setattr(module, "_FLUSH_S", 0.01)
+        monkeypatch.setattr(History, "_sync", fail)
+        history = History.open(tmp_path / "h")
+        for number in (1, 2):
+            history.add([entry(number)])
+            assert called.acquire(timeout=10)
+        monkeypatch.undo()
+        history.close()
+
+
+class TestDamage:
+    def test_another_file_is_set_aside(self, tmp_path):
+        """A file that is no history is renamed, a new one begun, and a warning says so."""
+        folder = tmp_path / "history"
+        folder.mkdir()
+        (folder / "data.mdb").write_bytes(b"nonsense" * 2000)
+        with contextlib.closing(History.open(folder)) as history:
+            assert "history.damaged" in history.warning
+            history.add([entry(1)])
+            assert len(history.recent(9)) == 1
+        assert (tmp_path / "history.damaged" / "data.mdb").read_bytes()[:8] == b"nonsense"
+
+    @pytest.mark.parametrize("torn", [True, False])
+    def test_after_a_power_cut_the_file_is_walked(self, tmp_path, torn):
+        """If another boot is noted, a torn file is set aside and a sound one kept."""
+        folder = tmp_path / "history"
+        with contextlib.closing(History.open(folder)) as history:
+            history.add(entry(n) for n in range(1, 100))
+        (folder / "boot").write_text("another boot")
+        if torn:
+            raw = bytearray((folder / "data.mdb").read_bytes())
+            raw[8192:] = bytes(len(raw) - 8192)
+            (folder / "data.mdb").write_bytes(raw)
+        with contextlib.closing(History.open(folder)) as history:
+            assert bool(history.warning) is torn
+            assert len(history.recent(200)) == (0 if torn else 99)
+
+    def test_the_last_to_close_wipes_the_note(self, tmp_path):
+        """While one has it open the boot is noted; after all have closed it is not."""
+        folder = tmp_path / "history"
+        one, two = History.open(folder), History.open(folder)
+        one.close()
+        assert (folder / "boot").read_text() != ""
+        two.close()
+        assert (folder / "boot").read_text() == ""
+
+    def test_damage_found_in_use(self, tmp_path, monkeypatch):
+        """Damage met while reading sets the file aside; the answer is that of an empty history."""
+        with contextlib.closing(History.open(tmp_path / "history")) as history:
+            history.add([entry(1)])
+            pieces, broken = module.Pieces, [True]
+
+            class Broken(pieces):
+                def down(self, start, stop):
+                    if broken.pop():
+                        broken.append(False)
+                        raise StoreDamagedError("page 7")
+                    broken.append(False)
+                    return super().down(start, stop)
+
+            monkeypatch.setattr(module, "Pieces", Broken)
+            assert history.recent(9) == []
+            assert "page 7" in history.warning
+            history.add([entry(2)])
+            assert len(history.recent(9)) == 1
+
+    def test_an_entry_that_cannot_be_read_is_skipped(self, history):
+        """One broken entry hides no other, and expires like them."""
+        history.add([entry(1), entry(2)])
+        with history._environment.write() as tables:
+            key = next(key for key, _ in tables["entries"].scan())
+            tables["entries"].put(key, b"\x63")
+        assert len(history.recent(9)) == 1
+        assert history.find(signature=entry(1).signature) == []
+        assert history.expire(NOON_2026 + 99 * DAY_US) == 2
+
+    def test_a_place_that_cannot_be_made(self, tmp_path):
+        """A history where a file stands is an error with the path."""
+        (tmp_path / "file").write_text("x")
+        with pytest.raises(StoreError, match="file"):
+            History.open(tmp_path / "file")
+
+    def test_a_machine_without_boot_ids(self, tmp_path, monkeypatch):
+        """Where nothing names the boot, the history opens all the same."""
+        monkeypatch.setattr(module, "_boot_id", lambda: "")
+        for _ in range(2):
+            with contextlib.closing(History.open(tmp_path / "history")) as history:
+                history.add([entry(1)])
+                assert history.warning == ""
