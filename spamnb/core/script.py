@@ -33,17 +33,42 @@ def _pairs(run: str) -> str:
     return f" {' '.join(a + b for a, b in itertools.pairwise(run))} "
 
 
-def _fold_run(found: regex.Match[str]) -> str:
-    run: str = _NO_WORD.sub(" ", found[0].casefold())
+def _folded(run: str) -> str:
+    run = _NO_WORD.sub(" ", run.casefold())
     if _ANY_UNSPACED.search(run):
         run = _UNSPACED.sub(lambda part: _pairs(part[0]), run)
     return run
+
+
+class _Folds(dict[str, str]):
+    """Runs folded once each: words come back, and so does whatever fills a megabyte to hurt."""
+
+    def __missing__(self, run: str) -> str:
+        folded = self[run] = _folded(run)
+        return folded
+
+
+MOST = 262_144
+"""Characters that one text may become. U+FDFA alone becomes eighteen; a megabyte took 0.35 s."""
+_PIECE = 16_384
+
+
+def _normal(text: str) -> str:
+    """Compatibility forms as plain letters; a text that swells is cut."""
+    pieces, size = [], 0
+    for start in range(0, len(text), _PIECE):
+        pieces.append(unicodedata.normalize("NFKC", text[start : start + _PIECE]))
+        size += len(pieces[-1])
+        if size > MOST:
+            break
+    return "".join(pieces)[:MOST]
 
 
 def plain(text: str) -> bytes:
     """The text as UTF-8 for `features`: every non-ASCII run folded, split and paired."""
     if text.isascii():
         return text.encode()
-    normal = unicodedata.normalize("NFKC", _STACKED.sub(r"\1", text))
-    folded: str = _FOREIGN.sub(_fold_run, normal)
+    folds = _Folds()
+    normal = _normal(_STACKED.sub(r"\1", text))
+    folded: str = _FOREIGN.sub(lambda found: folds[found[0]], normal)
     return folded.encode("utf-8", "replace")
