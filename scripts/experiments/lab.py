@@ -144,8 +144,8 @@ def show(name: str, corpus: Corpus, c: Constants | None = None) -> None:
     shuffled, by_name = figures(corpus, c), figures(corpus, c, (None,))
     features = len(corpus.rows) / len(corpus)
     print(
-        f"{name:34s} {features:4.0f} features  "
-        f"1-AUC {shuffled[0]:.4f} %  missed {shuffled[1]:5.2f} %   by name: {by_name[0]:.4f} % {by_name[1]:5.2f} %",
+        f"{name:34s} {features:4.0f} features  1-AUC {shuffled[0]:.4f} %  "
+        f"missed {shuffled[1]:5.2f} %   by name: {by_name[0]:.4f} % {by_name[1]:5.2f} %",
         flush=True,
     )
 

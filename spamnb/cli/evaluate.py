@@ -47,7 +47,7 @@ spamnb evaluate --protocol folds --json - ham/ spam/
               help="The kind of model.")  # fmt: skip
 @click.option("--json", "json_file", metavar="FILE", help="Write the figures there; - is stdout.")
 @pass_session
-def evaluate(  # noqa: PLR0917 - click gives one argument an option
+def evaluate(
     session: Session,
     ham: str,
     spam: str,

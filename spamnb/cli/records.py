@@ -71,7 +71,7 @@ def iso(time_us: int) -> str:
               help="How many at most; 0 shows all.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @pass_session
-def journal(  # noqa: PLR0917 - click gives one argument an option
+def journal(
     session: Session,
     who: str | None,
     channel: str | None,
@@ -150,7 +150,7 @@ def _event_row(line: dict[str, Any]) -> tuple[str, ...]:
               help="How many at most; 0 shows all.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @pass_session
-def history(  # noqa: PLR0917 - as above
+def history(
     session: Session,
     label: str | None,
     decision: str | None,

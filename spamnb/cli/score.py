@@ -53,7 +53,7 @@ spamnb explain --json new.eml
               help="Processes to score with; 0 takes all processors.")  # fmt: skip
 @pass_session
 @click.pass_context
-def score(  # noqa: PLR0917 - click gives one argument an option
+def score(
     ctx: click.Context,
     session: Session,
     paths: tuple[str, ...],

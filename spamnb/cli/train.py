@@ -40,7 +40,7 @@ spamnb train --kind multinomial ham/ spam/         a classical model, if none is
               help="Processes that read mail; 0 takes all processors.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @pass_session
-def train(  # noqa: PLR0917 - click gives one argument an option
+def train(
     session: Session,
     folders: tuple[str, ...],
     labelled: tuple[str, ...],

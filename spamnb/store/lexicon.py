@@ -187,8 +187,10 @@ class Lexicon:
 
     def all(self) -> Iterator[Word]:
         """All texts in order of their ids."""
-        for _, value in self.table.scan():
-            yield from _sorted_words(_read([bytes(value)]))
+        for key, value in self.table.scan():
+            pile = _read([bytes(value)])
+            self.layout.prove(key, [len(pile.heads)], pile.ids)
+            yield from _sorted_words(pile)
 
     def _known(self, ids: Ids) -> Mask:
         """Which of these have a text."""

@@ -15,6 +15,7 @@ and distinct; no shelf is an empty value; `rows` is the sum of all. Failure: Sto
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
@@ -102,6 +103,12 @@ class Layout(NamedTuple):
         half = (63 - level).astype(np.uint64)
         whole = index << half << np.uint64(1)
         return distinct(np.sort(self.starts(whole))), whole + (np.uint64(1) << half)
+
+    def prove(self, keys: bytes, counts: list[int], ids: Ids) -> None:
+        """Refuse shelves whose ids are not of their range: a search would not find them."""
+        stand = np.repeat(np.frombuffer(keys, _KEY).astype(np.uint64), counts)
+        if len(stand) != len(ids) or (stand != self.starts(ids)).any():
+            raise StoreDamagedError("a feature stands on a shelf that is not its own")
 
     def encode(self) -> bytes:
         """The layout as bytes."""
@@ -264,15 +271,14 @@ class Shelves:
                 self.table.delete(key)
 
     def blocks(self) -> Iterator[Rows]:
-        """All rows in order, some ten thousand at a time."""
-        pile: list[bytes] = []
-        for _, value in self.table.scan():
-            pile.append(bytes(value))
-            if len(pile) == BLOCK_SHELVES:
-                yield np.frombuffer(b"".join(pile), self.dtype)
-                pile.clear()
-        if pile:
-            yield np.frombuffer(b"".join(pile), self.dtype)
+        """All rows in order, some ten thousand at a time; each must stand on its own shelf."""
+        scan = ((key, bytes(value)) for key, value in self.table.scan())
+        while block := [*itertools.islice(scan, BLOCK_SHELVES)]:
+            keys, values = zip(*block, strict=True)
+            rows = np.frombuffer(b"".join(values), self.dtype)
+            counts = [len(value) // self.dtype.itemsize for value in values]
+            self.layout.prove(b"".join(keys), counts, _ids(rows))
+            yield rows
 
 
 def shelve(blocks: Iterable[Rows], layout: Layout) -> Iterator[tuple[bytes, bytes]]:

@@ -246,6 +246,60 @@ except SpamnbError as error:
 """
 
 
+class TestContradictions:
+    @pytest.mark.parametrize(
+        ("name", "value", "complaint"),
+        [
+            ("digests", b"\x00" * 11, "is not its last event"),
+            ("kept", None, "the live events of label"),
+            ("mids", None, "is not found by its message id"),
+            ("journal", None, "follows event"),
+        ],
+    )
+    def test_an_index_that_lost_its_way(self, folder, name, value, complaint):
+        """Each index is compared with the journal."""
+        environment = Environment(Plan(folder, Tables._fields))
+        environment.open_tables(create=False)
+        with environment.read() as tables:
+            key = next(key for key, _ in tables[name].scan())
+        environment.close()
+        spoil(folder, name, key, value)
+        with contextlib.closing(open_store(folder)) as store, store.read() as view:
+            assert complaint in " ".join(check(view))
+
+    def test_a_row_on_a_wrong_shelf(self, folder):
+        """Rows that a search would not find, out of order, or empty, are told."""
+        environment = Environment(Plan(folder, Tables._fields))
+        environment.open_tables(create=False)
+        with environment.read() as tables:
+            shelves = [(key, bytes(value)) for key, value in tables["features"].scan()]
+        environment.close()
+        (first, a), (second, b) = shelves[:2]
+        for changed, complaint in (
+            ({first: a[:-26], second: a[-26:] + b}, "not its own"),
+            ({first: a[26:] + a[:26]}, "not in order"),
+            ({first: a[:8] + bytes(16) + a[24:]}, "neither counts nor corrections"),
+        ):
+            copy = folder.with_name(f"copy {complaint}")
+            shutil.copytree(folder, copy)
+            for key, value in changed.items():
+                spoil(copy, "features", key, value)
+            with contextlib.closing(open_store(copy)) as store, store.read() as view:
+                assert complaint in " ".join(check(view))
+
+    def test_a_word_on_a_wrong_shelf(self, folder):
+        """A word on a shelf that is not its own is told."""
+        environment = Environment(Plan(folder, Tables._fields))
+        environment.open_tables(create=False)
+        with environment.read() as tables:
+            shelves = [(key, bytes(value)) for key, value in tables["words"].scan()]
+        environment.close()
+        for (key, _), (_, value) in zip(shelves, shelves[::-1], strict=True):
+            spoil(folder, "words", key, value)
+        with contextlib.closing(open_store(folder)) as store, store.read() as view:
+            assert "not its own" in " ".join(check(view))
+
+
 class TestErrors:
     @pytest.mark.parametrize(
         ("error", "ours"),

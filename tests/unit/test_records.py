@@ -32,6 +32,7 @@ from spamnb.store.idcode import (
     decode_ints,
     encode_ids,
     encode_ints,
+    encode_sets,
     text,
     varint,
 )
@@ -141,6 +142,14 @@ class TestIds:
         """What the journal's size promise stands on."""
         ids = np.unique(np.random.default_rng(1).integers(0, 1 << 64, 300, dtype=np.uint64))
         assert len(encode_ids(ids)) <= 7.25 * len(ids)
+
+    def test_many_sets_together_are_as_one_by_one(self):
+        """Coding sets together is for speed alone: the bytes are the same."""
+        rng = np.random.default_rng(5)
+        sizes = [0, 1, 32, 33, 34, 300, 255, 256, 8_159, 8_160, 9_000, *range(100, 140)]
+        sets = [np.unique(rng.integers(0, 1 << 64, n, dtype=np.uint64)) for n in sizes]
+        assert encode_sets(sets) == [encode_ids(ids) for ids in sets]
+        assert encode_sets(sets[:5]) == [encode_ids(ids) for ids in sets[:5]]
 
     @given(st.binary(max_size=60))
     def test_any_bytes_are_ids_or_damage(self, data):
