@@ -56,11 +56,11 @@ def child(run):
     os._exit(code)
 
 
-def killed_after(run, seconds, how=signal.SIGKILL):
-    """Let a child run for a while from its first line on, kill it; the whole lines it wrote."""
+def killed_after(run, seconds, how=signal.SIGKILL, lines_first=1):
+    """Let a child run for a while from some line of it on, kill it; the whole lines it wrote."""
     pid, pipe = child(run)
     with os.fdopen(pipe, "rb") as lines:
-        said = [lines.readline()]
+        said = [lines.readline() for _ in range(lines_first)]
         time.sleep(seconds)
         os.kill(pid, how)
         said += lines.read().splitlines(keepends=True)
@@ -120,7 +120,7 @@ def trains(home, *, jobs):
     def run(say):
         trainer.BATCH = 64  # so that a kill finds some transactions done and some not
         say("ready")
-        train(home, SOURCES, recipe=MADE, course=Course(jobs=jobs))
+        train(home, SOURCES, course=Course(jobs=jobs), progress=lambda now: say(now.done))
 
     return run
 
@@ -135,7 +135,8 @@ def test_killed_while_it_trains_a_second_run_finishes_the_work(tmp_path, kills, 
     for number in range(kills // 4):
         home = tmp_path / str(number)
         Filter.open(home, create=True, recipe=MADE).close()
-        killed_after(trains(home, jobs=1 + number % 2), dice.uniform(0, 0.6), how)
+        # From before the first transaction to after the last but one.
+        killed_after(trains(home, jobs=1 + number % 2), dice.uniform(0, 0.02), how, 1 + number % 5)
         partly += 0 < len(check(home)) < 400
         train(home, SOURCES, recipe=MADE)
         assert counts(home) == want
