@@ -31,6 +31,7 @@ from spamnb.store.idcode import Buffer
 from spamnb.store.shelves import (
     BLOCK_SHELVES,
     SHELF_BYTES,
+    SLAB_SHELVES,
     Layout,
     Mask,
     Table,
@@ -206,9 +207,12 @@ class Lexicon:
         starts = distinct(shelf)
         bounds = np.append(np.searchsorted(shelf, starts), len(heads))
         keys = keys_of(starts)
-        old = self.table.get_many(keys)
         fresh = _pieces(heads, texts, ends, bounds)
-        self.table.put_many(list(zip(keys, map(_joined, old, fresh), strict=True)))
+        for i in range(0, len(keys), SLAB_SHELVES):
+            few = keys[i : i + SLAB_SHELVES]
+            old = self.table.get_many(few)
+            pieces = itertools.islice(fresh, len(few))
+            self.table.put_many(list(zip(few, map(_joined, old, pieces), strict=True)))
         self.layout = self.layout._replace(rows=self.layout.rows + len(heads))
 
     def _grow(self, rows: int) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -40,6 +41,8 @@ Twice this (the largest shelves before their cut) still lies under LMDB's overfl
 SNUG_BYTES = 390
 """The same for a rewrite in order, where half a shelf is lost at the end of each page and 18 bytes
 with each shelf: the sum is least near sqrt(2 * 18 * 4080) = 383."""
+SLAB_SHELVES = 1024
+"""some 30,000 rows, 800 KB"""
 BLOCK_SHELVES = 512
 """shelves read at once when all are walked: some 15,000 rows"""
 
@@ -156,46 +159,86 @@ def _ids(rows: Rows) -> Ids:
     return np.ascontiguousarray(rows["id"])
 
 
-def _merged(rows: Rows, where: tuple[NDArray[np.intp], Mask], kept: Rows, gone: Mask) -> Rows:
-    """Sorted rows with `kept` put in; `where` says for kept and gone ones where they belong.
+def _merged(rows: Rows, where: tuple[NDArray[np.intp], Mask], fresh: Rows, gone: Mask) -> Rows:
+    """Sorted rows with fresh ones put in; `where` says for fresh ones where they belong.
 
     One `take` of whole rows by an index: masks over rows of 26 bytes were four times slower.
     """
     at, found = where
     stay = np.ones(len(rows), np.bool_)
     stay[at[found]] = False
+    kept = np.flatnonzero(~gone)
     before = np.zeros(len(rows) + 1, np.intp)
     np.cumsum(stay, out=before[1:])
-    to = before[at[~gone] if gone.any() else at] + np.arange(len(kept))
+    to = before[at[kept]] + np.arange(len(kept))
     total = int(before[-1]) + len(kept)
     source = np.empty(total, np.intp)
     other = np.ones(total, np.bool_)
     other[to] = False
-    source[to] = np.arange(len(rows), len(rows) + len(kept))
+    source[to] = len(rows) + kept
     source[other] = np.flatnonzero(stay)
-    return np.concatenate([rows, kept]).take(source)
+    return np.concatenate([rows, fresh]).take(source)
+
+
+Slab = tuple[Ids, slice]
+"""starts of shelves, and which of some sorted ids stand there"""
+
+
+def _slabs(starts: Ids) -> list[Slab]:
+    """Sorted starts, one for each id, dealt into slabs of shelves."""
+    few = distinct(starts)
+    if len(few) <= SLAB_SHELVES:
+        return [(few, slice(0, len(starts)))] if len(few) else []
+    parts = [few[i : i + SLAB_SHELVES] for i in range(0, len(few), SLAB_SHELVES)]
+    bounds = [*np.searchsorted(starts, [part[0] for part in parts]).tolist(), len(starts)]
+    return [(part, slice(a, b)) for part, (a, b) in zip(parts, pairwise(bounds), strict=True)]
+
+
+class _Found(NamedTuple):
+    """What a search has seen, for the merge that follows it."""
+
+    ids: Ids
+    there: Mask
+    slabs: list[Slab]
+    rows: Rows | None
+    """only if there was but one slab"""
 
 
 class Shelves:
-    """Packed, id-sorted rows of one dtype, on the shelves of a table."""
+    """Packed, id-sorted rows of one dtype, on the shelves of a table.
+
+    Many ids are worked on a slab of shelves at a time: its rows then stay in the processor's cache
+    and in memory that is used again, where fresh arrays of 30 MB cost more in page faults than the
+    work on them.
+    """
 
     def __init__(self, table: Table, layout: Layout, dtype: np.dtype[np.void]) -> None:
         self.table = table
         self.layout = layout
         self.dtype = dtype
         self.target = max(1, SHELF_BYTES // dtype.itemsize)
-        self._last: tuple[Ids, Rows] | None = None
+        self._last: _Found | None = None
 
-    def rows(self, ids: Ids, *, keep: bool = False) -> tuple[Rows, Ids]:
-        """All rows of the shelves where these ids would stand, and their ids.
+    def find(self, ids: Ids, *, keep: bool = False) -> tuple[Rows, Mask]:
+        """A row for each id (writable; zeros but for the id where there is none), and which are.
 
-        `keep` remembers them for the `merge` of the same transaction, which then reads nothing.
+        `keep` remembers what was read for the `merge` of the same ids in the same transaction.
         """
-        starts = distinct(self.layout.starts(ids))
-        rows = self._load(starts)
+        out, there = np.zeros(len(ids), self.dtype), np.zeros(len(ids), np.bool_)
+        starts = self.layout.starts(ids)
+        slabs = _slabs(starts)
+        rows = None
+        for few, slab in slabs:
+            rows = self._load(few)
+            at, found = place(_ids(rows), ids[slab])
+            there[slab] = found
+            if found.all():
+                out[slab] = rows[at]
+            elif found.any():
+                out[slab][found] = rows[at[found]]
         if keep:
-            self._last = (starts, rows)
-        return rows, _ids(rows)
+            self._last = _Found(ids, there, slabs, rows if len(slabs) == 1 else None)
+        return out, there
 
     def _load(self, starts: Ids) -> Rows:
         # Joined into a bytearray: rows that only change are then written in place, and 250 KB are
@@ -205,54 +248,42 @@ class Shelves:
             raise StoreDamagedError("a shelf does not hold a whole number of rows")
         return np.frombuffer(joined, self.dtype)
 
-    def find(self, ids: Ids, *, keep: bool = False) -> tuple[Rows, NDArray[np.bool_]]:
-        """A row for each id (writable; zeros but for the id where there is none), and which are."""
-        rows, have = self.rows(ids, keep=keep)
-        at, found = place(have, ids)
-        out = np.zeros(len(ids), self.dtype)
-        if found.all():
-            out = rows[at]
-        elif found.any():
-            out[found] = rows[at[found]]
-        return out, found
-
     def merge(self, fresh: Rows, ids: Ids, gone: Mask) -> Mask:
         """Put rows in place of those with the same ids; the `gone` ones leave. Which were there."""
-        old = self.layout
-        starts = distinct(old.starts(ids))
-        rows = self._remembered(starts)
+        old, last = self.layout, self._last
+        if last is None or not np.array_equal(last.ids, ids):
+            last = _Found(ids, self.find(ids)[1], _slabs(old.starts(ids)), None)
         self._last = None
-        at, found = place(_ids(rows), ids)
-        count = old.rows + int(np.count_nonzero(~found & ~gone) - np.count_nonzero(found & gone))
-        self.layout = old.grown(count, self.target)
-        added = self._added(old, starts)
-        if found.all() and not gone.any():
-            rows[at] = fresh
-        else:
-            kept = fresh[~gone] if gone.any() else fresh
-            rows = _merged(rows, (at, found), kept, gone)
-        self._store(rows, np.union1d(starts, added) if len(added) else starts)
-        return found
+        born = np.count_nonzero(~last.there & ~gone)
+        died = np.count_nonzero(last.there & gone)
+        self.layout = old.grown(old.rows + int(born) - int(died), self.target)
+        added = self._cut(old, [few for few, _ in last.slabs])
+        for (few, slab), more in zip(last.slabs, added, strict=True):
+            rows = self._load(few) if last.rows is None else last.rows
+            at, found = place(_ids(rows), ids[slab])
+            if found.all() and not gone[slab].any():
+                rows[at] = fresh[slab]
+            else:
+                rows = _merged(rows, (at, found), fresh[slab], gone[slab])
+            self._store(rows, np.union1d(few, more) if len(more) else few)
+        return last.there
 
-    def _added(self, old: Layout, touched: Ids) -> Ids:
-        """Cut the shelves that are due; those among the touched ones are left to the caller.
+    def _cut(self, old: Layout, touched: list[Ids]) -> list[Ids]:
+        """Cut the shelves that are due, but for the touched ones, which the caller will put.
 
-        Returns the starts of the shelves that are cut from touched ones.
+        Returns for each slab of touched ones the starts that are added in its midst.
         """
+        none = np.zeros(0, np.uint64)
         if self.layout.shelves == old.shelves:
-            return np.zeros(0, np.uint64)
+            return [none for _ in touched]
         cut, added = old.cuts(self.layout)
-        others = cut[~place(touched, cut)[1]]
-        ours = place(touched, old.starts(added))[1]
-        if len(others):
-            self._store(self._load(others), np.union1d(others, added[~ours]))
-        return added[ours]
-
-    def _remembered(self, starts: Ids) -> Rows:
-        last = self._last
-        if last is not None and np.array_equal(last[0], starts):
-            return last[1]
-        return self._load(starts)
+        added = np.sort(added)
+        parents = old.starts(added)
+        others = cut[~place(np.concatenate([none, *touched]), cut)[1]]
+        for i in range(0, len(others), SLAB_SHELVES):
+            few = others[i : i + SLAB_SHELVES]
+            self._store(self._load(few), np.union1d(few, added[place(few, parents)[1]]))
+        return [added[place(few, parents)[1]] for few in touched]
 
     def _store(self, rows: Rows, starts: Ids) -> None:
         """Put rows on the shelves at `starts`; all that stood there before is among them."""
