@@ -130,5 +130,3 @@ def _report(outcome: Evaluation, json_file: str | None) -> None:
 
 def _percent(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f} %"
-
-

@@ -70,9 +70,7 @@ def score(
     """
     wanted = paths or (standard_input(),)
     found = (
-        _remembered(session, wanted, clues)
-        if remember
-        else _scored(session, wanted, clues, jobs)
+        _remembered(session, wanted, clues) if remember else _scored(session, wanted, clues, jobs)
     )
     if exit_code:
         _answer(ctx, found, as_json=as_json)
@@ -189,9 +187,7 @@ def _explained(ref: str, verdict: Verdict, clues: Sequence[Clue]) -> None:
     shown.add_column("token", overflow="fold")
     for place, token, nats in clues:
         side = "red" if nats > 0 else "green"
-        shown.add_row(
-            f"{nats:+.3f}", Text(_bar(nats, strongest), side), place, Text(safe(token))
-        )
+        shown.add_row(f"{nats:+.3f}", Text(_bar(nats, strongest), side), place, Text(safe(token)))
     Console(highlight=False).print(shown)
     rest = verdict.log_odds - verdict.bias - sum(clue.nats for clue in clues)
     others = len(verdict.clues()) - len(clues)

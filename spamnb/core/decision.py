@@ -59,7 +59,7 @@ class Costs:
 
     def table(self) -> Floats:
         """[decision, role] the costs as an array."""
-        return np.array(astuple(self), np.float64)
+        return np.array((self.deliver, self.unsure, self.junk, self.reject), np.float64)
 
 
 @dataclass(frozen=True, slots=True)

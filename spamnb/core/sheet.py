@@ -18,6 +18,7 @@ already (StoreDamagedError). Pure; must not know stores or messages.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +44,7 @@ def day_of(time_us: int) -> int:
 class Lines:
     """The rows of one message on a sheet, taken out to be read or changed, group after group."""
 
-    rows: NDArray[np.int64]
+    rows: NDArray[np.integer[Any]]
     sizes: tuple[int, ...]
     cells: Floats
     """[2K, m]: n, then w"""
@@ -70,7 +71,7 @@ class Sheet:
             raise BugError("an event is applied to a sheet that holds all of its features")
         return self.lines(rows, tuple(len(ids) for ids in groups))
 
-    def lines(self, rows: NDArray[np.int64], sizes: tuple[int, ...]) -> Lines:
+    def lines(self, rows: NDArray[np.integer[Any]], sizes: tuple[int, ...]) -> Lines:
         """The lines at these rows, which are distinct and stand group after group."""
         return Lines(rows, sizes, np.ascontiguousarray(self._cells[rows].T))
 
@@ -125,7 +126,7 @@ class Sheet:
             self.totals.tokens[label] += sign * total
         self._recount(old, n)
         if after == NO_LABEL:
-            self.day[lines.rows[~lines.cells.any(axis=0)]] = 0
+            self._drop_days(lines)
         elif day:
             self.day[lines.rows] = np.maximum(self.day[lines.rows], day)
 
@@ -150,6 +151,7 @@ class Sheet:
             lines = self.find(echo.ids)
             self.push(lines, sign * echo.steps)
             self.put(lines)
+            self._drop_days(lines)
 
     def _apply_bulk(self, bulk: Bulk, sign: int) -> None:
         lines = self.find((bulk.ids,))
@@ -162,6 +164,11 @@ class Sheet:
         self.totals.bias += sign * bulk.bias
         self.totals.tempers += sign * bulk.tempers
         self.day[lines.rows] = np.maximum(self.day[lines.rows], bulk.days)
+        self._drop_days(lines)
+
+    def _drop_days(self, lines: Lines) -> None:
+        """A row that holds nothing has no day."""
+        self.day[lines.rows[~lines.cells.any(axis=0)]] = 0
 
     def _recount(self, old: Floats, new: Floats) -> None:
         """Let V and H follow rows that change from `old` to `new` counts [K, m]."""

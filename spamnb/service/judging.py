@@ -85,7 +85,7 @@ def judge_examples(
     sizes = [sum(len(part) for part in example.ids) for example in examples]
     times = [example.times for example in examples if example.times is not None]
     view = View(
-        rows_of,
+        rows_of.astype(np.int64),
         np.concatenate(([0], np.cumsum(sizes))).astype(np.int64),
         group,
         np.concatenate(times) if times and recipe.occurrences else None,

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +45,7 @@ class Plan:
     rehearsed: tuple[tuple[int, tuple[Ids, ...]], ...] = ()
     """(label, ids) of the earlier messages that are rehearsed"""
     undoes: int = 0
-    rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    rows: NDArray[np.integer[Any]] = field(default_factory=lambda: np.zeros(0, np.int64))
     sizes: tuple[int, ...] = ()
     lines: Lines | None = None
 

@@ -118,9 +118,18 @@ class Environment:
     def open_tables(self, *, create: bool) -> None:
         """Find the databases, or make them."""
         waiting = Waiting()
+        if create:
+            self._refuse_foreign()
         for name in self.plan.names:
             while name not in self._dbs:
                 self._open_table(name, waiting, create=create)
+
+    def _refuse_foreign(self) -> None:
+        """Somebody else's database is not made into a model."""
+        with self._env.begin() as txn:
+            names = {bytes(key).decode("latin-1") for key, _ in txn.cursor()}
+        if not names <= set(self.plan.names):
+            raise StoreMissingError(f"{self.plan.path} holds an LMDB database that is no model")
 
     def _open_table(self, name: str, waiting: Waiting, *, create: bool) -> None:
         try:

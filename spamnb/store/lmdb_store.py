@@ -116,9 +116,9 @@ def open_store(
     if not there:
         make_folder(folder)
     plan = Plan(folder, Tables._fields, readonly, map_size, limit_bytes)
-    environment = share(plan, create=not there)
+    environment, fresh = _shared(plan, there=there, create=create is not None)
     try:
-        if not there and create is not None:
+        if fresh and create is not None:
             environment.transact(lambda tables: _found(tables, create))
             sync_folder(folder)
         recipe = read_recipe(environment)
@@ -126,6 +126,29 @@ def open_store(
     except BaseException:
         release(environment)
         raise
+
+
+def _shared(plan: Plan, *, there: bool, create: bool) -> tuple[Environment, bool]:
+    """The environment, and whether its model may have to be made.
+
+    Who was killed while making a model leaves a file without tables, or tables without a recipe:
+    whoever may make one goes on where it ended.
+    """
+    if there:
+        try:
+            environment = share(plan, create=False)
+        except StoreMissingError:
+            if not create:
+                raise
+        else:
+            return environment, create and not has_recipe(environment)
+    return share(plan, create=True), True
+
+
+def has_recipe(environment: Environment) -> bool:
+    """Whether the model was made to its end."""
+    with environment.read() as tables:
+        return tables["meta"].get(RECIPE_KEY) is not None
 
 
 def _found(tables: dict[str, LmdbTable], recipe: Recipe) -> None:

@@ -145,9 +145,6 @@ def test_killed_while_it_trains_a_second_run_finishes_the_work(tmp_path, kills, 
     assert partly > 0
 
 
-@pytest.mark.xfail(
-    reason="open_store takes any data file for a model that is complete", strict=True
-)
 def test_killed_while_a_model_is_made_it_is_made_by_the_next_one(tmp_path):
     """The file is there and its tables are not yet: creating goes on where it ended."""
     (tmp_path / "m").mkdir()
