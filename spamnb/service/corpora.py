@@ -119,12 +119,7 @@ def items(path: str | Path) -> Iterator[Item | Unreadable]:
 def read_unit(unit: Unit) -> Item | Unreadable:
     """One message."""
     try:
-        with open(unit.path, "rb", buffering=0) as file:  # noqa: PTH123 - as above
-            if unit.stop:
-                file.seek(unit.start)
-            raw = file.read(
-                min(unit.stop - unit.start, LARGEST_BYTES) if unit.stop else LARGEST_BYTES
-            )
+        raw = _bytes_of(unit)
     except OSError as error:
         return Unreadable(unit.name, error.strerror or "cannot be read")
     if not raw:
@@ -132,6 +127,16 @@ def read_unit(unit: Unit) -> Item | Unreadable:
     if not _HEADER.search(raw, 0, _HEAD_BYTES):
         return Unreadable(unit.name, "not mail: it has no header")
     return Item(unit.name, raw)
+
+
+def _bytes_of(unit: Unit) -> bytes:
+    """Read with plain system calls, no more than is there: a file object costs 10 us more."""
+    handle = os.open(unit.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        stop = unit.stop or os.fstat(handle).st_size
+        return os.pread(handle, min(stop - unit.start, LARGEST_BYTES), unit.start)
+    finally:
+        os.close(handle)
 
 
 _HEADER = re.compile(rb"(?m)^[!-9;-~]{1,100}[ \t]*:")
