@@ -30,7 +30,7 @@ from spamnb.errors import BugError
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-WINDOW = 40
+WINDOW = 20
 """Tasks under way for each worker: it goes on while the parent is busy with a transaction."""
 
 
