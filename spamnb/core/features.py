@@ -243,7 +243,7 @@ def spliced(source: NDArray[np.uint8], starts: I64, sizes: I64) -> NDArray[np.ui
 
 
 def _edges(inside: NDArray[np.bool_]) -> tuple[I64, I64]:
-    at = np.flatnonzero(inside[1:] != inside[:-1]) + 1
+    at = (inside[1:] != inside[:-1]).nonzero()[0] + 1
     return at[::2], at[1::2]
 
 
@@ -266,16 +266,16 @@ def _cut(text: bytes) -> tuple[_Spans, _Spans]:
     """All whole words, and the tails and nets of those with three parts or more."""
     kind = np.frombuffer(text.translate(_CLASSES), np.uint8)
     inside = kind == 1
-    joints = np.flatnonzero(kind == 2)[:-1]
+    joints = (kind == 2).nonzero()[0][:-1]
     joints = joints[inside[joints - 1] & inside[joints + 1]]
     inside[joints] = True
     starts, ends = _edges(inside)
     # Joints are few, so their words are looked up, and not the joints of all words.
-    whole = np.searchsorted(starts, joints, side="right") - 1
+    whole = starts.searchsorted(joints, side="right") - 1
     same = whole[1:] == whole[:-1]
     final = np.ones(len(joints), bool)
     final[:-1] = ~same
-    second = np.flatnonzero(final[1:] & same)
+    second = (final[1:] & same).nonzero()[0]
     whole, before_last, last = whole[second], joints[second], joints[second + 1]
     number = np.frombuffer(text, np.uint8)[starts[whole]] < ord("A")
     tails = _Spans(
@@ -291,15 +291,16 @@ def _find_words(fields: list[Field]) -> _Words:
     text = b"\n".join((b"", *[text for _, _, text in fields], b"_" + b"\0" * 16))
     words, tails = _cut(text)
     sizes = np.fromiter([len(text) + 1 for _, _, text in fields], np.int64, len(fields))
-    bounds = np.searchsorted(words.starts, np.cumsum(sizes) + 1)
-    field = np.repeat(np.arange(len(fields)), np.diff(bounds, prepend=0))
+    bounds = words.starts.searchsorted(sizes.cumsum() + 1)
+    bounds[1:] -= bounds[:-1].copy()
+    field = np.arange(len(fields)).repeat(bounds)
     spans = _Spans.joined(words, tails)
     size = spans.ends - spans.starts
-    long = spans.take(np.flatnonzero(size > MOST_BYTES))
-    spans = spans.take(np.flatnonzero((size >= LEAST_BYTES) & (size <= MOST_BYTES)))
+    long = spans.take((size > MOST_BYTES).nonzero()[0])
+    spans = spans.take(((size >= LEAST_BYTES) & (size <= MOST_BYTES)).nonzero()[0])
     capitals = np.frombuffer(text.translate(_IS_CAPITAL), np.uint8)
     before = np.concatenate((np.zeros(1, np.int32), np.cumsum(capitals, dtype=np.int32)))
-    shown = spans.take(np.flatnonzero(before[spans.ends] > before[spans.starts]))
+    shown = spans.take((before[spans.ends] > before[spans.starts]).nonzero()[0])
     every = _Spans.joined(spans, _Spans(long.starts, long.starts + CUT_BYTES, long.whole), shown)
     folded = len(spans.starts) + len(long.starts)
     return _Words(
@@ -338,7 +339,7 @@ def _hash(key: Key, text: bytes, starts: I64, ends: I64, seeds: U64) -> U64:
         word = pieces[at] & _FIRST_BYTES[np.minimum(rest, 8)]
         first, second = word & _LOW_HALF, word >> _HALF
         more_high, more_low = first * k[0] + second * k[1], first * k[2] + second * k[3]
-        longer = np.flatnonzero(rest > 8)
+        longer = (rest > 8).nonzero()[0]
         if some is None:
             high += more_high
             low += more_low
@@ -369,7 +370,7 @@ def _word_ids(key: Key, words: _Words) -> U64:
 def extract(key: Key, messages: Sequence[list[Field]]) -> Features:
     """The features of these messages. Memory: about 20 bytes for each byte of their text."""
     fields = [field for message in messages for field in message]
-    owner = np.repeat(np.arange(len(messages)), [len(message) for message in messages])
+    owner = np.arange(len(messages)).repeat([len(message) for message in messages])
     words = _find_words(fields)
     ids = _word_ids(key, words)
     order = np.argsort(ids)
@@ -380,12 +381,16 @@ def extract(key: Key, messages: Sequence[list[Field]]) -> Features:
     sent = np.array([place not in WRITTEN for place, _, _ in fields], np.int64)
     owner_group = (owner << 1) | sent
     pairs = np.sort((owner_group[words.field[order]] << 32) | row)
-    at = np.flatnonzero(np.concatenate((np.ones(1, bool), pairs[1:] != pairs[:-1]))[: len(pairs)])
-    times = np.diff(at, append=len(pairs)).astype(np.uint32)
+    new = np.ones(len(pairs), bool)
+    new[1:] = pairs[1:] != pairs[:-1]
+    at = new.nonzero()[0]
+    times = np.empty(len(at), np.uint32)
+    times[:-1] = at[1:] - at[:-1]
+    times[-1:] = len(pairs) - at[-1:]
     pairs = pairs[at]
     sample = order[first]
     part = pairs >> 32
-    ends = np.searchsorted(part, np.arange(2 * len(messages) + 1))
+    ends = part.searchsorted(np.arange(2 * len(messages) + 1))
     return Features(
         ids=ids[first],
         group=sent[words.field[sample]].astype(np.int8),

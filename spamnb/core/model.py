@@ -44,7 +44,7 @@ class View(NamedTuple):
     def slots(self, groups: int) -> tuple[Rows, int]:
         """For each entry the number of its (message, group), and how many of these there are."""
         messages = len(self.offsets) - 1
-        owner = np.repeat(np.arange(messages), np.diff(self.offsets))
+        owner = np.arange(messages).repeat(self.offsets[1:] - self.offsets[:-1])
         if groups == 1:
             return owner, messages
         return owner * groups + self.group[self.rows], messages * groups
@@ -73,7 +73,10 @@ def evidence(recipe: Recipe, messages: NDArray[np.int64], n: NDArray[np.number[A
 
 
 def _summed(values: Floats, rows: Rows, slot: Rows, slots: int) -> Floats:
-    return np.stack([np.bincount(slot, line[rows], slots) for line in values], axis=1)
+    sums = np.empty((slots, len(values)))
+    for k, line in enumerate(values):
+        sums[:, k] = np.bincount(slot, line[rows], slots)
+    return sums
 
 
 def _sizes(slot: Rows, slots: int) -> Floats:
@@ -91,10 +94,12 @@ def scores(recipe: Recipe, totals: Totals, records: Records, view: View) -> Floa
     slot, slots = view.slots(G)
     size = _sizes(slot, slots)
     said = evidence(recipe, totals.messages, records.n.T)
-    E = _summed(said, view.rows, slot, slots) / size**recipe.kappa
-    w = _summed(records.w.T.astype(np.float64), view.rows, slot, slots) / np.sqrt(size) / STEP_ONE
-    parts = E * np.tile(temper(recipe, totals), len(view.offsets) - 1)[:, None] + w
-    return np.asarray(totals.bias / BIAS_ONE + parts.reshape(-1, G, K).sum(axis=1))
+    E = _summed(said, view.rows, slot, slots)
+    E /= size**recipe.kappa
+    w = _summed(records.w.T.astype(np.float64), view.rows, slot, slots)
+    w /= np.sqrt(size) * STEP_ONE
+    parts = E.reshape(-1, G, K) * temper(recipe, totals)[:, None] + w.reshape(-1, G, K)
+    return np.asarray(totals.bias / BIAS_ONE + parts.sum(axis=1))
 
 
 def shares(

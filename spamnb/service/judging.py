@@ -143,7 +143,10 @@ class _Explanation:
 
 def _known_share(records: Records, view: View) -> Floats:
     """Which part of each message's features is known."""
-    seen = np.asarray(records.n.any(axis=1))[view.rows]
-    known = np.concatenate((np.zeros(1, np.int64), np.cumsum(seen)))
-    sizes = np.maximum(np.diff(view.offsets), 1)
-    return np.asarray(np.diff(known[view.offsets]) / sizes)
+    seen = records.n[:, 0] > 0
+    for column in records.n.T[1:]:
+        seen |= column > 0
+    known = np.zeros(len(view.rows) + 1)
+    seen[view.rows].cumsum(out=known[1:])
+    start, stop = view.offsets[:-1], view.offsets[1:]
+    return np.asarray((known[stop] - known[start]) / np.maximum(stop - start, 1))

@@ -228,3 +228,18 @@ def test_insistence_ends_even_where_it_cannot_win():
         model.correct(b"\n", THREE[turn % 3], origin=PERSON)
         assert model.score(b"\n").label == THREE[turn % 3]
     assert check(model) == []
+
+
+def test_a_move_takes_back_what_was_learnt_and_not_what_is_read_now():
+    """A reader of another version may see other words in a message: its old ones are moved."""
+    model = new()
+    example = model.example(mail(1))
+    model.teach([Teach(example, 0, MINE, 1)])
+    other = tuple(ids[1:] + np.uint64(1) for ids in example.ids)
+    model.teach([Teach(replace(example, ids=other), 1, MINE, 2)])
+    learnt, moved = events(model)
+    assert [a.tolist() for a in moved.ids] == [a.tolist() for a in learnt.ids]
+    assert check(model) == []
+    model.forget(mail(1))
+    with model.store.read() as view:
+        assert view.totals().known == 0
