@@ -70,7 +70,9 @@ class Key:
 
     def __init__(self, secret: bytes) -> None:
         drawn = hashlib.shake_256(b"spamnb words 1" + secret).digest(8 * 4 * _PIECES)
-        self.pieces = np.frombuffer(drawn, "<u8").astype(np.uint64).reshape(_PIECES, 4)
+        numbers = np.frombuffer(drawn, "<u8").astype(np.uint64).reshape(_PIECES, 2, 2)
+        self.pieces = numbers.transpose(0, 2, 1)[..., None]
+        """[piece, first or second half of its eight bytes, high or low sum, 1]"""
         self._secret = hashlib.blake2b(secret, digest_size=32).digest()
         self._lines: dict[tuple[Place, bytes], int] = {}
         self.seeds = np.zeros((2, SEEDS_KEPT), np.uint64)
@@ -332,25 +334,23 @@ def _at_any_byte(text: bytes) -> U64:
 def _hash(key: Key, text: bytes, starts: I64, ends: I64, seeds: U64) -> U64:
     """Ids of the words; `seeds` is [2, words], changed in place."""
     pieces = _at_any_byte(text)
-    high, low = seeds
     at, rest = starts, ends - starts
     some = None
-    for k in key.pieces:
+    for first, second in key.pieces:
         word = pieces[at] & _FIRST_BYTES[np.minimum(rest, 8)]
-        first, second = word & _LOW_HALF, word >> _HALF
-        more_high, more_low = first * k[0] + second * k[1], first * k[2] + second * k[3]
+        more = (word & _LOW_HALF) * first
+        more += (word >> _HALF) * second
         longer = (rest > 8).nonzero()[0]
         if some is None:
-            high += more_high
-            low += more_low
+            seeds += more
             some = longer
         else:
-            high[some] += more_high
-            low[some] += more_low
+            seeds[:, some] += more
             some = some[longer]
         if not len(some):
             break
         at, rest = at[longer] + 8, rest[longer] - 8
+    high, low = seeds
     return _finish((high & ~_LOW_HALF) | (low >> _HALF))
 
 
