@@ -164,7 +164,11 @@ class Learner:
             sheet.move(lines, plan.before, NO_LABEL, times=times)
         push = self._step(sheet, lines, lesson)
         sheet.move(lines, NO_LABEL, plan.after, times=times, day=day_of(lesson.time_us))
-        push = self._rehearse(plan, sheet, self._insist(sheet, lines, push, lesson))
+        sheet.put(lines)
+        push = self._rehearse(plan, sheet, push)
+        if lesson.origin.insist:
+            # Last of all, for what is rehearsed may pull this message back.
+            push = self._insist(sheet, sheet.lines(plan.rows, plan.sizes), push, lesson)
         delta = push if back is None else back.plus(push)
         return self._event(plan, delta, push)
 
@@ -210,12 +214,13 @@ class Learner:
         below the 180 that junk asks by default. So they aim as far beyond even odds as the
         decision lies.
         """
-        if lesson.origin.insist and self.recipe.kind == "corrected":
-            margin = self._margins[self._roles[lesson.label]]
-            for _ in range(INSISTENCE):
-                if self.agrees(sheet.opinion(self.recipe, lines).z, lesson.label):
-                    break
-                push = push.plus(self._step(sheet, lines, lesson, margin))
+        if self.recipe.kind != "corrected":
+            return push
+        margin = self._margins[self._roles[lesson.label]]
+        for _ in range(INSISTENCE):
+            if self.agrees(sheet.opinion(self.recipe, lines).z, lesson.label):
+                break
+            push = push.plus(self._step(sheet, lines, lesson, margin))
         sheet.put(lines)
         return push
 

@@ -243,3 +243,15 @@ def test_a_move_takes_back_what_was_learnt_and_not_what_is_read_now():
     model.forget(mail(1))
     with model.store.read() as view:
         assert view.totals().known == 0
+
+
+def test_a_correction_works_in_the_middle_of_a_streak():
+    """Law 9 holds while other messages are rehearsed: they must not pull the corrected one back."""
+    model = new()
+    for number in range(30):
+        model.learn(mail(number, f"cheap pills offer number {number % 7}"), "spam")
+    for number in range(100, 100 + 2 * STREAK):
+        model.correct(mail(number, f"cheap pills offer number {number % 7}"), "ham")
+        verdict = model.score(mail(number, f"cheap pills offer number {number % 7}"))
+        assert (verdict.label, verdict.decision) == ("ham", "deliver")
+    assert check(model) == []
