@@ -92,16 +92,19 @@ class _Tally:
     report: Callable[[Progress], None] | None = None
 
     def count(self, receipts: list[Receipt]) -> None:
-        """Add a transaction's receipts, and tell."""
+        """Add a transaction's receipts."""
         for receipt in receipts:
             self.refused += receipt.error is not None
             self.duplicates += receipt.error is None and not receipt.changed
             self.learnt += receipt.changed and receipt.before is None
             self.moved += receipt.changed and receipt.before is not None
+
+    def tell(self, read: int = 0) -> None:
+        """Report how far it is; `read` messages wait to be learnt."""
         if self.report:
             self.report(
                 Progress(
-                    self.done,
+                    self.done + read,
                     self.total,
                     self.learnt,
                     self.duplicates,
@@ -286,12 +289,16 @@ def _learn_all(model: Filter, portions: Iterator[_Portion], pupil: _Pupil) -> No
     try:
         for portion in portions:
             batch.append(portion)
+            pupil.tally.tell(sum(len(sources) for sources, _ in batch))
             if len(batch) * PORTION >= BATCH:
                 _learn(model, batch, pupil)
                 batch = []
-    finally:
         if batch:
             _learn(model, batch, pupil)
+    except KeyboardInterrupt:
+        if batch:
+            _learn(model, batch, pupil)
+        raise
 
 
 def _learn(model: Filter, batch: list[_Portion], pupil: _Pupil) -> None:
@@ -307,5 +314,6 @@ def _learn(model: Filter, batch: list[_Portion], pupil: _Pupil) -> None:
             else:
                 told = replace(example, words=glossary)
                 lessons.append(Teach(told, labels[source], origin, now))
-    tally.done += sum(len(sources) for sources, _ in batch)
     tally.count(model.teach(lessons))
+    tally.done += sum(len(sources) for sources, _ in batch)
+    tally.tell()
