@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from spamnb.core.event import Ids
 from spamnb.core.features import Features, Words, spliced
 from spamnb.service.corpora import Unreadable
-from spamnb.service.lessons import Example
+from spamnb.service.lessons import Example, WordSource
 
 _SENT_SLOTS = 1 << 20
 
@@ -68,8 +68,10 @@ class Packer:
         return features.words(features.ids[new])
 
 
-def examples(packed: Packed, groups: int) -> list[Example | Unreadable]:
-    """The messages of a portion as the model sees them."""
+def examples(
+    packed: Packed, groups: int, words: WordSource | None = None
+) -> list[Example | Unreadable]:
+    """The messages of a portion as the model sees them; `words` has the texts of all of them."""
     ends = np.cumsum(packed.sizes).tolist()
     ids = packed.ids[packed.rows]
     found: list[Example | Unreadable] = []
@@ -85,6 +87,7 @@ def examples(packed: Packed, groups: int) -> list[Example | Unreadable]:
                 name.message_id,
                 tuple(ids[a:b] for a, b in itertools.pairwise(bounds)),
                 None if packed.times is None else packed.times[start : bounds[-1]],
+                words,
             )
         )
         start, part = bounds[-1], part + groups

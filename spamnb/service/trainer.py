@@ -15,7 +15,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -307,13 +307,12 @@ def _learn(model: Filter, batch: list[_Portion], pupil: _Pupil) -> None:
     now, lessons = now_us(), list[Teach]()
     glossary = Glossary([packed.words for _, packed in batch if packed.words])
     for sources, packed in batch:
-        read = examples(packed, model.recipe.groups)
+        read = examples(packed, model.recipe.groups, glossary)
         for source, example in zip(sources.tolist(), read, strict=True):
             if isinstance(example, Unreadable):
                 tally.unreadable.append(f"{example.name}: {example.reason}")
             else:
-                told = replace(example, words=glossary)
-                lessons.append(Teach(told, labels[source], origin, now))
+                lessons.append(Teach(example, labels[source], origin, now))
     tally.count(model.teach(lessons))
     tally.done += sum(len(sources) for sources, _ in batch)
     tally.tell()
