@@ -30,15 +30,8 @@ def all_messages(path: str) -> Iterator[tuple[str, bytes]]:
 
     for item in items(path):
         if not isinstance(item, Item):
-            raise CorpusError(f"{shown_name(item.name, path)}: {item.reason}")
-        yield shown_name(item.name, path), item.raw
-
-
-def shown_name(name: str, path: str) -> str:
-    """Name a message found at a path as people gave it: what came by standard input is -."""
-    if path != "-":
-        return name
-    return "-" + "".join(name.rpartition("#")[1:]) if "#" in name else "-"
+            raise CorpusError(f"{item.name}: {item.reason}")
+        yield item.name, item.raw
 
 
 def named(refs: tuple[str, ...]) -> Iterator[tuple[str, bytes | str]]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from spamnb.cli.messages import one_message, shown_name, standard_input
+from spamnb.cli.messages import one_message, standard_input
 from spamnb.cli.printing import coloured, safe, say, say_json, warn
 from spamnb.cli.session import Session, pass_session
 from spamnb.cli.teaching_help import taught
@@ -90,10 +89,7 @@ def _scored(session: Session, paths: Sequence[str], clues: int, jobs: int) -> It
 
     settings = session.settings
     how = Scoring(jobs, clues, settings.house, settings.costs)
-    for is_input, some in groupby(paths, lambda path: path == "-"):
-        for scored in score_paths(session.home, list(some), how):
-            name = shown_name(scored.path, "-") if is_input else scored.path
-            yield scored._replace(path=name)
+    yield from score_paths(session.home, paths, how)
 
 
 def _remembered(session: Session, paths: Sequence[str], clues: int) -> Iterator[Scored]:
@@ -101,13 +97,12 @@ def _remembered(session: Session, paths: Sequence[str], clues: int) -> Iterator[
     from spamnb.service.scorer import Scored
 
     with session.open(history=True) as model:
-        for path, item in ((one, item) for one in paths for item in items(one)):
-            name = shown_name(item.name, path)
+        for item in (item for path in paths for item in items(path)):
             if isinstance(item, Item):
                 verdict = model.score(item.raw)
-                yield Scored(name, verdict, verdict.clues(clues) if clues else [])
+                yield Scored(item.name, verdict, verdict.clues(clues) if clues else [])
             else:
-                yield Scored(name, None, [], item.reason)
+                yield Scored(item.name, None, [], item.reason)
 
 
 def _answer(ctx: click.Context, found: Iterable[Scored], *, as_json: bool) -> NoReturn:

@@ -109,6 +109,11 @@ class Bulk:
     """int64[G]"""
     days: NDArray[np.uint16]
 
+    def negated(self) -> Bulk:
+        """The changes that take these back."""
+        sums = -self.messages, -self.bias, -self.tempers
+        return Bulk(self.ids, -self.n, -self.w, *sums, self.days)
+
 
 @dataclass(frozen=True, slots=True)
 class Event:

@@ -33,9 +33,6 @@ from spamnb.service.reading import MessageReader, example_of
 from spamnb.store.contract import ReadView, WriteView
 from spamnb.store.memory import MemoryStore
 
-PROTOCOLS = ("online", "holdout", "folds")
-ORDERS = ("shuffle", "time")
-FEEDBACKS = ("full", "errors")
 LABELS = ("ham", "spam")
 FOLDS = 10
 UNSURE = (0.1, 0.9)

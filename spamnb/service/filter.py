@@ -17,6 +17,7 @@ from typing import Self
 
 from spamnb.core.decision import Costs
 from spamnb.core.event import Recipe
+from spamnb.core.features import GROUPS
 from spamnb.core.message import House
 from spamnb.core.model import KINDS
 from spamnb.core.verdict import Verdict
@@ -59,6 +60,7 @@ def new_recipe(
         labels=names,
         key=secrets.token_bytes(32),
         vocabulary=vocabulary,
+        groups=GROUPS,
         alpha=0.01 if kind == "corrected" else 1.0,
     )
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spamnb.core.decision import Costs, Decision, Role, decide, roles_of, thresholds
 from spamnb.core.event import (
@@ -132,11 +133,12 @@ class Learner:
     def _carry_out(self, plan: Plan, sheet: Sheet, journal: Outlook, *, scored: bool) -> Receipt:
         lines = plan.lines = sheet.lines(plan.rows, plan.sizes)
         scored = scored and bool(plan.example.digest)
-        before = self._probability(sheet, lines) if scored else None
+        times = plan.example.times
+        before = self._probability(sheet, lines, times) if scored else None
         event = _MAKERS[plan.kind](self, plan, sheet, journal)
         if scored:
             lines = sheet.lines(plan.rows, plan.sizes)
-        after = self._probability(sheet, lines) if scored else None
+        after = self._probability(sheet, lines, times) if scored else None
         journal.made[plan.seq] = event
         return Receipt(
             changed=True,
@@ -263,16 +265,7 @@ class Learner:
         older = journal.event(undone.previous) if undone.previous else None
         standing = older.standing if older else self._nothing()
         event = self._event(plan, undone.delta.negated(), standing)
-        bulk = undone.bulk
-        if bulk is not None:
-            bulk = replace(
-                bulk,
-                n=-bulk.n,
-                w=-bulk.w,
-                messages=-bulk.messages,
-                bias=-bulk.bias,
-                tempers=-bulk.tempers,
-            )
+        bulk = undone.bulk.negated() if undone.bulk else None
         event = replace(event, undoes=undone.seq, bulk=bulk)
         sheet.apply(event)
         return event
@@ -307,7 +300,7 @@ class Learner:
     def _nothing(self) -> Push:
         return no_push(self.recipe.groups, len(self.recipe.labels))
 
-    def _probability(self, sheet: Sheet, lines: Lines) -> float:
+    def _probability(self, sheet: Sheet, lines: Lines, times: NDArray[np.uint32] | None) -> float:
         """Of spam, or of the last label."""
         labels = self.recipe.labels
         at = labels.index("spam") if "spam" in labels else len(labels) - 1
@@ -316,7 +309,7 @@ class Learner:
         records = sheet.records_of(lines)
         rows = np.arange(len(lines.rows))
         group = np.repeat(np.arange(len(lines.sizes), dtype=np.int8), lines.sizes)
-        view = View(rows, np.array([0, len(rows)]), group)
+        view = View(rows, np.array([0, len(rows)]), group, times)
         return float(probabilities(scores(self.recipe, sheet.totals, records, view))[0, at])
 
 

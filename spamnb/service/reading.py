@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from spamnb.core.features import Features, Key, extract
 from spamnb.core.message import House, Message, read
-from spamnb.core.tokens import document, fields
+from spamnb.core.tokens import fields
 from spamnb.service.lessons import Example
 
 PORTION = 64
@@ -49,10 +49,6 @@ class MessageReader:
                 waiting, size = [], 0
         if waiting:
             yield self.portion(waiting)
-
-    def documents(self, texts: Sequence[str]) -> Features:
-        """Plain texts that are no mail."""
-        return extract(self._key, [document(text) for text in texts])
 
 
 def example_of(message: Message, features: Features, index: int, *, occurrences: bool) -> Example:

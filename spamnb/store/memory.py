@@ -76,7 +76,6 @@ class _View:
         self._store = store
         self._state = state
         self.over: Dicts = {name: {} for name in _TABLES}
-        self._writing = False
 
     def _get(self, table: str, key: Any) -> Any:
         over = self.over[table]

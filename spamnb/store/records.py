@@ -203,9 +203,6 @@ def read_head(reader: Reader) -> tuple[Kind, int, int, int, int]:
         raise StoreDamagedError(f"an event of the unknown kind {kind}") from error
 
 
-HEAD_BYTES = _HEAD.size
-
-
 def same_push(a: Push, b: Push) -> bool:
     """Whether two pushes are one value."""
     return a is b or (

@@ -255,3 +255,19 @@ def test_a_correction_works_in_the_middle_of_a_streak():
         verdict = model.score(mail(number, f"cheap pills offer number {number % 7}"))
         assert (verdict.label, verdict.decision) == ("ham", "deliver")
     assert check(model) == []
+
+
+def test_a_receipt_tells_what_scoring_would_where_occurrences_count():
+    """The probabilities of a receipt are the model's, each word as often as it stands."""
+    model = new("multinomial", occurrences=True)
+    for number in range(4):
+        model.learn(
+            mail(number, "pills pills pills" if number % 2 else "minutes"),
+            "spam" if number % 2 else "ham",
+        )
+    raw = mail(9, "pills minutes minutes minutes pills")
+    before = model.score(raw, remember=False).probability
+    receipt = model.learn(raw, "ham")
+    after = model.score(raw, remember=False).probability
+    assert receipt.probability_before == pytest.approx(before, rel=1e-9)
+    assert receipt.probability_after == pytest.approx(after, rel=1e-9)
