@@ -124,7 +124,8 @@ def read_unit(unit: Unit) -> Item | Unreadable:
         return Unreadable(unit.name, error.strerror or "cannot be read")
     if not raw:
         return Unreadable(unit.name, "empty")
-    if not _HEADER.search(raw, 0, _HEAD_BYTES):
+    header = _HEADER.search(raw, 0, _HEAD_BYTES)
+    if header is None or b"\0" in raw[: header.start()]:
         return Unreadable(unit.name, "not mail: it has no header")
     return Item(unit.name, raw)
 
@@ -139,7 +140,9 @@ def _bytes_of(unit: Unit) -> bytes:
         os.close(handle)
 
 
-_HEADER = re.compile(rb"(?m)^[!-9;-~]{1,100}[ \t]*:")
+_HEADER = re.compile(rb"(?m)^[A-Za-z][A-Za-z0-9_-]{1,99}[ \t]*:")
+"""Standards allow stranger names, but with any sign in them random bytes were mail. So are one in
+300 files of random bytes with these; what has a NUL before its first header is none."""
 _HEAD_BYTES = 4096
 _SEPARATOR = re.compile(
     rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\r\n]{1,200}\d\d:\d\d[^\r\n]{0,60}\r?\n"

@@ -360,7 +360,7 @@ _REFUSED = ("Permission denied", "Read-only file system", "Operation not permitt
 
 def _mapped(error: lmdb.Error, path: Path) -> StoreError:
     """Our error for one of LMDB's."""
-    said = f"{path}: {error}"
+    said = f"{path}: {str(error).removeprefix(f'{path}: ')}"
     # LMDB calls a write that was cut short an I/O error: mostly the disk filled up in its midst.
     full = any(word in said for word in _FULL) or ("Input/output" in said and no_room(path))
     if isinstance(error, lmdb.DiskError) or full:
