@@ -1,0 +1,45 @@
+"""Who sends a message to whom: a parsed copy of the envelope, beside the bytes that it came in.
+
+The copy serves rules, logs and reports; what goes to the next hop is always the bytes (a parsed
+envelope that was written out again has made open relays of other filters). Must not know sockets.
+Parsing never fails: what cannot be read gives an empty text, and changes nothing that is sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Whoever handed the message to our side first, as far as trusted peers tell."""
+
+    address: str = ""
+    """IP address; by XFORWARD or PROXY if a trusted peer sent one, else the socket's"""
+    name: str = ""
+    helo: str = ""
+    ident: str = ""
+    """the queue id that the peer gave it (XFORWARD IDENT)"""
+    source: str = ""
+    """XFORWARD SOURCE: LOCAL or REMOTE"""
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """One message's envelope."""
+
+    sender: str = ""
+    """without the angle brackets; empty for the null sender"""
+    recipients: tuple[str, ...] = ()
+    """those that the next hop accepted"""
+    client: Client = field(default_factory=Client)
+    mail_line: bytes = b""
+    """the command as it came, with its parameters, without CRLF"""
+    rcpt_lines: tuple[bytes, ...] = ()
+    """one for each of `recipients`"""
+    xforward_lines: tuple[bytes, ...] = ()
+
+
+def domain_of(address: str) -> str:
+    """The domain of an address, in lower case; empty if there is none."""
+    return address.rpartition("@")[2].rstrip(".").lower() if "@" in address else ""
