@@ -186,10 +186,12 @@ class Filter:
         """Teach with a message; doubted if it contradicts the model. Durable when it returns."""
         return self._one(Teach(self.example(raw), self.label(label), origin, now_us()))
 
-    def correct(self, ref: bytes | str, label: str, *, origin: Origin = MINE) -> Receipt:
+    def correct(self, ref: bytes | str | Example, label: str, *, origin: Origin = MINE) -> Receipt:
         """A person's word: afterwards the message is judged as they said."""
         index = self.label(label)
-        if isinstance(ref, bytes):
+        if isinstance(ref, Example):
+            example = ref
+        elif isinstance(ref, bytes):
             example = self.example(ref)
         else:
             with self.store.read() as view:
