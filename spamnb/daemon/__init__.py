@@ -1,0 +1,1 @@
+"""The daemon: processes, sockets and settings joined to a running mail filter."""
