@@ -1,0 +1,30 @@
+"""Snippets of configuration as the documentation prints them: what is told is what is tested."""
+
+import re
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+_FENCED = re.compile(r"^```\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def snippet(page, section, file):
+    """Find the one fenced block in a section of a page whose first line names the file."""
+    text = (DOCS / page).read_text("utf-8")
+    part = re.split(r"^## ", text, flags=re.MULTILINE)
+    found = [
+        block
+        for chapter in part
+        if chapter.startswith(section + "\n")
+        for block in _FENCED.findall(chapter)
+        if re.match(rf"# {re.escape(file)}\b", block)
+    ]
+    assert len(found) == 1, f"{page}, {section}: {len(found)} snippets for {file}"
+    return found[0]
+
+
+def changed(text, changes):
+    """Replace ports and paths; each must occur, or the snippet is not what the test thinks."""
+    for old, new in changes.items():
+        assert old in text, f"{old!r} is not in the snippet"
+        text = text.replace(old, str(new))
+    return text
