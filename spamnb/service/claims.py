@@ -1,0 +1,193 @@
+"""Claims: which message somebody speaks of, and whether they may.
+
+An admin may speak of every message. A user may speak of messages that were delivered to them, which
+the notes of the history say. A stranger must show the signature of a message delivered to the
+person they say they are: 128 bits that nobody guesses. A message id, a digest or the message itself
+prove nothing for a stranger, for whoever sent it knows them all.
+
+A message handed in is looked for by its digest first, then by the signature line in its header: a
+list may have added a footer since. That line is believed only if the two share most of what they
+hold, or whoever copies the line onto another message would choose what is learnt.
+
+Reads only. Failure: RefError for references that name nothing, or too much.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from spamnb.core.event import Ids
+from spamnb.errors import RefError
+from spamnb.service.feedback import Feedback, Trust
+from spamnb.service.filter import Filter
+from spamnb.service.lessons import Example
+from spamnb.service.references import find_example, signature_bytes
+from spamnb.service.trust import TeachingRules, delivered_to
+from spamnb.store.history import HistoryEntry
+
+_SIGNATURE_LINE = re.compile(
+    rb"(?im)^X-Spamnb-Signature[ \t]{0,80}:[ \t]{0,80}(s[a-z2-7]{26})[ \t]{0,80}\r?$"
+)
+_SIGNATURE = re.compile(r"s[a-z2-7]{26}")
+_DIGEST = re.compile(r"[0-9a-f]{32}")
+_END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
+_MOST_SIGNATURES = 8
+_MOST_REFS = 16
+_ALIKE = 0.5
+"""What a message must share with the one that its signature names, of the larger one's features."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Which message is meant, and whether the speaker may speak of it."""
+
+    example: Example | None
+    proven: bool
+    reason: str = ""
+    """why not"""
+
+
+class Claims:
+    """Looks at the history of one model."""
+
+    def __init__(self, model: Filter, rules: TeachingRules) -> None:
+        self.model = model
+        self.rules = rules
+
+    def look(self, feedback: Feedback) -> Claim:
+        """Find the message, and judge the claim by the speaker's trust."""
+        return _LOOKS[feedback.trust](self, feedback)
+
+    def of_admin(self, feedback: Feedback) -> Claim:
+        """Every message; the first reference that is known counts."""
+        unknown: RefError | None = None
+        for ref in feedback.refs[:_MOST_REFS]:
+            try:
+                with self.model.store.read() as view:
+                    return Claim(find_example(view, self.model.history, ref), proven=True)
+            except RefError as error:
+                unknown = unknown or error
+        if not feedback.raw:
+            assert unknown is not None, "a feedback has a message or references"
+            raise unknown
+        given = self.model.example(feedback.raw)
+        signed = None if self._entries(digest=given.digest) else self._signed(feedback.raw, given)
+        return Claim(_example(signed) if signed else given, proven=True)
+
+    def of_user(self, feedback: Feedback) -> Claim:
+        """Messages that were delivered to them."""
+        for ref in feedback.refs[:_MOST_REFS]:
+            if entry := self._own(feedback.who, ref):
+                return Claim(_example(entry), proven=True)
+        if not feedback.raw:
+            who = feedback.who
+            return Claim(None, proven=False, reason=f"no message of {who} is known by this name")
+        given = self.model.example(feedback.raw)
+        if any(self._is_own(feedback.who, e) for e in self._entries(digest=given.digest)):
+            return Claim(given, proven=True)
+        entry = self._signed(feedback.raw, given, feedback.who) or self._attached(feedback)
+        if entry:
+            return Claim(_example(entry), proven=True)
+        learn = self.rules.unproven == "learn"
+        return Claim(given, learn, f"it is not known to have been delivered to {feedback.who}")
+
+    def of_stranger(self, feedback: Feedback) -> Claim:
+        """Messages whose signature they show, if delivered to who they say they are."""
+        shown = [ref for ref in feedback.refs[:_MOST_REFS] if _SIGNATURE.fullmatch(ref)]
+        for ref in shown:
+            if entry := self._own(feedback.who, ref):
+                return Claim(_example(entry), proven=True)
+        given = self.model.example(feedback.raw) if feedback.raw else None
+        if given is not None:
+            entry = self._signed(feedback.raw, given, feedback.who) or self._attached(feedback)
+            if entry:
+                return Claim(_example(entry), proven=True)
+        reason = "nothing proves that the message was delivered to who says so"
+        return Claim(given or self._known(feedback.refs), proven=False, reason=reason)
+
+    def _known(self, refs: Sequence[str]) -> Example | None:
+        for ref in refs[:_MOST_REFS]:
+            try:
+                with self.model.store.read() as view:
+                    return find_example(view, self.model.history, ref)
+            except RefError:
+                continue
+        return None
+
+    def _own(self, who: str, ref: str) -> HistoryEntry | None:
+        """The one message of a person's that a reference names."""
+        mine = [entry for entry in self._named(ref) if self._is_own(who, entry)]
+        if len({entry.digest for entry in mine}) > 1:
+            listed = ", ".join(dict.fromkeys(entry.digest.hex() for entry in mine))
+            raise RefError(f"several messages have the id {ref!r}", hint=f"name one: {listed}")
+        return mine[0] if mine else None
+
+    def _named(self, ref: str) -> list[HistoryEntry]:
+        ref = ref.strip()
+        if _SIGNATURE.fullmatch(ref):
+            return self._entries(signature=signature_bytes(ref))
+        if _DIGEST.fullmatch(ref):
+            return self._entries(digest=bytes.fromhex(ref))
+        return self._entries(message_id=ref.removeprefix("<").removesuffix(">"))
+
+    def _entries(
+        self, *, signature: bytes = b"", message_id: str = "", digest: bytes = b""
+    ) -> list[HistoryEntry]:
+        history = self.model.history
+        if history is None:
+            return []
+        return history.find(signature=signature, message_id=message_id, digest=digest)
+
+    def _is_own(self, who: str, entry: HistoryEntry) -> bool:
+        return delivered_to(entry, who, self.rules.domains)
+
+    def _signed(self, raw: bytes, given: Example, who: str = "") -> HistoryEntry | None:
+        """The message that the signature in the header names, if it is the same in the main."""
+        for entry in self._by_signatures(_parted(raw)[0]):
+            if (not who or self._is_own(who, entry)) and _alike(entry.ids, given.ids):
+                return entry
+        return None
+
+    def _attached(self, feedback: Feedback) -> HistoryEntry | None:
+        """A message inside, of which the signature line came along; not if ours has one itself.
+
+        Through our front door every message gets a line of its own, so whoever writes another's
+        into a body gains nothing: the message in hand is the one that is meant.
+        """
+        head, body = _parted(feedback.raw)
+        if _SIGNATURE_LINE.search(head):
+            return None
+        return next((e for e in self._by_signatures(body) if self._is_own(feedback.who, e)), None)
+
+    def _by_signatures(self, data: bytes) -> Iterator[HistoryEntry]:
+        for count, found in enumerate(_SIGNATURE_LINE.finditer(data)):
+            if count == _MOST_SIGNATURES:
+                return
+            yield from self._entries(signature=signature_bytes(found[1].decode().lower()))
+
+
+_LOOKS: dict[Trust, Callable[[Claims, Feedback], Claim]] = {
+    "admin": Claims.of_admin,
+    "user": Claims.of_user,
+    "stranger": Claims.of_stranger,
+}
+
+
+def _parted(raw: bytes) -> tuple[bytes, bytes]:
+    """The header section, and the rest."""
+    end = _END_OF_HEAD.search(raw)
+    return (raw[: end.start()], raw[end.end() :]) if end else (raw, b"")
+
+
+def _example(entry: HistoryEntry) -> Example:
+    return Example(entry.digest, entry.message_id, entry.ids, entry.times)
+
+
+def _alike(one: Sequence[Ids], other: Sequence[Ids]) -> bool:
+    """Whether two messages share most of what they hold."""
+    a, b = np.unique(np.concatenate(one)), np.unique(np.concatenate(other))
+    return len(np.intersect1d(a, b)) >= _ALIKE * max(len(a), len(b), 1)

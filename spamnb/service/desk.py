@@ -1,0 +1,249 @@
+"""The desk: where everybody's word on a message arrives, is judged by whose it is, and learnt.
+
+One call for every channel: a feedback goes in, an answer with its receipt comes out, durable by
+then. `trust` says who may teach what, `claims` whether it is their message; what is not proven, or
+contradicts us too much on a channel that nobody vouches for, waits in `review`.
+
+Only words of people, and of traps that people laid, arrive here: nothing calls it with a score of
+our own. A duplicate changes nothing and is a success; a contradiction moves.
+
+Must not know sockets, terminals or settings. Failure: what a person did wrong is an answer
+("refused", with the reason); a StoreError is raised, for waiting or an admin may cure it.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from spamnb.core.verdict import Verdict
+from spamnb.errors import RefError, RefusedError, UserError
+from spamnb.service.claims import Claim, Claims
+from spamnb.service.clock import now_us
+from spamnb.service.feedback import Answer, Feedback
+from spamnb.service.filter import Filter
+from spamnb.service.judging import judge_examples
+from spamnb.service.lessons import Example, Forget, Origin, Teach
+from spamnb.service.meters import Meters
+from spamnb.service.reading import example_of
+from spamnb.service.receipt import Receipt
+from spamnb.service.references import find_example
+from spamnb.service.review import Reviews, Waiting
+from spamnb.service.trust import DAY_US, Caps, TeachingRules, Way, way_of
+
+_LOOKED_BACK = 5000
+"""Events of today that are counted at the start, so that a restart does not lift the caps."""
+_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f]{0,320}")
+"""who speaks: it is kept in the journal and shown on terminals"""
+
+
+class Desk:
+    """The one way in."""
+
+    def __init__(
+        self,
+        model: Filter,
+        reviews: Reviews,
+        rules: TeachingRules | None = None,
+        meters: Meters | None = None,
+    ) -> None:
+        self.model = model
+        self.reviews = reviews
+        self.rules = rules or TeachingRules()
+        self._meters = meters or Meters()
+        self._claims = Claims(model, self.rules)
+        self._counting = threading.Lock()
+        self._caps = Caps(self.rules)
+        self._count_today()
+
+    # -- what can be said -----------------------------------------------------------------------
+
+    def teach(self, feedback: Feedback) -> Answer:
+        """One word on one message."""
+        return self._counted(lambda: self._teach(feedback))
+
+    def undo(self, event: int, feedback: Feedback) -> Answer:
+        """Take back an event; `feedback` says who speaks."""
+        return self._counted(lambda: self._undo(event, feedback))
+
+    def accept(self, name: str) -> Answer:
+        """An admin agrees with what waits."""
+        return self._counted(lambda: self._accept(name))
+
+    def refuse(self, name: str) -> Answer:
+        """An admin does not: it goes, and nothing is learnt."""
+        try:
+            self.reviews.drop(name)
+        except UserError as error:
+            return _refused(error)
+        return Answer("unchanged", reason="refused in review", review=name)
+
+    def batch(self, said: Sequence[tuple[str, bytes]], origin: Origin) -> list[Receipt]:
+        """Sorted mail, (label, message) by message: learnt as `train` does, in one transaction."""
+        began, now = time.perf_counter(), now_us()
+        labels = [self.model.label(label) for label, _ in said]
+        examples = self._examples([raw for _, raw in said])
+        lessons = [Teach(e, k, origin, now) for e, k in zip(examples, labels, strict=True)]
+        receipts = self.model.teach(lessons)
+        with self._counting:
+            for receipt in receipts:
+                self._count(_answer(receipt))
+            self._meters.observe("learn_seconds", time.perf_counter() - began)
+        return receipts
+
+    def _examples(self, raws: Sequence[bytes]) -> list[Example]:
+        times = self.model.recipe.occurrences
+        return [
+            example_of(message, portion.features, index, occurrences=times)
+            for portion in self.model.reader.portions(raws)
+            for index, message in enumerate(portion.messages)
+        ]
+
+    # -- one word -------------------------------------------------------------------------------
+
+    def _teach(self, feedback: Feedback) -> Answer:
+        way = self._admit(feedback)
+        self._caps.take(feedback.trust, feedback.who, now_us())
+        state = "refused"
+        try:
+            answer = self._carried_out(feedback, way)
+            state = answer.state
+        finally:
+            if state not in ("learnt", "review"):
+                self._caps.give_back(feedback.trust, feedback.who)
+        return answer
+
+    def _admit(self, feedback: Feedback) -> Way:
+        """Refuse what is wrong whatever the message is."""
+        if feedback.label:
+            self.model.label(feedback.label)
+        if len(feedback.raw) > self.rules.limit_bytes:
+            raise RefusedError(
+                f"the message has {len(feedback.raw)} bytes, {self.rules.limit_bytes} are taken"
+            )
+        if not (feedback.raw or feedback.refs):
+            raise UserError("no message is given")
+        if not _NAME.fullmatch(feedback.who) or not (feedback.who or feedback.trust == "admin"):
+            raise RefusedError("nobody says whose word this is")
+        return way_of(feedback)
+
+    def _carried_out(self, feedback: Feedback, way: Way) -> Answer:
+        claim = self._claims.look(feedback)
+        if not claim.proven:
+            return self._unproven(feedback, claim)
+        assert claim.example is not None, "what is proven was found"
+        return self._learn(claim.example, feedback, way)
+
+    def _learn(self, example: Example, feedback: Feedback, way: Way) -> Answer:
+        origin = Origin(feedback.who, feedback.channel, way.weight)
+        if not feedback.label:
+            return self._one(Forget(example.digest, origin, now_us()))
+        if way.careful:
+            verdict = self._verdict(example)
+            if verdict.probabilities[feedback.label] < 1 - self.rules.sure:
+                return self._wait(feedback, example, "it contradicts a very sure verdict", verdict)
+        if way.insist:
+            return _answer(self.model.correct(example, feedback.label, origin=origin))
+        return self._one(Teach(example, self.model.label(feedback.label), origin, now_us()))
+
+    def _one(self, lesson: Teach | Forget) -> Answer:
+        receipt = self.model.teach([lesson], scored=True)[0]
+        if receipt.error is not None:
+            raise receipt.error
+        return _answer(receipt)
+
+    def _verdict(self, example: Example) -> Verdict:
+        with self.model.store.read() as view:
+            return judge_examples(self.model.recipe, self.model.costs, view, [example])[0]
+
+    def _unproven(self, feedback: Feedback, claim: Claim) -> Answer:
+        """Not known to be theirs: to be looked at, or not to be heard."""
+        a_user = feedback.trust == "user"
+        if claim.example is None or (a_user and self.rules.unproven == "refuse"):
+            raise RefError(claim.reason, hint="give the message with its X-Spamnb-Signature line")
+        return self._wait(feedback, claim.example, claim.reason, self._verdict(claim.example))
+
+    def _wait(self, feedback: Feedback, example: Example, reason: str, verdict: Verdict) -> Answer:
+        entry = Waiting(
+            label=feedback.label,
+            who=feedback.who,
+            channel=feedback.channel,
+            trust=feedback.trust,
+            reason=reason,
+            time_us=now_us(),
+            refs=feedback.refs,
+            digest=example.digest.hex(),
+            message_id=example.message_id,
+            verdict={"label": verdict.label, "probability": verdict.probability},
+        )
+        return Answer("review", reason=reason, review=self.reviews.add(entry, feedback.raw))
+
+    # -- taking back, and review ----------------------------------------------------------------
+
+    def _undo(self, event: int, feedback: Feedback) -> Answer:
+        way_of(feedback)
+        if feedback.trust != "admin":
+            with self.model.store.read() as view:
+                held = view.event(event)
+            if held is None or not feedback.who or held.who.casefold() != feedback.who.casefold():
+                raise RefusedError(f"event {event} is none of yours")
+        return _answer(self.model.undo(event, origin=Origin(feedback.who, feedback.channel)))
+
+    def _accept(self, name: str) -> Answer:
+        """Learn what was looked at, in the name of who said it: their word can still be undone."""
+        entry, raw = self.reviews.get(name)
+        said = Feedback(entry.label, raw, entry.refs, entry.who, entry.channel, "admin")
+        with self.model.store.read() as view:
+            example = None if raw else find_example(view, self.model.history, entry.digest)
+        answer = self._learn(example or self.model.example(raw), said, Way())
+        self.reviews.drop(name)
+        return replace(answer, review=name)
+
+    # -- keeping count --------------------------------------------------------------------------
+
+    def _counted(self, run: Callable[[], Answer]) -> Answer:
+        began = time.perf_counter()
+        try:
+            answer = run()
+        except UserError as error:
+            answer = _refused(error)
+        with self._counting:
+            self._count(answer)
+            self._meters.observe("learn_seconds", time.perf_counter() - began)
+        return answer
+
+    def _count(self, answer: Answer) -> None:
+        receipt = answer.receipt
+        if answer.state != "learnt" or receipt is None:
+            self._meters.count(f"feedback_{answer.state}")
+        elif receipt.after is None:
+            self._meters.count("forgotten")
+        else:
+            known = receipt.after if receipt.after in ("ham", "spam") else "other"
+            self._meters.count(f"learned_{known}")
+
+    def _count_today(self) -> None:
+        """What people have said today, so that a restart does not give them another day."""
+        now = now_us()
+        with self.model.store.read() as view:
+            for count, event in enumerate(view.events(newest_first=True)):
+                if event.time_us // DAY_US != now // DAY_US or count == _LOOKED_BACK:
+                    break
+                self._caps.note("user", event.who, now)
+        for entry in self.reviews.entries():
+            if entry.time_us // DAY_US == now // DAY_US:
+                self._caps.note("user" if entry.trust == "user" else "stranger", entry.who, now)
+
+
+def _answer(receipt: Receipt) -> Answer:
+    if receipt.error is not None:
+        return Answer("refused", receipt, str(receipt.error))
+    return Answer("learnt" if receipt.changed else "unchanged", receipt, receipt.reason)
+
+
+def _refused(error: UserError) -> Answer:
+    facts: dict[str, object] = {"hint": error.hint, "sort": type(error).__name__}
+    return Answer("refused", reason=str(error), facts=facts)

@@ -1,0 +1,186 @@
+"""What waits for an admin's word: reports that nothing proves, labels that contradict us too much.
+
+Each is one file in a folder: a line of JSON (who says what of which message, and why it waits),
+then the message, if it was given. Written beside, synced, renamed, and the folder synced, so that
+an entry that was promised is there after a power cut. Number, bytes and age are bounded: strangers
+fill this list. A full one takes nothing new, for otherwise a flood would wash honest ones out.
+
+Must not know the model. Failure: RefusedError when it is full, RefError for a name that is none,
+StoreError where the disk refuses. A file that cannot be read is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from spamnb.errors import RefError, RefusedError
+from spamnb.store.environment import make_folder, refused, sync_folder
+
+VERSION = 1
+_NAME = re.compile(r"[0-9a-f]{13}-[0-9a-f]{16}")
+_HEAD_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewLimits:
+    """How much may wait."""
+
+    most: int = 1000
+    limit_bytes: int = 256 << 20
+    keep_days: int = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One entry."""
+
+    label: str
+    who: str
+    channel: str
+    trust: str
+    reason: str
+    time_us: int
+    refs: tuple[str, ...] = ()
+    digest: str = ""
+    message_id: str = ""
+    verdict: dict[str, object] = field(default_factory=dict)
+    """what we think of it: label, probability"""
+    raw_bytes: int = 0
+    name: str = ""
+
+    def as_dict(self) -> dict[str, object]:
+        """For programs."""
+        return asdict(self)
+
+
+class Reviews:
+    """The list, in a folder that is made when it is first needed."""
+
+    def __init__(self, folder: Path, limits: ReviewLimits | None = None) -> None:
+        self.folder = folder
+        self.limits = limits or ReviewLimits()
+        self._lock = threading.Lock()
+
+    def add(self, entry: Waiting, raw: bytes) -> str:
+        """Keep one; its name, or that of the same word on the same message, if it waits already."""
+        key = _key(entry, raw)
+        with self._lock:
+            self._expire(entry.time_us)
+            names = self._names()
+            for name in names:
+                if name.endswith(key):
+                    return name
+            self._room(names, len(raw))
+            name = f"{entry.time_us:013x}-{key}"
+            self._write(name, entry, raw)
+            return name
+
+    def _room(self, names: list[str], size: int) -> None:
+        held = sum(self._size(name) for name in names)
+        if len(names) >= self.limits.most or held + size > self.limits.limit_bytes:
+            raise RefusedError(
+                f"the review list is full ({len(names)} entries, {held} bytes)",
+                hint="see `spamnb review list`",
+            )
+
+    def _write(self, name: str, entry: Waiting, raw: bytes) -> None:
+        head = entry.as_dict() | {"version": VERSION, "raw_bytes": len(raw)}
+        del head["name"]
+        part = self.folder / f".{name}.part"
+        try:
+            make_folder(self.folder)
+            handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(handle, "wb") as file:
+                file.write(json.dumps(head).encode() + b"\n" + raw)
+                file.flush()
+                os.fsync(handle)
+            part.rename(self.folder / name)
+            sync_folder(self.folder)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise refused(error, self.folder) from error
+
+    def entries(self) -> Iterator[Waiting]:
+        """All that wait, oldest first."""
+        for name in self._names():
+            with suppress(RefError):
+                yield self.get(name)[0]
+
+    def count(self) -> int:
+        """How many wait."""
+        return len(self._names())
+
+    def get(self, name: str) -> tuple[Waiting, bytes]:
+        """One entry and its message."""
+        if not _NAME.fullmatch(name):
+            raise _unknown(name)
+        try:
+            with (self.folder / name).open("rb") as file:
+                head, raw = file.readline(_HEAD_BYTES), file.read()
+            return _decoded(name, json.loads(head)), raw
+        except FileNotFoundError as error:
+            raise _unknown(name) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise RefError(f"the entry {name} cannot be read: {error}") from error
+        except OSError as error:
+            raise refused(error, self.folder / name) from error
+
+    def drop(self, name: str) -> None:
+        """It is decided."""
+        if not _NAME.fullmatch(name):
+            raise _unknown(name)
+        try:
+            (self.folder / name).unlink()
+            sync_folder(self.folder)
+        except FileNotFoundError as error:
+            raise _unknown(name) from error
+        except OSError as error:
+            raise refused(error, self.folder / name) from error
+
+    def _names(self) -> list[str]:
+        try:
+            return sorted(filter(_NAME.fullmatch, os.listdir(self.folder)))  # noqa: PTH208 - names
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise refused(error, self.folder) from error
+
+    def _size(self, name: str) -> int:
+        try:
+            return (self.folder / name).stat().st_size
+        except OSError:
+            return 0
+
+    def _expire(self, now_us: int) -> None:
+        before = now_us - self.limits.keep_days * 86_400_000_000
+        for name in self._names():
+            if int(name[:13], 16) >= before:
+                return
+            (self.folder / name).unlink(missing_ok=True)
+
+
+def _key(entry: Waiting, raw: bytes) -> str:
+    """Name the same word on the same message by the same person alike."""
+    what = raw or entry.digest.encode() or " ".join(entry.refs).encode("utf-8", "replace")
+    said = f"{entry.label}\0{entry.who.casefold()}\0".encode("utf-8", "replace")
+    return blake2b(said + what, digest_size=8).hexdigest()
+
+
+def _decoded(name: str, head: dict[str, Any]) -> Waiting:
+    if head.pop("version") != VERSION:
+        raise ValueError("another version wrote it")
+    head["refs"] = tuple(head["refs"])
+    return Waiting(**head, name=name)
+
+
+def _unknown(name: str) -> RefError:
+    return RefError(f"nothing called {name!r} waits for review", hint="see `spamnb review list`")
