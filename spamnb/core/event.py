@@ -142,6 +142,10 @@ class Event:
     bulk: Bulk | None = None
     undoes: int = 0
     """the event that an UNDO takes back"""
+    insist: bool = False
+    """a person's correction: not doubted, repeated. Applying needs neither; relearning does."""
+    weight: float = 1.0
+    """what scaled the step"""
 
 
 @dataclass(slots=True)
@@ -196,6 +200,8 @@ class Recipe:
     """secret of the hashed features; never leaves the store"""
     vocabulary: bool = True
     occurrences: bool = False
+    documents: bool = False
+    """plain text documents that are no mail"""
     groups: int = 2
     alpha: float = 0.01
     kappa: float = 1.0

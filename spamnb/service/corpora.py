@@ -99,8 +99,13 @@ class Unit(NamedTuple):
         return f"{path}#{self.number}" if self.number else path
 
 
-def units(path: str) -> list[Unit]:
-    """Every message under a path; mboxes are looked through for where their messages begin."""
+def units(path: str, *, documents: bool = False) -> list[Unit]:
+    """Every message under a path; mboxes are looked through for where their messages begin.
+
+    Documents are no mail: each file is one.
+    """
+    if documents and path != "-":
+        return [Unit(name) for name in paths(path)]
     if path == "-":
         return [unit._replace(shown=path) for unit in _cut(_kept_input())]
     found: list[Unit] = []
@@ -116,14 +121,16 @@ def items(path: str | Path) -> Iterator[Item | Unreadable]:
         yield read_unit(unit)
 
 
-def read_unit(unit: Unit) -> Item | Unreadable:
-    """One message."""
+def read_unit(unit: Unit, *, documents: bool = False) -> Item | Unreadable:
+    """One message, or one document: that may be any text."""
     try:
         raw = _bytes_of(unit)
     except OSError as error:
         return Unreadable(unit.name, error.strerror or "cannot be read")
     if not raw:
         return Unreadable(unit.name, "empty")
+    if documents:
+        return Unreadable(unit.name, "not text") if b"\0" in raw else Item(unit.name, raw)
     header = _HEADER.search(raw, 0, _HEAD_BYTES)
     if header is None or b"\0" in raw[: header.start()]:
         return Unreadable(unit.name, "not mail: it has no header")

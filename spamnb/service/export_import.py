@@ -44,7 +44,8 @@ from spamnb.store.contract import ReadView, Store, Word
 FORMAT = "spamnb export"
 VERSION = 1
 _CONSTANTS = (
-    "vocabulary", "occurrences", "groups", "alpha", "kappa", "r", "eta", "rate_bias", "rate_temper"
+    "vocabulary", "occurrences", "documents", "groups", "alpha", "kappa", "r", "eta", "rate_bias",
+    "rate_temper",
 )  # fmt: skip
 _PLACES = {place.name.lower(): place for place in Place}
 

@@ -47,7 +47,11 @@ MINE = Origin(who="owner", channel="api")
 
 
 def new_recipe(
-    kind: str = "corrected", labels: Sequence[str] = ("ham", "spam"), *, vocabulary: bool = True
+    kind: str = "corrected",
+    labels: Sequence[str] = ("ham", "spam"),
+    *,
+    vocabulary: bool = True,
+    documents: bool = False,
 ) -> Recipe:
     """A recipe with a key of its own, and the constants that suit the kind."""
     if kind not in KINDS:
@@ -60,6 +64,7 @@ def new_recipe(
         labels=names,
         key=secrets.token_bytes(32),
         vocabulary=vocabulary,
+        documents=documents,
         groups=GROUPS,
         alpha=0.01 if kind == "corrected" else 1.0,
     )
@@ -81,7 +86,9 @@ class Filter:
         self.recipe = store.recipe
         self.labels = store.recipe.labels
         self.costs = costs or Costs()
-        self.reader = MessageReader(store.recipe.key, house)
+        self.reader = MessageReader(
+            store.recipe.key, house, documents=store.recipe.documents
+        )
         self._committer = Committer(store, Learner(store.recipe, self.costs))
 
     @classmethod
@@ -196,17 +203,9 @@ class Filter:
         else:
             with self.store.read() as view:
                 example = find_example(view, self.history, ref)
-        again = self._needs_more(example, index)
-        return self._one(Teach(example, index, replace(origin, insist=True), now_us(), again))
-
-    def _needs_more(self, example: Example, label: int) -> bool:
-        """Whether a message has the label, but is judged otherwise all the same."""
         with self.store.read() as view:
-            live = view.live(example.digest)
-            if live is None or live.label != label:
-                return False
-            verdict = judge_examples(self.recipe, self.costs, view, [example])[0]
-        return not self._committer.learner.agrees(verdict.z, label)
+            again = self._committer.learner.needs_more(view, example, index)
+        return self._one(Teach(example, index, replace(origin, insist=True), now_us(), again))
 
     def forget(self, ref: bytes | str, *, origin: Origin = MINE) -> Receipt:
         """As if the message had never been taught; every number returns to what it was."""

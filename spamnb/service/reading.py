@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from spamnb.core.features import Features, Key, extract
 from spamnb.core.message import House, Message, read
-from spamnb.core.tokens import fields
+from spamnb.core.tokens import document, fields
+from spamnb.service.documents import read_document, text_of
 from spamnb.service.lessons import Example
 
 PORTION = 64
@@ -28,12 +29,18 @@ class Portion(NamedTuple):
 class MessageReader:
     """Reads for one model."""
 
-    def __init__(self, secret: bytes, house: House | None = None) -> None:
+    def __init__(
+        self, secret: bytes, house: House | None = None, *, documents: bool = False
+    ) -> None:
         self._key = Key(secret)
         self._house = house or House()
+        self._documents = documents
 
     def portion(self, raws: Sequence[bytes]) -> Portion:
         """Read these messages together."""
+        if self._documents:
+            texts = [document(text_of(raw)) for raw in raws]
+            return Portion([read_document(raw) for raw in raws], extract(self._key, texts))
         messages = [read(raw, self._house) for raw in raws]
         return Portion(messages, extract(self._key, [fields(message) for message in messages]))
 

@@ -150,7 +150,8 @@ def train(
     settle_garbage()
     course = course or Course()
     _refuse_twins(sources)
-    found = [_mixed(units(path)) for _, path in sources]
+    documents = (recipe or _settled_recipe(home, None)).documents
+    found = [_mixed(units(path, documents=documents)) for _, path in sources]
     order = interleaved([len(part) for part in found])
     tally = _Tally(len(order), report=progress)
     start = _Reader(_settled_recipe(home, recipe), course.house)
@@ -236,11 +237,12 @@ class _Reader:
     house: House | None
 
     def __call__(self) -> Callable[[list[Unit]], Packed]:
-        reader = MessageReader(self.recipe.key, self.house)
+        documents = self.recipe.documents
+        reader = MessageReader(self.recipe.key, self.house, documents=documents)
         packer = Packer(vocabulary=self.recipe.vocabulary, occurrences=self.recipe.occurrences)
 
         def run(portion: list[Unit]) -> Packed:
-            read = [read_unit(unit) for unit in portion]
+            read = [read_unit(unit, documents=documents) for unit in portion]
             good = reader.portion([item.raw for item in read if isinstance(item, Item)])
             messages = iter(good.messages)
             names: list[Name | Unreadable] = []

@@ -1,0 +1,116 @@
+"""How good the scores of a filter with any number of labels are: precision, recall, F1.
+
+Holds pure functions of what was true (one label a message, or for one label at a time yes or no)
+and what was said. Must not know models. Invariants: nothing depends on the order of the messages;
+what never was and never was said has precision, recall and F1 of 0, as has what was never right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from spamnb.core.bayes.smoothing import Floats
+from spamnb.core.event import Ints
+from spamnb.core.measures import Bools
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """How well one label was found."""
+
+    documents: int
+    """that have the label"""
+    found: int
+    """that were given it"""
+    right: int
+    """that were given it and have it"""
+
+    @property
+    def precision(self) -> float:
+        """Of those that were given the label, the share that has it."""
+        return self.right / self.found if self.found else 0.0
+
+    @property
+    def recall(self) -> float:
+        """Of those that have the label, the share that was given it."""
+        return self.right / self.documents if self.documents else 0.0
+
+    @property
+    def f1(self) -> float:
+        """The harmonic mean of both: 2 right / (documents + found)."""
+        both = self.documents + self.found
+        return 2 * self.right / both if both else 0.0
+
+    def as_dict(self) -> dict[str, float]:
+        """For programs."""
+        return asdict(self) | {"precision": self.precision, "recall": self.recall, "f1": self.f1}
+
+
+def quality(truth: Bools, given: Bools) -> Quality:
+    """Count for one label."""
+    return Quality(int(truth.sum()), int(given.sum()), int((truth & given).sum()))
+
+
+def pooled(parts: list[Quality]) -> Quality:
+    """All decisions of all labels as one: its F1 is the micro average."""
+    return Quality(
+        sum(part.documents for part in parts),
+        sum(part.found for part in parts),
+        sum(part.right for part in parts),
+    )
+
+
+def macro_f1(parts: list[Quality]) -> float:
+    """The mean F1 over the labels that occur: a rare label counts as much as a common one."""
+    scores = [part.f1 for part in parts if part.documents]
+    return float(np.mean(scores)) if scores else 0.0
+
+
+def best_threshold(truth: Bools, score: Floats, default: float) -> float:
+    """The score from which on to give a label, for the best F1 on these documents.
+
+    The middle of the gap below the last document that is taken. Without any document of the label
+    there is nothing to choose by: the default.
+    """
+    if not truth.any():
+        return default
+    order = np.argsort(-score, kind="stable")
+    ranked, right = score[order], np.cumsum(truth[order])
+    f1 = 2 * right / (truth.sum() + np.arange(1, len(ranked) + 1))
+    # Ties stand or fall together, so a cut may lie only where the score changes.
+    f1[:-1][ranked[:-1] == ranked[1:]] = -1
+    last = int(np.argmax(f1))
+    if last + 1 == len(ranked):
+        return float(ranked[last])
+    return float((ranked[last] + ranked[last + 1]) / 2)
+
+
+def break_even(truth: Bools, score: Floats) -> float | None:
+    """Precision where it equals recall: of as many as have the label, the share that has it.
+
+    Those that tie at the border count with their mean.
+    """
+    count = int(truth.sum())
+    if not count:
+        return None
+    border = np.sort(score)[-count]
+    above, at = score > border, score == border
+    right = truth[above].sum() + (count - above.sum()) * truth[at].mean()
+    return float(right / count)
+
+
+def one_against_rest(z: Floats) -> Floats:
+    """[M, K] log-odds of each label against all others together; exact however far apart."""
+    odds = np.empty_like(z)
+    for k in range(z.shape[1]):
+        others = np.delete(z, k, axis=1)
+        top = others.max(axis=1)
+        odds[:, k] = z[:, k] - top - np.log(np.exp(others - top[:, None]).sum(axis=1))
+    return odds
+
+
+def confusion(truth: Ints, said: Ints, labels: int) -> Ints:
+    """[true, said] how many documents."""
+    return np.bincount(truth * labels + said, minlength=labels * labels).reshape(labels, labels)

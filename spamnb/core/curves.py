@@ -1,0 +1,120 @@
+"""What pictures of an evaluation are drawn from: curves as short lists of numbers.
+
+Holds pure functions of outcomes (`measures.Outcomes`); must not know how anything is drawn.
+Invariants: a curve has at most some hundred points, whatever the number of messages, and ends
+where it must (a ROC in both corners).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spamnb.core.bayes.smoothing import Floats
+from spamnb.core.measures import Bools, auc
+
+POINTS = 400
+BLOCKS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Roc:
+    """For each threshold from the highest down: ham lost and spam missed, as shares."""
+
+    ham_lost: tuple[float, ...]
+    spam_missed: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Messages of which about the same probability was said."""
+
+    said: float
+    seen: float
+    low: float
+    """Wilson's 95 % interval of what was seen"""
+    high: float
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """One stretch of the messages in their order."""
+
+    messages: int
+    """that had been judged by its end"""
+    error_percent: float
+    """on the wrong side of a probability of 0.5, within the stretch"""
+    auc_complement_percent: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """How many ham and spam have a log-odds between two edges; the outer bins hold the tails."""
+
+    edges: tuple[float, ...]
+    ham: tuple[int, ...]
+    spam: tuple[int, ...]
+
+
+def roc(truth: Bools, score: Floats) -> Roc:
+    """The whole curve where it bends, thinned where nobody could see a difference."""
+    order = np.argsort(-score, kind="stable")
+    ranked = score[order]
+    last = np.append(ranked[1:] != ranked[:-1], True)
+    lost = np.concatenate(([0], np.cumsum(~truth[order])[last])) / max(int((~truth).sum()), 1)
+    missed = 1 - np.concatenate(([0], np.cumsum(truth[order])[last])) / max(int(truth.sum()), 1)
+    # Corners alone: a straight run needs its ends only.
+    bend = np.ones(len(lost), bool)
+    bend[1:-1] = (np.diff(lost)[:-1] > 0) != (np.diff(lost)[1:] > 0)
+    bend[1:-1] |= (np.diff(missed)[:-1] < 0) != (np.diff(missed)[1:] < 0)
+    lost, missed = lost[bend], missed[bend]
+    if len(lost) > POINTS:
+        chosen = np.unique(np.linspace(0, len(lost) - 1, POINTS).round().astype(int))
+        lost, missed = lost[chosen], missed[chosen]
+    return Roc(tuple(lost.tolist()), tuple(missed.tolist()))
+
+
+def reliability(truth: Bools, probability: Floats, bins: int = 10) -> tuple[Bin, ...]:
+    """What came true of the messages in each tenth of the probabilities; empty tenths are left."""
+    at = np.minimum((probability * bins).astype(int), bins - 1)
+    found = []
+    for number in np.unique(at):
+        inside = at == number
+        count, right = int(inside.sum()), int(truth[inside].sum())
+        low, high = wilson(right, count)
+        found.append(Bin(float(probability[inside].mean()), right / count, low, high, count))
+    return tuple(found)
+
+
+def wilson(right: int, of: int) -> tuple[float, float]:
+    """95 % interval of a share (Wilson 1927): within 0 and 1, also for none and for all."""
+    z = 1.959963984540054
+    share, spread = right / of, z * z / of
+    middle = (share + spread / 2) / (1 + spread)
+    half = z * (share * (1 - share) / of + spread / (4 * of)) ** 0.5 / (1 + spread)
+    return max(middle - half, 0.0), min(middle + half, 1.0)
+
+
+def learning(truth: Bools, score: Floats, probability: Floats) -> tuple[Stretch, ...]:
+    """Errors and ranking stretch by stretch, in the order the messages were judged in."""
+    count = len(truth)
+    stretches = []
+    for part in np.array_split(np.arange(count), min(BLOCKS, count)):
+        mine = truth[part]
+        wrong = (probability[part] > 0.5) != mine
+        both = bool(mine.any() and not mine.all())
+        area = 100 * (1 - auc(mine, score[part])) if both else None
+        stretches.append(Stretch(int(part[-1]) + 1, 100 * float(wrong.mean()), area))
+    return tuple(stretches)
+
+
+def histogram(truth: Bools, log_odds: Floats, bins: int = 60) -> Histogram:
+    """Counts over the log-odds, from the 0.5th to the 99.5th percentile."""
+    low, high = np.percentile(log_odds, [0.5, 99.5])
+    edges = np.linspace(low, max(high, low + 1e-9), bins + 1)
+    inside = np.clip(log_odds, edges[0], edges[-1])
+    ham, _ = np.histogram(inside[~truth], edges)
+    spam, _ = np.histogram(inside[truth], edges)
+    return Histogram(tuple(edges.tolist()), tuple(ham.tolist()), tuple(spam.tolist()))
