@@ -1,0 +1,146 @@
+"""The log: one line for each record, as text or JSON, on stderr or in a file.
+
+A record is a dict with `event` and whatever belongs to it. Must not know what is logged.
+Invariants: a line holds no control character, whatever a stranger put into a field; what is named
+like a secret is masked. A log that cannot be written never stops mail: the line is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+Level = Literal["debug", "info", "warning", "error"]
+
+LEVELS: dict[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_PRIORITY = {"debug": "<7>", "info": "<6>", "warning": "<4>", "error": "<3>"}
+"""what journald reads at the start of a line (sd-daemon(3))"""
+_SECRET = re.compile(r"pass(word|phrase)?$|secret|token|^key$|_key$|credential", re.IGNORECASE)
+_PLAIN = re.compile(r"[A-Za-z0-9_.:/@<>+,\[\]{}%*!?~^&|;()#$-]+")
+MOST_VALUE = 2_000
+"""characters of one value: a line stays a line that people can read"""
+
+
+@dataclass(frozen=True, slots=True)
+class LogForm:
+    """How the log looks."""
+
+    level: str = "info"
+    format: str = "text"
+    file: str = ""
+    """empty: stderr"""
+
+
+class Log:
+    """Where records go. Call it with one."""
+
+    def __init__(self, form: LogForm, process: str = "") -> None:
+        self.process = process
+        self._fd = -1
+        self.renew(form)
+
+    def renew(self, form: LogForm) -> None:
+        """Take another form, and open the file anew, which may have been turned over."""
+        old, self._form, self._least = self._fd, form, LEVELS[form.level]
+        self._fd = _opened(form.file)
+        self._journal = self._fd == 2 and _is_journal(2)
+        if old > 2:
+            os.close(old)
+
+    def __call__(self, record: Mapping[str, object]) -> None:
+        """Write one record; its `level` is info unless it says otherwise."""
+        level = str(record.get("level", "info"))
+        if LEVELS.get(level, 20) < self._least:
+            return
+        line = self._line(level, record)
+        with suppress(OSError):
+            os.write(self._fd, line.encode("utf-8", "replace"))
+
+    def _line(self, level: str, record: Mapping[str, object]) -> str:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        said = {key: _masked(key, value) for key, value in record.items() if key != "level"}
+        if self.process:
+            said["process"] = self.process
+        start = _PRIORITY.get(level, "<6>") if self._journal else ""
+        if self._form.format == "json":
+            return start + json.dumps({"time": now, "level": level} | said, default=str) + "\n"
+        event = _as_text(said.pop("event", "note"))
+        words = [f"{key}={_as_text(value)}" for key, value in said.items()]
+        return start + " ".join([now, level, event, *words]) + "\n"
+
+
+def _opened(file: str) -> int:
+    if not file:
+        return 2
+    try:
+        return os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    except OSError as error:
+        os.write(2, f"spamnb: the log {file} cannot be opened ({error.strerror})\n".encode())
+        return 2
+
+
+def _is_journal(fd: int) -> bool:
+    """Whether this descriptor leads to the journal (systemd.exec(5), $JOURNAL_STREAM)."""
+    with suppress(OSError):
+        where = os.fstat(fd)
+        return os.environ.get("JOURNAL_STREAM", "") == f"{where.st_dev}:{where.st_ino}"
+    return False
+
+
+def _masked(key: str, value: object) -> object:
+    if _SECRET.search(key):
+        return "********"
+    if isinstance(value, str) and len(value) > MOST_VALUE:
+        return value[:MOST_VALUE] + "..."
+    if isinstance(value, bytes):
+        return value[:MOST_VALUE].decode("latin-1")
+    if isinstance(value, dict):
+        return {str(k): _masked(str(k), v) for k, v in value.items()}
+    return value
+
+
+def _as_text(value: object) -> str:
+    """Write a value so that it cannot be taken for two: quoted unless it is plain."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list | tuple):
+        return ",".join(map(_as_text, value)) or '""'
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)
+
+
+class _Bridge(logging.Handler):
+    """What libraries tell the standard logging goes the same way."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = next((k for k, v in reversed(LEVELS.items()) if record.levelno >= v), "debug")
+        said: dict[str, Any] = {"event": "library", "level": level, "of": record.name}
+        said["text"] = record.getMessage()
+        if record.exc_info and record.exc_info[1] is not None:
+            said["error"] = repr(record.exc_info[1])
+        self._log(said)
+
+
+def take_over(log: Log) -> None:
+    """Lead the standard logging and warnings into this log, with no level finer than warnings."""
+    logging.captureWarnings(capture=True)
+    root = logging.getLogger()
+    root.handlers[:] = [_Bridge(log)]
+    root.setLevel(logging.WARNING)
+    sys.excepthook = lambda kind, error, _: log(
+        {"event": "died of a bug", "level": "error", "error": f"{kind.__name__}: {error}"}
+    )

@@ -1,0 +1,237 @@
+"""Listening sockets: bound before privileges are dropped, kept open for the daemon's life.
+
+A TCP address gets one SO_REUSEPORT socket for each worker slot, so that the kernel shares the
+connections out and a worker that dies leaves the others' queues alone; its replacement inherits its
+sockets, and the connections that wait there. A unix socket, or one that the service manager hands
+us, is shared by all workers. Must not know what is spoken. Failure: UserError, one line that names
+the address.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spamnb.errors import UserError
+
+BACKLOG = 1024
+"""connections that wait while all workers are busy or one is being replaced"""
+_FIRST_FD = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to listen: a host and port, or a path."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"unix:{self.path}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The sockets of one bound address: one for each slot, or one for all."""
+
+    sockets: tuple[socket.socket, ...]
+
+    def of(self, slot: int) -> socket.socket:
+        """The socket for one of the slots, counted from 0."""
+        return self.sockets[slot % len(self.sockets)]
+
+    @property
+    def bound(self) -> str:
+        """Where it listens, with the port that the kernel chose."""
+        return text_of(self.sockets[0])
+
+
+@dataclass(slots=True)
+class Sockets:
+    """All that we listen on, by name."""
+
+    groups: dict[str, list[Group]] = field(default_factory=dict)
+    made: list[tuple[Path, int]] = field(default_factory=list)
+    """unix sockets that we made, with their inodes"""
+
+    def add(self, name: str, place: Place, slots: int, mode: int = 0o660) -> None:
+        """Bind an address."""
+        if place.path:
+            one = _unix(Path(place.path), mode)
+            self.made.append((Path(place.path), Path(place.path).stat().st_ino))
+            self.groups.setdefault(name, []).append(Group((one,)))
+            return
+        for family, address in _resolved(place):
+            self.groups.setdefault(name, []).append(Group(_tcp(family, address, place, slots)))
+
+    def adopt(self, name: str, sockets: list[socket.socket]) -> None:
+        """Take sockets that the service manager bound."""
+        self.groups[name] = [Group((one,)) for one in sockets]
+
+    def give(self, uid: int, gid: int) -> None:
+        """Let the files of our unix sockets belong to somebody."""
+        for path, _ in self.made:
+            os.chown(path, uid, gid)
+
+    def of(self, name: str, slot: int) -> list[socket.socket]:
+        """The sockets of a listener for one of the slots."""
+        return [group.of(slot) for group in self.groups.get(name, [])]
+
+    def close(self) -> None:
+        """Close everything, and remove the files that are still ours."""
+        for groups in self.groups.values():
+            for group in groups:
+                for one in group.sockets:
+                    one.close()
+        for path, inode in self.made:
+            with suppress(OSError):
+                if path.stat().st_ino == inode:
+                    path.unlink()
+
+
+def text_of(bound: socket.socket) -> str:
+    """Where a socket listens."""
+    name = bound.getsockname()
+    if bound.family == socket.AF_UNIX:
+        return str(Place(path=name))
+    return str(Place(host=name[0], port=name[1]))
+
+
+def inherited(environment: Mapping[str, str]) -> dict[str, list[socket.socket]]:
+    """The sockets that the service manager hands us, by their names (sd_listen_fds(3))."""
+    if environment.get("LISTEN_PID") != str(os.getpid()):
+        return {}
+    try:
+        count = int(environment.get("LISTEN_FDS", "0"))
+    except ValueError as error:
+        raise UserError(f"LISTEN_FDS is {environment['LISTEN_FDS']!r}, no number") from error
+    names = environment.get("LISTEN_FDNAMES", "").split(":")
+    found: dict[str, list[socket.socket]] = {}
+    for index in range(count):
+        name = names[index] if index < len(names) else ""
+        try:
+            one = socket.socket(fileno=_FIRST_FD + index)
+            listens = one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        except OSError as error:
+            raise UserError(f"descriptor {_FIRST_FD + index} of LISTEN_FDS is no socket") from error
+        if not listens or one.type != socket.SOCK_STREAM:
+            raise UserError(
+                f"descriptor {_FIRST_FD + index} ({name}) of LISTEN_FDS does not listen",
+                hint="in the .socket unit, use ListenStream= and Accept=no",
+            )
+        one.set_inheritable(False)
+        one.setblocking(False)
+        found.setdefault(name, []).append(one)
+    return found
+
+
+def _resolved(place: Place) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
+    try:
+        found = socket.getaddrinfo(
+            place.host or None, place.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError as error:
+        raise UserError(
+            f"{place} cannot be listened on: {error.strerror}", hint="is the name right?"
+        ) from error
+    return list(dict.fromkeys((family, address[:2]) for family, _, _, _, address in found))  # type: ignore[misc]
+
+
+def _tcp(
+    family: socket.AddressFamily, address: tuple[str, int], place: Place, slots: int
+) -> tuple[socket.socket, ...]:
+    """One socket for each slot, on one address."""
+    if address[1]:
+        # With SO_REUSEPORT alone a second daemon of the same user would share the port unnoticed.
+        _one(family, address, place, shared=False).close()
+    made = [_one(family, address, place, shared=True)]
+    address = made[0].getsockname()[:2]
+    made += [_one(family, address, place, shared=True) for _ in range(slots - 1)]
+    for one in made:
+        one.listen(BACKLOG)
+    return tuple(made)
+
+
+def _one(
+    family: socket.AddressFamily, address: tuple[str, int], place: Place, *, shared: bool
+) -> socket.socket:
+    one = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        one.setblocking(False)
+        one.bind(address)
+        if not shared:
+            one.listen(1)  # two may be bound to a port with SO_REUSEADDR, but only one listens
+    except OSError as error:
+        one.close()
+        raise _refused(str(place), error) from error
+    return one
+
+
+def _unix(path: Path, mode: int) -> socket.socket:
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        _clear(path)
+        # Bound with no rights at all, so that nobody gets in before the mode is set.
+        before = os.umask(0o777)
+        try:
+            one.bind(str(path))
+        finally:
+            os.umask(before)
+        path.chmod(mode)
+        one.setblocking(False)
+        one.listen(BACKLOG)
+    except UserError:
+        one.close()
+        raise
+    except OSError as error:
+        one.close()
+        raise _refused(f"unix:{path}", error) from error
+    return one
+
+
+def _clear(path: Path) -> None:
+    """Remove a socket that nobody listens on any more."""
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise UserError(
+                f"{path} is there and is no socket", hint="remove it, or listen elsewhere"
+            )
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(2)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise OSError(errno.EADDRINUSE, "somebody listens there")
+
+
+_HINTS = {
+    errno.EADDRINUSE: "another program listens there: stop it, or choose another address",
+    errno.EACCES: "ports below 1024 need root, or socket activation",
+    errno.EADDRNOTAVAIL: "this machine has no such address",
+    errno.ENOENT: "the folder must be there",
+}
+_WORDS = {errno.EADDRINUSE: "is in use", errno.EACCES: "may not be listened on"}
+
+
+def _refused(where: str, error: OSError) -> UserError:
+    number = error.errno or 0
+    what = _WORDS.get(number, f"cannot be listened on: {error.strerror or error}")
+    return UserError(f"{where} {what}", hint=_HINTS.get(number, ""))

@@ -1,0 +1,373 @@
+"""The daemon's small parts: listening sockets, the log, words to systemd, privileges, orders."""
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from spamnb.daemon import privileges
+from spamnb.daemon.logs import Log, LogForm
+from spamnb.daemon.notify import Notifier
+from spamnb.daemon.sockets import Place, Sockets, inherited
+from spamnb.daemon.start import Line, Order, Orders, Start
+from spamnb.errors import UserError
+
+LOOPBACK = Place("127.0.0.1", 0)
+
+
+@pytest.fixture
+def sockets():
+    made = Sockets()
+    yield made
+    made.close()
+
+
+# --- sockets --------------------------------------------------------------------------------------
+
+
+def port_of(group):
+    return group.sockets[0].getsockname()[1]
+
+
+def test_each_slot_has_its_own_socket_on_one_port(sockets):
+    """The kernel shares connections out between the workers: same port, one queue for each."""
+    sockets.add("mx", LOOPBACK, 3)
+    (group,) = sockets.groups["mx"]
+    assert len({one.fileno() for one in group.sockets}) == 3
+    assert len({one.getsockname() for one in group.sockets}) == 1
+    assert sockets.of("mx", 4) == [group.sockets[1]]
+    with socket.create_connection(("127.0.0.1", port_of(group)), 5):
+        pass
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_port_in_use_is_told_in_one_line(sockets, shared):
+    """Nobody shares a port unnoticed, not even a second daemon of the same user."""
+    with socket.socket() as other:
+        if shared:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(UserError, match=f"127.0.0.1:{port} is in use"):
+            sockets.add("mx", Place("127.0.0.1", port), 2)
+
+
+def test_a_port_whose_connections_linger_is_free(sockets):
+    """A restart binds at once, also while closed connections are in TIME_WAIT."""
+    sockets.add("mx", LOOPBACK, 1)
+    port = port_of(sockets.groups["mx"][0])
+    client = socket.create_connection(("127.0.0.1", port), 5)
+    server, _ = sockets.of("mx", 0)[0].accept()
+    server.close()
+    client.close()
+    sockets.close()
+    again = Sockets()
+    again.add("mx", Place("127.0.0.1", port), 2)
+    again.close()
+
+
+def test_ipv6_is_bound_by_itself(sockets):
+    """An IPv6 address takes no IPv4 port along, and is shown in brackets."""
+    try:
+        sockets.add("mx", Place("::1", 0), 2)
+    except UserError as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    assert sockets.groups["mx"][0].bound.startswith("[::1]:")
+
+
+def test_a_name_may_have_several_addresses(sockets):
+    """Listening on localhost means all of its addresses."""
+    sockets.add("mx", Place("localhost", 0), 1)
+    assert sockets.groups["mx"]
+    with pytest.raises(UserError, match=r"nowhere\.invalid:25 cannot be listened on"):
+        sockets.add("mx", Place("nowhere.invalid", 25), 1)
+
+
+def test_a_unix_socket_is_for_owner_and_group(sockets, tmp_path):
+    """Whoever is neither owner nor group cannot connect; the file goes with the daemon."""
+    path = tmp_path / "s"
+    sockets.add("local", Place(path=str(path)), 3)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o660
+    (group,) = sockets.groups["local"]
+    assert len(group.sockets) == 1
+    assert group.bound == f"unix:{path}"
+    sockets.close()
+    assert not path.exists()
+
+
+def test_a_stale_socket_file_is_replaced_and_a_live_one_is_not(tmp_path):
+    """Only a file that nobody listens on is removed."""
+    path = tmp_path / "s"
+    dead = socket.socket(socket.AF_UNIX)
+    dead.bind(str(path))
+    dead.close()
+    first, second = Sockets(), Sockets()
+    first.add("a", Place(path=str(path)), 1)
+    with pytest.raises(UserError, match=r"/s is in use"):
+        second.add("a", Place(path=str(path)), 1)
+    assert path.exists()
+    first.close()
+
+
+def test_a_file_that_is_no_socket_is_left_alone(sockets, tmp_path):
+    """A mistyped path destroys nothing."""
+    path = tmp_path / "letter"
+    path.write_text("dear")
+    with pytest.raises(UserError, match="is no socket"):
+        sockets.add("a", Place(path=str(path)), 1)
+    assert path.read_text() == "dear"
+
+
+def test_a_path_that_cannot_be_bound_says_so(sockets, tmp_path):
+    """No folder, or a path too long for a socket: one line."""
+    with pytest.raises(UserError, match="cannot be listened on"):
+        sockets.add("a", Place(path=str(tmp_path / "none" / "s")), 1)
+    with pytest.raises(UserError, match="too long"):
+        sockets.add("a", Place(path=str(tmp_path / ("s" * 120))), 1)
+
+
+ACTIVATED = """
+import os, socket, sys
+from spamnb.daemon.sockets import inherited, text_of
+os.environ["LISTEN_PID"] = str(os.getpid())
+found = inherited(os.environ)
+print({name: [text_of(s) for s in many] for name, many in found.items()})
+"""
+
+
+def test_sockets_of_the_service_manager_are_found_by_name(sockets, tmp_path):
+    """LISTEN_FDS and LISTEN_FDNAMES name sockets from descriptor 3 on."""
+    sockets.add("a", LOOPBACK, 1)
+    sockets.add("b", Place(path=str(tmp_path / "s")), 1)
+    a, b = sockets.of("a", 0)[0], sockets.of("b", 0)[0]
+
+    def at_three():
+        low = [os.dup(a.fileno()), os.dup(b.fileno())]
+        os.dup2(low[0], 3)
+        os.dup2(low[1], 4)
+
+    environment = os.environ | {"LISTEN_FDS": "2", "LISTEN_FDNAMES": "mx:control"}
+    done = subprocess.run(
+        [sys.executable, "-c", ACTIVATED],
+        capture_output=True,
+        text=True,
+        preexec_fn=at_three,
+        close_fds=False,
+        env=environment,
+        check=True,
+    )
+    port = a.getsockname()[1]
+    assert done.stdout == f"{{'mx': ['127.0.0.1:{port}'], 'control': ['unix:{tmp_path}/s']}}\n"
+
+
+def test_sockets_for_another_process_are_left_alone():
+    """LISTEN_PID names whom they are for."""
+    assert inherited({"LISTEN_PID": "1", "LISTEN_FDS": "2"}) == {}
+    assert inherited({}) == {}
+
+
+# --- the log --------------------------------------------------------------------------------------
+
+
+def written(tmp_path, form, *records):
+    path = tmp_path / "log"
+    log = Log(LogForm(file=str(path), **form), "worker 1")
+    for record in records:
+        log(record)
+    return path.read_bytes()
+
+
+HOSTILE = {
+    "event": "message",
+    "from": "a\r\nfake=1\x1b[2J\u2028\x00b",
+    "to": ["x y", "z\n"],
+    "raw": b"\xff\n",
+    "deep": {"a\n": "\r"},
+}
+
+
+@pytest.mark.parametrize("form", [{"format": "text"}, {"format": "json"}])
+def test_a_line_holds_no_control_character(tmp_path, form):
+    """Whatever strangers put into a field, a record is one line and moves no cursor."""
+    data = written(tmp_path, form, HOSTILE)
+    assert data.count(b"\n") == 1
+    assert not any(byte < 32 or byte == 127 for byte in data[:-1])
+    assert "\u2028" not in data.decode()
+    assert b"worker 1" in data
+
+
+def test_json_gives_the_fields_back(tmp_path):
+    """What was put in is what a program reads."""
+    found = json.loads(
+        written(tmp_path, {"format": "json"}, {"event": "x", "ms": 1.5, "to": ["a"]})
+    )
+    assert found["time"].endswith("Z")
+    del found["time"]
+    expected = {"level": "info", "event": "x", "ms": 1.5, "to": ["a"], "process": "worker 1"}
+    assert found == expected
+
+
+def test_text_cannot_be_taken_for_other_fields(tmp_path):
+    """A value with a space or an equals sign is quoted."""
+    line = written(tmp_path, {}, {"event": "x", "helo": "a b=c", "n": 2, "ok": True}).decode()
+    assert line.endswith('info x helo="a b=c" n=2 ok=yes process="worker 1"\n')
+
+
+def test_secrets_are_masked(tmp_path):
+    """What is named like a secret is never written, however deep."""
+    record = {"event": "x", "password": "hunter2", "more": {"api_key": "hunter2", "token": 1}}
+    for form in ({"format": "text"}, {"format": "json"}):
+        assert b"hunter2" not in written(tmp_path, form, record)
+
+
+def test_levels_below_the_one_set_are_not_written(tmp_path):
+    """`log.level` holds for every record; info is what a record is by itself."""
+    records = [{"event": level, "level": level} for level in ("debug", "warning", "error")]
+    data = written(tmp_path, {"level": "warning"}, *records, {"event": "plain"})
+    assert [line.split()[2] for line in data.decode().splitlines()] == ["warning", "error"]
+
+
+def test_a_file_that_was_turned_over_is_opened_anew(tmp_path):
+    """After a reload the log goes on in the new file of that name."""
+    path = tmp_path / "log"
+    log = Log(LogForm(file=str(path)))
+    log({"event": "first"})
+    path.rename(tmp_path / "log.1")
+    log.renew(LogForm(file=str(path)))
+    log({"event": "second"})
+    assert "second" in path.read_text()
+    assert "second" not in (tmp_path / "log.1").read_text()
+
+
+def test_a_log_that_cannot_be_written_stops_nothing():
+    """A full disk loses lines, not mail."""
+    log = Log(LogForm(file="/dev/full"))
+    log({"event": "lost"})
+
+
+# --- words to systemd -----------------------------------------------------------------------------
+
+
+def test_words_reach_the_service_manager(tmp_path):
+    """READY, RELOADING with its time, STATUS, WATCHDOG and STOPPING, as sd_notify(3) has them."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "n"))
+        manager.settimeout(5)
+        notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "n"), "WATCHDOG_USEC": "2000000"})
+        notifier.ready("serving")
+        notifier.reloading()
+        notifier.alive()
+        notifier.status("two")
+        notifier.stopping("bye")
+        said = [manager.recv(1000).decode() for _ in range(5)]
+        notifier.close()
+    assert said[0] == "READY=1\nSTATUS=serving"
+    assert said[1].startswith("RELOADING=1\nMONOTONIC_USEC=")
+    assert said[2:] == ["WATCHDOG=1", "STATUS=two", "STOPPING=1\nSTATUS=bye"]
+    assert notifier.watchdog_s == 2
+
+
+def test_without_a_manager_nothing_is_said():
+    """No socket, one that is gone, and a watchdog for somebody else: all are fine."""
+    for environment in ({}, {"NOTIFY_SOCKET": "/nowhere/n"}, {"WATCHDOG_PID": "1"}):
+        notifier = Notifier(environment | {"WATCHDOG_USEC": "x"})
+        notifier.ready("serving")
+        assert notifier.watchdog_s == 0
+
+
+# --- privileges -----------------------------------------------------------------------------------
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+
+
+@as_root
+def test_root_becomes_whom_the_settings_name(tmp_path):
+    """As set; else the owner of the home; root itself only if it is named."""
+    assert privileges.identity("nobody", "", tmp_path).name == "nobody"
+    assert privileges.identity("nobody", "mail", tmp_path).gid != 65534
+    assert privileges.identity("root", "", tmp_path) is None
+    os.chown(tmp_path, 65534, 65534)
+    assert privileges.identity("", "", tmp_path).name == "nobody"
+
+
+@as_root
+@pytest.mark.parametrize(("user", "group"), [("nobody_such", ""), ("nobody", "no_such_group")])
+def test_who_is_not_there_cannot_be_become(user, group, tmp_path):
+    """One line that says how to make them."""
+    with pytest.raises(UserError) as caught:
+        privileges.identity(user, group, tmp_path)
+    assert "add" in caught.value.hint
+
+
+@as_root
+def test_root_is_nobody_by_default(monkeypatch, tmp_path):
+    """Without a user spamnb nothing runs as root because nobody thought of it."""
+    monkeypatch.setattr(privileges, "USER", "no_such_user")
+    with pytest.raises(UserError, match="not read as root"):
+        privileges.identity("", "", tmp_path)
+
+
+DROPPED = """
+import os, resource
+from pathlib import Path
+from spamnb.daemon.privileges import Identity, drop, harden
+import sys
+sys.executable = "/bin/sh"
+harden()
+if os.geteuid() == 0:
+    drop(Identity("nobody", 65534, 65534))
+    assert os.getresuid() == (65534,) * 3 and os.getresgid() == (65534,) * 3
+    assert 0 not in os.getgroups(), os.getgroups()
+    for wanted in (os.setuid, os.seteuid, os.setgid):
+        try:
+            wanted(0)
+        except PermissionError:
+            continue
+        raise SystemExit("came back")
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+assert status["NoNewPrivs"].strip() == "1"
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+assert soft == hard
+assert resource.getrlimit(resource.RLIMIT_CORE) == (0, 0)
+assert os.umask(0) == 0o077
+"""
+
+
+def test_what_was_given_up_does_not_come_back():
+    """User, groups, new privileges, cores and a loose umask are gone for good; files are many."""
+    subprocess.run([sys.executable, "-c", DROPPED], check=True)
+
+
+# --- orders ---------------------------------------------------------------------------------------
+
+
+def test_a_child_is_told_what_to_do_and_hears_the_end():
+    """The first word is the start, later ones are orders, the end is the end."""
+    line = Line()
+    orders = Orders(os.dup(line.child_fd))
+    line.child_has_it()
+    start = Start("worker", 3, 9, "/h", os.getpid(), {"a": 1}, {"mx": [5, 6]})
+    assert line.tell(start)
+    assert line.tell(Order("renew", {"a": 2}))
+    assert orders.start() == start
+    assert orders.next() == Order("renew", {"a": 2})
+    line.close()
+    assert orders.next() is None
+    orders.close()
+
+
+def test_a_child_that_reads_nothing_stops_nobody():
+    """Orders to a stuck child fail at once; the supervisor goes on."""
+    line = Line()
+    told = 0
+    while line.tell(Order("renew", {"much": "x" * 50_000})):
+        told += 1
+        assert told < 1000
+    assert told >= 1
+    line.child_has_it()
+    line.close()
