@@ -32,10 +32,11 @@ from spamnb.core.event import (
 from spamnb.core.features import distinct
 from spamnb.core.model import View, doubt, less_sure, probabilities, scores, step
 from spamnb.core.sheet import Lines, Sheet, day_of
-from spamnb.service.lessons import Lesson, Load, Teach, WordSource
+from spamnb.service.judging import judge_examples
+from spamnb.service.lessons import Example, Lesson, Load, Teach, WordSource
 from spamnb.service.plans import STREAK, Outlook, Plan, Planner
 from spamnb.service.receipt import Receipt
-from spamnb.store.contract import WriteView
+from spamnb.store.contract import ReadView, WriteView
 
 INSISTENCE = 20
 """Steps that a person's correction may take; two or three are usual."""
@@ -226,6 +227,14 @@ class Learner:
         sheet.put(lines)
         return push
 
+    def needs_more(self, view: ReadView, example: Example, label: int) -> bool:
+        """Whether a message has the label, but is judged otherwise all the same."""
+        live = view.live(example.digest)
+        if live is None or live.label != label:
+            return False
+        verdict = judge_examples(self.recipe, self.costs, view, [example])[0]
+        return not self.agrees(verdict.z, label)
+
     def agrees(self, z: Sequence[float], label: int) -> bool:
         """Whether verdict and decision are what a person who gave this label would expect."""
         if max(z) != z[label]:
@@ -295,6 +304,8 @@ class Learner:
             delta=delta,
             standing=standing,
             times=example.times if self.recipe.occurrences else None,
+            insist=lesson.origin.insist,
+            weight=lesson.origin.weight,
         )
 
     def _nothing(self) -> Push:

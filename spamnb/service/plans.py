@@ -21,7 +21,7 @@ from spamnb.core.sheet import Lines
 from spamnb.errors import RefError, RefusedError, SpamnbError
 from spamnb.service.lessons import Example, Forget, Lesson, Load, Teach, Undo
 from spamnb.service.receipt import Receipt
-from spamnb.store.contract import Live, WriteView
+from spamnb.store.contract import Live, ReadView
 
 STREAK = 20
 """After so many events of one label, each further one rehearses the others. Bulk training is
@@ -54,7 +54,7 @@ class Plan:
 class Outlook:
     """The journal as it will be while the batch goes on: the store's, and our own beside it."""
 
-    view: WriteView
+    view: ReadView
     labels: list[int]
     """labels of the newest events, oldest first"""
     last_seq: int

@@ -57,7 +57,7 @@ def compact(path: str | Path) -> tuple[int, int]:
     data = folder / DATA_FILE
     if not data.exists():
         raise StoreMissingError(f"there is no model in {folder}")
-    with alone(folder), _workshop(folder) as workshop:
+    with alone(folder), beside(folder) as workshop:
         before = data.stat().st_size
         old = Environment(Plan(folder, Tables._fields, readonly=True, lock=False))
         new = Environment(Plan(workshop, Tables._fields, sync=False, lock=False))
@@ -69,7 +69,7 @@ def compact(path: str | Path) -> tuple[int, int]:
         finally:
             old.close()
             new.close()
-        _put_in_place(workshop / DATA_FILE, data)
+        put_in_place(workshop / DATA_FILE, data)
         return before, data.stat().st_size
 
 
@@ -87,12 +87,12 @@ def _rewrite(old: Environment, new: Environment, recipe: Recipe) -> None:
         }
         for name in ("features", "base"):
             shelves = Shelves(getattr(from_, name), layouts[name], row)
-            _fill(new, name, shelve(shelves.blocks(), snug[name]))
-        _fill(new, "words", shelve_words(Lexicon(from_.words, layouts["words"]), snug["words"]))
+            fill(new, name, shelve(shelves.blocks(), snug[name]))
+        fill(new, "words", shelve_words(Lexicon(from_.words, layouts["words"]), snug["words"]))
         for name in ("digests", "mids", "kept", "meta"):
-            _fill(new, name, ((key, bytes(value)) for key, value in tables[name].scan()))
+            fill(new, name, ((key, bytes(value)) for key, value in tables[name].scan()))
         pages = Pages(new.page_bytes, 0)
-        _fill(new, "journal", _recut(from_.journal, pages))
+        fill(new, "journal", _recut(from_.journal, pages))
     with new.write() as tables:
         tables["meta"].put(ROOM_KEY, pages.room.to_bytes(4, "little"))
         for name, layout in snug.items():
@@ -104,7 +104,7 @@ def _recut(journal: Table, pages: Pages) -> Pairs:
     return (pair for seq, data in Pieces(journal).up(0, None) for pair in pages.pieces(seq, data))
 
 
-def _fill(new: Environment, name: str, pairs: Pairs) -> None:
+def fill(new: Environment, name: str, pairs: Pairs) -> None:
     """Put pairs in order, some megabytes in a transaction."""
     first = next(pairs, None)
     while first is not None:
@@ -125,10 +125,10 @@ def backup(path: str | Path, target: str | Path) -> int:
         raise StoreMissingError(f"there is no model in {path}")
     environment = share(Plan(Path(path), Tables._fields, readonly=True), create=False)
     try:
-        with _workshop(target.parent) as workshop:
+        with beside(target.parent) as workshop:
             copy = workshop / DATA_FILE
             _write_private(copy, environment.copy_to)
-            _put_in_place(copy, target)
+            put_in_place(copy, target)
             return target.stat().st_size
     finally:
         release(environment)
@@ -144,18 +144,18 @@ def restore(source: str | Path, path: str | Path, *, overwrite: bool = False) ->
     if data.exists() and not overwrite:
         raise RefusedError(f"there is a model in {folder} already", hint="overwrite it on purpose")
     make_folder(folder)
-    with alone(folder), _workshop(folder) as workshop:
+    with alone(folder), beside(folder) as workshop:
         copy = workshop / DATA_FILE
         _write_private(copy, lambda handle: _copy(file, handle))
         if copy.stat().st_size == 0 or not sound(copy):
             raise StoreDamagedError(f"{source} is no whole backup")
-        _inspect(workshop, source)
+        prove(workshop, source)
         if data.exists() and not overwrite:
             raise RefusedError(f"a model has appeared in {folder}")
-        _put_in_place(copy, data)
+        put_in_place(copy, data)
 
 
-def _inspect(workshop: Path, source: Path) -> None:
+def prove(workshop: Path, source: Path) -> None:
     """Open a copy and look for contradictions."""
     store = open_store(workshop, readonly=True)
     try:
@@ -190,7 +190,7 @@ def alone(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _workshop(parent: Path) -> Iterator[Path]:
+def beside(parent: Path) -> Iterator[Path]:
     """A private folder beside what is to be replaced, for a rename; gone at the end."""
     made = None
     try:
@@ -216,7 +216,7 @@ def _copy(file: Path, handle: int) -> None:
         shutil.copyfileobj(origin, copy, 1 << 20)
 
 
-def _put_in_place(copy: Path, target: Path) -> None:
+def put_in_place(copy: Path, target: Path) -> None:
     """Rename, with content and entry on the disk before and after."""
     sync_file(copy)
     copy.rename(target)

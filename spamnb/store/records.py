@@ -14,7 +14,9 @@ Event, version 1 (its seq is in the journal's key):
     u8 G | varint K | G * ids | [ints times, one for each id of all groups]      flag 2
     push delta | [push standing]                                                flag 1
     [varint undoes]                                                             flag 8
+    [f64 weight]                                                                flag 32
     [bulk]                                                                      flag 4
+  flag 16: a person insisted
   push: ints steps[G, K] | ints bias[K] | ints tempers[G] | varint echoes
         each echo: G * ids | ints steps[G, K]
   bulk: ids | ints n[F, K] | ints w[F, K] | ints days[F] | ints messages[K] | ints bias[K]
@@ -67,9 +69,10 @@ VERSION = 1
 Rows = NDArray[np.void]
 """structured, of `row_type`"""
 
-_STANDING, _TIMES, _BULK, _UNDOES = 1, 2, 4, 8
+_STANDING, _TIMES, _BULK, _UNDOES, _INSIST, _WEIGHT = 1, 2, 4, 8, 16, 32
 _HEAD = struct.Struct("<BBBhhq")
 _LIVE = struct.Struct("<hQB")
+_DOUBLE = struct.Struct("<d")
 
 
 def row_type(labels: int) -> np.dtype[np.void]:
@@ -143,6 +146,7 @@ def encode_event(event: Event, known: dict[int, bytes] | None = None) -> bytes:
     standing = not same_push(event.delta, event.standing)
     flags = standing * _STANDING | (event.times is not None) * _TIMES
     flags |= (event.bulk is not None) * _BULK | (event.undoes != 0) * _UNDOES
+    flags |= event.insist * _INSIST | (event.weight != 1.0) * _WEIGHT
     parts = [
         _HEAD.pack(VERSION, event.kind, flags, event.before, event.after, event.time_us),
         varint(event.previous),
@@ -162,6 +166,8 @@ def encode_event(event: Event, known: dict[int, bytes] | None = None) -> bytes:
         parts.append(_encode_push(event.standing, coded))
     if event.undoes:
         parts.append(varint(event.undoes))
+    if flags & _WEIGHT:
+        parts.append(_DOUBLE.pack(event.weight))
     if event.bulk is not None:
         parts.append(_encode_bulk(event.bulk))
     return b"".join(parts)
@@ -182,10 +188,11 @@ def decode_event(seq: int, data: Buffer) -> Event:
     delta = _decode_push(reader, groups, labels)
     standing = _decode_push(reader, groups, labels) if flags & _STANDING else delta
     undoes = reader.varint() if flags & _UNDOES else 0
+    weight = _DOUBLE.unpack(reader.take(_DOUBLE.size))[0] if flags & _WEIGHT else 1.0
     bulk = _decode_bulk(reader, groups, labels) if flags & _BULK else None
     return Event(
         seq, kind, time_us, who, channel, digest, message_id, before, after, previous,
-        ids, delta, standing, times, bulk, undoes,
+        ids, delta, standing, times, bulk, undoes, bool(flags & _INSIST), weight,
     )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ FORMAT = 1
 FORMAT_KEY = b"format"
 RECIPE_KEY = b"recipe"
 ROOM_KEY = b"room"
-_TOTALS, _BASE_TOTALS = b"totals", b"base_totals"
+TOTALS_KEY, BASE_TOTALS_KEY = b"totals", b"base_totals"
 LAYOUT_KEYS = {"features": b"layout_features", "base": b"layout_base", "words": b"layout_words"}
 _NO_IDS: Ids = np.zeros(0, np.uint64)
 _FOLD_BATCH = 256
@@ -103,7 +103,7 @@ class TableReadView:
 
     def totals(self) -> Totals:
         """The model's sums."""
-        return decode_totals(self._meta(_TOTALS))
+        return decode_totals(self._meta(TOTALS_KEY))
 
     def gather(self, ids: Ids) -> Records:
         """The records of these features."""
@@ -145,7 +145,7 @@ class TableReadView:
 
     def base_totals(self) -> Totals:
         """The sums of the checkpoint."""
-        return decode_totals(self._meta(_BASE_TOTALS))
+        return decode_totals(self._meta(BASE_TOTALS_KEY))
 
     def base_features(self) -> Iterator[tuple[Ids, Records]]:
         """The features of the checkpoint."""
@@ -172,7 +172,7 @@ class TableWriteView(TableReadView):
 
     def put_totals(self, totals: Totals) -> None:
         """Replace the model's sums."""
-        self._tables.meta.put(_TOTALS, encode_totals(totals))
+        self._tables.meta.put(TOTALS_KEY, encode_totals(totals))
 
     def scatter(self, ids: Ids, records: Records) -> None:
         """Write back rows."""
@@ -240,7 +240,7 @@ class TableWriteView(TableReadView):
         records = sheet.settled()
         if len(ids):
             self._base.merge(to_rows(ids, records), ids, empty_rows(records))
-        self._tables.meta.put(_BASE_TOTALS, encode_totals(sheet.totals))
+        self._tables.meta.put(BASE_TOTALS_KEY, encode_totals(sheet.totals))
         for event in batch:
             self._journal.remove(event.seq)
             self._index.mark_folded(event)
@@ -265,7 +265,7 @@ def found(tables: Tables, recipe: Recipe) -> None:
     """Make the entries of a new model."""
     meta = tables.meta
     meta.put(RECIPE_KEY, encode_recipe(recipe))
-    for key in (_TOTALS, _BASE_TOTALS):
+    for key in (TOTALS_KEY, BASE_TOTALS_KEY):
         meta.put(key, encode_totals(first_totals(recipe)))
     for key in LAYOUT_KEYS.values():
         meta.put(key, Layout().encode())

@@ -109,6 +109,8 @@ def events(draw):
         times=np.array(draw(times), np.uint32) if draw(st.booleans()) else None,
         bulk=bulk,
         undoes=draw(st.integers(0, 1 << 50)),
+        insist=draw(st.booleans()),
+        weight=draw(st.sampled_from([1.0, 0.1, 0.0])),
     )
 
 
