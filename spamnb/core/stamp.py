@@ -50,6 +50,7 @@ _LINE = re.compile(rb"[^\r\n]*+(?:\r\n?|\n|\Z)(?:\.?[ \t][^\r\n]*+(?:\r\n?|\n|\Z
 _FIELD = re.compile(rb"(?!\.[ \t])\.?[!-9;-~]{1,998}+(?:\r?\n\.?(?=[ \t])|[ \t])*+:")
 _SUBJECT = re.compile(rb"\.?subject[ \t]*+:", re.IGNORECASE)
 _MAILBOX_LINES = re.compile(rb"(?:\.?>?From [^\n]*+\n)*+")
+_WIRE_DOT = re.compile(rb"(?<![^\r\n])\.")
 _DOT = re.compile(rb"^\.", re.MULTILINE)
 _STUFFED = re.compile(rb"^\.(?!\r?$)", re.MULTILINE)
 _UNSEEN: Final = bytes(n for n in range(256) if not 0x21 <= n <= 0x7E)
@@ -82,7 +83,7 @@ def _plain(name: bytes) -> bytes:
 
 def _is_ours(line: bytes) -> bool:
     name, colon, _ = line.partition(b":")
-    name = _plain(name).removeprefix(b".")
+    name = _plain(_WIRE_DOT.sub(b"", name))
     return bool(colon) and (name in OURS or name.startswith(PREFIX))
 
 
