@@ -1,0 +1,121 @@
+"""What becomes of a message: the mapping, the mildest recipient, the exempt, the possible."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamnb.core.decision import DECISIONS
+from spamnb.core.handling import HANDLINGS, LEAST_MESSAGES, Handlings, Treatment, sobered
+from spamnb.errors import SettingsError
+
+HARSH = Handlings(unsure="tag", junk="quarantine", reject="reject")
+
+_HANDLINGS = st.lists(st.sampled_from(HANDLINGS), min_size=4, max_size=4).map(
+    lambda chosen: Handlings(*sorted(chosen, key=HANDLINGS.index))
+)
+_LOCALS = st.sampled_from(["ann", "bob", "postmaster", "Abuse", "abuse+x"])
+_RECIPIENTS = st.lists(
+    st.builds("{}@{}".format, _LOCALS, st.sampled_from(["a.example", "B.example", "c.example"])),
+    max_size=5,
+)
+_TREATMENTS = st.builds(
+    Treatment,
+    _HANDLINGS,
+    st.dictionaries(st.sampled_from(["a.example", "b.example"]), _HANDLINGS),
+    st.sampled_from([(), ("ann@a.example",), ("@b.example",), ("bob@",)]),
+)
+
+
+def rank(handling):
+    return HANDLINGS.index(handling)
+
+
+def test_as_shipped_every_message_gets_headers_alone():
+    """Nothing is kept, tagged or refused unless somebody set it so."""
+    for decision in DECISIONS:
+        assert Treatment().of(decision, ["ann@a.example"], refusable=True) == "headers"
+
+
+def test_each_decision_has_its_handling():
+    """The mapping is what was set."""
+    got = [Treatment(HARSH).of(d, ["ann@a.example"], refusable=True) for d in DECISIONS]
+    assert got == ["headers", "tag", "quarantine", "reject"]
+
+
+@pytest.mark.parametrize(
+    ("handlings", "after"),
+    [
+        (HARSH, "quarantine"),
+        (Handlings(junk="tag", reject="reject"), "tag"),
+        (Handlings(reject="reject"), "headers"),
+        (Handlings(*["reject"] * 4), "headers"),
+    ],
+)
+def test_after_the_queue_nothing_is_refused(handlings, after):
+    """It becomes the harshest milder handling of the same mapping, never one that nobody set."""
+    assert Treatment(handlings).of("reject", ["ann@a.example"]) == after
+
+
+def test_what_was_not_seen_whole_is_not_kept():
+    """A quarantine that holds half a message could release only half."""
+    assert Treatment(HARSH).of("junk", ["ann@a.example"], whole=False) == "tag"
+    assert Treatment(HARSH).of("reject", ["ann@a.example"], whole=False) == "tag"
+    assert Treatment(HARSH).of("reject", ["ann@a.example"], whole=False, refusable=True) == "reject"
+
+
+def test_a_domain_has_its_own_mapping():
+    """The recipient's domain decides, in any case of letters; others have the shipped mapping."""
+    treatment = Treatment(HARSH, {"a.example": Handlings(junk="tag", reject="tag")})
+    assert treatment.of("junk", ["ann@A.Example."]) == "tag"
+    assert treatment.of("junk", ["ann@b.example"]) == "quarantine"
+
+
+@pytest.mark.parametrize(
+    "recipient",
+    [
+        *("postmaster@a.example", "Abuse@a.example", "postmaster", "abuse+list@a.example"),
+        *("ann@out.example", "bob@a.example", "CARL@b.example"),
+    ],
+)
+def test_exempt_recipients_get_headers_alone(recipient):
+    """postmaster@ and abuse@ of every domain, and whoever opted out, whatever was set."""
+    treatment = Treatment(HARSH, {}, ("@out.example", "bob@a.example", "carl@"))
+    for decision in DECISIONS:
+        assert treatment.of(decision, [recipient, "x@a.example"], refusable=True) == "headers"
+
+
+@given(_TREATMENTS, st.sampled_from(DECISIONS), _RECIPIENTS, st.booleans(), st.booleans())
+def test_the_mildest_of_several_recipients_holds(treatment, decision, recipients, refusable, whole):
+    """All together never get more than any one of them alone, and just that of the mildest."""
+    possible = {"refusable": refusable, "whole": whole}
+    together = treatment.of(decision, recipients, **possible)
+    alone = [treatment.of(decision, [recipient], **possible) for recipient in recipients]
+    if alone:
+        assert together == min(alone, key=rank)
+    if not refusable:
+        assert together != "reject"
+    if not whole:
+        assert together != "quarantine"
+
+
+@given(_HANDLINGS, st.booleans(), st.booleans())
+def test_harsher_decisions_are_never_handled_more_mildly(handlings, refusable, whole):
+    """The order holds, also where some handlings are impossible."""
+    treatment = Treatment(handlings)
+    got = [treatment.of(d, ["a@a.example"], refusable=refusable, whole=whole) for d in DECISIONS]
+    assert got == sorted(got, key=rank)
+
+
+def test_a_mapping_that_goes_backwards_is_an_error():
+    """Junk kept but worse delivered is a slip of the pen."""
+    with pytest.raises(SettingsError, match="order"):
+        Handlings(junk="quarantine")
+    with pytest.raises(SettingsError, match="'shred'"):
+        Handlings(reject="shred")
+
+
+def test_a_model_of_few_messages_is_never_sure():
+    """Rule 9: until both labels have 20 messages no decision is stronger than unsure."""
+    assert LEAST_MESSAGES == 20
+    assert [sobered(d, 19) for d in DECISIONS] == ["deliver", "unsure", "unsure", "unsure"]
+    assert [sobered(d, 20) for d in DECISIONS] == list(DECISIONS)
