@@ -40,6 +40,10 @@ COUNTERS: dict[str, str] = {
     "scan_overruns": "scans broken off at their deadline",
     "upstream_failures": "next hops that could not be reached, or were lost",
     "duplicates_likely": "clients that left between the next hop's 250 and ours",
+    "delivered": "messages that the post office laid into Maildirs",
+    "delivered_junk": "of these, into the junk folder",
+    "reports": "reports that the feedback addresses took",
+    "logins_refused": "wrong passwords at the post office",
     "restarts": "processes replaced after they died",
 }
 """name -> what it counts"""
@@ -122,6 +126,10 @@ def prometheus(meters: Meters, gauges: dict[str, float] | None = None) -> str:
             lines.append(f'{full}_bucket{{le="{bound}"}} {running}')
         lines.append(f"{full}_sum {meters.row[first + _EACH - 1] / 1e6}")
         lines.append(f"{full}_count {running}")
+    typed = ""
     for name, value in (gauges or {}).items():
-        lines += [f"# TYPE spamnb_{name} gauge", f"spamnb_{name} {value}"]
+        plain = name.partition("{")[0]  # one line of type for all labels of a name
+        lines += [f"# TYPE spamnb_{plain} gauge"] if plain != typed else []
+        lines.append(f"spamnb_{name} {value}")
+        typed = plain
     return "\n".join(lines) + "\n"

@@ -1,0 +1,201 @@
+"""The learner: the one process that writes the model while a daemon serves it.
+
+It answers the control socket, drains the spool, and gives signs of life. With a model that is
+missing or damaged it goes on: it says so to whoever asks, and looks for the model again. On
+SIGTERM, or when its supervisor is gone, it accepts no more, finishes what is in hand, and closes
+the store.
+
+`run` is all: `Learning` says how, the listening socket and the board come from the supervisor.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from spamnb.daemon.board import Board, State
+from spamnb.daemon.control import ControlServer, Roles
+from spamnb.daemon.keeper import Keeper, Learning
+from spamnb.daemon.operations import Operations
+from spamnb.daemon.start import Orders
+from spamnb.errors import SpamnbError, StoreError, UserError
+from spamnb.service.expiry import Rules
+from spamnb.service.spool import Left, Spool
+from spamnb.settings import Settings
+
+LOG = logging.getLogger("spamnb.learner")
+
+TURN_S = 1.0
+"""between two looks at the spool and two signs of life"""
+STUCK_S = 900.0
+"""A request that takes longer hangs: no sign of life is given any more. The longest honest ones,
+imports and expiries of millions of features, take minutes."""
+
+
+class Post(NamedTuple):
+    """What the supervisor hands over."""
+
+    listener: socket.socket
+    """the control socket, listening"""
+    board: Board
+    slot: int
+    orders: Orders | None = None
+    """more words of the supervisor's; its end is ours"""
+    renewed: Callable[[dict[str, Any]], Learning] | None = None
+    """how the settings of an order become ours"""
+    parent: int = 0
+    """process that reads the settings again on SIGHUP"""
+
+
+def learning_of(settings: Settings, home: Path) -> Learning:
+    """What the learner needs of the settings."""
+    return Learning(
+        home=home,
+        house=settings.house,
+        costs=settings.costs,
+        store_limit_bytes=settings.store.limit_bytes,
+        history_keep_days=settings.history.keep_days,
+        history_limit_bytes=settings.history.limit_bytes,
+        expiry=Rules(
+            settings.journal.keep_days, settings.expire.after_days, settings.expire.most_holders
+        ),
+    )
+
+
+def run(learning: Learning, post: Post) -> int:
+    """Serve until told to stop; 0 if everything in hand was finished."""
+    return _Learner(learning, post).run()
+
+
+class _Learner:
+    """One run of this process."""
+
+    def __init__(self, learning: Learning, post: Post) -> None:
+        self._post = post
+        self._keeper = Keeper(learning, post.board.meters(post.slot))
+        self._spool = _spool(learning)
+        self._operations = Operations(
+            self._keeper, post.board, self._spool, parent=post.parent
+        )
+        self._server = ControlServer(
+            post.listener, self._operations, self._roles, learning.control
+        )
+        self._stop = False
+
+    def run(self) -> int:
+        board, slot = self._post.board, self._post.slot
+        self._make_spool()
+        self._keeper.open()
+        self._server.start()
+        board.set_state(slot, State.READY)
+        with _Wakeups(child=self._post.orders is not None) as wakeups:
+            while not (self._stop or wakeups.stop):
+                self._turn()
+                self._wait(wakeups)
+            board.set_state(slot, State.LEAVING)
+            done = self._server.stop()
+        self._keeper.close()
+        return 0 if done else 1
+
+    def _turn(self) -> None:
+        self._beat()
+        self._keeper.tend()
+        try:
+            self._drain()
+        except SpamnbError as error:
+            LOG.debug("the spool waits: %s", error)
+        self._beat()
+
+    def _beat(self) -> None:
+        if self._server.busy_s() < STUCK_S:
+            self._post.board.beat(self._post.slot)
+        self._post.board.set_open(self._post.slot, self._server.connections)
+
+    def _wait(self, wakeups: _Wakeups) -> None:
+        """Until the next turn, a signal, or a word of the supervisor's."""
+        poll = select.poll()
+        poll.register(wakeups.fileno(), select.POLLIN)
+        orders = self._post.orders
+        if orders is not None:
+            poll.register(orders.fileno(), select.POLLIN)
+        ready = dict(poll.poll(TURN_S * 1000))
+        wakeups.clear()
+        if orders is not None and orders.fileno() in ready:
+            self._obey(orders)
+
+    def _obey(self, orders: Orders) -> None:
+        order = orders.next()
+        if order is None:
+            self._stop = True
+        elif order.what == "renew" and self._post.renewed is not None:
+            self._keeper.renew(self._post.renewed(order.settings))
+            LOG.info("new settings are in force")
+
+    # -- the spool ------------------------------------------------------------------------------
+
+    def _make_spool(self) -> None:
+        with suppress(StoreError):
+            self._spool.make()
+
+    def _drain(self) -> None:
+        with self._keeper.desk() as desk:
+            labels = desk.model.labels
+        done = self._spool.drain(labels, self._take)
+        if done:
+            LOG.info("%d files of the spool were learnt from", done)
+
+    def _take(self, left: Left) -> None:
+        self._beat()
+        try:
+            self._operations.of_spool(left, self._roles().peer(left.uid))
+        except UserError as error:
+            LOG.warning("a file of the spool is refused: uid %d: %s", left.uid, error)
+
+    def _roles(self) -> Roles:
+        return Roles(os.geteuid(), self._keeper.learning.delegates)
+
+
+def _spool(learning: Learning) -> Spool:
+    return Spool(learning.spool or learning.home / "spool", learning.spool_limits)
+
+
+class _Wakeups:
+    """Signals as something to wait on."""
+
+    def __init__(self, *, child: bool) -> None:
+        self.stop = False
+        self._child = child
+        self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def fileno(self) -> int:
+        return self._read
+
+    def clear(self) -> None:
+        with suppress(BlockingIOError):
+            os.read(self._read, 4096)
+
+    def __enter__(self) -> Self:
+        ways: dict[signal.Signals, Any] = {signal.SIGTERM: self._ended, signal.SIGINT: self._ended}
+        if self._child:
+            # Ctrl-C reaches the whole group; our supervisor tells us when it is our turn.
+            ways[signal.SIGINT] = signal.SIG_IGN
+        self._before = {number: signal.signal(number, way) for number, way in ways.items()}
+        self._fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(self._fd)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        os.close(self._read)
+        os.close(self._write)
+
+    def _ended(self, *_: object) -> None:
+        self.stop = True

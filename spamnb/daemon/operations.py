@@ -1,0 +1,341 @@
+"""What can be asked at the control socket: one table of operations, and who may ask for each.
+
+    ping                                            who serves, who you are
+    teach   label, bytes or refs, channel, for      one word on one message
+    forget  bytes or refs                           take back what a message taught
+    undo    event                                   take back an event
+    batch   sizes, labels, bytes                    sorted mail, as `train` learns it     admins
+    status, metrics                                 numbers; metrics as Prometheus reads them
+    bypass  on                                      all mail passes unscanned             admins
+    review  do = list | show | accept | refuse, name                                      admins
+    import, expire, reload                          upkeep                                admins
+
+Admins may name the person they speak for (`for`) and how far they trust them (`trust`: admin, user,
+stranger); delegates may name the person, who is a user then; all others speak for themselves, of
+messages delivered to them. Must not know connections. Failure: UserError for what makes no sense.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from spamnb.daemon.board import Board, Seat
+from spamnb.daemon.control import Peer, Reply, Request
+from spamnb.daemon.keeper import Keeper
+from spamnb.errors import RefusedError, StoreAccessError, StoreError, UserError
+from spamnb.service import status
+from spamnb.service.clock import now_us
+from spamnb.service.control import Header, answered
+from spamnb.service.expiry import expire
+from spamnb.service.export_import import merge, read_export
+from spamnb.service.feedback import Feedback, Trust
+from spamnb.service.lessons import Origin
+from spamnb.service.meters import as_dict, prometheus
+from spamnb.service.receipt import Receipt
+from spamnb.service.spool import Left, Spool
+
+MOST_REFS = 16
+_REF_CHARS = 1000
+_IMPORT_BYTES = 1 << 33
+_FRESH_S = 1.0
+"""so long an answer to `status` serves others: it reads two thousand heads of the journal"""
+_SHOWN_REASONS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    run: Callable[[Operations, Request], Reply]
+    admins_only: bool = False
+
+
+class Operations:
+    """Answers requests; shared by all connections."""
+
+    def __init__(self, keeper: Keeper, board: Board, spool: Spool, *, parent: int = 0) -> None:
+        self.keeper = keeper
+        self.board = board
+        self.spool = spool
+        self._parent = parent
+        self._lock = threading.Lock()
+        self._facts: tuple[float, dict[str, Any]] = (0.0, {})
+
+    def __call__(self, request: Request) -> Reply:
+        """Answer one request."""
+        name = request.header.get("op")
+        operation = _OPERATIONS.get(name) if isinstance(name, str) else None
+        if operation is None:
+            raise UserError("there is no such operation", hint=f"one of {', '.join(_OPERATIONS)}")
+        if operation.admins_only and request.peer.role != "admin":
+            raise RefusedError(f"{name} is for admins: the owner of the model, and root")
+        return operation.run(self, request)
+
+    # -- teaching -------------------------------------------------------------------------------
+
+    def teach(self, request: Request) -> Reply:
+        """A label for a message."""
+        if not _text(request.header, "label"):
+            raise UserError("no label is given")
+        return self._said(request)
+
+    def forget(self, request: Request) -> Reply:
+        """Nothing was ever said of a message."""
+        request.header["label"] = ""
+        return self._said(request)
+
+    def _said(self, request: Request) -> Reply:
+        raw = request.body(self.keeper.learning.teaching.limit_bytes)
+        feedback = feedback_of(request.peer, request.header, raw)
+        with self.keeper.desk() as desk:
+            return Reply(answered(desk.teach(feedback)))
+
+    def undo(self, request: Request) -> Reply:
+        """An event did not happen."""
+        event = _number(request.header, "event")
+        feedback = feedback_of(request.peer, request.header, b"")
+        with self.keeper.desk() as desk:
+            return Reply(answered(desk.undo(event, feedback)))
+
+    def batch(self, request: Request) -> Reply:
+        """Sorted mail, in one transaction."""
+        sizes, labels = request.header.get("sizes"), request.header.get("labels")
+        if not (isinstance(sizes, list) and isinstance(labels, list) and len(sizes) == len(labels)):
+            raise UserError("`sizes` and `labels` are two lists of one length")
+        if not all(isinstance(size, int) and size >= 0 for size in sizes):
+            raise UserError("`sizes` holds what is no size")
+        raw = request.body(1 << 62)
+        if sum(sizes) != len(raw):
+            raise UserError("`sizes` do not sum to `bytes`")
+        body, said = io.BytesIO(raw), list[tuple[str, bytes]]()
+        for size, label in zip(sizes, labels, strict=True):
+            said.append((str(label), body.read(size)))
+        who = feedback_of(request.peer, request.header, b"")
+        with self.keeper.desk() as desk:
+            receipts = desk.batch(said, Origin(who.who, who.channel))
+        return Reply({"ok": True, **_tally(receipts)})
+
+    def of_spool(self, left: Left, peer: Peer) -> None:
+        """What was left in the spool; its owner is who speaks."""
+        header = {"channel": "imap"} | left.head | {"label": left.label}
+        with self.keeper.desk() as desk:
+            desk.teach(feedback_of(peer, header, left.raw))
+
+    # -- looking --------------------------------------------------------------------------------
+
+    def ping(self, request: Request) -> Reply:
+        """Somebody is here."""
+        home = os.path.realpath(self.keeper.learning.home)
+        peer = request.peer
+        told = {"home": home, "pid": os.getpid(), "role": peer.role, "login": peer.login}
+        return Reply({"ok": True, **told, "fault": self.keeper.fault})
+
+    def status(self, request: Request) -> Reply:
+        """Numbers, and what looks wrong."""
+        facts = dict(self.facts())
+        if request.peer.role != "admin":
+            del facts["home"]
+        return Reply({"ok": True, "status": facts})
+
+    def metrics(self, _: Request) -> Reply:
+        """The same for Prometheus."""
+        facts = self.facts()
+        text = prometheus(self.board.total(), status.gauges(facts))
+        return Reply({"ok": True}, text.encode())
+
+    def facts(self) -> dict[str, Any]:
+        """All that is known, at most a second old."""
+        with self._lock:
+            made, facts = self._facts
+            if time.monotonic() - made > _FRESH_S or not facts:
+                facts = self._gathered()
+                self._facts = (time.monotonic(), facts)
+            return facts
+
+    def _gathered(self) -> dict[str, Any]:
+        learning = self.keeper.learning
+        facts: dict[str, Any] = {
+            "home": str(learning.home),
+            "up_s": round(self.board.up_s, 1),
+            "processes": [_seat(seat) for seat in self.board.seats()],
+            "counters": as_dict(self.board.total()),
+            "bypass": self.board.bypass,
+            "model": None,
+            "fault": self.keeper.fault,
+            "review": self.keeper.reviews.count(),
+            "quarantine": status.folder_size(learning.quarantine or learning.home / "quarantine"),
+            "spool": {"waiting": self.spool.waiting(), "set_aside": self.spool.set_aside},
+        }
+        with suppress(StoreError), self.keeper.desk() as desk:
+            facts["model"] = status.model_facts(learning.home, desk.model)
+        facts["warnings"] = status.warnings(facts, learning.quiet_days)
+        return facts
+
+    # -- upkeep ---------------------------------------------------------------------------------
+
+    def bypass(self, request: Request) -> Reply:
+        """Turn scanning off or on; a file in the home keeps it over a restart."""
+        on = request.header.get("on")
+        if not isinstance(on, bool):
+            raise UserError("`on` is true or false")
+        mark = self.keeper.learning.home / "bypass"
+        try:
+            if on:
+                mark.touch(0o600)
+            else:
+                mark.unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreAccessError(f"{mark}: {error.strerror}") from error
+        self.board.bypass = on
+        self._facts = (0.0, {})
+        return Reply({"ok": True, "bypass": on})
+
+    def review(self, request: Request) -> Reply:
+        """See and decide what waits."""
+        do, name = _text(request.header, "do"), _text(request.header, "name")
+        reviews = self.keeper.reviews
+        if do == "list":
+            entries = [entry.as_dict() for entry in reviews.entries()]
+            return Reply({"ok": True, "entries": len(entries)}, _lines(entries))
+        if do == "show":
+            entry, raw = reviews.get(name)
+            return Reply({"ok": True, "entry": entry.as_dict()}, raw)
+        if do not in ("accept", "refuse"):
+            raise UserError("`do` is list, show, accept or refuse")
+        with self.keeper.desk() as desk:
+            answer = desk.accept(name) if do == "accept" else desk.refuse(name)
+        return Reply(answered(answer))
+
+    def import_(self, request: Request) -> Reply:
+        """Add an export, which may be larger than memory has room for."""
+        home = self.keeper.learning.home
+        with tempfile.TemporaryFile(dir=home) as file:
+            request.pour(_IMPORT_BYTES, file.fileno())
+            file.seek(0)
+            try:
+                with io.TextIOWrapper(file, "utf-8") as lines:
+                    exported = read_export(lines)
+            except UnicodeDecodeError as error:
+                raise UserError(f"this is no export: {error}") from error
+        who = feedback_of(request.peer, request.header, b"")
+        with self.keeper.desk() as desk:
+            receipt = merge(desk.model, exported, origin=Origin(who.who, who.channel))
+        count = len(exported.bulk.ids)
+        return Reply({"ok": True, "receipt": receipt.as_dict(), "features": count})
+
+    def expire(self, request: Request) -> Reply:
+        """Let go of what is too old, by the settings in force here."""
+        who = feedback_of(request.peer, request.header, b"")
+        origin = Origin(who.who, who.channel)
+        with self.keeper.desk() as desk:
+            model, rules = desk.model, self.keeper.learning.expiry
+            gone = expire(model.store, model.history, rules, now_us=now_us(), origin=origin)
+        return Reply({"ok": True, "expired": gone.as_dict()})
+
+    def reload(self, _: Request) -> Reply:
+        """Read the settings again, and look for the model."""
+        if self._parent:
+            os.kill(self._parent, signal.SIGHUP)
+        self.keeper.open()
+        return Reply({"ok": True, "fault": self.keeper.fault})
+
+
+_OPERATIONS = {
+    "ping": _Operation(Operations.ping),
+    "teach": _Operation(Operations.teach),
+    "forget": _Operation(Operations.forget),
+    "undo": _Operation(Operations.undo),
+    "batch": _Operation(Operations.batch, admins_only=True),
+    "status": _Operation(Operations.status),
+    "metrics": _Operation(Operations.metrics),
+    "bypass": _Operation(Operations.bypass, admins_only=True),
+    "review": _Operation(Operations.review, admins_only=True),
+    "import": _Operation(Operations.import_, admins_only=True),
+    "expire": _Operation(Operations.expire, admins_only=True),
+    "reload": _Operation(Operations.reload, admins_only=True),
+}
+
+
+def feedback_of(peer: Peer, header: Header, raw: bytes) -> Feedback:
+    """What a request says, in the name of whom it may be said."""
+    who, trust = _speaker(peer, header)
+    return Feedback(
+        label=_text(header, "label"),
+        raw=raw,
+        refs=_refs(header),
+        who=who,
+        channel=_text(header, "channel") or "api",
+        trust=trust,
+    )
+
+
+def _speaker(peer: Peer, header: Header) -> tuple[str, Trust]:
+    named, trust = _text(header, "for"), _text(header, "trust")
+    if trust and trust not in get_args(Trust):
+        raise UserError("`trust` is admin, user or stranger")
+    if peer.role == "admin":
+        known: Trust = "user" if named else "admin"
+        return named or peer.login, trust or known  # type: ignore[return-value]
+    if named and peer.role != "delegate" and named != peer.login:
+        raise RefusedError(
+            f"{peer.login} may not speak for {named}", hint="see `delegates` in the settings"
+        )
+    return named or peer.login, "stranger" if trust == "stranger" else "user"
+
+
+def _refs(header: Header) -> tuple[str, ...]:
+    refs = header.get("refs", [])
+    good = isinstance(refs, list) and len(refs) <= MOST_REFS
+    if not good or not all(isinstance(ref, str) and len(ref) <= _REF_CHARS for ref in refs):
+        raise UserError(f"`refs` is a list of at most {MOST_REFS} references")
+    return tuple(refs)
+
+
+def _text(header: Header, name: str) -> str:
+    found = header.get(name, "")
+    if not isinstance(found, str):
+        raise UserError(f"`{name}` is no text")
+    return found
+
+
+def _number(header: Header, name: str) -> int:
+    found = header.get(name)
+    if not isinstance(found, int) or isinstance(found, bool) or not 0 < found < 1 << 63:
+        raise UserError(f"`{name}` is no number from 1 on")
+    return found
+
+
+def _tally(receipts: list[Receipt]) -> Header:
+    refused = [str(receipt.error) for receipt in receipts if receipt.error is not None]
+    return {
+        "learnt": sum(r.changed and r.before is None for r in receipts),
+        "moved": sum(r.changed and r.before is not None for r in receipts),
+        "duplicates": sum(not r.changed and r.error is None for r in receipts),
+        "refused": len(refused),
+        "reasons": refused[:_SHOWN_REASONS],
+    }
+
+
+def _lines(entries: list[dict[str, object]]) -> bytes:
+    return b"".join(json.dumps(entry).encode() + b"\n" for entry in entries)
+
+
+def _seat(seat: Seat) -> dict[str, object]:
+    return {
+        "role": seat.role,
+        "slot": seat.slot,
+        "state": seat.state.name.lower(),
+        "pid": seat.pid,
+        "starts": seat.starts,
+        "up_s": round(seat.up_s, 1),
+        "beat_age_s": round(seat.beat_age_s, 1),
+        "open": seat.open_sessions,
+    }

@@ -1,0 +1,166 @@
+"""How the learning goes: what the model holds, what was learnt when, and what looks wrong.
+
+Gives plain values, the same with a daemon and without one. The warnings are for what people notice
+months too late: training that stopped, one class alone, moves that teach nothing. Reads only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from spamnb.service.clock import now_us
+from spamnb.service.filter import Filter
+from spamnb.store.contract import ReadView
+from spamnb.store.environment import DATA_FILE
+
+QUIET_DAYS = 30
+"""so long nobody taught a label before it is told"""
+LATELY = 200
+"""events that the balance of today is judged by"""
+_LOOKED_BACK = 2000
+_DRIFT = 0.35
+"""how far the share of a label may move from what the model holds: half and half is taught 85 to 15
+then"""
+_SEEN = 20
+_DAY_US = 86_400_000_000
+
+Facts = dict[str, Any]
+
+
+def model_facts(home: Path, model: Filter) -> Facts:
+    """What the model holds, and when each label was taught last."""
+    with model.store.read() as view:
+        totals = view.totals()
+        events = view.last_events(_LOOKED_BACK)
+        learnt = _last_learnt(view, model.labels, events)
+    lately = Counter(model.labels[label] for _, label in events[:LATELY])
+    try:
+        size = (home / DATA_FILE).stat().st_size
+    except OSError:
+        size = 0
+    return {
+        "kind": model.recipe.kind,
+        "messages": dict(zip(model.labels, totals.messages.tolist(), strict=True)),
+        "features": totals.known,
+        "events": totals.last_seq,
+        "store_bytes": size,
+        "learnt": learnt,
+        "lately": {label: lately[label] for label in model.labels},
+    }
+
+
+def _last_learnt(
+    view: ReadView, labels: Sequence[str], events: Sequence[tuple[int, int]]
+) -> dict[str, int | None]:
+    """Microseconds of the newest event of each label; None if it is too far back to be found."""
+    newest: dict[int, int] = {}
+    for seq, index in events:
+        newest.setdefault(index, seq)
+    held = {index: view.event(seq) for index, seq in newest.items()}
+    found = {index: event.time_us for index, event in held.items() if event}
+    return {label: found.get(index) for index, label in enumerate(labels)}
+
+
+def warnings(facts: Mapping[str, Any], quiet_days: int = QUIET_DAYS) -> list[str]:
+    """What somebody should look at, a sentence each."""
+    found: list[str] = []
+    if facts.get("fault"):
+        found.append(f"the model cannot be used: {facts['fault']}")
+    if facts.get("bypass"):
+        found.append("bypass is on: all mail passes unscanned")
+    model = facts.get("model")
+    if model:
+        found += _model_warnings(model, quiet_days)
+    counters = facts.get("counters")
+    if counters:
+        found += _counter_warnings(counters)
+    if facts.get("review"):
+        found.append(f"{facts['review']} reports wait: see `spamnb review list`")
+    aside = facts.get("spool", {}).get("set_aside")
+    if aside:
+        found.append(f"{aside} files of the spool were no feedback and were set aside")
+    return found
+
+
+def _model_warnings(model: Mapping[str, Any], quiet_days: int) -> list[str]:
+    found = []
+    now, held = now_us(), model["messages"]
+    total, lately = sum(held.values()), sum(model["lately"].values())
+    for label, count in held.items():
+        last = model["learnt"][label]
+        days = None if last is None else (now - last) // _DAY_US
+        if not count:
+            found.append(f"no {label} was ever learnt")
+        elif days is None or days >= quiet_days:
+            ago = "long ago" if days is None else f"{days} days ago"
+            found.append(f"the last {label} was learnt {ago}")
+        share = model["lately"][label] / lately if lately else 0.0
+        if lately >= LATELY // 2 and total and share - count / total > _DRIFT:
+            found.append(
+                f"{share:.0%} of the last {lately} trainings were {label}, "
+                f"of all {count / total:.0%}: is the other side still taught?"
+            )
+    return found
+
+
+def _counter_warnings(counters: Mapping[str, Any]) -> list[str]:
+    found = []
+    learnt = sum(counters[f"learned_{label}"] for label in ("ham", "spam", "other"))
+    heard = sum(counters[f"feedback_{state}"] for state in ("unchanged", "review", "refused"))
+    if heard >= _SEEN and not learnt:
+        found.append(f"{heard} words of people came in, and nothing was learnt of them")
+    if counters["unscanned"] > counters["scanned"]:
+        found.append(f"{counters['unscanned']} messages passed unscanned, see the log")
+    return found
+
+
+def quantile(histogram: Mapping[str, Any], share: float) -> float | None:
+    """The bound below which this share of a histogram lies; None if it is empty."""
+    wanted, running = histogram["count"] * share, 0
+    if not histogram["count"]:
+        return None
+    for bound, number in zip(histogram["bounds"], histogram["buckets"], strict=False):
+        running += number
+        if running >= wanted:
+            return float(bound)
+    return float("inf")
+
+
+def gauges(facts: Mapping[str, Any]) -> dict[str, float]:
+    """What is no counter, for Prometheus."""
+    found: dict[str, float] = {"up_seconds": facts.get("up_s", 0.0)}
+    found["bypass"] = float(bool(facts.get("bypass")))
+    found["review_waiting"] = facts.get("review", 0)
+    found["quarantine_messages"] = facts.get("quarantine", {}).get("messages", 0)
+    found["quarantine_bytes"] = facts.get("quarantine", {}).get("bytes", 0)
+    found["spool_waiting"] = facts.get("spool", {}).get("waiting", 0)
+    model = facts.get("model") or {}
+    found["model_usable"] = float(bool(model))
+    for name in ("features", "events", "store_bytes"):
+        found[f"model_{name}"] = model.get(name, 0)
+    for label, count in model.get("messages", {}).items():
+        found[f"model_messages{_labelled(label)}"] = count
+    for label, last in model.get("learnt", {}).items():
+        if last is not None:
+            found[f"last_learnt_timestamp_seconds{_labelled(label)}"] = last / 1e6
+    return found
+
+
+def _labelled(label: str) -> str:
+    """A label as Prometheus writes it."""
+    plain = label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'{{label="{plain}"}}'
+
+
+def folder_size(folder: Path) -> dict[str, int]:
+    """Messages and bytes of a folder of files; those that begin with a dot are not counted."""
+    messages = size = 0
+    for path in folder.glob("**/*") if folder.is_dir() else ():
+        if not path.name.startswith(".") and path.is_file():
+            messages += path.suffix != ".json"
+            size += path.stat().st_size
+    return {"messages": messages, "bytes": size}
+
