@@ -1,6 +1,6 @@
 """Settings: one tree of frozen values, read once, from a TOML file, the environment and flags.
 
-`table` names every setting; here is the tree that they become, and how it is read. Later sources
+`table` names every setting, `tree` is what they become; here is how they are read. Later sources
 win: defaults, the file, the environment (`SPAMNB_STORE_LIMIT_BYTES` is `store.limit_bytes`), flags.
 Must not know commands, stores or mail.
 
@@ -15,99 +15,18 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spamnb.core.decision import Costs
-from spamnb.core.headers import House
 from spamnb.errors import SettingsError
-from spamnb.settings.table import (
-    BY_NAME,
-    BY_VARIABLE,
-    MASKED,
-    PREFIX,
-    SETTINGS,
-    Setting,
-    toml_of,
-)
+from spamnb.settings.setting import MASKED, PREFIX, Setting, toml_of
+from spamnb.settings.table import BY_NAME, BY_VARIABLE, FAMILIES, SETTINGS, setting_of
+from spamnb.settings.tree import MEMBERS, SECTIONS, Settings
+
+__all__ = ["DEFAULT_FILE", "Settings", "control_of", "home_of", "load", "restored"]
 
 DEFAULT_FILE = Path("/etc/spamnb/spamnb.toml")
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSettings:
-    """How a model is made; one that is there keeps what it was made with."""
-
-    kind: str = "corrected"
-    vocabulary: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class StoreSettings:
-    """The model's file."""
-
-    limit_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class JournalSettings:
-    """The events that can be undone."""
-
-    keep_days: int = 400
-
-
-@dataclass(frozen=True, slots=True)
-class HistorySettings:
-    """The verdicts that can be corrected without the message."""
-
-    keep_days: int = 30
-    limit_bytes: int = 1 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class ExpireSettings:
-    """Which features are let go."""
-
-    after_days: int = 400
-    most_holders: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class LogSettings:
-    """What is told on the way."""
-
-    level: str = "warning"
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The whole tree."""
-
-    home: str = ""
-    labels: tuple[str, ...] = ("ham", "spam")
-    model: ModelSettings = field(default_factory=ModelSettings)
-    house: House = field(default_factory=House)
-    costs: Costs = field(default_factory=Costs)
-    store: StoreSettings = field(default_factory=StoreSettings)
-    journal: JournalSettings = field(default_factory=JournalSettings)
-    history: HistorySettings = field(default_factory=HistorySettings)
-    expire: ExpireSettings = field(default_factory=ExpireSettings)
-    log: LogSettings = field(default_factory=LogSettings)
-    file: str = ""
-    """where they were read from; empty if from nowhere"""
-
-
-_SECTIONS: dict[str, Callable[..., Any]] = {
-    "model": ModelSettings,
-    "house": House,
-    "costs": Costs,
-    "store": StoreSettings,
-    "journal": JournalSettings,
-    "history": HistorySettings,
-    "expire": ExpireSettings,
-    "log": LogSettings,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +84,7 @@ def parse(text: str, source: str) -> dict[str, Found]:
     for name, value in _leaves(tree):
         line = lines.get(name, lines.get(name.rpartition(".")[0], 0))
         where = f"{source}, line {line}" if line else source
-        if name not in BY_NAME:
+        if setting_of(name) is None and not (value == {} and _member(name)):
             raise SettingsError(f"{where}: there is no setting {name}", hint=_nearest(name))
         found[name] = Found(value, where)
     return found
@@ -174,7 +93,7 @@ def parse(text: str, source: str) -> dict[str, Found]:
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
     for key, value in tree.items():
         name = prefix + key
-        if isinstance(value, dict) and name not in BY_NAME and (name in _SECTIONS or value):
+        if isinstance(value, dict) and name not in BY_NAME and (name in SECTIONS or value):
             yield from _leaves(value, f"{name}.")
         else:
             yield name, value
@@ -203,7 +122,21 @@ def _plain(name: str) -> str:
     return ".".join(part.strip().strip("\"'") for part in name.split("."))
 
 
-def _nearest(name: str, known: Iterable[str] = BY_NAME) -> str:
+def _member(name: str) -> bool:
+    """Whether this names a section of a family."""
+    family, _, rest = name.partition(".")
+    return family in FAMILIES and bool(rest)
+
+
+def _nearest(name: str) -> str:
+    known: Iterable[str] = BY_NAME
+    family, _, rest = name.partition(".")
+    meant = difflib.get_close_matches(family, FAMILIES, 1, 0.7)
+    if meant and meant[0] != family and rest:
+        return f"did you mean {meant[0]}.{rest}?"
+    if family in FAMILIES and rest:
+        chosen = rest.rpartition(".")[0] or FAMILIES[family].sample
+        known = [f"{family}.{chosen}.{setting.key}" for setting in FAMILIES[family].settings]
     near = difflib.get_close_matches(name, known, 1, 0.5)
     if not near:
         key = name.rpartition(".")[2]
@@ -231,40 +164,79 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Found]:
         try:
             value = setting.sort.parse(text)
         except (ValueError, KeyError) as error:
-            raise _wrong(setting, Found(text, f"${variable}")) from error
+            raise _wrong(setting, Found(text, f"${variable}"), setting.name) from error
         found[setting.name] = Found(value, f"${variable}")
     return found
 
 
 def _taken(name: str, found: Found) -> Any:
-    setting = BY_NAME[name]
+    setting = setting_of(name)
+    if setting is None:
+        return found.value
     try:
         return setting.sort.take(found.value)
     except (ValueError, TypeError) as error:
-        raise _wrong(setting, found) from error
+        raise _wrong(setting, found, name) from error
 
 
-def _wrong(setting: Setting, found: Found) -> SettingsError:
+def _wrong(setting: Setting, found: Found, name: str) -> SettingsError:
     shown = MASKED if setting.secret else toml_of(found.value)
     return SettingsError(
-        f"{setting.name} ({found.where}) is {shown}", hint=f"it must be {setting.sort.allowed}"
+        f"{name} ({found.where}) is {shown}", hint=f"it must be {setting.sort.allowed}"
     )
 
 
 def _build(values: Mapping[str, Any], found: Mapping[str, Found], source: str) -> Settings:
     top = {name: value for name, value in values.items() if "." not in name}
-    for section, make in _SECTIONS.items():
-        within = {
-            setting.key: values[setting.name]
-            for setting in SETTINGS
-            if setting.section == section and setting.name in values
+    for section, make in SECTIONS.items():
+        keys = [setting.key for setting in SETTINGS if setting.section == section]
+        top[section] = _made(section, make, keys, values, found)
+    for family, make in MEMBERS.items():
+        keys = [setting.key for setting in FAMILIES[family].settings]
+        top[family] = {
+            chosen: _made(f"{family}.{chosen}", make, keys, values, found)
+            for chosen in _chosen(family, found)
         }
-        try:
-            top[section] = make(**within)
-        except SettingsError as error:
-            places = [found[f"{section}.{key}"].where for key in within]
-            raise SettingsError(f"[{section}] ({places[0]}): {error}", hint=error.hint) from error
     return Settings(**top, file=source)
+
+
+def _chosen(family: str, found: Mapping[str, Found]) -> list[str]:
+    """The names of a family's sections, in the order of the file."""
+    rests = [name.partition(".")[2] for name in found if name.startswith(f"{family}.")]
+    chosen = [rest.rpartition(".")[0] if setting_of(f"{family}.{rest}") else rest for rest in rests]
+    return list(dict.fromkeys(chosen))
+
+
+def _made(
+    section: str,
+    make: Callable[..., Any],
+    keys: list[str],
+    values: Mapping[str, Any],
+    found: Mapping[str, Found],
+) -> Any:
+    within = {key: values[f"{section}.{key}"] for key in keys if f"{section}.{key}" in values}
+    try:
+        return make(**within)
+    except SettingsError as error:
+        where = found[f"{section}.{next(iter(within))}"].where if within else "the defaults"
+        raise SettingsError(f"[{section}] ({where}): {error}", hint=error.hint) from error
+
+
+def restored(values: Mapping[str, Any]) -> Settings:
+    """The tree again, from what `showing.plain` wrote: as a process hands it to another."""
+    found = {name: Found(value, "handed over") for name, value in values.items()}
+    return _build({name: _taken(name, one) for name, one in found.items()}, found, "")
+
+
+def control_of(
+    settings: Settings, home: Path, environment: Mapping[str, str] | None = None
+) -> Path:
+    """Find the control socket: as set, else in $RUNTIME_DIRECTORY, else in the home."""
+    environment = os.environ if environment is None else environment
+    if settings.serve.control:
+        return Path(settings.serve.control)
+    runtime = environment.get("RUNTIME_DIRECTORY", "").split(":")[0]
+    return (Path(runtime) if runtime else home) / "control.sock"
 
 
 def home_of(settings: Settings, environment: Mapping[str, str] | None = None) -> Path:

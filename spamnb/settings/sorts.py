@@ -59,6 +59,29 @@ def _labels(value: Any) -> tuple[str, ...]:
     return tuple(_is(good and all(_LABEL.fullmatch(name) for name in names), names))
 
 
+def _number(value: Any, least: float, most: float) -> float:
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(_is(good and least <= value <= most, value))
+
+
+def _address(value: Any) -> str:
+    from spamnb.faces.smtp.address import Address  # noqa: PLC0415 - most commands need none
+
+    return str(Address.parse(_text(value))) if value else ""
+
+
+def _nets(value: Any) -> tuple[str, ...]:
+    from spamnb.faces.smtp.nets import Nets  # noqa: PLC0415 - most commands need none
+
+    return Nets(_words(value)).texts
+
+
+def _domains(value: Any) -> tuple[str, ...]:
+    names = tuple(name.rstrip(".").lower() for name in _words(value))
+    return tuple(_is(all(_DOMAIN.fullmatch(name) for name in names), names))
+
+
+_DOMAIN = re.compile(r"[^\s@,<>\x00-\x1f\x7f]+")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 TEXT = Sort("a text in quotes", _text, str)
@@ -70,6 +93,26 @@ PAIR = Sort(
     _pair,
     lambda text: [float(part) for part in text.split(",")],
 )
+
+ADDRESS = Sort(
+    "host:port, [IPv6]:port or unix:/path, with lmtp: in front where LMTP is spoken",
+    _address,
+    str,
+)
+ADDRESSES = Sort(
+    "a list of addresses: host:port, [IPv6]:port or unix:/path",
+    lambda value: tuple(map(_address, _words(value))),
+    _listed,
+)
+NETS = Sort('a list of networks, such as ["192.0.2.0/24", "::1", "unix"]', _nets, _listed)
+DOMAINS = Sort('a list of domains, such as ["example.org"]', _domains, _listed)
+
+
+def number(least: float, most: float) -> Sort:
+    """Numbers in a range."""
+    return Sort(
+        f"a number from {least:g} to {most:g}", lambda value: _number(value, least, most), float
+    )
 
 
 def whole(least: int, most: int = (1 << 63) - 1) -> Sort:

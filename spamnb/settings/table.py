@@ -6,44 +6,14 @@ variable. A setting that does nothing has no place here.
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from typing import Any
-
 from spamnb.core.decision import Costs
 from spamnb.core.model import KINDS
-from spamnb.settings.sorts import FLAG, LABELS, PAIR, TEXT, TEXTS, Sort, choice, whole
+from spamnb.settings.serving import DOMAINS_FAMILY, LISTENERS, SERVING
+from spamnb.settings.setting import MASKED, PREFIX, Family, Setting, toml_of
+from spamnb.settings.sorts import FLAG, LABELS, PAIR, TEXT, TEXTS, choice, whole
 
-PREFIX = "SPAMNB_"
-MASKED = "********"
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One line of the settings file."""
-
-    name: str
-    default: Any
-    sort: Sort
-    reason: str
-    """what it does and why it is as it is, in a sentence or two"""
-    secret: bool = False
-
-    @property
-    def section(self) -> str:
-        """The table it stands in; empty at the top."""
-        return self.name.rpartition(".")[0]
-
-    @property
-    def key(self) -> str:
-        """Its name within the section."""
-        return self.name.rpartition(".")[2]
-
-    @property
-    def variable(self) -> str:
-        """The environment variable that sets it."""
-        return PREFIX + self.name.replace(".", "_").upper()
-
+__all__ = ["BY_NAME", "BY_VARIABLE", "FAMILIES", "MASKED", "PREFIX", "SETTINGS", "setting_of",
+           "toml_of"]  # fmt: skip
 
 _COSTS = Costs()
 _DAYS = whole(1, 36_500)
@@ -86,22 +56,26 @@ SETTINGS: tuple[Setting, ...] = (
         "`spamnb expire` lets go of features that nobody taught for so long and that few messages "
         "held: most words are seen once and never again."),
     Setting("expire.most_holders", 1, whole(0, 1 << 31), "... held by at most so many messages."),
-    Setting("log.level", "warning", choice("debug", "info", "warning", "error"),
-        "How much is told on stderr."),
+    Setting("log.level", "info", choice("debug", "info", "warning", "error"),
+        "How much is told on the way. The daemon says a line for each message at info."),
+    Setting("log.format", "text", choice("text", "json"),
+        "How the daemon's lines look: for people, or for programs."),
+    Setting("log.file", "", TEXT,
+        "Where the daemon's lines go. Empty: stderr, which systemd leads into the journal. A file "
+        "that was turned over is opened anew at a reload."),
+    *SERVING,
 )  # fmt: skip
+
+FAMILIES: dict[str, Family] = {family.name: family for family in (LISTENERS, DOMAINS_FAMILY)}
 
 BY_NAME = {setting.name: setting for setting in SETTINGS}
 BY_VARIABLE = {setting.variable: setting for setting in SETTINGS}
+_OF_FAMILIES = {s.name: s for family in FAMILIES.values() for s in family.settings}
 
 
-def toml_of(value: Any) -> str:
-    """Write a value as TOML."""
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(toml_of(one) for one in value)}]"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int) and abs(value) >= 1_000_000:
-        return f"{value:_}"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    return str(value)
+def setting_of(name: str) -> Setting | None:
+    """The setting of a full name; in a family, of the key after the name that the user chose."""
+    family, _, rest = name.partition(".")
+    if family in FAMILIES:
+        return _OF_FAMILIES.get(f"{family}.*.{rest.rpartition('.')[2]}") if "." in rest else None
+    return BY_NAME.get(name)

@@ -1,0 +1,139 @@
+"""The settings of the daemon: one table, as `table` is for the model.
+
+Defaults are those of the values that use them. A setting that does nothing has no place here.
+"""
+
+from __future__ import annotations
+
+from spamnb.core.handling import HANDLINGS
+from spamnb.faces.smtp.door import Limits, Times
+from spamnb.settings.setting import Family, Setting
+from spamnb.settings.sorts import (
+    ADDRESS,
+    DOMAINS,
+    FLAG,
+    NETS,
+    TEXT,
+    TEXTS,
+    choice,
+    number,
+    whole,
+)
+
+_TIMES = Times()
+_LIMITS = Limits()
+_BYTES = whole(1 << 10)
+_SECONDS = number(0.1, 86_400)
+_HANDLING = choice(*HANDLINGS)
+
+
+def _handlings(section: str) -> tuple[Setting, ...]:
+    return (
+        Setting(f"{section}.deliver", "headers", _HANDLING,
+            "What becomes of a message by what was decided on it: headers say it; tag says it in "
+            "the subject too; redirect adds a header for the server behind; quarantine keeps it; "
+            "reject refuses it, where the sender still waits."),
+        Setting(f"{section}.unsure", "headers", _HANDLING, "... for messages that we are unsure of."),
+        Setting(f"{section}.junk", "headers", _HANDLING, "... for junk."),
+        Setting(f"{section}.reject", "headers", _HANDLING,
+            "... for what costs less to refuse than to deliver, wrong as we may be."),
+    )  # fmt: skip
+
+
+DOMAINS_FAMILY = Family(
+    "domain",
+    "example.org",
+    "Recipients of one domain may have it otherwise. If a message has several recipients, the "
+    "mildest of theirs holds for all.",
+    _handlings("domain.*"),
+)
+
+SERVING: tuple[Setting, ...] = (
+    Setting("serve.user", "", TEXT,
+        "Whom the daemon becomes when root starts it. Empty: the owner of the home, else the user "
+        "spamnb. Mail is read as root only if this says root in as many words.", restart=True),
+    Setting("serve.group", "", TEXT,
+        "... and the group. Empty: the user's own.", restart=True),
+    Setting("serve.workers", 0, whole(0, 256),
+        "Processes that take mail; 0 is one for each core.", restart=True),
+    Setting("serve.uvloop", True, FLAG,
+        "Use uvloop if it is installed: a third less work for each message.", restart=True),
+    Setting("serve.hostname", "", TEXT,
+        "Our name in greetings, where nobody else's is passed on. Empty: the machine's."),
+    Setting("serve.control", "", TEXT,
+        "Where commands and helpers reach the daemon: a unix socket. Empty: control.sock in "
+        "$RUNTIME_DIRECTORY if systemd gives one, else in the home.", restart=True),
+    Setting("serve.delegates", (), TEXTS,
+        "Users, by name or number, that may teach in the name of others: the one that your IMAP "
+        "server delivers as, such as vmail."),
+    Setting("serve.drain_s", 30.0, _SECONDS,
+        "How long sessions may go on when the daemon is told to stop."),
+    Setting("serve.stuck_s", 30.0, number(2, 3600),
+        "A process that gives no sign of life for so long is killed and replaced; the message it "
+        "had in hand passes unscanned afterwards. Keep systemd's WatchdogSec above it."),
+    Setting("limits.connections", _LIMITS.connections, whole(1, 1 << 20),
+        "Connections in all; each worker takes its share of them."),
+    Setting("limits.connections_an_address", _LIMITS.connections_an_address, whole(1, 1 << 20),
+        "Connections from one address to one worker; trusted peers are exempt."),
+    Setting("limits.memory_bytes", 256 << 20, whole(1 << 20),
+        "Bytes of messages that each worker holds. Above it, it stops reading; nothing is "
+        "refused."),
+    Setting("limits.errors", _LIMITS.errors, whole(1, 1 << 20),
+        "Commands that we refuse in one session, before it is ended."),
+    Setting("timeouts.connect_s", _TIMES.connect_s, _SECONDS,
+        "To reach the next hop, while the client waits for the answer to its hello."),
+    Setting("timeouts.first_mail_s", _TIMES.first_mail_s, _SECONDS,
+        "From a connection to its first MAIL."),
+    Setting("timeouts.crowded_s", _TIMES.crowded_s, _SECONDS,
+        "The same when most connections are taken."),
+    Setting("timeouts.command_s", _TIMES.command_s, _SECONDS,
+        "Between commands (RFC 5321, 4.5.3.2)."),
+    Setting("timeouts.data_s", _TIMES.data_s, _SECONDS,
+        "Each read while a message comes."),
+    Setting("timeouts.reply_s", _TIMES.reply_s, _SECONDS,
+        "The next hop's replies, but for the last."),
+    Setting("timeouts.final_s", _TIMES.final_s, number(1, 3600),
+        "From a message's end to our reply. Postfix waits for 100 seconds."),
+    Setting("timeouts.scan_s", _TIMES.scan_s, number(0.1, 3600),
+        "Of these, for the judging. Above it the message passes unscanned, or is deferred."),
+    *_handlings("handling"),
+)  # fmt: skip
+
+LISTENERS = Family(
+    "listener",
+    "postfix",
+    "Where mail comes in, and where it goes. Any number of them, each with a name of your choice; "
+    "with none, mail is taken at 127.0.0.1:10025 and handed to the built-in post office.",
+    (
+        Setting("listener.*.address", "127.0.0.1:10025", ADDRESS,
+            "Where clients connect: host:port, [IPv6]:port or unix:/path; lmtp: in front of it "
+            "speaks LMTP. With socket activation, the name of the section is that of the "
+            "descriptor.", restart=True),
+        Setting("listener.*.upstream", "", ADDRESS,
+            "The next hop, which takes all mail from here; lmtp: in front of it speaks LMTP. "
+            "Empty: the built-in post office."),
+        Setting("listener.*.queue", "before", choice("before", "after"),
+            "before: the sender waits for our reply, so spam can be refused. after: a queue in "
+            "front of us waits; nothing is ever refused for what it is, or it would bounce."),
+        Setting("listener.*.peers", ("127.0.0.0/8", "::1/128", "unix"), NETS,
+            "Who is trusted: they may send to anybody, and say whom they speak for (XFORWARD)."),
+        Setting("listener.*.proxies", (), NETS,
+            "Load balancers in front of us. If any are named, nobody else may connect, and each "
+            "connection begins with a PROXY header."),
+        Setting("listener.*.recipient_domains", (), DOMAINS,
+            "Where those who are not trusted may send to. Empty: they may not connect."),
+        Setting("listener.*.scan_limit_bytes", 1 << 20, _BYTES,
+            "Larger messages are passed on while they come, and not stored."),
+        Setting("listener.*.oversize", "unscanned", choice("unscanned", "head"),
+            "... and are marked unscanned, or judged by what was read until then."),
+        Setting("listener.*.header_limit_bytes", 256 << 10, _BYTES,
+            "The largest header; forged headers of ours are taken out of all of it."),
+        Setting("listener.*.size_limit_bytes", 0, whole(0),
+            "The largest message; 0 leaves it to the next hop."),
+        Setting("listener.*.bare_newlines", "normalise", choice("normalise", "refuse"),
+            "Lone CR or LF in a message are never passed on, since servers disagree on them "
+            "(SMTP smuggling): made line ends, or refused."),
+        Setting("listener.*.on_fault", "deliver", choice("deliver", "defer"),
+            "If we cannot judge: pass the message unscanned, or ask the sender to try again."),
+    ),
+)  # fmt: skip

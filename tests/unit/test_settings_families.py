@@ -1,0 +1,163 @@
+"""Families of settings: sections with a name of the user's choice, all with the same keys."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from spamnb.errors import SettingsError
+from spamnb.settings import Settings, control_of, load, restored
+from spamnb.settings.showing import as_dict, example, need_restart, plain, shown
+from spamnb.settings.table import FAMILIES
+from spamnb.settings.tree import MEMBERS
+
+TWO = """
+[listener.mx]
+address = "127.0.0.1:25"
+upstream = "lmtp:unix:/run/dovecot/lmtp"
+queue = "after"
+
+[listener."inner.example.org"]
+peers = ["192.0.2.0/24"]
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_system_file(monkeypatch, tmp_path):
+    """Keep the machine's own settings out of the tests."""
+    monkeypatch.setattr("spamnb.settings.DEFAULT_FILE", tmp_path / "absent.toml")
+
+
+def loaded(tmp_path, text):
+    path = tmp_path / "spamnb.toml"
+    path.write_text(text)
+    return load(path, environment={})
+
+
+def complaint(tmp_path, text):
+    with pytest.raises(SettingsError) as caught:
+        loaded(tmp_path, text)
+    return f"{caught.value} - {caught.value.hint}"
+
+
+def test_each_section_of_a_family_is_one_of_its_members(tmp_path):
+    """Names are the user's, also with dots; what is not said has its default."""
+    settings = loaded(tmp_path, TWO)
+    assert list(settings.listener) == ["mx", "inner.example.org"]
+    mx, inner = settings.listener.values()
+    assert mx.upstream == "lmtp:unix:/run/dovecot/lmtp"
+    assert mx.queue == "after"
+    assert inner.address == "127.0.0.1:10025"
+    assert inner.peers == ("192.0.2.0/24",)
+
+
+def test_a_section_without_keys_is_a_member_with_defaults(tmp_path):
+    """`[listener.mx]` alone is a listener."""
+    (one,) = loaded(tmp_path, "[listener.mx]\n").listener.values()
+    assert one == MEMBERS["listener"]()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_defaults_of_a_family_are_those_of_its_members(family):
+    """What the example shows as default is what holds where nothing is said."""
+    member = MEMBERS[family]()
+    for setting in FAMILIES[family].settings:
+        assert getattr(member, setting.key) == setting.default, setting.name
+    assert {s.key for s in FAMILIES[family].settings} == set(type(member).__dataclass_fields__)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_commented_example_is_right_without_its_comments(tmp_path, family):
+    """Whoever uncomments a family of the example gets what it says."""
+    text = example()
+    start = text.index(f"\n# [{family}.") + 1
+    lines = text[start:].split("\n\n\n")[0].splitlines()
+    entries = [line[2:] for line in lines if re.match(r"# (\[|[a-z_]+ = )", line)]
+    settings = loaded(tmp_path, "\n".join(entries) + "\n")
+    assert list(getattr(settings, family).values()) == [MEMBERS[family]()]
+
+
+def test_an_unknown_key_of_a_family_names_the_nearest(tmp_path):
+    """File, line, and what was meant, with the name that the user chose."""
+    said = complaint(tmp_path, '[listener.mx]\nadress = "127.0.0.1:1"\n')
+    assert "line 2: there is no setting listener.mx.adress" in said
+    assert "did you mean listener.mx.address?" in said
+    assert "listener" in complaint(tmp_path, "[listner.mx]\naddress = 5\n")
+    assert complaint(tmp_path, "listener = 5\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'address = "nowhere"',
+        'address = "127.0.0.1:99999"',
+        'address = "unix:relative"',
+        'upstream = "mx.example.org"',
+        'queue = "never"',
+        'peers = ["192.0.2.0/33"]',
+        'peers = "192.0.2.0/24"',
+        'recipient_domains = ["a@b"]',
+        "scan_limit_bytes = 5",
+    ],
+)
+def test_a_wrong_value_names_its_key_and_line(tmp_path, line):
+    """A member's values are checked as all others are."""
+    said = complaint(tmp_path, f"\n[listener.mx]\n{line}\n")
+    assert f"listener.mx.{line.split()[0]} ({tmp_path}/spamnb.toml, line 3)" in said
+    assert "it must be" in said
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:25", "[::]:25", "192.0.2.1:25", "mx.example.org:25"])
+def test_a_door_to_the_world_needs_to_know_whom_it_serves(tmp_path, address):
+    """No listener beyond loopback without peers or recipient domains: it would relay for all."""
+    text = f'[listener.mx]\naddress = "{address}"\n'
+    assert "[listener.mx]" in complaint(tmp_path, text)
+    assert "line 2" in complaint(tmp_path, text)
+    assert loaded(tmp_path, text + 'peers = ["192.0.2.0/24"]\n')
+    assert loaded(tmp_path, text + 'recipient_domains = ["Example.ORG."]\n').listener[
+        "mx"
+    ].recipient_domains == ("example.org",)
+
+
+def test_a_door_that_leads_to_itself_is_refused(tmp_path):
+    """Mail would go in a ring."""
+    text = '[listener.mx]\naddress = "127.0.0.1:25"\nupstream = "127.0.0.1:25"\n'
+    assert "ring" in complaint(tmp_path, text)
+
+
+def test_what_is_shown_means_the_same(tmp_path):
+    """`config show` can be kept as a settings file, families included."""
+    first = loaded(tmp_path, TWO)
+    assert loaded(tmp_path, shown(first)) == first
+    assert as_dict(first)["listener.mx.queue"] == "after"
+
+
+def test_a_process_hands_the_settings_to_another(tmp_path):
+    """What a child is told is the whole tree, through JSON and back."""
+    import json
+
+    first = loaded(tmp_path, TWO + '[costs]\njunk = [50, 0.04]\n[log]\nlevel = "debug"\n')
+    again = restored(json.loads(json.dumps(plain(first))))
+    assert again == replace(first, file="")
+
+
+def test_what_needs_a_restart_is_named(tmp_path):
+    """Of what changed, the keys that only a start takes; new and gone listeners among them."""
+    first = loaded(tmp_path, TWO)
+    assert need_restart(first, first) == []
+    text = TWO.replace(":25", ":26").replace("after", "before") + "[serve]\nworkers = 3\n"
+    changed = need_restart(first, loaded(tmp_path, text))
+    assert changed == ["serve.workers", "listener.mx.address"]
+    assert need_restart(first, Settings()) == [
+        "listener.mx.address",
+        "listener.inner.example.org.address",
+    ]
+
+
+def test_the_control_socket_is_looked_for_in_the_promised_order(tmp_path):
+    """As set, then $RUNTIME_DIRECTORY, then the home."""
+    runtime = {"RUNTIME_DIRECTORY": "/run/spamnb:/x"}
+    settings = load(environment={"SPAMNB_SERVE_CONTROL": "/set"})
+    assert str(control_of(settings, tmp_path, runtime)) == "/set"
+    assert str(control_of(Settings(), tmp_path, runtime)) == "/run/spamnb/control.sock"
+    assert control_of(Settings(), tmp_path, {}) == tmp_path / "control.sock"
