@@ -1,0 +1,1 @@
+"""The face that reads what people do with their mail: it learns from where messages lie."""

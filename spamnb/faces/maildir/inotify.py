@@ -1,0 +1,84 @@
+"""inotify: the kernel tells what happens in folders. The standard library has no door to it.
+
+A thin one, of what a Maildir needs: something came to lie in a folder, a folder was made, events
+were lost. inotify(7) is the reference. Failure: OSError.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+_CLOSE_WRITE = 0x0008
+_MOVED_TO = 0x0080
+_CREATE = 0x0100
+_Q_OVERFLOW = 0x4000
+_IGNORED = 0x8000
+_ONLYDIR = 0x0100_0000
+_ISDIR = 0x4000_0000
+_CLOEXEC, _NONBLOCK = os.O_CLOEXEC, os.O_NONBLOCK
+_HEAD = struct.Struct("iIII")
+_READ_BYTES = 1 << 16
+
+
+class Happened(NamedTuple):
+    """One thing that happened; `lost` tells that others were not told."""
+
+    folder: Path
+    name: str
+    is_folder: bool
+    lost: bool = False
+
+
+class Inotify:
+    """Watches folders."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._fd = self._checked(self._libc.inotify_init1(_CLOEXEC | _NONBLOCK), "inotify")
+        self._folders: dict[int, Path] = {}
+
+    def _checked(self, result: int, what: str) -> int:
+        if result < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), what)
+        return result
+
+    def fileno(self) -> int:
+        """To wait on."""
+        return self._fd
+
+    def watch(self, folder: Path) -> None:
+        """Tell what comes to lie in this folder; watching it twice is watching it once."""
+        mask = _CLOSE_WRITE | _MOVED_TO | _CREATE | _ONLYDIR
+        name = os.fsencode(folder)
+        number = self._checked(self._libc.inotify_add_watch(self._fd, name, mask), str(folder))
+        self._folders[number] = folder
+
+    def happened(self) -> Iterator[Happened]:
+        """What happened since the last time; nothing if nothing did."""
+        try:
+            data = os.read(self._fd, _READ_BYTES)
+        except BlockingIOError:
+            return
+        at = 0
+        while at < len(data):
+            number, mask, _, size = _HEAD.unpack_from(data, at)
+            at += _HEAD.size
+            name = os.fsdecode(data[at : at + size].rstrip(b"\0"))
+            at += size
+            if mask & _Q_OVERFLOW:
+                yield Happened(Path(), "", is_folder=False, lost=True)
+            elif mask & _IGNORED:
+                self._folders.pop(number, None)
+            elif number in self._folders and (mask & _ISDIR or not mask & _CREATE):
+                # A file that is made is told again when it is whole: closed, or moved here.
+                yield Happened(self._folders[number], name, is_folder=bool(mask & _ISDIR))
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        os.close(self._fd)

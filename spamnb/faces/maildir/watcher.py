@@ -1,0 +1,235 @@
+"""Learns from where messages lie, after a quiet time: whoever moves a message teaches.
+
+Holds which files were seen to arrive where and when, and reads a file only when it has lain still
+for a while, so that a message on its way through (a client's rule, a slip of the hand) says
+nothing. A restart goes on where the last run stopped: files that moved since are looked at (their
+ctime tells), and looking twice changes nothing, for the model knows what it was taught.
+
+Must not know the model or the control socket: what was taught of a message, and how to teach, are
+given. Failure: StoreError of these is passed on, and what was not taught is looked at again.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from spamnb.errors import CorpusError
+from spamnb.faces.maildir.inotify import Inotify
+from spamnb.faces.maildir.places import Folders, Role, delivered_as, role_of, word_of
+from spamnb.service.feedback import Answer, Feedback
+
+PARTS = ("new", "cur")
+LIMIT_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Maildir:
+    """One person's mail."""
+
+    root: Path
+    who: str
+
+
+class Memory(Protocol):
+    """Where a run stopped."""
+
+    def load(self) -> int:
+        """Nanoseconds since 1970; 0 if there was no run."""
+
+    def save(self, seen_ns: int) -> None:
+        """Everything that arrived before is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a message must lie still."""
+
+    quiet_s: float = 30.0
+    folders: Folders = field(default_factory=Folders)
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """A file that came to lie somewhere."""
+
+    maildir: Maildir
+    part: Path
+    """the folder's `new` or `cur`"""
+    name: str
+    role: Role
+    since_ns: int
+    """wall time of its arrival"""
+
+
+class Watcher:
+    """Watches Maildirs."""
+
+    def __init__(
+        self,
+        maildirs: list[Maildir],
+        taught: Callable[[bytes], str | None],
+        teach: Callable[[Feedback], Answer],
+        memory: Memory,
+        patience: Patience | None = None,
+    ) -> None:
+        self._maildirs = maildirs
+        self._taught = taught
+        self._teach = teach
+        self._memory = memory
+        self._patience = patience or Patience()
+        self._inotify = Inotify()
+        self._owners: dict[Path, tuple[Maildir, str]] = {}
+        self._waiting: dict[tuple[Path, str], _Arrival] = {}
+        """by Maildir and name: a message that moves on begins its quiet time anew"""
+
+    # -- beginning ------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Watch, then look at what happened meanwhile: in this order nothing falls between."""
+        since = self._memory.load()
+        for maildir in self._maildirs:
+            if not any((maildir.root / part).is_dir() for part in PARTS):
+                raise CorpusError(f"{maildir.root} is no Maildir", hint="it needs new/ and cur/")
+            self._watch_maildir(maildir)
+        if since:
+            self._look_back(since)
+        else:
+            self._memory.save(time.time_ns())
+
+    def _watch_maildir(self, maildir: Maildir) -> None:
+        self._inotify.watch(maildir.root)
+        self._owners[maildir.root] = (maildir, "")
+        self._watch_folder(maildir, "")
+        for entry in sorted(os.scandir(maildir.root), key=lambda entry: entry.name):
+            if entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
+                self._watch_folder(maildir, entry.name)
+
+    def _watch_folder(self, maildir: Maildir, folder: str) -> None:
+        place = maildir.root / folder
+        if folder:
+            # Its parts may not be there yet; they are told when they are made.
+            self._owners[place] = (maildir, folder)
+            self._inotify.watch(place)
+        for part in PARTS:
+            if (place / part).is_dir():
+                self._inotify.watch(place / part)
+                self._owners[place / part] = (maildir, folder)
+
+    def _look_back(self, since_ns: int) -> None:
+        for place in list(self._owners):
+            if place.name in PARTS:
+                for entry in os.scandir(place):
+                    arrived = entry.stat(follow_symlinks=False).st_ctime_ns
+                    if arrived >= since_ns:
+                        self._arrived(place, entry.name, arrived)
+
+    # -- watching -------------------------------------------------------------------------------
+
+    def watch(self, stopped: Callable[[], bool]) -> Iterator[tuple[Feedback, Answer, Path]]:
+        """Go on until told to stop; gives each word that was taught."""
+        while not stopped():
+            select.select([self._inotify], [], [], 0.5)
+            self.listen()
+            yield from self.due()
+
+    def listen(self) -> None:
+        """Hear what happened."""
+        for event in self._inotify.happened():
+            if event.lost:
+                self._look_back(self._memory.load())
+            elif event.is_folder:
+                self._folder_made(event.folder, event.name)
+            else:
+                self._arrived(event.folder, event.name, time.time_ns())
+
+    def _folder_made(self, place: Path, name: str) -> None:
+        maildir, folder = self._owners[place]
+        new = place / name
+        if not new.is_dir() or new.is_symlink():
+            return
+        if place == maildir.root and name.startswith("."):
+            self._watch_folder(maildir, name)
+            parts = [new / part for part in PARTS if (new / part).is_dir()]
+        elif name in PARTS:
+            self._inotify.watch(new)
+            self._owners[new] = (maildir, folder)
+            parts = [new]
+        else:
+            return
+        # What came before the watch did was told to nobody.
+        for part in parts:
+            for entry in os.scandir(part):
+                self._arrived(part, entry.name, time.time_ns())
+
+    def _arrived(self, part: Path, name: str, since_ns: int) -> None:
+        maildir, folder = self._owners[part]
+        if part.name not in PARTS or name.startswith("."):
+            return
+        role = role_of(folder, self._patience.folders)
+        unique = name.partition(":")[0]
+        self._waiting[maildir.root, unique] = _Arrival(maildir, part, name, role, since_ns)
+
+    # -- teaching -------------------------------------------------------------------------------
+
+    def due(self) -> Iterator[tuple[Feedback, Answer, Path]]:
+        """Teach what has lain still for long enough."""
+        quiet_ns = int(self._patience.quiet_s * 1e9)
+        now = time.time_ns()
+        ready = [key for key, one in self._waiting.items() if one.since_ns + quiet_ns <= now]
+        for key in ready:
+            arrival = self._waiting[key]
+            for feedback, path in self._word(arrival):
+                yield feedback, self._teach(feedback), path
+            del self._waiting[key]
+        if ready:
+            oldest = min((one.since_ns for one in self._waiting.values()), default=now - quiet_ns)
+            self._memory.save(min(oldest, now - quiet_ns))
+
+    def _word(self, arrival: _Arrival) -> Iterator[tuple[Feedback, Path]]:
+        if arrival.role == "silent":
+            return
+        path = _find(arrival)
+        raw = _read(path) if path else b""
+        if path is None or not raw:
+            return
+        label = word_of(arrival.role, delivered_as(raw), self._taught(raw))
+        if label is not None:
+            yield Feedback(label, raw, who=arrival.maildir.who, channel="maildir"), path
+
+    def close(self) -> None:
+        """Let go."""
+        self._inotify.close()
+
+
+def _find(arrival: _Arrival) -> Path | None:
+    """Where the file lies now: a mail program gives it flags, and moves it from new to cur."""
+    path = arrival.part / arrival.name
+    if path.exists():
+        return path
+    unique = arrival.name.partition(":")[0]
+    with suppress(FileNotFoundError), os.scandir(arrival.part.parent / "cur") as entries:
+        for entry in entries:
+            if entry.name.partition(":")[0] == unique:
+                return Path(entry.path)
+    return None
+
+
+def _read(path: Path) -> bytes:
+    """The file, if it is a plain one that is not too large; else nothing."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return b""
+    with os.fdopen(handle, "rb") as file:
+        held = os.fstat(handle)
+        if not stat.S_ISREG(held.st_mode) or held.st_size > LIMIT_BYTES:
+            return b""
+        return file.read(LIMIT_BYTES)
