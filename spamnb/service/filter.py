@@ -144,11 +144,13 @@ class Filter:
         """Our word on many messages, in order; the fast path."""
         portions = self.reader.portions(raws)
         while several := list(islice(portions, TOGETHER)):
-            with self.store.read() as view:
-                verdicts = judge_portions(self.recipe, self.costs, view, several)
-            if remember and self.history is not None:
-                verdicts = self._remember(self.history, several, verdicts)
-            yield from verdicts
+            verdicts = self.judge(several)
+            yield from self.remember(several, verdicts) if remember else verdicts
+
+    def judge(self, portions: Sequence[Portion]) -> list[Verdict]:
+        """Our word on messages that were read already, all on one snapshot."""
+        with self.store.read() as view:
+            return judge_portions(self.recipe, self.costs, view, portions)
 
     def explain(self, ref: bytes | str) -> Verdict:
         """Our word on a message now; by reference, its words come from the vocabulary."""
@@ -158,16 +160,27 @@ class Filter:
             example = find_example(view, self.history, ref)
             return judge_examples(self.recipe, self.costs, view, [example])[0]
 
-    def _remember(
-        self, history: History, portions: list[Portion], verdicts: list[Verdict]
+    def remember(
+        self,
+        portions: Sequence[Portion],
+        verdicts: list[Verdict],
+        notes: Sequence[dict[str, str]] = (),
     ) -> list[Verdict]:
+        """Keep verdicts in the history, in one transaction; the same, with their signatures.
+
+        `notes`: for each verdict, whom the message goes to and the like. Without a history nothing
+        is kept and there is no signature.
+        """
+        if self.history is None:
+            return verdicts
         signed, entries = [], []
         examples = (
             example_of(message, portion.features, index, occurrences=self.recipe.occurrences)
             for portion in portions
             for index, message in enumerate(portion.messages)
         )
-        for verdict, example in zip(verdicts, examples, strict=True):
+        noted = notes or [{}] * len(verdicts)
+        for verdict, example, note in zip(verdicts, examples, noted, strict=True):
             signature = secrets.token_bytes(SIGNATURE_BYTES)
             signed.append(replace(verdict, signature=signature_text(signature)))
             entries.append(
@@ -182,9 +195,10 @@ class Filter:
                     decision=verdict.decision,
                     ids=example.ids,
                     times=example.times,
+                    notes=note,
                 )
             )
-        history.add(entries)
+        self.history.add(entries)
         return signed
 
     # -- teaching -------------------------------------------------------------------------------
