@@ -12,10 +12,14 @@ from __future__ import annotations
 
 import logging
 import os
+import pwd
+import secrets
 import select
 import signal
 import socket
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -25,7 +29,7 @@ from spamnb.daemon.control import ControlServer, Roles
 from spamnb.daemon.keeper import Keeper, Learning
 from spamnb.daemon.operations import Operations
 from spamnb.daemon.start import Orders
-from spamnb.errors import SpamnbError, StoreError, UserError
+from spamnb.errors import SettingsError, SpamnbError, StoreBusyError, StoreError, UserError
 from spamnb.service.expiry import Rules
 from spamnb.service.spool import Left, Spool
 from spamnb.settings import Settings
@@ -34,6 +38,8 @@ LOG = logging.getLogger("spamnb.learner")
 
 TURN_S = 1.0
 """between two looks at the spool and two signs of life"""
+END_S = 20.0
+"""for the requests in hand, when we are told to stop"""
 STUCK_S = 900.0
 """A request that takes longer hangs: no sign of life is given any more. The longest honest ones,
 imports and expiries of millions of features, take minutes."""
@@ -69,6 +75,19 @@ def learning_of(settings: Settings, home: Path) -> Learning:
     )
 
 
+def uids_of(names: Iterable[str]) -> frozenset[int]:
+    """Users by name or number, as numbers."""
+    found = set()
+    for name in names:
+        try:
+            found.add(int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid)
+        except KeyError as error:
+            raise SettingsError(
+                f"serve.delegates names {name!r}, who is no user here", hint="name or number"
+            ) from error
+    return frozenset(found)
+
+
 def run(learning: Learning, post: Post) -> int:
     """Serve until told to stop; 0 if everything in hand was finished."""
     return _Learner(learning, post).run()
@@ -80,41 +99,31 @@ class _Learner:
     def __init__(self, learning: Learning, post: Post) -> None:
         self._post = post
         self._keeper = Keeper(learning, post.board.meters(post.slot))
-        self._spool = _spool(learning)
-        self._operations = Operations(
-            self._keeper, post.board, self._spool, parent=post.parent
-        )
-        self._server = ControlServer(
-            post.listener, self._operations, self._roles, learning.control
-        )
+        spool = Spool(learning.spool or learning.home / "spool", learning.spool_limits)
+        self._operations = Operations(self._keeper, post.board, spool, parent=post.parent)
+        self._server = ControlServer(post.listener, self._operations, self._roles, learning.control)
+        self._chores = _Chores(self._keeper, spool, self._taken)
         self._stop = False
 
     def run(self) -> int:
+        """Until we are told to stop."""
         board, slot = self._post.board, self._post.slot
-        self._make_spool()
-        self._keeper.open()
-        self._server.start()
-        board.set_state(slot, State.READY)
         with _Wakeups(child=self._post.orders is not None) as wakeups:
+            self._keeper.open()
+            self._server.start()
+            self._chores.start()
+            board.set_state(slot, State.READY)
             while not (self._stop or wakeups.stop):
-                self._turn()
+                self._beat()
                 self._wait(wakeups)
             board.set_state(slot, State.LEAVING)
-            done = self._server.stop()
+            done = self._server.stop(END_S) and self._chores.stop(END_S)
         self._keeper.close()
         return 0 if done else 1
 
-    def _turn(self) -> None:
-        self._beat()
-        self._keeper.tend()
-        try:
-            self._drain()
-        except SpamnbError as error:
-            LOG.debug("the spool waits: %s", error)
-        self._beat()
-
     def _beat(self) -> None:
-        if self._server.busy_s() < STUCK_S:
+        """Give a sign of life, unless something hangs."""
+        if max(self._server.busy_s(), self._chores.busy_s()) < STUCK_S:
             self._post.board.beat(self._post.slot)
         self._post.board.set_open(self._post.slot, self._server.connections)
 
@@ -138,21 +147,8 @@ class _Learner:
             self._keeper.renew(self._post.renewed(order.settings))
             LOG.info("new settings are in force")
 
-    # -- the spool ------------------------------------------------------------------------------
-
-    def _make_spool(self) -> None:
-        with suppress(StoreError):
-            self._spool.make()
-
-    def _drain(self) -> None:
-        with self._keeper.desk() as desk:
-            labels = desk.model.labels
-        done = self._spool.drain(labels, self._take)
-        if done:
-            LOG.info("%d files of the spool were learnt from", done)
-
-    def _take(self, left: Left) -> None:
-        self._beat()
+    def _taken(self, left: Left) -> None:
+        """What was left in the spool, by whoever owns the file."""
         try:
             self._operations.of_spool(left, self._roles().peer(left.uid))
         except UserError as error:
@@ -162,8 +158,62 @@ class _Learner:
         return Roles(os.geteuid(), self._keeper.learning.delegates)
 
 
-def _spool(learning: Learning) -> Spool:
-    return Spool(learning.spool or learning.home / "spool", learning.spool_limits)
+class _Chores:
+    """Looks after the model and the spool, in a thread of its own: both may have to wait."""
+
+    def __init__(self, keeper: Keeper, spool: Spool, take: Callable[[Left], None]) -> None:
+        self._keeper = keeper
+        self._spool = spool
+        self._take = take
+        self._stop = threading.Event()
+        self._began = 0.0
+        self._thread = threading.Thread(target=self._run, name="chores", daemon=True)
+        self._told = ""
+
+    def start(self) -> None:
+        with suppress(StoreError):
+            self._spool.make()
+        self._thread.start()
+
+    def stop(self, wait_s: float) -> bool:
+        """After the file in hand; whether that was done in time."""
+        self._stop.set()
+        self._thread.join(wait_s)
+        return not self._thread.is_alive()
+
+    def busy_s(self) -> float:
+        """How long the step in hand takes."""
+        return time.monotonic() - self._began if self._began else 0.0
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._began = time.monotonic()
+            try:
+                self._keeper.tend()
+                self._drain()
+                self._told = ""
+            except SpamnbError as error:
+                if str(error) != self._told and not self._keeper.fault:
+                    LOG.warning("the spool waits: %s", error)
+                self._told = str(error)
+            except Exception:
+                # The boundary of this thread: the spool must not end because of one file.
+                LOG.exception("incident %s: the spool waits", secrets.token_hex(6))
+            self._began = 0.0
+            self._stop.wait(TURN_S)
+
+    def _drain(self) -> None:
+        with self._keeper.desk() as desk:
+            labels = desk.model.labels
+        done = self._spool.drain(labels, self._one)
+        if done:
+            LOG.info("%d files of the spool were learnt from", done)
+
+    def _one(self, left: Left) -> None:
+        if self._stop.is_set():
+            raise StoreBusyError("the daemon ends")
+        self._began = time.monotonic()
+        self._take(left)
 
 
 class _Wakeups:
