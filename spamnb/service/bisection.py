@@ -78,7 +78,7 @@ def _in_force(view: ReadView) -> Iterator[tuple[Event, Event]]:
         live = view.live(event.digest)
         if live is None or live.seq != event.seq:
             continue
-        taught = view.event(outlook.root(event.seq)) if event.undoes else event
+        taught = view.event([*outlook.uncovered(event.seq)][-1]) if event.undoes else event
         if event.after != NO_LABEL or (taught is not None and taught.bulk is not None):
             yield event, taught or event
 

@@ -8,7 +8,7 @@ gathered, and comes out as if its lessons had been planned one by one. Must not 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
@@ -110,14 +110,18 @@ class Outlook:
             seq = found + 1
         return 0
 
-    def root(self, seq: int) -> int:
-        """The event whose state holds after `seq`: an undo leads back to what it uncovered."""
+    def uncovered(self, seq: int) -> Iterator[int]:
+        """The events whose state holds after `seq`: an undo leads back to what it uncovered.
+
+        The last one is no undo; 0 if nothing had been said before.
+        """
+        yield seq
         event = self.outline(seq)
         while event and event.kind == Kind.UNDO:
             undone = self.outline(event.undoes)
             seq = undone.previous if undone else 0
+            yield seq
             event = self.outline(seq)
-        return seq
 
 
 def _spread(number: int) -> int:
@@ -211,7 +215,7 @@ class Planner:
         example = example_of(event)
         live = journal.standing(example.digest)
         assert live is not None, "every event of the journal has made its digest live"
-        if event.seq not in (live.seq, journal.root(live.seq)):
+        if event.seq not in journal.uncovered(live.seq):
             newer = journal.outline(live.seq)
             if newer and newer.undoes == event.seq:
                 return self._unchanged(example, live, "already undone")
