@@ -174,7 +174,8 @@ def from_base64(data: bytes, odd: set[str]) -> bytes:
     return b"".join([_segment(run.translate(None, NOT_BASE64)) for run in runs])
 
 
-def _unpacked(data: bytes, encoding: str, odd: set[str]) -> bytes:
+def unpacked(data: bytes, encoding: str, odd: set[str]) -> bytes:
+    """Undo a transfer encoding, as far as it can be."""
     if encoding == "quoted-printable":
         if NO_ESCAPE.search(data) is not None:
             odd.add("qp:broken")
@@ -188,14 +189,15 @@ def _unpacked(data: bytes, encoding: str, odd: set[str]) -> bytes:
     return data
 
 
-def _encoding(special: Special) -> str:
+def encoding_of(special: Special) -> str:
+    """Name the transfer encoding, in lower case."""
     value = special.get(b"content-transfer-encoding")
     if value is None:
         return ""
     return value[:40].decode("latin-1").lower().strip(" \t\"'")
 
 
-def _disposition(special: Special, kind: Kind, odd: set[str]) -> tuple[str, Text]:
+def disposition_of(special: Special, kind: Kind, odd: set[str]) -> tuple[str, Text]:
     """Tell how the part wants to be shown, and its file name."""
     value = special.get(b"content-disposition")
     name: Text = b""
@@ -210,11 +212,11 @@ def _disposition(special: Special, kind: Kind, odd: set[str]) -> tuple[str, Text
 def leaf(seen: Reading, raw: bytes, special: Special, kind: Kind, depth: int) -> None:
     """Add one part."""
     odd = seen.odd
-    encoding = _encoding(special)
-    data = raw if encoding in {"7bit", ""} else _unpacked(raw, encoding, odd)
+    encoding = encoding_of(special)
+    data = raw if encoding in {"7bit", ""} else unpacked(raw, encoding, odd)
     part = Part(kind.name, encoding=encoding, size=len(data), depth=depth)
     if b"content-disposition" in special or kind.params:
-        part.disposition, part.name = _disposition(special, kind, odd)
+        part.disposition, part.name = disposition_of(special, kind, odd)
         part.charset = kind.param("charset").lower()[:40]
     seen.parts.append(part)
     if kind.name and not kind.name.startswith(("text/", "message/", "multipart/")):
@@ -252,7 +254,7 @@ def _looks_html(data: bytes) -> bool:
     return data[:64].lstrip()[:14].lower().startswith((b"<html", b"<!doctype html"))
 
 
-def _delimiters(
+def delimiters(
     seen: Reading, buffer: bytes, span: tuple[int, int], boundary: bytes
 ) -> list[tuple[int, int, bool]]:
     """Find boundary lines: (where it starts, where the next line starts, whether it closes).
@@ -285,7 +287,7 @@ def _multipart(seen: Reading, buffer: bytes, span: tuple[int, int], kind: Kind, 
     if not 0 < len(boundary) <= limits.BOUNDARY_BYTES:
         seen.odd.add("boundary:missing")
         return False
-    found = _delimiters(seen, buffer, span, boundary)
+    found = delimiters(seen, buffer, span, boundary)
     if not found or found[0][2]:
         seen.odd.add("boundary:missing")
         return False
@@ -310,9 +312,9 @@ def _inner(
     seen: Reading, buffer: bytes, span: tuple[int, int], special: Special, depth: int
 ) -> None:
     """Read a message inside the message: its headers count as inner ones, its parts as ours."""
-    encoding = _encoding(special)
+    encoding = encoding_of(special)
     if encoding in {"base64", "quoted-printable"}:
-        buffer = _unpacked(buffer[span[0] : span[1]], encoding, seen.odd).replace(b"\r\n", b"\n")
+        buffer = unpacked(buffer[span[0] : span[1]], encoding, seen.odd).replace(b"\r\n", b"\n")
         span = (0, len(buffer))
     block, body = headers.split(buffer, span, NOBODY, seen.odd)
     wanted = [

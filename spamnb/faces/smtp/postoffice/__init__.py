@@ -1,0 +1,14 @@
+"""The post office: the built-in next hop. It ends SMTP and LMTP, writes Maildirs, takes reports.
+
+    config      settings and links, as frozen values
+    paths       MAIL, RCPT and XFORWARD, exactly as they are written
+    replies     all that we say
+    recipients  who lives here
+    session     one connection (the only module that imports aiosmtpd)
+    office      delivery, reports, logins, trust
+    trace       the lines above a delivered message
+    receipts    what is told to people who reported
+    server      listening and draining; `run` is the process's whole life
+
+Front door and post office see each other on the wire alone.
+"""

@@ -1,0 +1,72 @@
+"""Every reply that the post office says itself, in one table. Nothing internal is in them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+BUSY: Final = "421 4.3.2 Too many connections, try again later"
+STOPPING: Final = "421 4.3.2 Closing down, try again later"
+TIMEOUT: Final = "421 4.4.2 Timeout"
+TOO_MANY_FAILURES: Final = "421 4.7.0 Too many failed logins"
+
+SENDER_OK: Final = "250 2.1.0 Sender OK"
+RECIPIENT_OK: Final = "250 2.1.5 Recipient OK"
+XFORWARD_OK: Final = "250 2.0.0 Noted"
+DELIVERED: Final = "250 2.0.0 Delivered"
+THANKS: Final = "250 2.0.0 Thank you"
+GO_ON: Final = "354 End data with <CR><LF>.<CR><LF>"
+VRFY: Final = "252 2.1.5 Send some mail and see"
+
+FAULT: Final = "451 4.3.0 Internal fault, try again later"
+NOT_STORED: Final = "451 4.3.0 The mailbox cannot take mail now"
+NO_ROOM: Final = "452 4.3.1 No room for this message now"
+NO_TEACHER: Final = "451 4.3.0 Nothing can be learnt now, try again later"
+TOO_MANY_RECIPIENTS: Final = "452 4.5.3 Too many recipients"
+ONE_REPORT: Final = "452 4.5.3 A report goes alone, send it by itself"
+NO_TLS: Final = "454 4.7.0 TLS is not available"
+SLOW_DOWN: Final = "454 4.7.0 Too many failed logins, wait a minute"
+
+BAD_PARAMETER: Final = "501 5.5.4 A parameter cannot be read"
+BAD_MAIL: Final = "501 5.5.4 Syntax: MAIL FROM:<address>"
+BAD_RCPT: Final = "501 5.5.4 Syntax: RCPT TO:<address>"
+BAD_DATA: Final = "501 5.5.4 Syntax: DATA"
+BAD_HELLO: Final = "501 5.5.4 Say your name"
+BAD_XFORWARD: Final = "501 5.5.4 Syntax: XFORWARD NAME=value ..."
+BAD_LOGIN: Final = "501 5.5.2 The login cannot be read"
+NO_SUCH: Final = "502 5.5.1 Not here"
+HELLO_FIRST: Final = "503 5.5.1 Say hello first"
+NESTED: Final = "503 5.5.1 There is a sender already"
+NO_SENDER: Final = "503 5.5.1 MAIL first"
+NO_RECIPIENT: Final = "503 5.5.1 RCPT first"
+IN_TRANSACTION: Final = "503 5.5.1 Not within a transaction"
+TWICE: Final = "503 5.5.1 Once is enough"
+UNKNOWN_MECHANISM: Final = "504 5.5.4 PLAIN or LOGIN"
+WRONG_LOGIN: Final = "535 5.7.8 Wrong login or password"
+TLS_FIRST: Final = "538 5.7.11 STARTTLS first"
+UNKNOWN_USER: Final = "550 5.1.1 No such mailbox"
+RELAYING: Final = "550 5.7.1 No relaying"
+NOT_YOU: Final = "550 5.7.1 Not from you"
+TOO_BIG: Final = "552 5.3.4 Message too big"
+BAD_ADDRESS: Final = "553 5.1.3 No address"
+NEEDS_UTF8: Final = "553 5.6.7 Such an address needs SMTPUTF8"
+UNKNOWN_PARAMETER: Final = "555 5.5.4 Unknown parameter"
+LOGGED_IN: Final = "235 2.7.0 Welcome"
+
+_CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
+_BARE = re.compile(rb"([245])(\d\d) (?!\d\.\d{1,3}\.\d{1,3})")
+_ENHANCED = {b"500": b"5.5.2", b"501": b"5.5.4", b"502": b"5.5.1", b"503": b"5.5.1"}
+
+
+def clean(reply: str | bytes, hostname: str) -> bytes:
+    """One reply line for the wire: no control characters, always with an enhanced status code.
+
+    Greetings have none (RFC 2034 4). What aiosmtpd says itself echoes what the client sent.
+    """
+    raw = reply.encode("ascii", "replace") if isinstance(reply, str) else reply
+    raw = _CONTROL.sub(b"?", raw)
+    found = _BARE.match(raw)
+    if found is None or raw[4:].startswith(hostname.encode("ascii", "replace")):
+        return raw
+    code = raw[:3]
+    return code + b" " + _ENHANCED.get(code, found[1] + b".0.0") + raw[3:]

@@ -1,0 +1,208 @@
+"""What a message to a feedback address says: which messages, by bytes or by name, and which label.
+
+People report in five ways, and each gives the message back as well as it can:
+
+    attached    message/rfc822 parts or files *.eml, one or several: the very bytes
+    arf         an abuse report (RFC 5965): its type is the label; the message, or only its header
+    resent      redirected ("bounced"): the message itself below its Resent-* block (RFC 5322 3.6.6)
+    quoted      a plain forward: found again by our signature or the message id quoted in it
+    nothing     none of these
+
+Pure. Must not know who is believed: it reads what is said and never whose word it is. Our headers
+on the outside belong to the report and not to what is reported, so no name is taken from there.
+Never raises; the work is bounded (`core.attached`, `core.limits`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from spamnb.core import attached, headers, limits, mime
+from spamnb.core.charset import Text
+from spamnb.core.message import read
+
+How = Literal["attached", "arf", "resent", "quoted", "nothing"]
+
+MOST = 100
+"""Messages taken from one report."""
+MOST_NAMES = 8
+"""Names tried for one message."""
+
+ARF_LABELS = {"abuse": "spam", "fraud": "spam", "virus": "spam", "not-spam": "ham"}
+"""RFC 5965 7.3, RFC 6430; opt-out and others say nothing about the message"""
+
+_LINES = re.IGNORECASE | re.MULTILINE
+_SIGNATURE = re.compile(
+    rb"^[>|* \t]{0,40}X-Spamnb-Signature[*]?:[* \t]*(?:\n[>| \t]{1,40})?(s[a-z2-7]{26})\b",
+    _LINES,
+)
+_MESSAGE_ID = re.compile(
+    rb"^[>|* \t]{0,40}Message-ID[*]?:[* \t]*(?:\n[>| \t]{1,40})?<([!-;=?-~]{3,255})>",
+    _LINES,
+)
+_ID = re.compile(rb"<([!-;=?-~]{3,255})>")
+_FEEDBACK_TYPE = re.compile(rb"^Feedback-Type:[ \t]*([a-z-]{1,40})[ \t]*$", _LINES)
+_FIELD = re.compile(rb"[^\n]*(?:\n[ \t][^\n]*)*\n?")
+_RESENT = re.compile(rb"^Resent-(?:From|Sender|To|Date|Message-ID)[ \t]*:", _LINES)
+_FORWARDS = (b"x-forwarded-message-id", b"in-reply-to", b"references")
+"""where mail programs name what they forward; Thunderbird has the first"""
+_BY_MACHINES = (b"bulk", b"list", b"junk")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One message that is reported."""
+
+    raw: bytes = b""
+    """the message, if its bytes are there"""
+    refs: tuple[str, ...] = ()
+    """what may name it otherwise, the surest first"""
+    subject: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a message to a feedback address carries."""
+
+    how: How
+    label: str
+    """empty if it says that it is about something else"""
+    items: tuple[Item, ...] = ()
+    left_out: int = 0
+    """messages beyond `MOST`"""
+    automatic: bool = False
+    """sent by a machine: nothing answers it (RFC 3834)"""
+    message_id: str = ""
+    subject: str = ""
+
+
+def read_report(raw: bytes, label: str) -> Report:
+    """Read a report; `label` is what its address stands for."""
+    buffer = raw.replace(b"\r\n", b"\n")
+    block, body = headers.split(buffer, (0, len(buffer)), mime.NOBODY, set())
+    how, label, items = _found(buffer, body, block, label)
+    kept = [item for item in items if item.raw.strip() or item.refs]
+    return Report(
+        how=how,
+        label=label,
+        items=tuple(kept[:MOST]),
+        left_out=max(0, len(kept) - MOST),
+        automatic=_automatic(block),
+        message_id=_plain(block.special.get(b"message-id", b"")).strip("<>"),
+        subject=_said(block.special.get(b"subject", b"")),
+    )
+
+
+def _found(
+    buffer: bytes, body: int, block: headers.Block, label: str
+) -> tuple[How, str, list[Item]]:
+    original = _resent(buffer[:body])
+    if original >= 0:
+        return "resent", label, [_item(buffer[original:])]
+    opened = attached.open_message(buffer)
+    if opened.kind == "multipart/report" and opened.report_type == "feedback-report":
+        return _arf(opened.attached)
+    items = [_item(one.raw) for one in opened.attached if one.carrier == "message"]
+    if items:
+        return "attached", label, items
+    refs = _quoted(buffer, block)
+    return ("quoted", label, [Item(refs=refs)]) if refs else ("nothing", label, [])
+
+
+def _arf(parts: list[attached.Attached]) -> tuple[How, str, list[Item]]:
+    kinds = [_FEEDBACK_TYPE.search(one.raw) for one in parts if one.carrier == "report"]
+    said = kinds[0][1].decode("ascii").lower() if kinds and kinds[0] else ""
+    whole = [_item(one.raw) for one in parts if one.carrier == "message"]
+    names = [_named(one.raw) for one in parts if one.carrier == "headers"]
+    return "arf", ARF_LABELS.get(said, ""), whole or names
+
+
+def _item(raw: bytes) -> Item:
+    # Bytes need no name: a message id may be another message's too, and a signature line in the
+    # header is only believed by whoever can compare the two messages.
+    return Item(raw, (), _named(raw).subject)
+
+
+def _named(raw: bytes) -> Item:
+    """What names a message, from its header alone."""
+    head = _lines(raw)
+    block, body = headers.split(head, (0, len(head)), mime.NOBODY, set())
+    signatures = _SIGNATURE.findall(head[:body])
+    ids = _ID.findall(block.special.get(b"message-id", b"")[: limits.VALUE_BYTES])
+    return Item(refs=_refs(signatures, ids), subject=_said(block.special.get(b"subject", b"")))
+
+
+def _lines(raw: bytes) -> bytes:
+    """The header of a message, with LF line ends; its body is not copied."""
+    blank = min(at for at in (raw.find(b"\r\n\r\n"), raw.find(b"\n\n"), len(raw)) if at >= 0)
+    return raw[: blank + 4].replace(b"\r\n", b"\n")
+
+
+def _refs(signatures: list[bytes], ids: list[bytes]) -> tuple[str, ...]:
+    names = [one.decode("ascii").lower() for one in signatures]
+    names += [one.decode("ascii") for one in ids]
+    return tuple(dict.fromkeys(names))[:MOST_NAMES]
+
+
+def _resent(head: bytes) -> int:
+    """Where the original begins, below what the redirection put on top; -1 if there is none.
+
+    Resent-* fields stand together above the header that they redirect, and what the way added
+    stands above them, so the original is what follows the first such block.
+    """
+    if _RESENT.search(head) is None:
+        return -1
+    seen = False
+    for found in _FIELD.finditer(head):
+        if not found[0]:
+            break
+        resent = found[0][:7].lower() == b"resent-"
+        if seen and not resent:
+            return found.start()
+        seen = seen or resent
+    return -1
+
+
+def _quoted(buffer: bytes, block: headers.Block) -> tuple[str, ...]:
+    """What a plain forward quotes: our signature, or the message's id."""
+    signatures: list[bytes] = []
+    ids: list[bytes] = []
+    for part in read(buffer).parts:
+        text = _bytes(part.text).replace(b"\r\n", b"\n")
+        signatures += _SIGNATURE.findall(text)[:MOST_NAMES]
+        ids += _MESSAGE_ID.findall(text)[:MOST_NAMES]
+    for wanted in _FORWARDS:
+        values = [value[-limits.VALUE_BYTES :] for name, value in block.fields if name == wanted]
+        # The last of the references is the nearest: the message itself.
+        ids += [found for value in values[:1] for found in _ID.findall(value)[-1:]]
+    return _refs(signatures, ids)
+
+
+def _bytes(text: Text) -> bytes:
+    return text if isinstance(text, bytes) else text.encode("utf-8", "replace")
+
+
+def _automatic(block: headers.Block) -> bool:
+    """Whether a machine sent it; such mail is never answered."""
+    for name, value in block.fields:
+        low = value[:80].lower()
+        if name == b"auto-submitted" and not low.startswith(b"no"):
+            return True
+        if name == b"precedence" and low.strip() in _BY_MACHINES:
+            return True
+        if name in {b"list-id", b"x-autoreply", b"x-auto-response-suppress"}:
+            return True
+    return False
+
+
+def _plain(value: bytes) -> str:
+    return value[: limits.MESSAGE_ID_BYTES].decode("latin-1")
+
+
+def _said(value: bytes) -> str:
+    """A subject in words, on one line, cut."""
+    text = headers.decoded(value[:500], set())
+    words = text.decode("ascii", "replace") if isinstance(text, bytes) else text
+    return " ".join("".join(c if c.isprintable() else " " for c in words).split())[:100]

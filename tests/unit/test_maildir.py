@@ -1,0 +1,104 @@
+"""Maildir deliveries: whole and on the disk, or not there at all."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from spamnb.service import maildir
+
+
+def seen(folder):
+    return sorted(path.read_bytes() for path in (folder / "new").iterdir())
+
+
+def test_a_message_is_in_new_and_nothing_is_left_in_tmp(tmp_path):
+    """A delivery ends in `new`, readable by its owner alone, and leaves nothing in `tmp`."""
+    path = maildir.deliver(tmp_path / "a" / "Maildir", (b"head\n", b"body\n"))
+    assert path.read_bytes() == b"head\nbody\n"
+    assert path.parent.name == "new"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "a" / "Maildir").stat().st_mode & 0o777 == 0o700
+    assert list((path.parent.parent / "tmp").iterdir()) == []
+    assert path.name.endswith(f",S={path.stat().st_size}")
+
+
+def test_a_sub_folder_is_one_of_maildir_plus_plus(tmp_path):
+    """Junk goes to a folder that IMAP servers know as one."""
+    maildir.deliver(tmp_path / "Maildir" / maildir.JUNK, (b"x",))
+    assert (tmp_path / "Maildir" / ".Junk" / "maildirfolder").is_file()
+    assert (tmp_path / "Maildir" / "cur").is_dir()
+
+
+def test_names_are_unique():
+    """No two deliveries have one name, in the same microsecond or not."""
+    names = [maildir.unique_name(1) for _ in range(10_000)]
+    assert len(set(names)) == len(names)
+    assert not any("/" in name or ":" in name for name in names)
+
+
+def test_several_settle_together_or_not_at_all(tmp_path):
+    """If one Maildir refuses, none of the others has the message."""
+    one = maildir.prepare(tmp_path / "one", (b"x",))
+    two = maildir.prepare(tmp_path / "two", (b"x",))
+    three = maildir.prepare(tmp_path / "three", (b"x",))
+    (tmp_path / "two" / "new").rmdir()
+    with pytest.raises(OSError, match="two"):
+        maildir.settle([one, two, three])
+    assert seen(tmp_path / "one") == seen(tmp_path / "three") == []
+    for name in ("one", "two", "three"):
+        assert list((tmp_path / name / "tmp").iterdir()) == []
+
+
+def test_a_full_disk_leaves_nothing(tmp_path):
+    """A write that fails half-way leaves no file, in `tmp` or in `new`."""
+    script = (
+        "import resource, signal, sys\n"
+        "from pathlib import Path\n"
+        "from spamnb.service import maildir\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "try:\n"
+        "    maildir.deliver(Path(sys.argv[1]), (b'x' * 900, b'y' * 900))\n"
+        "except OSError as error:\n"
+        "    print(error.errno)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "m")],
+        capture_output=True, check=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout.strip() == "27"
+    assert [path for path in (tmp_path / "m").rglob("*") if path.is_file()] == []
+
+
+def test_a_kill_before_the_rename_leaves_nothing_to_be_seen(tmp_path):
+    """A process killed between `tmp` and `new` has delivered nothing; its rest is swept later."""
+    script = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from spamnb.service import maildir\n"
+        "maildir.prepare(Path(sys.argv[1]), (b'x',))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    folder = tmp_path / "m"
+    done = subprocess.run([sys.executable, "-c", script, str(folder)], check=False, timeout=60)
+    assert done.returncode == -9
+    assert seen(folder) == []
+    left = list((folder / "tmp").iterdir())
+    assert len(left) == 1
+    assert maildir.sweep(folder) == 0
+    old = time.time() - maildir.STALE_S - 60
+    os.utime(left[0], (old, old))
+    assert maildir.sweep(folder) == 1
+    assert list((folder / "tmp").iterdir()) == []
+
+
+def test_a_link_in_the_way_is_not_followed(tmp_path):
+    """A name in `tmp` that is already there is an error, never written through."""
+    maildir.make(tmp_path / "m")
+    (tmp_path / "m" / "tmp" / "here").symlink_to(tmp_path / "secret")
+    with pytest.raises(FileExistsError):
+        maildir._write(tmp_path / "m" / "tmp" / "here", (b"x",))
+    assert not (tmp_path / "secret").exists()
