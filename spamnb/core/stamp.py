@@ -3,7 +3,8 @@
     header_end(data, start) -> int      just after the blank line that ends the section, or -1
     cleaned(header) -> bytes            without forged copies of our lines, else byte for byte
     stamped(header, block, tag)         our block, then the cleaned header, its subject tagged
-    as_delivered(raw) -> bytes          a whole message as the next hop gets it, without our block
+    written(raw, block, tag)            the same for a whole message without stuffed dots
+    as_delivered(raw) -> bytes          such a message as the next hop gets it, but for our block
     block_of(said), unscanned_block(reason), signature_block(signature) -> bytes
 
 A header section comes in wire form: CRLF (LF is understood), dots stuffed. A receiver takes one dot
@@ -47,7 +48,7 @@ _CLUE_CHARACTERS: Final = 40
 _BLANK_LINE = re.compile(rb"\n\r?\n")
 _LINE = re.compile(rb"[^\r\n]*+(?:\r\n?|\n|\Z)(?:\.?[ \t][^\r\n]*+(?:\r\n?|\n|\Z))*+")
 """one field with its continuation lines; a bare CR ends a line too, as in Python's own reader"""
-_FIELD = re.compile(rb"(?!\.[ \t])\.?[!-9;-~]{1,998}+(?:\r?\n\.?(?=[ \t])|[ \t])*+:")
+_FIELD = re.compile(rb"(?!\.[ \t:])\.?[!-9;-~]{1,998}+(?:\r?\n\.?(?=[ \t])|[ \t])*+:")
 _SUBJECT = re.compile(rb"\.?subject[ \t]*+:", re.IGNORECASE)
 _MAILBOX_LINES = re.compile(rb"(?:\.?>?From [^\n]*+\n)*+")
 _WIRE_DOT = re.compile(rb"(?<![^\r\n])\.")
@@ -112,14 +113,18 @@ def stamped(header: bytes, block: bytes, tag: bytes = b"") -> bytes:
     return before + block + joint + rest
 
 
-def as_delivered(raw: bytes) -> bytes:
-    """A message, dots not stuffed, without the forged copies that `stamped` will take out."""
+def written(raw: bytes, block: bytes, tag: bytes = b"") -> bytes:
+    """A whole message, dots not stuffed, as the next hop gets it."""
     end = header_end(raw)
     header = raw if end < 0 else raw[:end]
-    if b"x-spam" not in _plain(header):
-        return raw
-    wire = cleaned(_DOT.sub(b"..", header))
+    wire = stamped(_DOT.sub(b"..", header), block, tag)
     return _STUFFED.sub(b"", wire) + raw[len(header) :]
+
+
+def as_delivered(raw: bytes) -> bytes:
+    """A whole message without forged copies: as it is when our block is taken out again."""
+    end = header_end(raw)
+    return written(raw, b"") if b"x-spam" in _plain(raw if end < 0 else raw[:end]) else raw
 
 
 def _starts_well(header: bytes, at: int) -> bool:

@@ -22,6 +22,7 @@ from spamnb.core.stamp import (
     signature_block,
     stamped,
     unscanned_block,
+    written,
 )
 from spamnb.core.verdict import Clue
 
@@ -193,6 +194,7 @@ def test_no_line_of_a_message_joins_our_values(message):
 @given(_MESSAGES)
 @example(b"From x\r\n Subject: x\r\n\r\n")
 @example(b"Subject: x\r\njunk\r\n.X-Spam-Flag: NO\r\n\r\nbody")
+@example(b".: x\r\n")
 @example(b"A: b\r\n..X-Spam-Flag: NO\r\n\r\nbody")
 def test_a_message_is_the_same_before_and_after(message):
     """Law 8: what is judged at the front door is what a mailbox holds later."""
@@ -200,6 +202,7 @@ def test_a_message_is_the_same_before_and_after(message):
     before, after = read(as_delivered(unstuffed(wire))), read(unstuffed(sent(wire)))
     assert before.digest == after.digest
     assert before.headers == after.headers
+    assert written(unstuffed(wire), BLOCK) == unstuffed(sent(wire))
 
 
 @given(_MESSAGES)
