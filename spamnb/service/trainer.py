@@ -149,9 +149,9 @@ def train(
     began, cpu = time.monotonic(), _cpu_seconds()
     settle_garbage()
     course = course or Course()
-    _refuse_twins(sources)
+    refuse_twins(sources)
     documents = (recipe or _settled_recipe(home, None)).documents
-    found = [_mixed(units(path, documents=documents)) for _, path in sources]
+    found = [mixed(units(path, documents=documents)) for _, path in sources]
     order = interleaved([len(part) for part in found])
     tally = _Tally(len(order), report=progress)
     start = _Reader(_settled_recipe(home, recipe), course.house)
@@ -182,7 +182,7 @@ def train(
     )
 
 
-def _mixed(found: list[Unit]) -> list[Unit]:
+def mixed(found: list[Unit]) -> list[Unit]:
     """The messages of a source in one random order, the same on every run.
 
     Folders lie sorted by kind or by year. Learnt in that order, the last kind weighs too much: of
@@ -197,7 +197,7 @@ def _cpu_seconds() -> float:
     return sum(os.times()[:4])
 
 
-def _refuse_twins(sources: Sequence[tuple[str, str]]) -> None:
+def refuse_twins(sources: Sequence[tuple[str, str]]) -> None:
     seen: dict[str, str] = {}
     for label, path in sources:
         place = os.path.realpath(path)
