@@ -4,129 +4,220 @@ from __future__ import annotations
 
 import json
 import os
-import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from spamnb.cli.printing import progress_bar, table, warn
+from spamnb.cli.evaluate_labels import evaluate_by_label
+from spamnb.cli.printing import progress_bar, say, table, warn, write_text
 from spamnb.cli.session import Session, pass_session
 from spamnb.cli.teaching_help import taught
 from spamnb.errors import CorpusError, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from spamnb.service.evaluation import Evaluation, Labelled
+    from spamnb.service.corpora import Unit
+    from spamnb.service.evaluation import Evaluation, Options
+    from spamnb.service.evaluation_sources import Named
 
 EXAMPLES = """
 spamnb evaluate ham/ spam/                         each message judged, then learnt
+spamnb evaluate trec07p/                           a collection with full/index, in its order
 spamnb evaluate --order time ham/ spam/            in the order of arrival
 spamnb evaluate --feedback errors ham/ spam/       taught by mistakes and doubtful ones only
 spamnb evaluate --noise 0.05 ham/ spam/            one label in twenty wrong
-spamnb evaluate --protocol folds --json - ham/ spam/
+spamnb evaluate --test ham2/ --test spam2/ ham/ spam/    learn from one, judge the other
+spamnb evaluate --report report.html --plots plots/ ham/ spam/
+spamnb evaluate --json a.json --scores ham/ spam/  with what was said of each message ...
+spamnb evaluate --compare a.json b.json            ... to compare two runs
+spamnb evaluate --plain collection/                documents with labels of their own
 """
+ONE_IN = 1000
 
 
 @taught("Measure the filter on your own mail.", EXAMPLES)
-@click.argument("ham")
-@click.argument("spam")
-@click.option("--protocol", type=click.Choice(["online", "holdout", "folds"]), default="online",
-              show_default=True, help="online: judge, then learn, one by one. holdout: learn two "
-              "thirds, judge the rest. folds: ten of them.")  # fmt: skip
-@click.option("--order", type=click.Choice(["shuffle", "time"]), default="shuffle",
-              show_default=True, help="By the seed, or as the messages arrived.")  # fmt: skip
+@click.argument("sources", nargs=-1, metavar="[HAM SPAM|INDEX]")
+@click.option("--protocol", type=click.Choice(["online", "holdout", "folds", "cross"]),
+              help="online (the default): judge, then learn, one by one. holdout: learn two "
+              "thirds, judge the rest. folds: ten of them. cross: judge what --test "
+              "names.")  # fmt: skip
+@click.option("--test", "tested", multiple=True, metavar="PATH", help="Judge these, HAM then SPAM "
+              "or an INDEX, by what the others taught.")  # fmt: skip
+@click.option("--order", type=click.Choice(["shuffle", "time", "given"]), help="By the seed (the "
+              "default), as the messages arrived, or as they are found (the default of an "
+              "index).")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
-@click.option("--feedback", type=click.Choice(["full", "errors"]), default="full",
-              show_default=True, help="What is taught: everything, or only mistakes and what was "
-              "between 10 and 90 % spam.")  # fmt: skip
+@click.option("--feedback", type=click.Choice(["full", "errors", "delayed", "partial"]),
+              default="full", show_default=True, help="What is taught: everything; only mistakes "
+              "and what was between 10 and 90 % spam; everything, but --delay messages late; or "
+              "only a --share of the messages.")  # fmt: skip
+@click.option("--delay", type=click.IntRange(1), default=100, show_default=True, metavar="N")
+@click.option("--share", type=click.FloatRange(0, 1), default=0.1, show_default=True)
 @click.option("--noise", type=click.FloatRange(0, 0.5), default=0.0, metavar="SHARE",
               help="Share of labels that are taught wrong.")  # fmt: skip
 @click.option("--kind", type=click.Choice(["corrected", "multinomial", "bernoulli"]),
               help="The kind of model.")  # fmt: skip
+@click.option("--one-in", type=click.IntRange(2), metavar="N",
+              help="Tell where junk must begin so that at most one in N good messages is lost; "
+              f"else {ONE_IN}, or as `promise.ham_lost_one_in` is set.")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(0), default=0, metavar="N",
+              help="Processes for folds; 0 takes all processors.")  # fmt: skip
 @click.option("--json", "json_file", metavar="FILE", help="Write the figures there; - is stdout.")
+@click.option("--scores", is_flag=True, help="Add what was said of each message to --json.")
+@click.option("--plots", metavar="DIR", help="Draw pictures there (needs spamnb[plots]).")
+@click.option("--report", metavar="FILE", help="Write a page with everything (the same).")
+@click.option("--compare", nargs=2, metavar="A.json B.json", help="Compare two files of "
+              "`--json FILE --scores`, message by message.")  # fmt: skip
+@click.option("--label", "labelled", multiple=True, metavar="NAME=PATH",
+              help="Labels of your own, instead of ham and spam.")  # fmt: skip
+@click.option("--plain", is_flag=True, help="Plain text documents that are no mail: with --label, "
+              "or one collection (a folder for each label, cats.txt, or *.sgm).")  # fmt: skip
+@click.option("--against-rest", is_flag=True, help="A model for each label against all others: "
+              "for documents with several labels.")  # fmt: skip
 @pass_session
-def evaluate(
-    session: Session,
-    ham: str,
-    spam: str,
-    protocol: str,
-    order: str,
-    seed: int,
-    feedback: str,
-    noise: float,
-    kind: str | None,
-    json_file: str | None,
-) -> None:
+def evaluate(session: Session, /, **given: Any) -> None:
     """Measure how well the filter would have done on mail that you have sorted.
 
     The model of the home is neither read nor changed. 1-AUC is the chance, in percent, that a ham
     looks more like spam than a spam does; ham lost and spam missed are by the decisions that the
     costs lead to.
     """
-    from spamnb.service.evaluation import Options, by_time, shuffled
-    from spamnb.service.evaluation import evaluate as measure
+    if given["compare"]:
+        _compare(*given["compare"], json_file=given["json_file"])
+        return
+    if given["tested"]:
+        given["protocol"] = given["protocol"] or "cross"
+    given["protocol"] = given["protocol"] or "online"
+    if (given["protocol"] == "cross") != bool(given["tested"]) and not given["plain"]:
+        raise UserError(
+            "--protocol cross and --test go together", hint="name what is judged with --test PATH"
+        )
+    if given["labelled"] or given["plain"]:
+        evaluate_by_label(_options(session, given), given)
+        return
+    outcome = _measured(session, given)
+    _written(outcome, given, one_in=given["one_in"] or ONE_IN)
 
+
+def _options(session: Session, given: dict[str, Any]) -> Options:
+    from spamnb.service.evaluation import Options
+    from spamnb.service.pool import cores
+
+    settings = session.settings
+    names = ("protocol", "seed", "feedback", "delay", "share", "noise")
+    return Options(
+        **{name: given[name] for name in names},
+        order=given["order"] or "shuffle",
+        kind=given["kind"] or settings.model.kind,
+        house=settings.house,
+        costs=settings.costs,
+        jobs=given["jobs"] or cores(),
+    )
+
+
+def _measured(session: Session, given: dict[str, Any]) -> Evaluation:
+    from spamnb.service.evaluation import evaluate as measure
+    from spamnb.service.evaluation_sources import read_each
+
+    options = _options(session, given)
+    found, order = _ordered(given["sources"], given["order"], given["seed"])
+    judged, _ = _ordered(given["tested"], given["order"], given["seed"])
+    options = replace(options, order=order, tested=len(judged))
+    with progress_bar("evaluating") as bar:
+        if bar:
+            options = replace(options, progress=lambda done, total: bar(done, total, ""))
+        return measure(read_each([*found, *judged], warn), options)
+
+
+def _ordered(
+    sources: Sequence[str], order: str | None, seed: int
+) -> tuple[list[tuple[Unit, str]], str]:
+    """Find the messages and bring them in order; say which."""
+    from spamnb.service.evaluation_sources import as_given, index_of, indexed, shuffled
+    from spamnb.service.evaluation_sources import units_by_time as by_time
+
+    if not sources:
+        return [], order or "shuffle"
+    index = index_of(sources[0]) if len(sources) == 1 else None
+    if index is not None:
+        named, order = indexed(index), order or "given"
+    else:
+        named, order = list(_sorted(sources)), order or "shuffle"
+    if order == "shuffle":
+        return shuffled(named, seed), order
+    return (by_time if order == "time" else as_given)(named), order
+
+
+def _sorted(sources: Sequence[str]) -> Iterator[Named[Unit]]:
+    from spamnb.service.evaluation_sources import sorted_mail
+
+    if len(sources) != 2:
+        raise UserError(
+            f"{len(sources)} places are given",
+            hint="give two, first the ham, then the spam; or one collection with full/index",
+        )
+    ham, spam = sources
     if os.path.realpath(ham) == os.path.realpath(spam):
         raise CorpusError(f"{ham} is given for ham and for spam", hint="one folder for each")
-    found = [*_labelled(ham, "ham"), *_labelled(spam, "spam")]
-    messages = shuffled(found, seed) if order == "shuffle" else by_time(found)
-    settings = session.settings
-    with progress_bar("evaluating") as bar:
-        options = Options(
-            protocol=protocol,
-            order=order,
-            seed=seed,
-            feedback=feedback,
-            noise=noise,
-            kind=kind or settings.model.kind,
-            house=settings.house,
-            costs=settings.costs,
-            progress=(lambda done, total: bar(done, total, "")) if bar else None,
-        )
-        outcome = measure(messages, options)
-    _report(outcome, json_file)
+    yield from sorted_mail(ham, "ham")
+    yield from sorted_mail(spam, "spam")
 
 
-def _labelled(path: str, label: str) -> Iterator[tuple[str, Labelled]]:
-    from spamnb.service.corpora import Item, items
+def _written(outcome: Evaluation, given: dict[str, Any], *, one_in: int) -> None:
+    """Write what was asked for: figures, pictures, the page; else tell the figures."""
+    from spamnb.service.report import decision_rows, figures, promise, report_page
 
-    for item in items(path):
-        if isinstance(item, Item):
-            yield Path(item.name).name, (item.raw, label)
-        else:
-            warn(f"skipped {item.name}: {item.reason}")
-
-
-def _report(outcome: Evaluation, json_file: str | None) -> None:
-    plain = outcome.as_dict()
-    if json_file is not None:
-        text = json.dumps(plain, indent=2) + "\n"
-        if json_file == "-":
-            sys.stdout.write(text)
+    found = outcome.assurance(one_in)
+    if given["plots"]:
+        _draw(outcome, Path(given["plots"]))
+    if given["report"]:
+        write_text(given["report"], report_page(outcome, found, " ".join(given["sources"])))
+    if given["json_file"] is not None:
+        plain = outcome.as_dict() | {"assurance": found.as_dict()}
+        if given["scores"]:
+            plain["messages"] = outcome.scores()
+        write_text(given["json_file"], json.dumps(plain, indent=2) + "\n")
+        if given["json_file"] == "-":
             return
-        try:
-            Path(json_file).write_text(text)
-        except OSError as error:
-            raise UserError(f"{json_file} cannot be written: {error.strerror}") from error
-    found = outcome.report
-    low, high = found.auc_complement_interval_percent or (0.0, 0.0)
+    elif given["scores"]:
+        raise UserError("--scores needs a file to write to", hint="add --json FILE")
+    table(figures(outcome))
+    say()
+    table([("decision", "from", "ham", "spam"), *decision_rows(outcome)], right=(1, 2, 3))
+    say()
+    say(promise(found))
+
+
+def _draw(outcome: Evaluation, folder: Path) -> None:
+    from spamnb.service.plots import as_png, draw
+
+    figures = draw(outcome)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, figure in figures.items():
+            (folder / f"{name}.png").write_bytes(as_png(figure))
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written: {error.strerror}") from error
+
+
+def _compare(a: str, b: str, *, json_file: str | None) -> None:
+    from spamnb.service.evaluation_compare import compare
+
+    found = compare(Path(a), Path(b))
+    if json_file is not None:
+        write_text(json_file, json.dumps(found.as_dict(), indent=2) + "\n")
+        if json_file == "-":
+            return
+    head = ("", "A", "B", "A less B", "95 % interval", "better")
     rows = [
-        ("messages", f"{found.corpus.ham} ham, {found.corpus.spam} spam"),
-        ("1-AUC", f"{_percent(found.auc_complement_percent, 4)} ({low:.4f} to {high:.4f})"),
-        ("ham lost", _percent(found.ham_lost_percent, 3)),
-        ("spam missed", _percent(found.spam_missed_percent, 2)),
-        *(
-            (f"spam missed at {point} % ham lost", _percent(value, 2))
-            for point, value in found.spam_missed_percent_at_ham_lost.items()
-        ),
-        ("LAM", _percent(found.lam_percent, 3)),
-        ("calibration error", f"{found.calibration_error or 0:.4f}"),
-        ("speed", f"{plain['messages_per_second']} messages a second"),
-    ]
-    table(rows)
-
-
-def _percent(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f} %"
+        (one.measure, f"{one.a:.5f}", f"{one.b:.5f}", f"{one.difference:+.5f}",
+         f"{one.low:+.5f} to {one.high:+.5f}", one.better)
+        for one in found.differences
+    ]  # fmt: skip
+    say(f"{found.messages} messages judged by both")
+    if found.only_a or found.only_b:
+        say(f"left out: {found.only_a} that only A judged, {found.only_b} that only B judged")
+    table([head, *rows], right=(1, 2, 3))

@@ -14,9 +14,12 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from spamnb.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,6 +70,17 @@ def warn(text: str) -> None:
     """Print a line that is no result."""
     sys.stdout.flush()
     sys.stderr.write(f"spamnb: {safe(text)}\n")
+
+
+def write_text(file: str, text: str) -> None:
+    """Write a result to a file; - is standard output."""
+    if file == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        Path(file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{file} cannot be written: {error.strerror}") from error
 
 
 def say_json(value: Any) -> None:

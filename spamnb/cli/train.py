@@ -80,7 +80,12 @@ def _sources(folders: tuple[str, ...], labelled: tuple[str, ...]) -> list[tuple[
             f"{len(folders)} folders are given",
             hint="give two, first the ham, then the spam; or name labels: --label NAME=PATH",
         )
-    sources = list(zip(("ham", "spam"), folders, strict=False))
+    return [*zip(("ham", "spam"), folders, strict=False), *named_sources(labelled)]
+
+
+def named_sources(labelled: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Take `--label NAME=PATH` apart."""
+    sources = []
     for given in labelled:
         name, sign, path = given.partition("=")
         if not (name and sign and path):

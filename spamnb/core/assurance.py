@@ -106,12 +106,12 @@ def _expected(log_odds: Floats, edge: float) -> float:
 def costs_for(costs: Costs, found: Assurance) -> Costs:
     """The same costs, but that losing a ham costs what puts the threshold of junk there.
 
-    Never cheaper than it was: whoever asks for a promise asks for caution.
+    Never below where unsure begins, and rejecting stays as much dearer as it was.
     """
     if found.log_odds is None:
         return costs
-    unsure, junk = costs.unsure, costs.junk
-    ham = unsure[0] + exp(min(found.log_odds, 40.0)) * max(unsure[1] - junk[1], 0.0)
-    dear = max(junk[0], ham)
-    reject = max(costs.reject[0], dear * costs.reject[0] / junk[0] if junk[0] else dear)
-    return replace(costs, junk=(dear, junk[1]), reject=(reject, costs.reject[1]))
+    deliver, unsure, junk, reject = costs.deliver, costs.unsure, costs.junk, costs.reject
+    first = log((unsure[0] - deliver[0]) / (deliver[1] - unsure[1])) if unsure != deliver else 0.0
+    ham = unsure[0] + exp(min(max(found.log_odds, first), 40.0)) * (unsure[1] - junk[1])
+    dearer = reject[0] / junk[0] if junk[0] else 1.0
+    return replace(costs, junk=(ham, junk[1]), reject=(max(ham * dearer, reject[0]), reject[1]))

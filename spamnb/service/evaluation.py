@@ -44,6 +44,9 @@ ONE_IN = 1000
 """Of how many good messages one may be lost, if nobody says: the first point of the ROC's table."""
 
 
+_MOST_ODDS = 1e300
+
+
 class Judged(NamedTuple):
     """What was said of the messages that were judged, in their order."""
 
@@ -117,7 +120,9 @@ class Evaluation:
     def scores(self) -> list[dict[str, object]]:
         """What was said of each message: what two evaluations are compared by."""
         judged = self.judged
-        columns = (judged.truth.tolist(), judged.log_odds.tolist(), judged.probability.tolist())
+        # JSON has no infinity, which the classical models say before they know both classes.
+        odds = np.clip(judged.log_odds, -_MOST_ODDS, _MOST_ODDS)
+        columns = (judged.truth.tolist(), odds.tolist(), judged.probability.tolist())
         names = ("id", "spam", "log_odds", "probability")
         return [
             dict(zip(names, row, strict=True)) for row in zip(judged.ids, *columns, strict=True)

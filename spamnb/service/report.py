@@ -1,0 +1,158 @@
+"""The report of an evaluation: one HTML page that loads nothing from anywhere.
+
+Tables of the figures, the pictures as inline SVG, and in words what they mean. Must not know
+terminals; whatever came from outside (paths, labels) is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from spamnb.core.assurance import Assurance
+from spamnb.core.decision import Costs, Decision, thresholds
+from spamnb.service.evaluation import Evaluation
+from spamnb.service.plots import as_svg, draw
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; color: #22223b; background: #fff;
+       max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.7rem; margin-bottom: 0; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
+p.how { color: #5c6378; margin-top: .2rem; }
+table { border-collapse: collapse; margin: .5rem 0; }
+th, td { text-align: left; padding: .25rem 1.4rem .25rem 0; border-bottom: 1px solid #e3e6ec; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+.pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(26rem, 1fr)); gap: 1rem; }
+.pictures svg { width: 100%; height: auto; } figure { margin: 0; }
+"""
+_CAPTIONS = {
+    "roc": "How much spam is caught at each share of ham lost; both axes are logarithmic.",
+    "det": "The two errors against each other; the nearer to the lower left, the better.",
+    "learning": "Errors among the messages of each twentieth, in the order they were judged in.",
+    "reliability": "Of messages called 80 % spam, four in five should be: points on the line are "
+    "honest probabilities. Beside each its number of messages; bars are 95 % intervals.",
+    "scores": "Where ham and spam lie. The dashed lines are where the costs change the decision.",
+}
+
+
+def report_page(evaluation: Evaluation, assurance: Assurance, title: str = "spamnb") -> str:
+    """Write the whole page."""
+    pictures = "".join(
+        f"<figure>{as_svg(figure)}<figcaption>{_CAPTIONS[name]}</figcaption></figure>"
+        for name, figure in draw(evaluation).items()
+    )
+    sections = (
+        f"<h1>{escape(title)}</h1><p class=how>{escape(how(evaluation))}</p>",
+        "<h2>How good</h2>", _table(("", ""), figures(evaluation)),
+        "<h2>What became of the messages</h2>", _decisions(evaluation),
+        "<h2>Good messages lost</h2>", f"<p>{escape(promise(assurance))}</p>",
+        f"<h2>Pictures</h2><div class=pictures>{pictures}</div>",
+    )  # fmt: skip
+    head = f"<meta charset=utf-8><title>{escape(title)}</title><style>{_STYLE}</style>"
+    body = "".join(sections)
+    return f"<!doctype html><html lang=en><head>{head}</head><body>{body}</body></html>\n"
+
+
+def how(evaluation: Evaluation) -> str:
+    """One sentence on what was done."""
+    options, corpus = evaluation.options, evaluation.report.corpus
+    parts = [
+        f"{corpus.ham:,} ham and {corpus.spam:,} spam judged",
+        f"protocol {options.protocol}",
+        f"order {options.order}",
+        f"seed {options.seed}",
+    ]
+    if options.protocol == "online":
+        parts.append(f"feedback {options.feedback}")
+    if options.noise:
+        parts.append(f"{options.noise:.1%} of the labels taught wrong")
+    return ", ".join(parts) + f", model {options.kind}."
+
+
+def figures(evaluation: Evaluation) -> list[tuple[str, str]]:
+    """The measures, name and value, as a table shows them."""
+    found, details = evaluation.report, evaluation.details()
+    low, high = found.auc_complement_interval_percent or (0.0, 0.0)
+    cost = details["cost"]
+    assert isinstance(cost, dict)
+    mean, hoped, without = cost["mean"], cost["expected"], cost["unfiltered"]
+    wrong, expected = details["error_percent"], details["error_expected_percent"]
+    speed = len(evaluation.judged.truth) / max(evaluation.seconds, 1e-9)
+    return [
+        ("messages", f"{found.corpus.ham} ham, {found.corpus.spam} spam"),
+        ("1-AUC", f"{percent(found.auc_complement_percent, 4)} ({low:.4f} to {high:.4f})"),
+        ("ham lost", percent(found.ham_lost_percent, 3)),
+        ("spam missed", percent(found.spam_missed_percent, 2)),
+        *(
+            (f"spam missed at {point} % ham lost", percent(value, 2))
+            for point, value in found.spam_missed_percent_at_ham_lost.items()
+        ),
+        ("LAM", percent(found.lam_percent, 3)),
+        ("wrong side of 50 %", f"{wrong:.2f} % ({expected:.2f} % expected)"),
+        ("calibration error", f"{found.calibration_error or 0:.4f}"),
+        ("Brier score", f"{found.brier or 0:.5f}"),
+        ("cost of a message", f"{mean:.4f} ({hoped:.4f} expected, {without:.4f} without a filter)"),
+        ("speed", f"{speed:.1f} messages a second, {evaluation.cpu_seconds:.1f} s of CPU"),
+    ]
+
+
+def percent(value: float | None, digits: int) -> str:
+    """A share for people; - where there is none."""
+    return "-" if value is None else f"{value:.{digits}f} %"
+
+
+def promise(found: Assurance) -> str:
+    """What the messages allow to promise, in a sentence."""
+    if found.log_odds is None:
+        return (
+            f"Not enough evidence yet: to promise that at most 1 in {found.one_in} good messages "
+            f"is lost takes {found.ham_needed} good messages that were judged, here are "
+            f"{found.ham}. With these, the best promise is 1 in "
+            f"{max(int(100 / found.at_worst_percent), 1)}."
+        )
+    missed = percent(found.spam_missed_percent, 2)
+    return (
+        f"At most 1 in {found.one_in} good messages is lost (95 % sure) if junk begins at "
+        f"log-odds {found.log_odds:.2f}: {found.ham_above} of {found.ham} lay above it, at worst "
+        f"{found.at_worst_percent:.3f} %, by the probabilities "
+        f"{percent(found.expected_percent, 3)}. Spam missed then: {missed}. It holds for mail like "
+        f"this."
+    )
+
+
+def decision_rows(evaluation: Evaluation) -> list[tuple[str, str, str, str]]:
+    """Decision, from which probability, how many ham and spam."""
+    details = evaluation.details()["decisions"]
+    assert isinstance(details, dict)
+    starts: dict[Decision, float] = {
+        t.decision: t.probability for t in thresholds(evaluation.options.costs or Costs())
+    }
+    return [
+        (name, f"{starts[name]:.6f}" if name in starts else "never",
+         str(counts["ham"]), str(counts["spam"]))
+        for name, counts in details.items()
+    ]  # fmt: skip
+
+
+def _decisions(evaluation: Evaluation) -> str:
+    costs = evaluation.options.costs or Costs()
+    price = dict(zip(("deliver", "unsure", "junk", "reject"), costs.table().tolist(), strict=True))
+    rows = [
+        (*row, *(f"{cost:g}" for cost in price[row[0]])) for row in decision_rows(evaluation)
+    ]
+    head = ("decision", "from probability", "ham", "spam", "costs, if ham", "if spam")
+    return _table(head, rows, numbers=range(1, 6))
+
+
+def _table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()
+) -> str:
+    def line(cells: Sequence[str], tag: str) -> str:
+        made = (
+            f"<{tag}{' class=n' if i in numbers else ''}>{escape(cell)}</{tag}>"
+            for i, cell in enumerate(cells)
+        )
+        return f"<tr>{''.join(made)}</tr>"
+
+    top = line(head, "th") if any(head) else ""
+    return f"<table>{top}{''.join(line(row, 'td') for row in rows)}</table>"
