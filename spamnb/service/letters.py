@@ -26,6 +26,8 @@ class Letter:
     before_queue: bool = False
     """the sender waits for our reply, so a refusal is possible"""
     whole: bool = True
+    to_judge: bool = True
+    """False: too large by policy; `raw` is the header section, and the answer is for unscanned mail"""
     log_id: str = ""
     """names the transaction in the log"""
 

@@ -1,0 +1,165 @@
+"""One front door's settings, and the memory that all doors of a process share.
+
+Values only, with the defaults that ship. Must not know sockets, TOML or the environment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from spamnb.faces.smtp.address import Address, Speech
+from spamnb.faces.smtp.nets import LOOPBACK, Nets
+
+Queue = Literal["before", "after"]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How long each thing may take, in seconds."""
+
+    connect_s: float = 5.0
+    proxy_s: float = 5.0
+    """until a PROXY header is whole"""
+    first_mail_s: float = 30.0
+    """from the connection, and again from our answer to the first hello, to the first MAIL"""
+    crowded_s: float = 5.0
+    """the same where more than `crowded` of the connections are taken"""
+    command_s: float = 300.0
+    """RFC 5321, 4.5.3.2"""
+    data_s: float = 180.0
+    """each read while a message comes, and each wait for room while it goes"""
+    reply_s: float = 60.0
+    """the next hop's replies, but for the last"""
+    final_s: float = 95.0
+    """from the final dot to our reply: Postfix allows 100 s for a step (smtpd_proxy_timeout)"""
+    scan_s: float = 10.0
+    """of these, for the scan"""
+    goodbye_s: float = 10.0
+    """for a client that does not fetch our last words"""
+    sweep_s: float = 1.0
+    """how often the clocks are looked at"""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much of each thing there may be."""
+
+    connections: int = 4000
+    crowded: float = 0.8
+    connections_an_address: int = 50
+    """trusted peers are exempt"""
+    command_bytes: int = 4096
+    """Postfix takes 2 KB; DSN and SMTPUTF8 make long ones"""
+    input_bytes: int = 65536
+    """of pipelined input that waits; more is not read"""
+    skipped_bytes: int = 262144
+    """of lines that are longer, in one session"""
+    errors: int = 100
+    """commands that we refuse, in one session"""
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """A listener: who may come, where the mail goes, and by which rules."""
+
+    address: Address
+    upstream: Address
+    queue: Queue = "before"
+    """before: the sender waits for our reply. After: a queue does, and a 5xx makes a bounce"""
+    speaks: Speech = "smtp"
+    """to clients; what the next hop speaks stands in its address"""
+    peers: Nets = LOOPBACK
+    """trusted: any recipient, XFORWARD, any number of connections"""
+    proxies: Nets = field(default_factory=Nets)
+    """if any: who may connect, each with a PROXY header"""
+    recipient_domains: frozenset[str] = frozenset()
+    """where strangers may send to, in lower case; empty: strangers may not connect"""
+    hostname: str = "localhost"
+    scan_limit_bytes: int = 1 << 20
+    header_limit_bytes: int = 256 << 10
+    size_limit_bytes: int = 0
+    """of a message; 0 leaves it to the next hop"""
+    bare_newlines: Literal["normalise", "refuse"] = "normalise"
+    """refuse exists before the queue only; after it, it would make bounces"""
+    oversize: Literal["unscanned", "head"] = "unscanned"
+    """above the scan limit: pass unjudged, or judge by the first `scan_limit_bytes`"""
+    on_fault: Literal["deliver", "defer"] = "deliver"
+    times: Times = field(default_factory=Times)
+    limits: Limits = field(default_factory=Limits)
+
+
+class Reader(Protocol):
+    """Somebody whose input can wait."""
+
+    def hold_for_memory(self) -> None:
+        """Stop reading."""
+
+    def free_for_memory(self) -> None:
+        """Go on reading."""
+
+
+class Budget:
+    """The bytes of messages that one process may hold; over it reading stops, nothing is refused.
+
+    While it is exceeded one reader, the head, still reads, or nobody would ever finish and give
+    back. A head that brought nothing since the last `turn` makes room for the next.
+    """
+
+    __slots__ = ("_brought", "_head", "_waiting", "limit_bytes", "used")
+
+    def __init__(self, limit_bytes: int = 256 << 20) -> None:
+        self.limit_bytes = limit_bytes
+        self.used = 0
+        self._waiting: dict[Reader, None] = {}
+        self._head: Reader | None = None
+        self._brought = False
+
+    def take(self, count: int, reader: Reader) -> None:
+        """Account for bytes that a reader brought."""
+        self.used += count
+        if self.used > self.limit_bytes:
+            self._over(reader)
+
+    def give(self, count: int) -> None:
+        """Account for bytes that are gone."""
+        self.used -= count
+        if self._waiting and self.used <= self.limit_bytes:
+            self._head = None
+            waiting, self._waiting = self._waiting, {}
+            for reader in waiting:
+                reader.free_for_memory()
+
+    def forget(self, reader: Reader) -> None:
+        """A reader has ended its message, or is gone."""
+        self._waiting.pop(reader, None)
+        if reader is self._head:
+            self._head = None
+            self._next()
+
+    def turn(self) -> None:
+        """Give the next reader its turn, if the head brought nothing lately."""
+        if self._waiting and not self._brought:
+            if self._head is not None:
+                self._wait(self._head)
+            self._next()
+        self._brought = False
+
+    def _over(self, reader: Reader) -> None:
+        if self._head is None:
+            self._head = reader
+        if reader is self._head:
+            self._brought = True
+        else:
+            self._wait(reader)
+
+    def _wait(self, reader: Reader) -> None:
+        self._waiting[reader] = None
+        reader.hold_for_memory()
+
+    def _next(self) -> None:
+        self._head = next(iter(self._waiting), None)
+        if self._head is not None:
+            del self._waiting[self._head]
+            self._brought = True
+            self._head.free_for_memory()

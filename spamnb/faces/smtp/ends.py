@@ -1,0 +1,110 @@
+"""What a session sees of the world: its two connections, and what it shares with other sessions.
+
+Interfaces only, so that the protocol cores need no sockets and are tried without any.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from spamnb.core.envelope import Envelope
+from spamnb.faces.smtp.address import Address, Speech
+from spamnb.faces.smtp.door import Budget, Door, Reader
+from spamnb.service.letters import Scanner
+from spamnb.service.meters import Meters
+
+INPUT, ROOM, MEMORY, STUCK = 1, 2, 4, 8
+"""why a client is not read: enough input waits; the next hop is slow; the process holds too much;
+the client does not read our replies"""
+
+
+class Ends(Reader, Protocol):
+    """The two ends of a session, as a core sees them."""
+
+    def now(self) -> float:
+        """Seconds on a clock that only goes forward."""
+
+    def say(self, data: bytes) -> None:
+        """To the client."""
+
+    def pass_on(self, data: bytes | bytearray | memoryview) -> None:
+        """To the next hop."""
+
+    def dial(self, address: Address) -> None:
+        """Call the next hop; `upstream_met` or `upstream_lost` follows."""
+
+    def drop(self) -> None:
+        """Break the next hop's connection off: what is not complete shall not be."""
+
+    def leave(self) -> None:
+        """Say QUIT to the next hop and close."""
+
+    def hang_up(self) -> None:
+        """Close the client's connection, once all is sent."""
+
+    def hold(self, why: int) -> None:
+        """Stop reading from the client."""
+
+    def free(self, why: int) -> None:
+        """Go on reading, if there is no other reason not to."""
+
+    def is_held(self, why: int = INPUT | ROOM | MEMORY | STUCK) -> bool:
+        """Whether reading has stopped for that reason, or for any."""
+
+    def later(self) -> None:
+        """Call `resume` when other sessions had their turn."""
+
+
+class Place(Protocol):
+    """What the sessions of a front door share."""
+
+    door: Door
+    scanner: Scanner
+    meters: Meters
+    budget: Budget
+    closing: bool
+
+    def turn_away(self, address: str, *, trusted: bool) -> bytes:
+        """The reply to a client for whom there is no room; else it is counted in."""
+
+    def tell(self, record: dict[str, object]) -> None:
+        """Write a line to the log."""
+
+    def tell_refused(self, peer: str, address: str, reply: bytes) -> None:
+        """Count and log a client that was turned away."""
+
+    def fault(self) -> str:
+        """Count and log the fault that is being handled; gives its incident id."""
+
+
+class Host(Protocol):
+    """A session, as the passage of a message through it sees it."""
+
+    ends: Ends
+    place: Place
+    door: Door
+    peer: str
+    speaks: Speech
+    started: float
+    closed: bool
+    eof: bool
+    rcpt_lines: list[bytes]
+
+    @property
+    def upstream(self) -> Speech | None:
+        """What the next hop speaks; None if it is gone."""
+
+    def envelope(self) -> Envelope:
+        """The parsed copy of what was said."""
+
+    def wait(self, seconds: float) -> None:
+        """Set the time at which `expire` is due."""
+
+    def drop(self) -> None:
+        """Break off with the next hop."""
+
+    def resume(self) -> None:
+        """Work off what the client has sent."""
+
+    def message_done(self) -> None:
+        """The message has its reply, or nobody who waits for one."""

@@ -1,0 +1,70 @@
+"""What a client has sent and nobody has worked off yet, cut into lines. Pure; never fails."""
+
+from __future__ import annotations
+
+
+class Intake:
+    """A queue of bytes."""
+
+    __slots__ = ("_at", "_data", "_skipping", "skipped")
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._at = 0
+        self._skipping = False
+        self.skipped = 0
+        """bytes dropped because they were of a line too long"""
+
+    def __len__(self) -> int:
+        return len(self._data) - self._at
+
+    def put(self, data: bytes) -> None:
+        """More has come."""
+        self._data = self._data[self._at :] + data
+        self._at = 0
+
+    def everything(self) -> bytes:
+        """Take all there is."""
+        data = self._data[self._at :]
+        self.clear()
+        return data
+
+    def peek(self) -> bytes:
+        """See all there is."""
+        return self._data[self._at :]
+
+    def skip(self, count: int) -> None:
+        """Take so many bytes."""
+        self._at += count
+
+    def clear(self) -> None:
+        """Forget all there is."""
+        self._data, self._at = b"", 0
+
+    def line(self, most: int) -> bytes:
+        """Take the next line with its LF; empty if it has not come as a whole.
+
+        Of a line above `most` bytes its beginning is given, without LF; the rest is dropped.
+        """
+        while True:
+            end = self._data.find(b"\n", self._at) + 1
+            if not end:
+                return self._unfinished(most)
+            line = self._data[self._at : end]
+            self._at = end
+            if not self._skipping:
+                return line
+            self._skipping = False
+            self.skipped += len(line)
+
+    def _unfinished(self, most: int) -> bytes:
+        if self._skipping:
+            self.skipped += len(self)
+            self.clear()
+        elif len(self) > most:
+            line = self._data[self._at : self._at + most + 1]
+            self.skipped += len(self) - len(line)
+            self.clear()
+            self._skipping = True
+            return line
+        return b""

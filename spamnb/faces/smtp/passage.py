@@ -1,0 +1,367 @@
+"""One message's way through: from the next hop's 354 to the reply that the client gets.
+
+    collect -> judge -> reply                      stored, judged, sent on in one go
+    collect -> judge -> stream -> reply            above the scan limit
+    any of them -> discard                         doomed: the rest is read, then the reply is given
+
+A protocol core without sockets. The body stays in wire form. Invariants: no 250 before the next
+hop's 250, or the scanner's word that the quarantine holds it; what the next hop got without the
+final dot is broken off, never completed; the header section is cleaned and stamped in every case;
+one line in the log, whatever happens. Never raises on mail.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from spamnb.core import stamp
+from spamnb.faces.smtp import answers, replies
+from spamnb.faces.smtp.commands import shown
+from spamnb.faces.smtp.ends import ROOM, Host
+from spamnb.faces.smtp.wire import Wire, unstuffed
+from spamnb.service.letters import Letter, Outcome
+
+State = Literal["collect", "judge", "stream", "discard", "reply", "over"]
+
+FEW = 3
+"""recipients that a log line names"""
+TOGETHER_BYTES = 16384
+"""of the body that go out with the header; copying megabytes to save a packet does not pay"""
+
+
+class Passage:
+    """The state of one message."""
+
+    __slots__ = (
+        "_action", "_doom", "_each", "_ended_at", "_facts", "_header", "_host", "_left", "_said",
+        "_sealed", "_sent_at", "_size", "_state", "_stored", "_taken", "_whole", "_wire", "hungry",
+    )  # fmt: skip
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._wire = Wire()
+        self._stored, self._sealed = bytearray(), b""
+        self._taken = self._size = 0
+        self._header = -1
+        self._state: State = "collect"
+        self.hungry = True
+        """whether it takes bytes from the client now"""
+        self._whole = False
+        self._doom = b""
+        self._ended_at = self._sent_at = 0.0
+        self._left = 1
+        self._each = False
+        """whether the next hop has a reply for each recipient, and so has the client"""
+        self._said: list[bytes] = []
+        self._action = "relay"
+        self._facts: dict[str, object] = {}
+        if host.upstream is None:
+            self._give_up(replies.UPSTREAM_GONE, "defer")
+        host.wait(host.door.times.data_s)
+
+    # -- from the client --------------------------------------------------------------------------
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Bytes of the message; gives back those after its end."""
+        data, ended = self._wire.feed(chunk)
+        self._size += len(data)
+        self._host.wait(self._host.door.times.data_s)
+        if self._state == "collect":
+            self._stored += data
+            self._taken += len(data)
+            self._host.place.budget.take(len(data), self._host.ends)
+        if self._state != "discard" and (reply := self._unfit()):
+            self._give_up(reply, "refuse" if reply.startswith(b"5") else "defer")
+        elif self._state == "stream" and data:
+            self._host.ends.pass_on(data)
+        if ended:
+            self._ended()
+        elif self._state == "collect" and self._size > self._host.door.scan_limit_bytes:
+            self._judge()
+        return self._wire.rest
+
+    def _unfit(self) -> bytes:
+        """Why the message cannot pass, whatever it says."""
+        door = self._host.door
+        before = door.queue == "before"
+        if self._wire.bare and door.bare_newlines == "refuse" and before:
+            return replies.BARE_NEWLINE
+        if 0 < door.size_limit_bytes < self._size:
+            return replies.TOO_BIG
+        if self._size > door.header_limit_bytes and self._header_bytes() > door.header_limit_bytes:
+            return replies.LONG_HEADER if before else replies.LONG_HEADER_LATER
+        return b""
+
+    def _header_bytes(self) -> int:
+        """Length of the header section, all that is stored if it has not ended."""
+        if self._header < 0 and self._state == "collect":
+            self._header = stamp.header_end(self._stored)
+        return self._header if self._header >= 0 else len(self._stored)
+
+    def _ended(self) -> None:
+        self.hungry = False
+        self._ended_at = self._host.ends.now()
+        if self._state == "collect":
+            self._whole = self._size <= self._host.door.scan_limit_bytes
+            self._judge()
+        elif self._state == "stream":
+            self._host.ends.pass_on(b".\r\n")
+            self._await_reply()
+        else:
+            self._finish_with(self._doom)
+
+    # -- judged -----------------------------------------------------------------------------------
+
+    def _judge(self) -> None:
+        host = self._host
+        self._header_bytes()
+        self._state, self.hungry = "judge", False
+        host.wait(host.door.times.scan_s)
+        to_judge = self._whole or host.door.oversize == "head"
+        letter = Letter(
+            raw=unstuffed(self._for_scan(to_judge=to_judge)),
+            envelope=host.envelope(),
+            before_queue=host.door.queue == "before",
+            whole=self._whole,
+            to_judge=to_judge,
+        )
+        try:
+            host.place.scanner.scan(letter, self.judged)
+        except Exception:  # noqa: BLE001 - the boundary: whatever fails here, the mail flows on
+            self._facts["incident"] = host.place.fault()
+            self._unjudged("fault")
+
+    def _for_scan(self, *, to_judge: bool) -> bytes:
+        if self._whole:
+            # One copy: what is scanned is what is sent.
+            data = bytes(self._stored)
+            self._stored = bytearray()
+            self._sealed = data
+            return data
+        if to_judge:
+            return bytes(self._stored[: self._host.door.scan_limit_bytes])
+        return bytes(self._stored[: self._header_bytes()])
+
+    def _unjudged(self, reason: str) -> None:
+        """The scan failed us: policy decides."""
+        if self._host.door.on_fault == "deliver":
+            self.judged(Outcome(block=stamp.unscanned_block(reason)))
+        else:
+            self.judged(Outcome("defer"))
+
+    def judged(self, outcome: Outcome) -> None:
+        """The scanner's word; one that comes too late changes nothing."""
+        if self._state != "judge":
+            return
+        self._action = outcome.action
+        self._facts.update(outcome.facts)
+        if outcome.action == "keep" and self._whole:
+            self._settle(replies.with_text(250, "2.0.0", outcome.reply, replies.KEPT_TEXT))
+        elif self._doom:
+            self._action = "defer"
+            self._settle(self._doom)
+        elif outcome.action == "defer":
+            self._settle(replies.with_text(451, "4.7.1", outcome.reply, replies.DEFERRED_TEXT))
+        elif outcome.action == "refuse" and self._host.door.queue == "before":
+            self._settle(replies.with_text(550, "5.7.1", outcome.reply, replies.REFUSED_TEXT))
+        else:
+            self._relay(outcome)
+
+    def _relay(self, outcome: Outcome) -> None:
+        if self._action != "relay":
+            # After the queue a refusal would be a bounce; of an unfinished message nothing is kept.
+            self._facts["instead_of"] = self._action
+            self._action = "relay"
+        body = self._sealed if self._whole else self._stored
+        cut = self._header if self._header >= 0 else len(body)
+        head = stamp.stamped(bytes(body[:cut]), outcome.block, outcome.tag)
+        end = b".\r\n" if self._ended_at else b""
+        if len(body) - cut <= TOGETHER_BYTES:
+            self._host.ends.pass_on(b"".join((head, body[cut:], end)))
+        else:
+            split = cut + TOGETHER_BYTES
+            self._host.ends.pass_on(head + body[cut:split])
+            self._host.ends.pass_on(memoryview(body)[split:])
+            if end:
+                self._host.ends.pass_on(end)
+        self._stored, self._sealed = bytearray(), b""
+        if self._ended_at:
+            self._await_reply()
+        else:
+            self._state, self.hungry = "stream", True
+            self._host.wait(self._host.door.times.data_s)
+            self._host.resume()
+
+    def _settle(self, reply: bytes) -> None:
+        """The message goes no further: the next hop must not get its end."""
+        if self._ended_at:
+            self._host.drop()
+            self._finish_with(reply)
+        else:
+            self._give_up(reply, self._action)
+            self._host.resume()
+
+    def _give_up(self, reply: bytes, action: str) -> None:
+        """Read the rest for nothing; `reply` is what its end gets."""
+        self._state, self._doom, self._action = "discard", reply, action
+        self.hungry = not self._ended_at
+        self._release()
+        self._host.drop()
+        self._host.ends.free(ROOM)
+
+    def _release(self) -> None:
+        self._host.place.budget.give(self._taken)
+        self._taken = 0
+        self._stored, self._sealed = bytearray(), b""
+
+    # -- from the next hop ------------------------------------------------------------------------
+
+    def _await_reply(self) -> None:
+        host = self._host
+        self._state = "reply"
+        self._sent_at = host.ends.now()
+        self._left = len(host.rcpt_lines) if host.upstream == "lmtp" else 1
+        self._each = host.speaks == host.upstream == "lmtp"
+        host.wait(max(0.0, self._ended_at + host.door.times.final_s - self._sent_at))
+
+    def from_upstream(self, reply: bytes, *, alone: bool) -> None:
+        """A reply that was not asked for by a command."""
+        if self._state != "reply":
+            # Nobody replies to half a message, unless to refuse it; then the rest is no use.
+            known = reply[:1] in b"45" and not reply.startswith(b"421")
+            self._interrupted(reply if known else replies.UPSTREAM_GONE)
+        elif reply[:1] not in b"245":
+            self.upstream_lost()
+        else:
+            self._left -= 1
+            self._say(reply if self._each else reply * self._copies)
+            if not self._left:
+                if not alone or reply.startswith(b"421"):
+                    self._host.drop()
+                self._finish()
+
+    @property
+    def _copies(self) -> int:
+        """How many replies the client wants: LMTP has one for each recipient (RFC 2033, 4.2)."""
+        return len(self._host.rcpt_lines) if self._host.speaks == "lmtp" else 1
+
+    def upstream_lost(self) -> None:
+        """The next hop is gone, or talks nonsense."""
+        if self._state == "reply":
+            self._finish_late(replies.UPSTREAM_GONE)
+        else:
+            self._interrupted(replies.UPSTREAM_GONE)
+
+    def _interrupted(self, reply: bytes) -> None:
+        if self._state == "judge":
+            # The scanner still may keep the message, and then that is its reply.
+            self._doom = reply
+            self._host.drop()
+        elif self._state in {"collect", "stream"}:
+            self._give_up(reply, "defer" if reply.startswith(b"4") else "upstream-refused")
+
+    def _finish_late(self, reply: bytes) -> None:
+        """Give all that still wait the same reply: nobody knows what the next hop made of it."""
+        missing = self._left if self._each else self._copies
+        self._host.drop()
+        self._facts["upstream_reply"] = "none"
+        self._say(reply * missing)
+        self._finish()
+
+    # -- time and ends ----------------------------------------------------------------------------
+
+    def expire(self) -> None:
+        """The deadline has passed."""
+        if self._state == "judge":
+            self._host.place.meters.count("scan_overruns")
+            self._unjudged("overrun")
+        elif self._state == "reply":
+            self._host.place.meters.count("upstream_failures")
+            self._finish_late(replies.UPSTREAM_LATE)
+        elif self._host.ends.is_held(ROOM):
+            self._host.place.meters.count("upstream_failures")
+            self._give_up(replies.UPSTREAM_LATE, "defer")
+            self._host.wait(self._host.door.times.data_s)
+        elif self._host.ends.is_held():
+            self._host.wait(self._host.door.times.data_s)
+        else:
+            self._abandon("timeout", replies.TIMEOUT)
+
+    def client_lost(self) -> None:
+        """The client has left. Once the next hop has it all, its word is still wanted."""
+        if self._state != "reply":
+            self._abandon("client-lost", b"")
+
+    def stop(self) -> None:
+        """We must end now."""
+        if self._state != "over":
+            self._abandon("stopped", b"")
+
+    def _abandon(self, action: str, reply: bytes) -> None:
+        self._action = action
+        self._host.drop()
+        if reply:
+            self._say(reply)
+            self._host.closed = True
+            self._finish()
+            self._host.ends.hang_up()
+        else:
+            self._finish()
+
+    def _say(self, reply: bytes) -> None:
+        self._said.append(reply)
+        self._host.ends.say(reply)
+
+    def _finish_with(self, reply: bytes) -> None:
+        self._say(reply * self._copies)
+        self._finish()
+
+    def _finish(self) -> None:
+        """Count, log, and let the session go on."""
+        host = self._host
+        first, self._state, self.hungry = self._state, "over", False
+        self._release()
+        said = b"".join(self._said)
+        codes = [int(line[:3]) for line in said.split(b"\r\n") if line[3:4] == b" "]
+        self._count(codes)
+        late = first == "reply" and (host.closed or host.eof) and any(c < 300 for c in codes)
+        if late:
+            host.place.meters.count("duplicates_likely")
+            self._facts["duplicate_likely"] = True
+        host.place.tell(self._record(first, said, codes))
+        host.message_done()
+
+    def _count(self, codes: list[int]) -> None:
+        meters = self._host.place.meters
+        best = min(codes, default=0) // 100
+        if best == 2:
+            meters.count("messages")
+            meters.count("bytes", self._size)
+        elif best in {4, 5}:
+            meters.count("deferred" if best == 4 else "refused")
+
+    def _record(self, state: State, said: bytes, codes: list[int]) -> dict[str, object]:
+        host, now = self._host, self._host.ends.now()
+        envelope = host.envelope()
+        record: dict[str, object] = {
+            "event": "message",
+            "peer": host.peer,
+            "client": envelope.client.address,
+            "helo": envelope.client.helo,
+            "ident": envelope.client.ident,
+            "from": envelope.sender,
+            "to": list(envelope.recipients[:FEW]),
+            "recipients": len(envelope.recipients),
+            "size": self._size,
+            "action": self._action,
+            "code": codes[0] if codes else 0,
+            "reply": shown(said.partition(b"\r\n")[0])[:200],
+            "ms": round((now - host.started) * 1000, 1),
+        }
+        if state == "reply":
+            seconds = now - self._sent_at
+            host.place.meters.observe("upstream_seconds", seconds)
+            record["upstream_id"] = answers.queue_id(said)
+            record["upstream_ms"] = round(seconds * 1000, 1)
+        record.update(self._facts)
+        return record

@@ -1,0 +1,482 @@
+"""One client's session: which command is allowed when, what goes to the next hop, what comes back.
+
+A protocol core without sockets: bytes and events come in by method calls, and go out through
+`Ends`. One command is in flight upstream at a time, so replies keep their order; what a client
+pipelines waits here. Lines go on as they came; a parsed copy serves logs and rules.
+
+Invariants: a reply is said only to the command that it answers; a next hop that says more than it
+was asked is not believed again; a fault of the next hop is a 4xx, and every command is answered,
+unless the client has left. Never raises on what a client or the next hop sends.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from spamnb.core.envelope import Client, Envelope
+from spamnb.faces.smtp import commands, hello, proxyline, replies
+from spamnb.faces.smtp.address import Speech
+from spamnb.faces.smtp.commands import Phase
+from spamnb.faces.smtp.ends import INPUT, STUCK, Ends, Place
+from spamnb.faces.smtp.intake import Intake
+from spamnb.faces.smtp.nexthop import NextHop
+from spamnb.faces.smtp.passage import Passage
+
+Asked = Literal["hello", "xforward", "mail", "rcpt", "data", "reset"]
+
+TAKEN: dict[Asked, bytes] = {
+    "hello": b"245",
+    "xforward": b"245",
+    "mail": b"245",
+    "rcpt": b"245",
+    "data": b"345",
+    "reset": b"245",
+}
+"""what is asked -> the first digits that can be an answer; a 250 to DATA is none"""
+
+MOST_IN_A_TURN = 32
+"""commands that we answer ourselves before other sessions get their turn"""
+
+
+class Session:
+    """The state of one session."""
+
+    __slots__ = (
+        "_errors", "_hello", "_intake", "_line", "_met", "_pumping", "address", "asked", "closed",
+        "counted", "deadline", "door", "ends", "eof", "helo", "hop", "mail_line",
+        "mailed", "passage", "peer", "phase", "place", "proxying", "rcpt_lines", "speaks",
+        "started", "stuck", "trusted", "xforward_lines",
+    )  # fmt: skip
+
+    def __init__(self, ends: Ends, place: Place, peer: str) -> None:
+        self.ends, self.place, self.door = ends, place, place.door
+        self.peer = self.address = peer
+        """the socket's address, and the one that trust is judged by"""
+        self.speaks = self.door.speaks
+        self.trusted = self.closed = self.eof = self.stuck = self.mailed = self.proxying = False
+        self.phase: Phase = "start"
+        self.asked: Asked | None = None
+        self.hop = NextHop(ends, self, self.door.upstream)
+        self.passage: Passage | None = None
+        self.mail_line = b""
+        self.rcpt_lines: list[bytes] = []
+        self.xforward_lines: list[bytes] = []
+        self.started = self.deadline = 0.0
+        self.helo = ""
+        self._intake = Intake()
+        self._line = self._hello = b""
+        self._errors = 0
+        self._met = ends.now()
+        self._pumping = self.counted = False
+
+    # -- the client comes, speaks and goes --------------------------------------------------------
+
+    def begin(self) -> None:
+        """A client has connected."""
+        if not self.door.proxies:
+            self._admit(self.peer)
+        elif self.door.proxies.contains(self.peer):
+            self.proxying = True
+            self.wait(self.door.times.proxy_s)
+        else:
+            self._turn_away(replies.NOT_YOU)
+
+    def _admit(self, address: str) -> None:
+        self.address = address
+        self.trusted = self.door.peers.contains(address)
+        if self.place.closing:
+            self._end(replies.CLOSING)
+        elif not (self.trusted or self.door.recipient_domains):
+            self._turn_away(replies.NOT_YOU)
+        elif reply := self.place.turn_away(address, trusted=self.trusted):
+            self._turn_away(reply)
+        else:
+            self.counted = not self.trusted
+            self.ends.say(replies.greeting(self.door.hostname, self.speaks))
+            self._wait_for_client()
+
+    def _turn_away(self, reply: bytes) -> None:
+        self.place.tell_refused(self.peer, self.address, reply)
+        self._end(reply)
+
+    def from_client(self, data: bytes) -> None:
+        """Bytes from the client."""
+        if self.passage is not None and self.passage.hungry and not self._intake:
+            data = self.passage.feed(data)
+            if not data:
+                return
+        self._intake.put(data)
+        self.resume()
+
+    def client_eof(self) -> None:
+        """The client will send nothing more; what it has sent is still worked off."""
+        self.eof = True
+        self.resume()
+
+    def client_lost(self) -> None:
+        """The client's connection is gone."""
+        self.closed = True
+        if self.passage is not None:
+            self.passage.client_lost()
+        else:
+            self.forget_transaction()
+            self._leave()
+
+    def client_full(self) -> None:
+        """The client does not read what we say."""
+        self.stuck = True
+        self.ends.hold(STUCK)
+
+    def client_drained(self) -> None:
+        """The client reads again."""
+        self.stuck = False
+        self.ends.free(STUCK)
+        self.resume()
+
+    def resume(self) -> None:
+        """Work off what the client has sent, as far as nothing else must come first."""
+        if self._pumping:
+            return
+        self._pumping = True
+        try:
+            self._pump()
+        finally:
+            self._pumping = False
+        if self.closed:
+            return
+        if len(self._intake) > self.door.limits.input_bytes:
+            self.ends.hold(INPUT)
+        else:
+            self.ends.free(INPUT)
+        if self.eof and self.asked is None and (self.passage is None or self.passage.hungry):
+            self._end()
+
+    def _pump(self) -> None:
+        turns = 0
+        while self._intake and not (self.asked or self.stuck or self.closed):
+            if turns >= MOST_IN_A_TURN:
+                self.ends.later()
+                return
+            turns += 1
+            if self.passage is not None:
+                if not self.passage.hungry:
+                    return
+                self._intake.put(self.passage.feed(self._intake.everything()))
+            elif not (self._take_proxy() if self.proxying else self._take_line()):
+                return
+
+    def _take_proxy(self) -> bool:
+        """Read the PROXY header; False if it has not come as a whole, or is none."""
+        try:
+            told = proxyline.parse(self._intake.peek())
+        except ValueError:
+            self._turn_away(replies.NO_PROXY)
+            return False
+        if told is None:
+            return False
+        self.proxying = False
+        self._intake.skip(told.used)
+        self._admit(told.address)
+        return True
+
+    def _take_line(self) -> bool:
+        """Do the next command; False if it has not come as a whole."""
+        most = self.door.limits.command_bytes
+        line = self._intake.line(most)
+        if self._intake.skipped > self.door.limits.skipped_bytes:
+            self._end(replies.TOO_MANY_ERRORS)
+        elif len(line) > most:
+            self._refuse(replies.LONG_COMMAND)
+        elif line and not commands.is_whole(line):
+            self._refuse(replies.BARE_COMMAND)
+        elif line:
+            self._command(line)
+        return bool(line)
+
+    # -- commands ---------------------------------------------------------------------------------
+
+    def _command(self, line: bytes) -> None:
+        found = commands.verb_of(line[:-2])
+        if found is None:
+            self._refuse(replies.SYNTAX)
+        elif self.phase not in found[1].phases:
+            self._refuse(replies.SEQUENCE)
+        else:
+            self._ACTIONS[found[1].does](self, line, found[1])
+
+    def _refuse(self, reply: bytes) -> None:
+        """Our own no; too many of them end the session."""
+        self._errors += 1
+        if self._errors > self.door.limits.errors:
+            self._end(replies.TOO_MANY_ERRORS)
+        else:
+            self._answer(reply)
+
+    def _answer(self, reply: bytes) -> None:
+        self.ends.say(reply)
+        self._wait_for_client()
+
+    def _say(self, line: bytes, verb: commands.Verb) -> None:
+        del line
+        if verb.says is replies.UNKNOWN:
+            self._refuse(verb.says)
+        else:
+            self._answer(verb.says)
+
+    def _greet(self, line: bytes, verb: commands.Verb) -> None:
+        del verb
+        if line[:4].upper() not in hello.SPOKEN[self.speaks]:
+            self._refuse(replies.SYNTAX)
+        elif self.place.closing:
+            self._end(replies.CLOSING)
+        else:
+            self._ask("hello", line)
+
+    def _xforward(self, line: bytes, verb: commands.Verb) -> None:
+        del verb
+        if self.trusted:
+            self._ask("xforward", line)
+        else:
+            self._refuse(replies.NOT_TRUSTED)
+
+    def _mail(self, line: bytes, verb: commands.Verb) -> None:
+        del verb
+        limit = self.door.size_limit_bytes
+        if self.place.closing:
+            self._end(replies.CLOSING)
+        elif limit and commands.declared_bytes(line) > limit:
+            self._refuse(replies.TOO_BIG)
+        else:
+            self.mailed = True
+            self.started = self.ends.now()
+            self._ask("mail", line)
+
+    def _rcpt(self, line: bytes, verb: commands.Verb) -> None:
+        del verb
+        if not (self.trusted or commands.is_for(line[:-2], self.door.recipient_domains)):
+            self._refuse(replies.NOT_OURS)
+        elif self.rcpt_lines and (self.speaks, self.hop.address.speaks) == ("smtp", "lmtp"):
+            # One final reply to the client cannot tell of two at the next hop.
+            self._answer(replies.ONE_RECIPIENT)
+        else:
+            self._ask("rcpt", line)
+
+    def _data(self, line: bytes, verb: commands.Verb) -> None:
+        del verb
+        self._ask("data", line)
+
+    def _reset(self, line: bytes, verb: commands.Verb) -> None:
+        del verb
+        if self.hop.state == "up":
+            self._ask("reset", line)
+        else:
+            self.forget_transaction()
+            self._answer(replies.DONE)
+
+    def _quit(self, line: bytes, verb: commands.Verb) -> None:
+        del line, verb
+        self._end(replies.BYE)
+
+    def _ask(self, what: Asked, line: bytes) -> None:
+        """Pass a command on; the next hop is called first, if it is not there."""
+        up = self.hop.state == "up"
+        if not up and what != "hello" and self.in_transaction:
+            self._end(replies.LOST_UPSTREAM)
+            return
+        self.asked, self._line = what, line
+        self.wait(self.door.times.reply_s if up else self.door.times.connect_s)
+        self.hop.ask(line, line if what == "hello" else self._hello, self.door.upstream)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether the next hop knows something of a message that a new one would not."""
+        return self.phase in {"mail", "rcpt"} or bool(self.xforward_lines)
+
+    # -- the next hop -----------------------------------------------------------------------------
+
+    def upstream_met(self) -> None:
+        """The next hop has taken our call."""
+        self.hop.state = "greeting"
+        self.wait(self.door.times.reply_s)
+
+    def replied(self, reply: bytes, *, alone: bool) -> None:
+        """A reply of the next hop; `alone` says that nothing came behind it."""
+        if self.asked is not None:
+            # More than one reply to one command: nothing tells which of them is meant for what.
+            if alone:
+                self._answered(reply)
+            else:
+                self.upstream_lost()
+        elif self.passage is not None:
+            self.passage.from_upstream(reply, alone=alone)
+        else:
+            # A 421 of a next hop that is tired of waiting. The next command calls it anew.
+            self.upstream_lost()
+
+    def _answered(self, reply: bytes) -> None:
+        what = self.asked
+        assert what is not None
+        if reply[:1] not in TAKEN[what] or reply.startswith(b"421"):
+            self.upstream_lost(reply if reply.startswith(b"421") else replies.LOST_UPSTREAM)
+            return
+        self.asked = None
+        self._wait_for_client()
+        if reply[:1] in b"23":
+            reply = self._accepted(what, reply)
+        self.ends.say(reply)
+        if self._intake or self.eof:
+            self.resume()
+
+    def _accepted(self, what: Asked, reply: bytes) -> bytes:
+        """Take note of a yes; gives the reply as the client shall see it."""
+        line = self._line[:-2]
+        if what == "mail":
+            self.mail_line, self.phase = line, "mail"
+        elif what == "rcpt":
+            self.phase = "rcpt"
+            self.rcpt_lines.append(line)
+            self.place.budget.take(len(line), self.ends)
+        elif what == "xforward":
+            self.xforward_lines.append(line)
+        elif what == "data":
+            self.passage = Passage(self)
+        else:
+            self.forget_transaction()
+        if what == "hello":
+            first, self._hello = not self._hello, self._line
+            self.helo = commands.argument_of(line)
+            self.phase = "ready"
+            if first:
+                self._met = self.ends.now()
+                self._wait_for_client()
+            reply = hello.announced(
+                reply, line, self.door.hostname,
+                trusted=self.trusted, limit=self.door.size_limit_bytes,
+            )  # fmt: skip
+        return reply
+
+    def upstream_lost(self, reply: bytes = replies.LOST_UPSTREAM) -> None:
+        """The next hop is gone, cannot be reached, is late, or does not speak SMTP."""
+        if self.hop.state == "gone":
+            return
+        if self.hop.state == "called":
+            reply = replies.NO_UPSTREAM
+        self.hop.drop()
+        if self.passage is not None:
+            self.place.meters.count("upstream_failures")
+            self.passage.upstream_lost()
+        elif self.asked is not None or self.in_transaction:
+            self.place.meters.count("upstream_failures")
+            self.asked = None
+            self._end(reply)
+
+    def _leave(self) -> None:
+        self.hop.leave(politely=self.asked is None)
+        self.asked = None
+
+    # -- time and ends ----------------------------------------------------------------------------
+
+    def wait(self, seconds: float) -> None:
+        """Set the time at which `expire` is due."""
+        self.deadline = self.ends.now() + seconds
+
+    def _wait_for_client(self) -> None:
+        times = self.door.times
+        if self.mailed:
+            self.wait(times.command_s)
+        else:
+            self.deadline = self._met + times.first_mail_s
+
+    def is_idle(self, now: float, seconds: float) -> bool:
+        """Whether nothing of a message was seen since so long."""
+        return not self.mailed and self.asked is None and now - self._met > seconds
+
+    @property
+    def is_between(self) -> bool:
+        """Whether ending now would break nothing off."""
+        return self.asked is None and self.passage is None and not self.in_transaction
+
+    def expire(self) -> None:
+        """The deadline has passed."""
+        if self.asked is not None:
+            self.upstream_lost()
+        elif self.passage is not None:
+            self.passage.expire()
+        else:
+            self._end(replies.TIMEOUT)
+
+    def stop(self, reply: bytes) -> None:
+        """End the session for a reason of ours; a message that is not complete is given up."""
+        self.closed = True
+        if self.passage is not None:
+            self.passage.stop()
+        self._end(reply)
+
+    def _end(self, reply: bytes = b"") -> None:
+        if reply:
+            self.ends.say(reply)
+        self.closed = True
+        self._intake.clear()
+        self.wait(self.door.times.goodbye_s)
+        if self.passage is None:
+            self._leave()
+        self.ends.hang_up()
+
+    # -- for the passage of a message -------------------------------------------------------------
+
+    @property
+    def upstream(self) -> Speech | None:
+        """What the next hop speaks; None if it is gone."""
+        return self.hop.address.speaks if self.hop.state == "up" else None
+
+    def drop(self) -> None:
+        """Break off with the next hop."""
+        self.hop.drop()
+
+    def envelope(self) -> Envelope:
+        """The parsed copy of what was said."""
+        return Envelope(
+            sender=commands.path_of(self.mail_line),
+            recipients=tuple(map(commands.path_of, self.rcpt_lines)),
+            client=commands.client_of(
+                Client(address=self.address, helo=self.helo), self.xforward_lines
+            ),
+            mail_line=self.mail_line,
+            rcpt_lines=tuple(self.rcpt_lines),
+            xforward_lines=tuple(self.xforward_lines),
+        )
+
+    def forget_transaction(self) -> None:
+        """After a message, a reset or a hello: new settings hold from here."""
+        if self.rcpt_lines:
+            self.place.budget.give(sum(map(len, self.rcpt_lines)))
+            self.rcpt_lines = []
+        self.mail_line = b""
+        self.xforward_lines = []
+        self.phase = "ready" if self._hello else "start"
+        self.door = self.place.door
+
+    def message_done(self) -> None:
+        """The message has its reply, or nobody who waits for one."""
+        self.passage = None
+        self.place.budget.forget(self.ends)
+        self.forget_transaction()
+        if self.closed:
+            self._leave()
+        elif self.place.closing:
+            self._end(replies.CLOSING)
+        else:
+            self._wait_for_client()
+            if self._intake or self.eof:
+                self.resume()
+
+    _ACTIONS: ClassVar = {
+        "say": _say,
+        "hello": _greet,
+        "xforward": _xforward,
+        "mail": _mail,
+        "rcpt": _rcpt,
+        "data": _data,
+        "reset": _reset,
+        "quit": _quit,
+    }
