@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from spamnb.cli.choosing import choosing
 from spamnb.cli.messages import named
 from spamnb.cli.printing import safe, say, say_json
+from spamnb.cli.served import checked, teacher
 from spamnb.cli.session import Session, pass_session
 from spamnb.cli.teaching_help import taught
+from spamnb.cli.timemachine import undo_chosen
+from spamnb.errors import UserError
 
 if TYPE_CHECKING:
-    from spamnb.service.receipt import Receipt
+    from spamnb.service.feedback import Answer
 
 CORRECT_EXAMPLES = """
 spamnb correct ham new.eml                    a file
@@ -26,6 +31,7 @@ spamnb forget '<1234@example.org>'            a message id, digest or signature
 """
 UNDO_EXAMPLES = """
 spamnb undo 1042                              the event's number, as `correct` and `journal` show it
+spamnb undo --who mallory --since 7d          all that somebody taught this week
 """
 
 
@@ -40,11 +46,9 @@ def correct(session: Session, label: str, refs: tuple[str, ...], as_json: bool) 
     REF is a file, folder or mbox, - for standard input, or the message id, digest or signature of a
     message that was scored or taught. Durable when the command returns.
     """
-    with session.open(history=True) as model:
-        model.label(label)
-        for name, what in named(refs):
-            receipt = model.correct(what, label, origin=session.origin())
-            _show(name, receipt, as_json=as_json)
+    if not label:
+        raise UserError("no label is given", hint="ham or spam; `spamnb forget` takes one back")
+    _teach(session, label, refs, as_json=as_json)
 
 
 @taught("Take back what a message taught.", FORGET_EXAMPLES)
@@ -56,27 +60,54 @@ def forget(session: Session, refs: tuple[str, ...], as_json: bool) -> None:
 
     Every number of the model returns to what it would be from the other trainings alone, exactly.
     """
-    with session.open(history=True) as model:
-        for name, what in named(refs):
-            receipt = model.forget(what, origin=session.origin())
-            _show(name, receipt, as_json=as_json)
+    _teach(session, "", refs, as_json=as_json)
 
 
 @taught("Take back one event of the journal.", UNDO_EXAMPLES)
-@click.argument("receipts", nargs=-1, required=True, type=click.IntRange(1), metavar="RECEIPT...")
+@click.argument("receipts", nargs=-1, type=click.IntRange(1), metavar="[RECEIPT]...")
+@choosing
+@click.option("--yes", is_flag=True, help="Undo what the options choose without asking.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each event.")
 @pass_session
-def undo(session: Session, receipts: tuple[int, ...], as_json: bool) -> None:
-    """Take back one training, correction, import or expiry, by the number of its event."""
-    with session.open() as model:
+def undo(
+    session: Session, /, receipts: tuple[int, ...], yes: bool, as_json: bool, **filters: Any
+) -> None:
+    """Take back one training, correction, import or expiry, by the number of its event.
+
+    Or all that a person taught, or that came one way, or in a span of time; what will be done is
+    shown, and asked for.
+    """
+    if not receipts:
+        undo_chosen(session, filters, yes=yes, as_json=as_json)
+        return
+    if any(filters.values()):
+        raise UserError("undo takes numbers of events, or options that choose them, not both")
+    with teacher(session) as (desk, me):
         for event in receipts:
-            receipt = model.undo(event, origin=session.origin())
-            _show(f"event {event}", receipt, as_json=as_json)
+            show(f"event {event}", checked(desk.undo(event, me)), as_json=as_json)
 
 
-def _show(name: str, receipt: Receipt, *, as_json: bool) -> None:
+def _teach(session: Session, label: str, refs: tuple[str, ...], *, as_json: bool) -> None:
+    """Say the same of all that is named; an empty label takes back what was said."""
+    with teacher(session) as (desk, me):
+        for name, what in named(refs):
+            said = replace(me, label=label)
+            if isinstance(what, bytes):
+                said = replace(said, raw=what)
+            else:
+                said = replace(said, refs=(what,))
+            show(name, checked(desk.teach(said)), as_json=as_json)
+
+
+def show(name: str, answer: Answer, *, as_json: bool) -> None:
+    """Tell what became of one word."""
+    receipt = answer.receipt
     if as_json:
-        say_json({"path": name} | receipt.as_dict())
+        told = receipt.as_dict() if receipt else {"changed": False, "reason": answer.reason}
+        say_json({"path": name} | told | {"state": answer.state, "review": answer.review or None})
+        return
+    if receipt is None:
+        say(f"waits for review as {answer.review}: {answer.reason}: {safe(name)}")
         return
     if not receipt.changed:
         say(f"unchanged: {receipt.reason}, event {receipt.event}: {safe(name)}")

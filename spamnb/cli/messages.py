@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,3 +43,18 @@ def named(refs: tuple[str, ...]) -> Iterator[tuple[str, bytes | str]]:
             yield from all_messages(ref)
         else:
             yield ref, ref
+
+
+def kept_file(path: str) -> str:
+    """Name a plain file with what is at a path: standard input and pipes are copied to one."""
+    if path != "-" and Path(path).is_file():
+        return path
+    kept = tempfile.NamedTemporaryFile(prefix="spamnb-")  # noqa: SIM115 - it lives as long as we
+    _KEPT.append(kept)
+    with sys.stdin.buffer if path == "-" else Path(path).open("rb") as file:
+        shutil.copyfileobj(file, kept)
+    kept.flush()
+    return kept.name
+
+
+_KEPT: list[object] = []

@@ -7,11 +7,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from spamnb.cli.printing import safe, say, say_json, table, warn
+from spamnb.cli.served import Served, refuse_while_served, served
 from spamnb.cli.session import Session, pass_session
 from spamnb.cli.teaching_help import taught
 from spamnb.errors import RefusedError, UserError
@@ -126,6 +127,7 @@ def restore(session: Session, file: str, force: bool) -> None:
             f"there is a model in {session.home} already",
             hint="--force replaces it; back it up first",
         )
+    refuse_while_served(session, "restore")
     maintenance.restore(file, session.home, overwrite=force)
     say(f"restored {safe(file)} to {safe(str(session.home))}")
 
@@ -202,6 +204,10 @@ def import_(session: Session, file: str, as_new: bool, as_json: bool) -> None:
     from spamnb.store.environment import DATA_FILE
     from spamnb.store.lmdb_store import open_store
 
+    daemon = served(session)
+    if daemon is not None and not as_new:
+        _import_through(session, daemon, file, as_json=as_json)
+        return
     try:
         with click.open_file(file, encoding="utf-8") as lines:
             exported = read_export(lines)
@@ -215,11 +221,30 @@ def import_(session: Session, file: str, as_new: bool, as_json: bool) -> None:
         open_store(session.home, create=recipe_of(exported)).close()
     with session.open() as model:
         receipt = merge(model, exported, origin=session.origin())
-    count = len(exported.bulk.ids)
+    _show_import(receipt.as_dict() | {"features": len(exported.bulk.ids)}, as_json=as_json)
+
+
+def _import_through(session: Session, daemon: Served, file: str, *, as_json: bool) -> None:
+    """Have the daemon add it; it reads the file through the socket, by our rights."""
+    from spamnb.cli.messages import kept_file
+    from spamnb.service.sending import sent_file
+
+    who = session.origin().who
+    try:
+        told = sent_file(
+            daemon.control, "import", kept_file(file), channel="cli", trust="admin", **{"for": who}
+        )
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}") from error
+    receipt: dict[str, Any] = told["receipt"]
+    _show_import(receipt | {"features": told["features"]}, as_json=as_json)
+
+
+def _show_import(told: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        say_json(receipt.as_dict() | {"features": count})
+        say_json(told)
     else:
-        say(f"{count} features added, event {receipt.event}")
+        say(f"{told['features']} features added, event {told['event']}")
 
 
 @taught("Let go of what is too old.", "spamnb expire        once a week, from cron or a timer")
@@ -236,6 +261,15 @@ def expire(session: Session, as_json: bool) -> None:
     from spamnb.service.expiry import Rules
     from spamnb.service.expiry import expire as let_go
 
+    daemon = served(session)
+    if daemon is not None:
+        from spamnb.service.control import Caller
+
+        who = session.origin().who
+        with Caller(daemon.control) as caller:
+            said = {"channel": "cli", "trust": "admin", "for": who}
+            _show_expired(caller.ask("expire", b"", **said).header["expired"], as_json=as_json)
+        return
     settings = session.settings
     rules = Rules(
         settings.journal.keep_days, settings.expire.after_days, settings.expire.most_holders
@@ -246,11 +280,15 @@ def expire(session: Session, as_json: bool) -> None:
             gone = let_go(model.store, kept, rules, now_us=now_us(), origin=session.origin())
         finally:
             kept.close()
+    _show_expired(gone.as_dict(), as_json=as_json)
+
+
+def _show_expired(gone: dict[str, int], *, as_json: bool) -> None:
     if as_json:
-        say_json(gone.as_dict())
+        say_json(gone)
     else:
-        say(f"{gone.events_folded} events folded, {gone.features_dropped} features dropped, "
-            f"{gone.verdicts_forgotten} verdicts forgotten")  # fmt: skip
+        say(f"{gone['events_folded']} events folded, {gone['features_dropped']} features dropped, "
+            f"{gone['verdicts_forgotten']} verdicts forgotten")  # fmt: skip
 
 
 @taught("Rewrite the file densely.", "spamnb compact")
@@ -260,6 +298,7 @@ def compact(session: Session, as_json: bool) -> None:
     """Rewrite the model's file densely. Nobody else may have it open: stop the daemon first."""
     from spamnb.store import maintenance
 
+    refuse_while_served(session, "compact")
     before, after = maintenance.compact(session.home)
     if as_json:
         say_json({"bytes_before": before, "bytes_after": after})

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 import click
 
 from spamnb.cli.printing import progress_bar, safe, say, say_json, warn
+from spamnb.cli.served import Served, served
 from spamnb.cli.session import Session, pass_session
 from spamnb.cli.teaching_help import taught
 from spamnb.errors import StoreMissingError, UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from spamnb.core.event import Recipe
-    from spamnb.service.trainer import Summary
+    from spamnb.service.trainer import Progress, Summary
 
 SHOWN_UNREADABLE = 10
 
@@ -57,7 +59,7 @@ def train(
     """
     sources = _sources(folders, labelled)
     recipe = _recipe(session, sources, kind, no_vocabulary=no_vocabulary)
-    from spamnb.service.trainer import Course, Progress
+    from spamnb.service.trainer import Course
     from spamnb.service.trainer import train as learn
 
     settings = session.settings
@@ -70,8 +72,36 @@ def train(
             if bar:
                 bar(now.done, now.total, f"{now.duplicates} known, {now.unreadable} unreadable")
 
-        summary = learn(session.home, sources, recipe=recipe, course=course, progress=show)
+        daemon = served(session)
+        if daemon is not None:
+            summary = _through(session, daemon, sources, recipe, show)
+        else:
+            summary = learn(session.home, sources, recipe=recipe, course=course, progress=show)
     _report(summary, session.home, as_json=as_json)
+
+
+def _through(
+    session: Session,
+    daemon: Served,
+    sources: list[tuple[str, str]],
+    recipe: Recipe | None,
+    show: Callable[[Progress], None],
+) -> Summary:
+    """Have the daemon learn it; a model is made here if there is none, and found over there."""
+    from spamnb.service.control import Caller
+    from spamnb.service.sending import send
+    from spamnb.store.lmdb_store import open_store
+
+    if daemon.role != "admin":
+        raise UserError("`train` is for admins", hint="`spamnb correct` is for everybody")
+    store = open_store(session.home, create=recipe, readonly=recipe is None)
+    documents = store.recipe.documents
+    store.close()
+    if recipe is not None:
+        with Caller(daemon.control) as caller:
+            caller.ask("reload", settings=False)
+    who = session.origin().who
+    return send(daemon.control, sources, who=who, documents=documents, progress=show)
 
 
 def _sources(folders: tuple[str, ...], labelled: tuple[str, ...]) -> list[tuple[str, str]]:

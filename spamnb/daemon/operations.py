@@ -240,9 +240,9 @@ class Operations:
             gone = expire(model.store, model.history, rules, now_us=now_us(), origin=origin)
         return Reply({"ok": True, "expired": gone.as_dict()})
 
-    def reload(self, _: Request) -> Reply:
-        """Read the settings again, and look for the model."""
-        if self._parent:
+    def reload(self, request: Request) -> Reply:
+        """Look for the model, and read the settings again unless `settings` is false."""
+        if self._parent and request.header.get("settings", True):
             os.kill(self._parent, signal.SIGHUP)
         self.keeper.open()
         return Reply({"ok": True, "fault": self.keeper.fault})

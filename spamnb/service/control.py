@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, BinaryIO, NamedTuple, Self
 
 from spamnb import errors
 from spamnb.errors import PeerError, SpamnbError, StoreBusyError
@@ -198,11 +198,18 @@ class Caller:
 
     def ask(self, op: str, body: bytes = b"", **fields: Any) -> Reply:
         """One request, and its reply; an error of the other side is raised here."""
-        frames, wait_s = self._frames, self._wait_s
         try:
             # Who is refused may not be read to the end: the reply is there all the same.
             with suppress(BrokenPipeError, ConnectionResetError):
-                frames.send({"op": op, **fields}, body, wait_s=wait_s)
+                self._frames.send({"op": op, **fields}, body, wait_s=self._wait_s)
+        except OSError as error:
+            raise _away(error) from error
+        return self._replied()
+
+    def _replied(self) -> Reply:
+        """Read a reply; what the other side refuses is raised."""
+        frames, wait_s = self._frames, self._wait_s
+        try:
             header = frames.line(wait_s, wait_s)
             if header is None:
                 raise StoreBusyError("the daemon hung up", hint="try again, or see its log")
@@ -214,6 +221,20 @@ class Caller:
         if not header.get("ok"):
             raise failed(header)
         return Reply(header, came)
+
+    def pour(self, op: str, file: BinaryIO, size: int, **fields: Any) -> Header:
+        """One request whose bytes are a plain file of that size, and its reply."""
+        line = json.dumps({"op": op, **fields, "bytes": size}).encode() + b"\n"
+        connection = self._frames.connection
+        connection.settimeout(self._wait_s)
+        try:
+            with suppress(BrokenPipeError, ConnectionResetError):
+                connection.sendall(line)
+                if size:
+                    connection.sendfile(file, 0, size)
+        except OSError as error:
+            raise _away(error) from error
+        return self._replied().header
 
     def teach(self, feedback: Feedback) -> Answer:
         """One word on one message."""

@@ -57,7 +57,7 @@ class Desk:
         self._claims = Claims(model, self.rules)
         self._counting = threading.Lock()
         self._caps = Caps(self.rules)
-        self._count_today()
+        self._counted_today = False
 
     # -- what can be said -----------------------------------------------------------------------
 
@@ -106,6 +106,8 @@ class Desk:
 
     def _teach(self, feedback: Feedback) -> Answer:
         way = self._admit(feedback)
+        if feedback.trust != "admin":
+            self._count_today()
         self._caps.take(feedback.trust, feedback.who, now_us())
         state = "refused"
         try:
@@ -227,6 +229,10 @@ class Desk:
 
     def _count_today(self) -> None:
         """What people have said today, so that a restart does not give them another day."""
+        with self._counting:
+            counted, self._counted_today = self._counted_today, True
+        if counted:
+            return
         now = now_us()
         with self.model.store.read() as view:
             for count, event in enumerate(view.events(newest_first=True)):

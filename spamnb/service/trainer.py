@@ -198,6 +198,7 @@ def _cpu_seconds() -> float:
 
 
 def refuse_twins(sources: Sequence[tuple[str, str]]) -> None:
+    """No path may be given twice: its messages cannot be both."""
     seen: dict[str, str] = {}
     for label, path in sources:
         place = os.path.realpath(path)

@@ -54,8 +54,8 @@ Unproven = Literal["review", "refuse", "learn"]
 class TeachingRules:
     """How much is taken from whom."""
 
-    limit_bytes: int = 32 << 20
-    """the largest message that is taken"""
+    limit_bytes: int = 64 << 20
+    """the largest message that is taken, as `train` takes them"""
     user_per_day: int = 5000
     """Changes by one person. One move of a whole folder is a thousand; a program that has gone
     wild is stopped before it has moved the model for good."""

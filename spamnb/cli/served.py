@@ -1,0 +1,147 @@
+"""Whether a daemon serves our home, and how to teach: through it, or by ourselves.
+
+While a daemon serves a model it alone writes it, so commands that write ask here first. Who may not
+read the home (a user of a mail server) reaches only the socket, and teaches as themselves. Without
+a daemon the same desk stands here, over the model itself.
+
+Failure: StoreBusyError for a daemon that is there and does not answer; nothing is written then.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from spamnb.cli.session import Session, speaker
+from spamnb.errors import RefusedError, StoreBusyError
+
+if TYPE_CHECKING:
+    from spamnb.service.control import Caller
+    from spamnb.service.feedback import Answer, Feedback, Trust
+
+WELL_KNOWN = Path("/run/spamnb/control.sock")
+"""where the shipped unit puts it"""
+PING_S = 10.0
+
+
+class Served(NamedTuple):
+    """A daemon that serves our home."""
+
+    control: Path
+    role: str
+    login: str
+
+    @property
+    def trust(self) -> Trust:
+        """How far our word goes there."""
+        return "admin" if self.role == "admin" else "user"
+
+
+class Teacher(Protocol):
+    """Takes words on messages: the desk here, or a daemon's."""
+
+    def teach(self, feedback: Feedback) -> Answer:
+        """One word on one message."""
+
+    def undo(self, event: int, feedback: Feedback) -> Answer:
+        """Take back an event."""
+
+
+def served(session: Session) -> Served | None:
+    """The daemon that serves our home; None if there is none."""
+    home = os.path.realpath(session.home)
+    named = session.settings.serve.control
+    ours = [Path(named)] if named else [session.home / "control.sock"]
+    for path in ours:
+        if found := _ping(path, home):
+            return found
+    if WELL_KNOWN in ours or not _exists(WELL_KNOWN):
+        return None
+    return _ping(WELL_KNOWN, "" if _roaming(session) else home)
+
+
+def _roaming(session: Session) -> bool:
+    """Nobody named a home, and we have no model of our own: the system's daemon is meant."""
+    return not session.settings.home and not _exists(session.home / "data.mdb")
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def _ping(path: Path, home: str) -> Served | None:
+    """Ask who is there; None if nobody is, or if they serve another home."""
+    from spamnb.service.control import Caller
+
+    try:
+        caller = Caller(path, PING_S)
+    except StoreBusyError as error:
+        if isinstance(error.__cause__, TimeoutError):
+            raise
+        return None
+    with caller:
+        told = caller.ask("ping").header
+    if home and told.get("home") != home:
+        return None
+    return Served(path, str(told.get("role")), str(told.get("login")))
+
+
+def refuse_while_served(session: Session, what: str) -> None:
+    """For commands that need the model alone."""
+    if served(session):
+        raise RefusedError(
+            f"a daemon serves {session.home}", hint=f"stop it, then {what}; mail waits meanwhile"
+        )
+
+
+@contextmanager
+def teacher(session: Session, *, who: str = "") -> Iterator[tuple[Teacher, Feedback]]:
+    """Whoever takes our words, and an empty word that says who speaks."""
+    from spamnb.service.feedback import Feedback
+
+    daemon = served(session)
+    if daemon is not None:
+        from spamnb.service.control import Caller
+
+        me = who or (speaker() if daemon.role == "admin" else "")
+        with Caller(daemon.control) as caller:
+            yield _There(caller), Feedback("", who=me, channel="cli", trust=daemon.trust)
+        return
+    from spamnb.service.desk import Desk
+    from spamnb.service.review import Reviews
+
+    with session.open(history=True) as model:
+        desk = Desk(model, Reviews(session.home / "review"))
+        yield desk, Feedback("", who=who or speaker(), channel="cli", trust="admin")
+
+
+class _There:
+    """A daemon's desk."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    def teach(self, feedback: Feedback) -> Answer:
+        """One word on one message."""
+        return self._caller.teach(feedback)
+
+    def undo(self, event: int, feedback: Feedback) -> Answer:
+        """Take back an event."""
+        from spamnb.service.control import answer_of, spoken
+
+        return answer_of(self._caller.ask("undo", event=event, **spoken(feedback)).header)
+
+
+def checked(answer: Answer) -> Answer:
+    """Raise what was refused as the error that it is."""
+    if answer.state == "refused":
+        from spamnb.service.control import failed
+
+        raise failed({"error": answer.reason, **answer.facts})
+    return answer
