@@ -1,0 +1,321 @@
+"""Where messages are judged: a model that may go and come, its history, and what must not recur.
+
+    bench = Bench(BenchPlan(home), hand=board_hand, log=log)
+    bench.judge([raw, ...], [notes, ...]) -> [Judgement | Fault, ...]       never raises
+
+One bench serves one process, opened on first use: the model read-only, the history for writing.
+Messages judged together share one snapshot of the model and one commit of the history. Both the
+mail path's workers and their helpers for large messages sit at a bench; a helper answers with
+`judged_aside`, plain values that can travel as JSON. Must not know envelopes, lists or sockets.
+
+How it fails, always by answering: no model, or a damaged one: each message is a Fault "model", and
+the model is tried again after 1, 2, 4 ... 60 seconds. A model that was replaced on disk is opened
+anew. A message that raises is a Fault "fault" with an incident id, its companions are judged. A
+message that an earlier process died of is a Fault "poison". A history that takes nothing (disk
+full) costs the signature alone, and is left alone for ten seconds.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from spamnb.core.decision import Costs, Decision, roles_of
+from spamnb.core.handling import LEAST_MESSAGES, sobered
+from spamnb.core.message import House
+from spamnb.core.verdict import Clue, Verdict
+from spamnb.errors import SpamnbError, StoreBusyError
+from spamnb.service.filter import Filter
+from spamnb.store.environment import DATA_FILE
+from spamnb.store.history import History
+from spamnb.store.lmdb_store import open_store
+
+LogRecord = dict[str, object]
+Log = Callable[[LogRecord], None]
+Notes = dict[str, str]
+
+TOGETHER: Final = 8
+"""messages judged on one snapshot; as many as a process can be seen to have in hand"""
+_LONGEST_PAUSE_S: Final = 60.0
+_HISTORY_PAUSE_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class BenchPlan:
+    """What is judged with."""
+
+    home: Path
+    """the model's folder"""
+    house: House = field(default_factory=House)
+    costs: Costs = field(default_factory=Costs)
+    history_keep_days: int = 30
+    history_limit_bytes: int = 1 << 30
+    clues: int = 0
+    """how many of the strongest clues each judgement brings; each costs time and shows words"""
+    least_messages: int = LEAST_MESSAGES
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A message's verdict as the mail path needs it: plain values, good for JSON."""
+
+    label: str
+    probability: float
+    log_odds: float
+    decision: Decision
+    signature: str = ""
+    reason: str = ""
+    """"untrained" if the decision is milder than the model's for lack of training"""
+    clues: tuple[Clue, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a message was not judged."""
+
+    reason: str
+    """one of `stamp.Reason`"""
+    incident: str = ""
+    """names the log record that tells more"""
+
+
+Found = Judgement | Fault
+
+
+class Poison(Protocol):
+    """Who remembers what a process had in hand when it died."""
+
+    def is_poisonous(self, digest: bytes) -> bool:
+        """Whether some process died of this message."""
+
+    def hold(self, digest: bytes) -> None:
+        """Note a message that is about to be judged."""
+
+    def release(self) -> None:
+        """Note that all that was held was judged."""
+
+
+class Nobody:
+    """Remembers nothing: for one process that nobody watches."""
+
+    def is_poisonous(self, digest: bytes) -> bool:  # noqa: ARG002 - the protocol's signature
+        """No."""
+        return False
+
+    def hold(self, digest: bytes) -> None:
+        """Nothing."""
+
+    def release(self) -> None:
+        """Nothing."""
+
+
+def silent(_: LogRecord) -> None:
+    """Log nothing."""
+
+
+def digest_of(raw: bytes) -> bytes:
+    """What a message is remembered by if a process dies of it: 5 us for 5 KB."""
+    return blake2b(raw, digest_size=16).digest()
+
+
+class Bench:
+    """A model and its history, as far as they are there."""
+
+    def __init__(
+        self,
+        plan: BenchPlan,
+        *,
+        hand: Poison | None = None,
+        log: Log = silent,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.plan = plan
+        self.hand: Poison = hand or Nobody()
+        self._log = log
+        self._clock = clock
+        self._model: Filter | None = None
+        self._inode = (0, 0)
+        self._grown = False
+        self._pause_s = 0.0
+        self._next_try = 0.0
+        self._history_next = 0.0
+
+    def judge(self, raws: Sequence[bytes], notes: Sequence[Notes]) -> list[Found]:
+        """Our word on each message, at most `TOGETHER`; never raises."""
+        digests = [digest_of(raw) for raw in raws]
+        fresh = [at for at, digest in enumerate(digests) if not self.hand.is_poisonous(digest)]
+        found: list[Found] = [Fault("poison")] * len(raws)
+        try:
+            for at in fresh:
+                self.hand.hold(digests[at])
+            answers = self._judge([raws[at] for at in fresh], [notes[at] for at in fresh])
+        finally:
+            self.hand.release()
+        for at, answer in zip(fresh, answers, strict=True):
+            found[at] = answer
+        return found
+
+    def is_poisonous(self, raw: bytes) -> bool:
+        """Whether a process died of this message."""
+        return self.hand.is_poisonous(digest_of(raw))
+
+    def close(self) -> None:
+        """Let go of the model; it is opened again if more comes."""
+        model, self._model = self._model, None
+        if model is not None:
+            model.close()
+
+    # -- judging --------------------------------------------------------------------------------
+
+    def _judge(self, raws: list[bytes], notes: list[Notes]) -> list[Found]:
+        if not raws:
+            return []
+        try:
+            model = self._open()
+            if model is None:
+                return [Fault("model")] * len(raws)
+            return list(self._together(model, raws, notes))
+        except Exception as error:  # noqa: BLE001 - a scan's boundary: mail must pass all the same
+            if len(raws) == 1:
+                return [self._failed(error)]
+        found: list[Found] = []
+        for raw, note in zip(raws, notes, strict=True):
+            found += self._judge([raw], [note])
+        return found
+
+    def _together(self, model: Filter, raws: list[bytes], notes: list[Notes]) -> list[Judgement]:
+        portions = [model.reader.portion(raws)]
+        verdicts = model.judge(portions)
+        if not self._grown:
+            self._grown = _rarest(model) >= self.plan.least_messages
+        if self._clock() >= self._history_next:
+            try:
+                verdicts = model.remember(portions, verdicts, notes)
+            except Exception as error:  # noqa: BLE001 - a verdict without a signature is better
+                self._history_next = self._clock() + _HISTORY_PAUSE_S
+                self.incident("history", error)
+        return [self._judgement(verdict) for verdict in verdicts]
+
+    def _judgement(self, verdict: Verdict) -> Judgement:
+        decision = verdict.decision if self._grown else sobered(verdict.decision, 0, 1)
+        return Judgement(
+            label=verdict.label,
+            probability=verdict.probability,
+            log_odds=verdict.log_odds,
+            decision=decision,
+            signature=verdict.signature,
+            reason="" if decision == verdict.decision else "untrained",
+            clues=tuple(verdict.clues(self.plan.clues)) if self.plan.clues else (),
+        )
+
+    def _failed(self, error: Exception) -> Fault:
+        incident = self.incident("scan", error)
+        if isinstance(error, SpamnbError) and not isinstance(error, StoreBusyError):
+            self._lose()
+        return Fault("fault", incident)
+
+    def incident(self, where: str, error: BaseException) -> str:
+        """Log a fault of ours; the id under which it is found."""
+        incident = secrets.token_hex(6)
+        self._log(
+            {
+                "event": "fault",
+                "level": "error",
+                "incident": incident,
+                "where": where,
+                "error": f"{type(error).__name__}: {error}",
+                "trace": "".join(traceback.format_exception(error, limit=-8)),
+            }
+        )
+        return incident
+
+    # -- the model's life -----------------------------------------------------------------------
+
+    def _open(self) -> Filter | None:
+        """The model that lies on the disk now; None while there is none that can be used."""
+        if self._model is not None:
+            if self._is_current():
+                return self._model
+            self.close()
+            self._pause_s = self._next_try = 0.0
+        if self._clock() < self._next_try:
+            return None
+        try:
+            self._inode = self._identity()
+            self._model = self._opened()
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, mail passes
+            self.incident("model", error)
+            self._lose()
+            return None
+        self._pause_s, self._grown = 0.0, False
+        return self._model
+
+    def _opened(self) -> Filter:
+        plan = self.plan
+        store = open_store(plan.home, readonly=True)
+        return Filter(store, history=self._open_history(), house=plan.house, costs=plan.costs)
+
+    def _open_history(self) -> History | None:
+        """The history, if it can be opened; without it verdicts have no signatures."""
+        plan = self.plan
+        try:
+            history = History.open(
+                plan.home / "history", plan.history_keep_days, plan.history_limit_bytes
+            )
+        except Exception as error:  # noqa: BLE001 - a verdict without a signature is better
+            self.incident("history", error)
+            return None
+        if history.warning:
+            self._log({"event": "history", "level": "warning", "text": history.warning})
+        return history
+
+    def _lose(self) -> None:
+        """Close the model, and wait before it is tried again."""
+        self.close()
+        self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s or 1.0)
+        self._next_try = self._clock() + self._pause_s
+
+    def _identity(self) -> tuple[int, int]:
+        found = (self.plan.home / DATA_FILE).stat()
+        return found.st_dev, found.st_ino
+
+    def _is_current(self) -> bool:
+        """Whether the open file is still the one at its path; none there yet means: go on."""
+        try:
+            return self._identity() == self._inode
+        except OSError:
+            return True
+
+
+def _rarest(model: Filter) -> int:
+    """Messages taught on the side, ham or spam, that has fewer."""
+    with model.store.read() as view:
+        messages = view.totals().messages
+    roles = roles_of(model.labels)
+    sides = [
+        sum(int(n) for n, role in zip(messages, roles, strict=True) if role == side)
+        for side in ("ham", "spam")
+    ]
+    return min(sides)
+
+
+# -- across processes ---------------------------------------------------------------------------
+
+
+def judged_aside(bench: Bench, raw: bytes, notes: Mapping[str, str]) -> dict[str, Any]:
+    """What a helper process answers for one message: plain values for `found_of`."""
+    return asdict(bench.judge([raw], [dict(notes)])[0])
+
+
+def found_of(answer: Mapping[str, Any]) -> Found:
+    """What a helper's answer says."""
+    if "decision" not in answer:
+        return Fault(str(answer["reason"]), str(answer.get("incident", "")))
+    clues = tuple(Clue(*clue) for clue in answer.get("clues", ()))
+    return Judgement(**{**answer, "clues": clues})

@@ -1,0 +1,323 @@
+"""Allow and block lists: text files of an admin's word, which no model can overrule.
+
+    # one entry a line; what follows a # is a comment
+    client 192.0.2.0/24        the host that handed the message in, as trusted peers name it
+    sender ann@example.org     the envelope's sender, or the author in From
+    domain example.org         the same by domain, with its subdomains
+    recipient bob@example.net  all of a message's recipients must be listed; @example.net takes all
+
+Anybody can write any sender into a message. So a sender or domain is allowed only if our own
+server's Authentication-Results (`House.authserv_ids`) say that DKIM or SPF passed for a domain
+that fits the listed address (aligned: the same, or one within the other). That server has to take
+out what strangers wrote under its name (RFC 8601 5); OpenDKIM and its kin do. Blocking needs no
+proof. Allow wins over block, so one friend at a blocked domain can be let in.
+
+What a list decided is named as the verdict's reason and never learnt from. Must not know models or
+sockets. Failure: SettingsError naming file and line, when lists are loaded; judging never fails.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from spamnb.core import headers, limits
+from spamnb.core.envelope import Envelope, domain_of
+from spamnb.core.headers import House
+from spamnb.core.stamp import header_end
+from spamnb.errors import SettingsError
+
+Network = IPv4Network | IPv6Network
+Side = Literal["allow", "block"]
+
+_MOST_RESULTS: Final = 32
+_ADDRESS = re.compile(r"[^\s@<>]*@[^\s@<>]+")
+_DOMAIN = re.compile(r"[^\s@<>/]+")
+_SEPARATORS = re.compile(r"[\s<>(),:;]+")
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"|[()]|[^"()]+|"')
+_PASSES = (
+    re.compile(r"\s*+dkim\s*+=\s*+pass\b.*?\bheader\.d\s*+=\s*+(\S++)", re.IGNORECASE | re.DOTALL),
+    re.compile(r"\s*+dkim\s*+=\s*+pass\b.*?\bheader\.i\s*+=\s*+(\S++)", re.IGNORECASE | re.DOTALL),
+    re.compile(
+        r"\s*+spf\s*+=\s*+pass\b.*?\bsmtp\.mail(?:from)?\s*+=\s*+(\S++)", re.IGNORECASE | re.DOTALL
+    ),
+)
+"""The first property of each kind: what comes later may be a stranger's address, badly quoted."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFiles:
+    """Where the lists are; empty for none."""
+
+    allow: str = ""
+    block: str = ""
+
+
+class Ruling(NamedTuple):
+    """What a list decided."""
+
+    side: Side
+    kind: str
+    """client, sender, domain or recipient"""
+    entry: str
+    """the line that decided, for the log"""
+
+    @property
+    def reason(self) -> str:
+        """For the header; the entry itself is nobody else's business."""
+        return f"{self.side}-{self.kind}"
+
+
+# --- networks ----------------------------------------------------------------------------------
+
+
+class Networks:
+    """A set of networks; asks of the same few clients are answered from memory."""
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        self._networks = [ip_network(text, strict=False) for text in texts]
+        self.find: Callable[[str], str] = lru_cache(4096)(self._find)
+
+    def __bool__(self) -> bool:
+        return bool(self._networks)
+
+    def _find(self, address: str) -> str:
+        """The network that an address is in; empty if it is in none, or no address."""
+        if not self._networks:
+            return ""
+        try:
+            ip = ip_address(address.lower().removeprefix("ipv6:"))
+        except ValueError:
+            return ""
+        if isinstance(ip, IPv6Address):
+            ip = ip.ipv4_mapped or ip
+        return next((str(network) for network in self._networks if ip in network), "")
+
+
+# --- one list ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RuleList:
+    """One file's entries."""
+
+    client: Networks = field(default_factory=Networks)
+    sender: frozenset[str] = frozenset()
+    domain: frozenset[str] = frozenset()
+    recipient: frozenset[str] = frozenset()
+
+    def listed(self, address: str) -> tuple[str, str] | None:
+        """The kind and entry by which a sender is listed."""
+        address = address.lower()
+        if address in self.sender:
+            return "sender", address
+        parent = domain_of(address)
+        while parent:
+            if parent in self.domain:
+                return "domain", parent
+            parent = parent.partition(".")[2]
+        return None
+
+    def takes(self, recipients: tuple[str, ...]) -> str:
+        """The entry of the first recipient, if all are listed."""
+        if not self.recipient or not recipients:
+            return ""
+        found = [self._recipient(recipient.lower()) for recipient in recipients]
+        return found[0] if all(found) else ""
+
+    def _recipient(self, address: str) -> str:
+        domain = f"@{domain_of(address)}"
+        return next((name for name in (address, domain) if name in self.recipient), "")
+
+
+def _network(text: str) -> str:
+    ip_network(text, strict=False)
+    return text
+
+
+def _fitting(pattern: re.Pattern[str]) -> Callable[[str], str]:
+    def take(text: str) -> str:
+        if pattern.fullmatch(text) is None:
+            raise ValueError
+        return text.lower().rstrip(".")
+
+    return take
+
+
+KINDS: Final[dict[str, tuple[Callable[[str], str], str]]] = {
+    "client": (_network, "an address or network, such as 192.0.2.0/24"),
+    "sender": (_fitting(_ADDRESS), "an address, such as ann@example.org"),
+    "domain": (_fitting(_DOMAIN), "a domain, such as example.org"),
+    "recipient": (_fitting(_ADDRESS), "an address, such as bob@example.net, or @example.net"),
+}
+"""kind of entry -> how it is read, and what it is"""
+
+
+def parse(text: str, source: str) -> RuleList:
+    """Read a list."""
+    found: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        where = f"{source}, line {number}"
+        if len(words) != 2 or words[0] not in KINDS:
+            raise SettingsError(
+                f"{where}: {line.strip()[:80]!r} is no entry",
+                hint=f"write one of {', '.join(KINDS)}, a blank, and its value",
+            )
+        take, allowed = KINDS[words[0]]
+        try:
+            found[words[0]].append(take(words[1]))
+        except ValueError as error:
+            raise SettingsError(f"{where}: {words[1][:80]!r} is not {allowed}") from error
+    return RuleList(
+        Networks(found["client"]), *(frozenset(found[kind]) for kind in tuple(KINDS)[1:])
+    )
+
+
+def _read(path: str) -> RuleList:
+    if not path:
+        return RuleList()
+    try:
+        return parse(Path(path).read_text("utf-8"), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"the list {path} cannot be read: {error}") from error
+
+
+# --- both lists --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The lists in force."""
+
+    allow: RuleList = field(default_factory=RuleList)
+    block: RuleList = field(default_factory=RuleList)
+
+    @classmethod
+    def load(cls, files: RuleFiles) -> Rules:
+        """Read the files, also again after they changed; what was read before stays as it is."""
+        return cls(_read(files.allow), _read(files.block))
+
+    def on(self, envelope: Envelope, raw: bytes, house: House) -> Ruling | None:
+        """What the lists say of a message; None if they say nothing."""
+        message = _Paper(raw, house, envelope.sender)
+        return _allowed(self.allow, envelope, message) or _blocked(self.block, envelope, message)
+
+
+def _plainly(side: Side, rules: RuleList, envelope: Envelope) -> Ruling | None:
+    """By what nobody can forge: where the message comes from, and where it goes."""
+    if network := rules.client.find(envelope.client.address):
+        return Ruling(side, "client", network)
+    if entry := rules.takes(envelope.recipients):
+        return Ruling(side, "recipient", entry)
+    return None
+
+
+def _allowed(rules: RuleList, envelope: Envelope, message: _Paper) -> Ruling | None:
+    if found := _plainly("allow", rules, envelope):
+        return found
+    if not (rules.sender or rules.domain):
+        return None
+    authors = message.authors()
+    for address in message.envelope_sender() + (authors if len(authors) == 1 else []):
+        listed = rules.listed(address)
+        if listed and any(aligned(domain_of(address), one) for one in message.passed()):
+            return Ruling("allow", *listed)
+    return None
+
+
+def _blocked(rules: RuleList, envelope: Envelope, message: _Paper) -> Ruling | None:
+    if found := _plainly("block", rules, envelope):
+        return found
+    if rules.sender or rules.domain:
+        for address in message.envelope_sender() + message.authors():
+            if listed := rules.listed(address):
+                return Ruling("block", *listed)
+    return None
+
+
+# --- what a message says of its sender ---------------------------------------------------------
+
+
+class _Paper:
+    """A message's own words on who sent it; read when somebody asks."""
+
+    def __init__(self, raw: bytes, house: House, sender: str) -> None:
+        self._raw = raw
+        self._house = house
+        self._sender = sender
+        self._fields: headers.Fields | None = None
+
+    def _values(self, wanted: bytes) -> list[str]:
+        if self._fields is None:
+            end = header_end(self._raw)
+            head = (self._raw if end < 0 else self._raw[:end]).replace(b"\r\n", b"\n")
+            block, _ = headers.split(head, (0, len(head)), self._house, set())
+            self._fields = block.fields
+        return [value.decode("latin-1") for name, value in self._fields if name == wanted]
+
+    def envelope_sender(self) -> list[str]:
+        """The envelope's sender, if it is not the null one."""
+        return [self._sender] if self._sender else []
+
+    def authors(self) -> list[str]:
+        """All addresses in From, also those that stand where a name should."""
+        return [
+            word
+            for value in self._values(b"from")
+            for word in _SEPARATORS.split(_without_asides(value[: limits.VALUE_BYTES]) or "")
+            if "@" in word
+        ]
+
+    def passed(self) -> list[str]:
+        """Domains for which DKIM or SPF passed, by the word of our own servers."""
+        if not self._house.authserv_ids:
+            return []
+        values = self._values(b"authentication-results")[:_MOST_RESULTS]
+        return [domain for value in values for domain in passes(value)]
+
+
+def _without_asides(value: str) -> str | None:
+    """A value without comments and quoted texts; None if they do not end, so nothing is sure."""
+    depth, kept = 0, []
+    for match in _TOKENS.finditer(value):
+        part = match[0]
+        if part == '"':
+            return None
+        depth += {"(": 1, ")": -1}.get(part, 0)
+        if depth < 0:
+            return None
+        if depth == 0 and part != ")":
+            # A quoted text stays one word, but what it says is a stranger's: `;` and `=` in it are
+            # not the server's. `"Ann" <ann@a.example>` and `smtp.mailfrom="a;b"@x` both read well.
+            kept.append("_" if part.startswith('"') else part)
+    return None if depth else "".join(kept)
+
+
+def passes(value: str) -> list[str]:
+    """The domains of the passes in an Authentication-Results field (RFC 8601 2.2)."""
+    plain = _without_asides(value[: limits.VALUE_BYTES])
+    found = []
+    for result in (plain or "").split(";")[1 : _MOST_RESULTS + 1]:
+        for pattern in _PASSES:
+            said = pattern.match(result)
+            found += [said[1].rpartition("@")[2].rstrip(".").lower()] if said else []
+    return found
+
+
+def aligned(sender: str, passed: str) -> bool:
+    """Whether a pass for one domain speaks for a sender at another (RFC 7489 3.1, relaxed).
+
+    Without a list of public suffixes two domains fit if one is within the other, and no pass of a
+    bare top-level domain counts.
+    """
+    if "." not in passed or "." not in sender:
+        return False
+    return sender == passed or sender.endswith(f".{passed}") or passed.endswith(f".{sender}")

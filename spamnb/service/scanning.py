@@ -1,0 +1,375 @@
+"""Letters to outcomes: judge, look at the lists, decide what becomes of the message.
+
+    bench = Bench(BenchPlan(home, ...), hand=hand, log=log)              one for each process
+    LetterScanner(bench, ScanPolicy(...), Around(rules=..., quarantine=..., offload=...,
+                  bypassed=..., later=loop.call_soon, aside=..., meters=..., log=...))
+
+`scan(letter, done)` calls `done(outcome)` exactly once and never raises. Letters that arrive in one
+turn of the event loop are judged together, on one snapshot and with one commit; large ones go to a
+helper process (`Offload`). The order of precedence: bypass, what is too large, what killed a
+process before, the lists, the model; then own clients and `observe` take the headers away again.
+
+Every step that fails falls back by `on_fault`: deliver, with a header that says unscanned and why,
+or defer. The incident id is in the facts and in one log record; neither reply nor header holds
+anything internal. What is too large, poisonous or bypassed is always delivered: it would fail again
+however often it came back. Must not know sockets or event loops.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final, Literal, Protocol, TypeVar
+
+from spamnb.core.decision import Decision
+from spamnb.core.envelope import Envelope
+from spamnb.core.handling import Handling, Treatment
+from spamnb.core.stamp import (
+    Said,
+    as_delivered,
+    block_of,
+    junk_line,
+    signature_block,
+    unscanned_block,
+    written,
+)
+from spamnb.errors import SettingsError, StoreFullError, StoreMissingError
+from spamnb.service.bench import (
+    TOGETHER,
+    Bench,
+    Fault,
+    Found,
+    Judgement,
+    Log,
+    Notes,
+    found_of,
+    silent,
+)
+from spamnb.service.letters import Done, Letter, Outcome
+from spamnb.service.meters import Meters
+from spamnb.service.rules import Networks, Rules, Side
+
+Result = TypeVar("Result")
+
+KEPT: Final = b"2.0.0 Ok: queued as "
+REFUSED: Final = b"5.7.1 This message is not wanted here"
+DEFERRED: Final = b"4.3.0 Temporary failure, please try again later"
+RULED: Final[dict[Side, Decision]] = {"allow": "deliver", "block": "reject"}
+"""what a list's word means; the mapping says what becomes of it"""
+FAULTS: Final = frozenset(("fault", "overrun", "busy", "model"))
+"""reasons that are ours and may pass, so that `on_fault` decides"""
+_VERSION: Final[str] = sys.modules["spamnb"].__version__
+_MOST_NOTE_BYTES: Final = 16_384
+"""of recipients in one history entry, some 500; others cannot correct by reference alone"""
+_MOST_NOTE: Final = 256
+_BLANK = re.compile(r"\s")
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPolicy:
+    """How letters are treated."""
+
+    treatment: Treatment = field(default_factory=Treatment)
+    tag: str = "[SPAM] "
+    """before the subject's text, where a message is handled by a tag"""
+    redirect: str = "junk"
+    """value of X-Spamnb-Redirect, where a message is handled by a redirect header; the next hop
+    decides what it means, such as Postfix's header_checks with REDIRECT"""
+    observe: bool = False
+    """judge and log, but add nothing but the signature"""
+    own_clients: tuple[str, ...] = ()
+    """networks whose mail is observed, beside what XFORWARD calls LOCAL: what our own people send
+    must not leave the house with our verdict on it"""
+    on_fault: Literal["deliver", "defer"] = "deliver"
+    """what becomes of a message that a fault of ours kept from being judged"""
+    oversize: Literal["unscanned", "head"] = "unscanned"
+    """what becomes of a message above the limit: passed, or judged by its first bytes"""
+    large_bytes: int = 65_536
+    """messages above this go to a helper process: 64 KB of the worst mail take 10 ms here"""
+
+    def __post_init__(self) -> None:
+        for name, text in (("tag", self.tag), ("redirect", self.redirect)):
+            if not (text.isascii() and text.isprintable()):
+                raise SettingsError(
+                    f"the {name} is {text!r}", hint="give one line of plain ASCII characters"
+                )
+
+
+class Keeper(Protocol):
+    """Where messages are kept; see `quarantine`."""
+
+    def keep(self, raw: bytes, envelope: Envelope, facts: dict[str, object]) -> str:
+        """Keep, durably, and name it. StoreError if there is no room."""
+
+
+class Offload(Protocol):
+    """Judges large messages elsewhere, with a deadline."""
+
+    def submit(self, raw: bytes, notes: Notes, done: Callable[[dict[str, Any]], None]) -> None:
+        """Have it judged by `bench.judged_aside`; `done` gets that, once, in the caller's thread.
+
+        What went wrong on the way is {"reason": "overrun" | "busy" | "fault"}, maybe with an
+        "incident".
+        """
+
+
+def at_once(run: Callable[[], None]) -> None:
+    """Run now, where there is no event loop to wait for."""
+    run()
+
+
+def here(work: Callable[[], Result], then: Callable[[Result], None]) -> None:
+    """Do slow work in this thread."""
+    then(work())
+
+
+def never() -> bool:
+    """No."""
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What a scanner works with."""
+
+    rules: Rules = field(default_factory=Rules)
+    quarantine: Keeper | None = None
+    offload: Offload | None = None
+    bypassed: Callable[[], bool] = never
+    later: Callable[[Callable[[], None]], object] = at_once
+    """runs something after what is waiting now, such as loop.call_soon"""
+    aside: Callable[[Callable[[], Any], Callable[[Any], None]], None] = here
+    """does slow work (two fsyncs) in another thread, then calls back in this one"""
+    meters: Meters = field(default_factory=Meters)
+    log: Log = silent
+
+
+@dataclass(slots=True, eq=False)
+class _Case:
+    """A letter on its way."""
+
+    letter: Letter
+    done: Done
+    observed: bool
+    began: float
+    open: bool = True
+
+
+class LetterScanner:
+    """Implements `letters.Scanner`."""
+
+    def __init__(self, bench: Bench, policy: ScanPolicy, around: Around | None = None) -> None:
+        self._bench = bench
+        self._waiting: list[_Case] = []
+        self.renew(policy, around or Around())
+
+    def renew(self, policy: ScanPolicy, around: Around) -> None:
+        """Take new settings, for letters that come from now on."""
+        self._policy = policy
+        self._around = around
+        self._own = Networks(policy.own_clients)
+        self._junk_log_odds = junk_line(self._bench.plan.costs)
+
+    def scan(self, letter: Letter, done: Done) -> None:
+        """Judge; `done` is called exactly once, in this thread."""
+        case = _Case(letter, done, self._is_observed(letter), time.perf_counter())
+        self._guarded([case], lambda: self._begin(case))
+
+    # -- on the way to a judgement --------------------------------------------------------------
+
+    def _begin(self, case: _Case) -> None:
+        letter, around = case.letter, self._around
+        if around.bypassed():
+            self._finish(case, Fault("bypass"))
+        elif not letter.whole and self._policy.oversize == "unscanned":
+            self._finish(case, Fault("large"))
+        elif around.offload is not None and len(letter.raw) > self._policy.large_bytes:
+            self._send_away(case, around.offload)
+        else:
+            self._waiting.append(case)
+            if len(self._waiting) == 1:
+                around.later(self._run)
+
+    def _send_away(self, case: _Case, offload: Offload) -> None:
+        def arrived(answer: dict[str, Any]) -> None:
+            self._guarded([case], lambda: self._finish(case, found_of(answer)))
+
+        if self._bench.is_poisonous(case.letter.raw):
+            self._finish(case, Fault("poison"))
+        else:
+            offload.submit(as_delivered(case.letter.raw), notes_of(case.letter), arrived)
+
+    def _run(self) -> None:
+        """Judge what has come, a few at a time, so that others have their turn between."""
+        cases, self._waiting = self._waiting[:TOGETHER], self._waiting[TOGETHER:]
+        if self._waiting:
+            self._around.later(self._run)
+        self._guarded(cases, lambda: self._judge(cases))
+
+    def _judge(self, cases: list[_Case]) -> None:
+        raws = [as_delivered(case.letter.raw) for case in cases]
+        found = self._bench.judge(raws, [notes_of(case.letter) for case in cases])
+        for case, one in zip(cases, found, strict=True):
+            self._guarded([case], partial(self._finish, case, one))
+
+    def _guarded(self, cases: list[_Case], run: Callable[[], None]) -> None:
+        """Run a step; whoever has no answer after it failed gets the one for faults."""
+        try:
+            run()
+        except Exception as error:  # noqa: BLE001 - a letter's boundary: its sender needs an answer
+            incident = self._bench.incident("scan", error)
+            for case in cases:
+                if case.open:
+                    self._pass(case, Fault("fault", incident))
+
+    # -- from a judgement to an outcome ---------------------------------------------------------
+
+    def _finish(self, case: _Case, found: Found) -> None:
+        if isinstance(found, Fault):
+            self._pass(case, found)
+            return
+        letter = case.letter
+        ruling = self._around.rules.on(letter.envelope, letter.raw, self._bench.plan.house)
+        decision = found.decision if ruling is None else RULED[ruling.side]
+        handling = self._policy.treatment.of(
+            decision, letter.envelope.recipients, refusable=letter.before_queue, whole=letter.whole
+        )
+        facts: dict[str, object] = {
+            "verdict": found.label,
+            "probability": round(found.probability, 6),
+            "decision": decision,
+            "handling": handling,
+            "reason": ruling.reason if ruling else found.reason,
+            "rule": ruling.entry if ruling else "",
+            "signature": found.signature,
+        }
+        self._around.meters.count("scanned")
+        self._around.meters.count(f"decision_{decision}")
+        said = self._said(found, decision, str(facts["reason"]))
+        if case.observed:
+            facts["observed"] = True
+            self._answer(case, Outcome("relay", signature_block(said.signature), facts=facts))
+        else:
+            self._handle(case, said, handling, facts)
+
+    def _said(self, found: Judgement, decision: Decision, reason: str) -> Said:
+        return Said(
+            label=found.label,
+            probability=found.probability,
+            log_odds=found.log_odds,
+            decision=decision,
+            junk_log_odds=self._junk_log_odds,
+            signature=found.signature,
+            reason=reason,
+            clues=found.clues,
+            version=_VERSION,
+        )
+
+    def _handle(
+        self, case: _Case, said: Said, handling: Handling, facts: dict[str, object]
+    ) -> None:
+        redirect = self._policy.redirect if handling == "redirect" else ""
+        block = block_of(replace(said, redirect=redirect) if redirect else said)
+        if handling == "quarantine":
+            self._keep(case, block, facts)
+        elif handling == "reject":
+            self._answer(case, Outcome("refuse", block, reply=REFUSED, facts=facts))
+        else:
+            tag = self._policy.tag.encode() if handling == "tag" else b""
+            self._answer(case, Outcome("relay", block, tag, facts=facts))
+
+    def _keep(self, case: _Case, block: bytes, facts: dict[str, object]) -> None:
+        quarantine, letter = self._around.quarantine, case.letter
+
+        def work() -> str | Exception:
+            if quarantine is None:
+                return StoreMissingError("no quarantine was set up")
+            try:
+                return quarantine.keep(written(letter.raw, block), letter.envelope, facts)
+            except Exception as error:  # noqa: BLE001 - what cannot be kept is delivered
+                return error
+
+        def then(kept: str | Exception) -> None:
+            self._guarded([case], partial(self._kept, case, block, facts, kept))
+
+        self._around.aside(work, then)
+
+    def _kept(
+        self, case: _Case, block: bytes, facts: dict[str, object], kept: str | Exception
+    ) -> None:
+        if isinstance(kept, str):
+            facts["quarantine"] = kept
+            outcome = Outcome("keep", block, reply=KEPT + kept.encode(), facts=facts)
+        else:
+            facts["handling"] = "headers"
+            full = isinstance(kept, StoreFullError)
+            facts["reason"] = "quarantine-full" if full else "quarantine-fault"
+            facts["incident"] = self._bench.incident("quarantine", kept)
+            self._around.meters.count("faults")
+            outcome = Outcome("relay", block, facts=facts)
+        self._answer(case, outcome)
+
+    def _pass(self, case: _Case, fault: Fault) -> None:
+        """Answer for a message that was not judged."""
+        facts: dict[str, object] = {"verdict": "unscanned", "reason": fault.reason}
+        if fault.incident:
+            facts["incident"] = fault.incident
+        meters = self._around.meters
+        if fault.reason in FAULTS:
+            meters.count("faults")
+        if fault.reason == "overrun":
+            meters.count("scan_overruns")
+        if fault.reason in FAULTS and self._policy.on_fault == "defer":
+            self._answer(case, Outcome("defer", reply=DEFERRED, facts=facts))
+            return
+        meters.count("unscanned")
+        block = b"" if case.observed else unscanned_block(fault.reason)
+        self._answer(case, Outcome("relay", block, facts=facts))
+
+    def _answer(self, case: _Case, outcome: Outcome) -> None:
+        """Call back, once; what goes wrong there is no reason to call again."""
+        if not case.open:
+            return
+        case.open = False
+        took = time.perf_counter() - case.began
+        meters = self._around.meters
+        if outcome.facts["verdict"] != "unscanned":
+            meters.observe("scan_seconds", took)
+            name = "observed" if case.observed else f"handling_{outcome.facts['handling']}"
+            meters.count(name)
+        outcome.facts["scan_ms"] = round(took * 1000, 3)
+        try:
+            case.done(outcome)
+        except Exception as error:  # noqa: BLE001 - the others of this turn must be answered too
+            self._bench.incident("answer", error)
+
+    def _is_observed(self, letter: Letter) -> bool:
+        client = letter.envelope.client
+        own = client.source.upper() == "LOCAL" or bool(self._own.find(client.address))
+        return own or self._policy.observe
+
+
+def notes_of(letter: Letter) -> Notes:
+    """What the history keeps of a letter beside its verdict, so that it can be asked whose it was.
+
+    `to`: the recipients that the next hop took, joined by blanks; `client`, `queue`: by the word of
+    trusted peers. An address with a blank in it (quoted) could pass for two, so it is left out.
+    """
+    envelope = letter.envelope
+    kept, left = [], _MOST_NOTE_BYTES
+    for recipient in envelope.recipients:
+        left -= len(recipient) + 1
+        if left < 0:
+            break
+        if not _BLANK.search(recipient):
+            kept.append(recipient)
+    notes = {
+        "to": " ".join(kept),
+        "client": envelope.client.address[:_MOST_NOTE],
+        "queue": envelope.client.ident[:_MOST_NOTE],
+    }
+    return {name: text for name, text in notes.items() if text}
