@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
-import time
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from spamnb.cli.choosing import choosing, chosen, since_us
 from spamnb.cli.printing import say_json, table
 from spamnb.cli.session import Session, pass_session
 from spamnb.cli.teaching_help import taught
-from spamnb.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,13 +19,11 @@ if TYPE_CHECKING:
     from spamnb.core.event import Event
     from spamnb.store.history import HistoryEntry
 
-_SPAN = re.compile(r"(\d+)\s*([mhdw])")
-_UNIT_S = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-
 JOURNAL_EXAMPLES = """
 spamnb journal                          the last fifty trainings, newest first
 spamnb journal --label spam --since 7d  what was called spam this week
 spamnb journal --who alice --limit 0    everything that alice taught
+spamnb journal --message new.eml        what was ever said of this message
 spamnb undo 1042                        take one back by its number
 """
 HISTORY_EXAMPLES = """
@@ -35,21 +31,6 @@ spamnb history                          the last fifty verdicts, newest first
 spamnb history --label spam --since 1d  what was judged spam since yesterday
 spamnb correct ham '<1234@example.org>' a wrong one, by its id
 """
-
-
-def since_us(text: str | None) -> int:
-    """Read a span (30m, 12h, 7d, 2w) or a date as microseconds since 1970."""
-    if not text:
-        return 0
-    span = _SPAN.fullmatch(text.strip().lower())
-    if span:
-        return int((time.time() - int(span[1]) * _UNIT_S[span[2]]) * 1_000_000)
-    try:
-        return int(datetime.fromisoformat(text).astimezone().timestamp() * 1_000_000)
-    except (ValueError, OverflowError) as error:
-        raise UserError(
-            f"--since {text} is no time", hint="write 30m, 12h, 7d, 2w, or a date: 2026-05-01"
-        ) from error
 
 
 def shown_time(time_us: int) -> str:
@@ -63,36 +44,19 @@ def iso(time_us: int) -> str:
 
 
 @taught("List what was taught.", JOURNAL_EXAMPLES)
-@click.option("--who", help="Only what this person taught.")
-@click.option("--channel", help="Only what came this way: cli, api, ...")
-@click.option("--label", help="Only messages that came under this label, or left it.")
-@click.option("--since", metavar="TIME", help="Only later ones: 12h, 7d, 2w, or a date.")
+@choosing
+@click.option("--message", metavar="REF", help="Only of this message: a file, message id, "
+              "digest or signature.")  # fmt: skip
 @click.option("--limit", type=click.IntRange(0), default=50, metavar="N",
               help="How many at most; 0 shows all.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @pass_session
-def journal(
-    session: Session,
-    who: str | None,
-    channel: str | None,
-    label: str | None,
-    since: str | None,
-    limit: int,
-    as_json: bool,
-) -> None:
+def journal(session: Session, /, limit: int, as_json: bool, **filters: Any) -> None:
     """List what was taught, newest first: number, time, who, what became of which message."""
-    start = since_us(since)
     with session.open(readonly=True) as model:
-        index = None if label is None else model.label(label)
+        wanted = chosen(session, model, **filters)
         with model.store.read() as view:
-
-            def wanted(event: Event) -> bool:
-                return (
-                    (who is None or event.who == who)
-                    and (channel is None or event.channel == channel)
-                    and (index is None or index in (event.before, event.after))
-                )
-
+            start = wanted.since_us or 0
             events = (e for e in _newest(view.events(newest_first=True), start) if wanted(e))
             lines = [_event(e, model.labels) for e in islice(events, limit or None)]
     if as_json:
@@ -162,7 +126,7 @@ def history(
 
     Each can be corrected by its id or signature, without the message, as long as it stands here.
     """
-    start = since_us(since)
+    start = since_us(since) or 0
     with session.open(readonly=True) as model:
         if label is not None:
             model.label(label)

@@ -44,6 +44,18 @@ class Selection:
         return self != Selection()
 
 
+@dataclass(frozen=True, slots=True)
+class Without:
+    """What a relearning drops: all that these people taught, all that came these ways."""
+
+    who: tuple[str, ...] = ()
+    channel: tuple[str, ...] = ()
+
+    def __call__(self, event: Event) -> bool:
+        """Whether it is dropped."""
+        return event.who in self.who or event.channel in self.channel
+
+
 def standing(view: ReadView, takes: Takes) -> list[int]:
     """Numbers of the taken events that are in force, newest first.
 
@@ -82,4 +94,4 @@ def left_out(view: ReadView, drops: Takes) -> set[int]:
     return gone
 
 
-__all__ = ["Selection", "Takes", "left_out", "standing"]
+__all__ = ["Selection", "Takes", "Without", "left_out", "standing"]

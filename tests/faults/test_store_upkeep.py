@@ -219,7 +219,7 @@ class TestRestore:
         """Two that restore to one place: the later one is refused."""
         backup(folder, tmp_path / "copy.mdb")
         monkeypatch.setattr(
-            maintenance, "_inspect", lambda *_: (tmp_path / "new" / "data.mdb").write_bytes(b"x")
+            maintenance, "prove", lambda *_: (tmp_path / "new" / "data.mdb").write_bytes(b"x")
         )
         with pytest.raises(RefusedError):
             restore(tmp_path / "copy.mdb", tmp_path / "new")

@@ -1,0 +1,109 @@
+"""Options that choose events of the journal, and the times people type."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from spamnb.cli.messages import named
+from spamnb.cli.printing import say
+from spamnb.errors import UserError
+
+if TYPE_CHECKING:
+    from spamnb.cli.session import Session
+    from spamnb.service.filter import Filter
+    from spamnb.service.selection import Selection
+
+_SPAN = re.compile(r"(\d{1,9})\s*([mhdw])")
+_UNIT_S = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+_OPTIONS = (
+    click.option("--who", multiple=True, help="Only what this person taught; repeatable."),
+    click.option("--channel", multiple=True, help="Only what came this way: cli, api, ..."),
+    click.option("--label", help="Only messages that came under this label, or left it."),
+    click.option("--since", metavar="TIME", help="Only later ones: 12h, 7d, 2w, or a date."),
+    click.option("--until", metavar="TIME", help="Only earlier ones."),
+)
+
+
+def choosing(command: Command) -> Command:
+    """Give a command the options that choose events."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def chosen(
+    session: Session,
+    model: Filter,
+    *,
+    who: tuple[str, ...] = (),
+    channel: tuple[str, ...] = (),
+    label: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
+    message: str | None = None,
+) -> Selection:
+    """Read the options."""
+    from spamnb.service.selection import Selection
+
+    return Selection(
+        who=who,
+        channel=channel,
+        label=None if label is None else model.label(label),
+        since_us=since_us(since),
+        until_us=since_us(until, "--until"),
+        digest=None if message is None else _digest(session, model, message),
+    )
+
+
+def _digest(session: Session, model: Filter, ref: str) -> bytes:
+    """Name one message, by its file or a reference."""
+    from spamnb.service.references import find_digest
+
+    found = [what for _, what in named((ref,))]
+    if len(found) != 1:
+        raise UserError(f"{ref} holds {len(found)} messages", hint="give one message")
+    if isinstance(found[0], bytes):
+        return model.example(found[0]).digest
+    kept = session.open_history() if (session.home / "history").is_dir() else None
+    try:
+        with model.store.read() as view:
+            return find_digest(view, kept, found[0])
+    finally:
+        if kept:
+            kept.close()
+
+
+def since_us(text: str | None, name: str = "--since") -> int | None:
+    """Read a span (30m, 12h, 7d, 2w: so long ago) or a date as microseconds since 1970."""
+    if not text:
+        return None
+    span = _SPAN.fullmatch(text.strip().lower())
+    if span:
+        return int((time.time() - int(span[1]) * _UNIT_S[span[2]]) * 1_000_000)
+    try:
+        return int(datetime.fromisoformat(text).astimezone().timestamp() * 1_000_000)
+    except (ValueError, OverflowError) as error:
+        raise UserError(
+            f"{name} {text} is no time", hint="write 30m, 12h, 7d, 2w, or a date: 2026-05-01"
+        ) from error
+
+
+def agreed(question: str, *, yes: bool) -> None:
+    """Ask before much is changed; end the program if the answer is no."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UserError(f"nobody is here to be asked: {question}", hint="--yes does it")
+    if not click.confirm(question):
+        say("nothing was changed")
+        raise click.exceptions.Exit(1)
