@@ -1,0 +1,452 @@
+"""The post office's dialogue: exact addresses, proper answers to everything, and no relaying."""
+
+import re
+import socket
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from post_rig import MESSAGE, files, post_office
+
+from spamnb.core.envelope import Client
+from spamnb.faces.smtp.postoffice import replies
+from spamnb.faces.smtp.postoffice.paths import read_client, read_path
+
+
+@pytest.fixture
+def mail(tmp_path):
+    return tmp_path / "mail"
+
+
+@pytest.fixture
+def office(mail):
+    with post_office(root=str(mail)) as rig:
+        yield rig
+
+
+def begun(rig, *commands):
+    client = rig.raw()
+    client.say(b"EHLO me.example", b"MAIL FROM:<a@b.example>", *commands)
+    return client
+
+
+# -- addresses ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "address"),
+    [
+        ("FROM:<a@b.example>", "a@b.example"),
+        ("from: <a@b.example>", "a@b.example"),
+        ("FROM:<>", ""),
+        ("FROM:<=?utf-8?q?alice?=@d.example>", "=?utf-8?q?alice?=@d.example"),
+        ("FROM:<@relay.example,@other.example:a@b.example>", "a@b.example"),
+        ("FROM:<@relay.example:a@b.example>", "a@b.example"),
+        ('FROM:<"a b\\"c"@b.example>', '"a b\\"c"@b.example'),
+        ("FROM:<a@[192.0.2.1]>", "a@[192.0.2.1]"),
+        ("FROM:<jörg@b.example>", "jörg@b.example"),
+        ("FROM:<a b@b.example>", None),
+        ("FROM:a@b.example", None),
+        ("FROM:<a@b.example", None),
+        ("FROM:<a@b@c.example>", None),
+        ("FROM:<a\x00@b.example>", None),
+        ("FROM:<a\r@b.example>", None),
+        ("FROM:<a(comment)@b.example>", None),
+        ("FROM:<" + "a" * 65 + "@b.example>", None),
+        ("FROM:<a@" + "b" * 256 + ">", None),
+        ("TO:<a@b.example>", None),
+        (None, None),
+    ],
+)
+def test_an_address_is_what_is_written(written, address):
+    """Nothing is decoded, repaired or guessed: an address of RFC 5321, or none."""
+    found = read_path("FROM:", written)
+    assert (found.address if found else None) == address
+
+
+def test_parameters_keep_their_values():
+    """Names are folded, values stay as they are; one given twice is an error."""
+    found = read_path("TO:", "TO:<a@b> NOTIFY=success orcpt=rfc822;A+2Bb@C")
+    assert found.params == {"NOTIFY": "success", "ORCPT": "rfc822;A+2Bb@C"}
+    assert read_path("TO:", "TO:<a@b> X=1 x=2") is None
+    assert read_path("TO:", "TO:<a@b>X=1") is None
+
+
+@given(st.text(max_size=300))
+def test_no_address_has_a_control_character(text):
+    """Whatever is sent, what becomes an address can stand on one line."""
+    for written in (f"FROM:<{text}>", f"FROM:<{text}@b.example>", f"FROM:{text}"):
+        found = read_path("FROM:", written)
+        assert found is None or not re.search(r"[\x00-\x1f\x7f]", found.address)
+
+
+def test_an_encoded_line_end_in_an_address_is_no_line_end(office, mail):
+    """`=0d=0a` in an encoded word made other servers send commands of the sender's choice."""
+    hidden = b"=?utf-8?q?a=40b=3e=0d=0aRCPT_TO=3a=3cevil?="
+    with begun(office) as client:
+        assert client.say(b"RCPT TO:<" + hidden + b"@x.example>")[:3] == b"550"
+        assert client.say(b"RCPT TO:<bob@x.example>")[:3] == b"250"
+    with office.raw() as client:
+        assert client.say(b"EHLO x", b"MAIL FROM:<" + hidden + b"@b.example>")[:3] == b"250"
+        client.say(b"RCPT TO:<bob@x.example>", b"DATA")
+        assert client.say(MESSAGE + b".")[:3] == b"250"
+    text = files(mail)[0].read_bytes()
+    assert text.startswith(b"Return-Path: <" + hidden + b"@b.example>\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (b"MAIL FROM:<a@b.example> RET=HDRS ENVID=QQ314159", b"250"),
+        (b"MAIL FROM:<a@b.example> SIZE=1000 BODY=8BITMIME SMTPUTF8 AUTH=<>", b"250"),
+        (b"MAIL FROM:<>", b"250"),
+        (b"MAIL FROM:<" + b"a" * 64 + b"@" + b"b" * 250 + b"> ENVID=" + b"x" * 3000, b"250"),
+        (b"MAIL FROM:<j\xc3\xb6rg@b.example> SMTPUTF8", b"250"),
+        (b"MAIL FROM:<j\xc3\xb6rg@b.example>", b"553"),
+        (b"MAIL FROM:<j\xf6rg@b.example> SMTPUTF8", b"553"),
+        (b"MAIL FROM:<a@b.example> SIZE=999999999999", b"552"),
+        (b"MAIL FROM:<a@b.example> SIZE=x", b"501"),
+        (b"MAIL FROM:<a@b.example> BODY=BINARYMIME", b"501"),
+        (b"MAIL FROM:<a@b.example> MT-PRIORITY=3", b"555"),
+        (b"MAIL FROM:<a@b\x00.example>", b"501"),
+        (b"MAIL", b"501"),
+        (b"MAIL FROM:<" + b"a" * 9000 + b"@b>", b"500"),
+        (b"VRFY root", b"252"),
+        (b"EXPN root", b"502"),
+        (b"BDAT 10", b"500"),
+        (b"XCLIENT ADDR=1.2.3.4", b"500"),
+        (b"DATA", b"503"),
+        (b"RCPT TO:<a@b.example>", b"503"),
+        (b"AUTH PLAIN AAAA", b"502"),
+        (b"STARTTLS", b"454"),
+        (b"\xff\xfe", b"500"),
+        (b"", b"500"),
+    ],
+)
+def test_every_command_gets_a_proper_answer(office, command, code):
+    """Codes as the RFCs have them, with an enhanced one, and nothing of ours in the text."""
+    with office.raw() as client:
+        client.say(b"EHLO me.example")
+        reply = client.say(command)
+        assert reply[:3] == code
+        assert re.match(rb"\d{3} \d\.\d\.\d+ [ -~]+\r\n$", reply)
+        assert client.say(b"NOOP")[:3] == b"250"
+    assert office.meters.value("faults") == 0
+
+
+def test_hello_comes_first(office):
+    """Without a greeting there is no transaction."""
+    with office.raw() as client:
+        assert client.say(b"MAIL FROM:<a@b.example>")[:3] == b"503"
+        assert client.say(b"HELO me.example")[:3] == b"250"
+        assert client.say(b"MAIL FROM:<a@b.example>")[:3] == b"250"
+        assert client.say(b"MAIL FROM:<a@b.example>")[:3] == b"503"
+
+
+def test_limits_of_one_connection_do_not_depend_on_others(office):
+    """The length of commands is not counted for all connections together, as aiosmtpd does."""
+    long = b"MAIL FROM:<a@b.example> ENVID=" + b"x" * 900
+    with office.raw() as one:
+        one.say(b"EHLO me.example")
+        for _ in range(3):
+            with office.raw() as other:
+                other.say(b"EHLO me.example")
+            assert one.say(long)[:3] == b"250"
+            one.say(b"RSET")
+
+
+# -- the message ----------------------------------------------------------------------------------
+
+
+def sent(client, wire):
+    """Send a message in wire form, with its end."""
+    client.send(wire)
+    return client.reply()
+
+
+def body_of(path):
+    return path.read_bytes().split(b"\n", 2)[2]
+
+
+@pytest.mark.parametrize(
+    ("wire", "stored"),
+    [
+        (b"\r\n.\r\n", b"\n"),
+        (b".\r\n", b""),
+        (b"..\r\n...\r\n.x\r\n.\r\n", b".\n..\nx\n"),
+        (b"S: x\r\n\r\n" + b"y" * 200_000 + b"\r\n.\r\n", b"S: x\n\n" + b"y" * 200_000 + b"\n"),
+        (b"S: x\r\n\r\na\nb\rc\r\n\0\r\n.\r\n", b"S: x\n\na\nb\nc\n\0\n"),
+        (b"From x Mon Jan\r\nS: x\r\n.\r\n", b"S: x\n"),
+    ],
+    ids=["blank", "empty", "dots", "long", "bare", "mbox"],
+)
+def test_a_message_is_stored_as_it_was_sent(office, mail, wire, stored):
+    """Dots unstuffed, lines of any length, bare CR and LF as line ends, NUL kept."""
+    with begun(office, b"RCPT TO:<bob@x.example>", b"DATA") as client:
+        assert sent(client, wire)[:3] == b"250"
+        assert body_of(files(mail)[0]) == stored
+
+
+ENDS = [
+    b"\n.\n", b"\r.\r", b"\n.\r\n", b"\r\n.\n", b"\r\n.\r", b"\r.\r\n", b"\r\n.\0\r\n",
+    b"\r\n\0.\r\n", b"\n.\r", b"\r.\n", b"\0.\r\n",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ENDS, ids=repr)
+def test_only_one_ending_ends_a_message(office, mail, end):
+    """Smuggling: what follows another ending is text of the message, never a second one."""
+    smuggled = b"MAIL FROM:<evil@b.example>\r\nRCPT TO:<victim@x.example>\r\nDATA\r\nX: y\r\n"
+    with begun(office, b"RCPT TO:<bob@x.example>", b"DATA") as client:
+        reply = sent(client, b"S: x\r\n\r\ntext" + end + smuggled + b"\r\n.\r\n")
+        assert reply[:3] == b"250"
+        assert client.say(b"NOOP")[:3] == b"250"
+    assert len(files(mail)) == 1
+    assert b"victim" in files(mail)[0].read_bytes()
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_an_end_in_pieces_is_an_end(office, mail, cut):
+    """The final dot is found wherever the network cuts it, and commands behind it are heard."""
+    wire = b"S: x\r\n\r\n..a\r\n.\r\nNOOP\r\n"
+    with begun(office, b"RCPT TO:<bob@x.example>", b"DATA") as client:
+        client.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client.send(wire[:-cut])
+        time.sleep(0.01)
+        client.send(wire[-cut:])
+        assert client.reply()[:3] == b"250"
+        assert client.reply()[:3] == b"250"
+    assert body_of(files(mail)[0]) == b"S: x\n\n.a\n"
+
+
+def test_commands_may_come_together(office, mail):
+    """PIPELINING: replies come in order, one for each command."""
+    with office.raw() as client:
+        assert b"PIPELINING" in client.say(b"EHLO me.example")
+        client.send(
+            b"MAIL FROM:<a@b.example>\r\nRCPT TO:<bob@x.example>\r\nRCPT TO:<no domain>\r\n"
+            b"RCPT TO:<carol@x.example>\r\nDATA\r\n"
+        )
+        assert [client.reply()[:3] for _ in range(5)] == [b"250", b"250", b"501", b"250", b"354"]
+        client.send(MESSAGE + b".\r\nQUIT\r\n")
+        assert [client.reply()[:3] for _ in range(2)] == [b"250", b"221"]
+    assert len(files(mail)) == 2
+
+
+def test_too_big_a_message_is_refused_and_the_session_goes_on(mail):
+    """The end of a message that is too big is waited for, without keeping it."""
+    with (
+        post_office(root=str(mail), size_limit_bytes=10_000) as office,
+        begun(office, b"RCPT TO:<bob@x.example>", b"DATA") as client,
+    ):
+        assert sent(client, b"x" * 300_000 + b"\r\n.\r\n")[:9] == b"552 5.3.4"
+        client.say(b"MAIL FROM:<a@b.example>", b"RCPT TO:<bob@x.example>", b"DATA")
+        assert sent(client, b"x" * 9_998 + b"\r\n.\r\n")[:3] == b"250"
+    assert len(files(mail)) == 1
+
+
+def test_memory_for_messages_is_bounded_over_all_connections(mail):
+    """Above the budget a message is put off with 452; when others are done there is room again."""
+    with post_office(root=str(mail), memory_limit_bytes=150_000) as office:
+        with (
+            begun(office, b"RCPT TO:<bob@x.example>", b"DATA") as one,
+            begun(office, b"RCPT TO:<bob@x.example>", b"DATA") as two,
+        ):
+            one.send(b"x" * 140_000)
+            time.sleep(0.2)
+            assert sent(two, b"x" * 140_000 + b"\r\n.\r\n")[:9] == b"452 4.3.1"
+            assert sent(one, b"\r\n.\r\n")[:3] == b"250"
+            two.say(b"MAIL FROM:<a@b.example>", b"RCPT TO:<bob@x.example>", b"DATA")
+            two.send(b"x" * 140_000)
+        with begun(office, b"RCPT TO:<bob@x.example>", b"DATA") as three:
+            assert sent(three, b"x" * 140_000 + b"\r\n.\r\n")[:3] == b"250"
+
+
+def test_too_many_recipients_are_put_off(mail):
+    """452 4.5.3 for those above the limit; the others get their mail."""
+    with post_office(root=str(mail), recipients=3) as office, begun(office) as client:
+        codes = [client.say(b"RCPT TO:<u%d@x.example>" % n)[:9] for n in range(5)]
+        assert codes == [b"250 2.1.5"] * 3 + [b"452 4.5.3"] * 2
+        client.say(b"DATA")
+        assert sent(client, MESSAGE + b".\r\n")[:3] == b"250"
+    assert len(files(mail)) == 3
+
+
+# -- connections ----------------------------------------------------------------------------------
+
+
+def test_connections_are_limited(mail):
+    """One connection too many gets 421 and costs nothing; a free place can be taken again."""
+    with post_office(root=str(mail), connections=3) as office:
+        clients = [office.raw() for _ in range(3)]
+        with office.raw() as late:
+            assert late.greeting[:9] == b"421 4.3.2"
+            assert late.file.read() == b""
+        assert office.meters.value("connections_refused") == 1
+        for client in clients:
+            client.close()
+        until = time.monotonic() + 10
+        while True:
+            with office.raw() as again:
+                if again.greeting[:3] == b"220":
+                    break
+            assert time.monotonic() < until
+
+
+def test_connections_of_one_address_are_limited(mail):
+    """Who is not a peer of ours takes only some of the places."""
+    with post_office(root=str(mail), connections_per_address=2, peers=()) as office:
+        clients = [office.raw() for _ in range(3)]
+        assert [client.greeting[:3] for client in clients] == [b"220", b"220", b"421"]
+        for client in clients:
+            client.close()
+
+
+def test_who_says_nothing_is_sent_away(mail):
+    """Silence ends with 421: before a command, and in the middle of a message."""
+    with post_office(root=str(mail), command_timeout_s=0.3, data_timeout_s=0.3) as office:
+        with office.raw() as client:
+            assert client.reply()[:9] == b"421 4.4.2"
+        with begun(office, b"RCPT TO:<bob@x.example>", b"DATA") as client:
+            client.send(b"Subject: x\r\n")
+            assert client.reply()[:9] == b"421 4.4.2"
+    assert files(mail) == []
+
+
+def test_who_drips_is_sent_away(mail):
+    """A byte now and then does not hold a place for ever."""
+    settings = {"data_timeout_s": 5.0, "message_timeout_s": 0.5}
+    with (
+        post_office(root=str(mail), **settings) as office,
+        begun(office, b"RCPT TO:<bob@x.example>", b"DATA") as client,
+    ):
+        ended = threading.Event()
+
+        def drip():
+            while not ended.wait(0.05):
+                try:
+                    client.send(b"x")
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        began = time.monotonic()
+        assert client.reply()[:9] == b"421 4.4.2"
+        assert time.monotonic() - began < 4
+        ended.set()
+        thread.join()
+
+
+def test_closing_down_lets_a_message_end(mail):
+    """At the end a transaction under way is finished and answered; the idle are told to go."""
+    with post_office(root=str(mail)) as office:
+        idle = office.raw()
+        client = begun(office, b"RCPT TO:<bob@x.example>", b"DATA")
+        client.send(b"Subject: x\r\n")
+        thread = threading.Thread(target=lambda: _finish(idle, client))
+        thread.start()
+    thread.join()
+    assert len(files(mail)) == 1
+
+
+def _finish(idle, client):
+    assert idle.reply()[:9] == b"421 4.3.2"
+    client.send(b"\r\nlast\r\n.\r\n")
+    assert client.reply()[:3] == b"250"
+    assert client.reply()[:3] == b"421"
+    idle.close()
+    client.close()
+
+
+def test_a_fault_of_ours_is_451_and_tells_nothing(office, monkeypatch):
+    """No class name, path or text of an exception leaves the house; the log has an incident."""
+    from spamnb.faces.smtp.postoffice.office import Office
+
+    def broken(*_):
+        raise RuntimeError("secret /path")
+
+    monkeypatch.setattr(Office, "find", broken)
+    with begun(office) as client:
+        assert client.say(b"RCPT TO:<bob@x.example>") == replies.FAULT.encode() + b"\r\n"
+    assert office.meters.value("faults") == 1
+    assert [line["error"] for line in office.logs] == ["RuntimeError: secret /path"]
+    assert office.logs[0]["incident"]
+
+
+# -- who lives here -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "address",
+    [b"../../etc/passwd@x", b"..@x", b".hidden@x", b"a/b@x", b"a%2fb@x", b'"a/../b"@x',
+     b'".."@x', b"a" * 64 + b"b@x", b"nobody", b"Postmaster/../x"],
+)  # fmt: skip
+def test_no_address_leaves_the_root(office, mail, address):
+    """A local part becomes a folder only if it is made of safe characters."""
+    with begun(office) as client:
+        assert client.say(b"RCPT TO:<" + address + b">")[:1] == b"5"
+    assert not mail.exists()
+
+
+def test_other_domains_are_not_relayed(mail):
+    """Nothing is ever relayed: a domain that is not ours is refused, however it is written."""
+    with post_office(root=str(mail), domains=("x.example",)) as office, begun(office) as client:
+        for address in (b"bob@y.example", b"bob%y.example@z.example", b"@x.example:bob@y.example",
+                        b"bob@x.example.y.example", b"bob@[127.0.0.1]"):  # fmt: skip
+            assert client.say(b"RCPT TO:<" + address + b">")[:9] == b"550 5.7.1"
+        assert client.say(b"RCPT TO:<Bob@X.Example.>")[:3] == b"250"
+        assert client.say(b"RCPT TO:<postmaster>")[:3] == b"250"
+
+
+def test_a_table_names_who_lives_here(tmp_path):
+    """With a table others are unknown; details after a plus sign and a domain's rest are found."""
+    table = tmp_path / "users"
+    table.write_text(
+        f"# people\nalice@x.example {tmp_path}/alice\n@y.example {tmp_path}/all\n"
+        f"postmaster@x.example {tmp_path}/pm\n"
+    )
+    with post_office(users=str(table)) as office, begun(office) as client:
+        for address in (b"Alice+list@x.example", b"anybody@y.example", b"POSTMASTER"):
+            assert client.say(b"RCPT TO:<" + address + b">")[:3] == b"250"
+        assert client.say(b"RCPT TO:<bob@x.example>")[:9] == b"550 5.1.1"
+        table.write_text(f"bob@x.example {tmp_path}/bob\n")
+        assert client.say(b"RCPT TO:<bob@x.example>")[:3] == b"250"
+        client.say(b"DATA")
+        assert sent(client, MESSAGE + b".\r\n")[:3] == b"250"
+    assert {path.parent.parent.name for path in files(tmp_path)} == {"alice", "all", "pm", "bob"}
+
+
+# -- XFORWARD -------------------------------------------------------------------------------------
+
+
+def test_xforward_names_the_client(office):
+    """What a trusted peer says of the client is logged; xtext is decoded, unknown is empty."""
+    with office.raw() as client:
+        assert b"XFORWARD NAME ADDR PORT PROTO HELO IDENT SOURCE" in client.say(b"EHLO mx")
+        line = b"NAME=[UNAVAILABLE] ADDR=IPV6:2001:db8::7 HELO=a+2Bb+0Ac IDENT=4bXq SOURCE=REMOTE"
+        assert client.say(b"XFORWARD " + line)[:3] == b"250"
+        client.say(b"MAIL FROM:<a@b.example>")
+        assert client.say(b"XFORWARD ADDR=192.0.2.1")[:3] == b"503"
+        client.say(b"RCPT TO:<bob@x.example>", b"DATA")
+        sent(client, MESSAGE + b".\r\n")
+        client.say(b"MAIL FROM:<a@b.example>", b"RCPT TO:<bob@x.example>", b"DATA")
+        sent(client, MESSAGE + b".\r\n")
+    told = [(line["client"], line["helo"], line["ident"]) for line in office.logs]
+    assert told == [("2001:db8::7", "a+b?c", "4bXq"), ("127.0.0.1", "mx", "")]
+
+
+def test_xforward_by_others_is_refused(mail):
+    """Who is not a trusted peer is not offered it and is not believed."""
+    with post_office(root=str(mail), peers=("192.0.2.0/24",)) as office, office.raw() as client:
+        assert b"XFORWARD" not in client.say(b"EHLO mx")
+        assert client.say(b"XFORWARD ADDR=192.0.2.1")[:9] == b"550 5.7.1"
+
+
+@given(st.text(max_size=200))
+def test_xforward_reads_anything(text):
+    """No value makes it fail or puts a control character into the log."""
+    found = read_client(Client(), f"HELO={text} ADDR={text}")
+    assert found is None or (found.helo + found.address).isprintable()
