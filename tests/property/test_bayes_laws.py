@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from sklearn.naive_bayes import BernoulliNB, MultinomialNB
 
 from spamnb.core.bayes import bernoulli, multinomial
-from spamnb.core.bayes.batch import Batch, Sides, explained
+from spamnb.core.bayes.batch import Batch, Sides
 from spamnb.core.bayes.smoothing import Assumptions, softmax
 from spamnb.core.event import no_totals
 
@@ -38,6 +38,11 @@ def mail(K):
     """Messages of some words and a label, and for each whether it is unlearnt in the end."""
     words = st.sets(st.integers(0, F - 1))
     return st.lists(st.tuples(words, st.integers(0, K - 1), st.booleans()), min_size=1, max_size=25)
+
+
+def explained(batch, shares, bias):
+    """[M] the log-odds that the shares and the bias of each message add up to."""
+    return bias + np.bincount(batch.owners(), weights=shares, minlength=len(batch))
 
 
 def batch_of(messages):

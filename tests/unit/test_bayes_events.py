@@ -5,7 +5,7 @@ import pytest
 from sklearn.naive_bayes import BernoulliNB, MultinomialNB
 
 from spamnb.core.bayes import bernoulli, multinomial
-from spamnb.core.bayes.batch import Batch, Sides, explained
+from spamnb.core.bayes.batch import Batch, Sides
 from spamnb.core.bayes.smoothing import Assumptions, softmax
 from spamnb.core.event import Totals, no_totals
 from spamnb.errors import BugError
@@ -21,6 +21,11 @@ def totals_of(n, messages):
     totals.known = int(n.any(axis=1).sum())
     totals.histogram = bernoulli.histogram_of(n, n.shape[1])
     return totals
+
+
+def explained(batch, shares, bias):
+    """[M] the log-odds that the shares and the bias of each message add up to."""
+    return bias + np.bincount(batch.owners(), weights=shares, minlength=len(batch))
 
 
 def batch_of(X):

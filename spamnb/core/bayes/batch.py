@@ -89,8 +89,3 @@ class Sides:
 
 def _each(side: int | Ints, owners: Ints) -> Ints:
     return np.full(len(owners), side, np.int64) if isinstance(side, int) else side[owners]
-
-
-def explained(batch: Batch, shares: Floats, bias: Floats) -> Floats:
-    """[M] the log-odds that the shares and the bias of each message add up to."""
-    return bias + np.bincount(batch.owners(), weights=shares, minlength=len(batch))

@@ -36,19 +36,22 @@ class Assumptions:
             raise BugError(f"a given prior must be probabilities that sum to 1, not {self.prior}")
 
 
-def m_estimate(count: ArrayLike, total: ArrayLike, m: float, p: ArrayLike) -> Floats:
+def m_estimate(count: ArrayLike, total: ArrayLike, m: ArrayLike, p: ArrayLike) -> Floats:
     """(n + m p) / (d + m): the share seen, as if m more cases had been seen with share p.
 
     Laplace's add-alpha over a set of outcomes is m = alpha * outcomes, p = 1 / outcomes.
+
+    >>> m_estimate([12, 0], 55, 2, 1 / 2) * 57
+    array([13.,  1.])
     """
-    n, d = np.asarray(count, np.float64), np.asarray(total, np.float64)
+    n, d, m = (np.asarray(value, np.float64) for value in (count, total, m))
     estimate: Floats = (n + m * np.asarray(p, np.float64)) / (d + m)
     return estimate
 
 
-def log_m_estimate(count: ArrayLike, total: ArrayLike, m: float, p: ArrayLike) -> Floats:
+def log_m_estimate(count: ArrayLike, total: ArrayLike, m: ArrayLike, p: ArrayLike) -> Floats:
     """Logarithm of the m-estimate; -inf where nothing was seen and nothing is supposed."""
-    n, d = np.asarray(count, np.float64), np.asarray(total, np.float64)
+    n, d, m = (np.asarray(value, np.float64) for value in (count, total, m))
     with np.errstate(divide="ignore"):
         above = np.log(n + m * np.asarray(p, np.float64))
         # 0 of 0 cases without smoothing is no evidence of anything: call it impossible, not nan.
@@ -57,7 +60,7 @@ def log_m_estimate(count: ArrayLike, total: ArrayLike, m: float, p: ArrayLike) -
     return logs
 
 
-def log_prior(assumptions: Assumptions, messages: Ints) -> Floats:
+def log_prior(assumptions: Assumptions, messages: Ints | Floats) -> Floats:
     """Log probability of each label before a message is read; with no messages at all, uniform."""
     K, seen = len(messages), float(messages.sum())
     if isinstance(assumptions.prior, tuple):
@@ -87,7 +90,9 @@ def log_softmax(scores: Floats) -> Floats:
     """Log posterior from joint log likelihoods; uniform where every label is impossible."""
     hopeless = np.isneginf(scores).all(axis=-1, keepdims=True)
     safe = np.where(hopeless, 0.0, scores)
-    logs: Floats = safe - log_sum_exp(safe)[..., None]
+    # The top goes first: a score of 1e20 would swallow the logarithm of the sum.
+    below = safe - safe.max(axis=-1, keepdims=True)
+    logs: Floats = below - log_sum_exp(below)[..., None]
     return logs
 
 

@@ -1,0 +1,196 @@
+"""Laws of every classifier of the family: sums commute, so order and detours leave no mark."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spamnb import bayes
+from spamnb.errors import RefusedError, UserError
+
+WIDTH = 3
+LABELS = ("news", "spam", "work")
+COUNTED = [
+    bayes.MultinomialNB(),
+    bayes.MultinomialNB(binarize=0, length_power=1),
+    bayes.ComplementNB(),
+    bayes.BernoulliNB(),
+]
+MEASURED = [
+    bayes.GaussianNB(),
+    bayes.GaussianNB(variance="sample"),
+    bayes.GaussianDiscriminant(),
+    bayes.GaussianDiscriminant(covariance="shared", variance="sample"),
+    bayes.GaussianDiscriminant(covariance="isotropic"),
+    bayes.BinnedNB(n_bins=3, strategy="quantile"),
+    bayes.KernelNB(),
+]
+NAMED = [
+    bayes.CategoricalNB(),
+    bayes.CategoricalNB(m=1, supposed="marginal", unseen="smooth"),
+    bayes.AveragedOneDependence(),
+    bayes.TreeAugmentedNB(),
+]
+# Whole numbers are few, so that cases repeat; the others stretch over every size that squares can.
+NUMBERS = st.one_of(
+    st.integers(-3, 3).map(float),
+    st.floats(-1e6, 1e6),
+    st.sampled_from([5e-324, 1e-200, -1e140, 0.1, 1 / 3]),
+)
+VALUES = st.sampled_from(["red", "green", 7, None])
+
+
+def cases_of(model):
+    """What one case of a model can be."""
+    entry = (
+        st.integers(0, 4).map(float)
+        if repr(model) in map(repr, COUNTED)
+        else VALUES
+        if repr(model) in map(repr, NAMED)
+        else NUMBERS
+    )
+    return st.tuples(
+        st.lists(entry, min_size=WIDTH, max_size=WIDTH),
+        st.sampled_from(LABELS),
+        st.sampled_from([1.0, 2.0, 0.5, 0.3]),
+        st.booleans(),
+    )
+
+
+def fresh(model):
+    """Make another of the same parameters that has learnt nothing."""
+    return type(model)(**{f: getattr(model, f) for f in model.__dataclass_fields__ if f[0] != "_"})
+
+
+def learnt(model, cases):
+    """Make one that has learnt these cases, all at once."""
+    new = fresh(model)
+    if cases:
+        X, y, weights, _ = zip(*cases, strict=True)
+        new.partial_fit(list(X), list(y), sample_weight=list(weights))
+    return new
+
+
+def assert_same(a, b):
+    """Every number that is kept is the same."""
+    assert a._sums.keys() == b._sums.keys()
+    for label, held in a._sums.items():
+        for name in type(held).__slots__:
+            mine, other = getattr(held, name), getattr(b._sums[label], name)
+            assert np.array_equal(mine, other) if isinstance(mine, np.ndarray) else mine == other
+    assert a._width == b._width
+
+
+pytestmark = pytest.mark.parametrize("model", [*COUNTED, *MEASURED, *NAMED], ids=repr)
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_forgetting_restores_every_number(model, data):
+    """What was learnt and forgotten in any order leaves what was learnt and not forgotten."""
+    cases = data.draw(st.lists(cases_of(model), min_size=1, max_size=12))
+    walked = fresh(model)
+    for x, y, weight, _ in data.draw(st.permutations(cases)):
+        walked.learn(x, y, weight)
+    for x, y, weight, dropped in data.draw(st.permutations(cases)):
+        if dropped:
+            walked.forget(x, y, weight)
+    kept = [case for case in cases if not case[3]]
+    straight = learnt(model, kept)
+    assert_same(walked, straight)
+    if kept:
+        X = [case[0] for case in cases]
+        np.testing.assert_allclose(
+            walked.predict_proba(X), straight.predict_proba(X), rtol=0, atol=1e-9
+        )
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_merging_is_learning_together(model, data):
+    """Two models merged, either way round, are one that learnt all."""
+    first, second = (data.draw(st.lists(cases_of(model), max_size=8)) for _ in range(2))
+    together = learnt(model, first + second)
+    assert_same(learnt(model, first).merge(learnt(model, second)), together)
+    assert_same(learnt(model, second).merge(learnt(model, first)), together)
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_posteriors_are_distributions(model, data):
+    """Probabilities are between 0 and 1 and sum to 1, also for what was never seen: no nan."""
+    cases = data.draw(st.lists(cases_of(model), min_size=1, max_size=12))
+    new = data.draw(st.lists(cases_of(model), min_size=1, max_size=4))
+    P = learnt(model, cases).predict_proba([case[0] for case in new])
+    assert ((P >= 0) & (P <= 1)).all()
+    np.testing.assert_allclose(P.sum(axis=1), 1)
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_a_weight_of_two_is_learning_twice(model, data):
+    """Whole weights repeat a case."""
+    x, y, _, _ = data.draw(cases_of(model))
+    assert_same(fresh(model).learn(x, y, 2), fresh(model).learn(x, y).learn(x, y))
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_what_was_never_learnt_is_not_forgotten(model, data):
+    """Forgetting more than was learnt is refused, and nothing has changed."""
+    cases = data.draw(st.lists(cases_of(model), min_size=1, max_size=5))
+    x, y, _, _ = data.draw(cases_of(model))
+    walked = learnt(model, cases)
+    with pytest.raises(RefusedError, match="more would be forgotten"):
+        walked.forget(x, y, weight=100)
+    assert_same(walked, learnt(model, cases))
+
+
+def test_classes_can_be_declared(model):
+    """A declared class takes part before its first case; by a prior from counts it is impossible."""
+    x = ["red"] * WIDTH if repr(model) in map(repr, NAMED) else [1.0] * WIDTH
+    walked = fresh(model).partial_fit([x], ["spam"], classes=LABELS)
+    np.testing.assert_array_equal(walked.classes_, LABELS)
+    np.testing.assert_array_equal(walked.class_count_, [0, 1, 0])
+    P = walked.predict_proba([x])
+    assert P.shape == (1, 3)
+    if not isinstance(model, bayes.ComplementNB):
+        np.testing.assert_array_equal(P, [[0, 1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "weights", "told"),
+    [
+        ([[1.0] * WIDTH], ["spam", "ham"], None, "2 classes for 1 cases"),
+        ([[1.0] * (WIDTH + 1)], ["spam"], None, "4 columns, but 3 were learnt"),
+        ([1.0], ["spam"], None, "rows of a table"),
+        ([[1.0] * WIDTH], ["spam"], [0.0], "weights must be positive"),
+        ([[1.0] * WIDTH], ["spam"], [np.nan], "weights must be positive"),
+        ([[1.0] * WIDTH], ["spam"], [1.0, 1.0], "weights must be positive"),
+    ],
+)
+def test_input_that_means_nothing_is_refused(model, X, y, weights, told):
+    """One line says what is wrong, and nothing has changed."""
+    walked = fresh(model).learn([1.0] * WIDTH, "ham")
+    for change in (walked.partial_fit, walked.partial_forget, walked.fit):
+        if change == walked.fit and "columns" in told:
+            continue
+        with pytest.raises(UserError, match=told):
+            change(X, y, sample_weight=weights)
+    assert_same(walked, fresh(model).learn([1.0] * WIDTH, "ham"))
+
+
+def test_nothing_learnt_is_nothing_to_say(model):
+    """Before the first case, and after the last was forgotten, judging is refused."""
+    walked = fresh(model).learn([1.0] * WIDTH, "ham").forget([1.0] * WIDTH, "ham")
+    for empty in (fresh(model), walked):
+        with pytest.raises(UserError, match="nothing has been learnt"):
+            empty.predict([[1.0] * WIDTH])
+    assert walked.learn([1.0], "ham").classes_.tolist() == ["ham"]
+
+
+def test_only_like_and_like_are_merged(model):
+    """Another kind, or other parameters, is refused."""
+    other = bayes.GaussianNB(var_smoothing=0.5)
+    with pytest.raises(UserError, match="cannot be merged"):
+        fresh(model).merge(other)

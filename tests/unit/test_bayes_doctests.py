@@ -1,0 +1,30 @@
+"""The examples in the family's docstrings can be checked by hand, and are."""
+
+import doctest
+import pkgutil
+from importlib import import_module
+
+import pytest
+
+import spamnb.bayes
+import spamnb.core.bayes as family
+
+MODULES = [f"{family.__name__}.{found.name}" for found in pkgutil.iter_modules(family.__path__)]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_come_out(name):
+    """What stands after a prompt is what is printed."""
+    assert doctest.testmod(import_module(name)).failed == 0
+
+
+def test_every_model_shows_an_example():
+    """Whatever the door offers, its reader sees it at work: each class has an example."""
+    shown = {
+        test.name.rsplit(".", 1)[-1]
+        for name in MODULES
+        for test in doctest.DocTestFinder(exclude_empty=True).find(import_module(name))
+        if test.examples
+    }
+    quiet = {"BayesError", "Classifier", "Node", "log_m_estimate", "zero_one"}
+    assert set(spamnb.bayes.__all__) - quiet == shown & set(spamnb.bayes.__all__)
