@@ -19,7 +19,7 @@ Failure: SettingsError for a mapping in which a harsher decision is handled more
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from spamnb.core.decision import DECISIONS, Decision
@@ -46,7 +46,7 @@ class Handlings:
     reject: Handling = "headers"
 
     def __post_init__(self) -> None:
-        chosen: tuple[Handling, ...] = astuple(self)
+        chosen = self._chosen()
         for decision, handling in zip(DECISIONS, chosen, strict=True):
             if handling not in HANDLINGS:
                 raise SettingsError(
@@ -60,11 +60,13 @@ class Handlings:
                 hint=f"a harsher decision needs the same or a later one of {', '.join(HANDLINGS)}",
             )
 
+    def _chosen(self) -> tuple[Handling, ...]:
+        return self.deliver, self.unsure, self.junk, self.reject  # `astuple` takes 8 us
+
     def on(self, decision: Decision, possible: Collection[Handling] = HANDLINGS) -> Handling:
         """The handling of a decision, or the harshest milder one that is named and possible."""
-        upto = astuple(self)[DECISIONS.index(decision) :: -1]
-        named: list[Handling] = [handling for handling in upto if handling in possible]
-        return named[0] if named else "headers"
+        upto = self._chosen()[DECISIONS.index(decision) :: -1]
+        return next((handling for handling in upto if handling in possible), "headers")
 
 
 @dataclass(frozen=True, slots=True)
