@@ -35,7 +35,6 @@ spamnb evaluate --json a.json --scores ham/ spam/  with what was said of each me
 spamnb evaluate --compare a.json b.json            ... to compare two runs
 spamnb evaluate --plain collection/                documents with labels of their own
 """
-ONE_IN = 1000
 
 
 @taught("Measure the filter on your own mail.", EXAMPLES)
@@ -62,7 +61,7 @@ ONE_IN = 1000
               help="The kind of model.")  # fmt: skip
 @click.option("--one-in", type=click.IntRange(2), metavar="N",
               help="Tell where junk must begin so that at most one in N good messages is lost; "
-              f"else {ONE_IN}, or as `promise.ham_lost_one_in` is set.")  # fmt: skip
+              "else as `promise.ham_lost_one_in` is set.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(0), default=0, metavar="N",
               help="Processes for folds; 0 takes all processors.")  # fmt: skip
 @click.option("--json", "json_file", metavar="FILE", help="Write the figures there; - is stdout.")
@@ -99,7 +98,7 @@ def evaluate(session: Session, /, **given: Any) -> None:
         evaluate_by_label(_options(session, given), given)
         return
     outcome = _measured(session, given)
-    _written(outcome, given, one_in=given["one_in"] or ONE_IN)
+    _written(outcome, given, one_in=given["one_in"] or session.settings.promise.ham_lost_one_in)
 
 
 def _options(session: Session, given: dict[str, Any]) -> Options:
@@ -123,8 +122,8 @@ def _measured(session: Session, given: dict[str, Any]) -> Evaluation:
     from spamnb.service.evaluation_sources import read_each
 
     options = _options(session, given)
-    found, order = _ordered(given["sources"], given["order"], given["seed"])
-    judged, _ = _ordered(given["tested"], given["order"], given["seed"])
+    found, order = ordered(given["sources"], given["order"], given["seed"])
+    judged, _ = ordered(given["tested"], given["order"], given["seed"])
     options = replace(options, order=order, tested=len(judged))
     with progress_bar("evaluating") as bar:
         if bar:
@@ -132,7 +131,7 @@ def _measured(session: Session, given: dict[str, Any]) -> Evaluation:
         return measure(read_each([*found, *judged], warn), options)
 
 
-def _ordered(
+def ordered(
     sources: Sequence[str], order: str | None, seed: int
 ) -> tuple[list[tuple[Unit, str]], str]:
     """Find the messages and bring them in order; say which."""
@@ -168,6 +167,7 @@ def _sorted(sources: Sequence[str]) -> Iterator[Named[Unit]]:
 
 def _written(outcome: Evaluation, given: dict[str, Any], *, one_in: int) -> None:
     """Write what was asked for: figures, pictures, the page; else tell the figures."""
+    from spamnb.core.decision import Costs
     from spamnb.service.report import decision_rows, figures, promise, report_page
 
     found = outcome.assurance(one_in)
@@ -188,7 +188,7 @@ def _written(outcome: Evaluation, given: dict[str, Any], *, one_in: int) -> None
     say()
     table([("decision", "from", "ham", "spam"), *decision_rows(outcome)], right=(1, 2, 3))
     say()
-    say(promise(found))
+    say(promise(found, outcome.options.costs or Costs()))
 
 
 def _draw(outcome: Evaluation, folder: Path) -> None:

@@ -44,6 +44,7 @@ COMMANDS = {
     "stats": "spamnb.cli.store:stats",
     "check": "spamnb.cli.store:check",
     "evaluate": "spamnb.cli.evaluate:evaluate",
+    "tune": "spamnb.cli.tune:tune",
     "backup": "spamnb.cli.store:backup",
     "restore": "spamnb.cli.store:restore",
     "export": "spamnb.cli.store:export",

@@ -121,10 +121,11 @@ def evaluate_labels(messages: Iterable[Labelled], options: Options) -> LabelEval
     started, cpu = time.perf_counter(), sum(os.times()[:4])
     samples = read_samples(messages, options)
     _refuse_few(samples.truth, options.labels)
+    # First, for it starts processes, and the other tells how far it is: a display is a thread.
+    inner = _inner(samples, options)
     said = run(samples, options)
     truth, odds = samples.truth[said.which], one_against_rest(said.z)
     chosen = said.z.argmax(axis=1)
-    inner = _inner(samples, options)
     results = []
     for k, label in enumerate(options.labels):
         learnt = None if inner is None else (inner.z[:, k], samples.truth[inner.which] == k)

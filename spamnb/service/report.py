@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from spamnb.core.assurance import Assurance
+from spamnb.core.assurance import Assurance, costs_for
 from spamnb.core.decision import Costs, Decision, thresholds
 from spamnb.service.evaluation import Evaluation
 from spamnb.service.plots import as_svg, draw
@@ -41,11 +41,12 @@ def report_page(evaluation: Evaluation, assurance: Assurance, title: str = "spam
         f"<figure>{as_svg(figure)}<figcaption>{_CAPTIONS[name]}</figcaption></figure>"
         for name, figure in draw(evaluation).items()
     )
+    costs = evaluation.options.costs or Costs()
     sections = (
         f"<h1>{escape(title)}</h1><p class=how>{escape(how(evaluation))}</p>",
         "<h2>How good</h2>", _table(("", ""), figures(evaluation)),
         "<h2>What became of the messages</h2>", _decisions(evaluation),
-        "<h2>Good messages lost</h2>", f"<p>{escape(promise(assurance))}</p>",
+        "<h2>Good messages lost</h2>", f"<p>{escape(promise(assurance, costs))}</p>",
         f"<h2>Pictures</h2><div class=pictures>{pictures}</div>",
     )  # fmt: skip
     head = f"<meta charset=utf-8><title>{escape(title)}</title><style>{_STYLE}</style>"
@@ -101,8 +102,8 @@ def percent(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f} %"
 
 
-def promise(found: Assurance) -> str:
-    """What the messages allow to promise, in a sentence."""
+def promise(found: Assurance, costs: Costs) -> str:
+    """What the messages allow to promise, in a few sentences, and the settings that keep it."""
     if found.log_odds is None:
         return (
             f"Not enough evidence yet: to promise that at most 1 in {found.one_in} good messages "
@@ -116,8 +117,15 @@ def promise(found: Assurance) -> str:
         f"log-odds {found.log_odds:.2f}: {found.ham_above} of {found.ham} lay above it, at worst "
         f"{found.at_worst_percent:.3f} %, by the probabilities "
         f"{percent(found.expected_percent, 3)}. Spam missed then: {missed}. It holds for mail like "
-        f"this."
+        f"this. The settings for it: {settings_for(found, costs)}"
     )
+
+
+def settings_for(found: Assurance, costs: Costs) -> str:
+    """The costs that put the threshold of junk there, as the settings file has them."""
+    made = costs_for(costs, found)
+    pairs = (("junk", made.junk), ("reject", made.reject))
+    return ", ".join(f"costs.{name} = [{ham:.4g}, {spam:.4g}]" for name, (ham, spam) in pairs)
 
 
 def decision_rows(evaluation: Evaluation) -> list[tuple[str, str, str, str]]:

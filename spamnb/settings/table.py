@@ -52,6 +52,9 @@ SETTINGS: tuple[Setting, ...] = (
         "How long a verdict can be corrected by its id or signature alone."),
     Setting("history.limit_bytes", 1 << 30, whole(1 << 20),
         "Most that the history may take; the oldest verdicts go first."),
+    Setting("promise.ham_lost_one_in", 1000, whole(2, 10**9),
+        "At most one in so many good messages shall be lost. `spamnb evaluate` and `spamnb tune` "
+        "tell from your own mail with which costs that holds, or that the evidence is too thin."),
     Setting("expire.after_days", 400, _DAYS,
         "`spamnb expire` lets go of features that nobody taught for so long and that few messages "
         "held: most words are seen once and never again."),

@@ -43,6 +43,13 @@ class HistorySettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PromiseSettings:
+    """What is asked of the filter; whether it can be kept, evaluation tells."""
+
+    ham_lost_one_in: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
 class ExpireSettings:
     """Which features are let go."""
 
@@ -141,6 +148,7 @@ class Settings:
     store: StoreSettings = field(default_factory=StoreSettings)
     journal: JournalSettings = field(default_factory=JournalSettings)
     history: HistorySettings = field(default_factory=HistorySettings)
+    promise: PromiseSettings = field(default_factory=PromiseSettings)
     expire: ExpireSettings = field(default_factory=ExpireSettings)
     log: LogSettings = field(default_factory=LogSettings)
     serve: ServeSettings = field(default_factory=ServeSettings)
@@ -160,6 +168,7 @@ SECTIONS: dict[str, Callable[..., Any]] = {
     "store": StoreSettings,
     "journal": JournalSettings,
     "history": HistorySettings,
+    "promise": PromiseSettings,
     "expire": ExpireSettings,
     "log": LogSettings,
     "serve": ServeSettings,
