@@ -169,6 +169,10 @@ class Bench:
         """Whether a process died of this message."""
         return self.hand.is_poisonous(digest_of(raw))
 
+    def prepare(self) -> None:
+        """Open the model now, if it can be, so that the first message need not wait for it."""
+        self._open()
+
     def close(self) -> None:
         """Let go of the model; it is opened again if more comes."""
         model, self._model = self._model, None
