@@ -99,10 +99,13 @@ def post_office(speaks="smtp", send=None, **settings):
     rig = Rig(sock.getsockname()[1])
     ready, loops, errors = threading.Event(), [], []
 
+    def taught(said):
+        return rig.teach(said)  # whoever teaches by then
+
     async def life():
         stop = asyncio.Event()
         loops.append((asyncio.get_running_loop(), stop))
-        links = Links(rig.teach, rig.meters, rig.logs.append, send, ready.set)
+        links = Links(taught, rig.meters, rig.logs.append, send, ready.set)
         await run(PostOffice(**settings), [Listener(sock, speaks)], links, stop)
 
     def live():

@@ -208,7 +208,7 @@ class Office:
         facts["trust"] = believed.trust
         try:
             done = await self._teach_all(report, believed)
-        except (StoreError, PeerError, TimeoutError) as error:
+        except (StoreError, PeerError, OSError) as error:
             self.fault(error, mail.peer)
             return replies.NO_TEACHER
         facts["result"] = receipts.summary(done)
