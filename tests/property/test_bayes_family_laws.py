@@ -147,7 +147,7 @@ def test_what_was_never_learnt_is_not_forgotten(model, data):
 
 
 def test_classes_can_be_declared(model):
-    """A declared class takes part before its first case; by a prior from counts it is impossible."""
+    """A declared class takes part before its first case; a prior from counts makes it 0."""
     x = ["red"] * WIDTH if repr(model) in map(repr, NAMED) else [1.0] * WIDTH
     walked = fresh(model).partial_fit([x], ["spam"], classes=LABELS)
     np.testing.assert_array_equal(walked.classes_, LABELS)

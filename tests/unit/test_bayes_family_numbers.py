@@ -7,6 +7,7 @@ import pytest
 
 from spamnb.bayes import (
     BinnedNB,
+    ComplementNB,
     GaussianDiscriminant,
     GaussianNB,
     KernelNB,
@@ -128,6 +129,7 @@ def test_counts_that_leave_the_range_are_refused():
 @pytest.mark.parametrize(
     "make",
     [
+        lambda: ComplementNB(alpha=0),
         lambda: GaussianDiscriminant(covariance="round"),
         lambda: GaussianDiscriminant(shrinkage=1.1),
         lambda: GaussianDiscriminant(reg_param=-0.1),

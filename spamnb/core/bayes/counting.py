@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from spamnb.core.bayes.classifier import Cases, Classifier, Joint, numbers, prior_of
 from spamnb.core.bayes.smoothing import Assumptions, Floats, log_m_estimate
 from spamnb.core.bayes.sums import COUNT_ONE, Tally
+from spamnb.errors import UserError
 
 
 @dataclass(eq=False, kw_only=True)
@@ -99,6 +100,10 @@ class ComplementNB(_Counting):
 
     norm: bool = False
 
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < np.inf:
+            raise UserError(f"the complement needs an alpha above 0, not {self.alpha}")
+
     def _prepare(self, sums: Sequence[Tally], prior: Floats) -> Joint:
         n = _counts(sums)
         V, outside = max(n.shape[1], 1), n.sum(axis=0) - n
@@ -144,9 +149,7 @@ def _counts(sums: Sequence[Tally]) -> Floats:
 
 def _weighed(cases: Cases, logs: Floats) -> Floats:
     """[M, K] of cases [M, F] and logs [K, F]: the sum of x_f log p(f|k), where 0 log 0 is 0."""
-    impossible = np.isinf(logs)
+    impossible = np.isneginf(logs)
     sums: Floats = cases @ np.where(impossible, 0.0, logs).T
-    if impossible.any():
-        found = cases @ np.where(impossible, np.sign(logs), 0.0).T
-        sums = np.where(found != 0, np.copysign(np.inf, found), sums)
+    sums[cases @ impossible.T > 0] = -np.inf
     return sums
