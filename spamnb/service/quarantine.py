@@ -1,0 +1,369 @@
+"""The quarantine: messages that were kept instead of delivered, each with its envelope.
+
+    ID.eml      the message as it would have been relayed, our header lines included
+    ID.json     its envelope byte for byte (MAIL, each RCPT with parameters, XFORWARD), what was
+                said of it, where it would have gone, and which recipients have it by now
+
+Files are 0600 in a 0700 folder, written beside, synced and renamed: the message, the folder, the
+sidecar, the folder. So `keep` returns when both are on the disk, and a crash leaves no sidecar
+without its message; what has no sidecar is swept after an hour.
+
+A release is marked in the sidecar, durably, before a byte is sent, and a recipient is crossed out
+only after the next hop's 250. Whoever finds a release that was marked and never ended is told that
+the message may have been sent, and has to insist. Must not know sockets: sending is a callable.
+
+Failure: StoreFullError when the limit or the disk is reached, RefError for an ID that is not here,
+RefusedError for a release that is under way, PeerError for a next hop that did not take it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from spamnb.core.envelope import Envelope
+from spamnb.errors import (
+    PeerError,
+    RefError,
+    RefusedError,
+    StoreDamagedError,
+    StoreFullError,
+)
+from spamnb.service.clock import now_us
+from spamnb.store.environment import make_folder, refused, sync_folder
+
+VERSION: Final = 1
+_ID = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{12}")
+_DAY_US: Final = 86_400_000_000
+_ORPHAN_S: Final = 3_600
+"""how long a file without its other half may be on its way"""
+_COUNT_AGAIN_S: Final = 60.0
+_TIDY_S: Final = 3_600.0
+
+State = Literal["kept", "releasing"]
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineLimits:
+    """How much is kept, and how long."""
+
+    keep_days: int = 30
+    """as long as the history, so that a release can still teach by its signature"""
+    limit_bytes: int = 1 << 30
+    """of messages and sidecars together; when it is reached, messages are delivered with headers"""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A message in quarantine. Lines of the envelope are latin-1, which is the bytes themselves."""
+
+    id: str
+    time_us: int
+    size_bytes: int
+    sender: str
+    recipients: tuple[str, ...]
+    mail_line: str
+    rcpt_lines: tuple[str, ...]
+    xforward_lines: tuple[str, ...] = ()
+    upstream: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+    state: State = "kept"
+    done: tuple[int, ...] = ()
+    """recipients, by number, that the next hop took"""
+    replies: dict[str, str] = field(default_factory=dict)
+    """number of a recipient -> what the next hop said when it did not take it"""
+
+    @property
+    def open(self) -> tuple[int, ...]:
+        """Recipients that do not have it yet."""
+        return tuple(at for at in range(len(self.rcpt_lines)) if at not in self.done)
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A message on its way out, with its envelope's own bytes."""
+
+    raw: bytes
+    mail_line: bytes
+    rcpt_lines: tuple[bytes, ...]
+    xforward_lines: tuple[bytes, ...] = ()
+    upstream: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the next hop said for one recipient; code 0: it took all and said nothing more."""
+
+    code: int
+    text: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.code} {self.text}".strip() if self.code else "no reply"
+
+
+Send = Callable[[Parcel], Sequence[Reply]]
+"""A reply for each recipient, in order. PeerError: nothing can have been delivered."""
+
+
+class Quarantine:
+    """One folder. Cheap to make; many processes may use it."""
+
+    def __init__(
+        self, folder: Path, limits: QuarantineLimits | None = None, *, upstream: str = ""
+    ) -> None:
+        self.folder = folder
+        self.limits = limits or QuarantineLimits()
+        self.upstream = upstream
+        """where messages that are kept now would have gone"""
+        self._used = 0
+        self._count_at = self._tidy_at = 0.0
+
+    # -- keeping --------------------------------------------------------------------------------
+
+    def keep(self, raw: bytes, envelope: Envelope, facts: dict[str, object]) -> str:
+        """Keep a message; its ID, when file and folder are on the disk."""
+        entry = self._entry(raw, envelope, facts)
+        sidecar = _encoded(entry)
+        make_folder(self.folder)
+        self._make_room(len(raw) + len(sidecar))
+        self._write(f"{entry.id}.eml", raw)
+        try:
+            self._write(f"{entry.id}.json", sidecar)
+        except BaseException:
+            self._path(entry.id, "eml").unlink(missing_ok=True)
+            raise
+        return entry.id
+
+    def _entry(self, raw: bytes, envelope: Envelope, facts: dict[str, object]) -> Kept:
+        now = now_us()
+        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now // 1_000_000))
+        return Kept(
+            id=f"{stamp}-{secrets.token_hex(6)}",
+            time_us=now,
+            size_bytes=len(raw),
+            sender=envelope.sender,
+            recipients=envelope.recipients,
+            mail_line=envelope.mail_line.decode("latin-1"),
+            rcpt_lines=tuple(line.decode("latin-1") for line in envelope.rcpt_lines),
+            xforward_lines=tuple(line.decode("latin-1") for line in envelope.xforward_lines),
+            upstream=self.upstream,
+            facts=dict(facts),
+        )
+
+    def _make_room(self, size: int) -> None:
+        """Count what is there now and then; others write here too."""
+        now = time.monotonic()
+        if now >= self._tidy_at:
+            self._tidy_at = now + _TIDY_S
+            self.expire(now_us())
+        if now >= self._count_at:
+            self._count_at = now + _COUNT_AGAIN_S
+            self._used = self.used_bytes()
+        if self._used + size > self.limits.limit_bytes:
+            raise StoreFullError(
+                f"the quarantine has reached its {self.limits.limit_bytes} bytes",
+                hint="release or delete messages, or raise its limit",
+            )
+        self._used += size
+
+    def _write(self, name: str, data: bytes) -> None:
+        path = self.folder / name
+        beside = self.folder / f".{name}.{secrets.token_hex(4)}.tmp"
+        try:
+            handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(handle)
+                beside.rename(path)
+            except BaseException:
+                beside.unlink(missing_ok=True)
+                raise
+            sync_folder(self.folder)
+        except OSError as error:
+            raise refused(error, path) from error
+
+    # -- looking --------------------------------------------------------------------------------
+
+    def messages(self) -> list[Kept]:
+        """All that can be read, the oldest first."""
+        found = []
+        for identity in self._ids():
+            with suppress(RefError, StoreDamagedError):
+                found.append(self.get(identity))
+        return found
+
+    def get(self, identity: str) -> Kept:
+        """What is known of a message."""
+        try:
+            text = self._path(identity, "json").read_bytes()
+        except FileNotFoundError as error:
+            raise RefError(
+                f"there is no message {identity} in quarantine",
+                hint="see `spamnb quarantine list`",
+            ) from error
+        except OSError as error:
+            raise refused(error, self._path(identity, "json")) from error
+        return _decoded(text, identity)
+
+    def raw(self, identity: str) -> bytes:
+        """The message itself."""
+        self.get(identity)
+        try:
+            return self._path(identity, "eml").read_bytes()
+        except OSError as error:
+            raise refused(error, self._path(identity, "eml")) from error
+
+    def used_bytes(self) -> int:
+        """Bytes of all files here."""
+        used = 0
+        for entry in self._files():
+            with suppress(FileNotFoundError):
+                used += entry.stat().st_size
+        return used
+
+    def _ids(self) -> list[str]:
+        names = [entry.name for entry in self._files()]
+        return sorted(name[:-5] for name in names if name.endswith(".json") and _ID.match(name))
+
+    def _files(self) -> Iterator[os.DirEntry[str]]:
+        try:
+            with os.scandir(self.folder) as entries:
+                yield from [entry for entry in entries if entry.is_file(follow_symlinks=False)]
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise refused(error, self.folder) from error
+
+    def _path(self, identity: str, ending: str) -> Path:
+        if _ID.fullmatch(identity) is None:
+            raise RefError(f"{identity!r} is no ID", hint="see `spamnb quarantine list`")
+        return self.folder / f"{identity}.{ending}"
+
+    # -- letting go -----------------------------------------------------------------------------
+
+    def delete(self, identity: str) -> None:
+        """Throw a message away; the sidecar first, so that nothing is listed without its body."""
+        try:
+            self._path(identity, "json").unlink()
+            sync_folder(self.folder)
+            self._path(identity, "eml").unlink(missing_ok=True)
+            sync_folder(self.folder)
+        except FileNotFoundError as error:
+            raise RefError(f"there is no message {identity} in quarantine") from error
+        except OSError as error:
+            raise refused(error, self._path(identity, "json")) from error
+
+    def expire(self, now: int) -> int:
+        """Throw away what is too old, and halves that nobody will complete; how many messages."""
+        gone = 0
+        for entry in self.messages():
+            if entry.time_us < now - self.limits.keep_days * _DAY_US:
+                with suppress(RefError):
+                    self.delete(entry.id)
+                    gone += 1
+        listed = set(self._ids())
+        for file in self._files():
+            whole = file.name.endswith(".json") or file.name.removesuffix(".eml") in listed
+            with suppress(FileNotFoundError):
+                if not (whole and not file.name.startswith(".")) and _is_old(file):
+                    os.unlink(file.path)  # noqa: PTH108 - a DirEntry
+        return gone
+
+    # -- releasing ------------------------------------------------------------------------------
+
+    def release(self, identity: str, send: Send, *, insist: bool = False) -> Kept:
+        """Send a message on to the recipients who do not have it; what is known of it then.
+
+        It is gone from here once all have it. Without `insist` a release that began and never
+        ended is not begun again, for the message may have arrived.
+        """
+        raw = self.raw(identity)
+        entry = self._mark(identity, insist=insist)
+        parcel = Parcel(
+            raw=raw,
+            mail_line=entry.mail_line.encode("latin-1"),
+            rcpt_lines=tuple(entry.rcpt_lines[at].encode("latin-1") for at in entry.open),
+            xforward_lines=tuple(line.encode("latin-1") for line in entry.xforward_lines),
+            upstream=entry.upstream or self.upstream,
+        )
+        try:
+            replies = send(parcel)
+        except PeerError:
+            self._save(replace(entry, state="kept"))
+            raise
+        return self._settle(entry, replies)
+
+    def _mark(self, identity: str, *, insist: bool) -> Kept:
+        with self._alone():
+            entry = self.get(identity)
+            if entry.state == "releasing" and not insist:
+                raise RefusedError(
+                    f"a release of {identity} was begun and did not end: it may have been sent",
+                    hint="look whether it arrived; then delete it here, or release it with --again",
+                )
+            entry = replace(entry, state="releasing")
+            self._save(entry)
+            return entry
+
+    def _settle(self, entry: Kept, replies: Sequence[Reply]) -> Kept:
+        """Cross out who has it; all of them: it is gone. An unknown end stays marked."""
+        by_number = dict(zip(entry.open, replies, strict=True))
+        took = [at for at, reply in by_number.items() if 200 <= reply.code < 300]
+        said = {str(at): str(reply) for at, reply in by_number.items() if at not in took}
+        unknown = any(reply.code == 0 for reply in replies)
+        entry = replace(
+            entry,
+            done=tuple(sorted({*entry.done, *took})),
+            replies=said,
+            state="releasing" if unknown else "kept",
+        )
+        if entry.open:
+            self._save(entry)
+        else:
+            self.delete(entry.id)
+        return entry
+
+    def _save(self, entry: Kept) -> None:
+        self._write(f"{entry.id}.json", _encoded(entry))
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """A block that one process at a time is in."""
+        handle = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+
+def _is_old(file: os.DirEntry[str]) -> bool:
+    return file.name != ".lock" and time.time() - file.stat().st_mtime > _ORPHAN_S
+
+
+def _encoded(entry: Kept) -> bytes:
+    """A sidecar; JSON escapes what is not ASCII, so any byte of an envelope goes through."""
+    return json.dumps({"version": VERSION, **asdict(entry)}, default=str, indent=1).encode() + b"\n"
+
+
+def _decoded(text: bytes, identity: str) -> Kept:
+    try:
+        found: dict[str, Any] = json.loads(text)
+        if found.pop("version") != VERSION:
+            raise StoreDamagedError(f"the message {identity} was kept by another version")
+        for name in ("recipients", "rcpt_lines", "xforward_lines", "done"):
+            found[name] = tuple(found[name])
+        return Kept(**found)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise StoreDamagedError(f"the sidecar of {identity} cannot be read") from error
