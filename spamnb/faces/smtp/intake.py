@@ -6,12 +6,13 @@ from __future__ import annotations
 class Intake:
     """A queue of bytes."""
 
-    __slots__ = ("_at", "_data", "_skipping", "skipped")
+    __slots__ = ("_at", "_data", "is_skipping", "skipped")
 
     def __init__(self) -> None:
         self._data = b""
         self._at = 0
-        self._skipping = False
+        self.is_skipping = False
+        """whether a line too long is being dropped"""
         self.skipped = 0
         """bytes dropped because they were of a line too long"""
 
@@ -52,19 +53,19 @@ class Intake:
                 return self._unfinished(most)
             line = self._data[self._at : end]
             self._at = end
-            if not self._skipping:
+            if not self.is_skipping:
                 return line
-            self._skipping = False
+            self.is_skipping = False
             self.skipped += len(line)
 
     def _unfinished(self, most: int) -> bytes:
-        if self._skipping:
+        if self.is_skipping:
             self.skipped += len(self)
             self.clear()
         elif len(self) > most:
             line = self._data[self._at : self._at + most + 1]
             self.skipped += len(self) - len(line)
             self.clear()
-            self._skipping = True
+            self.is_skipping = True
             return line
         return b""

@@ -18,6 +18,10 @@ from spamnb.faces.smtp.ends import INPUT, MEMORY, ROOM, STUCK, Place
 from spamnb.faces.smtp.nets import UNIX
 from spamnb.faces.smtp.session import Session
 
+_SCRATCH = memoryview(bytearray(65536))
+"""One for all connections: nothing else runs between `get_buffer` and `buffer_updated`. Without it
+asyncio asks the kernel for 256 KB for each read, which cost a third of a 5 KB message's CPU."""
+
 ANY = INPUT | ROOM | MEMORY | STUCK
 
 
@@ -33,7 +37,7 @@ class Front(Place, Protocol):
         """One connection less; a second call for the same one does nothing."""
 
 
-class UpstreamSide(asyncio.Protocol):
+class UpstreamSide(asyncio.BufferedProtocol):
     """The connection to the next hop."""
 
     __slots__ = ("_client", "transport")
@@ -50,10 +54,15 @@ class UpstreamSide(asyncio.Protocol):
         else:
             self._client.met()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where to put what it says."""
+        del sizehint
+        return _SCRATCH
+
+    def buffer_updated(self, nbytes: int) -> None:
         """It speaks."""
         if self._client is not None:
-            self._client.heard(data)
+            self._client.heard(bytes(_SCRATCH[:nbytes]))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
@@ -79,7 +88,7 @@ class UpstreamSide(asyncio.Protocol):
         return None if transport is None or transport.is_closing() else transport
 
 
-class ClientSide(asyncio.Protocol):
+class ClientSide(asyncio.BufferedProtocol):
     """The connection to a client, and the `Ends` of its session."""
 
     __slots__ = (
@@ -109,12 +118,17 @@ class ClientSide(asyncio.Protocol):
         else:
             transport.abort()  # type: ignore[attr-defined]
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where to put what the client says."""
+        del sizehint
+        return _SCRATCH
+
+    def buffer_updated(self, nbytes: int) -> None:
         """The client speaks."""
         session = self.session
         if session is not None and not session.closed:
             try:
-                session.from_client(data)
+                session.from_client(bytes(_SCRATCH[:nbytes]))
             except Exception:  # noqa: BLE001 - the boundary of a session
                 self._fail()
 
