@@ -131,7 +131,8 @@ class Spool:
             for entry in entries:
                 if len(found) == self.limits.looked_at:
                     break
-                if entry.name.startswith(".") or entry.name.rpartition(".")[2] not in labels:
+                start, _, label = entry.name.rpartition(".")
+                if not start or start.startswith(".") or label not in labels:
                     continue
                 with suppress(OSError):
                     about = entry.stat(follow_symlinks=False)

@@ -1,0 +1,344 @@
+"""The control socket's lines and bytes: whatever comes, the server answers or hangs up."""
+
+import contextlib
+import json
+import socket
+import threading
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spamnb import errors
+from spamnb.daemon.control import ControlLimits, ControlServer, Peer, Reply, Roles
+from spamnb.errors import PeerError, RefError, SpamnbError, StoreBusyError, StoreFullError
+from spamnb.service.control import Caller, answer_of, answered, failed, failure
+from spamnb.service.feedback import Answer
+from spamnb.service.receipt import Receipt
+
+LIMITS = ControlLimits(connections=8, body_bytes=10_000, held_bytes=20_000, idle_s=5, read_s=0.5)
+
+
+def echo(request):
+    """Answer with what came; operations of this test alone."""
+    op = request.header.get("op")
+    if op == "fault":
+        raise ZeroDivisionError("the secret path /home/x")
+    if op == "busy":
+        raise StoreFullError("the disk is full", hint="make room")
+    if op == "ignore":
+        return Reply({"ok": True})
+    body = request.body(10_000)
+    return Reply({"ok": True, "uid": request.peer.uid, "n": len(body)}, body)
+
+
+class Nobody:
+    """Whoever comes is no admin."""
+
+    def peer(self, uid):
+        return Peer(uid, "self", "somebody")
+
+
+@contextlib.contextmanager
+def serving(tmp_path, hear=echo, limits=LIMITS, roles=lambda: Roles(0)):
+    path = tmp_path / "c"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen(64)
+    server = ControlServer(listener, hear, roles, limits)
+    server.start()
+    try:
+        yield server, path
+    finally:
+        assert server._stopping or server.stop(10)
+        listener.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("control")) as (server, path):
+        yield server, path
+
+
+def raw(path, data, *, end=True, wait_s=10):
+    """Send bytes; everything that came back until the other side hung up."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(wait_s)
+    with connection:
+        connection.connect(str(path))
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(data)
+            if end:
+                connection.shutdown(socket.SHUT_WR)
+        found = b""
+        with contextlib.suppress(ConnectionResetError):
+            while chunk := connection.recv(65536):
+                found += chunk
+        return found
+
+
+def ask(path, op, body=b""):
+    """One request on a connection of its own."""
+    with Caller(path, 10) as caller:
+        return caller.ask(op, body)
+
+
+def replies(found):
+    """Split what came into headers."""
+    heads = []
+    while found:
+        line, _, found = found.partition(b"\n")
+        head = json.loads(line)
+        heads.append(head)
+        found = found[head["bytes"] :]
+    return heads
+
+
+# --- requests ---------------------------------------------------------------------------------
+
+
+def test_many_requests_use_one_connection(server):
+    """One after the other, each with its bytes, answered in order."""
+    with Caller(server[1], 10) as caller:
+        for size in (0, 1, 9_999, 10_000, 3):
+            header, body = caller.ask("echo", b"x" * size)
+            assert (header["n"], body) == (size, b"x" * size)
+
+
+def test_requests_may_be_sent_ahead(server):
+    """A shell writes them all and reads what comes."""
+    one = b'{"op":"echo","bytes":3}\nabc'
+    assert [head["n"] for head in replies(raw(server[1], one * 5))] == [3] * 5
+
+
+def test_an_error_of_the_family_is_raised_at_the_other_end(server):
+    """Same class, same line, same hint; and the connection goes on."""
+    with Caller(server[1], 10) as caller:
+        with pytest.raises(StoreFullError, match="the disk is full") as told:
+            caller.ask("busy")
+        assert told.value.hint == "make room"
+        assert caller.ask("echo", b"x").body == b"x"
+
+
+def test_a_fault_of_ours_tells_an_incident_and_nothing_else(server, caplog):
+    """The text stays in the log, under the same number."""
+    with Caller(server[1], 10) as caller, pytest.raises(SpamnbError) as told:
+        caller.ask("fault")
+    assert "secret" not in str(told.value)
+    incident = str(told.value).rpartition(" ")[2]
+    assert [incident in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_bytes_that_nobody_read_end_the_connection(server):
+    """They would be taken for the next line otherwise."""
+    data = b'{"op":"ignore","bytes":30}\n{"op":"echo"}\n{"op":"echo"}\n'
+    assert len(replies(raw(server[1], data))) == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\n", b"x\n", b"[]\n", b"1\n", b'"x"\n', b"null\n", b"{\n", b"\xff\xfe\n",
+        b'{"bytes":-1}\n', b'{"bytes":1.5}\n', b'{"bytes":"1"}\n', b'{"bytes":true}\n',
+        b'{"bytes":null}\n', b'{"bytes":' + b"9" * 5000 + b"}\n", b"[" * 60_000 + b"\n",
+        b'{"a":' * 12_000 + b"\n", b"x" * 70_000 + b"\n", b'{"op":"' + b"x" * 70_000 + b'"}\n',
+        b'{"op":"echo","bytes":10001}\n' + b"x" * 10_001, b'{"op":"echo","bytes":99999999999}\n',
+        b'{"op":"echo","bytes":100}\nshort', b'{"op":"echo"', b'{"op":["echo"]}\n',
+    ],
+    ids=range(23),
+)  # fmt: skip
+def test_what_is_no_request_is_answered_in_one_line(server, data):
+    """Never a crash, never a hang: a reason, or the end."""
+    for head in replies(raw(server[1], data)):
+        assert head["ok"] is True or ("\n" not in head["error"] and head["code"] >= 2)
+    assert ask(server[1], "echo", b"x").body == b"x"
+
+
+_LINES = st.one_of(
+    st.binary(max_size=300),
+    st.dictionaries(
+        st.sampled_from(["op", "bytes", "label", "x"]),
+        st.one_of(st.integers(), st.text(max_size=20), st.none(), st.floats(), st.lists(st.text())),
+    ).map(lambda value: json.dumps(value).encode() + b"\n"),
+)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(_LINES, max_size=6))
+def test_no_bytes_stop_the_server(server, lines):
+    """Arbitrary lines, short bodies, huge numbers: it answers in its form and lives on."""
+    replies(raw(server[1], b"".join(lines)))
+    with Caller(server[1], 10) as caller:
+        assert caller.ask("echo", b"alive").body == b"alive"
+    assert server[0].faults <= 1  # the one that another test asked for
+
+
+# --- bounds -----------------------------------------------------------------------------------
+
+
+def waits(done):
+    end = time.monotonic() + 10
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_who_says_nothing_is_let_go(tmp_path):
+    """An idle connection has its time, a slow line and a slow body have less."""
+    limits = ControlLimits(connections=8, idle_s=0.3, read_s=0.2)
+    with serving(tmp_path, limits=limits) as (server, path):
+        assert raw(path, b"", end=False) == b""
+        assert raw(path, b'{"op":', end=False) == b""
+        slow = replies(raw(path, b'{"op":"echo","bytes":100}\nx', end=False))
+        assert slow[0]["ok"] is False
+        waits(lambda: server.connections == 0)
+
+
+def test_a_line_that_drips_is_let_go(tmp_path):
+    """One byte now and then does not hold a connection."""
+    with serving(tmp_path, limits=ControlLimits(idle_s=0.5, read_s=0.3)) as (_, path):
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with connection:
+            connection.connect(str(path))
+            began = time.monotonic()
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                while time.monotonic() - began < 10:
+                    connection.sendall(b"x")
+                    time.sleep(0.02)
+        assert time.monotonic() - began < 5
+
+
+def test_too_many_connections_are_told_so(tmp_path):
+    """The ones above the limit get a line and the end; the others are served."""
+    with serving(tmp_path, limits=ControlLimits(connections=3)) as (server, path):
+        callers = [Caller(path, 10) for _ in range(3)]
+        for caller in callers:
+            caller.ask("echo")
+        with pytest.raises(StoreBusyError), Caller(path, 10) as one_more:
+            one_more.ask("echo")
+        for caller in callers:
+            caller.ask("echo")
+            caller.close()
+        waits(lambda: server.connections == 0)
+        ask(path, "echo")
+
+
+def test_one_user_does_not_shut_the_others_out(tmp_path):
+    """Who is no admin gets a share of the connections."""
+    limits = ControlLimits(connections=64, each_user=2)
+    with serving(tmp_path, limits=limits, roles=Nobody) as (_, path):
+        callers = [Caller(path, 10) for _ in range(2)]
+        for caller in callers:
+            caller.ask("echo")
+        with pytest.raises(StoreBusyError):
+            ask(path, "echo")
+        for caller in callers:
+            caller.close()
+
+
+def test_bodies_share_a_budget(tmp_path):
+    """All that is held at a time is bounded: who finds no room is told to come again."""
+    limits = ControlLimits(body_bytes=10_000, held_bytes=15_000, read_s=0.3)
+    inside, go = threading.Event(), threading.Event()
+
+    def slow(request):
+        body = request.body(10_000)
+        if request.header["op"] == "hold":
+            inside.set()
+            assert go.wait(10)
+        return Reply({"ok": True, "n": len(body)})
+
+    with serving(tmp_path, slow, limits) as (_, path):
+        first = threading.Thread(target=lambda: ask(path, "hold", b"x" * 10_000))
+        first.start()
+        assert inside.wait(10)
+        with pytest.raises(StoreBusyError):
+            ask(path, "take", b"x" * 10_000)
+        assert ask(path, "take", b"x" * 5_000).header["n"] == 5_000
+        go.set()
+        first.join()
+        assert ask(path, "take", b"x" * 10_000).header["n"] == 10_000
+
+
+def test_a_stop_finishes_what_is_in_hand(tmp_path):
+    """The request gets its answer; connections that wait are ended at once."""
+    inside, go = threading.Event(), threading.Event()
+
+    def slow(_):
+        inside.set()
+        assert go.wait(10)
+        return Reply({"ok": True})
+
+    found = []
+    with serving(tmp_path, slow) as (server, path):
+        idle = Caller(path, 10)
+        asking = threading.Thread(target=lambda: found.append(ask(path, "x").header))
+        asking.start()
+        assert inside.wait(10)
+        ending = threading.Thread(target=lambda: found.append(server.stop(10)))
+        ending.start()
+        waits(lambda: server.connections == 1)
+        go.set()
+        asking.join()
+        ending.join()
+        idle.close()
+    assert {True, *(x["ok"] for x in found if x is not True)} == {True}
+    assert len(found) == 2
+
+
+# --- values -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [n for n, c in vars(errors).items() if isinstance(c, type)])
+def test_every_error_travels(name):
+    """Class, line and hint are the same at the other end."""
+    error = getattr(errors, name)("one\nline", hint="do this")
+    back = failed(json.loads(json.dumps(failure(error))))
+    assert (type(back), str(back), back.hint) == (type(error), "one line", "do this")
+
+
+@pytest.mark.parametrize("header", [{}, {"sort": "dict"}, {"sort": 5}, {"sort": "__builtins__"}])
+def test_an_error_that_nobody_knows_is_the_peers(header):
+    """Only our own family is made from what another process says."""
+    assert isinstance(failed(header), PeerError)
+
+
+def test_an_answer_travels():
+    """State, receipt and all."""
+    receipt = Receipt(True, 7, "ab", "1@a", None, "spam", 0.1, 0.9)
+    for answer in (Answer("learnt", receipt), Answer("review", None, "why", "name", {"a": 1})):
+        assert answer_of(json.loads(json.dumps(answered(answer)))) == answer
+
+
+@pytest.mark.parametrize("header", [{}, {"state": "learnt", "receipt": {"x": 1}}, {"receipt": 5}])
+def test_an_answer_that_is_none_is_the_peers_error(header):
+    """What cannot be read is not guessed at."""
+    with pytest.raises(PeerError):
+        answer_of(header)
+
+
+def test_nobody_there_is_said_in_one_line(tmp_path):
+    """No file, no listener, no folder: a transient error with a hint."""
+    dead = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    dead.bind(str(tmp_path / "dead"))
+    dead.close()
+    for path in (tmp_path / "none", tmp_path / "dead", tmp_path / ("x" * 150)):
+        with pytest.raises(StoreBusyError) as told:
+            Caller(path, 1)
+        assert told.value.hint
+        assert told.value.transient
+
+
+def test_a_long_path_is_reached(tmp_path):
+    """An address holds 107 bytes; homes are longer."""
+    deep = tmp_path / ("d" * 100) / ("e" * 100)
+    deep.mkdir(parents=True)
+    with serving(tmp_path) as (_, path):
+        (deep / "c").symlink_to(path)
+        assert ask(deep / "c", "echo", b"x").body == b"x"
+
+
+def test_a_reference_error_keeps_its_code(tmp_path):
+    """The command line ends as it would have without a daemon."""
+    assert failed(failure(RefError("x"))).exit_code == 2

@@ -1,0 +1,108 @@
+"""The review list: files that survive, bounds that hold."""
+
+import stat
+from dataclasses import replace
+
+import pytest
+
+from spamnb.errors import RefError, RefusedError
+from spamnb.service.review import ReviewLimits, Reviews, Waiting
+
+DAY_US = 86_400_000_000
+NOW_US = 1_763_712_345_000_000
+
+
+def waiting(number=0, **more):
+    plain = Waiting("spam", f"p{number}@a.example", "address", "stranger", "no proof", NOW_US)
+    return replace(plain, digest=f"{number:032x}", **more)
+
+
+@pytest.fixture
+def reviews(tmp_path):
+    return Reviews(tmp_path / "review")
+
+
+def test_an_entry_is_given_back_as_it_was(reviews):
+    """All that was said, and the message byte by byte."""
+    raw = b"Subject: x\r\n\r\n\x00\xff{}\n"
+    entry = waiting(refs=("<1@a>", "s" * 27), verdict={"label": "ham", "probability": 0.25})
+    name = reviews.add(entry, raw)
+    assert reviews.get(name) == (replace(entry, name=name, raw_bytes=len(raw)), raw)
+    assert [found.name for found in reviews.entries()] == [name]
+
+
+def test_the_files_are_private(reviews):
+    """They hold people's mail: folder 0700, files 0600."""
+    name = reviews.add(waiting(), b"x")
+    assert stat.S_IMODE(reviews.folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((reviews.folder / name).stat().st_mode) == 0o600
+
+
+def test_the_same_word_waits_once(reviews):
+    """Sent again and again it is one entry; another label, person or message is another."""
+    first = reviews.add(waiting(), b"raw")
+    assert reviews.add(waiting(time_us=NOW_US + 5), b"raw") == first
+    others = {
+        reviews.add(replace(waiting(), label="ham"), b"raw"),
+        reviews.add(replace(waiting(), who="z"), b"raw"),
+        reviews.add(waiting(), b"other"),
+        reviews.add(waiting(1), b""),
+        reviews.add(waiting(2), b""),
+    }
+    assert len(others | {first}) == 6
+
+
+def test_a_full_list_takes_nothing_new(tmp_path):
+    """By number and by bytes; what waits is not washed out by a flood."""
+    reviews = Reviews(tmp_path / "r", ReviewLimits(most=3))
+    names = [reviews.add(waiting(n), b"") for n in range(3)]
+    with pytest.raises(RefusedError):
+        reviews.add(waiting(4), b"")
+    assert [entry.name for entry in reviews.entries()] == sorted(names)
+    reviews.drop(names[0])
+    reviews.add(waiting(4), b"")
+    small = Reviews(tmp_path / "s", ReviewLimits(limit_bytes=1000))
+    small.add(waiting(), b"x" * 500)
+    with pytest.raises(RefusedError):
+        small.add(waiting(1), b"x" * 500)
+
+
+def test_what_nobody_decides_goes_when_it_is_old(tmp_path):
+    """Age bounds the list as well."""
+    reviews = Reviews(tmp_path / "r", ReviewLimits(keep_days=2))
+    old = reviews.add(waiting(1), b"")
+    new = reviews.add(waiting(2, time_us=NOW_US + 3 * DAY_US), b"")
+    assert [entry.name for entry in reviews.entries()] == [new]
+    with pytest.raises(RefError):
+        reviews.get(old)
+
+
+@pytest.mark.parametrize("name", ["", "..", "../x", "/etc/passwd", "0" * 30, "a\0b", "x" * 5000])
+def test_a_name_that_is_none_reaches_no_file(reviews, tmp_path, name):
+    """Names are our own form or nothing: no path leads out of the folder."""
+    (tmp_path / "x").write_text("{}\n")
+    for ask in (reviews.get, reviews.drop):
+        with pytest.raises(RefError):
+            ask(name)
+    assert (tmp_path / "x").exists()
+
+
+def test_what_cannot_be_read_is_skipped(reviews):
+    """A file that was cut short or written by another version hides no other."""
+    name = reviews.add(waiting(1), b"x")
+    broken = reviews.folder / f"{NOW_US:013x}-{'0' * 16}"
+    for content in (b"", b"{", b"[]\n", b'{"version": 2}\n', b'{"version": 1}\n'):
+        broken.write_bytes(content)
+        assert [entry.name for entry in reviews.entries()] == [name]
+        with pytest.raises(RefError):
+            reviews.get(broken.name)
+
+
+def test_what_was_half_written_is_not_there(reviews):
+    """Killed before the rename: no entry, and the next one takes its place."""
+    name = reviews.add(waiting(), b"x")
+    reviews.drop(name)
+    (reviews.folder / f".{name}.part").write_bytes(b"half")
+    assert list(reviews.entries()) == []
+    assert reviews.add(waiting(), b"x") == name
+    assert [path.name for path in reviews.folder.iterdir()] == [name]

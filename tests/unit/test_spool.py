@@ -1,0 +1,184 @@
+"""The spool: what lies there is believed only if it is a plain file of its owner's."""
+
+import os
+import stat
+import time
+
+import pytest
+
+from spamnb.errors import StoreBusyError
+from spamnb.service.spool import MODE, Spool, SpoolLimits
+
+LABELS = ("ham", "spam")
+
+
+@pytest.fixture
+def spool(tmp_path):
+    spool = Spool(tmp_path / "spool")
+    spool.make()
+    return spool
+
+
+def leave(spool, name, data=b"Subject: x\n\nx\n", at=None):
+    path = spool.folder / name
+    path.write_bytes(data)
+    path.chmod(0o644)
+    if at is not None:
+        os.utime(path, (at, at))
+    return path
+
+
+def drained(spool):
+    found = []
+    spool.drain(LABELS, found.append)
+    return found
+
+
+def names(spool):
+    return sorted(path.name for path in spool.folder.iterdir())
+
+
+def aside(spool):
+    return [name for name in names(spool) if name.startswith(".aside-")]
+
+
+def test_everybody_may_write_and_nobody_may_look(spool):
+    """Mode 1733: sticky, so that nobody takes away what others left."""
+    assert stat.S_IMODE(spool.folder.stat().st_mode) == MODE == 0o1733
+
+
+def test_files_are_taken_in_the_order_in_which_they_were_written(spool):
+    """Oldest first, by their owners, with their labels; then they are gone."""
+    now = time.time()
+    leave(spool, "b.spam", b"Subject: first\n\n", now - 3)
+    leave(spool, "a.ham", b"Subject: second\n\n", now - 2)
+    leave(spool, "c.spam", b"Subject: third\n\n", now - 1)
+    found = drained(spool)
+    assert [(left.label, left.raw) for left in found] == [
+        ("spam", b"Subject: first\n\n"), ("ham", b"Subject: second\n\n"),
+        ("spam", b"Subject: third\n\n"),
+    ]  # fmt: skip
+    assert {left.uid for left in found} == {os.geteuid()}
+    assert names(spool) == []
+
+
+def test_a_line_before_the_message_tells_for_whom(spool):
+    """The optional head is JSON on one line; the rest is the message."""
+    leave(spool, "x.spam", b'{"for": "alice@example.org", "channel": "imap"}\nSubject: x\n\nx\n')
+    left = drained(spool)[0]
+    assert left.head == {"for": "alice@example.org", "channel": "imap"}
+    assert left.raw == b"Subject: x\n\nx\n"
+
+
+@pytest.mark.parametrize("name", [".hidden.spam", "x.tmp", "x", "x.virus", "spam"])
+def test_what_has_no_final_name_is_still_being_written(spool, name):
+    """It is left alone."""
+    path = leave(spool, name)
+    assert drained(spool) == []
+    assert path.exists()
+
+
+def a_symlink(folder, secret):
+    (folder / "x.spam").symlink_to(secret)
+
+
+def a_hard_link(folder, secret):
+    (folder / "x.spam").hardlink_to(secret)
+
+
+def a_pipe(folder, _):
+    os.mkfifo(folder / "x.spam")
+
+
+def a_folder(folder, _):
+    (folder / "x.spam").mkdir()
+    (folder / "x.spam" / "inside").write_text("x")
+
+
+def a_device(folder, _):
+    if os.geteuid() != 0:
+        pytest.skip("only root makes devices")
+    os.mknod(folder / "x.spam", 0o666 | stat.S_IFCHR, os.makedev(1, 5))
+
+
+def an_open_file(folder, _):
+    (folder / "x.spam").write_bytes(b"Subject: x\n\n")
+    (folder / "x.spam").chmod(0o666)
+
+
+def an_empty_file(folder, _):
+    (folder / "x.spam").touch()
+
+
+def a_bad_head(folder, _):
+    (folder / "x.spam").write_bytes(b'{"for": \nSubject: x\n\n')
+    (folder / "x.spam").chmod(0o644)
+
+
+def a_deep_head(folder, _):
+    (folder / "x.spam").write_bytes(b'{"a":' * 20_000 + b"\n")
+    (folder / "x.spam").chmod(0o644)
+
+
+TRICKS = [a_symlink, a_hard_link, a_pipe, a_folder, a_device, an_open_file, an_empty_file,
+          a_bad_head, a_deep_head]  # fmt: skip
+
+
+@pytest.mark.parametrize("trick", TRICKS, ids=lambda trick: trick.__name__)
+def test_what_is_no_plain_file_is_set_aside(spool, tmp_path, trick):
+    """Nothing is read of it, nothing blocks, the next one is taken, and the secret is unharmed."""
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"Subject: secret\n\nsecret\n")
+    trick(spool.folder, secret)
+    leave(spool, "y.ham")
+    assert [left.name for left in drained(spool)] == ["y.ham"]
+    assert (spool.set_aside, aside(spool)) == (1, [".aside-x.spam"])
+    assert secret.read_bytes() == b"Subject: secret\n\nsecret\n"
+    assert drained(spool) == []
+
+
+def test_a_file_that_is_too_large_is_set_aside(tmp_path):
+    """The limit is looked at before anything is read."""
+    spool = Spool(tmp_path / "spool", SpoolLimits(file_bytes=100))
+    spool.make()
+    leave(spool, "x.spam", b"x" * 101)
+    assert drained(spool) == []
+    assert spool.set_aside == 1
+
+
+def test_one_owner_does_not_keep_the_others_waiting(tmp_path):
+    """So many files of each in one look; the rest is taken in the next ones."""
+    spool = Spool(tmp_path / "spool", SpoolLimits(each_owner=3))
+    spool.make()
+    for number in range(7):
+        leave(spool, f"{number}.spam")
+    assert [len(drained(spool)) for _ in range(4)] == [3, 3, 1, 0]
+
+
+def test_what_is_set_aside_is_bounded(tmp_path):
+    """A flood of links fills no folder."""
+    spool = Spool(tmp_path / "spool", SpoolLimits(aside=3))
+    spool.make()
+    for number in range(10):
+        (spool.folder / f"{number}.spam").symlink_to("/etc/passwd")
+    assert drained(spool) == []
+    assert (spool.set_aside, len(aside(spool))) == (10, 3)
+    assert len(names(spool)) == 3
+
+
+def test_a_store_that_fails_leaves_the_file_for_the_next_time(spool):
+    """A file goes when its answer is durable, and not before."""
+
+    def busy(_):
+        raise StoreBusyError("later")
+
+    leave(spool, "x.spam")
+    with pytest.raises(StoreBusyError):
+        spool.drain(LABELS, busy)
+    assert [left.name for left in drained(spool)] == ["x.spam"]
+
+
+def test_without_a_folder_there_is_nothing_to_do(tmp_path):
+    """No spool is no error."""
+    assert drained(Spool(tmp_path / "none")) == []
+    assert Spool(tmp_path / "none").waiting() == 0
