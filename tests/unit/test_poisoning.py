@@ -1,0 +1,84 @@
+"""One message in a hundred is an attacker's: what it does, and that it can be taken back."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from spamnb.core.decision import Costs
+from spamnb.service.filter import Filter, new_recipe
+from spamnb.service.lessons import Origin, Teach
+from spamnb.service.selection import Without
+from spamnb.service.timemachine import relearn, take_back, undoable
+from spamnb.store.audit import collect
+
+SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
+RECIPE = new_recipe()
+BOB, MALLORY = Origin("bob", "imap"), Origin("mallory", "imap", insist=True)
+MALLORYS = Without(("mallory",))
+
+
+def read(label, start, stop):
+    paths = sorted((SAMPLE / label).iterdir())[start:stop]
+    return [(path.read_bytes(), label) for path in paths]
+
+
+def mixed():
+    """Half of the sample, and two messages that call all words of good mail spam."""
+    taught = [(*one, BOB) for label in ("ham", "spam") for one in read(label, 0, 100)]
+    Random(1).shuffle(taught)
+    words = sorted({w for raw, _ in read("ham", 0, 100) for w in raw.split() if w.isalpha()})
+    for number, at in enumerate((70, 140)):
+        head = f"From: m@x.test\nMessage-ID: <{number}@x.test>\nSubject: offer\n\n"
+        taught.insert(at, (head.encode() + b" ".join(words), "spam", MALLORY))
+    return taught
+
+
+def taught(home, rows):
+    with Filter.open(home, create=True, recipe=RECIPE, history=False) as model:
+        for moment, (raw, label, origin) in enumerate(rows):
+            model.teach([Teach(model.example(raw), model.label(label), origin, moment)])
+
+
+def numbers(home):
+    """Counts; and everything that is stored of features and sums."""
+    with Filter.open(home, readonly=True, history=False) as model, model.store.read() as view:
+        ids, records = collect(view.features(), 2)
+        held, sums = records.n.any(axis=1), view.totals()
+        counts = ids[held].tolist(), records.n[held].tolist(), sums.messages.tolist()
+        rest = ids.tolist(), records.w.tolist(), records.day.tolist(), sums.bias.tolist()
+        return counts, (*rest, sums.tempers.tolist(), sums.known, sums.last_seq)
+
+
+@pytest.fixture(scope="module")
+def homes(tmp_path_factory):
+    """Three models: never attacked, attacked, and the same once more."""
+    work = tmp_path_factory.mktemp("poisoning")
+    taught(work / "clean", [row for row in mixed() if row[2] == BOB])
+    for name in ("attacked", "again"):
+        taught(work / name, mixed())
+    return work
+
+
+def test_good_mail_survives_the_attack(homes):
+    """A dictionary called spam by somebody trusted costs no ham: its steps are spread thin."""
+    with Filter.open(homes / "attacked", readonly=True, history=False) as model:
+        verdicts = list(model.score_many([raw for raw, _ in read("ham", 100, 200)]))
+    assert sum(verdict.label == "spam" for verdict in verdicts) <= 1
+
+
+def test_undoing_the_attacker_restores_the_counts_of_the_clean_model(homes):
+    """All events of mallory taken back: every count is what it would be."""
+    assert numbers(homes / "attacked")[0] != numbers(homes / "clean")[0]
+    with Filter.open(homes / "attacked", history=False) as model:
+        with model.store.read() as view:
+            found = undoable(view, RECIPE, MALLORYS)
+        assert len(found.events) == 2
+        take_back(model, found.events, BOB)
+    assert numbers(homes / "attacked")[0] == numbers(homes / "clean")[0]
+
+
+def test_relearning_without_the_attacker_restores_the_clean_model(homes):
+    """Counts, corrections, days and sums: every stored number."""
+    relearn(homes / "again", MALLORYS, Costs())
+    assert numbers(homes / "again") == numbers(homes / "clean")
