@@ -136,14 +136,18 @@ class Board:
         """All slots."""
         return [self.seat(slot) for slot in range(self.slots)]
 
-    def begin(self, slot: int, pid: int) -> None:
+    def begin(self, slot: int) -> None:
         """Note that a process starts here; its row goes on where the last one's ended."""
         first, now = self._cell(slot, 0), monotonic_us()
-        self._words[first + _PID] = pid
+        self._words[first + _PID] = 0
         self._words[first + _BEAT] = self._words[first + _SINCE] = now
         self._words[first + _STARTS] += 1
         self._words[first + _IN_HAND] = self._words[first + _OPEN] = 0
         self._words[first + _STATE] = State.STARTING
+
+    def set_pid(self, slot: int, pid: int) -> None:
+        """Say which process it is."""
+        self._words[self._cell(slot, _PID)] = pid
 
     def set_state(self, slot: int, state: State) -> None:
         """Say how this process is."""

@@ -14,11 +14,10 @@ import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
-Level = Literal["debug", "info", "warning", "error"]
+from spamnb.settings.tree import LogSettings
 
 LEVELS: dict[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _PRIORITY = {"debug": "<7>", "info": "<6>", "warning": "<4>", "error": "<3>"}
@@ -29,31 +28,26 @@ MOST_VALUE = 2_000
 """characters of one value: a line stays a line that people can read"""
 
 
-@dataclass(frozen=True, slots=True)
-class LogForm:
-    """How the log looks."""
-
-    level: str = "info"
-    format: str = "text"
-    file: str = ""
-    """empty: stderr"""
-
-
 class Log:
     """Where records go. Call it with one."""
 
-    def __init__(self, form: LogForm, process: str = "") -> None:
+    def __init__(self, form: LogSettings, process: str = "") -> None:
         self.process = process
         self._fd = -1
         self.renew(form)
 
-    def renew(self, form: LogForm) -> None:
+    def renew(self, form: LogSettings) -> None:
         """Take another form, and open the file anew, which may have been turned over."""
         old, self._form, self._least = self._fd, form, LEVELS[form.level]
         self._fd = _opened(form.file)
         self._journal = self._fd == 2 and _is_journal(2)
         if old > 2:
             os.close(old)
+
+    def give(self, uid: int, gid: int) -> None:
+        """Let the file belong to somebody, who is to open it anew."""
+        if self._fd > 2:
+            os.fchown(self._fd, uid, gid)
 
     def __call__(self, record: Mapping[str, object]) -> None:
         """Write one record; its `level` is info unless it says otherwise."""
@@ -141,6 +135,7 @@ def take_over(log: Log) -> None:
     root = logging.getLogger()
     root.handlers[:] = [_Bridge(log)]
     root.setLevel(logging.WARNING)
+    logging.getLogger("spamnb").setLevel(logging.DEBUG)  # the log itself decides on ours
     sys.excepthook = lambda kind, error, _: log(
         {"event": "died of a bug", "level": "error", "error": f"{kind.__name__}: {error}"}
     )

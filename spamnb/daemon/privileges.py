@@ -99,11 +99,11 @@ def _default() -> pwd.struct_passwd:
         ) from error
 
 
-def give_home(home: Path, who: Identity) -> None:
-    """Make a home that is not there, and give it to whom it is for."""
+def make_home(home: Path, who: Identity | None) -> None:
+    """Make a home that is not there, for whom it is to be."""
     try:
-        if not home.exists():
-            home.mkdir(mode=0o700, parents=True)
+        home.mkdir(mode=0o700, parents=True)
+        if who is not None:
             os.chown(home, who.uid, who.gid)
     except OSError as error:
         raise UserError(f"{home} cannot be made: {error.strerror}") from error

@@ -15,8 +15,6 @@ from typing import Any, Literal
 
 from spamnb.errors import BugError
 
-Role = Literal["worker", "learner", "post", "scan"]
-
 MOST_BYTES = 1 << 20
 """of one datagram; settings are some 10 KB"""
 
@@ -26,6 +24,8 @@ class Start:
     """What a process of the daemon needs to begin."""
 
     role: str
+    entry: str
+    """what runs: "module:function", called with this value, the board and the orders"""
     slot: int
     board_fd: int
     home: str
@@ -37,6 +37,10 @@ class Start:
     """name of a listener -> descriptors of its listening sockets; `control` is the learner's"""
     control: str = ""
     """path of the control socket, for those who teach through it"""
+    post: str = ""
+    """where the post office listens, for listeners whose upstream it is"""
+    scan_slot: int = -1
+    """a worker's scan helper sits here"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,11 @@ def load(
     environment = os.environ if environment is None else environment
     found, source = _from_file(file, environment, flags or {})
     found |= _from_environment(environment)
-    given = flags or {}
-    found |= {name: Found(value, "a flag") for name, value in given.items() if value is not None}
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    # Sections of a family that flags name are all there are: the options stand for the file's.
+    named = {name.partition(".")[0] for name in given} & FAMILIES.keys()
+    found = {name: one for name, one in found.items() if name.partition(".")[0] not in named}
+    found |= {name: Found(value, "a flag") for name, value in given.items()}
     return _build({name: _taken(name, one) for name, one in found.items()}, found, source)
 
 

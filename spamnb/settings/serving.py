@@ -33,7 +33,7 @@ def _handlings(section: str) -> tuple[Setting, ...]:
             "What becomes of a message by what was decided on it: headers say it; tag says it in "
             "the subject too; redirect adds a header for the server behind; quarantine keeps it; "
             "reject refuses it, where the sender still waits."),
-        Setting(f"{section}.unsure", "headers", _HANDLING, "... for messages that we are unsure of."),
+        Setting(f"{section}.unsure", "headers", _HANDLING, "... for those that we are unsure of."),
         Setting(f"{section}.junk", "headers", _HANDLING, "... for junk."),
         Setting(f"{section}.reject", "headers", _HANDLING,
             "... for what costs less to refuse than to deliver, wrong as we may be."),
@@ -96,7 +96,76 @@ SERVING: tuple[Setting, ...] = (
         "From a message's end to our reply. Postfix waits for 100 seconds."),
     Setting("timeouts.scan_s", _TIMES.scan_s, number(0.1, 3600),
         "Of these, for the judging. Above it the message passes unscanned, or is deferred."),
+    Setting("scan.clues", 0, whole(0, 50),
+        "Write so many of the strongest clues into a header. They show words of the message, and "
+        "cost a little time."),
+    Setting("scan.tag", "[SPAM] ", TEXT, "Stands before the subject where the handling is tag."),
+    Setting("scan.redirect", "junk", TEXT,
+        "Value of X-Spamnb-Redirect where the handling is redirect; the server behind decides "
+        "what it means."),
+    Setting("scan.own_clients", (), NETS,
+        "Networks of our own people. What they send is judged, but leaves the house without our "
+        "word on it; so does what the mail server calls local (XFORWARD SOURCE=LOCAL)."),
+    Setting("scan.large_bytes", 65_536, whole(0),
+        "Larger messages are judged by a helper process, which can be killed in time."),
+    Setting("rules.allow", "", TEXT,
+        "A file of clients, senders, domains and recipients whose mail is delivered, one entry a "
+        "line: `client 192.0.2.0/24`. Senders and domains need a DKIM or SPF pass by one of "
+        "house.authserv_ids."),
+    Setting("rules.block", "", TEXT, "... and of those whose mail is rejected."),
+    Setting("rules.exempt", (), TEXTS,
+        "Recipients who get headers and nothing harsher: user@example.org, @example.org or user@. "
+        "postmaster and abuse are always among them."),
     *_handlings("handling"),
+    Setting("post.address", "", ADDRESS,
+        "Where the built-in post office listens, which writes Maildirs and takes reports. Empty: "
+        "127.0.0.1:10026 if it is a listener's next hop, else nowhere. lmtp: in front speaks LMTP.",
+        restart=True),
+    Setting("post.domains", (), DOMAINS,
+        "For whom mail is taken. Empty: for every domain, on loopback alone."),
+    Setting("post.root", "", TEXT,
+        "Everybody's mail goes to ROOT/USER/Maildir. Empty: mail in the home, unless post.users "
+        "says where mail goes."),
+    Setting("post.users", "", TEXT,
+        "A file of lines `ADDRESS FOLDER`; it comes before post.root, and `@domain` stands for "
+        "the other users of a domain."),
+    Setting("post.delimiter", "+", TEXT,
+        "What follows it in a recipient's local part is their own business; empty: nothing."),
+    Setting("post.spam", "spam", TEXT,
+        "Local part of the address that takes reports of spam; empty: there is none."),
+    Setting("post.ham", "ham", TEXT, "... and of mail that is none."),
+    Setting("post.passwords", "", TEXT, "A file of logins, as `spamnb passwd` writes it."),
+    Setting("post.certificate", "", TEXT,
+        "A PEM file, for STARTTLS. Without it there are no logins."),
+    Setting("post.key", "", TEXT, "... and its key, if that is not in the same file."),
+    Setting("post.plain_login", False, FLAG,
+        "Take passwords without TLS: on loopback, for a try."),
+    Setting("post.peers", ("127.0.0.0/8", "::1/128", "unix"), NETS,
+        "Who may say whom they speak for (XFORWARD): the front door and your mail server."),
+    Setting("post.trusted", (), NETS,
+        "Clients whose reports are believed without a login. Loopback is nobody even here: behind "
+        "a mail server everybody comes from there."),
+    Setting("post.trust_local", False, FLAG,
+        "Believe clients that your mail server calls local (XFORWARD SOURCE=LOCAL); with Postfix, "
+        "those of local_header_rewrite_clients, such as permit_sasl_authenticated."),
+    Setting("post.received", False, FLAG,
+        "Write a Received line. Name us in house.hosts then, or a message is another one after "
+        "delivery."),
+    Setting("post.receipts", True, FLAG, "Answer the reports of those who logged in."),
+    Setting("post.size_limit_bytes", 50 << 20, _BYTES, "The largest message."),
+    Setting("teach.limit_bytes", 32 << 20, _BYTES, "The largest message that is learnt from."),
+    Setting("teach.user_per_day", 5000, whole(1),
+        "Changes by one person. Moving a whole folder is a thousand; a program that has gone wild "
+        "is stopped before it moved the model for good."),
+    Setting("teach.stranger_per_day", 20, whole(0), "Changes by one stranger with a signature."),
+    Setting("teach.strangers_per_day", 200, whole(0),
+        "Changes by all strangers together: their names cost nothing."),
+    Setting("teach.sure", 0.999, number(0.5, 1),
+        "So sure a verdict is not contradicted by traps and reports: it waits for review."),
+    Setting("teach.unproven", "review", choice("review", "refuse", "learn"),
+        "What becomes of a user's word on a message that is not known to be theirs."),
+    Setting("teach.domains", (), DOMAINS,
+        "Domains whose addresses are our users' logins. Empty: all that mail is delivered for."),
 )  # fmt: skip
 
 LISTENERS = Family(
@@ -135,5 +204,7 @@ LISTENERS = Family(
             "(SMTP smuggling): made line ends, or refused."),
         Setting("listener.*.on_fault", "deliver", choice("deliver", "defer"),
             "If we cannot judge: pass the message unscanned, or ask the sender to try again."),
+        Setting("listener.*.observe", False, FLAG,
+            "Judge and log, but change nothing: a header with the signature is all that is added."),
     ),
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from spamnb.core.decision import Costs
 from spamnb.core.handling import Handlings
@@ -111,29 +111,105 @@ class ListenerSettings:
 
     address: str = "127.0.0.1:10025"
     upstream: str = ""
-    queue: str = "before"
+    queue: Literal["before", "after"] = "before"
     peers: tuple[str, ...] = ("127.0.0.0/8", "::1/128", "unix")
     proxies: tuple[str, ...] = ()
     recipient_domains: tuple[str, ...] = ()
     scan_limit_bytes: int = 1 << 20
-    oversize: str = "unscanned"
+    oversize: Literal["unscanned", "head"] = "unscanned"
     header_limit_bytes: int = 256 << 10
     size_limit_bytes: int = 0
-    bare_newlines: str = "normalise"
-    on_fault: str = "deliver"
+    bare_newlines: Literal["normalise", "refuse"] = "normalise"
+    on_fault: Literal["deliver", "defer"] = "deliver"
+    observe: bool = False
 
     def __post_init__(self) -> None:
-        from spamnb.faces.smtp.address import Address  # noqa: PLC0415 - most commands need none
-
-        open_to_all = not Address.parse(self.address).is_local
         as_shipped = self.peers == ListenerSettings.__dataclass_fields__["peers"].default
-        if open_to_all and as_shipped and not self.recipient_domains:
+        if not _is_local(self.address) and as_shipped and not self.recipient_domains:
             raise SettingsError(
                 f"{self.address} can be reached from outside",
                 hint="set peers (who may send anywhere) or recipient_domains (where all may send)",
             )
         if self.upstream == self.address and self.upstream.rpartition(":")[2] != "0":
             raise SettingsError(f"{self.address} is its own upstream: mail would go in a ring")
+
+
+@dataclass(frozen=True, slots=True)
+class ScanSettings:
+    """How messages are judged in the mail path, and what is written of it."""
+
+    clues: int = 0
+    tag: str = "[SPAM] "
+    redirect: str = "junk"
+    own_clients: tuple[str, ...] = ()
+    large_bytes: int = 65_536
+
+    def __post_init__(self) -> None:
+        for name, text in (("tag", self.tag), ("redirect", self.redirect)):
+            if not (text.isascii() and text.isprintable()):
+                raise SettingsError(f"the {name} is {text!r}", hint="give plain ASCII characters")
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSettings:
+    """Who is judged by an admin's word."""
+
+    allow: str = ""
+    block: str = ""
+    exempt: tuple[str, ...] = ()
+
+
+POST_ADDRESS = "127.0.0.1:10026"
+"""where the post office listens if somebody needs it and nobody says where"""
+
+
+@dataclass(frozen=True, slots=True)
+class PostSettings:
+    """The built-in next hop."""
+
+    address: str = ""
+    domains: tuple[str, ...] = ()
+    root: str = ""
+    users: str = ""
+    delimiter: str = "+"
+    spam: str = "spam"
+    ham: str = "ham"
+    passwords: str = ""
+    certificate: str = ""
+    key: str = ""
+    plain_login: bool = False
+    peers: tuple[str, ...] = ("127.0.0.0/8", "::1/128", "unix")
+    trusted: tuple[str, ...] = ()
+    trust_local: bool = False
+    received: bool = False
+    receipts: bool = True
+    size_limit_bytes: int = 50 << 20
+
+    def __post_init__(self) -> None:
+        if self.address and not _is_local(self.address) and not self.domains:
+            raise SettingsError(
+                f"{self.address} can be reached from outside",
+                hint="set domains: for whom mail is taken here",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class TeachSettings:
+    """How much is learnt from whom."""
+
+    limit_bytes: int = 32 << 20
+    user_per_day: int = 5000
+    stranger_per_day: int = 20
+    strangers_per_day: int = 200
+    sure: float = 0.999
+    unproven: Literal["review", "refuse", "learn"] = "review"
+    domains: tuple[str, ...] = ()
+
+
+def _is_local(address: str) -> bool:
+    from spamnb.faces.smtp.address import Address  # noqa: PLC0415 - most commands need none
+
+    return Address.parse(address).is_local
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +230,11 @@ class Settings:
     serve: ServeSettings = field(default_factory=ServeSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
     timeouts: TimeoutSettings = field(default_factory=TimeoutSettings)
+    scan: ScanSettings = field(default_factory=ScanSettings)
+    rules: RuleSettings = field(default_factory=RuleSettings)
     handling: Handlings = field(default_factory=Handlings)
+    post: PostSettings = field(default_factory=PostSettings)
+    teach: TeachSettings = field(default_factory=TeachSettings)
     listener: Mapping[str, ListenerSettings] = field(default_factory=dict)
     domain: Mapping[str, Handlings] = field(default_factory=dict)
     file: str = ""
@@ -174,7 +254,11 @@ SECTIONS: dict[str, Callable[..., Any]] = {
     "serve": ServeSettings,
     "limits": LimitSettings,
     "timeouts": TimeoutSettings,
+    "scan": ScanSettings,
+    "rules": RuleSettings,
     "handling": Handlings,
+    "post": PostSettings,
+    "teach": TeachSettings,
 }
 MEMBERS: dict[str, Callable[..., Any]] = {"listener": ListenerSettings, "domain": Handlings}
 """family -> what one of its sections becomes"""

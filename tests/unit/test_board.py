@@ -57,22 +57,23 @@ def test_rows_do_not_touch_each_other(board):
 
 def test_a_seat_tells_who_sits_there_and_since_when(board):
     """State, process and sign of life of each slot are readable by all who have the board."""
-    board.begin(2, 4711)
+    board.begin(2)
+    board.set_pid(2, 4711)
     seat = board.seat(2)
     assert (seat.role, seat.state, seat.pid, seat.starts) == ("worker", State.STARTING, 4711, 1)
     elsewhere(board, "board.set_state(2, State.READY)", "board.beat(2)", "board.set_open(2, 7)")
     seat = board.seat(2)
     assert (seat.state, seat.open_sessions) == (State.READY, 7)
     assert seat.beat_age_s < 10
-    board.begin(2, 4712)
+    board.begin(2)
     assert board.seat(2).starts == 2
     assert board.seat(2).open_sessions == 0
 
 
 def test_a_sign_of_life_grows_old(board):
     """Who gives no sign of life any more can be told from who does."""
-    board.begin(2, 1)
-    board.begin(3, 1)
+    board.begin(2)
+    board.begin(3)
     while board.seat(3).beat_age_s < 0.01:
         board.beat(2)
     assert board.seat(2).beat_age_s < board.seat(3).beat_age_s

@@ -10,11 +10,12 @@ import sys
 import pytest
 
 from spamnb.daemon import privileges
-from spamnb.daemon.logs import Log, LogForm
+from spamnb.daemon.logs import Log
 from spamnb.daemon.notify import Notifier
 from spamnb.daemon.sockets import Place, Sockets, inherited
 from spamnb.daemon.start import Line, Order, Orders, Start
 from spamnb.errors import UserError
+from spamnb.settings.tree import LogSettings
 
 LOOPBACK = Place("127.0.0.1", 0)
 
@@ -176,7 +177,7 @@ def test_sockets_for_another_process_are_left_alone():
 
 def written(tmp_path, form, *records):
     path = tmp_path / "log"
-    log = Log(LogForm(file=str(path), **form), "worker 1")
+    log = Log(LogSettings(file=str(path), **form), "worker 1")
     for record in records:
         log(record)
     return path.read_bytes()
@@ -235,10 +236,10 @@ def test_levels_below_the_one_set_are_not_written(tmp_path):
 def test_a_file_that_was_turned_over_is_opened_anew(tmp_path):
     """After a reload the log goes on in the new file of that name."""
     path = tmp_path / "log"
-    log = Log(LogForm(file=str(path)))
+    log = Log(LogSettings(file=str(path)))
     log({"event": "first"})
     path.rename(tmp_path / "log.1")
-    log.renew(LogForm(file=str(path)))
+    log.renew(LogSettings(file=str(path)))
     log({"event": "second"})
     assert "second" in path.read_text()
     assert "second" not in (tmp_path / "log.1").read_text()
@@ -246,7 +247,7 @@ def test_a_file_that_was_turned_over_is_opened_anew(tmp_path):
 
 def test_a_log_that_cannot_be_written_stops_nothing():
     """A full disk loses lines, not mail."""
-    log = Log(LogForm(file="/dev/full"))
+    log = Log(LogSettings(file="/dev/full"))
     log({"event": "lost"})
 
 
@@ -351,7 +352,7 @@ def test_a_child_is_told_what_to_do_and_hears_the_end():
     line = Line()
     orders = Orders(os.dup(line.child_fd))
     line.child_has_it()
-    start = Start("worker", 3, 9, "/h", os.getpid(), {"a": 1}, {"mx": [5, 6]})
+    start = Start("worker", "m:f", 3, 9, "/h", os.getpid(), {"a": 1}, {"mx": [5, 6]})
     assert line.tell(start)
     assert line.tell(Order("renew", {"a": 2}))
     assert orders.start() == start

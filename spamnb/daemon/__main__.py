@@ -1,0 +1,38 @@
+"""`python -m spamnb.daemon ROLE FD`: a process of the daemon, started by another one of it.
+
+The role is there for whoever looks at `ps`; what to do stands in the `Start` on the descriptor.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from importlib import import_module
+
+from spamnb.daemon.board import Board
+from spamnb.daemon.privileges import die_with_parent
+from spamnb.daemon.start import Orders
+
+_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def main() -> int:
+    """Do what the start says."""
+    # Ctrl-C reaches the whole group of the terminal; the supervisor tells us when it is our turn.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    for variable in _THREADS:
+        # Before numpy is imported: its threads cost memory and gain nothing on small arrays.
+        os.environ.setdefault(variable, "1")
+    orders = Orders(int(sys.argv[2]))
+    start = orders.start()
+    die_with_parent(start.parent)
+    board = Board(start.board_fd)
+    board.beat(start.slot)
+    module, _, name = start.entry.partition(":")
+    return int(getattr(import_module(module), name)(start, board, orders))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""The bypass: a file in the home says that all mail passes unscanned.
+
+A file, so that it holds over restarts and can be turned with every process of ours dead; the
+supervisor mirrors it on the board each second, and whoever turns it may do that at once. Failure:
+StoreAccessError where the file cannot be written.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from spamnb.daemon.board import Board
+from spamnb.errors import StoreAccessError
+
+FILE = "bypass"
+
+
+def bypass_is_on(home: Path) -> bool:
+    """Whether the file is there."""
+    return (home / FILE).exists()
+
+
+def turn_bypass(home: Path, board: Board | None = None, *, on: bool) -> None:
+    """Make or remove the file, and tell the board, if we have it."""
+    try:
+        if on:
+            (home / FILE).touch(0o600)
+        else:
+            (home / FILE).unlink(missing_ok=True)
+    except OSError as error:
+        raise StoreAccessError(
+            f"the bypass of {home} cannot be turned: {error.strerror}",
+            hint="it is for the home's owner and root",
+        ) from error
+    if board is not None:
+        board.bypass = on

@@ -1,0 +1,122 @@
+"""One child process: started by exec, spoken to over its line, watched by its pidfd.
+
+Must not know what the roles do, nor when a child is to be replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import site
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spamnb.daemon.board import Board
+from spamnb.daemon.start import Line, Order, Start
+
+_FOR_US = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "NOTIFY_SOCKET", "WATCHDOG_USEC",
+           "WATCHDOG_PID")  # fmt: skip
+"""what the service manager tells the supervisor alone"""
+
+
+@dataclass(slots=True, eq=False)
+class Child:
+    """A process that runs, or did."""
+
+    start: Start
+    line: Line
+    process: subprocess.Popen[bytes]
+    pidfd: int
+    since_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
+    @property
+    def age_s(self) -> float:
+        """How long ago it was started."""
+        return time.monotonic() - self.since_s
+
+    def tell(self, order: Order) -> bool:
+        """Give it an order; False if it reads none."""
+        return self.line.tell(order)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal; none if it is gone."""
+        with suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    def buried(self) -> int:
+        """Its exit code (negative: the signal); everything of it is closed."""
+        code = self.process.wait()
+        os.close(self.pidfd)
+        self.line.close()
+        return code
+
+
+def spawn(start: Start, board: Board, more_fds: Iterable[int] = ()) -> Child:
+    """Start a child."""
+    line = Line()
+    listening = [fd for fds in start.sockets.values() for fd in fds]
+    board.begin(start.slot)
+    process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+        [sys.executable, "-P", "-m", "spamnb.daemon", start.role, str(line.child_fd)],
+        pass_fds=[line.child_fd, board.fd, *listening, *more_fds],
+        stdin=subprocess.DEVNULL,
+        env=_environment(),
+        cwd="/",
+        process_group=0,
+    )
+    board.set_pid(start.slot, process.pid)
+    line.child_has_it()
+    line.tell(start)
+    return Child(start, line, process, os.pidfd_open(process.pid))
+
+
+def _environment() -> dict[str, str]:
+    """Our environment without what was said to us alone; with the way to this very package."""
+    kept = {name: value for name, value in os.environ.items() if name not in _FOR_US}
+    root = str(Path(__file__).resolve().parents[2])
+    places = [*site.getsitepackages(), site.getusersitepackages()]
+    if root not in places:
+        # Run from a checkout: a child has another working directory, and must not find others.
+        kept["PYTHONPATH"] = os.pathsep.join(filter(None, [root, kept.get("PYTHONPATH", "")]))
+    return kept
+
+
+class Backoff:
+    """How long to wait before a process is replaced: longer each time it dies young."""
+
+    FIRST_S = 0.1
+    LONGEST_S = 10.0
+    OLD_S = 60.0
+    """who lived so long did not die of its start"""
+
+    def __init__(self) -> None:
+        self.failures = 0
+
+    def after(self, age_s: float) -> float:
+        """The pause after a death at this age."""
+        self.failures = 1 if age_s >= self.OLD_S else self.failures + 1
+        if self.failures == 1:
+            return 0.0
+        return float(min(self.FIRST_S * 2.0 ** (self.failures - 2), self.LONGEST_S))
+
+
+def exit_words(code: int) -> dict[str, object]:
+    """How a process ended, for the log."""
+    if code >= 0:
+        return {"code": code}
+    with suppress(ValueError):
+        return {"signal": signal.Signals(-code).name}
+    return {"signal": -code}
+
+
+Died = Callable[[Child, int], None]

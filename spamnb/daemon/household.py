@@ -1,0 +1,201 @@
+"""From settings to a running daemon: who sits where, with which sockets; then the supervisor.
+
+The order matters: sockets are bound and the home is made while we may, then privileges are dropped,
+then anything else happens. Must not know how any process works. Failure: UserError for what the
+settings or the machine do not allow, StoreError for a model that is not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from spamnb.daemon import privileges
+from spamnb.daemon.board import Board
+from spamnb.daemon.logs import Log, take_over
+from spamnb.daemon.notify import Notifier
+from spamnb.daemon.sockets import Place, Sockets, inherited
+from spamnb.daemon.start import Start
+from spamnb.daemon.supervisor import Household, Supervisor
+from spamnb.errors import StoreMissingError, UserError
+from spamnb.faces.smtp.address import Address
+from spamnb.settings import Settings, control_of
+from spamnb.settings.tree import POST_ADDRESS, ListenerSettings
+
+ENTRIES: Mapping[str, str] = {
+    "learner": "spamnb.daemon.learning:main",
+    "post": "spamnb.daemon.posting:main",
+    "worker": "spamnb.daemon.worker:main",
+}
+CONTROL, POST = "control", "post"
+"""names of sockets that no listener may have"""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to be served."""
+
+    settings: Settings
+    home: Path
+    load: Callable[[], Settings]
+    """reads the settings anew"""
+    create: Callable[[], None] | None = None
+    """makes an empty model, if that was asked for"""
+    entries: Mapping[str, str] = field(default_factory=lambda: ENTRIES)
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+
+def serve(wish: Wish) -> None:
+    """Serve until told to stop."""
+    settings, home = wish.settings, wish.home
+    notifier = Notifier(wish.environment)
+    who = privileges.identity(settings.serve.user, settings.serve.group, home)
+    if not home.exists():
+        if wish.create is None:
+            raise _missing(home)
+        privileges.make_home(home, who)
+    sockets = bound(wish)
+    try:
+        log = Log(settings.log, "supervisor")
+        if who is not None:
+            sockets.give(who.uid, who.gid)
+            log.give(who.uid, who.gid)
+            privileges.drop(who)
+        privileges.harden()
+        _model_there(wish)
+        take_over(log)
+        _tell_listening(log, sockets)
+        household = _household(wish, sockets)
+        asyncio.run(Supervisor(household, log, notifier).run())
+    finally:
+        sockets.close()
+        notifier.close()
+
+
+def listeners_of(settings: Settings) -> dict[str, ListenerSettings]:
+    """The listeners that are set, else the one that ships."""
+    found = dict(settings.listener) or {"mail": ListenerSettings()}
+    for name in (CONTROL, POST):
+        if name in found:
+            raise UserError(f"no listener can be named {name}", hint="choose another name")
+    return found
+
+
+def wants_post(settings: Settings) -> bool:
+    """Whether the post office is needed: as a next hop, or with an address of its own."""
+    no_hop = any(not listener.upstream for listener in listeners_of(settings).values())
+    return no_hop or bool(settings.post.address)
+
+
+def bound(wish: Wish) -> Sockets:
+    """Everything that we listen on."""
+    sockets = Sockets()
+    try:
+        _bind(sockets, wish, inherited(wish.environment))
+    except BaseException:
+        sockets.close()
+        raise
+    return sockets
+
+
+def _bind(sockets: Sockets, wish: Wish, given: dict[str, list[socket.socket]]) -> None:
+    """Take what was given by name, bind the rest."""
+    settings = wish.settings
+    addresses = {name: one.address for name, one in listeners_of(settings).items()}
+    if wants_post(settings):
+        addresses[POST] = settings.post.address or POST_ADDRESS
+    for name, text in addresses.items():
+        if name in given:
+            sockets.adopt(name, given.pop(name))
+            continue
+        address = Address.parse(text)
+        slots = 1 if name == POST else workers_of(settings)
+        sockets.add(name, Place(address.host, address.port, address.path), slots)
+    if CONTROL in given:
+        sockets.adopt(CONTROL, given.pop(CONTROL))
+    else:
+        # Everybody may connect who reaches it: the kernel says who they are, and the folder
+        # decides who reaches it.
+        control = control_of(settings, wish.home, wish.environment)
+        sockets.add(CONTROL, Place(path=str(control)), 1, mode=0o666)
+    if given:
+        raise UserError(
+            f"a socket was handed over for {', '.join(map(repr, given))}, which is no listener",
+            hint="FileDescriptorName= in the .socket unit names a listener of the settings",
+        )
+
+
+def workers_of(settings: Settings) -> int:
+    """How many workers there are."""
+    return settings.serve.workers or len(os.sched_getaffinity(0))
+
+
+def _model_there(wish: Wish) -> None:
+    """Make the model or say that there is none; a damaged one is the others' business."""
+    try:
+        if (wish.home / "data.mdb").exists():
+            return
+    except OSError as error:
+        raise UserError(
+            f"{wish.home} cannot be read: {error.strerror}",
+            hint="it must belong to the user that the daemon runs as",
+        ) from error
+    if wish.create is None:
+        raise _missing(wish.home)
+    wish.create()
+
+
+def _missing(home: Path) -> StoreMissingError:
+    return StoreMissingError(
+        f"there is no model in {home}",
+        hint="train one, or let --create make an empty one that learns from corrections",
+    )
+
+
+def _household(wish: Wish, sockets: Sockets) -> Household:
+    settings = wish.settings
+    roles = ["learner"] + (["post"] if POST in sockets.groups else [])
+    roles += ["worker"] * workers_of(settings)
+    # A worker's scan helper has a slot of its own, for what it counts and what kills it.
+    scans = ["scan"] * workers_of(settings)
+    board = Board.create(["supervisor", *roles, *scans])
+    start = Start(
+        role="",
+        entry="",
+        slot=0,
+        board_fd=board.fd,
+        home=str(wish.home),
+        parent=os.getpid(),
+        control=str(control_of(settings, wish.home, wish.environment)),
+        post=_post_address(sockets),
+    )
+    starts, workers = [], 0
+    for slot, role in enumerate(roles, 1):
+        one = replace(start, role=role, entry=wish.entries[role], slot=slot)
+        if role == "worker":
+            names = [name for name in sockets.groups if name not in (CONTROL, POST)]
+            one = replace(one, scan_slot=1 + len(roles) + workers)
+            one = replace(one, sockets=_fds(sockets, names, workers))
+            workers += 1
+        else:
+            one = replace(one, sockets=_fds(sockets, [CONTROL if role == "learner" else POST], 0))
+        starts.append(one)
+    return Household(wish.home, settings, sockets, tuple(starts), board, wish.load)
+
+
+def _fds(sockets: Sockets, names: list[str], slot: int) -> dict[str, list[int]]:
+    return {name: [one.fileno() for one in sockets.of(name, slot)] for name in names}
+
+
+def _post_address(sockets: Sockets) -> str:
+    return sockets.groups[POST][0].bound if POST in sockets.groups else ""
+
+
+def _tell_listening(log: Log, sockets: Sockets) -> None:
+    for name, groups in sockets.groups.items():
+        for group in groups:
+            log({"event": "listening", "listener": name, "address": group.bound})

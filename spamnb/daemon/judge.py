@@ -1,0 +1,102 @@
+"""A worker's judging: one bench, a scanner for each listener, the helper for large messages.
+
+New settings give a new set of all of these; letters under way finish with the old one. Must not
+know connections. Failure: SettingsError for a list that cannot be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from spamnb.daemon.board import Board, Hand
+from spamnb.daemon.household import listeners_of
+from spamnb.daemon.logs import Log
+from spamnb.daemon.mapping import plan_of, policy_of
+from spamnb.daemon.scanhelper import Helper, HelperLinks
+from spamnb.daemon.start import Start
+from spamnb.errors import SpamnbError
+from spamnb.service.bench import Bench
+from spamnb.service.rules import RuleFiles, Rules
+from spamnb.service.scanning import Around, LetterScanner
+from spamnb.settings import Settings
+
+_LAST_LETTERS_S = 60.0
+"""until the old bench is closed: longer than any letter is under way at it"""
+
+
+class JudgeLinks(NamedTuple):
+    """What a judge works with."""
+
+    start: Start
+    board: Board
+    log: Log
+    loop: asyncio.AbstractEventLoop
+
+
+class Judge:
+    """The scanners of one worker."""
+
+    def __init__(self, settings: Settings, links: JudgeLinks) -> None:
+        self._links = links
+        self._helper = Helper(
+            settings, HelperLinks(links.start, links.board, links.log, links.loop)
+        )
+        self._rules = Rules()
+        self._bench = self._made(settings)
+        self._settings = settings
+        self._load(settings)
+
+    def scanner_for(self, name: str) -> LetterScanner:
+        """The scanner of a listener."""
+        policy = policy_of(self._settings, listeners_of(self._settings)[name])
+        return LetterScanner(self._bench, policy, self._around())
+
+    def renew(self, settings: Settings) -> None:
+        """Judge by other settings from now on; `scanner_for` gives new scanners."""
+        old = self._bench
+        self._bench, self._settings = self._made(settings), settings
+        self._links.loop.call_later(_LAST_LETTERS_S, old.close)
+        self._helper.renew(settings)
+        self._load(settings)
+
+    def close(self) -> None:
+        """Let go of the model."""
+        self._helper.close()
+        self._bench.close()
+
+    def _made(self, settings: Settings) -> Bench:
+        start = self._links.start
+        hand = Hand(self._links.board, start.slot)
+        bench = Bench(plan_of(settings, Path(start.home)), hand=hand, log=self._links.log)
+        bench.prepare()
+        return bench
+
+    def _load(self, settings: Settings) -> None:
+        """Read the lists; those that cannot be read stay as they were."""
+        try:
+            self._rules = Rules.load(RuleFiles(settings.rules.allow, settings.rules.block))
+        except SpamnbError as error:
+            self._links.log(
+                {"event": "the old lists stay", "level": "error", "error": str(error)}
+                | {"hint": error.hint}
+            )
+
+    def _around(self) -> Around:
+        links = self._links
+        return Around(
+            rules=self._rules,
+            offload=self._helper,
+            bypassed=lambda: links.board.bypass,
+            later=links.loop.call_soon,
+            aside=self._aside,
+            meters=links.board.meters(links.start.slot),
+            log=links.log,
+        )
+
+    def _aside(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        """In another thread; `work` does not raise."""
+        future = self._links.loop.run_in_executor(None, work)
+        future.add_done_callback(lambda done: then(done.result()))

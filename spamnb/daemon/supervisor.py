@@ -1,0 +1,268 @@
+"""The supervisor: starts the daemon's processes, replaces those that die, and ends them in order.
+
+It reads nothing that strangers send. Every second it looks at the board: who gives no sign of life
+for too long is killed, and what it had in hand is poisonous from then on. New settings are read and
+checked here; if they are wrong, everybody keeps the old ones. At the end workers finish first,
+while their next hop (the post office) and the learner still stand.
+
+Failure: BugError if a process cannot even be started; everything else is logged and tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from spamnb.daemon.board import Board, State, monotonic_us
+from spamnb.daemon.bypass import bypass_is_on
+from spamnb.daemon.children import Backoff, Child, exit_words, spawn
+from spamnb.daemon.logs import Log
+from spamnb.daemon.notify import Notifier
+from spamnb.daemon.sockets import Sockets
+from spamnb.daemon.start import Order, Start
+from spamnb.errors import BugError, SpamnbError
+from spamnb.service.meters import Meters
+from spamnb.settings import Settings
+from spamnb.settings.showing import need_restart, plain
+
+TICK_S = 1.0
+START_TICK_S = 0.02
+"""until everything is ready: whoever waits for that waits no longer than need be"""
+GIVE_UP = 5
+"""times that a process may die before everything was ready once"""
+_SLOW_START = 10
+"""A process that starts may be silent for so many times longer: opening a store after a power cut
+walks through all of it."""
+_OTHERS_S = 10.0
+"""how long the post office and the learner may take to end"""
+
+LAST = ("post", "learner")
+"""who ends after the workers, in this order"""
+
+
+@dataclass(frozen=True, slots=True)
+class Household:
+    """What the supervisor looks after."""
+
+    home: Path
+    settings: Settings
+    sockets: Sockets
+    starts: tuple[Start, ...]
+    """one for each process, without its settings"""
+    board: Board
+    load: Callable[[], Settings]
+    """reads the settings anew"""
+
+
+class Supervisor:
+    """One run of the daemon."""
+
+    def __init__(self, household: Household, log: Log, notifier: Notifier) -> None:
+        self._house = household
+        self._board = household.board
+        self._settings = household.settings
+        self._meters: Meters = household.board.meters(0)
+        self._log = log
+        self._notifier = notifier
+        self._children: dict[int, Child] = {}
+        self._backoffs = {start.slot: Backoff() for start in household.starts}
+        self._waiting: dict[int, asyncio.TimerHandle] = {}
+        self._replacing: set[int] = set()
+        self._stopping = False
+        self._was_ready = False
+        self._failure: SpamnbError | None = None
+        self._change = asyncio.Event()
+        self._last_tick_us = 0
+
+    async def run(self) -> None:
+        """Serve until told to stop."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._asked_to_stop)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        self._board.begin(0)
+        self._board.set_pid(0, os.getpid())
+        self._board.set_state(0, State.READY)
+        for start in self._house.starts:
+            self._start(start)
+        try:
+            while not self._stopping:
+                self._tick()
+                await self._wait(TICK_S if self._was_ready else START_TICK_S)
+        finally:
+            await self._end()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _wait(self, seconds: float) -> None:
+        """Until something happens, or the time is over."""
+        try:
+            await asyncio.wait_for(self._change.wait(), seconds)
+        except TimeoutError:
+            return
+        self._change.clear()
+
+    # -- processes --------------------------------------------------------------------------------
+
+    def _start(self, start: Start) -> None:
+        self._waiting.pop(start.slot, None)
+        child = spawn(replace(start, settings=plain(self._settings)), self._board)
+        self._children[start.slot] = child
+        asyncio.get_running_loop().add_reader(child.pidfd, self._died, child)
+
+    def _died(self, child: Child) -> None:
+        asyncio.get_running_loop().remove_reader(child.pidfd)
+        code, slot = child.buried(), child.start.slot
+        del self._children[slot]
+        self._board.set_state(slot, State.DEAD)
+        poison = self._board.poison_in_hand(slot) if code else []
+        self._change.set()
+        said = {"process": child.start.role, "slot": slot, "pid": child.pid} | exit_words(code)
+        if self._stopping:
+            self._log({"event": "process ended", "level": "debug"} | said)
+            return
+        if slot in self._replacing and code == 0:
+            self._replacing.discard(slot)
+            self._start(self._start_of(slot))
+            return
+        self._replacing.discard(slot)
+        self._meters.count("restarts")
+        pause_s = self._backoffs[slot].after(child.age_s)
+        self._log(
+            {"event": "process died", "level": "error", "poisonous": [d.hex() for d in poison]}
+            | said
+            | {"again_in_s": pause_s}
+        )
+        if not self._was_ready and self._backoffs[slot].failures >= GIVE_UP:
+            self._give_up(child)
+            return
+        self._waiting[slot] = asyncio.get_running_loop().call_later(
+            pause_s, self._start, self._start_of(slot)
+        )
+
+    def _give_up(self, child: Child) -> None:
+        self._failure = BugError(
+            f"the {child.start.role} process ends as soon as it starts", hint="see the log above"
+        )
+        self._asked_to_stop()
+
+    def _start_of(self, slot: int) -> Start:
+        return next(start for start in self._house.starts if start.slot == slot)
+
+    # -- every second -----------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        now = monotonic_us()
+        late = self._last_tick_us and now - self._last_tick_us > 5e6
+        self._last_tick_us = now
+        self._board.beat(0)
+        self._board.bypass = bypass_is_on(self._house.home)
+        if late:
+            return  # we were stopped ourselves, and so were the others: nobody is stuck
+        well = [self._look_after(child) for child in self._children.values()]
+        if all(well) and not self._waiting:
+            if not self._was_ready:
+                self._was_ready = True
+                self._notifier.ready(self._status())
+                self._log({"event": "ready", "processes": len(self._children) + 1})
+            self._notifier.alive()
+
+    def _look_after(self, child: Child) -> bool:
+        """Whether a child is ready and alive; who gave no sign for too long is killed."""
+        seat = self._board.seat(child.start.slot)
+        stuck_s = self._settings.serve.stuck_s
+        starting = seat.state is not State.READY
+        if seat.beat_age_s > stuck_s * (_SLOW_START if starting else 1):
+            self._log(
+                {"event": "process is stuck", "level": "error", "process": child.start.role}
+                | {"slot": child.start.slot, "pid": child.pid, "silent_s": seat.beat_age_s}
+            )
+            child.signal(signal.SIGKILL)
+            return False
+        return not starting
+
+    def _status(self) -> str:
+        total = self._board.total()
+        messages, scanned = total.value("messages"), total.value("scanned")
+        bypass = ", bypassed" if self._board.bypass else ""
+        return f"{len(self._children)} processes, {messages} messages, {scanned} scanned{bypass}"
+
+    # -- new settings -----------------------------------------------------------------------------
+
+    def _reload(self) -> None:
+        if self._stopping:
+            return
+        self._notifier.reloading()
+        try:
+            settings = self._house.load()
+        except SpamnbError as error:
+            hint = f" - {error.hint}" if error.hint else ""
+            self._log(
+                {"event": "the old settings stay", "level": "error", "error": f"{error}{hint}"}
+            )
+        else:
+            self._renew(settings)
+        self._notifier.ready(self._status())
+
+    def _renew(self, settings: Settings) -> None:
+        """Hand checked settings to everybody."""
+        later = need_restart(self._settings, settings)
+        if later:
+            self._log({"event": "needs a restart", "level": "warning", "settings": later})
+        self._settings = settings
+        self._log.renew(settings.log)
+        order = Order("renew", plain(settings))
+        for child in self._children.values():
+            if not child.tell(order):
+                self._log(
+                    {"event": "process takes no orders", "level": "error"}
+                    | {"process": child.start.role, "slot": child.start.slot}
+                )
+                child.signal(signal.SIGKILL)
+        self._log({"event": "new settings are in force"})
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def _asked_to_stop(self) -> None:
+        if self._stopping:
+            for child in self._children.values():
+                child.signal(signal.SIGKILL)
+        self._stopping = True
+        self._change.set()
+
+    async def _end(self) -> None:
+        self._stopping = True
+        self._notifier.stopping("finishing what is in hand")
+        self._log({"event": "stopping", "processes": len(self._children)})
+        for timer in self._waiting.values():
+            timer.cancel()
+        # Nobody new: what waits in the workers' queues is theirs to finish.
+        self._house.sockets.close()
+        await self._end_of(
+            lambda role: role not in LAST, self._settings.serve.drain_s + _OTHERS_S / 2
+        )
+        for last in LAST:
+            await self._end_of(lambda role, last=last: role == last, _OTHERS_S)  # type: ignore[misc]
+        self._log({"event": "stopped", **_numbers(self._board.total())})
+
+    async def _end_of(self, meant: Callable[[str], bool], wait_s: float) -> None:
+        """End the processes of some roles; who takes too long is killed."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_s
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for child in self._meant(meant):
+                child.signal(number)
+            while self._meant(meant) and (loop.time() < until or number == signal.SIGKILL):
+                self._notifier.alive()
+                await self._wait(min(TICK_S, max(until - loop.time(), 0.01)))
+
+    def _meant(self, meant: Callable[[str], bool]) -> list[Child]:
+        return [child for child in self._children.values() if meant(child.start.role)]
+
+
+def _numbers(total: Meters) -> dict[str, int]:
+    return {name: total.value(name) for name in ("messages", "scanned", "unscanned", "restarts")}

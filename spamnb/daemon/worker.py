@@ -1,0 +1,152 @@
+"""A worker: one event loop, the front doors of all listeners, one scanner.
+
+It listens on the sockets of its slot, which the supervisor keeps open: whoever replaces it goes on
+with the connections that wait there. On SIGTERM it takes what waits, finishes what is under way,
+and leaves; so it does if the supervisor is gone. Failure: a fault of one session stays in it; a
+worker that dies is replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import select
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+
+from spamnb.daemon.board import Board, State
+from spamnb.daemon.household import listeners_of, workers_of
+from spamnb.daemon.judge import Judge, JudgeLinks
+from spamnb.daemon.logs import Log, take_over
+from spamnb.daemon.mapping import door_of
+from spamnb.daemon.sockets import BACKLOG
+from spamnb.daemon.start import Orders, Start
+from spamnb.faces.smtp.door import Budget, Door
+from spamnb.faces.smtp.frontdoor import FrontDoor
+from spamnb.settings import Settings, restored
+
+BEAT_S = 1.0
+EMPTY_S = 2.0
+"""how long the last connections of the queues are taken for, at the end"""
+
+
+def main(start: Start, board: Board, orders: Orders) -> int:
+    """Run until told to stop."""
+    settings = restored(start.settings)
+    log = Log(settings.log, f"worker {start.slot}")
+    take_over(log)
+    with asyncio.Runner(loop_factory=_loop_factory(settings)) as runner:
+        runner.run(Worker(start, board, orders, log).run(settings))
+    return 0
+
+
+def _loop_factory(settings: Settings) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if settings.serve.uvloop:
+        with suppress(ImportError):
+            made: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
+            return made
+    return None
+
+
+class Worker:
+    """One run."""
+
+    def __init__(self, start: Start, board: Board, orders: Orders, log: Log) -> None:
+        self._start = start
+        self._board = board
+        self._orders = orders
+        self._log = log
+        self._stop = asyncio.Event()
+        self._doors: dict[str, FrontDoor] = {}
+        self._servers: list[asyncio.AbstractServer] = []
+        self._sockets = [
+            (name, socket.socket(fileno=fd)) for name, fds in start.sockets.items() for fd in fds
+        ]
+
+    async def run(self, settings: Settings) -> None:
+        """Listen, and go on until told to stop."""
+        loop, slot = asyncio.get_running_loop(), self._start.slot
+        loop.add_signal_handler(signal.SIGTERM, self._stop.set)
+        judge = Judge(settings, self._judge_links(loop))
+        budget = Budget(settings.limits.memory_bytes)
+        for name, door in self._doors_of(settings).items():
+            self._doors[name] = FrontDoor(
+                door,
+                judge.scanner_for(name),
+                meters=self._board.meters(slot),
+                log=self._log,
+                budget=budget,
+                loop=loop,
+            )
+        await self._listen(loop)
+        loop.add_reader(self._orders.fileno(), self._obey, judge)
+        self._beat()
+        self._board.set_state(slot, State.READY)
+        gc.collect()
+        gc.freeze()
+        await self._stop.wait()
+        self._board.set_state(slot, State.LEAVING)
+        await self._leave(settings.serve.drain_s)
+        judge.close()
+
+    def _judge_links(self, loop: asyncio.AbstractEventLoop) -> JudgeLinks:
+        return JudgeLinks(self._start, self._board, self._log, loop)
+
+    def _doors_of(self, settings: Settings) -> dict[str, Door]:
+        """The doors of those listeners that we have sockets of."""
+        workers = workers_of(settings)
+        return {
+            name: door_of(settings, listener, self._start.post, workers)
+            for name, listener in listeners_of(settings).items()
+            if name in self._start.sockets
+        }
+
+    async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
+        for name, one in self._sockets:
+            made = self._doors[name].protocol
+            if one.family == socket.AF_UNIX:
+                server = await loop.create_unix_server(made, sock=one, backlog=BACKLOG)
+            else:
+                server = await loop.create_server(made, sock=one, backlog=BACKLOG)
+            self._servers.append(server)
+
+    def _beat(self) -> None:
+        self._board.beat(self._start.slot)
+        self._board.set_open(
+            self._start.slot, sum(door.open_sessions for door in self._doors.values())
+        )
+        asyncio.get_running_loop().call_later(BEAT_S, self._beat)
+
+    def _obey(self, judge: Judge) -> None:
+        order = self._orders.next()
+        if order is None:
+            asyncio.get_running_loop().remove_reader(self._orders.fileno())
+            self._stop.set()
+            return
+        settings = restored(order.settings)
+        self._log.renew(settings.log)
+        judge.renew(settings)
+        for name, door in self._doors_of(settings).items():
+            self._doors[name].renew(door)
+            self._doors[name].scanner = judge.scanner_for(name)
+
+    async def _leave(self, drain_s: float) -> None:
+        """Take what waits, then nothing new; finish what is under way."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + EMPTY_S
+        # The loop accepts them meanwhile; the kernel tells nobody when a queue becomes empty.
+        while self._somebody_waits() and loop.time() < until:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        for server in self._servers:
+            server.close()
+        await asyncio.gather(*(door.drain(drain_s) for door in self._doors.values()))
+
+    def _somebody_waits(self) -> bool:
+        poll = select.poll()
+        for _, one in self._sockets:
+            if one.fileno() >= 0:
+                poll.register(one, select.POLLIN)
+        return bool(poll.poll(0))
