@@ -93,9 +93,9 @@ class Raw:
 
 
 @contextmanager
-def post_office(speaks="smtp", send=None, **settings):
-    """Run a post office on a port that the kernel chooses."""
-    sock = socket.create_server(("127.0.0.1", 0))
+def post_office(speaks="smtp", send=None, sock=None, **settings):
+    """Run a post office, on a port that the kernel chooses if no socket is given."""
+    sock = sock or socket.create_server(("127.0.0.1", 0))
     rig = Rig(sock.getsockname()[1])
     ready, loops, errors = threading.Event(), [], []
 

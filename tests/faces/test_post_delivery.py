@@ -2,6 +2,8 @@
 
 import os
 import signal
+import smtplib
+import socket
 import subprocess
 import sys
 import threading
@@ -127,6 +129,36 @@ def test_lmtp_refuses_for_each_recipient(mail):
         assert got == [b"552 5.3.4"] * 2
 
 
+def test_a_unix_socket_is_a_listener_too(tmp_path, mail):
+    """LMTP over a unix socket, as an MTA on the same host speaks it; its peer is called `unix`."""
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(tmp_path / "lmtp"))
+    with (
+        post_office("lmtp", sock=listening, root=str(mail)) as office,
+        smtplib.LMTP(str(tmp_path / "lmtp")) as client,
+    ):
+        client.ehlo("mx")
+        assert client.docmd("XFORWARD", "ADDR=192.0.2.7")[0] == 250
+        client.sendmail("a@b.example", ["bob@x.example"], MESSAGE)
+    assert (office.logs[0]["peer"], office.logs[0]["client"]) == ("unix", "192.0.2.7")
+    assert len(files(mail)) == 1
+
+
+def test_ipv6_is_spoken(mail):
+    """A listener on ::1 serves, and knows its peer."""
+    try:
+        listening = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("no IPv6 here")
+    with (
+        post_office(sock=listening, root=str(mail)) as office,
+        smtplib.SMTP("::1", office.port, timeout=20) as client,
+    ):
+        client.sendmail("a@b.example", ["bob@x.example"], MESSAGE)
+        assert client.has_extn("xforward")
+    assert office.logs[0]["peer"] == "::1"
+
+
 def test_a_full_disk_puts_mail_off(mail, monkeypatch):
     """The k-th sync that fails, for each k: 451, and nothing is to be seen."""
     real = os.fsync
@@ -163,8 +195,6 @@ asyncio.run(run(PostOffice(root=sys.argv[1]), [Listener(sock)], Links(None), asy
 
 def test_a_killed_post_office_has_every_message_it_said_250_for(mail):
     """After kill -9 in the middle of deliveries, all that was answered is there, and whole."""
-    import smtplib
-
     for turn in range(3):
         process = subprocess.Popen(
             [sys.executable, "-c", SERVER, str(mail)], stdout=subprocess.PIPE, text=True

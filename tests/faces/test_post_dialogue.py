@@ -1,12 +1,13 @@
 """The post office's dialogue: exact addresses, proper answers to everything, and no relaying."""
 
+import itertools
 import re
 import socket
 import threading
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from post_rig import MESSAGE, files, post_office
 
@@ -221,6 +222,27 @@ def test_an_end_in_pieces_is_an_end(office, mail, cut):
     assert body_of(files(mail)[0]) == b"S: x\n\n.a\n"
 
 
+WORDS = st.sampled_from([b".", b"\r\n", b"\r\n.", b"..", b"x", b"\n", b"\r", b"\0", b"y" * 70_000])
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(WORDS, max_size=30), st.lists(st.integers(0, 300_000), max_size=4))
+def test_any_body_in_any_pieces_is_stored_as_it_is(office, mail, words, cuts):
+    """Dotted bodies, stuffed as clients do, in random pieces: what is stored is what was meant."""
+    body = b"".join(words) + b"\r\n"
+    wire = (b"\r\n" + body).replace(b"\r\n.", b"\r\n..")[2:] + b".\r\n"
+    places = sorted({0, len(wire), *(cut % len(wire) for cut in cuts)})
+    with begun(office, b"RCPT TO:<bob@x.example>", b"DATA") as client:
+        client.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for start, stop in itertools.pairwise(places):
+            client.send(wire[start:stop])
+        assert client.reply()[:3] == b"250"
+    (path,) = files(mail)
+    meant = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    assert path.read_bytes().endswith(b"\n" + meant)
+    path.unlink()
+
+
 def test_commands_may_come_together(office, mail):
     """PIPELINING: replies come in order, one for each command."""
     with office.raw() as client:
@@ -317,9 +339,8 @@ def test_who_says_nothing_is_sent_away(mail):
 
 def test_who_drips_is_sent_away(mail):
     """A byte now and then does not hold a place for ever."""
-    settings = {"data_timeout_s": 5.0, "message_timeout_s": 0.5}
     with (
-        post_office(root=str(mail), **settings) as office,
+        post_office(root=str(mail), data_timeout_s=5.0, message_timeout_s=0.5) as office,
         begun(office, b"RCPT TO:<bob@x.example>", b"DATA") as client,
     ):
         ended = threading.Event()
@@ -417,6 +438,18 @@ def test_a_table_names_who_lives_here(tmp_path):
         client.say(b"DATA")
         assert sent(client, MESSAGE + b".\r\n")[:3] == b"250"
     assert {path.parent.parent.name for path in files(tmp_path)} == {"alice", "all", "pm", "bob"}
+
+
+def test_guessing_names_does_not_fill_the_disk(mail):
+    """Folders of a catch-all are made up to a number; who has one goes on getting mail."""
+    with post_office(root=str(mail), mailboxes=2) as office, begun(office) as client:
+        for name in (b"one", b"two"):
+            assert client.say(b"RCPT TO:<" + name + b"@x.example>")[:3] == b"250"
+        client.say(b"DATA")
+        assert sent(client, MESSAGE + b".\r\n")[:3] == b"250"
+        client.say(b"MAIL FROM:<a@b.example>")
+        assert client.say(b"RCPT TO:<three@x.example>")[:9] == b"550 5.1.1"
+        assert client.say(b"RCPT TO:<two@x.example>")[:3] == b"250"
 
 
 # -- XFORWARD -------------------------------------------------------------------------------------

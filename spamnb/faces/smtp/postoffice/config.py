@@ -23,6 +23,8 @@ class PostOffice:
     """domains that are delivered here; none: every domain (for listeners on loopback only)"""
     root: str = ""
     """catch-all: everybody's mail goes to ROOT/USER/Maildir, made at the first message"""
+    mailboxes: int = 10_000
+    """folders that are made below `root`: whoever guesses names does not fill the disk with them"""
     users: str = ""
     """file of `ADDRESS FOLDER` lines; comes before `root`; `@domain` stands for its other users"""
     delimiter: str = "+"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from spamnb.errors import SettingsError
@@ -76,7 +77,15 @@ class Recipients:
                 return found[0]
         if self._root is None or not SAFE.fullmatch(name):
             return None
-        return self._root / name / "Maildir"
+        folder = self._root / name / "Maildir"
+        return folder if folder.is_dir() or self._may_grow(self._root) else None
+
+    def _may_grow(self, root: Path) -> bool:
+        if not root.is_dir():
+            return True
+        return sum(1 for _ in islice(root.iterdir(), self._config.mailboxes)) < (
+            self._config.mailboxes
+        )
 
     def table(self) -> dict[str, Path]:
         """The table of users; read again when the file is another."""
