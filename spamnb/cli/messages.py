@@ -18,29 +18,31 @@ def standard_input() -> str:
     return "-"
 
 
-def one_message(path: str) -> bytes:
+def one_message(path: str, *, documents: bool = False) -> bytes:
     """Read the one message at a path, or on standard input."""
-    found = [raw for _, raw in all_messages(path)]
+    found = [raw for _, raw in all_messages(path, documents=documents)]
     if len(found) != 1:
         raise CorpusError(f"{path} holds {len(found)} messages", hint="give one message")
     return found[0]
 
 
-def all_messages(path: str) -> Iterator[tuple[str, bytes]]:
+def all_messages(path: str, *, documents: bool = False) -> Iterator[tuple[str, bytes]]:
     """Read every message at a path, with its name; what cannot be read is an error."""
     from spamnb.service.corpora import Item, items
 
-    for item in items(path):
+    for item in items(path, documents=documents):
         if not isinstance(item, Item):
             raise CorpusError(f"{item.name}: {item.reason}")
         yield item.name, item.raw
 
 
-def named(refs: tuple[str, ...]) -> Iterator[tuple[str, bytes | str]]:
+def named(
+    refs: tuple[str, ...], *, documents: bool = False
+) -> Iterator[tuple[str, bytes | str]]:
     """Resolve (name, message or reference): what is a path is read, the rest is left."""
     for ref in refs or (standard_input(),):
         if ref == "-" or Path(ref).exists():
-            yield from all_messages(ref)
+            yield from all_messages(ref, documents=documents)
         else:
             yield ref, ref
 

@@ -14,7 +14,7 @@ from spamnb.cli.teaching_help import taught
 from spamnb.errors import CorpusError, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from spamnb.core.verdict import Clue, Verdict
     from spamnb.service.scorer import Scored
@@ -65,21 +65,25 @@ def score(
     """Say of each message what it is: its label, the probability of spam, its path.
 
     Nothing is changed. Files, folders of any depth, Maildirs and mboxes may be given; without any,
-    standard input is read. A message that cannot be read is reported and skipped.
+    standard input is read. A message that cannot be read is reported and skipped. With labels that
+    were trained with thresholds, those that a message reaches follow its path.
     """
+    from spamnb.service.label_thresholds import load
+
     wanted = paths or (standard_input(),)
     found = (
         _remembered(session, wanted, clues) if remember else _scored(session, wanted, clues, jobs)
     )
     if exit_code:
         _answer(ctx, found, as_json=as_json)
+    thresholds = load(session.home)
     failures = 0
     for scored in found:
         if scored.verdict is None:
             failures += 1
             warn(f"{scored.path}: {scored.error}")
         else:
-            _show(scored.path, scored.verdict, scored.clues, as_json=as_json)
+            _show(scored.path, scored.verdict, scored.clues, thresholds, as_json=as_json)
     if failures:
         ctx.exit(2)
 
@@ -97,7 +101,8 @@ def _remembered(session: Session, paths: Sequence[str], clues: int) -> Iterator[
     from spamnb.service.scorer import Scored
 
     with session.open(history=True) as model:
-        for item in (item for path in paths for item in items(path)):
+        documents = model.recipe.documents
+        for item in (item for path in paths for item in items(path, documents=documents)):
             if isinstance(item, Item):
                 verdict = model.score(item.raw)
                 yield Scored(item.name, verdict, verdict.clues(clues) if clues else [])
@@ -112,18 +117,34 @@ def _answer(ctx: click.Context, found: Iterable[Scored], *, as_json: bool) -> No
     path, verdict, clues, error = every[0]
     if verdict is None:
         raise CorpusError(f"{path}: {error}")
-    _show(path, verdict, clues, as_json=as_json)
+    _show(path, verdict, clues, {}, as_json=as_json)
     ctx.exit(ANSWERS[verdict.decision])
 
 
-def _show(path: str, verdict: Verdict, clues: Sequence[Clue], *, as_json: bool) -> None:
+def _show(
+    path: str,
+    verdict: Verdict,
+    clues: Sequence[Clue],
+    thresholds: Mapping[str, float],
+    *,
+    as_json: bool,
+) -> None:
+    given = {"assigned": assigned_labels(verdict, thresholds)} if thresholds else {}
     if as_json:
-        say_json(as_dict(path, verdict, clues))
+        say_json(as_dict(path, verdict, clues) | given)
         return
     label = coloured(f"{verdict.label:<4}", verdict.label)
-    say(f"{label} {verdict.probability:.4f} {safe(path)}")
+    told = f"  [{safe(', '.join(given['assigned']))}]" if given else ""
+    say(f"{label} {verdict.probability:.4f} {safe(path)}{told}")
     for place, token, nats in clues:
         say(f"    {nats:+7.3f}  {place:<8} {safe(token)}")
+
+
+def assigned_labels(verdict: Verdict, thresholds: Mapping[str, float]) -> list[str]:
+    """Tell the labels whose own threshold the message reaches."""
+    from spamnb.service.label_thresholds import assigned
+
+    return assigned(verdict, thresholds)
 
 
 def as_dict(path: str, verdict: Verdict, clues: Sequence[Clue]) -> dict[str, Any]:
@@ -155,7 +176,9 @@ def explain(session: Session, ref: str, count: int, as_json: bool) -> None:
     """
     known = ref == "-" or Path(ref).exists()
     with session.open(readonly=known, history=not known) as model:
-        verdict = model.explain(one_message(ref) if known else ref)
+        verdict = model.explain(
+            one_message(ref, documents=model.recipe.documents) if known else ref
+        )
     clues = verdict.clues(count or None)
     if as_json:
         say_json(as_dict(ref, verdict, clues) | {"bias": verdict.bias})
@@ -165,7 +188,8 @@ def explain(session: Session, ref: str, count: int, as_json: bool) -> None:
 
 def _explained(ref: str, verdict: Verdict, clues: Sequence[Clue]) -> None:
     label = coloured(verdict.label, verdict.label)
-    say(f"{safe(ref)}: {label}, {verdict.probability:.2%} spam, decision {verdict.decision}")
+    whose = "spam" if "spam" in verdict.labels else safe(verdict.label)
+    say(f"{safe(ref)}: {label}, {verdict.probability:.2%} {whose}, decision {verdict.decision}")
     if not clues:
         say("no feature of this message is known")
         return

@@ -94,6 +94,12 @@ class Session:
                 raise
         return model
 
+    @cached_property
+    def reads_documents(self) -> bool:
+        """Whether the model of the home takes plain text that is no mail."""
+        with self.open(readonly=True) as model:
+            return model.recipe.documents
+
     def open_history(self) -> History:
         """Open the history beside the model, with the limits that were set."""
         from spamnb.store.history import History

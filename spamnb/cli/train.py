@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import exp
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +17,6 @@ from spamnb.errors import StoreMissingError, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from spamnb.core.event import Recipe
     from spamnb.service.trainer import Progress, Summary
@@ -26,6 +28,7 @@ spamnb train ham/ spam/                            folders of any depth, Maildir
 spamnb train ~/Maildir/cur ~/Maildir/.Junk/cur     what your mail program has sorted
 spamnb train --label ham=inbox.mbox                one class alone
 spamnb train --label work=w/ --label private=p/    labels of your own
+spamnb train --plain --classes news/ --thresholds  texts that are no mail, a folder for each label
 spamnb train --kind multinomial ham/ spam/         a classical model, if none is there yet
 """
 
@@ -38,6 +41,12 @@ spamnb train --kind multinomial ham/ spam/         a classical model, if none is
               help="The kind of model to make, if there is none.")  # fmt: skip
 @click.option("--no-vocabulary", is_flag=True, help="Make a model that keeps no words: smaller, "
               "but verdicts can be explained with the message only.")  # fmt: skip
+@click.option("--plain", is_flag=True, help="Plain text documents that are no mail: so is the "
+              "model that is made.")  # fmt: skip
+@click.option("--classes", metavar="DIR", help="Like --label NAME=DIR/NAME for every folder in "
+              "DIR.")  # fmt: skip
+@click.option("--thresholds", is_flag=True, help="Choose for each label the score from which it is "
+              "given, by folds over this mail; for labels of your own, above all rare ones.")
 @click.option("--jobs", type=click.IntRange(0), default=0, metavar="N",
               help="Processes that read mail; 0 takes all processors.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
@@ -48,6 +57,9 @@ def train(
     labelled: tuple[str, ...],
     kind: str | None,
     no_vocabulary: bool,
+    plain: bool,
+    classes: str | None,
+    thresholds: bool,
     jobs: int,
     as_json: bool,
 ) -> None:
@@ -57,8 +69,8 @@ def train(
     interrupted training is simply started again. A message that cannot be read is counted and
     skipped.
     """
-    sources = _sources(folders, labelled)
-    recipe = _recipe(session, sources, kind, no_vocabulary=no_vocabulary)
+    sources = _sources(folders, (*labelled, *_folders_in(classes)))
+    recipe = _recipe(session, sources, kind, no_vocabulary=no_vocabulary, plain=plain)
     from spamnb.service.trainer import Course
     from spamnb.service.trainer import train as learn
 
@@ -77,7 +89,8 @@ def train(
             summary = _through(session, daemon, sources, recipe, show)
         else:
             summary = learn(session.home, sources, recipe=recipe, course=course, progress=show)
-    _report(summary, session.home, as_json=as_json)
+    chosen = _chosen(session, sources, jobs) if thresholds else {}
+    _report(summary, session.home, chosen, as_json=as_json)
 
 
 def _through(
@@ -125,7 +138,12 @@ def named_sources(labelled: tuple[str, ...]) -> list[tuple[str, str]]:
 
 
 def _recipe(
-    session: Session, sources: list[tuple[str, str]], kind: str | None, *, no_vocabulary: bool
+    session: Session,
+    sources: list[tuple[str, str]],
+    kind: str | None,
+    *,
+    no_vocabulary: bool,
+    plain: bool,
 ) -> Recipe | None:
     """Make a recipe for a home without a model; what is there must be what was asked for."""
     there = _recipe_there(session.home)
@@ -135,11 +153,16 @@ def _recipe(
         model = session.settings.model
         labels = _labels(session.settings.labels, [label for label, _ in sources])
         keep = model.vocabulary and not no_vocabulary
-        return new_recipe(kind or model.kind, labels, vocabulary=keep)
+        return new_recipe(kind or model.kind, labels, vocabulary=keep, documents=plain)
     if kind and kind != there.kind:
         raise UserError(
             f"the model in {session.home} is {there.kind}, not {kind}",
             hint="a model keeps its kind; name another --home for a new one",
+        )
+    if plain and not there.documents:
+        raise UserError(
+            f"the model in {session.home} is for mail",
+            hint="leave out --plain, or name another --home for a new model",
         )
     if no_vocabulary and there.vocabulary:
         raise UserError(
@@ -147,6 +170,50 @@ def _recipe(
             hint="leave out --no-vocabulary, or name another --home for a new model",
         )
     return None
+
+
+def _folders_in(classes: str | None) -> tuple[str, ...]:
+    """Every folder in a folder, as NAME=PATH."""
+    if classes is None:
+        return ()
+    try:
+        found = sorted(path for path in Path(classes).iterdir() if path.is_dir())
+    except OSError as error:
+        raise UserError(f"{classes} cannot be listed: {error.strerror}") from error
+    return tuple(f"{path.name}={path}" for path in found)
+
+
+def _chosen(session: Session, sources: list[tuple[str, str]], jobs: int) -> dict[str, float]:
+    """Choose the thresholds on what was taught, and keep them beside the model."""
+    from spamnb.service import label_thresholds
+    from spamnb.service.corpora import units
+    from spamnb.service.evaluation_labels import thresholds_of
+    from spamnb.service.evaluation_sources import read_each, shuffled
+    from spamnb.service.evaluation_trial import Options
+    from spamnb.service.pool import cores
+
+    recipe = _recipe_there(session.home)
+    assert recipe is not None, "it was trained a moment ago"
+    options = Options(
+        kind=recipe.kind,
+        labels=tuple(dict.fromkeys(label for label, _ in sources)),
+        documents=recipe.documents,
+        house=session.settings.house,
+        constants={name: getattr(recipe, name) for name in ("alpha", "kappa", "r", "eta")},
+        jobs=jobs or cores(),
+    )
+    named = [
+        (unit.name.rpartition("/")[2], (unit, label))
+        for label, path in sources
+        for unit in units(path, documents=recipe.documents)
+    ]
+    with progress_bar("choosing thresholds") as bar:
+        if bar:
+            options = replace(options, progress=lambda done, total: bar(done, total, ""))
+        read = read_each(shuffled(named, 1), lambda _: None, documents=recipe.documents)
+        chosen = thresholds_of(read, options)
+    label_thresholds.save(session.home, chosen)
+    return chosen
 
 
 def _recipe_there(home: Path) -> Recipe | None:
@@ -177,9 +244,13 @@ def _labels(configured: tuple[str, ...], given: list[str]) -> tuple[str, ...]:
     return taught
 
 
-def _report(summary: Summary, home: Path, *, as_json: bool) -> None:
+def _report(
+    summary: Summary, home: Path, chosen: dict[str, float], *, as_json: bool
+) -> None:
     if as_json:
-        say_json(summary.as_dict() | {"home": str(home)})
+        say_json(
+            summary.as_dict() | {"home": str(home)} | ({"thresholds": chosen} if chosen else {})
+        )
         return
     for line in summary.unreadable_paths[:SHOWN_UNREADABLE]:
         warn(f"skipped {line}")
@@ -196,4 +267,6 @@ def _report(summary: Summary, home: Path, *, as_json: bool) -> None:
         if count or what == "learnt"
     ]  # fmt: skip
     say(f"{summary.messages} messages ({given}) in {summary.seconds:.1f} s: {', '.join(parts)}")
+    for label, at in chosen.items():
+        say(f"{safe(label)} is given from {1 / (1 + exp(-at)):.4f} on")
     say(f"the model is in {safe(str(home))}")

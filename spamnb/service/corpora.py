@@ -115,10 +115,10 @@ def units(path: str, *, documents: bool = False) -> list[Unit]:
     return found
 
 
-def items(path: str | Path) -> Iterator[Item | Unreadable]:
-    """The messages under a path."""
-    for unit in units(str(path)):
-        yield read_unit(unit)
+def items(path: str | Path, *, documents: bool = False) -> Iterator[Item | Unreadable]:
+    """The messages, or documents, under a path."""
+    for unit in units(str(path), documents=documents):
+        yield read_unit(unit, documents=documents)
 
 
 def read_unit(unit: Unit, *, documents: bool = False) -> Item | Unreadable:

@@ -61,7 +61,9 @@ def _open(home: Path, how: Scoring) -> Filter:
 def score_paths(home: Path, paths: Sequence[str], how: Scoring | None = None) -> Iterator[Scored]:
     """A verdict for every message under these paths, in their order."""
     how = how or Scoring()
-    found = [unit for path in paths for unit in units(path)]
+    with _open(home, how) as model:  # its errors belong to the caller
+        documents = model.recipe.documents
+    found = [unit for path in paths for unit in units(path, documents=documents)]
     portions = (found[start : start + _TASK] for start in range(0, len(found), _TASK))
     jobs = 1 if len(found) <= _FEW else how.jobs or cores()
     if jobs == 1:
@@ -69,14 +71,14 @@ def score_paths(home: Path, paths: Sequence[str], how: Scoring | None = None) ->
             for portion in portions:
                 yield from _score(model, how.clues, portion)
         return
-    _open(home, how).close()  # its errors belong to the caller
     with Pool(_Scorer(home, how), jobs) as pool:
         for scored in pool.map(portions):
             yield from scored
 
 
 def _score(model: Filter, clues: int, portion: list[Unit]) -> list[Scored]:
-    read = [read_unit(unit) for unit in portion]
+    documents = model.recipe.documents
+    read = [read_unit(unit, documents=documents) for unit in portion]
     raws = [item.raw for item in read if isinstance(item, Item)]
     verdicts = model.score_many(raws)
     found = []
