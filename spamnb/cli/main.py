@@ -34,6 +34,7 @@ COMMANDS = {
     "correct": "spamnb.cli.correct:correct",
     "forget": "spamnb.cli.correct:forget",
     "undo": "spamnb.cli.correct:undo",
+    "watch": "spamnb.cli.watch:watch",
     "review": "spamnb.cli.review:review",
     "quarantine": "spamnb.cli.quarantine:quarantine",
     "status": "spamnb.cli.status:status",
