@@ -13,42 +13,32 @@ import re
 
 END = b"\r\n.\r\n"
 
-# The dot alone in front: a wire line `.` that a bare CR or LF ends was no end of DATA, and would
-# become one. Postfix also takes a run of CR before LF for one line end (smtp_stream.c); were each
-# CR a line, CR CR LF in a header section would end it.
-_BARE = re.compile(rb"(\r\n\.)?(?:\r\r+\n?|\r(?!\n)|(?<!\r)\n)(\.?)")
+# Postfix, too, takes a run of CR before LF for one line end (smtp_stream.c); were each CR a line,
+# CR CR LF in a header section would end it. The dot in front: a wire line `.` whose line end was
+# none for us must not become an end of DATA. The dot behind begins a line that only we made.
+_BARE = re.compile(
+    rb"((?<=\r\n)\.)?(?:(\r\r+\n)|(?:\r++(?!\n)|(?<!\r)\n)(\.?))"
+)  # fmt: skip
 _NO_ENDS = bytes(n for n in range(256) if n not in b"\r\n")
 _PAIR = b"\r\n"
 
 
 def _mended(found: re.Match[bytes]) -> bytes:
-    before = b"\r\n.." if found[1] else b""
-    return before + (b"\r\n.." if found[2] else b"\r\n")
-
-
-def _held(data: bytes) -> int:
-    """How many bytes at the end may mean something else when more has come."""
-    if data.endswith(b"\r"):
-        body = data.rstrip(b"\r")
-    elif data.endswith(b"\n") and not data.endswith(b"\r\n"):
-        body = data[:-1]
-    else:
-        body = data
-    kept = len(data) - len(body)
-    if body.endswith(b"\r\n."):
-        return kept + 3
-    return kept + 2 if body.endswith(b"\r\n") else kept
+    return (b".." if found[1] else b"") + _PAIR + (b".." if found[3] else b"")
 
 
 class Wire:
     """The guard of one message's DATA."""
 
-    __slots__ = ("_carry", "_start", "bare", "rest")
+    __slots__ = ("_before", "_held", "bare", "rest")
 
     def __init__(self) -> None:
-        # The line end of the DATA command, so that a dot at once is found; never given out.
-        self._carry = b"\r\n"
-        self._start = 2
+        # The line end of the DATA command, so that a dot at once is found.
+        self._before = _PAIR
+        """what stands before the next byte, and was given out already: a line end, ours (LF) or
+        the sender's, or nothing"""
+        self._held = b""
+        """what may mean something else when more has come"""
         self.bare = False
         """whether a bare CR or LF was met"""
         self.rest = b""
@@ -56,33 +46,34 @@ class Wire:
 
     def feed(self, chunk: bytes) -> tuple[bytes, bool]:
         """Take what has come; give what is safe to pass on, and whether the message has ended."""
-        data = self._carry + chunk if self._carry else chunk
+        before = self._before
+        data = before + self._held + chunk
         end = data.find(END)
         if end >= 0:
             self.rest = data[end + 5 :]
-            self._carry = b""
             data = data[: end + 2]
         else:
             data = self._hold(data)
-        # Three times as fast as counting CR LF, CR and LF: 42 us for 100 KB.
-        ends = data.translate(None, _NO_ENDS)
-        if ends != _PAIR * (len(ends) // 2):
+        # Cheaper than counting CR and LF one by one: 42 us instead of 72 for 100 KB.
+        if len(data.translate(None, _NO_ENDS)) != 2 * data.count(_PAIR):
             self.bare = True
             data = _BARE.sub(_mended, data)
-        if self._start and data:
-            data = data[self._start :]
-            self._start = 0
-        return data, end >= 0
+        return (data[2:] if before else data), end >= 0
 
     def _hold(self, data: bytes) -> bytes:
+        """Keep back the end of what has come, as far as its meaning is open."""
+        self._before = self._held = b""
         if data[-1:] not in b"\r\n.":
-            self._carry = b""
             return data
-        cut = len(data) - _held(data)
-        carry = data[cut:]
+        body = data.rstrip(b"\r")
         # However long, a run of CR means what two of them mean; nobody makes us keep a million.
-        self._carry = carry if len(carry) <= 5 else carry.rstrip(b"\r") + b"\r\r"
-        return data[:cut]
+        run = b"\r" * min(2, len(data) - len(body))
+        if body.endswith(b"\n"):
+            self._before = _PAIR if body.endswith(_PAIR) else b"\n"
+        elif body.endswith(b"\r\n."):
+            self._before, run, body = _PAIR, b"." + run, body[:-1]
+        self._held = run
+        return body
 
 
 def unstuffed(data: bytes) -> bytes:
