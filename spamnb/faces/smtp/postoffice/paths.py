@@ -9,10 +9,10 @@ character. Pure. None means: cannot be read.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from spamnb.core.envelope import Client
+from spamnb.faces.smtp.commands import client_of
 
 MOST_LOCAL: Final = 64
 MOST_DOMAIN: Final = 255
@@ -27,16 +27,7 @@ _PATH = re.compile(
 )
 """The route before the colon is dropped (RFC 5321 4.1.1.3)."""
 _PARAM = re.compile(r"([A-Za-z0-9][A-Za-z0-9-]*)(?:=([!-<>-~]+))?")
-_HIDDEN = re.compile(r"\+([0-9A-F]{2})")
 _XFORWARD = re.compile(r"([A-Za-z]{1,20})=([!-~]{0,1000})")
-_FIELDS: Final = {
-    "ADDR": "address",
-    "NAME": "name",
-    "HELO": "helo",
-    "IDENT": "ident",
-    "SOURCE": "source",
-}
-"""what of XFORWARD is kept; PORT and PROTO are taken and forgotten"""
 XFORWARD: Final = "NAME ADDR PORT PROTO HELO IDENT SOURCE"
 
 
@@ -75,20 +66,8 @@ def is_text(address: str) -> bool:
 
 
 def read_client(known: Client, arg: str | None) -> Client | None:
-    """Add what one XFORWARD command tells of the client (values are xtext, RFC 3461 4)."""
-    for one in (arg or "").split() or [""]:
-        found = _XFORWARD.fullmatch(one)
-        if found is None:
-            return None
-        kept = _FIELDS.get(found[1].upper())
-        if kept:
-            known = replace(known, **{kept: _plain(found[2])})
-    return known
-
-
-def _plain(value: str) -> str:
-    if value in {"[UNAVAILABLE]", "[TEMPUNAVAIL]"}:
-        return ""
-    text = _HIDDEN.sub(lambda found: chr(int(found[1], 16)), value)
-    text = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return text[5:] if text[:5].upper() == "IPV6:" else text
+    """Add what one XFORWARD command tells of the client."""
+    words = (arg or "").split()
+    if not words or not all(_XFORWARD.fullmatch(word) for word in words):
+        return None
+    return client_of(known, [f"XFORWARD {arg}".encode("ascii", "replace")])
