@@ -7,10 +7,13 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from spamnb.service.control import Caller
 from spamnb.service.filter import Filter, new_recipe
+from spamnb.service.references import signature_text
+from spamnb.store import audit
 
 PROJECT = Path(__file__).resolve().parents[2]
 PROGRAM = """
@@ -104,17 +107,39 @@ def learner(home, where, options="{}", *, model=True):
         running.listener.close()
 
 
-def score(home, raw, *, to=""):
-    """Score as the front door does: remembered, with who it was delivered to; its signature."""
-    from dataclasses import replace
-
+def score(home, raw, *, to):
+    """Score as the front door does: remembered, with whom it went to; its signature."""
     with Filter.open(home) as model:
         verdict = model.score(raw)
-        if to:
-            entry = model.history.find(digest=verdict.digest)[0]
-            signature = os.urandom(16)
-            model.history.add([replace(entry, signature=signature, notes={"to": to})])
-            from spamnb.service.references import signature_text
+        entry = model.history.find(digest=verdict.digest)[0]
+        signature = os.urandom(16)
+        model.history.add([replace(entry, signature=signature, notes={"to": to})])
+    return signature_text(signature)
 
-            return signature_text(signature)
-        return verdict.signature
+
+def events(home):
+    """What the journal holds, by a reader of its own: digest -> label of its newest event."""
+    with Filter.open(home, readonly=True, history=False) as model, model.store.read() as view:
+        assert audit.check(view) == []
+        return {event.digest.hex(): event for event in view.events()}
+
+
+def as_user(uid, run):
+    """Run a function in a child process that is somebody else; what it returned, as text."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            text = str(run())
+        except BaseException as error:  # noqa: BLE001 - told to the test
+            text = f"{type(error).__name__}: {error}"
+        os.write(write, text.encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as said:
+        text = said.read()
+    os.waitpid(pid, 0)
+    return text

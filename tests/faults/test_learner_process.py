@@ -1,0 +1,429 @@
+"""The learner as a process: who may teach it, what a kill leaves, what it does without a model."""
+
+import os
+import pwd
+import resource
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from learner_runs import Learner, as_user, events, learner, mail, score, until
+
+from spamnb.daemon.control import Peer
+from spamnb.daemon.operations import feedback_of
+from spamnb.errors import (
+    LabelError,
+    SpamnbError,
+    StoreBusyError,
+    StoreDamagedError,
+    StoreMissingError,
+    UserError,
+)
+from spamnb.service.control import Caller, answer_of
+from spamnb.service.export_import import export
+from spamnb.service.feedback import Feedback
+from spamnb.service.filter import Filter, new_recipe
+from spamnb.service.trainer import train
+
+SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
+ROOT = os.geteuid() == 0
+needs_root = pytest.mark.skipif(not ROOT, reason="only root can become somebody else")
+NOBODY = pwd.getpwnam("nobody")
+
+
+@pytest.fixture
+def place():
+    """A short folder that others may enter: a socket's address holds 107 bytes."""
+    folder = Path(tempfile.mkdtemp(prefix="spamnb-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def running(place):
+    with learner(place / "m", place) as running:
+        yield running
+
+
+# --- what it answers --------------------------------------------------------------------------
+
+
+def test_a_word_is_learnt_durably_and_told_in_a_receipt(running):
+    """Taught over the socket, found by another process at once; twice is no change."""
+    raw = mail(1, "hello pills")
+    with running.caller() as caller:
+        first = caller.teach(Feedback("spam", raw, trust="admin"))
+        again = caller.teach(Feedback("spam", raw, trust="admin"))
+        moved = caller.teach(Feedback("ham", raw, trust="admin"))
+        back = answer_of(caller.ask("undo", event=moved.receipt.event).header)
+        gone = caller.teach(Feedback("", raw, trust="admin"))
+    assert [a.state for a in (first, again, moved, back, gone)] == [
+        "learnt", "unchanged", "learnt", "learnt", "learnt",
+    ]  # fmt: skip
+    held = events(running.home)[first.receipt.digest]
+    assert (held.who, held.channel) == (pwd.getpwuid(os.geteuid()).pw_name, "api")
+
+
+def test_sorted_mail_is_learnt_in_one_transaction(running):
+    """`batch`: many messages, one answer; duplicates and strange labels are told."""
+    raws = [mail(f"b{n}") for n in range(50)]
+    said = {"sizes": [len(raw) for raw in raws], "labels": ["ham", "spam"] * 25}
+    told = running.ask("batch", b"".join(raws), **said).header
+    assert (told["learnt"], told["duplicates"], told["refused"]) == (50, 0, 0)
+    assert running.ask("batch", b"".join(raws), **said).header["duplicates"] == 50
+    for wrong in ({"sizes": [1]}, {"sizes": [-1] * 50}, {"sizes": "x"}, {"labels": ["ham"]}):
+        with pytest.raises(UserError):
+            running.ask("batch", b"".join(raws), **(said | wrong))
+    with pytest.raises(LabelError):
+        running.ask("batch", b"".join(raws), **(said | {"labels": ["junk"] * 50}))
+
+
+def test_upkeep_goes_through_the_learner(running, tmp_path):
+    """Import as one event that undo takes back; expire by the settings in force."""
+    with Filter.open(running.home, readonly=True, history=False) as model:
+        lines = "".join(export(model.store)).encode()
+    before = running.ask("status").header["status"]["model"]["messages"]
+    told = running.ask("import", lines).header
+    after = running.ask("status").header["status"]["model"]["messages"]
+    assert told["features"] > 0
+    until(lambda: running.ask("status").header["status"]["model"]["messages"]
+          == {label: 2 * count for label, count in before.items()}, f"{after}")  # fmt: skip
+    assert answer_of(running.ask("undo", event=told["receipt"]["event"]).header).state == "learnt"
+    with pytest.raises(UserError):
+        running.ask("import", b"no export at all\n")
+    assert running.ask("expire").header["expired"]["events_folded"] == 0
+
+
+def test_bypass_is_a_flag_for_all_and_a_file_for_the_next_start(running):
+    """On and off, seen by the status at once."""
+    assert running.ask("bypass", on=True).header["bypass"] is True
+    assert (running.home / "bypass").exists()
+    assert running.ask("status").header["status"]["bypass"] is True
+    running.ask("bypass", on=False)
+    assert not (running.home / "bypass").exists()
+    with pytest.raises(UserError):
+        running.ask("bypass", on="yes")
+
+
+def test_numbers_are_told_for_people_and_for_prometheus(running):
+    """Counted while it happens, histograms with their buckets."""
+    running.ask("teach", mail(1), label="spam")
+    text = running.ask("metrics").body.decode()
+    assert "spamnb_learned_spam_total 1\n" in text
+    assert 'spamnb_learn_seconds_bucket{le="+Inf"} 1\n' in text
+    assert 'spamnb_model_messages{label="ham"} 1\n' in text
+    assert len([line for line in text.splitlines() if "TYPE spamnb_model_messages" in line]) == 1
+
+
+def test_the_review_list_over_the_socket(running):
+    """What a user's unknown message leads to, and an admin's word on it."""
+    with running.caller() as caller:
+        answer = caller.teach(Feedback("ham", mail(1), who="alice@example.org"))
+        assert answer.state == "review"
+        assert caller.ask("review", do="list").header["entries"] == 1
+        header, raw = caller.ask("review", do="show", name=answer.review)
+        assert (header["entry"]["who"], raw) == ("alice@example.org", mail(1))
+        done = answer_of(caller.ask("review", do="accept", name=answer.review).header)
+        assert done.state == "learnt"
+        assert caller.ask("review", do="list").header["entries"] == 0
+        with pytest.raises(UserError):
+            caller.ask("review", do="burn")
+
+
+# --- who may what -----------------------------------------------------------------------------
+
+
+def test_who_speaks_and_how_far_they_are_trusted():
+    """Admins name whom they like, delegates a person, all others themselves."""
+    admin, vmail = Peer(0, "admin", "root"), Peer(8, "delegate", "vmail")
+    alice = Peer(1000, "self", "alice")
+
+    def speaks(peer, **header):
+        said = feedback_of(peer, header | {"label": "spam"}, b"x")
+        return said.who, said.trust
+
+    assert speaks(admin) == ("root", "admin")
+    assert speaks(admin, **{"for": "bob"}) == ("bob", "user")
+    assert speaks(admin, **{"for": "bob", "trust": "stranger"}) == ("bob", "stranger")
+    assert speaks(admin, **{"for": "bob", "trust": "admin"}) == ("bob", "admin")
+    assert speaks(vmail, **{"for": "bob"}) == ("bob", "user")
+    assert speaks(vmail, **{"for": "bob", "trust": "admin"}) == ("bob", "user")
+    assert speaks(vmail) == ("vmail", "user")
+    assert speaks(alice) == speaks(alice, **{"for": "alice"}) == ("alice", "user")
+    assert speaks(alice, trust="admin") == ("alice", "user")
+    for wrong in ({"for": "bob"}, {"trust": "god"}, {"for": 5}, {"refs": "x"}, {"refs": [5]}):
+        with pytest.raises(UserError):
+            speaks(alice, **wrong)
+
+
+@needs_root
+def test_a_user_of_the_machine_speaks_for_themselves_alone(place):
+    """By the kernel's word: their own mail is learnt, others' is not, and nothing else is done."""
+    with learner(place / "m", place) as running:
+        mine, others = mail(1, "garden tools"), mail(2, "garden seeds")
+        signature = score(running.home, mine, to="nobody@example.org")
+        score(running.home, others, to="alice@example.org")
+
+        def told(op, body=b"", **fields):
+            def run():
+                with Caller(running.path, 20) as caller:
+                    header = caller.ask(op, body, **fields).header
+                return header.get("state") or header
+
+            return as_user(NOBODY.pw_uid, run)
+
+        assert told("teach", mine, label="spam") == "learnt"
+        assert told("teach", label="spam", refs=[signature]) == "unchanged"
+        assert told("teach", others, label="spam") == "review"
+        assert told("teach", label="spam", refs=["2@a.example"]) == "refused"
+        assert told("teach", mine, label="ham", **{"for": "alice"}).startswith("RefusedError")
+        assert told("undo", event=1) == "refused"
+        assert "home" not in told("status")
+        for op in ("bypass", "review", "batch", "import", "expire", "reload"):
+            assert told(op, on=True, do="list").startswith("RefusedError"), op
+    held = {event.who for event in events(place / "m").values()}
+    assert held == {"owner", "nobody"}
+
+
+@needs_root
+def test_a_delegate_names_the_person(place):
+    """What the IMAP server says of a person's mail is that person's word."""
+    options = f"dict(delegates=frozenset([{NOBODY.pw_uid}]))"
+    with learner(place / "m", place, options) as running:
+        raw = mail(1, "garden tools")
+        score(running.home, raw, to="alice@example.org")
+
+        def told(who):
+            said = Feedback("spam", raw, who=who, channel="imap")
+            with Caller(running.path, 20) as caller:
+                return caller.teach(said).state
+
+        assert as_user(NOBODY.pw_uid, lambda: told("bob@example.org")) == "review"
+        assert as_user(NOBODY.pw_uid, lambda: told("alice@example.org")) == "learnt"
+        assert running.ask("review", do="list").header["entries"] == 1
+    assert {e.who for e in events(place / "m").values()} == {"owner", "alice@example.org"}
+
+
+# --- kills and faults -------------------------------------------------------------------------
+
+
+def test_killed_while_eight_teach_every_answer_is_in_the_store(place):
+    """Law 3 through the socket: what was answered is there, and nothing is half there."""
+    home = place / "m"
+    answered, lock = [], threading.Lock()
+    with Filter.open(home, create=True, recipe=new_recipe()) as model:
+        model.learn(mail("h"), "ham")
+    for turn in range(4):
+        running = Learner(home, place)
+        try:
+            running.ask("ping")
+            stop = threading.Event()
+
+            def teach(name, running=running, stop=stop):
+                number = 0
+                try:
+                    with running.caller() as caller:
+                        while not stop.is_set():
+                            raw = mail(f"{name}.{number}")
+                            answer = caller.teach(Feedback("spam", raw, trust="admin"))
+                            with lock:
+                                answered.append(answer.receipt.digest)
+                            number += 1
+                except SpamnbError:
+                    pass
+
+            threads = [threading.Thread(target=teach, args=(f"{turn}.{n}",)) for n in range(8)]
+            enough = len(answered) + 20 * (turn + 1)
+            for thread in threads:
+                thread.start()
+            until(lambda enough=enough: len(answered) > enough)
+            running.kill()
+            stop.set()
+            for thread in threads:
+                thread.join()
+        finally:
+            running.kill()
+            running.listener.close()
+            running.path.unlink()
+        held = events(home)
+        assert set(answered) <= held.keys()
+        assert len(held) <= len(answered) + 8 * (turn + 1) + 1
+
+
+def test_eight_clients_share_transactions(place):
+    """Group commit: while one transaction syncs, the next ones queue and go together."""
+    with learner(place / "m", place) as running:
+        each, go = 25, threading.Barrier(8)
+
+        def teach(name):
+            with running.caller() as caller:
+                go.wait()
+                for number in range(each):
+                    said = Feedback("spam", mail(f"{name}.{number}"), trust="admin")
+                    assert caller.teach(said).state == "learnt"
+
+        before = transactions(running.home)
+        threads = [threading.Thread(target=teach, args=(n,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        made = transactions(running.home) - before
+    print(f"{8 * each} lessons of 8 clients in {made} transactions")
+    assert made < 8 * each * 0.8
+
+
+def transactions(home):
+    """Number of the newest transaction."""
+    with Filter.open(home, readonly=True, history=False) as model:
+        return model.store.environment._env.info()["last_txnid"]
+
+
+def test_without_a_model_it_says_so_and_finds_it_when_it_is_made(place):
+    """Teaching is refused with the reason, status goes on, and nobody restarts anything."""
+    (place / "m").mkdir()
+    with learner(place / "m", place, model=False) as running:
+        with pytest.raises(StoreMissingError):
+            running.ask("teach", mail(1), label="spam")
+        assert running.ask("status").header["status"]["model"] is None
+        assert "no model" in running.ask("status").header["status"]["fault"]
+        Filter.open(running.home, create=True, recipe=new_recipe()).close()
+        until(lambda: not running.ask("ping").header["fault"])
+        assert running.ask("teach", mail(1), label="spam").header["state"] == "learnt"
+
+
+def test_with_a_damaged_model_it_lives_on(place):
+    """The fault is named, told once in the log, and a model that is put right is taken up."""
+    home = place / "m"
+    train(home, [(side, str(SAMPLE / side)) for side in ("ham", "spam")], recipe=new_recipe())
+    whole = (home / "data.mdb").read_bytes()
+    (home / "data.mdb").write_bytes(b"\xff" * 8192 + whole[8192:])
+    with learner(home, place) as running:
+        with pytest.raises(StoreDamagedError):
+            running.ask("teach", mail(1), label="spam")
+        running.ask("reload", settings=False)
+        warned = running.ask("status").header["status"]["warnings"]
+        assert any("cannot be used" in warning for warning in warned)
+        (home / "data.mdb").write_bytes(whole)
+        running.ask("reload", settings=False)
+        assert running.ask("teach", mail(1), label="spam").header["state"] == "learnt"
+        assert running.log.read_text().count("nothing can be learnt") == 1
+
+
+def test_nobody_answers_when_it_is_away(place):
+    """The socket stays with the supervisor: a client waits its time, and is told to come again."""
+    with learner(place / "m", place) as running:
+        assert running.end() == 0
+        with running.caller(wait_s=0.2) as caller, pytest.raises(StoreBusyError):
+            caller.ask("ping")
+
+
+def test_told_to_stop_it_closes_the_store(running):
+    """SIGTERM: the end is 0, and the model opens at once for whoever wants it alone."""
+    running.ask("teach", mail(1), label="spam")
+    os.kill(running.process.pid, signal.SIGTERM)
+    assert running.process.wait(20) == 0
+    assert len(events(running.home)) == 3
+
+
+# --- the spool --------------------------------------------------------------------------------
+
+
+def leave(home, name, data, uid=None):
+    path = home / "spool" / f".{name}"
+    path.write_bytes(data)
+    path.chmod(0o644)
+    if uid is not None:
+        os.chown(path, uid, uid)
+    path.rename(home / "spool" / name)
+
+
+def test_what_was_left_while_it_was_away_is_learnt_once(place):
+    """Nothing lost, nothing twice: files go when they are learnt, in the order they came."""
+    with learner(place / "m", place) as running:
+        until((running.home / "spool").is_dir)
+    for number in range(20):
+        leave(place / "m", f"{number:02}.spam", mail(f"sp{number}"))
+    place.joinpath("c.sock").unlink()
+    with learner(place / "m", place) as running:
+        until(lambda: running.ask("status").header["status"]["spool"]["waiting"] == 0)
+        until(lambda: running.ask("status").header["status"]["counters"]["learned_spam"] == 20)
+    found = [e for e in events(place / "m").values() if e.message_id.startswith("sp")]
+    assert [e.message_id for e in sorted(found, key=lambda e: e.seq)] == [
+        f"sp{number}@a.example" for number in range(20)
+    ]
+    assert {e.channel for e in found} == {"imap"}
+
+
+@needs_root
+def test_the_owner_of_a_file_is_who_teaches(place):
+    """A user's file is the user's word: their own mail, and in nobody else's name."""
+    home = place / "m"
+    with learner(home, place) as running:
+        mine, others = mail(1, "garden tools"), mail(2, "garden seeds")
+        score(home, mine, to="nobody@example.org")
+        score(home, others, to="alice@example.org")
+        until((home / "spool").is_dir)
+        head = b'{"for": "alice@example.org"}\n'
+        leave(home, "1.spam", mine, NOBODY.pw_uid)
+        leave(home, "2.spam", others, NOBODY.pw_uid)
+        leave(home, "3.spam", head + others, NOBODY.pw_uid)
+        (home / "spool" / "4.spam").symlink_to("/etc/shadow")
+        os.mkfifo(home / "spool" / "5.spam")
+        status = lambda: running.ask("status").header["status"]  # noqa: E731 - asked again
+        until(lambda: status()["spool"] == {"waiting": 0, "set_aside": 2})
+        until(lambda: status()["counters"]["learned_spam"] == 1)
+        assert status()["review"] == 1
+    assert {e.who for e in events(home).values()} == {"owner", "nobody"}
+
+
+# --- cost -------------------------------------------------------------------------------------
+
+
+def test_a_correction_by_signature_is_cheap(place, capsys):
+    """At most 5 ms of CPU in client and learner together (issue: correct by signature)."""
+    home = place / "m"
+    train(home, [(side, str(SAMPLE / side)) for side in ("ham", "spam")], recipe=new_recipe())
+    raws = [path.read_bytes() for path in sorted((SAMPLE / "ham").iterdir())[:100]]
+    signatures = [score(home, raw + b"\n.", to="alice@example.org") for raw in raws]
+    with learner(home, place) as running, running.caller() as caller:
+        said = [Feedback("ham", b"", (ref,), "alice@example.org") for ref in signatures]
+        for one in said[:20]:
+            caller.teach(one)
+        began, theirs = time.process_time(), used(running.process.pid)
+        for one in said[20:]:
+            assert caller.teach(one).state in ("learnt", "unchanged")
+        spent = time.process_time() - began + used(running.process.pid) - theirs
+    each_ms = spent / 80 * 1000
+    with capsys.disabled():
+        print(f"\ncorrect by signature: {each_ms:.2f} ms CPU")
+    assert each_ms <= 5
+
+
+def used(pid):
+    """CPU seconds of a process."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_memory_does_not_grow_with_requests(running):
+    """Thousands of answers leave nothing behind: within 10 MB."""
+    def held():
+        text = Path(f"/proc/{running.process.pid}/statm").read_text()
+        return int(text.split()[1]) * resource.getpagesize()
+
+    raw = mail(1)
+    with running.caller() as caller:
+        for _ in range(500):
+            caller.teach(Feedback("spam", raw, trust="admin"))
+        before = held()
+        for _ in range(2000):
+            caller.teach(Feedback("spam", raw, trust="admin"))
+        assert held() - before < 10 << 20
+
+
