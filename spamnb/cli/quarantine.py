@@ -1,0 +1,203 @@
+"""`spamnb quarantine`: what was kept instead of delivered; look, send on, throw away."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spamnb.cli.correct import show as show_answer
+from spamnb.cli.printing import safe, say, say_json, table
+from spamnb.cli.records import iso, shown_time
+from spamnb.cli.session import Session, pass_session
+from spamnb.cli.teaching_help import Group, taught
+from spamnb.errors import PeerError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spamnb.service.quarantine import Kept, Parcel, Quarantine, Reply
+
+EXAMPLES = """
+spamnb quarantine list                   oldest first
+spamnb quarantine show ID                its envelope, what was said of it, and the message
+spamnb quarantine release ID... --learn  send it on, and learn that it is ham
+spamnb quarantine delete ID...           throw it away
+"""
+_PLACES = {
+    "list": "spamnb.cli.quarantine:list_",
+    "show": "spamnb.cli.quarantine:show",
+    "release": "spamnb.cli.quarantine:release",
+    "delete": "spamnb.cli.quarantine:delete",
+}
+_SHOWN = 40
+JSON = click.option("--json", "as_json", is_flag=True, help="JSON, one object a line.")
+IDS = click.argument("ids", nargs=-1, required=True, metavar="ID...")
+
+
+@click.group(
+    cls=Group, places=_PLACES, examples=EXAMPLES, short_help="Messages kept instead of delivered."
+)
+def quarantine() -> None:
+    """Look after the messages that were kept instead of delivered.
+
+    Each has its envelope as it came. A release goes straight to the next hop and is not judged
+    again.
+    """
+
+
+def _folder(session: Session) -> Quarantine:
+    from spamnb.service.quarantine import Quarantine
+
+    return Quarantine(session.home / "quarantine")
+
+
+@taught("List what is kept.", EXAMPLES, name="list")
+@JSON
+@pass_session
+def list_(session: Session, as_json: bool) -> None:
+    """List what is kept, oldest first: ID, time, state, probability of spam, from, to."""
+    kept = _folder(session).messages()
+    if as_json:
+        for entry in kept:
+            say_json(_told(entry))
+        return
+    table(map(_row, kept), right=(3,))
+
+
+def _told(entry: Kept) -> dict[str, Any]:
+    return {
+        "id": entry.id,
+        "time": iso(entry.time_us),
+        "bytes": entry.size_bytes,
+        "sender": entry.sender,
+        "recipients": list(entry.recipients),
+        "waiting": [entry.recipients[at] for at in entry.open if at < len(entry.recipients)],
+        "upstream": entry.upstream,
+        "state": entry.state,
+        "replies": entry.replies,
+        "facts": entry.facts,
+    }
+
+
+def _row(entry: Kept) -> tuple[str, ...]:
+    probability = entry.facts.get("probability")
+    to = entry.recipients[0] if entry.recipients else ""
+    more = len(entry.recipients) - 1
+    return (
+        entry.id,
+        shown_time(entry.time_us),
+        "maybe sent" if entry.state == "releasing" else entry.state,
+        f"{probability:.4f}" if isinstance(probability, float) else "",
+        f"{entry.sender or '<>'}"[:_SHOWN],
+        f"{to}"[:_SHOWN] + (f" and {more} more" if more > 0 else ""),
+    )
+
+
+@taught("Show one message.", "spamnb quarantine show ID")
+@click.argument("identity", metavar="ID")
+@click.option("--raw", is_flag=True, help="The message alone, byte for byte.")
+@JSON
+@pass_session
+def show(session: Session, identity: str, raw: bool, as_json: bool) -> None:
+    """Show a message's envelope, what was said of it, and the message itself."""
+    folder = _folder(session)
+    entry, message = folder.get(identity), folder.raw(identity)
+    if raw:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(message)
+        return
+    if as_json:
+        say_json(_told(entry) | {"raw": message.decode("latin-1")})
+        return
+    lines = [("", line) for line in (entry.mail_line, *entry.rcpt_lines)]
+    facts = [(name, str(value)) for name, value in entry.facts.items() if value not in ("", None)]
+    table([("id", entry.id), ("kept", shown_time(entry.time_us)), ("state", entry.state),
+           ("next hop", entry.upstream), *lines, *facts])  # fmt: skip
+    say()
+    for line in message.decode("utf-8", "replace").splitlines():
+        say(safe(line))
+
+
+@taught("Send messages on.", EXAMPLES)
+@IDS
+@click.option("--learn", is_flag=True, help="Learn as well that they are ham.")
+@click.option("--upstream", metavar="ADDRESS",
+              help="The next hop; else where they would have gone.")  # fmt: skip
+@click.option("--again", is_flag=True, help="Also what may have been sent by a release that was "
+              "broken off.")  # fmt: skip
+@JSON
+@pass_session
+def release(
+    session: Session,
+    ids: tuple[str, ...],
+    learn: bool,
+    upstream: str | None,
+    again: bool,
+    as_json: bool,
+) -> None:
+    """Send messages on to the next hop, with their own envelope and without judging them again.
+
+    A message is gone from here when the next hop has taken it for all its recipients.
+    """
+    folder = _folder(session)
+    failed = []
+    for identity in ids:
+        raw = folder.raw(identity)
+        after = folder.release(identity, _sender(upstream), insist=again)
+        _show(after, as_json=as_json)
+        if after.open:
+            failed.append(identity)
+        elif learn:
+            _learn(session, identity, raw, as_json=as_json)
+    if failed:
+        raise PeerError(f"not all recipients have {', '.join(failed)}", hint="they are kept")
+
+
+def _sender(upstream: str | None) -> Any:
+    """A function that sends; it knows the next hop."""
+    from spamnb.faces.smtp.address import Address
+    from spamnb.faces.smtp.sender import deliver
+
+    def send(parcel: Parcel) -> Sequence[Reply]:
+        where = upstream or parcel.upstream
+        try:
+            address = Address.parse(where)
+        except ValueError as error:
+            raise PeerError(
+                f"the next hop is {where!r}: {error}", hint="name one with --upstream"
+            ) from error
+        return deliver(address, parcel)
+
+    return send
+
+
+def _show(entry: Kept, *, as_json: bool) -> None:
+    if as_json:
+        say_json(_told(entry))
+        return
+    for at, line in enumerate(entry.rcpt_lines):
+        recipient = entry.recipients[at] if at < len(entry.recipients) else line
+        said = "delivered" if at in entry.done else entry.replies.get(str(at), "kept")
+        say(f"{entry.id}: {safe(recipient)}: {safe(said)}")
+
+
+def _learn(session: Session, identity: str, raw: bytes, *, as_json: bool) -> None:
+    from spamnb.cli.served import checked, teacher
+
+    with teacher(session) as (desk, me):
+        answer = checked(desk.teach(replace(me, label="ham", raw=raw)))
+        show_answer(identity, answer, as_json=as_json)
+
+
+@taught("Throw messages away.", "spamnb quarantine delete ID...")
+@IDS
+@pass_session
+def delete(session: Session, ids: tuple[str, ...]) -> None:
+    """Throw messages away; nobody will get them."""
+    folder = _folder(session)
+    for identity in ids:
+        folder.delete(identity)
+        say(f"{identity}: deleted")
