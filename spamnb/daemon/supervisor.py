@@ -40,6 +40,10 @@ walks through all of it."""
 _OTHERS_S = 10.0
 """how long the post office and the learner may take to end"""
 
+QUIET_S = 5.0
+"""Whoever gave no sign of life for so long does not answer: the watchdog is not told that all is
+well, long before anybody is killed."""
+
 LAST = ("post", "learner")
 """who ends after the workers, in this order"""
 
@@ -121,7 +125,7 @@ class Supervisor:
         self._board.set_state(slot, State.DEAD)
         poison = self._board.poison_in_hand(slot) if code else []
         self._change.set()
-        said = {"process": child.start.role, "slot": slot, "pid": child.pid} | exit_words(code)
+        said = {"role": child.start.role, "slot": slot, "pid": child.pid} | exit_words(code)
         if self._stopping:
             self._log({"event": "process ended", "level": "debug"} | said)
             return
@@ -178,12 +182,12 @@ class Supervisor:
         starting = seat.state is not State.READY
         if seat.beat_age_s > stuck_s * (_SLOW_START if starting else 1):
             self._log(
-                {"event": "process is stuck", "level": "error", "process": child.start.role}
+                {"event": "process is stuck", "level": "error", "role": child.start.role}
                 | {"slot": child.start.slot, "pid": child.pid, "silent_s": seat.beat_age_s}
             )
             child.signal(signal.SIGKILL)
             return False
-        return not starting
+        return not starting and seat.beat_age_s < QUIET_S
 
     def _status(self) -> str:
         total = self._board.total()
@@ -220,7 +224,7 @@ class Supervisor:
             if not child.tell(order):
                 self._log(
                     {"event": "process takes no orders", "level": "error"}
-                    | {"process": child.start.role, "slot": child.start.slot}
+                    | {"role": child.start.role, "slot": child.start.slot}
                 )
                 child.signal(signal.SIGKILL)
         self._log({"event": "new settings are in force"})

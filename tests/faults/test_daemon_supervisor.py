@@ -1,0 +1,251 @@
+"""The supervisor, with stand-ins for the processes it looks after: they die, hang, and are told."""
+
+import os
+import signal
+import socket
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from daemon_runs import HERE, Running, environment, is_alive, settings_in, until
+
+DIGEST = "00112233445566778899aabbccddeeff"
+"""a message that makes a stand-in hang"""
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Start supervisors with stand-ins; all are gone at the end."""
+    running = []
+
+    def start(*roles, wait=True, env=None, **values):
+        config = settings_in(tmp_path, **values)
+        program = [sys.executable, HERE / "daemon_stand_ins.py", tmp_path / "home", config, *roles]
+        daemon = Running(program, env=env or environment())
+        running.append(daemon)
+        return daemon.ready() if wait else daemon
+
+    yield start
+    for daemon in running:
+        daemon.__exit__()
+
+
+def ask(daemon, word="hello", listener="mx"):
+    """Ask a stand-in: role, slot, pid and what it said."""
+    with socket.create_connection(("127.0.0.1", daemon.port(listener)), 30) as connection:
+        connection.sendall(f"{word}\n".encode())
+        data = connection.makefile().readline()
+    role, slot, pid, said = data.split()
+    return role, int(slot), int(pid), said
+
+
+def test_every_process_is_there_and_ends_in_order(started, tmp_path):
+    """On SIGTERM workers end first: their next hop and the learner must outlive them."""
+    daemon = started(workers=2)
+    pids = [pid for role in ("worker", "post", "learner") for pid in daemon.children(role)]
+    assert len(pids) == 4
+    assert ask(daemon)[0] == "worker"
+    assert ask(daemon, listener="post")[0] == "post"
+    assert daemon.stop() == 0
+    ended = (tmp_path / "home" / "ended").read_text().split()
+    assert ended == ["worker", "worker", "post", "learner"]
+    assert not any(map(is_alive, pids))
+
+
+def test_a_dead_process_is_replaced_and_its_queue_goes_on(started):
+    """A connection that waits while its worker dies is served by the next one."""
+    daemon = started()
+    (pid,) = daemon.children("worker")
+    os.kill(pid, signal.SIGSTOP)
+    with socket.create_connection(("127.0.0.1", daemon.port()), 30) as waiting:
+        waiting.sendall(b"hello\n")
+        os.kill(pid, signal.SIGKILL)
+        role, _, answered, _ = waiting.makefile().readline().split()
+    assert role == "worker"
+    assert int(answered) != pid
+    assert daemon.said("process died", role="worker", signal="SIGKILL", pid=pid)
+    assert ask(daemon, "restarts")[3] == "1"
+
+
+@pytest.mark.parametrize("role", ["learner", "post"])
+def test_others_are_replaced_while_workers_go_on(started, role):
+    """Mail does not stop because the learner or the post office died."""
+    daemon = started()
+    (worker,), (pid,) = daemon.children("worker"), daemon.children(role)
+    os.kill(pid, signal.SIGKILL)
+    daemon.hears("process died", role=role)
+    until(lambda: daemon.children(role), "a new one")
+    assert ask(daemon)[2] == worker
+
+
+def test_a_process_without_a_sign_of_life_is_killed(started):
+    """Who hangs is killed and replaced; what it had in hand is poisonous for all from then on."""
+    daemon = started(serve="stuck_s = 2", workers=2)
+    before = set(daemon.children("worker"))
+    assert ask(daemon, f"poisonous {DIGEST}")[3] == "False"
+    hung = ask(daemon, f"hold {DIGEST}")[2]
+    daemon.hears("process is stuck", pid=hung)
+    died = daemon.hears("process died", pid=hung)
+    assert died["poisonous"] == [DIGEST]
+    until(lambda: len(daemon.children("worker")) == 2, "a new worker")
+    assert before - set(daemon.children("worker")) == {hung}
+    assert ask(daemon, f"poisonous {DIGEST}")[3] == "True"
+
+
+def test_one_that_dies_again_and_again_waits_longer_each_time(started, tmp_path):
+    """Back-off: a broken process does not eat the machine, and is there once it works."""
+    daemon = started("learner=once")
+    tries = [float(line) for line in (tmp_path / "home" / "tries").read_text().split()]
+    pauses = [record["again_in_s"] for record in daemon.said("process died")]
+    assert pauses == [0.0, 0.1, 0.2]
+    assert len(tries) == 4
+    assert all(b - a >= p for (a, b), p in zip(pairwise(tries), pauses, strict=True))
+
+
+def test_a_process_that_never_starts_ends_the_daemon(started):
+    """At the first start somebody looks: it says what is wrong, and ends with a bug's exit code."""
+    daemon = started("learner=broken", wait=False)
+    assert daemon.process.wait(50) == 70
+    daemon.__exit__()
+    assert "the learner process ends as soon as it starts" in daemon.plain
+
+
+def test_nobody_outlives_the_supervisor(started):
+    """Kill -9 of the supervisor leaves no orphans, and the ports are free at once."""
+    daemon = started("post=deaf", workers=2)
+    pids = [pid for role in ("worker", "post", "learner") for pid in daemon.children(role)]
+    port = daemon.port()
+    daemon.process.kill()
+    until(lambda: not any(map(is_alive, pids)), "the end of all")
+    with socket.socket() as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        free.bind(("127.0.0.1", port))
+
+
+def test_who_does_not_end_is_killed(started):
+    """A process that ignores SIGTERM delays the end, but does not prevent it."""
+    daemon = started("worker=deaf", serve="drain_s = 0.1")
+    (pid,) = daemon.children("worker")
+    began = time.monotonic()
+    assert daemon.stop() == 0
+    assert time.monotonic() - began < 30
+    assert not is_alive(pid)
+
+
+def test_new_settings_reach_everybody(started, tmp_path):
+    """SIGHUP with a good file changes what holds, without a new process."""
+    daemon = started()
+    _, _, pid, level = ask(daemon)
+    assert level == "info"
+    settings_in(tmp_path, more='[log]\nlevel = "debug"')
+    daemon.signal(signal.SIGHUP)
+    daemon.hears("new settings are in force")
+    until(lambda: ask(daemon)[3] == "debug", "the new level")
+    assert ask(daemon)[2] == pid
+    assert ask(daemon, listener="post")[3] == "debug"
+
+
+def test_wrong_settings_change_nothing_and_are_told(started, tmp_path):
+    """SIGHUP with a bad file keeps the old settings everywhere, and names the mistake."""
+    daemon = started()
+    settings_in(tmp_path, more='[log]\nlevel = "debug"\nfromat = "json"')
+    daemon.signal(signal.SIGHUP)
+    record = daemon.hears("the old settings stay")
+    assert "there is no setting log.fromat" in record["error"]
+    assert "did you mean log.format?" in record["error"]
+    assert ask(daemon)[3] == "info"
+
+
+def test_what_needs_a_restart_is_named_at_a_reload(started, tmp_path):
+    """Keys that only a start takes are told, by name."""
+    daemon = started()
+    settings_in(tmp_path, workers=3, address="127.0.0.1:1")
+    daemon.signal(signal.SIGHUP)
+    record = daemon.hears("needs a restart")
+    assert record["settings"] == ["serve.workers", "listener.mx.address"]
+    assert ask(daemon)[0] == "worker"
+
+
+def test_a_process_that_takes_no_orders_is_replaced(started, tmp_path):
+    """Nobody goes on by old settings unnoticed: who reads no orders is killed, the rest go on."""
+    daemon = started("learner=deaf")
+    (pid,) = daemon.children("learner")
+    for _ in range(4000):
+        if daemon.said("process takes no orders", role="learner"):
+            break
+        count = len(daemon.said("new settings are in force"))
+        daemon.signal(signal.SIGHUP)
+        until(lambda: len(daemon.said("new settings are in force")) > count, "the reload")  # noqa: B023
+    assert daemon.hears("process died", pid=pid)
+    assert ask(daemon)[0] == "worker"
+
+
+def test_the_bypass_file_is_seen_by_all(started, tmp_path):
+    """The file in the home is the switch; it works with nobody asked."""
+    daemon = started()
+    assert ask(daemon, "bypass")[3] == "False"
+    (tmp_path / "home" / "bypass").touch()
+    until(lambda: ask(daemon, "bypass")[3] == "True", "the bypass")
+    (tmp_path / "home" / "bypass").unlink()
+    until(lambda: ask(daemon, "bypass")[3] == "False", "the end of the bypass")
+
+
+def test_the_service_manager_is_told(started, tmp_path):
+    """READY when everyone is, WATCHDOG while all live, RELOADING and READY, STOPPING."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "n"))
+        manager.settimeout(50)
+        env = environment(NOTIFY_SOCKET=str(tmp_path / "n"), WATCHDOG_USEC="2000000")
+        daemon = started(env=env)
+        assert manager.recv(1000).startswith(b"READY=1\nSTATUS=")
+        assert manager.recv(1000) == b"WATCHDOG=1"
+        (pid,) = daemon.children("worker")
+        daemon.signal(signal.SIGHUP)
+        said = []
+        while not said or not said[-1].startswith(b"READY=1"):
+            said.append(manager.recv(1000))
+        assert any(word.startswith(b"RELOADING=1\nMONOTONIC_USEC=") for word in said)
+        os.kill(pid, signal.SIGSTOP)
+        assert _falls_silent(manager)
+        os.kill(pid, signal.SIGCONT)
+        while manager.recv(1000) != b"WATCHDOG=1":
+            pass
+        daemon.stop()
+        words = _rest(manager)
+    assert any(word.startswith(b"STOPPING=1") for word in words)
+
+
+def _falls_silent(manager):
+    """Whether at some time nothing is said for three seconds, where a word a second was due."""
+    manager.settimeout(3)
+    try:
+        for _ in range(60):
+            manager.recv(1000)
+    except TimeoutError:
+        return True
+    finally:
+        manager.settimeout(50)
+    return False
+
+
+def _rest(manager):
+    manager.setblocking(False)
+    words = []
+    while True:
+        try:
+            words.append(manager.recv(1000))
+        except BlockingIOError:
+            return words
+
+
+def test_the_children_hear_nothing_of_the_service_manager(started, tmp_path):
+    """NOTIFY_SOCKET, WATCHDOG and LISTEN_FDS are for the supervisor alone."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "n"))
+        daemon = started(env=environment(NOTIFY_SOCKET=str(tmp_path / "n"), LISTEN_FDS="0"))
+    (pid,) = daemon.children("worker")
+    told = Path(f"/proc/{pid}/environ").read_text()
+    assert "NOTIFY_SOCKET" not in told
+    assert "LISTEN_" not in told
