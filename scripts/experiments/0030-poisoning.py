@@ -3,7 +3,7 @@
 Three attacks, each of 45 messages called spam among 4,546 (SpamAssassin corpus, seed 7), judged on
 the 1,500 that were held out: the dictionary attack of Nelson et al. (2008), all common words of
 good mail in each message; short notes of a hundred common words, for short messages take longer
-steps; and good mail of others once more under another id, which is wrong labels, all on one side.
+steps; and good mail of others once more with a header added: wrong labels, all on one side.
 
     attack, guard                ham judged spam   spam missed   1-AUC
     none (the clean model)            0.47 %          0.46 %     0.0076 %
@@ -87,7 +87,7 @@ def notes(taught, count, dice):
 
 
 def copies(taught, count, dice):
-    """Good mail of others once more, under other ids: wrong labels, all on one side."""
+    """Good mail of others once more, with a header added: wrong labels, all on one side."""
     good = [file.read_bytes() for file in taught if file.parent.name == "ham"]
     return [b"X-Copy: %d\n" % number + raw for number, raw in enumerate(dice.sample(good, count))]
 
