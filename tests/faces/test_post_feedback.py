@@ -62,6 +62,7 @@ def send(rig, raw, to="spam@x.example", sender=ALICE, **how):
 
 
 LAN = {"trusted": ("192.0.2.0/24",)}
+LOCAL = {"trust_local": True}
 LOOP = {"trusted": ("127.0.0.0/8", "unix")}
 
 
@@ -89,9 +90,11 @@ LOOP = {"trusted": ("127.0.0.0/8", "unix")}
         ({"trusted": ("::/0",)}, {"xforward": "ADDR=IPV6:::1"}, ALICE, "stranger"),
         ({"trusted": ("0.0.0.0/0",)}, {"xforward": "ADDR=::ffff:127.0.0.1"}, ALICE, "stranger"),
         # what Postfix calls local, if that was chosen
-        ({"trust_local": True}, {"xforward": "SOURCE=LOCAL"}, ALICE, "user"),
-        ({"trust_local": True}, {"xforward": "SOURCE=REMOTE"}, ALICE, "stranger"),
-        ({"trust_local": True}, {}, ALICE, "stranger"),
+        (LOCAL, {"xforward": "ADDR=192.0.2.7 SOURCE=LOCAL"}, ALICE, "user"),
+        (LOCAL, {"xforward": "ADDR=192.0.2.7 SOURCE=REMOTE"}, ALICE, "stranger"),
+        (LOCAL, {"xforward": "ADDR=127.0.0.1 SOURCE=LOCAL"}, ALICE, "stranger"),
+        (LOCAL, {"xforward": "SOURCE=LOCAL"}, ALICE, "stranger"),  # Postfix's sendmail command
+        (LOCAL, {}, ALICE, "stranger"),
     ],
 )  # fmt: skip
 def test_whose_word_it_is(settings, more, how, who, trust):

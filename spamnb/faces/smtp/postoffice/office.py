@@ -257,9 +257,11 @@ class Office:
             # A relay that names nobody speaks for nobody.
             known = self._trusted.contains(mail.peer) and not self._peers.contains(mail.peer)
             return known and not _is_loopback(mail.peer)
-        if self.config.trust_local and client.source.upper() == "LOCAL":
-            return True
-        return self._trusted.contains(client.address) and not _is_loopback(client.address)
+        # Postfix calls mail of its sendmail command LOCAL too, and names no address then: whatever
+        # runs on the host could speak for everybody.
+        local = self.config.trust_local and client.source.upper() == "LOCAL"
+        known = local or self._trusted.contains(client.address)
+        return known and not _is_loopback(client.address)
 
     async def _answer(self, mail: Mail, report: Report, done: Done) -> str:
         """Send a receipt; what was learnt stays learnt if it cannot be written."""
