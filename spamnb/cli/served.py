@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 WELL_KNOWN = Path("/run/spamnb/control.sock")
 """where the shipped unit puts it"""
-PING_S = 10.0
+PING_S = 5.0
 
 
 class Served(NamedTuple):
@@ -52,10 +52,11 @@ class Teacher(Protocol):
 
 def served(session: Session) -> Served | None:
     """The daemon that serves our home; None if there is none."""
+    from spamnb.settings import control_of
+
     home = os.path.realpath(session.home)
-    named = session.settings.serve.control
-    ours = [Path(named)] if named else [session.home / "control.sock"]
-    for path in ours:
+    ours = [control_of(session.settings, session.home), session.home / "control.sock"]
+    for path in dict.fromkeys(ours):
         if found := _ping(path, home):
             return found
     if WELL_KNOWN in ours or not _exists(WELL_KNOWN):

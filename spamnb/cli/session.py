@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spamnb.cli.printing import warn
+from spamnb.errors import StoreAccessError
 
 if TYPE_CHECKING:
     from spamnb.service.filter import Filter
@@ -97,8 +98,11 @@ class Session:
     @cached_property
     def reads_documents(self) -> bool:
         """Whether the model of the home takes plain text that is no mail."""
-        with self.open(readonly=True) as model:
-            return model.recipe.documents
+        try:
+            with self.open(readonly=True) as model:
+                return model.recipe.documents
+        except StoreAccessError:
+            return False  # a user of somebody's daemon: what they have is mail
 
     def open_history(self) -> History:
         """Open the history beside the model, with the limits that were set."""

@@ -1,0 +1,327 @@
+"""Commands while a daemon serves their home: what writes goes through it, and it alone writes."""
+
+import contextlib
+import io
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from learner_runs import PROJECT, Learner, as_user, events, learner, mail, score, until
+
+from spamnb.cli import main
+from spamnb.cli.session import _import_ahead
+from spamnb.service.filter import Filter
+
+SAMPLE = PROJECT / "corpora" / "sample"
+NOBODY = pwd.getpwnam("nobody")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+
+def spamnb(home, *words, stdin=b"", **more):
+    plain = {k: v for k, v in os.environ.items() if not k.startswith("SPAMNB_")}
+    environment = plain | {"PYTHONPATH": str(PROJECT)} | more
+    where = [] if home is None else ["--home", str(home)]
+    done = subprocess.run(
+        [sys.executable, "-m", "spamnb", *where, *map(str, words)],
+        input=stdin, capture_output=True, check=False, timeout=60, env=environment,
+    )  # fmt: skip
+    return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+@pytest.fixture
+def place():
+    folder = Path(tempfile.mkdtemp(prefix="spamnb-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def daemon(place, options="{}"):
+    """The learner at the home's own socket, as the daemon puts it there."""
+    home = place / "m"
+    with learner(home, place, options) as running:
+        (home / "control.sock").symlink_to(running.path)
+        yield running
+
+
+def pids_that_wrote(home):
+    """Who had the model's file open for writing, as far as the journal tells: by channel."""
+    return [(event.who, event.channel) for event in events(home).values()]
+
+
+def test_a_correction_goes_through_the_daemon(place):
+    """Same command, same output, same receipts; the numbers of the daemon move."""
+    message = place / "x.eml"
+    message.write_bytes(mail(1, "garden tools"))
+    with daemon(place) as running:
+        home = running.home
+        first = spamnb(home, "correct", "spam", message, "--json")
+        assert (first.code, first.json["after"], first.json["state"]) == (0, "spam", "learnt")
+        again = spamnb(home, "correct", "spam", stdin=message.read_bytes())
+        assert again.out.startswith("unchanged: already learnt")
+        by_id = spamnb(home, "correct", "ham", "<1@a.example>")
+        assert by_id.out.startswith("spam -> ham")
+        assert spamnb(home, "undo", first.json["event"] + 1).code == 0
+        assert spamnb(home, "forget", first.json["digest"]).code == 0
+        counters = running.ask("status").header["status"]["counters"]
+        assert (counters["learned_spam"], counters["learned_ham"]) == (2, 1)
+        assert (counters["forgotten"], counters["feedback_unchanged"]) == (1, 1)
+    who = pwd.getpwuid(os.geteuid()).pw_name
+    assert {said for said in pids_that_wrote(home) if said[0] != "owner"} == {(who, "cli")}
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("correct", "spam", "nobody@nowhere.example"), 2),
+        (("correct", "junk", "1@a.example"), 2),
+        (("correct", "", "1@a.example"), 2),
+        (("undo", "999"), 2),
+        (("forget", "0" * 32), 2),
+        (("import", "/dev/null"), 2),
+    ],
+)
+def test_mistakes_are_told_as_without_a_daemon(place, words, code):
+    """One line with its hint, and the same exit code."""
+    with daemon(place) as running:
+        there = spamnb(running.home, *words)
+    here = spamnb(place / "m", *words)
+    assert (there.code, here.code) == (code, code)
+    assert there.err == here.err
+    assert there.err.count("\n") == 1
+
+
+def test_training_goes_through_the_daemon(place):
+    """The sample, learnt over there in the trainer's order; again, it is all known."""
+    with daemon(place) as running:
+        home = running.home
+        first = spamnb(home, "train", SAMPLE / "ham", SAMPLE / "spam", "--json").json
+        again = spamnb(home, "train", SAMPLE / "ham", SAMPLE / "spam", "--json").json
+        assert (first["learnt"], first["refused"], first["unreadable"]) == (400, 0, 0)
+        assert (again["learnt"], again["duplicates"]) == (0, 400)
+        assert running.ask("status").header["status"]["counters"]["learned_ham"] == 200
+    train_here = spamnb(place / "h", "train", SAMPLE / "ham", SAMPLE / "spam", "--json").json
+    assert train_here["labels"] == first["labels"]
+    with Filter.open(home, readonly=True, history=False) as model, model.store.read() as view:
+        there = [e.digest for e in view.events() if e.channel == "cli"]
+    with Filter.open(place / "h", readonly=True, history=False) as here, here.store.read() as view:
+        assert [e.digest for e in view.events()] == there
+
+
+def test_training_makes_the_model_that_the_daemon_waits_for(place):
+    """A daemon without a model, and somebody who trains: nothing is restarted."""
+    home = place / "m"
+    home.mkdir(mode=0o700)
+    with learner(home, place, model=False) as running:
+        (home / "control.sock").symlink_to(running.path)
+        done = spamnb(home, "train", SAMPLE / "ham", SAMPLE / "spam")
+        assert (done.code, "400 learnt" in done.out) == (0, True), done.err
+        assert running.ask("status").header["status"]["counters"]["learned_spam"] == 200
+
+
+def test_upkeep_goes_through_the_daemon_or_is_refused(place):
+    """Import and expire over there; what needs the model alone says what to do."""
+    with daemon(place) as running:
+        home = running.home
+        lines = spamnb(home, "export", "-").out.encode()
+        told = spamnb(home, "import", "--json", "-", stdin=lines)
+        assert told.code == 0, told.err
+        assert told.json["features"] == lines.count(b"\n") - 1
+        (place / "e").write_bytes(lines)
+        assert spamnb(home, "import", place / "e").code == 0
+        assert spamnb(home, "expire").out.startswith("0 events folded")
+        assert spamnb(home, "backup", place / "b").code == 0
+        for words in (("compact",), ("restore", "--force", place / "b")):
+            refused = spamnb(home, *words)
+            assert (refused.code, "a daemon serves" in refused.err) == (2, True)
+    assert spamnb(home, "compact").code == 0
+    assert spamnb(home, "check").code == 0
+
+
+def test_readers_need_no_daemon_and_do_not_disturb_it(place):
+    """Scores, stats and the journal are read from the store itself, while it serves."""
+    message = place / "x.eml"
+    message.write_bytes(mail(1, "garden tools"))
+    with daemon(place) as running:
+        for words in (("score", message), ("explain", message), ("stats",), ("journal",)):
+            done = spamnb(running.home, *words)
+            assert done.code == 0, done.err
+
+
+def test_a_daemon_that_hangs_is_an_error_and_nothing_is_written(place):
+    """Law 6: while it is there it alone writes, also when it does not answer."""
+    with daemon(place) as running:
+        held = events(running.home).keys()
+        os.kill(running.process.pid, 19)  # SIGSTOP
+        try:
+            done = spamnb(running.home, "correct", "spam", stdin=mail(1))
+        finally:
+            os.kill(running.process.pid, 18)
+        assert (done.code, "does not answer" in done.err) == (3, True)
+        assert events(running.home).keys() == held
+
+
+def test_a_dead_daemon_leaves_the_model_to_the_commands(place):
+    """A socket that nobody listens at stops nobody."""
+    with daemon(place) as running:
+        home = running.home
+    running.listener.close()
+    assert (home / "control.sock").is_symlink()
+    assert spamnb(home, "correct", "spam", stdin=mail(1)).code == 0
+
+
+def test_the_socket_may_be_named_in_the_settings(place):
+    """serve.control, in a file or the environment."""
+    with learner(place / "m", place) as running:
+        done = spamnb(
+            running.home, "correct", "spam", stdin=mail(1), SPAMNB_SERVE_CONTROL=str(running.path)
+        )
+        assert done.code == 0
+        assert running.ask("status").header["status"]["counters"]["learned_spam"] == 1
+
+
+def test_the_daemon_of_another_home_is_not_ours(place):
+    """A socket that serves another model is not written through."""
+    with learner(place / "m", place) as running:
+        other = place / "other"
+        Filter.open(other, create=True).close()
+        done = spamnb(
+            other, "correct", "spam", stdin=mail(1), SPAMNB_SERVE_CONTROL=str(running.path)
+        )
+        assert done.code == 0
+        assert running.ask("status").header["status"]["counters"]["learned_spam"] == 0
+
+
+def as_nobody(running, *words, stdin=b""):
+    """Run a command as another user of the machine, in a fork: Python may lie below /root."""
+    _import_ahead()
+
+    def run():
+        os.environ["SPAMNB_SERVE_CONTROL"] = str(running.path)
+        out, err = io.StringIO(), io.StringIO()
+        sys.stdin = io.TextIOWrapper(io.BytesIO(stdin))
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                main.run(["--home", str(running.home), *map(str, words)])
+        except SystemExit as ended:
+            return json.dumps([ended.code, out.getvalue(), err.getvalue()])
+
+    return Done(*json.loads(as_user(NOBODY.pw_uid, run)))
+
+
+@needs_root
+def test_a_user_corrects_their_own_mail(place):
+    """They cannot read the home; the socket knows who they are."""
+    raw, theirs = mail(1, "garden tools"), mail(2, "garden seeds")
+    with learner(place / "m", place) as running:
+        signature = score(running.home, raw, to="nobody@example.org")
+        score(running.home, theirs, to="alice@example.org")
+        done = as_nobody(running, "correct", "spam", signature)
+        assert done.out.startswith("not known -> spam"), done.err
+        assert as_nobody(running, "correct", "ham", stdin=raw).out.startswith("spam -> ham")
+        assert as_nobody(running, "correct", "spam", "2@a.example").code == 2
+        done = as_nobody(running, "correct", "spam", stdin=theirs)
+        assert done.out.startswith("waits for review")
+        assert as_nobody(running, "train", SAMPLE / "ham", SAMPLE / "spam").code != 0
+        assert as_nobody(running, "review", "list").code == 2
+        assert as_nobody(running, "status").code == 0
+    assert {e.who for e in events(place / "m").values()} == {"owner", "nobody"}
+
+
+# --- review and status ------------------------------------------------------------------------
+
+
+def a_waiting_report(running):
+    said = {"label": "spam", "channel": "address", "trust": "stranger", "for": "x@a.example"}
+    return running.ask("teach", mail(1), **said).header["review"]
+
+
+@pytest.mark.parametrize("do", ["accept", "refuse"])
+@pytest.mark.parametrize("serving", [True, False])
+def test_review_with_and_without_a_daemon(place, do, serving):
+    """List, show, decide: the same commands on the same files."""
+    with daemon(place) as running:
+        home, name = running.home, a_waiting_report(running)
+        if serving:
+            _decided(home, name, do)
+    if not serving:
+        _decided(home, name, do)
+    assert len(events(home)) == (3 if do == "accept" else 2)
+
+
+def _decided(home, name, do):
+    listed = spamnb(home, "review", "list", "--json").json
+    assert (listed["name"], listed["who"]) == (name, "x@a.example")
+    assert name in spamnb(home, "review", "list").out
+    shown = spamnb(home, "review", "show", name).out
+    assert "quarterly figures" in shown
+    done = spamnb(home, "review", do, name)
+    assert done.code == 0, done.err
+    assert ("not known -> spam" in done.out) == (do == "accept")
+    assert spamnb(home, "review", "list").out == ""
+    assert spamnb(home, "review", "show", name).code == 2
+
+
+def test_status_of_a_daemon(place):
+    """For people, for programs, for Prometheus; exit 0."""
+    with daemon(place) as running:
+        running.ask("teach", mail(1), label="spam")
+        plain = spamnb(running.home, "status")
+        assert (plain.code, "learned spam" in plain.out, "learner" in plain.out) == (0, True, True)
+        facts = spamnb(running.home, "status", "--json").json
+        assert (facts["serving"], facts["counters"]["learned_spam"]) == (True, 1)
+        numbers = spamnb(running.home, "status", "--prometheus").out
+        assert "spamnb_learned_spam_total 1" in numbers
+        assert spamnb(running.home, "status", "--json", "--prometheus").code == 2
+
+
+def test_status_without_a_daemon(place):
+    """Says so, tells what the model tells, and ends with 1."""
+    with daemon(place) as running:
+        home = running.home
+    plain = spamnb(home, "status")
+    assert (plain.code, "no daemon serves" in plain.out) == (1, True)
+    facts = spamnb(home, "status", "--json")
+    assert (facts.code, facts.json["serving"]) == (1, False)
+    assert facts.json["model"]["messages"] == {"ham": 1, "spam": 1}
+    assert spamnb(home, "status", "--prometheus").code == 2
+    nothing = spamnb(place / "none", "status", "--json")
+    assert (nothing.code, nothing.json["model"]) == (1, None)
+
+
+def test_a_learner_that_is_replaced_goes_on_at_the_same_socket(place):
+    """The listening socket is the supervisor's: what came meanwhile is answered by the next."""
+    with daemon(place) as running:
+        running.kill()
+        waiting = subprocess.Popen(
+            [sys.executable, "-m", "spamnb", "--home", running.home, "correct", "spam", "-"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=PROJECT,
+        )  # fmt: skip
+        second = Learner(running.home, place, listener=running.listener)
+        try:
+            out, _ = waiting.communicate(mail(1), timeout=60)
+            assert out.startswith(b"not known -> spam")
+            until(lambda: second.ask("ping").header["pid"] == second.process.pid)
+        finally:
+            assert second.end() == 0
+        running.process = second.process
