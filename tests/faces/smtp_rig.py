@@ -20,6 +20,7 @@ PATIENCE_S = 10.0
 BRISK = Times(sweep_s=0.02)
 """as shipped, but the clocks are looked at often"""
 OFFERS = ("PIPELINING", "SIZE 10240000", "8BITMIME", "SMTPUTF8", "DSN", "ENHANCEDSTATUSCODES")
+MESSAGE = b"From: a@example.org\r\nSubject: hi\r\n\r\nHello\r\n.leading dot\r\n..two\r\n"
 DIE = object()
 """in a script: close the connection"""
 STALL = object()
@@ -53,7 +54,6 @@ class Got:
     """wire form, without the final dot"""
     partial: bytes = b""
     """of a message that was never completed"""
-    raw: bytearray = field(default_factory=bytearray)
     closed: bool = False
 
     @property
@@ -67,7 +67,7 @@ class Hop(asyncio.Protocol):
     def __init__(self, server):
         self.server, self.got = server, Got()
         server.connections.append(self.got)
-        self.data, self.in_data, self.rcpts = b"", False, 0
+        self.data, self.in_data, self.rcpts, self.seen = bytearray(), False, 0, 0
 
     def connection_made(self, transport):
         self.transport = transport
@@ -75,12 +75,12 @@ class Hop(asyncio.Protocol):
         self.do("connect", b"220 hop.example ESMTP\r\n")
 
     def connection_lost(self, exc):
+        del exc
         self.got.closed = True
-        self.got.partial = self.data if self.in_data else b""
+        self.got.partial = bytes(self.data) if self.in_data else b""
         self.server.transports.discard(self.transport)
 
     def data_received(self, data):
-        self.got.raw += data
         self.data += data
         while self.data and not self.transport.is_closing():
             if self.in_data:
@@ -88,18 +88,21 @@ class Hop(asyncio.Protocol):
                 if not self.take_message():
                     return
             else:
-                line, found, rest = self.data.partition(b"\r\n")
-                if not found:
+                end = self.data.find(b"\r\n")
+                if end < 0:
                     return
-                self.data = rest
+                line = bytes(self.data[:end])
+                del self.data[: end + 2]
                 self.command(line)
 
     def take_message(self):
-        end = (b"\r\n" + self.data).find(b"\r\n.\r\n")
-        if end < 0:
+        end = 0 if self.data[:3] == b".\r\n" else self.data.find(b"\r\n.\r\n", self.seen) + 2
+        if end == 1:
+            self.seen = max(0, len(self.data) - 4)
             return False
-        self.got.messages.append(self.data[:end])
-        self.data, self.in_data = self.data[end + 3 :], False
+        self.got.messages.append(bytes(self.data[:end]))
+        del self.data[: end + 3]
+        self.in_data, self.seen = False, 0
         for _ in range(self.rcpts if self.server.lmtp else 1):
             self.do("end", b"250 2.0.0 Ok: queued as 4ABC\r\n")
         self.rcpts = 0
@@ -248,7 +251,8 @@ class Rig:
         loop = asyncio.get_running_loop()
         self.hop_server = await loop.create_server(lambda: Hop(self.server), "127.0.0.1", 0)
         self.hop_port = self.hop_server.sockets[0].getsockname()[1]
-        upstream = Address("127.0.0.1", self.hop_port, speaks="lmtp" if self.server.lmtp else "smtp")
+        speaks = "lmtp" if self.server.lmtp else "smtp"
+        upstream = Address("127.0.0.1", self.hop_port, speaks=speaks)
         door = Door(address=Address("127.0.0.1", 0), upstream=upstream, hostname="door.example")
         self.door = replace(door, **({"times": BRISK} | self.changes))
         self.front = FrontDoor(

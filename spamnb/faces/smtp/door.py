@@ -115,6 +115,11 @@ class Budget:
         self._head: Reader | None = None
         self._brought = False
 
+    @property
+    def has_room(self) -> bool:
+        """Whether there may be more."""
+        return self.used <= self.limit_bytes
+
     def take(self, count: int, reader: Reader) -> None:
         """Account for bytes that a reader brought."""
         self.used += count

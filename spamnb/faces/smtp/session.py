@@ -42,8 +42,8 @@ class Session:
     """The state of one session."""
 
     __slots__ = (
-        "_envelope", "_errors", "_hello", "_intake", "_line", "_met", "_pumping", "address", "asked",
-        "closed", "counted", "deadline", "door", "ends", "eof", "helo", "hop", "mail_line",
+        "_envelope", "_errors", "_hello", "_intake", "_line", "_met", "_pumping", "address",
+        "asked", "closed", "counted", "deadline", "door", "ends", "eof", "helo", "hop", "mail_line",
         "mailed", "passage", "peer", "phase", "place", "proxying", "rcpt_lines", "speaks",
         "started", "stuck", "trusted", "xforward_lines",
     )  # fmt: skip
@@ -259,7 +259,7 @@ class Session:
         limit = self.door.size_limit_bytes
         if self.place.closing:
             self._end(replies.CLOSING)
-        elif limit and commands.declared_bytes(line) > limit:
+        elif limit and commands.declared_bytes(line[:-2]) > limit:
             self._refuse(replies.TOO_BIG)
         else:
             self.mailed = True
