@@ -60,8 +60,8 @@ class Learning:
     control: ControlLimits = field(default_factory=ControlLimits)
     delegates: frozenset[int] = frozenset()
     """uids that may name the person they speak for"""
-    spool: Path | None = None
-    """`spool` in the home if it is not given"""
+    spools: tuple[Path, ...] = ()
+    """where feedback is left; empty: `spool` in the home, and the system's if it is ours"""
     spool_limits: SpoolLimits = field(default_factory=SpoolLimits)
     quarantine: Path | None = None
     """`quarantine` in the home if it is not given; only its size is told"""

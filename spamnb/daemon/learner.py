@@ -19,7 +19,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -36,8 +36,12 @@ from spamnb.settings import Settings
 
 LOG = logging.getLogger("spamnb.learner")
 
+SYSTEM_SPOOL = Path("/var/spool/spamnb")
+"""where the shipped units put it: a home is closed to mail programs"""
 TURN_S = 1.0
-"""between two looks at the spool and two signs of life"""
+"""between two signs of life"""
+LOOK_S = 0.25
+"""between two looks at a spool where nothing was"""
 END_S = 20.0
 """for the requests in hand, when we are told to stop"""
 STUCK_S = 900.0
@@ -99,10 +103,10 @@ class _Learner:
     def __init__(self, learning: Learning, post: Post) -> None:
         self._post = post
         self._keeper = Keeper(learning, post.board.meters(post.slot))
-        spool = Spool(learning.spool or learning.home / "spool", learning.spool_limits)
-        self._operations = Operations(self._keeper, post.board, spool, parent=post.parent)
+        spools = [Spool(folder, learning.spool_limits) for folder in _spools(learning)]
+        self._operations = Operations(self._keeper, post.board, spools, parent=post.parent)
         self._server = ControlServer(post.listener, self._operations, self._roles, learning.control)
-        self._chores = _Chores(self._keeper, spool, self._taken)
+        self._chores = _Chores(self._keeper, spools, self._taken)
         self._stop = False
 
     def run(self) -> int:
@@ -158,12 +162,24 @@ class _Learner:
         return Roles(os.geteuid(), self._keeper.learning.delegates)
 
 
-class _Chores:
-    """Looks after the model and the spool, in a thread of its own: both may have to wait."""
+def _spools(learning: Learning) -> tuple[Path, ...]:
+    """The folders to look into; the system's is not ours to empty if somebody else owns it."""
+    if learning.spools:
+        return learning.spools
+    with suppress(OSError):
+        if SYSTEM_SPOOL.stat().st_uid == os.geteuid():
+            return (learning.home / "spool", SYSTEM_SPOOL)
+    return (learning.home / "spool",)
 
-    def __init__(self, keeper: Keeper, spool: Spool, take: Callable[[Left], None]) -> None:
+
+class _Chores:
+    """Looks after the model and the spools, in a thread of its own: both may have to wait."""
+
+    def __init__(
+        self, keeper: Keeper, spools: Sequence[Spool], take: Callable[[Left], None]
+    ) -> None:
         self._keeper = keeper
-        self._spool = spool
+        self._spools = spools
         self._take = take
         self._stop = threading.Event()
         self._began = 0.0
@@ -172,7 +188,7 @@ class _Chores:
 
     def start(self) -> None:
         with suppress(StoreError):
-            self._spool.make()
+            self._spools[0].make()
         self._thread.start()
 
     def stop(self, wait_s: float) -> bool:
@@ -188,9 +204,10 @@ class _Chores:
     def _run(self) -> None:
         while not self._stop.is_set():
             self._began = time.monotonic()
+            done = 0
             try:
                 self._keeper.tend()
-                self._drain()
+                done = self._drain()
                 self._told = ""
             except SpamnbError as error:
                 if str(error) != self._told and not self._keeper.fault:
@@ -200,14 +217,17 @@ class _Chores:
                 # The boundary of this thread: the spool must not end because of one file.
                 LOG.exception("incident %s: the spool waits", secrets.token_hex(6))
             self._began = 0.0
-            self._stop.wait(TURN_S)
+            if not done:
+                self._stop.wait(LOOK_S)
 
-    def _drain(self) -> None:
+    def _drain(self) -> int:
+        """Take what was left; how many. The next look follows at once if there was something."""
         with self._keeper.desk() as desk:
             labels = desk.model.labels
-        done = self._spool.drain(labels, self._one)
+        done = sum(spool.drain(labels, self._one) for spool in self._spools)
         if done:
             LOG.info("%d files of the spool were learnt from", done)
+        return done
 
     def _one(self, left: Left) -> None:
         if self._stop.is_set():

@@ -37,6 +37,7 @@ def _learning(settings: Settings, home: Path) -> Learning:
     return replace(
         learning_of(settings, home),
         delegates=uids_of(settings.serve.delegates),
+        spools=(Path(teach.spool),) if teach.spool else (),
         teaching=TeachingRules(
             limit_bytes=teach.limit_bytes,
             user_per_day=teach.user_per_day,

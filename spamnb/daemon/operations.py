@@ -24,15 +24,16 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, get_args
 
 from spamnb.daemon.board import Board, Seat
+from spamnb.daemon.bypass import turn_bypass
 from spamnb.daemon.control import Peer, Reply, Request
 from spamnb.daemon.keeper import Keeper
-from spamnb.errors import RefusedError, StoreAccessError, StoreError, UserError
+from spamnb.errors import RefusedError, StoreError, UserError
 from spamnb.service import status
 from spamnb.service.clock import now_us
 from spamnb.service.control import Header, answered
@@ -61,10 +62,12 @@ class _Operation:
 class Operations:
     """Answers requests; shared by all connections."""
 
-    def __init__(self, keeper: Keeper, board: Board, spool: Spool, *, parent: int = 0) -> None:
+    def __init__(
+        self, keeper: Keeper, board: Board, spools: Sequence[Spool], *, parent: int = 0
+    ) -> None:
         self.keeper = keeper
         self.board = board
-        self.spool = spool
+        self.spools = spools
         self._parent = parent
         self._lock = threading.Lock()
         self._facts: tuple[float, dict[str, Any]] = (0.0, {})
@@ -172,7 +175,10 @@ class Operations:
             "fault": self.keeper.fault,
             "review": self.keeper.reviews.count(),
             "quarantine": status.folder_size(learning.quarantine or learning.home / "quarantine"),
-            "spool": {"waiting": self.spool.waiting(), "set_aside": self.spool.set_aside},
+            "spool": {
+                "waiting": sum(spool.waiting() for spool in self.spools),
+                "set_aside": sum(spool.set_aside for spool in self.spools),
+            },
         }
         with suppress(StoreError), self.keeper.desk() as desk:
             facts["model"] = status.model_facts(learning.home, desk.model)
@@ -186,15 +192,7 @@ class Operations:
         on = request.header.get("on")
         if not isinstance(on, bool):
             raise UserError("`on` is true or false")
-        mark = self.keeper.learning.home / "bypass"
-        try:
-            if on:
-                mark.touch(0o600)
-            else:
-                mark.unlink(missing_ok=True)
-        except OSError as error:
-            raise StoreAccessError(f"{mark}: {error.strerror}") from error
-        self.board.bypass = on
+        turn_bypass(self.keeper.learning.home, self.board, on=on)
         self._facts = (0.0, {})
         return Reply({"ok": True, "bypass": on})
 

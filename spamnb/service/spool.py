@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from spamnb.store.environment import make_folder, refused
 MODE = 0o1733
 _ASIDE = ".aside-"
 _HEAD_BYTES = 1 << 16
+_SETTLED_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ class Spool:
         self.limits = limits or SpoolLimits()
         self.set_aside = 0
         """entries that were no feedback, since we began"""
+        self._quiet = 0
+        """when the folder changed last, if nothing was there to be taken"""
 
     def make(self) -> None:
         """Make the folder, with its mode."""
@@ -87,7 +91,10 @@ class Spool:
         """
         done = 0
         with self._opened() as folder:
-            for name in self._turn(folder, labels) if folder >= 0 else ():
+            if folder < 0 or not self._changed(folder):
+                return 0
+            for name in self._turn(folder, labels):
+                self._quiet = 0
                 left = self._read(folder, name)
                 if left is None:
                     self._put_aside(folder, name)
@@ -123,6 +130,17 @@ class Spool:
             yield folder
         finally:
             os.close(folder)
+
+    def _changed(self, folder: int) -> bool:
+        """Whether anything was put in or taken out since a look that found nothing.
+
+        A time that is fresh proves nothing: the clock of files stands still for some milliseconds.
+        """
+        changed = os.fstat(folder).st_mtime_ns
+        if changed == self._quiet:
+            return False
+        self._quiet = changed if time.time_ns() - changed > _SETTLED_NS else 0
+        return True
 
     def _turn(self, folder: int, labels: Collection[str]) -> list[str]:
         """Names in the order in which they were written, so many of each owner."""

@@ -116,6 +116,11 @@ SERVING: tuple[Setting, ...] = (
     Setting("rules.exempt", (), TEXTS,
         "Recipients who get headers and nothing harsher: user@example.org, @example.org or user@. "
         "postmaster and abuse are always among them."),
+    Setting("quarantine.keep_days", 30, whole(1, 36_500),
+        "How long messages are kept in quarantine: as long as the history, so that a release can "
+        "still teach."),
+    Setting("quarantine.limit_bytes", 1 << 30, whole(1 << 20),
+        "Most that the quarantine may take; when it is full, messages are delivered with headers."),
     *_handlings("handling"),
     Setting("post.address", "", ADDRESS,
         "Where the built-in post office listens, which writes Maildirs and takes reports. Empty: "
@@ -166,6 +171,9 @@ SERVING: tuple[Setting, ...] = (
         "What becomes of a user's word on a message that is not known to be theirs."),
     Setting("teach.domains", (), DOMAINS,
         "Domains whose addresses are our users' logins. Empty: all that mail is delivered for."),
+    Setting("teach.spool", "", TEXT,
+        "Where programs leave what people say, to be learnt at once or when we are back: a folder "
+        "of ours with mode 1733. Empty: spool in the home, and /var/spool/spamnb if it is ours."),
 )  # fmt: skip
 
 LISTENERS = Family(

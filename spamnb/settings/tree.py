@@ -159,6 +159,14 @@ class RuleSettings:
     exempt: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class QuarantineSettings:
+    """How much is kept, and how long."""
+
+    keep_days: int = 30
+    limit_bytes: int = 1 << 30
+
+
 POST_ADDRESS = "127.0.0.1:10026"
 """where the post office listens if somebody needs it and nobody says where"""
 
@@ -204,6 +212,7 @@ class TeachSettings:
     sure: float = 0.999
     unproven: Literal["review", "refuse", "learn"] = "review"
     domains: tuple[str, ...] = ()
+    spool: str = ""
 
 
 def _is_local(address: str) -> bool:
@@ -232,6 +241,7 @@ class Settings:
     timeouts: TimeoutSettings = field(default_factory=TimeoutSettings)
     scan: ScanSettings = field(default_factory=ScanSettings)
     rules: RuleSettings = field(default_factory=RuleSettings)
+    quarantine: QuarantineSettings = field(default_factory=QuarantineSettings)
     handling: Handlings = field(default_factory=Handlings)
     post: PostSettings = field(default_factory=PostSettings)
     teach: TeachSettings = field(default_factory=TeachSettings)
@@ -256,6 +266,7 @@ SECTIONS: dict[str, Callable[..., Any]] = {
     "timeouts": TimeoutSettings,
     "scan": ScanSettings,
     "rules": RuleSettings,
+    "quarantine": QuarantineSettings,
     "handling": Handlings,
     "post": PostSettings,
     "teach": TeachSettings,
