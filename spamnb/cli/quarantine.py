@@ -31,6 +31,7 @@ _PLACES = {
     "show": "spamnb.cli.quarantine:show",
     "release": "spamnb.cli.quarantine:release",
     "delete": "spamnb.cli.quarantine:delete",
+    "expire": "spamnb.cli.quarantine:expire",
 }
 _SHOWN = 40
 JSON = click.option("--json", "as_json", is_flag=True, help="JSON, one object a line.")
@@ -49,9 +50,11 @@ def quarantine() -> None:
 
 
 def _folder(session: Session) -> Quarantine:
-    from spamnb.service.quarantine import Quarantine
+    from spamnb.service.quarantine import Quarantine, QuarantineLimits
 
-    return Quarantine(session.home / "quarantine")
+    kept = session.settings.quarantine
+    limits = QuarantineLimits(kept.keep_days, kept.limit_bytes)
+    return Quarantine(session.home / "quarantine", limits)
 
 
 @taught("List what is kept.", EXAMPLES, name="list")
@@ -201,3 +204,12 @@ def delete(session: Session, ids: tuple[str, ...]) -> None:
     for identity in ids:
         folder.delete(identity)
         say(f"{identity}: deleted")
+
+
+@taught("Throw away what is too old.", "spamnb quarantine expire")
+@pass_session
+def expire(session: Session) -> None:
+    """Throw away what is older than quarantine.keep_days; a daemon that keeps mail does so too."""
+    from spamnb.service.clock import now_us
+
+    say(f"{_folder(session).expire(now_us())} messages expired")

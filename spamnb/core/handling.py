@@ -76,9 +76,14 @@ class Treatment:
     shipped: Handlings = field(default_factory=Handlings)
     """for recipients of all domains that are not named"""
     domains: Mapping[str, Handlings] = field(default_factory=dict)
-    """by the recipient's domain, in lower case"""
+    """by the recipient's domain"""
     exempt: tuple[str, ...] = ()
     """recipients who opted out: user@example.org, @example.org or user@"""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "exempt", tuple(name.lower() for name in self.exempt))
+        domains = {name.lower(): handlings for name, handlings in self.domains.items()}
+        object.__setattr__(self, "domains", domains)
 
     def of(
         self,

@@ -126,6 +126,22 @@ def digest_of(raw: bytes) -> bytes:
     return blake2b(raw, digest_size=16).digest()
 
 
+def incident(log: Log, where: str, error: BaseException) -> str:
+    """Log a fault of ours; the id under which it is found."""
+    name = secrets.token_hex(6)
+    log(
+        {
+            "event": "fault",
+            "level": "error",
+            "incident": name,
+            "where": where,
+            "error": f"{type(error).__name__}: {error}",
+            "trace": "".join(traceback.format_exception(error, limit=-8)),
+        }
+    )
+    return name
+
+
 class Bench:
     """A model and its history, as far as they are there."""
 
@@ -207,7 +223,7 @@ class Bench:
                 verdicts = model.remember(portions, verdicts, notes)
             except Exception as error:  # noqa: BLE001 - a verdict without a signature is better
                 self._history_next = self._clock() + _HISTORY_PAUSE_S
-                self.incident("history", error)
+                incident(self._log, "history", error)
         return [self._judgement(verdict) for verdict in verdicts]
 
     def _judgement(self, verdict: Verdict) -> Judgement:
@@ -223,25 +239,10 @@ class Bench:
         )
 
     def _failed(self, error: Exception) -> Fault:
-        incident = self.incident("scan", error)
+        fault = Fault("fault", incident(self._log, "scan", error))
         if isinstance(error, SpamnbError) and not isinstance(error, StoreBusyError):
             self._lose()
-        return Fault("fault", incident)
-
-    def incident(self, where: str, error: BaseException) -> str:
-        """Log a fault of ours; the id under which it is found."""
-        incident = secrets.token_hex(6)
-        self._log(
-            {
-                "event": "fault",
-                "level": "error",
-                "incident": incident,
-                "where": where,
-                "error": f"{type(error).__name__}: {error}",
-                "trace": "".join(traceback.format_exception(error, limit=-8)),
-            }
-        )
-        return incident
+        return fault
 
     # -- the model's life -----------------------------------------------------------------------
 
@@ -258,7 +259,7 @@ class Bench:
             self._inode = self._identity()
             self._model = self._opened()
         except Exception as error:  # noqa: BLE001 - whatever is wrong with it, mail passes
-            self.incident("model", error)
+            incident(self._log, "model", error)
             self._lose()
             return None
         self._pause_s, self._grown = 0.0, False
@@ -277,7 +278,7 @@ class Bench:
                 plan.home / "history", plan.history_keep_days, plan.history_limit_bytes
             )
         except Exception as error:  # noqa: BLE001 - a verdict without a signature is better
-            self.incident("history", error)
+            incident(self._log, "history", error)
             return None
         if history.warning:
             self._log({"event": "history", "level": "warning", "text": history.warning})

@@ -35,6 +35,7 @@ from spamnb.errors import SettingsError
 Network = IPv4Network | IPv6Network
 Side = Literal["allow", "block"]
 
+UNIX: Final = "unix"
 _MOST_RESULTS: Final = 32
 _ADDRESS = re.compile(r"[^\s@<>]*@[^\s@<>]+")
 _DOMAIN = re.compile(r"[^\s@<>/]+")
@@ -77,21 +78,23 @@ class Ruling(NamedTuple):
 
 
 class Networks:
-    """A set of networks; asks of the same few clients are answered from memory."""
+    """A set of networks, `unix` for clients on a unix socket; the same few are asked for again."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
-        self._networks = [ip_network(text, strict=False) for text in texts]
+        named = tuple(texts)
+        self._unix = UNIX if UNIX in named else ""
+        self._networks = [ip_network(text, strict=False) for text in named if text != UNIX]
         self.find: Callable[[str], str] = lru_cache(4096)(self._find)
 
     def __bool__(self) -> bool:
-        return bool(self._networks)
+        return bool(self._networks or self._unix)
 
     def _find(self, address: str) -> str:
         """The network that an address is in; empty if it is in none, or no address."""
-        if not self._networks:
-            return ""
+        if address == UNIX:
+            return self._unix
         try:
-            ip = ip_address(address.lower().removeprefix("ipv6:"))
+            ip = ip_address(address.lower().removeprefix("ipv6:").partition("%")[0])
         except ValueError:
             return ""
         if isinstance(ip, IPv6Address):

@@ -47,6 +47,7 @@ from spamnb.service.bench import (
     Log,
     Notes,
     found_of,
+    incident,
     silent,
 )
 from spamnb.service.letters import Done, Letter, Outcome
@@ -198,10 +199,11 @@ class LetterScanner:
         def arrived(answer: dict[str, Any]) -> None:
             self._guarded([case], lambda: self._finish(case, found_of(answer)))
 
-        if self._bench.is_poisonous(case.letter.raw):
+        raw = as_delivered(case.letter.raw)
+        if self._bench.is_poisonous(raw):
             self._finish(case, Fault("poison"))
         else:
-            offload.submit(as_delivered(case.letter.raw), notes_of(case.letter), arrived)
+            offload.submit(raw, notes_of(case.letter), arrived)
 
     def _run(self) -> None:
         """Judge what has come, a few at a time, so that others have their turn between."""
@@ -221,10 +223,10 @@ class LetterScanner:
         try:
             run()
         except Exception as error:  # noqa: BLE001 - a letter's boundary: its sender needs an answer
-            incident = self._bench.incident("scan", error)
+            fault = Fault("fault", incident(self._around.log, "scan", error))
             for case in cases:
                 if case.open:
-                    self._pass(case, Fault("fault", incident))
+                    self._pass(case, fault)
 
     # -- from a judgement to an outcome ---------------------------------------------------------
 
@@ -308,7 +310,7 @@ class LetterScanner:
             facts["handling"] = "headers"
             full = isinstance(kept, StoreFullError)
             facts["reason"] = "quarantine-full" if full else "quarantine-fault"
-            facts["incident"] = self._bench.incident("quarantine", kept)
+            facts["incident"] = incident(self._around.log, "quarantine", kept)
             self._around.meters.count("faults")
             outcome = Outcome("relay", block, facts=facts)
         self._answer(case, outcome)
@@ -345,7 +347,7 @@ class LetterScanner:
         try:
             case.done(outcome)
         except Exception as error:  # noqa: BLE001 - the others of this turn must be answered too
-            self._bench.incident("answer", error)
+            incident(self._around.log, "answer", error)
 
     def _is_observed(self, letter: Letter) -> bool:
         client = letter.envelope.client

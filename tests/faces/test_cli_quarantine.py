@@ -175,3 +175,13 @@ def test_what_is_thrown_away_is_gone(home):
     assert spamnb(home, "quarantine", "list").out == ""
     assert spamnb(home, "quarantine", "delete", identity).code == 2
     assert spamnb(home, "quarantine", "show", "../x").code == 2
+
+
+def test_what_is_too_old_is_thrown_away(home):
+    """By the settings' days."""
+    old, new = kept(home), kept(home)
+    sidecar = home / "quarantine" / f"{old}.json"
+    facts = json.loads(sidecar.read_text())
+    sidecar.write_text(json.dumps(facts | {"time_us": facts["time_us"] - 31 * 86_400_000_000}))
+    assert spamnb(home, "quarantine", "expire").out == "1 messages expired\n"
+    assert [line["id"] for line in spamnb(home, "quarantine", "list", "--json").json] == [new]

@@ -94,6 +94,7 @@ def test_a_file_that_is_not_there_is_an_error(tmp_path):
         ("::ffff:192.0.2.1", True),
         ("IPV6:2001:db8::1", True),
         ("2001:db8::9", True),
+        ("2001:db8::9%eth0", True),
         ("198.51.100.1", False),
         ("", False),
         ("[UNAVAILABLE]", False),
@@ -104,6 +105,13 @@ def test_networks_know_addresses_in_every_form(address, inside):
     networks = Networks(["192.0.2.0/24", "2001:db8::/32"])
     assert bool(networks.find(address)) == inside
     assert not Networks().find(address)
+    assert not Networks(["unix"]).find(address)
+
+
+def test_a_unix_socket_is_a_network_of_its_own():
+    """Its clients have no address, and nobody else has its name."""
+    assert Networks(["192.0.2.0/24", "unix"]).find("unix") == "unix"
+    assert Networks(["192.0.2.0/24"]).find("unix") == ""
 
 
 def test_a_client_is_listed_by_its_network():
