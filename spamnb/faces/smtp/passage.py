@@ -231,7 +231,8 @@ class Passage:
             known = reply[:1] in b"45" and not reply.startswith(b"421")
             self._interrupted(reply if known else replies.UPSTREAM_GONE)
         elif reply[:1] not in b"245":
-            self.upstream_lost()
+            self._host.place.meters.count("upstream_failures")
+            self._finish_late(replies.UPSTREAM_GONE)
         else:
             self._left -= 1
             self._say(reply if self._each else reply * self._copies)

@@ -24,15 +24,15 @@ from spamnb.faces.smtp.passage import Passage
 
 Asked = Literal["hello", "xforward", "mail", "rcpt", "data", "reset"]
 
-TAKEN: dict[Asked, bytes] = {
-    "hello": b"245",
-    "xforward": b"245",
-    "mail": b"245",
-    "rcpt": b"245",
-    "data": b"345",
-    "reset": b"245",
+TAKEN: dict[Asked, tuple[bytes, ...]] = {
+    "hello": (b"2", b"4", b"5"),
+    "xforward": (b"2", b"4", b"5"),
+    "mail": (b"2", b"4", b"5"),
+    "rcpt": (b"2", b"4", b"5"),
+    "data": (b"354", b"4", b"5"),
+    "reset": (b"2", b"4", b"5"),
 }
-"""what is asked -> the first digits that can be an answer; a 250 to DATA is none"""
+"""what is asked -> how an answer can begin; a 250 to DATA is none"""
 
 MOST_IN_A_TURN = 32
 """commands that we answer ourselves before other sessions get their turn"""
@@ -331,7 +331,7 @@ class Session:
     def _answered(self, reply: bytes) -> None:
         what = self.asked
         assert what is not None
-        if reply[:1] not in TAKEN[what] or reply.startswith(b"421"):
+        if not reply.startswith(TAKEN[what]) or reply.startswith(b"421"):
             self.upstream_lost(reply if reply.startswith(b"421") else replies.LOST_UPSTREAM)
             return
         self.asked = None
