@@ -42,7 +42,7 @@ from spamnb.service.clock import now_us
 from spamnb.store.environment import make_folder, refused, sync_folder
 
 VERSION: Final = 1
-_ID = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{12}")
+_ID = re.compile(r"[0-9]{8}T[0-9]{12}-[0-9a-f]{8}")
 _DAY_US: Final = 86_400_000_000
 _ORPHAN_S: Final = 3_600
 """how long a file without its other half may be on its way"""
@@ -147,7 +147,7 @@ class Quarantine:
         now = now_us()
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now // 1_000_000))
         return Kept(
-            id=f"{stamp}-{secrets.token_hex(6)}",
+            id=f"{stamp}{now % 1_000_000:06d}-{secrets.token_hex(4)}",
             time_us=now,
             size_bytes=len(raw),
             sender=envelope.sender,
