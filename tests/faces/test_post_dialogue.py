@@ -1,5 +1,6 @@
 """The post office's dialogue: exact addresses, proper answers to everything, and no relaying."""
 
+import contextlib
 import itertools
 import re
 import socket
@@ -9,7 +10,7 @@ import time
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from post_rig import MESSAGE, files, post_office
+from post_rig import MESSAGE, files, logins, post_office
 
 from spamnb.core.envelope import Client
 from spamnb.faces.smtp.postoffice import replies
@@ -395,6 +396,39 @@ def test_a_fault_of_ours_is_451_and_tells_nothing(office, monkeypatch):
     assert office.meters.value("faults") == 1
     assert [line["error"] for line in office.logs] == ["RuntimeError: secret /path"]
     assert office.logs[0]["incident"]
+
+
+NOISE = st.one_of(
+    st.binary(max_size=60),
+    st.sampled_from(
+        [b"EHLO x\r\n", b"MAIL FROM:<a@b>\r\n", b"RCPT TO:<c@x>\r\n", b"DATA\r\n", b".\r\n",
+         b"RSET\r\n", b"XFORWARD ADDR=1 SOURCE=\r\n", b"AUTH LOGIN\r\n", b"=\r\n", b"*\r\n",
+         b"HELP\r\n", b"HELP MAIL\r\n", b"VRFY\r\n", b"x" * 70_000, b"\r\n"]
+    ),
+)  # fmt: skip
+
+
+@settings(max_examples=60)
+@given(st.lists(NOISE, max_size=20))
+def test_no_noise_is_a_fault_of_ours(noisy_office, noise):
+    """Whatever is said, every line of the answer is a proper reply, and nothing in us breaks."""
+    before = noisy_office.meters.value("faults")
+    # It may hang up on us before we have said all.
+    with noisy_office.raw() as client, contextlib.suppress(ConnectionError):
+        client.sock.settimeout(5)
+        client.send(b"".join(noise) + b"\r\n.\r\n" + b"QUIT\r\n" * 4)
+        for line in client.file:
+            assert re.fullmatch(rb"[2345]\d\d[ -][ -~]*\r\n", line)
+    assert noisy_office.meters.value("faults") == before
+
+
+@pytest.fixture(scope="module")
+def noisy_office(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("noise")
+    people = logins(folder / "passwords", alice=("secret",))
+    with post_office(root=str(folder / "mail"), passwords=people, plain_login=True) as rig:
+        yield rig
+        assert rig.logs == [] or all(line["event"] != "fault" for line in rig.logs)
 
 
 # -- who lives here -------------------------------------------------------------------------------
