@@ -12,15 +12,18 @@ import signal
 import smtplib
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
+PROJECT = Path(__file__).resolve().parents[2]
 PROGRAMS = ("postfix", "postconf", "dovecot", "sievec")
 PEOPLE = ("alice", "bob")
 DOMAIN = "example.org"
+STRANGER = "203.0.113.9"
 
 MAIN_CF = """
 compatibility_level = 3.6
@@ -55,6 +58,7 @@ virtual_mailbox_maps = inline:{{ alice@example.org=x, bob@example.org=x,
 virtual_transport = lmtp:inet:127.0.0.1:{lmtp}
 smtpd_relay_restrictions = permit_sasl_authenticated, reject_unauth_destination
 smtpd_peername_lookup = no
+local_header_rewrite_clients =
 smtpd_client_connection_count_limit = 0
 smtpd_authorized_xclient_hosts = 127.0.0.1
 message_size_limit = 30000000
@@ -187,6 +191,48 @@ def _run(*words):
         assert done.returncode == 0, said.read().decode()
 
 
+class Daemon:
+    """`spamnb serve` as a program, on a home and a settings file of the test's."""
+
+    def __init__(self, folder, toml, user="root"):
+        self.home = folder / "home"
+        self.config = folder / "spamnb.toml"
+        self.log = folder / "spamnb.log"
+        self.config.write_text(toml)
+        self.environment = os.environ | {"SPAMNB_SERVE_USER": user, "PYTHONPATH": str(PROJECT)}
+        self.process = None
+
+    def spamnb(self, *words, **more):
+        """Run a command on the same home; what it printed."""
+        where = ["--home", self.home, "--config", self.config]
+        done = subprocess.run(
+            [sys.executable, "-m", "spamnb", *where, *words],
+            capture_output=True, text=True, check=False, env=self.environment, **more,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def start(self):
+        """Begin, and wait until all of it is ready."""
+        words = [sys.executable, "-m", "spamnb", "--home", self.home, "--config", self.config]
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                [*words, "serve"], stderr=log, stdout=log, env=self.environment
+            )
+        began = self.log.stat().st_size
+        until(lambda: " ready " in self._said(began), 60, "the daemon's being ready")
+
+    def _said(self, start):
+        assert self.process.poll() is None, self.log.read_text()
+        return self.log.read_bytes()[start:].decode()
+
+    def stop(self):
+        """End it, and wait."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            assert self.process.wait(60) == 0, self.log.read_text()
+
+
 class Rig:
     """Postfix and Dovecot, ready to be started."""
 
@@ -254,8 +300,10 @@ class Rig:
         return (self.root / "maillog").read_text(errors="replace")
 
     def send(self, raw, to, sender="stranger@example.net", **options):
-        """Send from outside."""
+        """Send from outside: Postfix believes us that we are somebody else's machine."""
         with smtplib.SMTP("127.0.0.1", self.port["mx"], timeout=60) as client:
+            client.ehlo()
+            assert client.docmd("XCLIENT", f"ADDR={STRANGER} NAME=[UNAVAILABLE]")[0] == 220
             return client.sendmail(sender, to, raw, **options)
 
     def submit(self, raw, to, login):

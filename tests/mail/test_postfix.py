@@ -1,0 +1,179 @@
+"""A real Postfix and a real Dovecot around the real daemon, joined as the documentation says."""
+
+import email
+import smtplib
+from email.message import EmailMessage
+from pathlib import Path
+
+import pytest
+from mail_rig import Daemon, Rig, needs_rig, until
+from snippets import changed, snippet
+
+pytestmark = needs_rig
+
+PROJECT = Path(__file__).resolve().parents[2]
+SAMPLE = PROJECT / "corpora" / "sample"
+WAYS = {"before": "Before the queue", "after": "After the queue"}
+
+
+def mail_of(label, number):
+    """A message of the sample, with the sender it names."""
+    return sorted((SAMPLE / label).iterdir())[number].read_bytes()
+
+
+def header(raw, name):
+    return email.message_from_bytes(raw)[name]
+
+
+def joined(rig, way):
+    """The rig with Postfix's recipe for a way; the daemon's settings for it."""
+    port = rig.port
+    back = {"127.0.0.1:10026": f"127.0.0.1:{port['back']}"}
+    front = {"127.0.0.1:10025": f"127.0.0.1:{port['filter']}"}
+    rig.master = changed(snippet("postfix.md", "What hands mail back", "master.cf"), back)
+    there = {"[127.0.0.1]:10025": f"[127.0.0.1]:{port['filter']}"} if way == "after" else front
+    mine = {"smtp            inet": f"127.0.0.1:{port['mx']} inet", **there}
+    rig.master += changed(snippet("postfix.md", WAYS[way], "master.cf"), mine)
+    section = WAYS[way] if way == "after" else ""
+    text = snippet("postfix.md", section, "spamnb.toml") if section else introduction()
+    return changed(text, front | back)
+
+
+def introduction():
+    """The settings at the head of the page, which belong to no section."""
+    page = (PROJECT / "docs/postfix.md").read_text().partition("\n## ")[0]
+    return page.partition("```toml\n")[2].partition("```")[0]
+
+
+def with_junk(rig):
+    """Dovecot files junk."""
+    place = {"/etc/dovecot/": f"{rig.root}/dovecot/"}
+    text = snippet("dovecot.md", "Junk goes to Junk", "dovecot.conf")
+    rig.dovecot += changed(text, place)
+    sieve = snippet("dovecot.md", "Junk goes to Junk", "spamnb-junk.sieve")
+    rig.files["dovecot/sieve/spamnb-junk.sieve"] = sieve
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory):
+    """A home with a model of the sample."""
+    folder = tmp_path_factory.mktemp("model")
+    daemon = Daemon(folder, "")
+    daemon.spamnb("train", SAMPLE / "ham", SAMPLE / "spam")
+    return daemon.home
+
+
+@pytest.fixture(params=["before", "after"])
+def house(request, model, tmp_path):
+    """Everything up, in one of the two ways."""
+    yield from running(model, tmp_path, request.param)
+
+
+def running(model, tmp_path, way, more=lambda _: ""):
+    """Postfix, Dovecot and the daemon; ended afterwards."""
+    import shutil
+
+    rig = Rig()
+    shutil.copytree(model, tmp_path / "home", ignore=shutil.ignore_patterns("*.sock"))
+    with_junk(rig)
+    toml = joined(rig, way)
+    daemon = Daemon(tmp_path, toml + more(rig))
+    rig.daemon, rig.way = daemon, way
+    try:
+        daemon.start()
+        rig.start()
+        yield rig
+    finally:
+        daemon.stop()
+        rig.stop()
+
+
+def test_mail_is_judged_and_filed(house):
+    """Ham comes to the inbox, spam to Junk, both with our headers, and nothing is bounced."""
+    rig = house
+    rig.send(mail_of("ham", 3), ["alice@example.org", "bob@example.org"])
+    rig.send(mail_of("spam", 3), ["alice@example.org"])
+    good = until(lambda: rig.delivered("bob", "X-Spam-Flag"))
+    assert header(good[0], "X-Spam-Flag") == "NO"
+    assert rig.delivered("alice", "X-Spam-Flag: NO")
+    junk = until(lambda: rig.delivered("alice", "X-Spam-Flag: YES", ".Junk"))
+    assert header(junk[0], "X-Spamnb-Verdict").startswith("spam;")
+    assert header(junk[0], "X-Spamnb-Signature")
+    assert "postfix/spamnb/smtpd" in rig.log()
+    assert "203.0.113.9" in rig.daemon.log.read_text()
+
+
+def test_what_the_sender_asked_for_goes_through(house):
+    """DSN parameters, 8-bit text, long lines and dots arrive as they were sent."""
+    rig = house
+    text = b"Subject: whole\r\n\r\n.dot\r\n" + "blå".encode() + b"\r\n" + b"x" * 3000 + b"\r\n"
+    options = {
+        "mail_options": ["BODY=8BITMIME", "RET=HDRS", "ENVID=Abc+2Bd"],
+        "rcpt_options": ["NOTIFY=NEVER"],
+    }
+    rig.send(text, ["alice@example.org"], **options)
+    arrived = until(lambda: rig.delivered("alice", "Subject: whole"))[0].replace(b"\r\n", b"\n")
+    # Postfix itself breaks lines of more than 998 bytes (smtp_line_length_limit).
+    assert text.partition(b"\r\n\r\n")[2][:12] in arrived.replace(b"\n", b"\r\n")
+    assert arrived.count(b"x") >= 3000
+
+
+def test_nothing_is_lost_while_the_daemon_is_away(house):
+    """Before the queue the sender is asked to wait; after it Postfix does."""
+    rig = house
+    rig.daemon.stop()
+    raw = b"Subject: patience\r\n\r\ntext\r\n"
+    if rig.way == "before":
+        with pytest.raises((smtplib.SMTPDataError, smtplib.SMTPRecipientsRefused)) as refused:
+            rig.send(raw, ["alice@example.org"])
+        assert "4" in str(getattr(refused.value, "smtp_code", 451))[:1]
+        rig.daemon.start()
+        rig.send(raw, ["alice@example.org"])
+    else:
+        rig.send(raw, ["alice@example.org"])
+        until(lambda: "status=deferred" in rig.log())
+        rig.daemon.start()
+    until(lambda: rig.delivered("alice", "patience"), 60)
+    assert "status=bounced" not in rig.log()
+
+
+def report_of(raw, sender, to):
+    """A message forwarded as an attachment."""
+    report = EmailMessage()
+    report["From"], report["To"], report["Subject"] = sender, to, "Fwd: look"
+    report.set_content("this one\n")
+    report.add_attachment(email.message_from_bytes(raw))
+    return report.as_bytes().replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
+
+
+def with_feedback(rig):
+    """The recipe for feedback by mail."""
+    post = f"127.0.0.1:{rig.port['post']}"
+    main = snippet("postfix.md", "Feedback by mail", "main.cf")
+    rig.main += changed(main, {"[127.0.0.1]:10027": f"[127.0.0.1]:{rig.port['post']}"})
+    rig.master += snippet("postfix.md", "Feedback by mail", "master.cf")
+    toml = snippet("postfix.md", "Feedback by mail", "spamnb.toml")
+    return changed(toml, {"127.0.0.1:10027": post})
+
+
+def test_people_teach_by_mail_and_strangers_do_not(model, tmp_path):
+    """Who logged in is heard, in their own name; a stranger's report is refused at the door."""
+    for rig in running(model, tmp_path, "before", with_feedback):
+
+        def newest(rig=rig):
+            return rig.daemon.spamnb("journal", "--limit", "1", "--json")
+
+        before = newest()
+        rig.send(mail_of("spam", 5), ["alice@example.org"])
+        junk = until(lambda rig=rig: rig.delivered("alice", "X-Spam-Flag", ".Junk"))[0]
+        for to in ("spam@example.org", "ham@example.org"):
+            with pytest.raises(smtplib.SMTPRecipientsRefused):
+                rig.send(report_of(junk, "alice@example.org", to), [to], sender="alice@example.org")
+        assert newest() == before
+        rig.submit(report_of(junk, "alice@example.org", "ham@example.org"),
+                   ["ham@example.org"], "alice")  # fmt: skip
+        until(lambda newest=newest, before=before: newest() != before)
+        event = newest()
+        assert '"who": "alice' in event
+        assert '"after": "ham"' in event
+        assert '"channel": "address"' in event
