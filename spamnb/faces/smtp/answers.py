@@ -11,7 +11,7 @@ import re
 MOST_BYTES = 16384
 """a reply; 50 EHLO lines are 2 KB, and Postfix drops lines above 2 KB"""
 
-_ONE = re.compile(rb"[2-5][0-9][0-9](?:[ ][^\r\n\0]*)?\r\n")
+_ONE = re.compile(rb"[2-5][0-9][0-9] [^\r\n\0]*\r\n")
 _LINE = re.compile(rb"([2-5][0-9][0-9])(?:([ -])([^\n]*))?")
 
 

@@ -63,7 +63,7 @@ _PLAIN = rb"[A-Za-z0-9.#$&'*+/=?^_`{|}~\x80-\xff-]"
 # quoting, where readers differ in what is quoted.
 _SAFE_RCPT = re.compile(
     rb"(?i)RCPT[ \t]+TO:[ \t]*<(" + _PLAIN + rb'+|"(?:' + _PLAIN + rb'|[ ])*")'
-    rb"@([A-Za-z0-9._\x80-\xff-]+)>(?:[ \t][ -~\x80-\xff]*)?"
+    rb"@([A-Za-z0-9._\x80-\xff-]+)>(?:[ \t]+[A-Za-z0-9-]+(?:=[!-;=?-~\x80-\xff]*)?)*[ \t]*"
 )
 _POSTMASTER = re.compile(rb"(?i)RCPT[ \t]+TO:[ \t]*<postmaster>[ \t]*")
 
