@@ -87,7 +87,7 @@ def _show(facts: dict[str, Any]) -> None:
     if facts.get("counters"):
         say()
         table(_counted(facts["counters"]), right=(1,))
-    for warning in facts["warnings"]:
+    for warning in facts.get("warnings", ()):
         say(f"! {safe(warning)}")
 
 
@@ -98,7 +98,7 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
     if "up_s" in facts:
         rows.append(("up", _span(facts["up_s"])))
     rows.append(("scanning", "off (bypass)" if facts["bypass"] else "on"))
-    rows += _of_model(facts["model"]) if facts["model"] else [("model", facts["fault"])]
+    rows += _of_model(facts["model"]) if facts["model"] else [("model", _unusable(facts))]
     rows.append(("review", f"{facts.get('review', 0)} wait"))
     kept = facts.get("quarantine") or {"messages": 0, "bytes": 0}
     rows.append(("quarantine", f"{kept['messages']} messages, {kept['bytes']} bytes"))
@@ -106,6 +106,10 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
     if spool:
         rows.append(("spool", f"{spool['waiting']} wait, {spool['set_aside']} set aside"))
     return rows
+
+
+def _unusable(facts: dict[str, Any]) -> str:
+    return str(facts.get("fault") or "cannot be used")
 
 
 def _of_model(model: dict[str, Any]) -> list[tuple[str, str]]:

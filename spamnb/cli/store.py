@@ -263,10 +263,10 @@ def expire(session: Session, as_json: bool) -> None:
 
     daemon = served(session)
     if daemon is not None:
-        from spamnb.service.control import Caller
+        from spamnb.service.control import LONG_S, Caller
 
         who = session.origin().who
-        with Caller(daemon.control) as caller:
+        with Caller(daemon.control, LONG_S) as caller:
             said = {"channel": "cli", "trust": "admin", "for": who}
             _show_expired(caller.ask("expire", b"", **said).header["expired"], as_json=as_json)
         return

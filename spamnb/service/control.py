@@ -32,8 +32,13 @@ from spamnb.service.receipt import Receipt
 
 LINE_BYTES = 1 << 16
 CHUNK_BYTES = 1 << 18
-ANSWER_S = 300.0
-"""how long a client waits for an answer: a transaction of another's bulk training goes first"""
+ANSWER_S = 60.0
+"""how long a client waits for an answer: another's transaction goes first, or the learner has died
+and its successor starts; a mail server that waits for us has more patience than that"""
+LONG_S = 3600.0
+"""... to work that takes long: imports, expiry, training"""
+_IDLE_S = 20.0
+"""A connection that was silent for longer is made anew: the other side may have ended it."""
 
 Header = dict[str, Any]
 
@@ -178,8 +183,10 @@ class Caller:
     """A connection to the control socket, for one thread."""
 
     def __init__(self, path: Path | str, wait_s: float = ANSWER_S) -> None:
+        self._path = Path(path)
         self._wait_s = wait_s
-        self._frames = Frames(connected(Path(path), wait_s))
+        self._frames = Frames(connected(self._path, wait_s))
+        self._used = time.monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -198,6 +205,7 @@ class Caller:
 
     def ask(self, op: str, body: bytes = b"", **fields: Any) -> Reply:
         """One request, and its reply; an error of the other side is raised here."""
+        self._fresh()
         try:
             # Who is refused may not be read to the end: the reply is there all the same.
             with suppress(BrokenPipeError, ConnectionResetError):
@@ -205,6 +213,11 @@ class Caller:
         except OSError as error:
             raise _away(error) from error
         return self._replied()
+
+    def _fresh(self) -> None:
+        if time.monotonic() - self._used > _IDLE_S:
+            self.close()
+            self._frames = Frames(connected(self._path, self._wait_s))
 
     def _replied(self) -> Reply:
         """Read a reply; what the other side refuses is raised."""
@@ -214,6 +227,7 @@ class Caller:
             if header is None:
                 raise StoreBusyError("the daemon hung up", hint="try again, or see its log")
             came = frames.body(header["bytes"], wait_s, time.monotonic() + wait_s)
+            self._used = time.monotonic()
         except OSError as error:
             raise _away(error) from error
         except FrameError as error:
@@ -224,6 +238,7 @@ class Caller:
 
     def pour(self, op: str, file: BinaryIO, size: int, **fields: Any) -> Header:
         """One request whose bytes are a plain file of that size, and its reply."""
+        self._fresh()
         line = json.dumps({"op": op, **fields, "bytes": size}).encode() + b"\n"
         connection = self._frames.connection
         connection.settimeout(self._wait_s)

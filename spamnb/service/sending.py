@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spamnb.service.control import Caller, Header
+from spamnb.service.control import LONG_S, Caller, Header
 from spamnb.service.corpora import Item, Unit, read_unit, units
 from spamnb.service.trainer import Progress, Summary, interleaved, mixed, refuse_twins
 
@@ -58,7 +58,7 @@ def send(
     found = [mixed(units(path, documents=documents)) for _, path in sources]
     sent = _Sent(sum(map(len, found)))
     labels = [label for label, _ in sources]
-    with Caller(control) as caller:
+    with Caller(control, LONG_S) as caller:
         for batch in _batches(_read(found, labels, sent, documents=documents)):
             sizes, said = [len(raw) for _, raw in batch], [label for label, _ in batch]
             body = b"".join(raw for _, raw in batch)
@@ -111,5 +111,5 @@ def _batches(messages: Iterator[_Message]) -> Iterator[list[_Message]]:
 
 def sent_file(control: Path, op: str, path: str, **fields: str) -> Header:
     """One request whose bytes are a file, which is not read into memory; the reply."""
-    with Caller(control) as caller, open(path, "rb") as file:  # noqa: PTH123 - a descriptor's path
+    with Caller(control, LONG_S) as caller, open(path, "rb") as file:  # noqa: PTH123 - a descriptor's path
         return caller.pour(op, file, os.fstat(file.fileno()).st_size, **fields)

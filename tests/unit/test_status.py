@@ -1,0 +1,122 @@
+"""Status: what is told of the learning, and when somebody is warned."""
+
+import pytest
+
+from spamnb.service.clock import now_us
+from spamnb.service.filter import Filter, new_recipe
+from spamnb.service.lessons import Origin, Teach
+from spamnb.service.meters import BOUNDS_S, Meters, as_dict, prometheus
+from spamnb.service.status import folder_size, gauges, model_facts, quantile, warnings
+
+DAY_US = 86_400_000_000
+
+
+@pytest.fixture
+def model(tmp_path):
+    with Filter.open(tmp_path / "m", create=True, recipe=new_recipe()) as model:
+        yield model
+
+
+def taught(model, labels, *, days_ago=0.0):
+    """Learn a message for each letter: h or s."""
+    index = {"h": model.label("ham"), "s": model.label("spam")}
+    when = now_us()
+    with model.store.read() as view:
+        start = view.totals().last_seq
+    model.teach(
+        [
+            Teach(model.example(f"Subject: {start + n}\n\nx{start + n}\n".encode()), index[letter],
+                  Origin(), when - int(days_ago * DAY_US))
+            for n, letter in enumerate(labels)
+        ]
+    )  # fmt: skip
+
+
+def warned(model, tmp_path, **more):
+    return warnings({"model": model_facts(tmp_path / "m", model)} | more)
+
+
+def test_a_model_in_use_gives_no_warning(model, tmp_path):
+    """Both sides taught, and lately."""
+    taught(model, "hs" * 100)
+    facts = model_facts(tmp_path / "m", model)
+    assert (facts["messages"], facts["lately"]) == (
+        {"ham": 100, "spam": 100}, {"ham": 100, "spam": 100},
+    )  # fmt: skip
+    assert all(now_us() - last < DAY_US for last in facts["learnt"].values())
+    assert warned(model, tmp_path) == []
+
+
+def test_a_side_that_was_never_taught_is_told(model, tmp_path):
+    """An empty model warns of both, half a model of the other."""
+    assert len(warned(model, tmp_path)) == 2
+    taught(model, "h")
+    assert warned(model, tmp_path) == ["no spam was ever learnt"]
+
+
+def test_training_that_stopped_is_told(model, tmp_path):
+    """Nobody notices for months otherwise: the label and the days."""
+    taught(model, "hs", days_ago=31)
+    taught(model, "s")
+    assert warned(model, tmp_path) == ["the last ham was learnt 31 days ago"]
+
+
+def test_one_side_alone_is_told(model, tmp_path):
+    """The balance of the last two hundred against that of all."""
+    taught(model, "hs" * 300, days_ago=1)
+    taught(model, "s" * 200)
+    found = warned(model, tmp_path)
+    assert len(found) == 1
+    assert "were spam" in found[0]
+
+
+def test_words_of_people_that_teach_nothing_are_told(model, tmp_path):
+    """Moves are seen, and no learning follows: the path is broken somewhere."""
+    taught(model, "hs" * 5)
+    meters = Meters()
+    for _ in range(25):
+        meters.count("feedback_refused")
+    found = warned(model, tmp_path, counters=as_dict(meters))
+    assert found == ["25 words of people came in, and nothing was learnt of them"]
+    meters.count("learned_ham")
+    assert warned(model, tmp_path, counters=as_dict(meters)) == []
+
+
+def test_what_hinders_is_told(model, tmp_path):
+    """A model that cannot be used, bypass, a review list, files that were set aside."""
+    taught(model, "hs")
+    facts = {"fault": "gone", "bypass": True, "review": 3, "spool": {"set_aside": 2}}
+    assert len(warned(model, tmp_path, **facts)) == 4
+
+
+def test_quantiles_come_from_the_buckets():
+    """The bound below which the share lies; nothing of nothing; endless above the last bound."""
+    meters = Meters()
+    assert quantile(as_dict(meters)["learn_seconds"], 0.5) is None
+    for _ in range(98):
+        meters.observe("learn_seconds", 0.0015)
+    meters.observe("learn_seconds", 3)
+    meters.observe("learn_seconds", 1000)
+    found = as_dict(meters)["learn_seconds"]
+    assert (quantile(found, 0.5), quantile(found, 0.99)) == (0.002, 5.0)
+    assert quantile(found, 1.0) == float("inf")
+    assert BOUNDS_S[0] < 0.002
+
+
+def test_gauges_name_each_label_once():
+    """One TYPE line for a name, and labels that no text breaks out of."""
+    model = {"messages": {'a"b': 1, "c\\d": 2}, "learnt": {'a"b': 1_000_000, "c\\d": None}}
+    text = prometheus(Meters(), gauges({"model": model, "up_s": 5.0}))
+    assert 'spamnb_model_messages{label="a\\"b"} 1\n' in text
+    assert 'spamnb_model_messages{label="c\\\\d"} 2\n' in text
+    assert text.count("# TYPE spamnb_model_messages gauge\n") == 1
+    assert 'last_learnt_timestamp_seconds{label="a\\"b"} 1.0\n' in text
+
+
+def test_the_size_of_a_folder(tmp_path):
+    """Messages without their sidecars, bytes of both; nothing of what is not there."""
+    (tmp_path / "a.eml").write_bytes(b"12345")
+    (tmp_path / "a.json").write_bytes(b"{}")
+    (tmp_path / ".part").write_bytes(b"x")
+    assert folder_size(tmp_path) == {"messages": 1, "bytes": 7}
+    assert folder_size(tmp_path / "none") == {"messages": 0, "bytes": 0}
