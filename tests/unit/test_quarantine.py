@@ -145,7 +145,10 @@ def test_a_full_disk_leaves_nothing_behind(quarantine):
 # --- looking, and letting go ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("identity", ["", "../../etc/passwd", "x", "20260101T000000000000-01234567"])
+NOT_HERE = "20260101T000000000000-01234567"
+
+
+@pytest.mark.parametrize("identity", ["", "../../etc/passwd", "x", NOT_HERE])
 def test_an_id_that_is_not_here_is_an_error(quarantine, identity):
     """No ID leads out of the folder."""
     for ask in (quarantine.get, quarantine.raw, quarantine.delete):

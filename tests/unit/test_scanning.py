@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from spamnb.core.decision import Costs
 from spamnb.core.envelope import Client, Envelope
 from spamnb.core.handling import Handlings, Treatment
 from spamnb.core.message import House
@@ -43,6 +44,8 @@ ENVELOPE = Envelope(
     mail_line=b"MAIL FROM:<ann@a.example>",
     rcpt_lines=(b"RCPT TO:<bob@b.example>", b"RCPT TO:<carl@c.example>"),
 )
+COSTS = Costs(reject=(200.0, 0.0))
+"""refuses sooner than as shipped: the sample has few messages that are sure enough for that"""
 HARSH = ScanPolicy(Treatment(Handlings("headers", "tag", "quarantine", "reject")))
 
 
@@ -85,7 +88,7 @@ class Desk:
         self.records = []
         self.clock = Clock()
         self.meters = Meters()
-        plan = replace(plan or BenchPlan(home), home=home)
+        plan = replace(plan or BenchPlan(home), home=home, costs=COSTS)
         self.bench = Bench(plan, hand=hand, log=self.records.append, clock=self.clock)
         self.around = Around(meters=self.meters, log=self.records.append, **around)
         self.scanner = LetterScanner(self.bench, policy or ScanPolicy(), self.around)
@@ -124,7 +127,7 @@ def surest(trained, tmp_path_factory):
     """A new spam and a new ham that the model is surest of, and one that it is unsure of."""
     copy = shutil.copytree(trained, tmp_path_factory.mktemp("surest") / "home")
     new = raws("spam", TAUGHT) + raws("ham", TAUGHT)
-    with Filter.open(copy) as model:
+    with Filter.open(copy, costs=COSTS) as model:
         verdicts = list(model.score_many(new))
     order = sorted(range(len(new)), key=lambda at: verdicts[at].log_odds)
     unsure = next(at for at in order if verdicts[at].decision == "unsure")
@@ -447,7 +450,7 @@ class Helper:
 
 def test_large_messages_are_judged_aside(desk, home, surest):
     """Meanwhile others are judged here; the answer is the same as if it were judged here."""
-    plan = BenchPlan(home, clues=2)
+    plan = BenchPlan(home, costs=COSTS, clues=2)
     helper = Helper(Bench(plan))
     one = desk(ScanPolicy(large_bytes=10_000), offload=helper, plan=plan)
     large = surest["spam"] + b"more\r\n" * 3_000
