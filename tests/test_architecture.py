@@ -138,6 +138,7 @@ def cycles(sources):
 def walls(sources):
     """Complain of foreign packages outside of their place."""
     places = {"lmdb": "spamnb.store", "click": "spamnb.cli", "aiosmtpd": "spamnb.faces.smtp"}
+    places["matplotlib"] = "spamnb.service.plots"
     complaints, knowing = [], set()
     for name, text in sources.items():
         for line, target in imports(name, text, sources):
@@ -285,6 +286,7 @@ def test_a_good_house_gives_no_complaint(rule):
         (walls, "spamnb.service.a", "import lmdb"),
         (walls, "spamnb.store.a", "from lmdb import Environment"),
         (walls, "spamnb.faces.http.a", "import click"),
+        (walls, "spamnb.service.a", "def f():\n    from matplotlib.figure import Figure"),
         (walls, "spamnb.faces.http.a", "from aiosmtpd.smtp import SMTP"),
         (walls, "spamnb.core.a", "import os.path"),
         (walls, "spamnb.core.a", "from time import monotonic"),

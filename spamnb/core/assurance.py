@@ -9,6 +9,7 @@ know models. Invariant: what the ham cannot promise is no threshold but None.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import asdict, dataclass, replace
 from math import ceil, exp, inf, lgamma, log, log1p
 
@@ -81,9 +82,9 @@ def assured(truth: Bools, log_odds: Floats, one_in: int) -> Assurance:
     if count < needed:
         worst = 100 * most_lost(0, count) if count else 100.0
         return Assurance(one_in, count, needed, None, 0, worst, None, None)
-    above = 0
-    while above + 1 < count and most_lost(above + 1, count) <= 1 / one_in:
-        above += 1
+    # The bound rises with what is lost, and what is lost is below it.
+    lost = range(1, count // one_in + 1)
+    above = bisect_right(lost, 1 / one_in, key=lambda k: most_lost(k, count))
     edge = float(ham[above])
     return Assurance(
         one_in=one_in,

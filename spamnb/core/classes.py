@@ -68,17 +68,21 @@ def macro_f1(parts: list[Quality]) -> float:
     return float(np.mean(scores)) if scores else 0.0
 
 
-def best_threshold(truth: Bools, score: Floats, default: float) -> float:
-    """The score from which on to give a label, for the best F1 on these documents.
+def best_threshold(truth: Bools, odds: Floats, default: float) -> float:
+    """The log-odds from which on to give a label, for the best F1 to be expected.
 
-    The middle of the gap below the last document that is taken. Without any document of the label
-    there is nothing to choose by: the default.
+    Each document counts half as what it is and half as probable as its log-odds say. By the truth
+    alone the best cut follows chance: with 300 documents macro F1 is 0.569 then and micro F1 0.708,
+    against 0.583 and 0.770; from 3,000 on it makes no difference (experiment 0021). The threshold
+    is the middle of the gap below the last document that is taken. Without any document of the
+    label there is nothing to choose by: the default.
     """
     if not truth.any():
         return default
-    order = np.argsort(-score, kind="stable")
-    ranked, right = score[order], np.cumsum(truth[order])
-    f1 = 2 * right / (truth.sum() + np.arange(1, len(ranked) + 1))
+    order = np.argsort(-odds, kind="stable")
+    ranked = odds[order]
+    likely = (truth[order] + 1 / (1 + np.exp(-np.clip(ranked, -700, 700)))) / 2
+    f1 = 2 * np.cumsum(likely) / (likely.sum() + np.arange(1, len(ranked) + 1))
     # Ties stand or fall together, so a cut may lie only where the score changes.
     f1[:-1][ranked[:-1] == ranked[1:]] = -1
     last = int(np.argmax(f1))

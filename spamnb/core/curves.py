@@ -67,8 +67,8 @@ def roc(truth: Bools, score: Floats) -> Roc:
     missed = 1 - np.concatenate(([0], np.cumsum(truth[order])[last])) / max(int(truth.sum()), 1)
     # Corners alone: a straight run needs its ends only.
     bend = np.ones(len(lost), bool)
-    bend[1:-1] = (np.diff(lost)[:-1] > 0) != (np.diff(lost)[1:] > 0)
-    bend[1:-1] |= (np.diff(missed)[:-1] < 0) != (np.diff(missed)[1:] < 0)
+    up, along = np.diff(missed) == 0, np.diff(lost) == 0
+    bend[1:-1] = ~((up[:-1] & up[1:]) | (along[:-1] & along[1:]))
     lost, missed = lost[bend], missed[bend]
     if len(lost) > POINTS:
         chosen = np.unique(np.linspace(0, len(lost) - 1, POINTS).round().astype(int))

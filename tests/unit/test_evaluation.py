@@ -1,12 +1,23 @@
 """Evaluation: the protocols keep their promises and can be had again, bit for bit."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from spamnb.errors import UserError
+from spamnb.core.decision import Costs
+from spamnb.errors import CorpusError, UserError
 from spamnb.service.evaluation import Options, by_time, evaluate, shuffled
+from spamnb.service.evaluation_sources import (
+    as_given,
+    index_of,
+    indexed,
+    read_each,
+    sorted_mail,
+    units_by_time,
+)
 
 QUICK = Options(seed=3, resamples=10)
 
@@ -143,6 +154,117 @@ def test_progress_is_told_to_the_end():
     seen = []
     evaluate(corpus(), replace(QUICK, progress=lambda done, total: seen.append((done, total))))
     assert seen[-1] == (40, 40)
+
+
+def test_delayed_labels_come_late_and_all_but_the_last_come():
+    """A label that comes 10 messages late is taught 10 messages late; the last ten never."""
+    late = evaluate(corpus(), replace(QUICK, feedback="delayed", delay=10)).judged
+    assert (late.log_odds[:11] == 0).all()
+    assert late.log_odds[12] != 0
+    prompt = evaluate(corpus(30), QUICK).judged
+    assert late.log_odds[30] == pytest.approx(_asked_after(20, 30))
+    assert prompt.log_odds[20] == pytest.approx(_asked_after(20, 20))
+
+
+def _asked_after(taught, asked):
+    """Log-odds of a message of the corpus after so many were taught."""
+    options = replace(QUICK, protocol="cross", tested=len(corpus()) - taught)
+    return evaluate(corpus(), options).judged.log_odds[asked - taught]
+
+
+def test_partial_feedback_teaches_a_share_chosen_by_the_seed():
+    """All told is full feedback, none told knows nothing, the same seed tells the same."""
+    full = evaluate(corpus(), QUICK).judged.log_odds
+    assert np.array_equal(
+        evaluate(corpus(), replace(QUICK, feedback="partial", share=1.0)).judged.log_odds, full
+    )
+    none = replace(QUICK, feedback="partial", share=0.0)
+    assert not evaluate(corpus(), none).judged.log_odds.any()
+    some = replace(QUICK, feedback="partial", share=0.5)
+    first, second = (evaluate(corpus(), some).judged.log_odds for _ in range(2))
+    assert np.array_equal(first, second)
+    assert not np.array_equal(first, full)
+
+
+def test_folds_on_two_processes_are_the_folds_on_one():
+    """Figures do not depend on how many processes made them."""
+    options = replace(QUICK, protocol="folds")
+    alone = evaluate(corpus(), options).judged
+    shared = evaluate(corpus(), replace(options, jobs=3)).judged
+    assert np.array_equal(alone.log_odds, shared.log_odds)
+
+
+def test_cross_judges_only_the_other_collection():
+    """Learn from A, judge B: the first part is taught, the rest judged and never taught."""
+    options = replace(QUICK, protocol="cross", tested=15)
+    judged = evaluate(corpus(), options).judged
+    assert len(judged.truth) == 15
+    turned = corpus()[:25] + [(raw, label) for raw, label in corpus()[25:]][::-1]
+    again = evaluate(turned, options).judged
+    assert np.array_equal(judged.log_odds, again.log_odds[::-1])
+
+
+def test_messages_may_be_read_one_by_one():
+    """A generator gives the figures of a list, so that a large collection need not be held."""
+    listed = evaluate(corpus(), QUICK).judged.log_odds
+    assert np.array_equal(evaluate(iter(corpus()), QUICK).judged.log_odds, listed)
+
+
+def test_decisions_and_cost_add_up():
+    """Every message has one decision; the mean cost is theirs by the table."""
+    outcome = evaluate(corpus(), QUICK)
+    details, table = outcome.details(), Costs().table()
+    counts = [[d["ham"], d["spam"]] for d in details["decisions"].values()]
+    assert np.sum(counts) == 40
+    assert details["cost"]["mean"] == pytest.approx((np.array(counts) * table).sum() / 40)
+    assert details["cost"]["unfiltered"] == pytest.approx(0.5)
+    assert 0 <= details["error_expected_percent"] <= 50
+    assert sum(part["messages"] for part in details["reliability"]) == 40
+    assert details["learning_curve"][-1]["messages"] == 40
+
+
+def test_scores_name_every_message():
+    """Digest, truth and score of each message, as JSON can hold them, also before any training."""
+    scores = evaluate(corpus(), replace(QUICK, kind="bernoulli")).scores()
+    assert len({row["id"] for row in scores}) == 40
+    assert json.loads(json.dumps(scores, allow_nan=False)) == scores
+    assert [row["spam"] for row in scores] == [i % 2 == 1 for i in range(40)]
+
+
+def test_the_index_of_a_collection_is_read_in_its_order(tmp_path):
+    """The layout of TREC's spam track: `spam ../data/inmail.1`, in the order of arrival."""
+    (tmp_path / "full").mkdir()
+    (tmp_path / "data").mkdir()
+    lines = []
+    for number, (raw, label) in enumerate(corpus(12)):
+        (tmp_path / "data" / f"inmail.{number}").write_bytes(raw)
+        lines.append(f"{label} ../data/inmail.{number}\n")
+    index = tmp_path / "full" / "index"
+    index.write_text("".join(lines))
+    assert index_of(str(tmp_path)) == index_of(str(index)) == index
+    read = list(read_each(as_given(indexed(index)), pytest.fail))
+    assert read == corpus(12)
+    assert index_of(str(tmp_path / "data")) is None
+    index.write_text("spam ../data/inmail.0\nmaybe ../data/inmail.1\n")
+    with pytest.raises(CorpusError, match="line 2"):
+        indexed(index)
+
+
+def test_what_cannot_be_read_is_told_and_left_out(tmp_path):
+    """A missing file of an index costs its message, not the evaluation."""
+    index = tmp_path / "index"
+    index.write_text("spam nowhere\n")
+    told = []
+    assert list(read_each(as_given(indexed(index)), told.append)) == []
+    assert "nowhere" in told[0]
+
+
+def test_files_are_brought_in_order_of_time_by_their_heads(tmp_path):
+    """As `by_time` does for messages in memory."""
+    for name, day in (("a", 9), ("b", 3), ("c", 6)):
+        (tmp_path / name).write_bytes(b"Date: %d May 2024 10:00:00 +0000\n\nx" % day)
+    ordered = units_by_time(sorted_mail(str(tmp_path), "ham"))
+    assert [Path(unit.path).name for unit, _ in ordered] == ["b", "c", "a"]
 
 
 @pytest.mark.full

@@ -1,0 +1,126 @@
+"""Pictures and the report: drawn from any evaluation, self-contained, and optional."""
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from spamnb.core.assurance import assured
+from spamnb.errors import UserError
+from spamnb.service import plots
+from spamnb.service.evaluation import Options, evaluate
+from spamnb.service.report import decision_rows, figures, promise, report_page
+
+
+@pytest.fixture(scope="module")
+def outcome():
+    rows = []
+    for i in range(120):
+        label = "spam" if i % 3 == 0 else "ham"
+        word = "cheap" if (i % 3 == 0) != (i % 11 == 0) else "meeting"
+        head = f"Subject: {word}\nMessage-ID: <{i}@x.test>"
+        rows.append((f"{head}\n\n{word} text {i % 7}\n".encode(), label))
+    return evaluate(rows, Options(resamples=10))
+
+
+def test_nothing_is_imported_before_a_picture_is_asked_for():
+    """It takes half a second: whoever wants figures alone does not wait for it."""
+    code = (
+        "import sys, spamnb.service.report, spamnb.cli.evaluate\n"
+        "sys.exit('matplotlib' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_without_matplotlib_the_error_says_how_to_get_it(outcome, monkeypatch):
+    """An extra that is missing is the user's to install."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError) as caught:
+        plots.draw(outcome)
+    assert "spamnb[plots]" in caught.value.hint
+
+
+def test_every_picture_is_drawn(outcome):
+    """PNG for files, SVG without a declaration for pages."""
+    pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
+    drawn = plots.draw(outcome)
+    assert set(drawn) == set(plots.PICTURES)
+    for figure in drawn.values():
+        assert plots.as_png(figure).startswith(b"\x89PNG")
+        assert plots.as_svg(figure).startswith("<svg")
+
+
+def test_pictures_can_be_had_again(outcome):
+    """The same evaluation gives the same bytes, so that reports can be compared."""
+    pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
+    first, second = (plots.as_png(plots.draw(outcome)["roc"]) for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize("spam", [1, 119])
+def test_lopsided_and_perfect_evaluations_can_be_drawn(outcome, spam):
+    """One spam, one ham, no errors at all: every picture still has something to show."""
+    pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
+    judged = outcome.judged
+    truth = judged.truth.copy()
+    truth[:] = [i < spam for i in range(len(truth))]
+    odds = truth * 8.0 - 4
+    lopsided = replace(outcome, judged=judged._replace(truth=truth, log_odds=odds))
+    for figure in plots.draw(lopsided).values():
+        assert plots.as_png(figure)
+
+
+class _Page(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags, self.loads = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        for name, value in attrs:
+            inner = (value or "").startswith(("#", "data:"))
+            if name in ("src", "href", "xlink:href", "srcset") and not inner:
+                self.loads.append(value)
+
+
+def test_the_page_loads_nothing(outcome):
+    """One file that can be sent to anybody: no script, no font, no picture from elsewhere."""
+    pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
+    text = report_page(outcome, outcome.assurance(), "a <b> & c")
+    page = _Page()
+    page.feed(text)
+    assert page.loads == []
+    assert page.tags.count("svg") == len(plots.PICTURES)
+    assert not {"script", "link", "iframe", "img"} & set(page.tags)
+    assert "@import" not in text
+    assert not re.search(r"url\((?!#)", text)
+    assert "a &lt;b&gt; &amp; c" in text
+
+
+def test_the_figures_are_those_of_the_evaluation(outcome):
+    """Tables for people say what the JSON says."""
+    shown = dict(figures(outcome))
+    assert shown["messages"] == "80 ham, 40 spam"
+    assert shown["1-AUC"].startswith(f"{outcome.report.auc_complement_percent:.4f} %")
+    rows = decision_rows(outcome)
+    assert sum(int(row[2]) + int(row[3]) for row in rows) == 120
+
+
+def test_a_promise_is_a_sentence_with_its_settings(outcome):
+    """Too little evidence says how much is missing; enough gives the costs that keep it."""
+    judged = outcome.judged
+    thin = promise(assured(judged.truth, judged.log_odds, 1000), outcome_costs())
+    assert thin.startswith("Not enough evidence yet")
+    assert "2995" in thin
+    full = promise(assured(judged.truth, judged.log_odds, 20), outcome_costs())
+    assert full.startswith("At most 1 in 20")
+    assert "costs.junk = [" in full
+
+
+def outcome_costs():
+    from spamnb.core.decision import Costs
+
+    return Costs()

@@ -1,0 +1,99 @@
+"""Tuning: finds what is better, and reports no gain that a held-back part does not confirm."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from spamnb.errors import UserError
+from spamnb.service.evaluation_trial import Options
+from spamnb.service.tune import STEPS, Search, tune
+
+WORDS = {
+    "ham": ("meeting", "report", "train", "garden", "letter", "cousin", "budget", "lunch"),
+    "spam": ("cheap", "winner", "pills", "casino", "credit", "bonus", "offer", "watches"),
+}
+
+
+def mail(count, seed=1, *, told=0.75):
+    """Messages whose words mostly, but not always, are those of their side."""
+    dice = random.Random(seed)
+    rows = []
+    for number in range(count):
+        label = "spam" if dice.random() < 0.5 else "ham"
+        other = "ham" if label == "spam" else "spam"
+        words = [
+            dice.choice(WORDS[label if dice.random() < told else other])
+            for _ in range(dice.randint(3, 20))
+        ]
+        words += [f"word{dice.randint(0, 3000)}" for _ in range(10)]
+        raw = f"Subject: {words[0]}\nMessage-ID: <{number}@x.test>\n\n{' '.join(words)}\n"
+        rows.append((raw.encode(), label))
+    return rows
+
+
+def test_bad_constants_are_found_and_the_gain_is_confirmed():
+    """From steps a hundred times too small there is much to gain, and the last third agrees."""
+    bad = Options(constants={"eta": 0.25, "rate_temper": 0.001})
+    found = tune(mail(450), bad, Search(tries=20))
+    assert found.confirmed
+    assert found.chosen["eta"] > 0.25
+    assert found.log_loss.high < 0
+    assert found.log_loss.after < found.log_loss.before
+    assert (found.searched, found.held_back) == (300, 150)
+    assert found.as_dict()["confirmed"] is True
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_chance_is_no_gain(seed):
+    """Where words tell nothing, whatever looked better when it was chosen is not confirmed."""
+    found = tune(mail(240, seed, told=0.5), Options(seed=seed, constants={"eta": 0.25}),
+                 Search(tries=16))  # fmt: skip
+    assert not found.confirmed
+
+
+def test_the_held_back_part_chooses_nothing():
+    """Other messages in the last third lead to the same constants: they were not looked at."""
+    rows = mail(240)
+    other = rows[:160] + mail(240, seed=9)[160:]
+    first, second = (tune(part, search=Search(tries=8)) for part in (rows, other))
+    assert first.chosen == second.chosen
+    assert first.search_loss == second.search_loss
+    assert first.log_loss != second.log_loss
+
+
+def test_processes_do_not_change_the_result():
+    """The same seed and mail give the same constants on any number of cores."""
+    rows, search = mail(200), Search(tries=6)
+    one, two = (tune(rows, Options(jobs=jobs), search) for jobs in (1, 2))
+    same = {"seconds": 0.0, "cpu_seconds": 0.0}
+    assert replace(one, **same) == replace(two, **same)
+
+
+def test_the_classical_models_have_their_one_constant():
+    """A multinomial model is tuned by its smoothing alone."""
+    found = tune(mail(200), Options(kind="multinomial"), Search(tries=6))
+    assert set(found.old) == {"alpha"}
+
+
+def test_progress_goes_to_the_end():
+    """A bar that follows it ends full, however few tries it took."""
+    seen = []
+    tune(mail(200), search=Search(tries=9, progress=lambda done, most: seen.append((done, most))))
+    assert seen[-1][0] == seen[-1][1] >= 9
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+def test_too_little_mail_is_refused():
+    """A part without spam cannot choose or confirm; another order may help."""
+    sorted_mail = sorted(mail(300), key=lambda row: row[1])
+    with pytest.raises(UserError, match="too few") as caught:
+        tune(sorted_mail)
+    assert "--order shuffle" in caught.value.hint
+
+
+def test_every_constant_has_its_step():
+    """What can be tuned is what a relearning may change."""
+    from spamnb.service.timemachine import CONSTANTS
+
+    assert set(STEPS) == set(CONSTANTS)
