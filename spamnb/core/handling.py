@@ -97,8 +97,9 @@ class Treatment:
 
         `refusable`: the sender waits for our answer; `whole`: we have all of it.
         """
-        barred = {("reject", not refusable), ("quarantine", not whole)}
-        possible = [handling for handling in HANDLINGS if (handling, True) not in barred]
+        if not self.domains and self.shipped == _MILD:
+            return "headers"
+        possible = _POSSIBLE[refusable, whole]
         # Nearly all mail goes to a few domains with one mapping, so a set asks each once.
         found = {self._of(recipient) for recipient in recipients} or {self.shipped}
         return min((one.on(decision, possible) for one in found), key=HANDLINGS.index)
@@ -119,6 +120,15 @@ class Treatment:
 
 
 _MILD = Handlings()
+_POSSIBLE = {
+    (refusable, whole): tuple(
+        handling
+        for handling in HANDLINGS
+        if (refusable or handling != "reject") and (whole or handling != "quarantine")
+    )
+    for refusable in (True, False)
+    for whole in (True, False)
+}
 
 
 def sobered(decision: Decision, least_messages: int, least: int = LEAST_MESSAGES) -> Decision:
