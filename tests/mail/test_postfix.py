@@ -63,10 +63,10 @@ def model(tmp_path_factory):
     return daemon.home
 
 
-@pytest.fixture(params=["before", "after"])
-def house(request, model, tmp_path):
+@pytest.fixture(scope="module", params=["before", "after"])
+def house(request, model, tmp_path_factory):
     """Everything up, in one of the two ways."""
-    yield from running(model, tmp_path, request.param)
+    yield from running(model, tmp_path_factory.mktemp(request.param), request.param)
 
 
 def running(model, tmp_path, way, more=lambda _: ""):
