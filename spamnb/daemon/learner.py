@@ -29,7 +29,7 @@ from spamnb.daemon.control import ControlServer, Roles
 from spamnb.daemon.keeper import Keeper, Learning
 from spamnb.daemon.operations import Operations
 from spamnb.daemon.start import Orders
-from spamnb.errors import SettingsError, SpamnbError, StoreBusyError, StoreError, UserError
+from spamnb.errors import SpamnbError, StoreBusyError, StoreError, UserError
 from spamnb.service.expiry import Rules
 from spamnb.service.spool import Left, Spool
 from spamnb.settings import Settings
@@ -80,15 +80,13 @@ def learning_of(settings: Settings, home: Path) -> Learning:
 
 
 def uids_of(names: Iterable[str]) -> frozenset[int]:
-    """Users by name or number, as numbers."""
+    """Users by name or number, as numbers; who is unknown here is left out, and told."""
     found = set()
     for name in names:
         try:
             found.add(int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid)
-        except KeyError as error:
-            raise SettingsError(
-                f"serve.delegates names {name!r}, who is no user here", hint="name or number"
-            ) from error
+        except KeyError:
+            LOG.warning("serve.delegates names %r, who is no user here", name)
     return frozenset(found)
 
 

@@ -14,6 +14,7 @@ import pytest
 from learner_runs import Learner, as_user, events, learner, mail, score, until
 
 from spamnb.daemon.control import Peer
+from spamnb.daemon.learner import uids_of
 from spamnb.daemon.operations import feedback_of
 from spamnb.errors import (
     LabelError,
@@ -136,6 +137,12 @@ def test_the_review_list_over_the_socket(running):
 
 
 # --- who may what -----------------------------------------------------------------------------
+
+
+def test_delegates_by_name_or_number(caplog):
+    """Who is unknown here is told and left out: fewer rights, not none at all."""
+    assert uids_of(("nobody", "12", "no such user")) == {NOBODY.pw_uid, 12}
+    assert "no such user" in caplog.text
 
 
 def test_who_speaks_and_how_far_they_are_trusted():

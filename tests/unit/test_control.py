@@ -114,12 +114,12 @@ def test_requests_may_be_sent_ahead(server):
 
 def test_a_caller_that_was_silent_for_long_connects_anew(tmp_path):
     """The server has ended the connection by then; whoever asks does not notice."""
-    with serving(tmp_path, limits=ControlLimits(idle_s=0.2)) as (server, path):
-        with Caller(path, 10) as caller:
-            caller.ask("echo", b"x")
-            waits(lambda: server.connections == 0)
-            caller._used -= 60
-            assert caller.ask("echo", b"y").body == b"y"
+    limits = ControlLimits(idle_s=0.2)
+    with serving(tmp_path, limits=limits) as (server, path), Caller(path) as caller:
+        caller.ask("echo", b"x")
+        waits(lambda: server.connections == 0)
+        caller._used -= 60
+        assert caller.ask("echo", b"y").body == b"y"
 
 
 def test_an_error_of_the_family_is_raised_at_the_other_end(server):

@@ -1,0 +1,49 @@
+"""docs/teaching.md keeps its word: what it shows of the socket and the tables is so."""
+
+import re
+import socket
+import threading
+from pathlib import Path
+from typing import get_args
+
+from spamnb.daemon.operations import _OPERATIONS
+from spamnb.service.feedback import Channel, State
+from spamnb.service.trust import WAYS
+
+TEXT = (Path(__file__).parents[2] / "docs" / "teaching.md").read_text()
+
+
+def test_every_operation_channel_and_state_is_told():
+    """The tables of the document are those of the code."""
+    for name in (*_OPERATIONS, *get_args(State)):
+        assert f"`{name}`" in TEXT, name
+    for name, way in WAYS.items():
+        assert re.search(rf"\| [\w, ]*\b{name}\b[\w, ]* \| {way.weight:g} \|", TEXT), name
+    assert set(WAYS) == set(get_args(Channel))
+
+
+def test_the_client_that_is_shown_speaks_the_protocol(tmp_path):
+    """Isolated Python with the standard library alone: the document's own lines are run."""
+    code = re.search(r"```python\n(.*?)```", TEXT, re.DOTALL)[1]
+    scope = {}
+    exec(compile(code, "teaching.md", "exec"), scope)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "c"))
+    listener.listen()
+    heard = []
+
+    def serve():
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rb") as lines:
+            heard.append(lines.readline())
+            heard.append(lines.read(5))
+            connection.sendall(b'{"ok":true,"state":"learnt"}\n')
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with listener:
+        answer = scope["teach"](str(tmp_path / "c"), "spam", b"Sub\n\n", "alice@example.org")
+        thread.join()
+    assert answer["state"] == "learnt"
+    assert b'"for": "alice@example.org"' in heard[0]
+    assert heard[1] == b"Sub\n\n"
