@@ -65,6 +65,7 @@ class Constants:
     noise: float = 0.0
     noise_seed: int = 1
     errors_only: bool = False
+    tau_extra: float = 0.1
 
 
 def folder() -> Path:
@@ -89,11 +90,14 @@ def corpus(where: Path | None = None) -> Corpus:
     )
 
 
-def online(corpus: Corpus, order: list[int], c: Constants) -> np.ndarray:
-    """Log-odds of every message, each judged before it is learnt."""
+def online(corpus: Corpus, order: list[int], c: Constants, extra=None) -> np.ndarray:
+    """Log-odds of every message, each judged before it is learnt.
+
+    `extra` is one more summand for each message, with a temper of its own.
+    """
     G, F = int(corpus.group.max()) + 1, len(corpus.group)
     n, w, N = np.zeros((2, F)), np.zeros(F), np.zeros(2)
-    tau, b = np.full(G, c.tau / G), 0.0
+    tau, b, tau_extra = np.full(G, c.tau / G), 0.0, c.tau_extra
     wrong = random.Random(c.noise_seed)
     scores = np.zeros(len(corpus))
     for i in order:
@@ -102,7 +106,8 @@ def online(corpus: Corpus, order: list[int], c: Constants) -> np.ndarray:
         size = np.maximum(np.bincount(g, minlength=G), 1.0)
         E = _evidence(n[:, at], N, g, size, c)
         root = size**-0.5
-        z = b + np.maximum(tau, 0) @ E + np.bincount(g, w[at], G) @ root
+        more = 0.0 if extra is None else extra[i]
+        z = b + np.maximum(tau, 0) @ E + np.bincount(g, w[at], G) @ root + tau_extra * more
         scores[i] = z
         label = bool(corpus.spam[i]) ^ (wrong.random() < c.noise)
         P = 1 / (1 + np.exp(-z))
@@ -113,7 +118,9 @@ def online(corpus: Corpus, order: list[int], c: Constants) -> np.ndarray:
             e = (label - P) * (min(1.0, mine / c.doubt) if c.doubt else 1.0)
             w[at] += c.eta / G * e * root[g]
             b, tau = b + c.rate_b * e, tau + c.rate_tau * e * E
-            P = 1 / (1 + np.exp(-(b + np.maximum(tau, 0) @ E + np.bincount(g, w[at], G) @ root)))
+            tau_extra = max(tau_extra + c.rate_tau * e * more, 0.0)
+            z = b + np.maximum(tau, 0) @ E + np.bincount(g, w[at], G) @ root + tau_extra * more
+            P = 1 / (1 + np.exp(-z))
         n[int(label), at] += 1
         N[int(label)] += 1
     return scores
