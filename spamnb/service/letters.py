@@ -21,13 +21,12 @@ class Letter:
     """A message in its envelope."""
 
     raw: bytes
-    """CRLF line ends, dots not stuffed; the first `scan_limit` bytes if it is not whole"""
+    """CRLF line ends, dots not stuffed. If it is not whole: its first `scan_limit` bytes, or just
+    its header section where such messages are not judged"""
     envelope: Envelope
     before_queue: bool = False
     """the sender waits for our reply, so a refusal is possible"""
     whole: bool = True
-    to_judge: bool = True
-    """False: too large by policy; `raw` is the header section, and the answer is for unscanned mail"""
     log_id: str = ""
     """names the transaction in the log"""
 

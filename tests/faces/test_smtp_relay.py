@@ -103,7 +103,7 @@ def test_random_messages_arrive_byte_for_byte(on_loop, seed):
         async with Rig(SMALL, Judge(Outcome(block=BLOCK))) as rig:
             sent = await asyncio.gather(*(session(rig) for _ in range(6)))
             assert sorted(rig.server.messages) == sorted(m for each in sent for m in each)
-            assert {letter.to_judge for letter in rig.judge.letters} == {True, False}
+            assert {letter.whole for letter in rig.judge.letters} == {True, False}
             assert len(rig.messages) == 18
 
     on_loop(main())
@@ -237,7 +237,7 @@ def test_a_large_message_streams_and_is_marked(on_loop):
             client.send(body)
             assert (await client.ask(b".\r\n")).startswith(b"250 2.0.0 Ok: queued")
             (letter,) = rig.judge.letters
-            assert (letter.raw, letter.whole, letter.to_judge) == (header, False, False)
+            assert (letter.raw, letter.whole) == (header, False)
             assert rig.server.messages == [BLOCK + b"Subject: [?] x" + body[10:]]
             assert rig.messages[0]["size"] == len(body)
 

@@ -178,6 +178,8 @@ def test_our_replies_are_one_safe_line():
         assert reply.isascii()
         assert replies.code_of(reply) in range(200, 560)
     assert replies.with_text(550, "5.7.1", b"a\r\nb\xc3\xbc", "x") == b"550 5.7.1 a??b??\r\n"
+    assert replies.with_text(550, "5.7.1", b"5.7.9 no", "x") == b"550 5.7.9 no\r\n"
+    assert replies.with_text(451, "4.7.1", b"5.7.9 no", "x") == b"451 4.7.1 5.7.9 no\r\n"
     assert len(replies.with_text(451, "4.7.1", b"y" * 9999, "x")) < 500
 
 

@@ -88,7 +88,10 @@ class Host(Protocol):
     started: float
     closed: bool
     eof: bool
-    rcpt_lines: list[bytes]
+
+    @property
+    def recipients(self) -> int:
+        """How many the next hop has accepted."""
 
     @property
     def upstream(self) -> Speech | None:

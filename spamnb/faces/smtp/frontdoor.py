@@ -81,6 +81,7 @@ class FrontDoor:
                 side.session.stop(replies.CLOSING)
             side.drop()
             side.abort()
+            side.part()
 
     # -- the connections --------------------------------------------------------------------------
 

@@ -117,13 +117,11 @@ class Passage:
         self._header_bytes()
         self._state, self.hungry = "judge", False
         host.wait(host.door.times.scan_s)
-        to_judge = self._whole or host.door.oversize == "head"
         letter = Letter(
-            raw=unstuffed(self._for_scan(to_judge=to_judge)),
+            raw=unstuffed(self._for_scan()),
             envelope=host.envelope(),
             before_queue=host.door.queue == "before",
             whole=self._whole,
-            to_judge=to_judge,
         )
         try:
             host.place.scanner.scan(letter, self.judged)
@@ -131,19 +129,20 @@ class Passage:
             self._facts["incident"] = host.place.fault()
             self._unjudged("fault")
 
-    def _for_scan(self, *, to_judge: bool) -> bytes:
+    def _for_scan(self) -> bytes:
+        """The message; of one above the limit its head, or just what we hold back of it."""
         if self._whole:
             # One copy: what is scanned is what is sent.
-            data = bytes(self._stored)
+            self._sealed = bytes(self._stored)
             self._stored = bytearray()
-            self._sealed = data
-            return data
-        if to_judge:
-            return bytes(self._stored[: self._host.door.scan_limit_bytes])
-        return bytes(self._stored[: self._header_bytes()])
+            return self._sealed
+        door = self._host.door
+        by_head = door.oversize == "head"
+        return bytes(self._stored[: door.scan_limit_bytes if by_head else self._header_bytes()])
 
     def _unjudged(self, reason: str) -> None:
         """The scan failed us: policy decides."""
+        self._host.place.meters.count("unscanned")
         if self._host.door.on_fault == "deliver":
             self.judged(Outcome(block=stamp.unscanned_block(reason)))
         else:
@@ -220,7 +219,7 @@ class Passage:
         host = self._host
         self._state = "reply"
         self._sent_at = host.ends.now()
-        self._left = len(host.rcpt_lines) if host.upstream == "lmtp" else 1
+        self._left = host.recipients if host.upstream == "lmtp" else 1
         self._each = host.speaks == host.upstream == "lmtp"
         host.wait(max(0.0, self._ended_at + host.door.times.final_s - self._sent_at))
 
@@ -244,7 +243,7 @@ class Passage:
     @property
     def _copies(self) -> int:
         """How many replies the client wants: LMTP has one for each recipient (RFC 2033, 4.2)."""
-        return len(self._host.rcpt_lines) if self._host.speaks == "lmtp" else 1
+        return self._host.recipients if self._host.speaks == "lmtp" else 1
 
     def upstream_lost(self) -> None:
         """The next hop is gone, or talks nonsense."""

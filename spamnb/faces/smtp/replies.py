@@ -6,6 +6,10 @@ is a 4xx, never a 5xx, so that the sender keeps the message (architecture, law 1
 
 from __future__ import annotations
 
+import re
+
+_ENHANCED = re.compile(r"([245])\.[0-9]{1,3}\.[0-9]{1,3}(?: |\Z)")
+
 
 def line(code: int, enhanced: str, text: str) -> bytes:
     """A reply of one line; the enhanced code is RFC 3463's."""
@@ -54,8 +58,14 @@ DEFERRED_TEXT = "Not now, try again later"
 
 
 def with_text(code: int, enhanced: str, text: bytes, otherwise: str) -> bytes:
-    """A reply whose text came from inside the house, made safe for the wire."""
+    """A reply whose text came from inside the house, made safe for the wire.
+
+    The text may bring an enhanced code of its own.
+    """
     shown = "".join(c if " " <= c <= "~" else "?" for c in text.decode("ascii", "replace"))
+    own = _ENHANCED.match(shown)
+    if own and own[1] == str(code)[0]:
+        enhanced, shown = own[0].rstrip(), shown[own.end() :]
     return line(code, enhanced, (shown or otherwise)[:400])
 
 

@@ -21,6 +21,7 @@ from spamnb.faces.smtp.ends import INPUT, STUCK, Ends, Place
 from spamnb.faces.smtp.intake import Intake
 from spamnb.faces.smtp.nexthop import NextHop
 from spamnb.faces.smtp.passage import Passage
+from spamnb.faces.smtp.transaction import Transaction
 
 Asked = Literal["hello", "xforward", "mail", "rcpt", "data", "reset"]
 
@@ -42,10 +43,9 @@ class Session:
     """The state of one session."""
 
     __slots__ = (
-        "_envelope", "_errors", "_hello", "_intake", "_line", "_met", "_pumping", "address",
-        "asked", "closed", "counted", "deadline", "door", "ends", "eof", "helo", "hop", "mail_line",
-        "mailed", "passage", "peer", "phase", "place", "proxying", "rcpt_lines", "speaks",
-        "started", "stuck", "trusted", "xforward_lines",
+        "_errors", "_hello", "_intake", "_line", "_met", "_pumping", "_transaction", "address",
+        "asked", "closed", "counted", "deadline", "door", "ends", "eof", "helo", "hop", "mailed",
+        "passage", "peer", "phase", "place", "proxying", "speaks", "started", "stuck", "trusted",
     )  # fmt: skip
 
     def __init__(self, ends: Ends, place: Place, peer: str) -> None:
@@ -58,13 +58,10 @@ class Session:
         self.asked: Asked | None = None
         self.hop = NextHop(ends, self, self.door.upstream)
         self.passage: Passage | None = None
-        self.mail_line = b""
-        self.rcpt_lines: list[bytes] = []
-        self.xforward_lines: list[bytes] = []
+        self._transaction = Transaction()
         self.started = self.deadline = 0.0
         self.helo = ""
         self._intake = Intake()
-        self._envelope: Envelope | None = None
         self._line = self._hello = b""
         self._errors = 0
         self._met = ends.now()
@@ -131,6 +128,7 @@ class Session:
     def client_lost(self) -> None:
         """The client's connection is gone."""
         self.closed = True
+        self.place.budget.forget(self.ends)
         if self.passage is not None:
             self.passage.client_lost()
         else:
@@ -270,7 +268,7 @@ class Session:
         del verb
         if not (self.trusted or commands.is_for(line[:-2], self.door.recipient_domains)):
             self._refuse(replies.NOT_OURS)
-        elif self.rcpt_lines and (self.speaks, self.hop.address.speaks) == ("smtp", "lmtp"):
+        elif self._transaction.rcpts and (self.speaks, self.hop.address.speaks) == ("smtp", "lmtp"):
             # One final reply to the client cannot tell of two at the next hop.
             self._answer(replies.ONE_RECIPIENT)
         else:
@@ -295,17 +293,12 @@ class Session:
     def _ask(self, what: Asked, line: bytes) -> None:
         """Pass a command on; the next hop is called first, if it is not there."""
         up = self.hop.state == "up"
-        if not up and what != "hello" and self.in_transaction:
+        if not up and what != "hello" and self._transaction.is_open:
             self._end(replies.LOST_UPSTREAM)
             return
         self.asked, self._line = what, line
         self.wait(self.door.times.reply_s if up else self.door.times.connect_s)
         self.hop.ask(line, line if what == "hello" else self._hello, self.door.upstream)
-
-    @property
-    def in_transaction(self) -> bool:
-        """Whether the next hop knows something of a message that a new one would not."""
-        return self.phase in {"mail", "rcpt"} or bool(self.xforward_lines)
 
     # -- the next hop -----------------------------------------------------------------------------
 
@@ -339,20 +332,22 @@ class Session:
         if reply[:1] in b"23":
             reply = self._accepted(what, reply)
         self.ends.say(reply)
-        if self._intake or self.eof:
+        if self.place.closing and self.is_between:
+            self._end(replies.CLOSING)
+        elif self._intake or self.eof:
             self.resume()
 
     def _accepted(self, what: Asked, reply: bytes) -> bytes:
         """Take note of a yes; gives the reply as the client shall see it."""
         line = self._line[:-2]
         if what == "mail":
-            self.mail_line, self.phase = line, "mail"
+            self._transaction.mail, self.phase = line, "mail"
         elif what == "rcpt":
             self.phase = "rcpt"
-            self.rcpt_lines.append(line)
+            self._transaction.rcpts.append(line)
             self.place.budget.take(len(line), self.ends)
         elif what == "xforward":
-            self.xforward_lines.append(line)
+            self._transaction.xforwards.append(line)
         elif what == "data":
             self.passage = Passage(self)
         else:
@@ -380,7 +375,7 @@ class Session:
         if self.passage is not None:
             self.place.meters.count("upstream_failures")
             self.passage.upstream_lost()
-        elif self.asked is not None or self.in_transaction:
+        elif self.asked is not None or self._transaction.is_open:
             self.place.meters.count("upstream_failures")
             self.asked = None
             self._end(reply)
@@ -409,7 +404,7 @@ class Session:
     @property
     def is_between(self) -> bool:
         """Whether ending now would break nothing off."""
-        return self.asked is None and self.passage is None and not self.in_transaction
+        return self.asked is None and self.passage is None and not self._transaction.is_open
 
     def expire(self) -> None:
         """The deadline has passed."""
@@ -448,29 +443,20 @@ class Session:
         """Break off with the next hop."""
         self.hop.drop()
 
+    @property
+    def recipients(self) -> int:
+        """How many the next hop has accepted."""
+        return len(self._transaction.rcpts)
+
     def envelope(self) -> Envelope:
-        """The parsed copy of what was said; the same until the transaction ends."""
-        if self._envelope is None:
-            client = Client(address=self.address, helo=self.helo)
-            if self.xforward_lines:
-                client = commands.client_of(client, self.xforward_lines)
-            self._envelope = Envelope(
-                sender=commands.path_of(self.mail_line),
-                recipients=tuple(map(commands.path_of, self.rcpt_lines)),
-                client=client,
-                mail_line=self.mail_line,
-                rcpt_lines=tuple(self.rcpt_lines),
-                xforward_lines=tuple(self.xforward_lines),
-            )
-        return self._envelope
+        """The parsed copy of what was said."""
+        return self._transaction.envelope(Client(address=self.address, helo=self.helo))
 
     def forget_transaction(self) -> None:
         """After a message, a reset or a hello: new settings hold from here."""
-        if self.rcpt_lines:
-            self.place.budget.give(sum(map(len, self.rcpt_lines)))
-            self.rcpt_lines = []
-        self.mail_line, self._envelope = b"", None
-        self.xforward_lines = []
+        if self._transaction.is_open:
+            self.place.budget.give(self._transaction.size())
+            self._transaction = Transaction()
         self.phase = "ready" if self._hello else "start"
         self.door = self.place.door
 

@@ -146,9 +146,9 @@ class ClientSide(asyncio.BufferedProtocol):
         self._lost = True
         if self.session is not None:
             self._guarded(self.session.client_lost)
-            self._part()
+            self.part()
 
-    def _part(self) -> None:
+    def part(self) -> None:
         """The session is over, once the next hop's word on its last message is in, too."""
         if self._lost and self.session is not None and self.session.passage is None:
             self._front.leave(self)
@@ -160,7 +160,7 @@ class ClientSide(asyncio.BufferedProtocol):
             self.abort()
         elif session is not None:
             self._guarded(session.expire)
-            self._part()
+            self.part()
 
     def pause_writing(self) -> None:
         """The client does not read."""
@@ -186,13 +186,13 @@ class ClientSide(asyncio.BufferedProtocol):
             except Exception:  # noqa: BLE001 - the boundary of a session
                 self._fail()
             if self._lost:
-                self._part()
+                self.part()
 
     def upstream_lost(self) -> None:
         """The next hop is gone."""
         if self.session is not None:
             self._guarded(self.session.upstream_lost)
-            self._part()
+            self.part()
 
     def roomy(self) -> None:
         """The next hop takes more."""
