@@ -1,5 +1,8 @@
 """Laws of every classifier of the family: sums commute, so order and detours leave no mark."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -187,6 +190,17 @@ def test_nothing_learnt_is_nothing_to_say(model):
         with pytest.raises(UserError, match="nothing has been learnt"):
             empty.predict([[1.0] * WIDTH])
     assert walked.learn([1.0], "ham").classes_.tolist() == ["ham"]
+
+
+def test_a_model_can_be_kept_and_copied(model):
+    """A pickled or copied model, also one that has judged, is the same and goes its own way."""
+    walked = fresh(model).learn([1.0] * WIDTH, "ham").learn([2.0] * WIDTH, "spam")
+    before = walked.predict_proba([[1.0] * WIDTH])
+    for other in (pickle.loads(pickle.dumps(walked)), copy.deepcopy(walked)):
+        assert_same(walked, other)
+        np.testing.assert_array_equal(other.predict_proba([[1.0] * WIDTH]), before)
+        other.learn([1.0] * WIDTH, "spam", weight=9)
+        assert_same(walked, fresh(model).learn([1.0] * WIDTH, "ham").learn([2.0] * WIDTH, "spam"))
 
 
 def test_only_like_and_like_are_merged(model):

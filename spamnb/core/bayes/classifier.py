@@ -141,6 +141,10 @@ class Classifier(ABC, Generic[S]):
         """[M] the most probable class of each case; of equals the first."""
         return np.asarray(self.classes_[self.predict_joint_log_proba(X).argmax(axis=1)])
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What was made ready from the sums is a function, which cannot be pickled; the sums can.
+        return self.__dict__ | {"_joint": None}
+
     def _labels(self) -> list[Label]:
         return sorted({*self._declared, *self._sums})
 
