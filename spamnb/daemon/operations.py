@@ -29,7 +29,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from spamnb.daemon.board import Board, Seat
+from spamnb.daemon.board import Board, Seat, State
 from spamnb.daemon.bypass import turn_bypass
 from spamnb.daemon.control import Peer, Reply, Request
 from spamnb.daemon.keeper import Keeper
@@ -171,7 +171,9 @@ class Operations:
         facts: dict[str, Any] = {
             "home": str(learning.home),
             "up_s": round(self.board.up_s, 1),
-            "processes": [_seat(seat) for seat in self.board.seats()],
+            "processes": [
+                _seat(seat) for seat in self.board.seats() if seat.state != State.EMPTY
+            ],
             "counters": as_dict(self.board.total()),
             "bypass": self.board.bypass,
             "model": None,
@@ -265,16 +267,23 @@ _OPERATIONS = {
 }
 
 
+MAILBOXES = ("imap", "maildir")
+"""Channels that read a person's mailbox. Mail that is older than the history, or came before us, is
+theirs all the same if it lies there, and an IMAP server says so."""
+
+
 def feedback_of(peer: Peer, header: Header, raw: bytes) -> Feedback:
     """What a request says, in the name of whom it may be said."""
     who, trust = _speaker(peer, header)
+    channel = _text(header, "channel") or "api"
     return Feedback(
         label=_text(header, "label"),
         raw=raw,
         refs=_refs(header),
         who=who,
-        channel=_text(header, "channel") or "api",
+        channel=channel,
         trust=trust,
+        vouched=channel in MAILBOXES and peer.role in ("admin", "delegate"),
     )
 
 
