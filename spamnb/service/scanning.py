@@ -166,6 +166,7 @@ class LetterScanner:
     def __init__(self, bench: Bench, policy: ScanPolicy, around: Around | None = None) -> None:
         self._bench = bench
         self._waiting: list[_Case] = []
+        self._due = False
         self.renew(policy, around or Around())
 
     def renew(self, policy: ScanPolicy, around: Around) -> None:
@@ -192,8 +193,7 @@ class LetterScanner:
             self._send_away(case, around.offload)
         else:
             self._waiting.append(case)
-            if len(self._waiting) == 1:
-                around.later(self._run)
+            self._soon()
 
     def _send_away(self, case: _Case, offload: Offload) -> None:
         def arrived(answer: dict[str, Any]) -> None:
@@ -205,11 +205,24 @@ class LetterScanner:
         else:
             offload.submit(raw, notes_of(case.letter), arrived)
 
+    def _soon(self) -> None:
+        """See to it that `_run` comes, once."""
+        if self._due:
+            return
+        self._due = True
+        try:
+            self._around.later(self._run)
+        except BaseException:
+            self._due = False  # or nobody would ever ask again
+            raise
+
     def _run(self) -> None:
         """Judge what has come, a few at a time, so that others have their turn between."""
-        cases, self._waiting = self._waiting[:TOGETHER], self._waiting[TOGETHER:]
+        self._due = False
+        waiting = [case for case in self._waiting if case.open]
+        cases, self._waiting = waiting[:TOGETHER], waiting[TOGETHER:]
         if self._waiting:
-            self._around.later(self._run)
+            self._soon()
         self._guarded(cases, lambda: self._judge(cases))
 
     def _judge(self, cases: list[_Case]) -> None:

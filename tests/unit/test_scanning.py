@@ -633,6 +633,9 @@ def test_a_fault_at_any_other_step_is_answered_once(desk, surest, monkeypatch, s
     assert (outcome.action, outcome.reply) == ("defer", DEFERRED)
     assert outcome.facts["incident"] == one.records[0]["incident"]
     assert one.meters.value("faults") == 1
+    monkeypatch.undo()
+    one.scanner.renew(HARSH, Around())
+    assert one.scan(surest["spam"]).facts["verdict"] == "spam"
 
 
 def test_a_history_that_is_full_costs_the_signature_alone(desk, home, surest):
