@@ -92,7 +92,9 @@ class Claims:
         entry = self._signed(feedback.raw, given, feedback.who) or self._attached(feedback)
         if entry:
             return Claim(_example(entry), proven=True)
-        learn = self.rules.unproven == "learn"
+        learn = self.rules.unproven == "learn" or (
+            feedback.vouched and self.rules.unproven != "refuse"
+        )
         return Claim(given, learn, f"it is not known to have been delivered to {feedback.who}")
 
     def of_stranger(self, feedback: Feedback) -> Claim:

@@ -27,6 +27,8 @@ class Feedback:
     channel: str = "api"
     trust: Trust = "user"
     """admin: of every message. user: of messages delivered to them. stranger: waits for review"""
+    vouched: bool = False
+    """somebody we trust saw the message in that person's mailbox: it need not be known to us"""
 
 
 @dataclass(frozen=True, slots=True)
