@@ -265,6 +265,7 @@ def test_a_certificate_works(tmp_path, mail):
         client.mail("a@b.example")
         client.starttls(context=ssl.create_default_context(cafile=cert))
         assert client.rcpt("bob@x.example")[0] == 503
+        assert client.mail("a@b.example")[0] == 503
         client.ehlo()
         assert not client.has_extn("starttls")
         assert client.docmd("STARTTLS")[0] == 503

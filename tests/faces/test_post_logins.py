@@ -7,7 +7,7 @@ import time
 from base64 import b64encode
 
 import pytest
-from post_rig import certificate, logins, post_office
+from post_rig import MESSAGE, certificate, logins, post_office
 
 from spamnb.service.passwords import Attempts
 
@@ -30,6 +30,17 @@ def test_no_password_goes_in_the_clear(people, tmp_path):
             assert client.esmtp_features["auth"].split() == ["PLAIN", "LOGIN"]
             assert client.login("Alice@X.example", "secret")[0] == 235
             assert client.docmd("AUTH", "PLAIN AGEAYg==")[0] == 503
+
+
+def test_a_login_before_tls_is_none_after_it(people, tmp_path):
+    """RFC 3207 4.2: what was said before STARTTLS is forgotten, also who said it."""
+    cert, key = certificate(tmp_path)
+    settings = {"certificate": cert, "key": key, "plain_login": True, "root": str(tmp_path)}
+    with post_office(passwords=people, **settings) as office, office.smtp() as client:
+        client.login("alice@x.example", "secret")
+        client.starttls(context=ssl.create_default_context(cafile=cert))
+        client.sendmail("alice@x.example", ["bob@x.example"], MESSAGE)
+    assert [line["login"] for line in office.logs] == [""]
 
 
 @pytest.fixture

@@ -270,10 +270,11 @@ def test_hostile_structure_is_bounded():
     assert seconds(head + part * 10_000) < 1
     assert len(read_report(head + part * 10_000, "spam").items) <= MOST
     deep = b"".join(
-        b"Content-Type: multipart/mixed; boundary=b%d\r\n\r\n--b%d\r\n" % (n, n)
+        b"Content-Type: multipart/mixed; boundary=b%05d\r\n\r\n--b%05d\r\n" % (n, n)
         for n in range(5_000)
     )
     assert seconds(deep) < 1
+    assert read_report(deep + part, "spam").how == "nothing"
     nested = b"Content-Type: message/rfc822\r\n\r\n" * 20_000
     assert seconds(head + b"--b\r\n" + nested) < 1
     assert seconds(b"\r\n" + b">" * 1_000_000) < 1

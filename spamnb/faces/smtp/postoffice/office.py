@@ -87,7 +87,6 @@ class Office:
 
     def admit(self, session: Session) -> bool:
         """Whether one more connection is taken."""
-        self.links.meters.count("connections")
         free = len(self.sessions) < self.config.connections
         known = self._peers.contains(session.peer)
         few = self._addresses[session.peer] < self.config.connections_per_address
