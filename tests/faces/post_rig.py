@@ -160,3 +160,15 @@ def certificate(folder):
 def files(folder):
     """All messages that a mail reader would see below a folder."""
     return sorted(path for path in folder.rglob("*") if path.parent.name in {"new", "cur"})
+
+
+def begun(rig, *commands):
+    client = rig.raw()
+    client.say(b"EHLO me.example", b"MAIL FROM:<a@b.example>", *commands)
+    return client
+
+
+def sent(client, wire):
+    """Send a message in wire form, with its end."""
+    client.send(wire)
+    return client.reply()
