@@ -83,8 +83,12 @@ class ScanPolicy:
     observe: bool = False
     """judge and log, but add nothing but the signature"""
     own_clients: tuple[str, ...] = ()
-    """networks whose mail is observed, beside what XFORWARD calls LOCAL: what our own people send
-    must not leave the house with our verdict on it"""
+    """networks whose mail is observed: what our own people send must not leave the house with
+    our verdict on it"""
+    local: Literal["observe", "judge"] = "observe"
+    """what becomes of mail that XFORWARD calls LOCAL. Postfix means `local_header_rewrite_clients`
+    by it: itself, as shipped, so where other programs of that machine hand in strangers' mail
+    (fetchmail), it must be judged"""
     on_fault: Literal["deliver", "defer"] = "deliver"
     """what becomes of a message that a fault of ours kept from being judged"""
     oversize: Literal["unscanned", "head"] = "unscanned"
@@ -364,8 +368,8 @@ class LetterScanner:
 
     def _is_observed(self, letter: Letter) -> bool:
         client = letter.envelope.client
-        own = client.source.upper() == "LOCAL" or bool(self._own.find(client.address))
-        return own or self._policy.observe
+        local = client.source.upper() == "LOCAL" and self._policy.local == "observe"
+        return local or self._policy.observe or bool(self._own.find(client.address))
 
 
 def notes_of(letter: Letter) -> Notes:

@@ -331,6 +331,13 @@ def test_what_our_own_people_send_leaves_without_our_word(desk, surest, client, 
     assert ("X-Spam-Flag" not in fields(outcome.block)) == observed
 
 
+def test_what_a_mail_server_calls_local_can_be_judged(desk, surest):
+    """Where fetchmail or a test hands strangers' mail to Postfix on its own machine."""
+    envelope = replace(ENVELOPE, client=Client(address="127.0.0.1", source="LOCAL"))
+    outcome = desk(ScanPolicy(local="judge")).scan(surest["spam"], envelope)
+    assert fields(outcome.block)["X-Spam-Flag"] == "YES"
+
+
 def test_lists_decide_and_are_named(desk, surest):
     """Allowed spam is delivered, blocked ham refused; headers agree, and give nothing away."""
     one = desk(HARSH, rules=Rules(allow=parse("client 192.0.2.0/24", "a")))
