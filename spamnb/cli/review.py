@@ -116,7 +116,7 @@ def _row(entry: dict[str, Any]) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-@taught("Show one message that waits.", "spamnb review show 0063f1a2b3c4d-0123456789abcdef",
+@taught("Show one message that waits.", "spamnb review show 0063f1a2b3c4d-0123456789abcdef01234567",
         name="show")  # fmt: skip
 @click.argument("name")
 @JSON
@@ -146,7 +146,7 @@ def _decide(session: Session, do: str, names: tuple[str, ...], *, as_json: bool)
                 say(f"{answer.reason}: {safe(name)}")
 
 
-@taught("Learn what waits.", "spamnb review accept 0063f1a2b3c4d-0123456789abcdef")
+@taught("Learn what waits.", "spamnb review accept 0063f1a2b3c4d-0123456789abcdef01234567")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @JSON
 @pass_session
@@ -155,7 +155,7 @@ def accept(session: Session, names: tuple[str, ...], as_json: bool) -> None:
     _decide(session, "accept", names, as_json=as_json)
 
 
-@taught("Let go of what waits.", "spamnb review refuse 0063f1a2b3c4d-0123456789abcdef")
+@taught("Let go of what waits.", "spamnb review refuse 0063f1a2b3c4d-0123456789abcdef01234567")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @JSON
 @pass_session

@@ -26,7 +26,10 @@ from spamnb.errors import RefError, RefusedError
 from spamnb.store.environment import make_folder, refused, sync_folder
 
 VERSION = 1
-_NAME = re.compile(r"[0-9a-f]{13}-[0-9a-f]{16}")
+_NAME = re.compile(r"[0-9a-f]{13}-[0-9a-f]{24}")
+"""time, person, word and message"""
+_WHO_DIGITS = 8
+_PERSON = slice(14, 14 + _WHO_DIGITS)
 _HEAD_BYTES = 1 << 16
 
 
@@ -37,6 +40,8 @@ class ReviewLimits:
     most: int = 1000
     limit_bytes: int = 256 << 20
     keep_days: int = 30
+    share: int = 8
+    """one person may fill an eighth of it, so that nobody shuts the others out"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +85,20 @@ class Reviews:
                 if name.endswith(key):
                     return name
             self._room(names, len(raw))
+            theirs = [name for name in names if name[_PERSON] == key[:_WHO_DIGITS]]
+            self._room(theirs, len(raw), self.limits.share)
             name = f"{entry.time_us:013x}-{key}"
             self._write(name, entry, raw)
             return name
 
-    def _room(self, names: list[str], size: int) -> None:
+    def _room(self, names: list[str], size: int, share: int = 1) -> None:
+        """Refuse what finds no room among these, in the whole list or a part of it."""
         held = sum(self._size(name) for name in names)
-        if len(names) >= self.limits.most or held + size > self.limits.limit_bytes:
+        most, limit = self.limits.most // share, self.limits.limit_bytes // share
+        if len(names) >= most or held + size > limit:
+            whose = "the review list is full" if share == 1 else "too much of one person waits"
             raise RefusedError(
-                f"the review list is full ({len(names)} entries, {held} bytes)",
-                hint="see `spamnb review list`",
+                f"{whose} ({len(names)} entries, {held} bytes)", hint="see `spamnb review list`"
             )
 
     def _write(self, name: str, entry: Waiting, raw: bytes) -> None:
@@ -169,10 +178,12 @@ class Reviews:
 
 
 def _key(entry: Waiting, raw: bytes) -> str:
-    """Name the same word on the same message by the same person alike."""
+    """Name the same word on the same message by the same person alike; the person comes first."""
+    who = entry.who.casefold().encode("utf-8", "replace")
     what = raw or entry.digest.encode() or " ".join(entry.refs).encode("utf-8", "replace")
-    said = f"{entry.label}\0{entry.who.casefold()}\0".encode("utf-8", "replace")
-    return blake2b(said + what, digest_size=8).hexdigest()
+    said = entry.label.encode("utf-8", "replace") + b"\0" + who + b"\0"
+    person = blake2b(who, digest_size=_WHO_DIGITS // 2).hexdigest()
+    return person + blake2b(said + what, digest_size=8).hexdigest()
 
 
 def _decoded(name: str, head: dict[str, Any]) -> Waiting:

@@ -105,7 +105,11 @@ SERVING: tuple[Setting, ...] = (
         "what it means."),
     Setting("scan.own_clients", (), NETS,
         "Networks of our own people. What they send is judged, but leaves the house without our "
-        "word on it; so does what the mail server calls local (XFORWARD SOURCE=LOCAL)."),
+        "word on it."),
+    Setting("scan.local", "observe", choice("observe", "judge"),
+        "The same for what the mail server calls local (XFORWARD SOURCE=LOCAL). Postfix means "
+        "local_header_rewrite_clients by that: as shipped, its own machine; judge, if strangers' "
+        "mail comes from there too, as by fetchmail."),
     Setting("scan.large_bytes", 65_536, whole(0),
         "Larger messages are judged by a helper process, which can be killed in time."),
     Setting("rules.allow", "", TEXT,
@@ -173,7 +177,8 @@ SERVING: tuple[Setting, ...] = (
         "Domains whose addresses are our users' logins. Empty: all that mail is delivered for."),
     Setting("teach.spool", "", TEXT,
         "Where programs leave what people say, to be learnt at once or when we are back: a folder "
-        "of ours with mode 1733. Empty: spool in the home, and /var/spool/spamnb if it is ours."),
+        "of ours with mode 1733. Empty: spool in the home, and /var/spool/spamnb if it is ours.",
+        restart=True),
 )  # fmt: skip
 
 LISTENERS = Family(

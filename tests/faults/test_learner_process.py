@@ -426,10 +426,10 @@ def test_memory_does_not_grow_with_requests(running):
 
     raw = mail(1)
     with running.caller() as caller:
-        for _ in range(500):
+        for _ in range(200):
             caller.teach(Feedback("spam", raw, trust="admin"))
         before = held()
-        for _ in range(2000):
+        for _ in range(800):
             caller.teach(Feedback("spam", raw, trust="admin"))
         assert held() - before < 10 << 20
 

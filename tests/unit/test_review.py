@@ -54,14 +54,14 @@ def test_the_same_word_waits_once(reviews):
 
 def test_a_full_list_takes_nothing_new(tmp_path):
     """By number and by bytes; what waits is not washed out by a flood."""
-    reviews = Reviews(tmp_path / "r", ReviewLimits(most=3))
+    reviews = Reviews(tmp_path / "r", ReviewLimits(most=3, share=1))
     names = [reviews.add(waiting(n), b"") for n in range(3)]
     with pytest.raises(RefusedError):
         reviews.add(waiting(4), b"")
     assert [entry.name for entry in reviews.entries()] == sorted(names)
     reviews.drop(names[0])
     reviews.add(waiting(4), b"")
-    small = Reviews(tmp_path / "s", ReviewLimits(limit_bytes=1000))
+    small = Reviews(tmp_path / "s", ReviewLimits(limit_bytes=1000, share=1))
     small.add(waiting(), b"x" * 500)
     with pytest.raises(RefusedError):
         small.add(waiting(1), b"x" * 500)
@@ -77,6 +77,18 @@ def test_what_nobody_decides_goes_when_it_is_old(tmp_path):
         reviews.get(old)
 
 
+def test_one_person_does_not_fill_the_list(tmp_path):
+    """An eighth of it, by number and by bytes; the others still find room."""
+    reviews = Reviews(tmp_path / "r", ReviewLimits(most=16, limit_bytes=16_000))
+    for raw in (b"1", b"2"):
+        reviews.add(waiting(), raw)
+    with pytest.raises(RefusedError, match="one person"):
+        reviews.add(waiting(), b"3")
+    reviews.add(waiting(1), b"3")
+    with pytest.raises(RefusedError, match="one person"):
+        reviews.add(waiting(2), b"x" * 3000)
+
+
 @pytest.mark.parametrize("name", ["", "..", "../x", "/etc/passwd", "0" * 30, "a\0b", "x" * 5000])
 def test_a_name_that_is_none_reaches_no_file(reviews, tmp_path, name):
     """Names are our own form or nothing: no path leads out of the folder."""
@@ -90,7 +102,7 @@ def test_a_name_that_is_none_reaches_no_file(reviews, tmp_path, name):
 def test_what_cannot_be_read_is_skipped(reviews):
     """A file that was cut short or written by another version hides no other."""
     name = reviews.add(waiting(1), b"x")
-    broken = reviews.folder / f"{NOW_US:013x}-{'0' * 16}"
+    broken = reviews.folder / f"{NOW_US:013x}-{'0' * 24}"
     for content in (b"", b"{", b"[]\n", b'{"version": 2}\n', b'{"version": 1}\n'):
         broken.write_bytes(content)
         assert [entry.name for entry in reviews.entries()] == [name]
