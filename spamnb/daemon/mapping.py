@@ -87,6 +87,7 @@ def policy_of(settings: Settings, listener: ListenerSettings) -> ScanPolicy:
         redirect=scan.redirect,
         observe=listener.observe,
         own_clients=scan.own_clients,
+        local=scan.local,
         on_fault=listener.on_fault,
         oversize=listener.oversize,
         large_bytes=scan.large_bytes,

@@ -142,6 +142,7 @@ class ScanSettings:
     tag: str = "[SPAM] "
     redirect: str = "junk"
     own_clients: tuple[str, ...] = ()
+    local: Literal["observe", "judge"] = "observe"
     large_bytes: int = 65_536
 
     def __post_init__(self) -> None:
