@@ -177,7 +177,8 @@ SERVING: tuple[Setting, ...] = (
         "Domains whose addresses are our users' logins. Empty: all that mail is delivered for."),
     Setting("teach.spool", "", TEXT,
         "Where programs leave what people say, to be learnt at once or when we are back: a folder "
-        "of ours with mode 1733. Empty: spool in the home, and /var/spool/spamnb if it is ours."),
+        "of ours with mode 1733. Empty: spool in the home, and /var/spool/spamnb if it is ours.",
+        restart=True),
 )  # fmt: skip
 
 LISTENERS = Family(
