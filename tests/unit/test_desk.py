@@ -8,7 +8,8 @@ import pytest
 
 from spamnb.service.desk import Desk
 from spamnb.service.feedback import Feedback
-from spamnb.service.filter import Filter, new_recipe
+from spamnb.service.filter import MINE, Filter, new_recipe
+from spamnb.service.lessons import Teach
 from spamnb.service.meters import Meters
 from spamnb.service.references import signature_text
 from spamnb.service.review import Reviews
@@ -25,12 +26,22 @@ def mail(number, text="quarterly figures", *, head="", subject="a subject"):
     return f"{head}{top}\n{text} {number}\n".encode()
 
 
+def teach_some(model):
+    """Thirty of each, in one transaction."""
+    texts = ("the minutes of our meeting on tuesday", "cheap pills and a casino bonus")
+    model.teach(
+        [
+            Teach(model.example(mail(f"{label}{number}", texts[label])), label, MINE, 1)
+            for number in range(30)
+            for label in (0, 1)
+        ]
+    )
+
+
 @pytest.fixture
 def model(tmp_path):
     with Filter.open(tmp_path / "m", create=True, recipe=MADE) as model:
-        for number in range(30):
-            model.learn(mail(f"h{number}", "the minutes of our meeting on tuesday"), "ham")
-            model.learn(mail(f"s{number}", "cheap pills and a casino bonus"), "spam")
+        teach_some(model)
         yield model
         with model.store.read() as view:
             assert audit.check(view) == []
@@ -209,9 +220,8 @@ def test_a_stranger_without_proof_teaches_nothing(desk, model, by):
 @pytest.mark.parametrize("channel", ["address", "arf"])
 def test_a_careful_channel_does_not_contradict_a_sure_verdict(desk, model, channel):
     """What we are very sure of is not turned by one who is not known: it waits."""
-    for number in range(60):
-        raw = mail(f"c{number}", "cheap pills and a casino bonus, cheap pills")
-        desk.teach(Feedback("spam", raw, who="root", trust="admin"))
+    text = "cheap pills and a casino bonus, cheap pills"
+    desk.batch([("spam", mail(f"c{number}", text)) for number in range(60)], MINE)
     raw = mail(1, "cheap pills and a casino bonus, cheap pills")
     assert model.score(raw, remember=False).probability > 0.999
     signature, held = delivered(model, raw, ALICE), events(model)
@@ -226,9 +236,7 @@ def test_a_channel_that_is_less_worth_takes_smaller_steps(tmp_path):
     moved, counts = {}, {}
     for channel in ("address", "trap"):
         with Filter.open(tmp_path / channel, create=True, recipe=MADE) as model:
-            for number in range(30):
-                model.learn(mail(f"h{number}", "the minutes of our meeting on tuesday"), "ham")
-                model.learn(mail(f"s{number}", "cheap pills and a casino bonus"), "spam")
+            teach_some(model)
             desk = Desk(model, Reviews(tmp_path / "review"))
             raw = mail(1, "a new catalogue of garden tools")
             answer = desk.teach(Feedback("spam", raw, (), "root", channel, "admin"))
