@@ -2,6 +2,8 @@
 
     config      settings and links, as frozen values
     paths       MAIL, RCPT and XFORWARD, exactly as they are written
+    parameters  what speaks against them
+    mail        what is known of a message on its way in
     replies     all that we say
     recipients  who lives here
     session     one connection (the only module that imports aiosmtpd)

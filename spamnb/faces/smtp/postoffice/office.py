@@ -30,8 +30,9 @@ from spamnb.errors import PeerError, StoreError, UserError
 from spamnb.faces.smtp.nets import UNIX, Nets
 from spamnb.faces.smtp.postoffice import receipts, replies, trace
 from spamnb.faces.smtp.postoffice.config import Links, PostOffice
+from spamnb.faces.smtp.postoffice.mail import Login, Mail
 from spamnb.faces.smtp.postoffice.recipients import Box, Recipients
-from spamnb.faces.smtp.postoffice.session import Login, Mail, Session
+from spamnb.faces.smtp.postoffice.session import Session
 from spamnb.service import maildir
 from spamnb.service.feedback import Answer, Feedback, Trust
 from spamnb.service.passwords import Attempts, Passwords

@@ -17,15 +17,16 @@ from base64 import b64decode
 from binascii import Error as Base64Error
 from collections import defaultdict
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from aiosmtpd.smtp import MISSING, SMTP, TLSSetupException
 
 from spamnb.core.envelope import Client
 from spamnb.faces.smtp.postoffice import replies
 from spamnb.faces.smtp.postoffice.config import PostOffice, Speaks
-from spamnb.faces.smtp.postoffice.paths import XFORWARD, Path, is_text, read_client, read_path
+from spamnb.faces.smtp.postoffice.mail import Login, Mail, Transaction
+from spamnb.faces.smtp.postoffice.parameters import why_no_mail, why_no_rcpt
+from spamnb.faces.smtp.postoffice.paths import XFORWARD, read_client, read_path
 from spamnb.faces.smtp.postoffice.recipients import Box
 
 COMMAND_BYTES: Final = 4_096
@@ -34,45 +35,8 @@ READ_BYTES: Final = 65_536
 MOST_FAILURES: Final = 3
 """wrong passwords in one connection"""
 END: Final = b"\r\n.\r\n"
-_DSN: Final = {"MAIL": {"RET", "ENVID"}, "RCPT": {"NOTIFY", "ORCPT"}}
-"""Taken and forgotten: Postfix's proxy sends them though we do not announce DSN, and a refusal
-would bounce the message."""
 _HANDLING_S: Final = 900.0
 """for what follows the final dot: each step in it has a deadline of its own"""
-
-
-@dataclass(slots=True)
-class Transaction:
-    """What was said since the last message."""
-
-    sender: str | None = None
-    boxes: list[Box] = field(default_factory=list)
-    utf8: bool = False
-    client: Client | None = None
-    """as XFORWARD named it"""
-
-
-class Login(NamedTuple):
-    """Who logged in."""
-
-    name: str
-    addresses: tuple[str, ...]
-
-
-class Mail(NamedTuple):
-    """A message, and all that is known of where it came from."""
-
-    raw: bytes
-    """LF line ends, as Maildirs have it"""
-    sender: str
-    boxes: tuple[Box, ...]
-    client: Client
-    xforwarded: bool
-    """a trusted peer named the client"""
-    login: Login | None
-    peer: str
-    secure: bool
-    speaks: Speaks
 
 
 class Staff(Protocol):
@@ -360,36 +324,15 @@ class Session(SMTP):
         if not self.idle:
             return replies.NESTED
         found = read_path("FROM:", arg)
-        refusal = replies.BAD_MAIL if found is None else self._why_not(found)
-        if found is None or refusal:
+        if found is None:
+            return replies.BAD_MAIL
+        limit = self.office.config.size_limit_bytes
+        refusal = why_no_mail(found, limit, extended=self.extended)
+        if refusal:
             return refusal
         self.mail.sender = found.address
         self.mail.utf8 = "SMTPUTF8" in found.params
         return replies.SENDER_OK
-
-    def _why_not(self, path: Path) -> str:
-        """What speaks against a MAIL command."""
-        params = dict(path.params)
-        if params and not self.extended:
-            return replies.UNKNOWN_PARAMETER
-        if params.pop("BODY", "7BIT").upper() not in {"7BIT", "8BITMIME"}:
-            return replies.BAD_PARAMETER
-        utf8 = params.pop("SMTPUTF8", None)
-        size = params.pop("SIZE", "0")
-        if utf8 or not (size.isascii() and size.isdigit() and len(size) <= 20):
-            return replies.BAD_PARAMETER
-        if int(size) > self.office.config.size_limit_bytes:
-            return replies.TOO_BIG
-        params.pop("AUTH", None)  # RFC 4954 5: whoever is not trusted to say so is ignored
-        if params.keys() - _DSN["MAIL"]:
-            return replies.UNKNOWN_PARAMETER
-        return self._why_no_address(path.address, utf8=utf8 is not None)
-
-    @staticmethod
-    def _why_no_address(address: str, *, utf8: bool) -> str:
-        if not is_text(address):
-            return replies.BAD_ADDRESS
-        return "" if utf8 or address.isascii() else replies.NEEDS_UTF8
 
     def _rcpt(self, arg: str | None) -> str:
         if self.idle:
@@ -397,11 +340,9 @@ class Session(SMTP):
         found = read_path("TO:", arg)
         if found is None:
             return replies.BAD_RCPT
-        if found.params.keys() - _DSN["RCPT"]:
-            return replies.UNKNOWN_PARAMETER
-        refusal = self._why_no_address(found.address, utf8=self.mail.utf8)
-        if refusal or not found.address:
-            return refusal or replies.BAD_RCPT
+        refusal = why_no_rcpt(found, utf8=self.mail.utf8)
+        if refusal:
+            return refusal
         if len(self.mail.boxes) >= self.office.config.recipients:
             return replies.TOO_MANY_RECIPIENTS
         box = self.office.find(found.address)

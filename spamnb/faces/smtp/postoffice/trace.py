@@ -7,7 +7,7 @@ from email.utils import formatdate
 from typing import Final
 
 from spamnb.faces.smtp.postoffice.config import PostOffice
-from spamnb.faces.smtp.postoffice.session import Mail
+from spamnb.faces.smtp.postoffice.mail import Mail
 
 HEADER_BYTES: Final = 262_144
 """as much of a header as the front door lets through"""
