@@ -13,6 +13,7 @@ MOST_BYTES = 16384
 
 _ONE = re.compile(rb"[2-5][0-9][0-9] [^\r\n\0]*\r\n")
 _LINE = re.compile(rb"([2-5][0-9][0-9])(?:([ -])([^\n]*))?")
+_QUEUED = re.compile(rb"(?:queued as|\bid=|\bid )[ <]*([\w.:-]{4,64})")
 
 
 def take(data: bytes) -> tuple[bytes, bytes]:
@@ -44,5 +45,5 @@ def _take_lines(data: bytes) -> tuple[bytes, bytes]:
 
 def queue_id(reply: bytes) -> str:
     """The id that the next hop gave the message, if its reply names one as most servers do."""
-    found = re.search(rb"(?i)(?:queued as|\bid=|\bid )[ <]*([\w.:-]{4,64})", reply)
+    found = _QUEUED.search(reply)
     return found[1].decode("ascii", "replace") if found else ""

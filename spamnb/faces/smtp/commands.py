@@ -57,6 +57,7 @@ _PATH = re.compile(
     rb"(?i)(?:MAIL[ \t]+FROM|RCPT[ \t]+TO)[ \t]*:[ \t]*"
     rb"(?:<((?:[^\">]|\"(?:[^\"\\]|\\.)*\")*)>|([^ \t<>]+))"
 )
+_USUAL = re.compile(rb"(?i)(?:MAIL FROM|RCPT TO):<([^<>\"\\]*)()>")
 _ROUTE = re.compile(r"(?:@[^,:]*,?)*:")
 _PLAIN = rb"[A-Za-z0-9.#$&'*+/=?^_`{|}~\x80-\xff-]"
 # Without % ! and a second @, which some servers take for a route to a third domain, and without
@@ -95,7 +96,7 @@ def shown(raw: bytes) -> str:
 
 def path_of(line: bytes) -> str:
     """The address in a MAIL or RCPT line, without brackets and source route."""
-    found = _PATH.match(line)
+    found = _USUAL.match(line) or _PATH.match(line)
     if found is None:
         return ""
     path = shown(found[1] if found[1] is not None else found[2])
