@@ -79,7 +79,8 @@ def units_by_time(named: Iterable[Named[Unit]]) -> list[tuple[Unit, str]]:
     """The same for messages that lie in files; the head of each is read."""
 
     def head(unit: Unit) -> bytes:
-        read = read_unit(unit._replace(stop=min(unit.stop, unit.start + _HEAD_BYTES)))
+        head = unit.start + _HEAD_BYTES
+        read = read_unit(unit._replace(stop=min(unit.stop or head, head)))
         return read.raw if isinstance(read, Item) else b""
 
     return _by_time(named, head)
