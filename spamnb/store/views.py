@@ -1,6 +1,6 @@
 """The contract's views over tables of bytes: what is kept where. Engine-neutral.
 
-    meta      format, recipe, totals, base totals, the shelves' layouts, the journal's room
+    meta      format, recipe, totals, base totals, the shelves' layouts, the journal's room, trays
     features  shelves of rows: the live state          base      the same for the checkpoint
     words     shelves of texts                         journal, digests, mids, kept   see `journal`
 
@@ -36,6 +36,7 @@ from spamnb.store.records import (
     to_rows,
 )
 from spamnb.store.shelves import Layout, Shelves, Table
+from spamnb.store.tray import TrayedShelves
 
 FORMAT = 1
 """of the whole store; raised when the meaning of any table changes"""
@@ -65,6 +66,8 @@ class Tables(NamedTuple):
 class TableReadView:
     """`contract.ReadView` over tables."""
 
+    _writes = False
+
     def __init__(self, tables: Tables, recipe: Recipe) -> None:
         self._tables = tables
         self._recipe = recipe
@@ -81,8 +84,8 @@ class TableReadView:
         return Shelves(getattr(self._tables, name), layout, row_type(self._labels))
 
     @cached_property
-    def _features(self) -> Shelves:
-        return self._shelves("features")
+    def _features(self) -> TrayedShelves:
+        return TrayedShelves(self._shelves("features"), self._tables.meta, writable=self._writes)
 
     @cached_property
     def _base(self) -> Shelves:
@@ -158,6 +161,8 @@ class TableReadView:
 
 class TableWriteView(TableReadView):
     """`contract.WriteView` over tables."""
+
+    _writes = True
 
     def __init__(self, tables: Tables, recipe: Recipe, page_bytes: int) -> None:
         super().__init__(tables, recipe)
@@ -248,6 +253,8 @@ class TableWriteView(TableReadView):
     def finish(self) -> None:
         """Put what was held back: layouts and the journal's room."""
         meta = self._tables.meta
+        if "_features" in self.__dict__:
+            self._features.finish()
         for name, attribute in (
             ("features", "_features"),
             ("base", "_base"),

@@ -28,6 +28,7 @@ from store_makers import (
 )
 
 from spamnb.core.event import NO_LABEL, Kind, Recipe
+from spamnb.store import tray
 from spamnb.store.audit import check, named, stale
 from spamnb.store.lmdb_store import open_store
 from spamnb.store.memory import MemoryStore
@@ -177,6 +178,22 @@ class Histories(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
 
+class CrowdedHistories(Histories):
+    """The same where every feature wants to be on a tray that has room for few."""
+
+    def __init__(self):
+        self.kept = tray.LEAST, tray.TRAY_ROWS
+        tray.LEAST, tray.TRAY_ROWS = 1, 40
+        super().__init__()
+
+    def teardown(self):
+        tray.LEAST, tray.TRAY_ROWS = self.kept
+        super().teardown()
+
+
 TestHistories = Histories.TestCase
 TestHistories.__doc__ = "Both stores stay equal, and equal to their fold, through any history."
 TestHistories.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+TestCrowdedHistories = CrowdedHistories.TestCase
+TestCrowdedHistories.__doc__ = "The same with a tray that is always full."
+TestCrowdedHistories.settings = TestHistories.settings
