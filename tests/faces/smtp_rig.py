@@ -149,8 +149,8 @@ class Hop(asyncio.Protocol):
 class Server:
     """The next hop."""
 
-    def __init__(self, *, lmtp=False, offers=OFFERS):
-        self.lmtp, self.offers = lmtp, offers
+    def __init__(self, *, lmtp=False, offers=OFFERS, unix=""):
+        self.lmtp, self.offers, self.unix = lmtp, offers, unix
         self.script, self.connections, self.transports = {}, [], set()
 
     @property
@@ -249,10 +249,7 @@ class Rig:
 
     async def __aenter__(self):
         loop = asyncio.get_running_loop()
-        self.hop_server = await loop.create_server(lambda: Hop(self.server), "127.0.0.1", 0)
-        self.hop_port = self.hop_server.sockets[0].getsockname()[1]
-        speaks = "lmtp" if self.server.lmtp else "smtp"
-        upstream = Address("127.0.0.1", self.hop_port, speaks=speaks)
+        upstream = await self.start_hops(loop)
         door = Door(address=Address("127.0.0.1", 0), upstream=upstream, hostname="door.example")
         self.door = replace(door, **({"times": BRISK} | self.changes))
         self.front = FrontDoor(
@@ -271,6 +268,16 @@ class Rig:
             self.port = sock.getsockname()[1]
             self.listener = await loop.create_server(self.front.protocol, sock=sock)
         return self
+
+    async def start_hops(self, loop):
+        """Start the next hop; gives its address."""
+        speaks = "lmtp" if self.server.lmtp else "smtp"
+        path = self.server.unix
+        if path:
+            self.hop_server = await loop.create_unix_server(lambda: Hop(self.server), path)
+            return Address(path=path, speaks=speaks)
+        self.hop_server = await loop.create_server(lambda: Hop(self.server), "127.0.0.1", 0)
+        return Address("localhost", self.hop_server.sockets[0].getsockname()[1], speaks=speaks)
 
     async def __aexit__(self, *exc):
         for client in self.clients:

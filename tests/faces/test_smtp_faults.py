@@ -52,6 +52,7 @@ def test_a_next_hop_that_fails_at_a_step(on_loop, step, how):
             assert rig.meters.value("messages") == 0
             assert rig.meters.value("upstream_failures") == 1
             assert len(rig.messages) == (1 if step == "end" else 0)
+            assert [line["event"] for line in rig.log].count("upstream-lost") == 1
             rig.server.script.clear()
             said = await play(rig)
             assert said[-1].startswith(b"250 2.0.0 Ok: queued")

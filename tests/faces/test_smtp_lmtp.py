@@ -169,3 +169,21 @@ def test_fifty_thousand_recipients_cost_as_many_replies(on_loop):
             assert (line["recipients"], len(line["to"])) == (count, 3)
 
     on_loop(main())
+
+
+def test_the_next_hop_may_be_on_a_unix_socket(on_loop, tmp_path):
+    """As Dovecot's LMTP usually is; and if it is not there, 421."""
+
+    async def main():
+        server = Server(lmtp=True, unix=str(tmp_path / "lmtp"))
+        async with Rig({}, server=server) as rig:
+            client = await rig.client()
+            await client.start()
+            assert (await client.ask(END)).startswith(b"250 2.0.0 Ok: queued")
+            rig.hop_server.close()
+            await rig.hop_server.wait_closed()
+            (tmp_path / "lmtp").unlink(missing_ok=True)
+            late = await rig.client()
+            assert (await late.hello()).startswith(b"421 4.4.1")
+
+    on_loop(main())

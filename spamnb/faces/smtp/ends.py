@@ -73,6 +73,9 @@ class Place(Protocol):
     def tell_refused(self, peer: str, address: str, reply: bytes) -> None:
         """Count and log a client that was turned away."""
 
+    def tell_upstream_lost(self, address: Address, step: str) -> None:
+        """Count and log a next hop that failed us."""
+
     def fault(self) -> str:
         """Count and log the fault that is being handled; gives its incident id."""
 
@@ -99,6 +102,9 @@ class Host(Protocol):
 
     def envelope(self) -> Envelope:
         """The parsed copy of what was said."""
+
+    def upstream_failed(self, step: str) -> None:
+        """Count and log that the next hop failed us."""
 
     def wait(self, seconds: float) -> None:
         """Set the time at which `expire` is due."""

@@ -13,8 +13,11 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
 
 from spamnb.faces.smtp import replies
+from spamnb.faces.smtp.address import Address
 from spamnb.faces.smtp.commands import shown
 from spamnb.faces.smtp.door import Budget, Door
 from spamnb.faces.smtp.sides import ClientSide
@@ -22,6 +25,14 @@ from spamnb.service.letters import Scanner
 from spamnb.service.meters import Meters
 
 Log = Callable[[dict[str, object]], None]
+
+
+@dataclass(slots=True)
+class Seldom:
+    """A kind of log line that strangers can bring about at will."""
+
+    told_at: float = -inf
+    untold: int = 0
 
 
 class FrontDoor:
@@ -45,8 +56,7 @@ class FrontDoor:
         self._by_address: Counter[str] = Counter()
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
-        self._unlogged = 0
-        self._logged_at = -1.0
+        self._seldom: dict[str, Seldom] = {}
 
     def protocol(self) -> ClientSide:
         """Make the protocol of one more connection."""
@@ -131,8 +141,7 @@ class FrontDoor:
             elif crowded and session.is_idle(now, times.crowded_s):
                 session.stop(replies.TIMEOUT)
         self.budget.turn()
-        waits = self._sides or self._unlogged
-        self._tell_unlogged(now)
+        waits = self._tell_untold(now) or self._sides
         self._sweeper = self.loop.call_later(times.sweep_s, self._sweep) if waits else None
 
     # -- the log ----------------------------------------------------------------------------------
@@ -142,27 +151,35 @@ class FrontDoor:
         self._log(record)
 
     def tell_refused(self, peer: str, address: str, reply: bytes) -> None:
-        """Count and log a client that was turned away: one line a second, with the number."""
+        """Count and log a client that was turned away."""
         self.meters.count("connections_refused")
-        now = self.loop.time()
-        if now - self._logged_at < 1.0:
-            self._unlogged += 1
-            return
-        self._logged_at = now
-        self._log(
-            {
-                "event": "turned-away",
-                "peer": peer,
-                "client": address,
-                "code": replies.code_of(reply),
-                "reply": reply.decode("ascii", "replace").strip(),
-            }
+        self._tell_seldom(
+            {"event": "turned-away", "peer": peer, "client": address}
+            | {"code": replies.code_of(reply), "reply": shown(reply.strip())}
         )
 
-    def _tell_unlogged(self, now: float) -> None:
-        if self._unlogged and now - self._logged_at >= 1.0:
-            self._log({"event": "turned-away", "more": self._unlogged})
-            self._unlogged, self._logged_at = 0, now
+    def tell_upstream_lost(self, address: Address, step: str) -> None:
+        """Count and log a next hop that failed us."""
+        self.meters.count("upstream_failures")
+        self._tell_seldom({"event": "upstream-lost", "upstream": str(address), "step": step})
+
+    def _tell_seldom(self, record: dict[str, object]) -> None:
+        """Log one line a second of a kind, and how many there were besides."""
+        event, now = str(record["event"]), self.loop.time()
+        seldom = self._seldom.setdefault(event, Seldom())
+        if now - seldom.told_at < 1.0:
+            seldom.untold += 1
+        else:
+            seldom.told_at = now
+            self._log(record)
+
+    def _tell_untold(self, now: float) -> bool:
+        """Log how many lines were held back; whether some still are."""
+        for event, seldom in self._seldom.items():
+            if seldom.untold and now - seldom.told_at >= 1.0:
+                self._log({"event": event, "more": seldom.untold})
+                seldom.untold, seldom.told_at = 0, now
+        return any(seldom.untold for seldom in self._seldom.values())
 
     def fault(self) -> str:
         """Count and log the fault that is being handled; gives its incident id."""

@@ -230,7 +230,7 @@ class Passage:
             known = reply[:1] in b"45" and not reply.startswith(b"421")
             self._interrupted(reply if known else replies.UPSTREAM_GONE)
         elif reply[:1] not in b"245":
-            self._host.place.meters.count("upstream_failures")
+            self._host.upstream_failed("message")
             self._finish_late(replies.UPSTREAM_GONE)
         else:
             self._left -= 1
@@ -276,10 +276,10 @@ class Passage:
             self._host.place.meters.count("scan_overruns")
             self._unjudged("overrun")
         elif self._state == "reply":
-            self._host.place.meters.count("upstream_failures")
+            self._host.upstream_failed("late")
             self._finish_late(replies.UPSTREAM_LATE)
         elif self._host.ends.is_held(ROOM):
-            self._host.place.meters.count("upstream_failures")
+            self._host.upstream_failed("late")
             self._give_up(replies.UPSTREAM_LATE, "defer")
             self._host.wait(self._host.door.times.data_s)
         elif self._host.ends.is_held():

@@ -369,14 +369,16 @@ class Session:
         """The next hop is gone, cannot be reached, is late, or does not speak SMTP."""
         if self.hop.state == "gone":
             return
-        if self.hop.state == "called":
+        state = self.hop.state
+        if state == "called":
             reply = replies.NO_UPSTREAM
         self.hop.drop()
         if self.passage is not None:
-            self.place.meters.count("upstream_failures")
+            self.place.tell_upstream_lost(self.hop.address, "message")
             self.passage.upstream_lost()
         elif self.asked is not None or self._transaction.is_open:
-            self.place.meters.count("upstream_failures")
+            step = self.asked or self.phase if state == "up" else state
+            self.place.tell_upstream_lost(self.hop.address, step)
             self.asked = None
             self._end(reply)
 
@@ -438,6 +440,10 @@ class Session:
     def upstream(self) -> Speech | None:
         """What the next hop speaks; None if it is gone."""
         return self.hop.address.speaks if self.hop.state == "up" else None
+
+    def upstream_failed(self, step: str) -> None:
+        """Count and log that the next hop failed us."""
+        self.place.tell_upstream_lost(self.hop.address, step)
 
     def drop(self) -> None:
         """Break off with the next hop."""
