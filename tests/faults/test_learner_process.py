@@ -198,22 +198,35 @@ def test_a_user_of_the_machine_speaks_for_themselves_alone(place):
 
 
 @needs_root
-def test_a_delegate_names_the_person(place):
-    """What the IMAP server says of a person's mail is that person's word."""
-    options = f"dict(delegates=frozenset([{NOBODY.pw_uid}]))"
+@pytest.mark.parametrize(("unproven", "strangers"), [("review", "learnt"), ("refuse", "refused")])
+def test_a_delegate_names_the_person(place, unproven, strangers):
+    """What the IMAP server says of a person's mailbox is that person's word.
+
+    It vouches for messages that we do not know as theirs as well, unless the house is strict; a
+    name of a message alone is vouched for by nobody.
+    """
+    options = (
+        f"dict(delegates=frozenset([{NOBODY.pw_uid}]),"
+        f" teaching=TeachingRules(unproven={unproven!r}))"
+    )
     with learner(place / "m", place, options) as running:
-        raw = mail(1, "garden tools")
-        score(running.home, raw, to="alice@example.org")
+        raw, other = mail(1, "garden tools"), mail(2, "garden seeds")
+        signature = score(running.home, raw, to="alice@example.org")
 
-        def told(who):
-            said = Feedback("spam", raw, who=who, channel="imap")
-            with Caller(running.path, 20) as caller:
-                return caller.teach(said).state
+        def told(who, raw=b"", refs=()):
+            said = Feedback("spam", raw, refs, who, channel="imap")
 
-        assert as_user(NOBODY.pw_uid, lambda: told("bob@example.org")) == "review"
-        assert as_user(NOBODY.pw_uid, lambda: told("alice@example.org")) == "learnt"
-        assert running.ask("review", do="list").header["entries"] == 1
-    assert {e.who for e in events(place / "m").values()} == {"owner", "alice@example.org"}
+            def run():
+                with Caller(running.path, 20) as caller:
+                    return caller.teach(said).state
+
+            return as_user(NOBODY.pw_uid, run)
+
+        assert told("alice@example.org", raw) == "learnt"
+        assert told("bob@example.org", other) == strangers
+        assert told("bob@example.org", refs=(signature,)) == "refused"
+    held = {event.who for event in events(place / "m").values()}
+    assert held - {"bob@example.org"} == {"owner", "alice@example.org"}
 
 
 # --- kills and faults -------------------------------------------------------------------------
