@@ -86,11 +86,14 @@ class Host(Protocol):
     ends: Ends
     place: Place
     door: Door
-    peer: str
     speaks: Speech
     started: float
     closed: bool
     eof: bool
+
+    @property
+    def peer(self) -> str:
+        """The client socket's address."""
 
     @property
     def recipients(self) -> int:

@@ -107,11 +107,11 @@ class FrontDoor:
         if side not in self._sides:
             return
         self._sides.discard(side)
-        session = side.session
-        if session is not None and session.counted:
-            self._by_address[session.address] -= 1
-            if self._by_address[session.address] <= 0:
-                del self._by_address[session.address]
+        if side.session is not None and side.session.guest.is_counted:
+            address = side.session.guest.address
+            self._by_address[address] -= 1
+            if self._by_address[address] <= 0:
+                del self._by_address[address]
         if not self._sides:
             self._empty.set()
 

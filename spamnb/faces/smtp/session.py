@@ -14,10 +14,11 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from spamnb.core.envelope import Client, Envelope
-from spamnb.faces.smtp import commands, hello, proxyline, replies
+from spamnb.faces.smtp import commands, hello, replies
 from spamnb.faces.smtp.address import Speech
 from spamnb.faces.smtp.commands import Phase
 from spamnb.faces.smtp.ends import INPUT, STUCK, Ends, Place
+from spamnb.faces.smtp.guest import Guest
 from spamnb.faces.smtp.intake import Intake
 from spamnb.faces.smtp.nexthop import NextHop
 from spamnb.faces.smtp.passage import Passage
@@ -43,17 +44,16 @@ class Session:
     """The state of one session."""
 
     __slots__ = (
-        "_errors", "_hello", "_intake", "_line", "_met", "_pumping", "_transaction", "address",
-        "asked", "closed", "counted", "deadline", "door", "ends", "eof", "helo", "hop", "mailed",
-        "passage", "peer", "phase", "place", "proxying", "speaks", "started", "stuck", "trusted",
+        "_errors", "_hello", "_intake", "_line", "_met", "_pumping", "_transaction", "asked",
+        "closed", "deadline", "door", "ends", "eof", "guest", "helo", "hop", "mailed", "passage",
+        "phase", "place", "speaks", "started", "stuck",
     )  # fmt: skip
 
     def __init__(self, ends: Ends, place: Place, peer: str) -> None:
         self.ends, self.place, self.door = ends, place, place.door
-        self.peer = self.address = peer
-        """the socket's address, and the one that trust is judged by"""
+        self.guest = Guest(peer)
         self.speaks = self.door.speaks
-        self.trusted = self.closed = self.eof = self.stuck = self.mailed = self.proxying = False
+        self.closed = self.eof = self.stuck = self.mailed = False
         self.phase: Phase = "start"
         self.asked: Asked | None = None
         self.hop = NextHop(ends, self, self.door.upstream)
@@ -65,37 +65,22 @@ class Session:
         self._line = self._hello = b""
         self._errors = 0
         self._met = ends.now()
-        self._pumping = self.counted = False
+        self._pumping = False
 
     # -- the client comes, speaks and goes --------------------------------------------------------
 
     def begin(self) -> None:
         """A client has connected."""
-        if not self.door.proxies:
-            self._admit(self.peer)
-        elif self.door.proxies.contains(self.peer):
-            self.proxying = True
+        self._welcome(self.guest.arrive(self.door, self.place))
+
+    def _welcome(self, said: bytes) -> None:
+        """Greet the client, turn it away, or wait for what a proxy says of it."""
+        if self.guest.is_proxied:
             self.wait(self.door.times.proxy_s)
+        elif self.guest.is_in:
+            self._answer(said)
         else:
-            self._turn_away(replies.NOT_YOU)
-
-    def _admit(self, address: str) -> None:
-        self.address = address
-        self.trusted = self.door.peers.contains(address)
-        if self.place.closing:
-            self._end(replies.CLOSING)
-        elif not (self.trusted or self.door.recipient_domains):
-            self._turn_away(replies.NOT_YOU)
-        elif reply := self.place.turn_away(address, trusted=self.trusted):
-            self._turn_away(reply)
-        else:
-            self.counted = not self.trusted
-            self.ends.say(replies.greeting(self.door.hostname, self.speaks))
-            self._wait_for_client()
-
-    def _turn_away(self, reply: bytes) -> None:
-        self.place.tell_refused(self.peer, self.address, reply)
-        self._end(reply)
+            self._end(said)
 
     def from_client(self, data: bytes) -> None:
         """Bytes from the client."""
@@ -117,7 +102,7 @@ class Session:
             and self.passage is None
             and len(data) <= self.door.limits.command_bytes
             and commands.is_whole(data)
-            and not (self.proxying or self.stuck or self.closed or self._intake.is_skipping)
+            and not (self.guest.is_proxied or self.stuck or self.closed or self._intake.is_skipping)
         )
 
     def client_eof(self) -> None:
@@ -175,22 +160,16 @@ class Session:
                 if not self.passage.hungry:
                     return
                 self._intake.put(self.passage.feed(self._intake.everything()))
-            elif not (self._take_proxy() if self.proxying else self._take_line()):
+            elif not (self._take_proxy() if self.guest.is_proxied else self._take_line()):
                 return
 
     def _take_proxy(self) -> bool:
         """Read the PROXY header; False if it has not come as a whole, or is none."""
-        try:
-            told = proxyline.parse(self._intake.peek())
-        except ValueError:
-            self._turn_away(replies.NO_PROXY)
-            return False
-        if told is None:
-            return False
-        self.proxying = False
-        self._intake.skip(told.used)
-        self._admit(told.address)
-        return True
+        used, said = self.guest.read_proxy(self._intake.peek(), self.door, self.place)
+        self._intake.skip(used)
+        if said:
+            self._welcome(said)
+        return bool(used)
 
     def _take_line(self) -> bool:
         """Do the next command; False if it has not come as a whole."""
@@ -247,7 +226,7 @@ class Session:
 
     def _xforward(self, line: bytes, verb: commands.Verb) -> None:
         del verb
-        if self.trusted:
+        if self.guest.trusted:
             self._ask("xforward", line)
         else:
             self._refuse(replies.NOT_TRUSTED)
@@ -266,7 +245,7 @@ class Session:
 
     def _rcpt(self, line: bytes, verb: commands.Verb) -> None:
         del verb
-        if not (self.trusted or commands.is_for(line[:-2], self.door.recipient_domains)):
+        if not (self.guest.trusted or commands.is_for(line[:-2], self.door.recipient_domains)):
             self._refuse(replies.NOT_OURS)
         elif self._transaction.rcpts and (self.speaks, self.hop.address.speaks) == ("smtp", "lmtp"):
             # One final reply to the client cannot tell of two at the next hop.
@@ -361,7 +340,7 @@ class Session:
                 self._wait_for_client()
             reply = hello.announced(
                 reply, line, self.door.hostname,
-                trusted=self.trusted, limit=self.door.size_limit_bytes,
+                trusted=self.guest.trusted, limit=self.door.size_limit_bytes,
             )  # fmt: skip
         return reply
 
@@ -450,13 +429,18 @@ class Session:
         self.hop.drop()
 
     @property
+    def peer(self) -> str:
+        """The client socket's address."""
+        return self.guest.peer
+
+    @property
     def recipients(self) -> int:
         """How many the next hop has accepted."""
         return len(self._transaction.rcpts)
 
     def envelope(self) -> Envelope:
         """The parsed copy of what was said."""
-        return self._transaction.envelope(Client(address=self.address, helo=self.helo))
+        return self._transaction.envelope(Client(address=self.guest.address, helo=self.helo))
 
     def forget_transaction(self) -> None:
         """After a message, a reset or a hello: new settings hold from here."""
