@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 from mail_rig import free_ports, until
@@ -23,10 +24,12 @@ from soak_client import MAY_BE_REFUSED, Sender
 from spamnb.service.control import Caller
 from spamnb.service.feedback import Feedback
 
+WHO = "root" if os.geteuid() == 0 else ""
 PROJECT = Path(__file__).resolve().parents[2]
 SAMPLE = PROJECT / "corpora" / "sample"
 CONNECTIONS = 50
 SEED = 20_261_121
+NEAR_S = 2.0
 TOML = """
 [listener.front]
 address = "127.0.0.1:{front}"
@@ -56,9 +59,9 @@ class Books:
     twice: dict = field(default_factory=dict)
     """sender -> how often, for all that arrived more than once"""
     told: set = field(default_factory=set)
-    """senders of which the log says that a duplicate is likely"""
-    broken: set = field(default_factory=set)
-    """senders one of whose connections broke after the final dot"""
+    """senders of which the log says that the next hop was lost, or the client before our reply"""
+    in_killed: set = field(default_factory=set)
+    """senders whose connection broke after the final dot while a worker was killed"""
     corrections: int = 0
     correction_faults: list = field(default_factory=list)
     memory: list = field(default_factory=list)
@@ -103,6 +106,7 @@ class Soak:
         self.taken = self.folder / "taken"
         self.books = Books()
         self.ended = threading.Event()
+        self.code = None
 
     def spamnb(self, *words):
         program = [sys.executable, "-m", "spamnb"]
@@ -120,7 +124,7 @@ class Soak:
 
     def status(self):
         with Caller(self.home / "control.sock", 10) as caller:
-            return caller.ask("status").header
+            return caller.ask("status").header["status"]
 
     def begin(self):
         self.write_settings(1 << 20)
@@ -128,7 +132,9 @@ class Soak:
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
         self.start_sink()
         with (self.folder / "err").open("w") as said:
-            self.daemon = subprocess.Popen(self.spamnb("serve"), stderr=said)
+            self.daemon = subprocess.Popen(
+                self.spamnb("serve"), stderr=said, env=os.environ | {"SPAMNB_SERVE_USER": WHO}
+            )
         until(self.answers, 60, "the daemon")
 
     def answers(self):
@@ -224,10 +230,10 @@ class Soak:
         books.sent = len(outcome.done)
         books.given_up = len(outcome.given_up)
         books.twice = {name: n for name, n in counted.items() if n > 1}
-        books.told = self.likely_duplicates()
+        deaths = self.read_log(books)
         for letter in outcome.done:
-            if letter.broken:
-                books.broken.add(letter.name)
+            if any(abs(at - death) < NEAR_S for at in letter.broken for death in deaths):
+                books.in_killed.add(letter.name)
             if letter.code // 100 == 5:
                 if letter.kind not in MAY_BE_REFUSED:
                     books.refused.append((letter.kind, letter.code))
@@ -241,10 +247,14 @@ class Soak:
                     books.unmarked.append((letter.kind, letter.name))
         return books
 
-    def likely_duplicates(self):
-        found = set()
+    def read_log(self, books):
+        """What the log tells: names for which a duplicate is to be expected, and deaths."""
+        deaths = []
         for line in self.log.read_text().splitlines():
             record = json.loads(line)
-            if "duplicate" in json.dumps(record):
-                found.add(record.get("from", ""))
-        return found
+            if record["event"] == "process died":
+                deaths.append(datetime.fromisoformat(record["time"]).timestamp())
+                continue
+            if "Next hop lost" in record.get("reply", "") or record.get("action") == "client-lost":
+                books.told.add(record.get("from", ""))
+        return deaths

@@ -32,8 +32,8 @@ class Letter:
     kind: str = "mail"
     tries: int = 0
     not_before: float = 0.0
-    broken: int = 0
-    """tries whose connection broke after the final dot"""
+    broken: list = field(default_factory=list)
+    """when its connection broke after the final dot"""
     code: int = 0
 
 
@@ -76,7 +76,7 @@ def message(rng, name):
 
 
 HOSTILE = {
-    "bare-newlines": lambda raw: raw.replace(b"\r\n", b"\n", 40),
+    "bare-newlines": lambda raw: raw.replace(b"\r\n", b"\n", 40) + b"\r\n",
     "smuggled-end": lambda raw: raw + b"\n.\nMAIL FROM:<evil@example.net>\r\n",
     "nul": lambda raw: raw + b"\0\0\r\n",
     "no-header": lambda raw: b"\r\n" + raw.partition(b"\r\n\r\n")[2],
@@ -163,7 +163,7 @@ class Connection:
         try:
             return self.reply()
         except (OSError, GoneError):
-            letter.broken += 1
+            letter.broken.append(time.time())
             raise
 
     def close(self):

@@ -1,0 +1,54 @@
+"""The mail rig beside the project, if it is there: its own proof must end with `all good`."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+from mail_rig import PROJECT, Daemon, needs_rig
+
+PROVE = PROJECT.parent / "shared" / "tools" / "mailrig" / "prove.py"
+PORTS = (2524, 2525, 2543, 10025, 10026)
+MESSAGE = "Subject: {tag}\r\n{extra}\r\n.dot line\r\nblå {number}\r\n"
+FORGED = "X-Spam-Flag: YES\r\n"
+
+
+def busy():
+    """The rig's ports are fixed."""
+    for port in PORTS:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return True
+    return False
+
+
+@needs_rig
+@pytest.mark.full
+@pytest.mark.skipif(not PROVE.exists(), reason="no mail rig beside the project")
+def test_the_rigs_own_proof(tmp_path):
+    """Every variant and delivery, before and after the queue; Junk by what was learnt.
+
+    The rig marks its junk with a forged X-Spam-Flag, which we remove from everybody's mail. So the
+    model is taught what the rig's junk looks like, and the flag that files it is our own.
+    """
+    if busy():
+        pytest.skip("another rig uses the ports")
+    for label, tag, extra in (("ham", "t", ""), ("spam", "j-t", FORGED)):
+        for number, variant in enumerate(("none", "proxy", "after", "milter") * 8):
+            path = tmp_path / label / f"{number}.eml"
+            path.parent.mkdir(exist_ok=True)
+            text = MESSAGE.format(tag=f"{tag}-{variant}-lmtp", extra=extra, number=number)
+            path.write_bytes(text.encode())
+    daemon = Daemon(tmp_path, '[scan]\nlocal = "judge"\n')
+    daemon.spamnb("train", tmp_path / "ham", tmp_path / "spam")
+    program = f"{sys.executable} -m spamnb --home {daemon.home} --config {daemon.config}"
+    serve = f"{program} serve --listen 127.0.0.1:{{port}} --upstream 127.0.0.1:{{up}}"
+    words = [sys.executable, PROVE, "--dir", tmp_path / "rig", "--filter-cmd", serve]
+    for path in (tmp_path, *tmp_path.parents[:2]):
+        path.chmod(0o755)  # Postfix's processes are other users
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, env=os.environ | daemon.environment
+    )
+    assert done.stdout.splitlines()[-1:] == ["all good"], done.stdout[-2000:] + done.stderr[-2000:]

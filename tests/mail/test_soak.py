@@ -1,0 +1,49 @@
+"""Everything at once for a while: the books must balance."""
+
+import pytest
+from soak import Soak
+
+MEMORY_FLAT = 0.10
+
+
+def check(books, seconds):
+    """Nothing lost, nothing changed, nothing refused that should not be; duplicates explained."""
+    print(f"{books.sent} messages in {seconds} s, {books.corrections} corrections; {books.events}")
+    print(f"twice: {len(books.twice)}, told by the log: {len(books.told)}")
+    assert books.lost == []
+    assert books.given_up == 0
+    assert books.changed == []
+    assert books.unmarked == []
+    assert books.refused == []
+    assert books.correction_faults == []
+    assert books.corrections > seconds
+    assert books.sent > 5 * seconds
+    # What arrived twice lost its connection between the next hop's 250 and ours: the log names the
+    # message, or tells of the death of the process that could not.
+    unexplained = set(books.twice) - books.told - books.in_killed
+    assert not unexplained, unexplained
+
+
+def flat(memory):
+    """How much more memory they took in the last third than in the second; the first warms up."""
+    third = len(memory) // 3
+    middle, last = memory[third : 2 * third], memory[2 * third :]
+    return max(b for _, b in last) / max(b for _, b in middle) - 1
+
+
+def test_half_a_minute(tmp_path):
+    """Mixed and hostile mail, corrections, kills, a reload, a next hop that goes away."""
+    soak = Soak(tmp_path)
+    check(soak.run(30), 30)
+    assert soak.code == 0
+
+
+@pytest.mark.full
+def test_ten_minutes(tmp_path):
+    """The same for ten minutes, and memory stays where it is."""
+    soak = Soak(tmp_path)
+    books = soak.run(600)
+    check(books, 600)
+    growth = flat(books.memory)
+    print(f"memory grew by {100 * growth:.1f} %")
+    assert growth <= MEMORY_FLAT
