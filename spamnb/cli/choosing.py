@@ -69,7 +69,7 @@ def _digest(session: Session, model: Filter, ref: str) -> bytes:
     """Name one message, by its file or a reference."""
     from spamnb.service.references import find_digest
 
-    found = [what for _, what in named((ref,))]
+    found = [what for _, what in named((ref,), documents=model.recipe.documents)]
     if len(found) != 1:
         raise UserError(f"{ref} holds {len(found)} messages", hint="give one message")
     if isinstance(found[0], bytes):

@@ -28,10 +28,13 @@ if TYPE_CHECKING:
     from spamnb.store.history import History
 
 _LATER = (
+    "spamnb.service.evaluation_labels",
     "spamnb.service.expiry",
     "spamnb.service.export_import",
+    "spamnb.service.label_thresholds",
     "spamnb.service.scorer",
     "spamnb.service.trainer",
+    "spamnb.service.tune",
     "spamnb.service.upkeep",
     "spamnb.store.maintenance",
     "multiprocessing.popen_fork",

@@ -155,7 +155,7 @@ def bisect(session: Session, message: str, limit: int, as_json: bool) -> None:
     """
     from spamnb.service import bisection
 
-    ((_, what),) = [*named((message,))][:1]
+    ((_, what),) = [*named((message,), documents=session.reads_documents)][:1]
     with session.open(readonly=True) as model:
         example = _example(session, model, what)
         with model.store.read() as view:

@@ -91,6 +91,19 @@ def test_labels_of_ones_own_are_evaluated(texts):
     assert "for ham and spam" in run("evaluate", "--plain", texts, "--plots", "x", code=2).err
 
 
+def test_mail_with_labels_of_ones_own_is_evaluated(tmp_path):
+    """Labels need not be documents: three kinds of mail, in the order of their dates."""
+    for label, source, first in (("work", HAM, 0), ("lists", HAM, 40), ("junk", SPAM, 0)):
+        (tmp_path / label).mkdir()
+        for number in range(first, first + 40):
+            shutil.copy(f"{source}/{number:04}.eml", tmp_path / label)
+    words = [f"--label={label}={tmp_path / label}" for label in ("work", "lists", "junk")]
+    for more in (["--order", "time"], ["--protocol", "holdout"], ["--order", "given"]):
+        found = json.loads(run("evaluate", *words, *more, "--json", "-").out)
+        assert {one["label"] for one in found["labels"]} == {"work", "lists", "junk"}
+    assert "leave the others out" in run("evaluate", *words, HAM, SPAM, code=2).err
+
+
 def test_documents_from_end_to_end(tmp_path, texts):
     """train, score, correct, explain on texts that are no mail; thresholds give labels."""
     home = tmp_path / "home"
