@@ -19,6 +19,7 @@ from spamnb.daemon.scanhelper import Helper, HelperLinks
 from spamnb.daemon.start import Start
 from spamnb.errors import SpamnbError
 from spamnb.service.bench import Bench
+from spamnb.service.quarantine import Quarantine, QuarantineLimits
 from spamnb.service.rules import RuleFiles, Rules
 from spamnb.service.scanning import Around, LetterScanner
 from spamnb.settings import Settings
@@ -51,8 +52,9 @@ class Judge:
 
     def scanner_for(self, name: str) -> LetterScanner:
         """The scanner of a listener."""
-        policy = policy_of(self._settings, listeners_of(self._settings)[name])
-        return LetterScanner(self._bench, policy, self._around())
+        listener = listeners_of(self._settings)[name]
+        around = self._around(listener.upstream or self._links.start.post)
+        return LetterScanner(self._bench, policy_of(self._settings, listener), around)
 
     def renew(self, settings: Settings) -> None:
         """Judge by other settings from now on; `scanner_for` gives new scanners."""
@@ -62,9 +64,9 @@ class Judge:
         self._helper.renew(settings)
         self._load(settings)
 
-    def close(self) -> None:
-        """Let go of the model."""
-        self._helper.close()
+    async def close(self) -> None:
+        """Let go of the helper and the model."""
+        await self._helper.close()
         self._bench.close()
 
     def _made(self, settings: Settings) -> Bench:
@@ -84,10 +86,15 @@ class Judge:
                 | {"hint": error.hint}
             )
 
-    def _around(self) -> Around:
-        links = self._links
+    def _around(self, upstream: str) -> Around:
+        links, kept = self._links, self._settings.quarantine
         return Around(
             rules=self._rules,
+            quarantine=Quarantine(
+                Path(links.start.home) / "quarantine",
+                QuarantineLimits(kept.keep_days, kept.limit_bytes),
+                upstream=upstream,
+            ),
             offload=self._helper,
             bypassed=lambda: links.board.bypass,
             later=links.loop.call_soon,

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -115,9 +116,12 @@ class Helper:
         self._stale = True
         self._refresh()
 
-    def close(self) -> None:
-        """Let the helper end."""
-        self._jobs.clear()
+    async def close(self) -> None:
+        """Let the helper end; whoever waits is answered."""
+        self._fail_all()
+        # Not cancelled: uvloop's loop does not close any more after a connection that was.
+        while self._dialling is not None:
+            await asyncio.wait([self._dialling])
         if self._wire is not None:
             self._wire.end()
 
@@ -162,15 +166,19 @@ class Helper:
             settings=plain(self._settings),
             sockets={"jobs": [theirs.fileno()]},
         )
+        child = None
         try:
             with theirs:
                 child = spawn(start, self._links.board)
             _, self._wire = await self._links.loop.create_unix_connection(
-                lambda: _Wire(self, child), sock=ours
+                partial(_Wire, self, child), sock=ours
             )
         except OSError as error:
             self._links.log({"event": "no scan helper", "level": "error", "error": str(error)})
             ours.close()
+            if child is not None:
+                child.signal(signal.SIGKILL)
+                child.buried()
             self._fail_all()
         finally:
             self._dialling = None

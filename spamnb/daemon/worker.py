@@ -90,7 +90,7 @@ class Worker:
         await self._stop.wait()
         self._board.set_state(slot, State.LEAVING)
         await self._leave(settings.serve.drain_s)
-        judge.close()
+        await judge.close()
 
     def _judge_links(self, loop: asyncio.AbstractEventLoop) -> JudgeLinks:
         return JudgeLinks(self._start, self._board, self._log, loop)

@@ -92,7 +92,11 @@ class Running:
 
     def ready(self):
         """Wait until it serves."""
-        self.hears("ready")
+        try:
+            self.hears("ready")
+        except AssertionError:
+            self.__exit__()
+            raise
         return self
 
     def address(self, listener):

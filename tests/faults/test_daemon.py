@@ -1,0 +1,524 @@
+"""`spamnb serve` as people run it: real processes, real mail, and what goes wrong in between."""
+
+import email
+import os
+import shutil
+import signal
+import smtplib
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from daemon_runs import (
+    PROJECT,
+    Running,
+    delivered,
+    environment,
+    is_alive,
+    send,
+    serve,
+    settings_in,
+    until,
+)
+
+from spamnb.service.filter import Filter
+from spamnb.store.audit import check
+from spamnb.store.lmdb_store import open_store
+
+SAMPLE = PROJECT / "corpora" / "sample"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Train once; copied for each test."""
+    home = tmp_path_factory.mktemp("daemon") / "home"
+    with Filter.open(home, create=True, history=False) as model:
+        for label in ("ham", "spam"):
+            for path in sorted((SAMPLE / label).iterdir())[:40]:
+                model.learn(path.read_bytes(), label)
+    return home
+
+
+@pytest.fixture
+def home(trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "home")
+    return tmp_path
+
+
+def header(raw, name):
+    return email.message_from_bytes(raw)[name]
+
+
+class Sink:
+    """A next hop that says what the test wants at the end of a message."""
+
+    def __init__(self, at_dot=b"250 2.0.0 kept\r\n", wait=None):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.messages, self.at_dot, self.wait = [], at_dot, wait
+        self.at_end = threading.Event()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    @property
+    def address(self):
+        return f"127.0.0.1:{self.listener.getsockname()[1]}"
+
+    def _serve(self):
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._session, args=(connection,), daemon=True).start()
+
+    def _session(self, connection):
+        with connection, connection.makefile("rwb") as stream:
+            try:
+                self._talk(stream)
+            except OSError:
+                return
+
+    def _talk(self, stream):
+        def say(line):
+            stream.write(line)
+            stream.flush()
+
+        say(b"220 sink\r\n")
+        while line := stream.readline():
+            verb = line[:4].upper()
+            if verb != b"DATA":
+                say(b"221 bye\r\n" if verb == b"QUIT" else b"250 ok\r\n")
+                continue
+            say(b"354 go\r\n")
+            lines = []
+            while (line := stream.readline()) not in (b".\r\n", b""):
+                lines.append(line)
+            if not line:
+                return
+            self.at_end.set()
+            if self.wait is not None:
+                assert self.wait.wait(50)
+            self.messages.append(b"".join(lines))
+            say(self.at_dot)
+
+    def close(self):
+        self.listener.close()
+
+
+@pytest.fixture
+def sink():
+    made = Sink()
+    yield made
+    made.close()
+
+
+@contextmanager
+def dialogue(port, *commands):
+    """A raw client that has said these."""
+    with socket.create_connection(("127.0.0.1", port), 30) as connection:
+        stream = connection.makefile("rwb")
+        assert stream.readline().startswith(b"220")
+        for command in ("HELO x", *commands):
+            stream.write(command.encode() + b"\r\n")
+            stream.flush()
+            assert stream.readline()[:1] in b"23", command
+        yield stream
+        with closing(stream):
+            pass
+
+
+# --- as shipped -----------------------------------------------------------------------------------
+
+
+def test_mail_goes_through_is_marked_and_lies_in_the_maildir(home):
+    """The first sentence of the README: started on nothing but a model, it delivers and judges."""
+    with serve(home).ready() as daemon:
+        spam = (SAMPLE / "spam" / "0001.eml").read_bytes()
+        with smtplib.SMTP("127.0.0.1", daemon.port(), timeout=30) as client:
+            client.sendmail("alice@example.com", ["bob@example.org"], spam)
+        ident = header(spam, "Message-ID")
+        (raw,) = delivered(home, ident)
+        assert header(raw, "X-Spam-Flag") == "YES"
+        assert "decision=junk" in header(raw, "X-Spamnb-Verdict")
+        assert header(raw, "X-Spamnb-Signature")
+        line = daemon.hears("message")
+        assert line["verdict"] == "spam"
+        assert line["code"] == 250
+        assert daemon.stop() == 0
+    assert not daemon.plain
+
+
+def test_a_correction_by_signature_works_at_once(home):
+    """Delivered, corrected through the daemon, sent again: judged as the person said."""
+    spam = (SAMPLE / "spam" / "0001.eml").read_bytes()
+    with serve(home).ready() as daemon:
+        for wanted in ("YES", "NO"):
+            with smtplib.SMTP("127.0.0.1", daemon.port(), timeout=30) as client:
+                client.sendmail("alice@example.com", ["bob@example.org"], spam)
+            raw = delivered(home, header(spam, "Message-ID"))[-1]
+            found = [
+                header(one, "X-Spam-Flag") for one in delivered(home, header(spam, "Message-ID"))
+            ]
+            assert wanted in found
+            command = [sys.executable, "-m", "spamnb", "--home", home / "home", "correct", "ham"]
+            signature = header(raw, "X-Spamnb-Signature")
+            done = subprocess.run(
+                [*command, signature], env=environment(), capture_output=True, check=False
+            )
+            assert done.returncode == 0, done.stderr
+
+
+def test_a_large_message_is_judged_by_a_helper(home):
+    """Above 64 KB a process that can be killed judges; its word is in the header all the same."""
+    with serve(home).ready() as daemon:
+        ident = send(daemon.port(), "words and words\r\n" * 10_000)
+        (raw,) = delivered(home, ident)
+        assert "p=" in header(raw, "X-Spamnb-Verdict")
+        (worker,) = daemon.children("worker")
+        assert len(daemon.children("scan", worker)) == 1
+
+
+def test_options_stand_for_a_settings_file(home, sink):
+    """`serve --listen ADDR --upstream ADDR` needs no file."""
+    config = home / "spamnb.toml"
+    config.write_text(f'[serve]\nuser = "{"root" if os.geteuid() == 0 else ""}"\nworkers = 1\n')
+    words = ["--listen", "127.0.0.1:0", "--upstream", sink.address]
+    with serve(home, *words, config=config).ready() as daemon:
+        assert daemon.children("post") == []
+        ident = send(daemon.port("option1"))
+        assert ident.encode() in sink.messages[0]
+
+
+def test_unix_sockets_on_both_sides(home):
+    """A listener and a next hop may be paths."""
+    config = settings_in(home, address=f"unix:{home}/in")
+    text = config.read_text().replace(
+        "[post]\naddress = ", f'[post]\naddress = "unix:{home}/post" #'
+    )
+    config.write_text(text)
+    with serve(home, config=config).ready() as daemon:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(home / "in"))
+            client.settimeout(30)
+            stream = client.makefile("rwb")
+            for said in (b"", b"HELO x\r\n", b"MAIL FROM:<a@b.example>\r\n",
+                         b"RCPT TO:<bob@example.org>\r\n", b"DATA\r\n",
+                         b"Message-ID: <1@x>\r\n\r\nhi\r\n.\r\n"):  # fmt: skip
+                stream.write(said)
+                stream.flush()
+                assert stream.readline()[:1] in b"23"
+        assert len(delivered(home, "<1@x>")) == 1
+        assert daemon.stop() == 0
+    assert not (home / "in").exists()
+
+
+# --- at the start ---------------------------------------------------------------------------------
+
+
+def failed(folder, *words, **options):
+    with serve(folder, *words, **options) as daemon:
+        code = daemon.process.wait(50)
+    return code, "\n".join(daemon.plain)
+
+
+def test_without_a_model_it_says_so(tmp_path):
+    """Exit 3 and what to do; nothing is made."""
+    code, said = failed(tmp_path)
+    assert code == 3
+    assert "there is no model" in said
+    assert "--create" in said
+    assert not (tmp_path / "home").exists()
+
+
+def test_an_empty_model_is_made_if_asked_for(tmp_path):
+    """--create starts from nothing: mail flows, judged with nothing learnt."""
+    with serve(tmp_path, "--create").ready() as daemon:
+        (raw,) = delivered(tmp_path, send(daemon.port()))
+        assert "p=0.5" in header(raw, "X-Spamnb-Verdict")
+    assert (tmp_path / "home").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_port_in_use_is_told_in_one_line(home):
+    """Exit 2, naming the address."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        code, said = failed(home, config=settings_in(home, address=f"127.0.0.1:{port}"))
+    assert code == 2
+    assert said.startswith(f"spamnb: 127.0.0.1:{port} is in use")
+    assert "\n" not in said
+
+
+def test_wrong_settings_are_told_in_one_line(home):
+    """Exit 2, naming key, file and line."""
+    code, said = failed(home, config=settings_in(home, listener='quque = "before"'))
+    assert code == 2
+    assert "did you mean listener.mx.queue?" in said
+    assert "\n" not in said
+
+
+def test_a_second_daemon_on_one_home_is_refused(home):
+    """One learner writes a model: the control socket is taken."""
+    with serve(home).ready():
+        code, said = failed(home)
+    assert code == 2
+    assert "control.sock is in use" in said
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+def test_a_worker_killed_within_data_loses_nothing(home):
+    """Kill -9 amid a message: no 250, the next attempt arrives once, the store is whole."""
+    with serve(home).ready() as daemon:
+        (pid,) = daemon.children("worker")
+        told = ("MAIL FROM:<a@b.example>", "RCPT TO:<bob@example.org>", "DATA")
+        with dialogue(daemon.port(), *told) as stream:
+            stream.write(b"Message-ID: <cut@x>\r\n\r\nhalf a ")
+            stream.flush()
+            os.kill(pid, signal.SIGKILL)
+            with suppress(ConnectionResetError):
+                assert stream.readline() == b""
+        daemon.hears("process died", role="worker")
+        assert delivered(home, "<cut@x>") == []
+        ident = send(daemon.port())
+        assert len(delivered(home, ident)) == 1
+        assert daemon.stop() == 0
+    store = open_store(home / "home", readonly=True)
+    with store.read() as view:
+        assert check(view) == []
+    store.close()
+
+
+def test_a_dead_learner_stops_no_mail(home):
+    """Mail is judged without it, and corrections work again once it is replaced."""
+    with serve(home).ready() as daemon:
+        (pid,) = daemon.children("learner")
+        os.kill(pid, signal.SIGKILL)
+        ident = send(daemon.port())
+        (raw,) = delivered(home, ident)
+        command = [sys.executable, "-m", "spamnb", "--home", home / "home", "correct", "spam"]
+
+        def corrected():
+            words = [*command, header(raw, "X-Spamnb-Signature")]
+            ran = subprocess.run(words, env=environment(), capture_output=True, check=False)
+            return ran.returncode == 0
+
+        until(corrected, "a correction")
+
+
+def test_a_dead_post_office_defers_mail(home):
+    """While the next hop is away senders are told to come back, never lied to."""
+    with serve(home).ready() as daemon:
+        (pid,) = daemon.children("post")
+        os.kill(pid, signal.SIGKILL)
+        daemon.hears("process died", role="post")
+
+        def sent():
+            try:
+                return send(daemon.port())
+            except (smtplib.SMTPException, OSError) as error:
+                codes.append(getattr(error, "smtp_code", 421))
+                return None
+
+        codes = []
+        ident = until(sent, "a delivery")
+        assert all(400 <= code < 500 for code in codes)
+        assert len(delivered(home, ident)) == 1
+
+
+def test_a_damaged_model_lets_mail_flow_unscanned(home):
+    """The law: a fault in scoring never loses or bounces mail; the header and the log say so."""
+    data = home / "home" / "data.mdb"
+    data.write_bytes(b"\xff" * data.stat().st_size)
+    with serve(home).ready() as daemon:
+        (raw,) = delivered(home, send(daemon.port()))
+        assert header(raw, "X-Spamnb-Verdict").startswith("unscanned")
+        assert daemon.said("fault", where="model")
+        assert daemon.stop() == 0
+
+
+def test_a_scan_that_hangs_is_cut_off(home):
+    """At the deadline the helper is killed, the message is delivered, and the next one judged."""
+    long = "x " * 40_000
+    config = settings_in(home, more="[timeouts]\nscan_s = 3.0\n")
+    with serve(home, config=config).ready() as daemon:
+        port = daemon.port()
+        send(port, long)  # the helper is there now
+        (worker,) = daemon.children("worker")
+        (helper,) = daemon.children("scan", worker)
+        os.kill(helper, signal.SIGSTOP)
+        (raw,) = delivered(home, send(port, f"hang {long}"))
+        assert "overrun" in header(raw, "X-Spamnb-Verdict")
+        daemon.hears("scan helper died", reason="overrun")
+        assert not is_alive(helper)
+        (raw,) = delivered(home, send(port, long))
+        assert "p=" in header(raw, "X-Spamnb-Verdict")
+
+
+# --- reload, bypass, end --------------------------------------------------------------------------
+
+
+def test_a_reload_changes_what_holds_for_the_next_message(home):
+    """SIGHUP with a good file: new settings, same processes, same sessions."""
+    spam = (SAMPLE / "spam" / "0001.eml").read_bytes()
+
+    def subject_after(client):
+        client.sendmail("alice@example.com", ["bob@example.org"], spam)
+        return [header(raw, "Subject") for raw in delivered(home, header(spam, "Message-ID"))]
+
+    with serve(home).ready() as daemon:
+        (pid,) = daemon.children("worker")
+        with smtplib.SMTP("127.0.0.1", daemon.port(), timeout=30) as client:
+            assert not any(s.startswith("[S]") for s in subject_after(client))
+            settings_in(
+                home, more='[scan]\ntag = "[S] "\n[handling]\njunk = "tag"\nreject = "tag"\n'
+            )
+            daemon.signal(signal.SIGHUP)
+            daemon.hears("new settings are in force")
+            until(lambda: any(s.startswith("[S]") for s in subject_after(client)), "the tag")
+        assert daemon.children("worker") == [pid]
+
+
+def test_a_reload_with_a_mistake_keeps_the_old_settings(home):
+    """SIGHUP with a bad file: mail flows as before, the log names key and line."""
+    with serve(home).ready() as daemon:
+        settings_in(home, more="[scan]\nclues = -5\n")
+        daemon.signal(signal.SIGHUP)
+        assert "scan.clues" in daemon.hears("the old settings stay")["error"]
+        (raw,) = delivered(home, send(daemon.port()))
+        assert "p=" in header(raw, "X-Spamnb-Verdict")
+
+
+def test_bypass_lets_all_mail_pass(home):
+    """`spamnb bypass on` holds at once, over a restart too, until it is turned off."""
+
+    def bypass(way):
+        command = [sys.executable, "-m", "spamnb", "--home", home / "home", "bypass", way]
+        subprocess.run(command, env=environment(), check=True, capture_output=True)
+
+    def verdict(daemon):
+        (raw,) = delivered(home, send(daemon.port()))
+        return header(raw, "X-Spamnb-Verdict")
+
+    with serve(home).ready() as daemon:
+        bypass("on")
+        until(lambda: "bypass" in verdict(daemon), "the bypass")
+    with serve(home).ready() as daemon:
+        assert "bypass" in verdict(daemon)
+        bypass("off")
+        until(lambda: "p=" in verdict(daemon), "the end of the bypass")
+
+
+def test_sigterm_finishes_what_is_under_way(home):
+    """A message whose end has come is answered with the next hop's word, then everything ends."""
+    wait = threading.Event()
+    sink = Sink(wait=wait)
+    config = settings_in(home, listener=f'upstream = "{sink.address}"')
+    with serve(home, config=config).ready() as daemon:
+        told = ("MAIL FROM:<a@b.example>", "RCPT TO:<bob@example.org>", "DATA")
+        with dialogue(daemon.port(), *told) as stream:
+            stream.write(b"Message-ID: <last@x>\r\n\r\nbye\r\n.\r\n")
+            stream.flush()
+            assert sink.at_end.wait(50)
+            daemon.signal(signal.SIGTERM)
+            daemon.hears("stopping")
+            with (
+                pytest.raises(OSError, match="refused"),
+                socket.create_connection(("127.0.0.1", daemon.port())),
+            ):
+                time.sleep(0)
+            wait.set()
+            assert stream.readline() == b"250 2.0.0 kept\r\n"
+        assert daemon.process.wait(50) == 0
+    assert b"<last@x>" in sink.messages[0]
+    sink.close()
+
+
+def test_idle_sessions_are_told_at_the_end(home):
+    """Who has no message under way gets 421, not a reset."""
+    with serve(home).ready() as daemon, dialogue(daemon.port()) as stream:
+        daemon.signal(signal.SIGTERM)
+        assert stream.readline().startswith(b"421")
+        assert daemon.process.wait(50) == 0
+
+
+# --- the service manager --------------------------------------------------------------------------
+
+ACTIVATE = """
+import fcntl, os, socket, sys
+made = [socket.socket(fileno=int(fd)) for fd in sys.argv[1].split(",")]
+copies = [fcntl.fcntl(one.fileno(), fcntl.F_DUPFD, 20) for one in made]
+for at, fd in enumerate(copies):
+    os.dup2(fd, 3 + at, inheritable=True)
+os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(made))}
+os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+"""
+
+
+def test_sockets_of_the_service_manager_are_used(home):
+    """LISTEN_FDS by name; all workers share the socket, and it stays open after us."""
+    with socket.create_server(("127.0.0.1", 0)) as mx:
+        words = [sys.executable, "-c", ACTIVATE, mx.fileno(), "-m", "spamnb"]
+        words += ["--home", home / "home", "--config", settings_in(home, workers=2), "serve"]
+        env = environment(LISTEN_FDNAMES="mx")
+        with Running(words, env=env, pass_fds=[mx.fileno()]).ready() as daemon:
+            assert daemon.port() == mx.getsockname()[1]
+            for _ in range(4):
+                assert len(delivered(home, send(daemon.port()))) == 1
+            assert daemon.stop() == 0
+        with socket.create_connection(mx.getsockname()), mx.accept()[0]:
+            pass
+
+
+# --- privileges -----------------------------------------------------------------------------------
+
+
+def everybodys_python():
+    """Find an interpreter that other users can run, with our packages."""
+    site = next(path for path in sys.path if path.endswith("site-packages"))
+    python = shutil.which("python3", path="/usr/bin:/usr/local/bin")
+    if os.geteuid() != 0 or python is None:
+        pytest.skip("needs root and a Python that everyone can run")
+    command = ["setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups", python]
+    env = environment(PYTHONPATH=os.pathsep.join([str(PROJECT), site]))
+    tried = subprocess.run(
+        [*command, "-c", "import numpy, lmdb, click, spamnb.service.filter"],
+        env=env, capture_output=True, check=False,
+    )  # fmt: skip
+    if tried.returncode:
+        pytest.skip(f"{python} cannot use our packages: {tried.stderr.decode()[-200:]}")
+    return python, env
+
+
+@pytest.fixture
+def open_folder(home):
+    """A folder that others may pass through: pytest's own are for their maker alone."""
+    folder = Path("/tmp") / f"spamnb-{os.getpid()}-{time.monotonic_ns()}"
+    shutil.copytree(home, folder)
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_root_becomes_the_homes_owner(open_folder):
+    """Started as root, no process stays root; what they write belongs to the home's owner."""
+    python, env = everybodys_python()
+    for path in [open_folder / "home", *(open_folder / "home").rglob("*")]:
+        os.chown(path, 65534, 65534)
+    words = [python, "-m", "spamnb", "--home", open_folder / "home"]
+    words += ["--config", settings_in(open_folder, user=""), "serve"]
+    with Running(words, env=env).ready() as daemon:
+        pids = [pid for role in ("worker", "post", "learner") for pid in daemon.children(role)]
+        for pid in [daemon.process.pid, *pids]:
+            status = Path(f"/proc/{pid}/status").read_text()
+            assert "Uid:\t65534\t65534\t65534\t65534" in status
+            assert "NoNewPrivs:\t1" in status
+        ident = send(daemon.port())
+        assert len(delivered(open_folder, ident)) == 1
+        assert daemon.stop() == 0
+    owners = {path.stat().st_uid for path in (open_folder / "home").rglob("*")}
+    assert owners == {65534}
