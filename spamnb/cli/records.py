@@ -132,26 +132,27 @@ def history(
             model.label(label)
     if not (session.home / "history").is_dir():
         return
+
+    def wanted(entry: HistoryEntry) -> bool:
+        return (
+            entry.time_us >= start
+            and (label is None or entry.label == label)
+            and (decision is None or entry.decision == decision)
+        )
+
     kept = session.open_history()
     try:
         lines = [
             _entry(entry)
-            for entry in kept.recent(_ALL if limit == 0 or label or decision else limit)
-            if entry.time_us >= start
-            and (label is None or entry.label == label)
-            and (decision is None or entry.decision == decision)
+            for entry in islice(filter(wanted, kept.newest()), limit or None)
         ]
     finally:
         kept.close()
-    lines = lines[: limit or None]
     if as_json:
         for line in lines:
             say_json(line)
         return
     table(map(_entry_row, lines), right=(2,))
-
-
-_ALL = 1 << 40
 
 
 def _entry(entry: HistoryEntry) -> dict[str, Any]:

@@ -44,9 +44,6 @@ def stats(session: Session, as_json: bool) -> None:
 
 
 def _show(found: Stats) -> None:
-    from spamnb.service.upkeep import MOST_COUNTED
-
-    more = " or more" if found.history >= MOST_COUNTED else ""
     known = f", {found.bytes_per_feature} a feature" if found.features else ""
     rows = [
         ("home", found.home),
@@ -56,7 +53,7 @@ def _show(found: Stats) -> None:
         ("words", str(found.words)),
         ("journal", f"{found.events} events, {found.folded} folded"),
         ("store", f"{found.store_bytes} bytes{known}"),
-        ("history", f"{found.history}{more} verdicts over {found.history_days} days"),
+        ("history", f"{found.history} verdicts over {found.history_days} days"),
         ("key", f"{found.fingerprint} (its fingerprint)"),
         ("constants", ", ".join(f"{name} {value}" for name, value in found.constants.items())),
         *((f"{decision} from", f"{p:.6f}") for decision, p in found.thresholds.items()),

@@ -16,9 +16,6 @@ from spamnb.store.contract import Store
 from spamnb.store.environment import DATA_FILE
 from spamnb.store.history import History
 
-MOST_COUNTED = 100_000
-"""verdicts of the history that are counted one by one; more are shown as so many or more"""
-
 
 @dataclass(frozen=True, slots=True)
 class Stats:
@@ -71,7 +68,7 @@ def stats(home: Path, store: Store, history: History | None, costs: Costs) -> St
         folded=base.last_seq,
         store_bytes=size,
         bytes_per_feature=round(size / totals.known, 1) if totals.known else None,
-        history=len(history.recent(MOST_COUNTED)) if history else 0,
+        history=history.count() if history else 0,
         history_days=round(history.span_days(), 2) if history else 0.0,
         constants={name: getattr(recipe, name) for name in _CONSTANTS},
         thresholds={t.decision: t.probability for t in thresholds(costs)},

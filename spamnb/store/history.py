@@ -34,6 +34,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -72,6 +74,7 @@ _MOST_FOUND = 64
 _DAY_US = 86_400_000_000
 _EXPIRE_BATCH = 500
 """entries forgotten in one transaction: some 10 ms, so that nobody waits for long"""
+_READ_AT_ONCE = 64
 _FLUSH_S = 1.0
 _SIGNATURE = 16
 _ROOM = b"room"
@@ -307,16 +310,33 @@ class History:
 
     def recent(self, count: int) -> list[HistoryEntry]:
         """The newest entries, newest first."""
+        return list(islice(self.newest(), count))
 
-        def run() -> list[HistoryEntry]:
-            found: list[HistoryEntry] = []
+    def newest(self) -> Iterator[HistoryEntry]:
+        """All entries, newest first, lazily: no snapshot is held while the caller has the turn."""
+        below: int | None = None
+        while below != 0:
+            entries, below = self._guarded(partial(self._some, below))
+            yield from entries
+
+    def _some(self, below: int | None) -> tuple[list[HistoryEntry], int]:
+        """The next entries before a seq, and where to go on; 0 at the end."""
+        found: list[HistoryEntry] = []
+        last = 0
+        with self._environment.read() as tables:
+            pieces = Pieces(tables["entries"])
+            for seq, data in islice(pieces.down(0, below), _READ_AT_ONCE):
+                last = seq
+                with suppress(StoreDamagedError, StoreVersionError):
+                    found.append(decode_entry(data))
+        return found, last
+
+    def count(self) -> int:
+        """How many entries there are; reads none of them."""
+
+        def run() -> int:
             with self._environment.read() as tables:
-                for _, data in Pieces(tables["entries"]).down(0, None):
-                    if len(found) >= count:
-                        break
-                    with suppress(StoreDamagedError, StoreVersionError):
-                        found.append(decode_entry(data))
-            return found
+                return tables["signatures"].stat()["entries"]
 
         return self._guarded(run)
 

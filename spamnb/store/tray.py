@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spamnb.core.event import Ids
 from spamnb.errors import StoreDamagedError
@@ -70,7 +71,7 @@ class TrayedShelves:
         self._shelves = shelves
         self._meta = meta
         self._changed = False
-        self._last: tuple[Ids, Mask] | None = None
+        self._last: tuple[Ids, Mask, tuple[NDArray[np.intp], Mask]] | None = None
         value = meta.get(TRAY_KEY) or _HEAD.pack(0, LEAST)
         held = memoryview(bytearray(value)) if writable else value
         self._tray = _Tray.decode(held, shelves.dtype)
@@ -91,14 +92,15 @@ class TrayedShelves:
         else:
             rows, there = self._shelves.find(ids, keep=keep)
         if keep:
-            self._last = ids, there
+            self._last = ids, there, (at, lying)
         return rows, there
 
     def merge(self, fresh: Rows, ids: Ids, gone: Mask) -> Mask:
         """Put rows in place of those with the same ids; the `gone` ones leave. Which were there."""
         last, self._last = self._last, None
-        there = last[1] if last and np.array_equal(last[0], ids) else self.find(ids)[1]
-        at, lying = place(self._tray.ids, ids)
+        if last is None or not np.array_equal(last[0], ids):
+            last = ids, self.find(ids)[1], place(self._tray.ids, ids)
+        _, there, (at, lying) = last
         common = lying | (fresh["n"].sum(axis=1, dtype=np.uint64) >= self._tray.least)
         common &= ~gone
         # Who comes to the tray now stands on a shelf as well: the search for them is at hand.

@@ -96,6 +96,18 @@ class TestFinding:
         assert [e.signature[-1] for e in history.recent(2)] == [3, 2]
         assert history.span_days() == pytest.approx(1.0, abs=1e-4)
 
+    def test_the_newest_come_as_they_are_asked_for(self, history):
+        """Counting reads none; a slow reader holds no snapshot, and sees each entry once."""
+        history.add(entry(n, size=1) for n in range(1, 201))
+        assert history.count() == 200
+        newest = history.newest()
+        assert same(next(newest), entry(200, size=1))
+        history.add([entry(201, size=1)])
+        rest = [e.message_id for e in newest]
+        assert rest == [entry(n).message_id for n in range(199, 0, -1)]
+        assert history.expire(NOON_2026 + 99 * DAY_US) == 201
+        assert (history.count(), list(history.newest())) == (0, [])
+
     def test_a_clock_that_goes_back(self, history):
         """Entries stay in the order they came, with their own times."""
         history.add([entry(5), entry(1)])
