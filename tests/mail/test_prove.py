@@ -11,6 +11,7 @@ from mail_rig import PROJECT, Daemon, needs_rig
 PROVE = PROJECT.parent / "shared" / "tools" / "mailrig" / "prove.py"
 PORTS = (2524, 2525, 2543, 10025, 10026)
 MESSAGE = "Subject: {tag}\r\n{extra}\r\n.dot line\r\nblå {number}\r\n"
+VARIANTS = ("none", "proxy", "proxy-adjust", "after", "milter")
 FORGED = "X-Spam-Flag: YES\r\n"
 
 
@@ -36,7 +37,7 @@ def test_the_rigs_own_proof(tmp_path):
     if busy():
         pytest.skip("another rig uses the ports")
     for label, tag, extra in (("ham", "t", ""), ("spam", "j-t", FORGED)):
-        for number, variant in enumerate(("none", "proxy", "after", "milter") * 8):
+        for number, variant in enumerate(VARIANTS * 60):
             path = tmp_path / label / f"{number}.eml"
             path.parent.mkdir(exist_ok=True)
             text = MESSAGE.format(tag=f"{tag}-{variant}-lmtp", extra=extra, number=number)
