@@ -28,7 +28,7 @@ from store_makers import (
 )
 
 from spamnb.core.event import NO_LABEL, Kind, Recipe
-from spamnb.store import tray
+from spamnb.store import lexicon, tray
 from spamnb.store.audit import check, named, stale
 from spamnb.store.lmdb_store import open_store
 from spamnb.store.memory import MemoryStore
@@ -179,15 +179,15 @@ class Histories(RuleBasedStateMachine):
 
 
 class CrowdedHistories(Histories):
-    """The same where every feature wants to be on a tray that has room for few."""
+    """The same where every feature wants to be on a tray that has room for few, and words wait."""
 
     def __init__(self):
-        self.kept = tray.LEAST, tray.TRAY_ROWS
-        tray.LEAST, tray.TRAY_ROWS = 1, 40
+        self.kept = tray.LEAST, tray.TRAY_ROWS, lexicon.FRESH_VALUES
+        tray.LEAST, tray.TRAY_ROWS, lexicon.FRESH_VALUES = 1, 40, 3
         super().__init__()
 
     def teardown(self):
-        tray.LEAST, tray.TRAY_ROWS = self.kept
+        tray.LEAST, tray.TRAY_ROWS, lexicon.FRESH_VALUES = self.kept
         super().teardown()
 
 
