@@ -18,7 +18,7 @@ from spamnb.faces.smtp.ends import INPUT, MEMORY, ROOM, STUCK, Place
 from spamnb.faces.smtp.nets import UNIX
 from spamnb.faces.smtp.session import Session
 
-_SCRATCH = memoryview(bytearray(65536))
+_SCRATCH = memoryview(bytearray(131072))
 """One for all connections: nothing else runs between `get_buffer` and `buffer_updated`. Without it
 asyncio asks the kernel for 256 KB for each read, which cost a third of a 5 KB message's CPU."""
 
