@@ -23,6 +23,7 @@ from spamnb.daemon.start import Start
 from spamnb.daemon.supervisor import Household, Supervisor
 from spamnb.errors import StoreMissingError, UserError
 from spamnb.faces.smtp.address import Address
+from spamnb.service.rules import RuleFiles, Rules
 from spamnb.settings import Settings, control_of
 from spamnb.settings.tree import POST_ADDRESS, ListenerSettings
 
@@ -51,7 +52,7 @@ class Wish:
 
 def serve(wish: Wish) -> None:
     """Serve until told to stop."""
-    settings, home = wish.settings, wish.home
+    settings, home = checked(wish.settings), wish.home
     notifier = Notifier(wish.environment)
     who = privileges.identity(settings.serve.user, settings.serve.group, home)
     if not home.exists():
@@ -74,6 +75,13 @@ def serve(wish: Wish) -> None:
     finally:
         sockets.close()
         notifier.close()
+
+
+def checked(settings: Settings) -> Settings:
+    """The same settings, if what they name can be used: names and lists."""
+    listeners_of(settings)
+    Rules.load(RuleFiles(settings.rules.allow, settings.rules.block))
+    return settings
 
 
 def listeners_of(settings: Settings) -> dict[str, ListenerSettings]:
@@ -184,7 +192,9 @@ def _household(wish: Wish, sockets: Sockets) -> Household:
         else:
             one = replace(one, sockets=_fds(sockets, [CONTROL if role == "learner" else POST], 0))
         starts.append(one)
-    return Household(wish.home, settings, sockets, tuple(starts), board, wish.load)
+    return Household(
+        wish.home, settings, sockets, tuple(starts), board, lambda: checked(wish.load())
+    )
 
 
 def _fds(sockets: Sockets, names: list[str], slot: int) -> dict[str, list[int]]:

@@ -2,7 +2,6 @@
 
 import email
 import os
-import shutil
 import signal
 import smtplib
 import socket
@@ -11,12 +10,10 @@ import sys
 import threading
 import time
 from contextlib import closing, contextmanager, suppress
-from pathlib import Path
 
 import pytest
 from daemon_runs import (
     PROJECT,
-    Running,
     delivered,
     environment,
     is_alive,
@@ -26,28 +23,10 @@ from daemon_runs import (
     until,
 )
 
-from spamnb.service.filter import Filter
 from spamnb.store.audit import check
 from spamnb.store.lmdb_store import open_store
 
 SAMPLE = PROJECT / "corpora" / "sample"
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Train once; copied for each test."""
-    home = tmp_path_factory.mktemp("daemon") / "home"
-    with Filter.open(home, create=True, history=False) as model:
-        for label in ("ham", "spam"):
-            for path in sorted((SAMPLE / label).iterdir())[:40]:
-                model.learn(path.read_bytes(), label)
-    return home
-
-
-@pytest.fixture
-def home(trained, tmp_path):
-    shutil.copytree(trained, tmp_path / "home")
-    return tmp_path
 
 
 def header(raw, name):
@@ -444,81 +423,3 @@ def test_idle_sessions_are_told_at_the_end(home):
         daemon.signal(signal.SIGTERM)
         assert stream.readline().startswith(b"421")
         assert daemon.process.wait(50) == 0
-
-
-# --- the service manager --------------------------------------------------------------------------
-
-ACTIVATE = """
-import fcntl, os, socket, sys
-made = [socket.socket(fileno=int(fd)) for fd in sys.argv[1].split(",")]
-copies = [fcntl.fcntl(one.fileno(), fcntl.F_DUPFD, 20) for one in made]
-for at, fd in enumerate(copies):
-    os.dup2(fd, 3 + at, inheritable=True)
-os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(made))}
-os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
-"""
-
-
-def test_sockets_of_the_service_manager_are_used(home):
-    """LISTEN_FDS by name; all workers share the socket, and it stays open after us."""
-    with socket.create_server(("127.0.0.1", 0)) as mx:
-        words = [sys.executable, "-c", ACTIVATE, mx.fileno(), "-m", "spamnb"]
-        words += ["--home", home / "home", "--config", settings_in(home, workers=2), "serve"]
-        env = environment(LISTEN_FDNAMES="mx")
-        with Running(words, env=env, pass_fds=[mx.fileno()]).ready() as daemon:
-            assert daemon.port() == mx.getsockname()[1]
-            for _ in range(4):
-                assert len(delivered(home, send(daemon.port()))) == 1
-            assert daemon.stop() == 0
-        with socket.create_connection(mx.getsockname()), mx.accept()[0]:
-            pass
-
-
-# --- privileges -----------------------------------------------------------------------------------
-
-
-def everybodys_python():
-    """Find an interpreter that other users can run, with our packages."""
-    site = next(path for path in sys.path if path.endswith("site-packages"))
-    python = shutil.which("python3", path="/usr/bin:/usr/local/bin")
-    if os.geteuid() != 0 or python is None:
-        pytest.skip("needs root and a Python that everyone can run")
-    command = ["setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups", python]
-    env = environment(PYTHONPATH=os.pathsep.join([str(PROJECT), site]))
-    tried = subprocess.run(
-        [*command, "-c", "import numpy, lmdb, click, spamnb.service.filter"],
-        env=env, capture_output=True, check=False,
-    )  # fmt: skip
-    if tried.returncode:
-        pytest.skip(f"{python} cannot use our packages: {tried.stderr.decode()[-200:]}")
-    return python, env
-
-
-@pytest.fixture
-def open_folder(home):
-    """A folder that others may pass through: pytest's own are for their maker alone."""
-    folder = Path("/tmp") / f"spamnb-{os.getpid()}-{time.monotonic_ns()}"
-    shutil.copytree(home, folder)
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
-
-
-def test_root_becomes_the_homes_owner(open_folder):
-    """Started as root, no process stays root; what they write belongs to the home's owner."""
-    python, env = everybodys_python()
-    for path in [open_folder / "home", *(open_folder / "home").rglob("*")]:
-        os.chown(path, 65534, 65534)
-    words = [python, "-m", "spamnb", "--home", open_folder / "home"]
-    words += ["--config", settings_in(open_folder, user=""), "serve"]
-    with Running(words, env=env).ready() as daemon:
-        pids = [pid for role in ("worker", "post", "learner") for pid in daemon.children(role)]
-        for pid in [daemon.process.pid, *pids]:
-            status = Path(f"/proc/{pid}/status").read_text()
-            assert "Uid:\t65534\t65534\t65534\t65534" in status
-            assert "NoNewPrivs:\t1" in status
-        ident = send(daemon.port())
-        assert len(delivered(open_folder, ident)) == 1
-        assert daemon.stop() == 0
-    owners = {path.stat().st_uid for path in (open_folder / "home").rglob("*")}
-    assert owners == {65534}

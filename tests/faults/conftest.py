@@ -1,0 +1,28 @@
+"""What the tests of the daemon start from: a trained model, copied for each of them."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from spamnb.service.filter import Filter
+
+SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """Train once."""
+    home = tmp_path_factory.mktemp("daemon") / "home"
+    with Filter.open(home, create=True, history=False) as model:
+        for label in ("ham", "spam"):
+            for path in sorted((SAMPLE / label).iterdir())[:40]:
+                model.learn(path.read_bytes(), label)
+    return home
+
+
+@pytest.fixture
+def home(trained, tmp_path):
+    """A folder with a trained model in `home`."""
+    shutil.copytree(trained, tmp_path / "home")
+    return tmp_path
