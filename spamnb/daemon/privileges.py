@@ -124,11 +124,12 @@ def drop(who: Identity) -> None:
 def harden() -> None:
     """Give up what no process of the daemon needs; take all the file descriptors we may have."""
     os.umask(0o077)
-    # A core would hold people's mail and the model's key.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    # A core would hold people's mail and the model's key.
+    for limit, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_NOFILE, most)):
+        # The cage of our systemd unit forbids setrlimit, and has set both itself.
+        with suppress(ValueError, OSError):
+            resource.setrlimit(limit, (value, value))
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
