@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,35 @@ def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
+def commands_of(language):
+    """The commands in these blocks, from top to bottom."""
+    text = "\n".join(blocks(language))
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
+    return [line for line in lines if line]
+
+
+def surroundings(place):
+    """What a reader's shell has: spamnb on the path, a home."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    root = {"SPAMNB_SERVE_USER": "root"} if os.geteuid() == 0 else {}
+    return os.environ | {"PATH": path, "SPAMNB_HOME": str(place / "home")} | root
+
+
+def works(command, place):
+    """Run one, as a reader would type it."""
+    ran = subprocess.run(
+        command,
+        shell=True,
+        cwd=place,
+        env=surroundings(place),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, f"{command}\n{ran.stdout}{ran.stderr}"
+    assert "Traceback" not in ran.stderr
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A folder with ham/, spam/ and new/, and spamnb on the path."""
@@ -34,25 +64,31 @@ def place(tmp_path_factory):
 
 def test_every_command_of_the_readme_works(place):
     """The README's shell blocks run from top to bottom, as a reader would type them."""
-    lines = [
-        line.partition("#")[0].strip() for block in blocks("sh") for line in block.splitlines()
-    ]
-    commands = [line for line in lines if line]
+    commands = commands_of("sh")
     assert len(commands) > 10
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path, "SPAMNB_HOME": str(place / "home")}
     for command in commands:
-        ran = subprocess.run(
-            command,
-            shell=True,
-            cwd=place,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert ran.returncode == 0, f"{command}\n{ran.stdout}{ran.stderr}"
-        assert "Traceback" not in ran.stderr
+        works(command, place)
+
+
+def test_every_command_for_the_daemon_works(place):
+    """Those that ask a daemon, beside one that serves."""
+    commands = commands_of("sh daemon")
+    assert len(commands) > 5
+    words = [sys.executable, "-m", "spamnb", "serve", "--create"]
+    words += ["--listen", "127.0.0.1:0", "--upstream", "127.0.0.1:9"]
+    with (place / "log").open("w") as log:
+        daemon = subprocess.Popen(words, env=surroundings(place), cwd=PROJECT, stderr=log)
+    try:
+        end = time.monotonic() + 60
+        while " ready " not in (place / "log").read_text():
+            assert daemon.poll() is None, (place / "log").read_text()
+            assert time.monotonic() < end, (place / "log").read_text()
+            time.sleep(0.05)
+        for command in commands:
+            works(command, place)
+    finally:
+        daemon.terminate()
+        assert daemon.wait(60) == 0
 
 
 def test_the_python_of_the_readme_works(place, monkeypatch, capsys):
