@@ -14,7 +14,7 @@ Hardly, and one class after the other it is dangerous. Columns as in 0011:
 Each fact model learns blocks of 100 beside the words; its log-odds over its columns times tau,
 which starts as told, is the summand. However good alone (0010), a second model inside the model
 buys 5 % at best, costs 0.5 ms and a second store of sums, and drags a model taught one class first
-to the wrong side. Two facts as plain features buy the same for nothing (0013).
+to the wrong side. One fact as a plain feature buys half of that for nothing (0013).
 """
 
 import tempfile
