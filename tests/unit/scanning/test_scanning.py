@@ -1,0 +1,296 @@
+"""Letters to outcomes on a real model: headers, handlings, lists."""
+
+import resource
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from scanning_desk import ENVELOPE, HARSH, fields, raws
+
+from spamnb.core.envelope import Client, Envelope
+from spamnb.core.handling import Handlings, Treatment
+from spamnb.core.message import House
+from spamnb.core.stamp import as_delivered, written
+from spamnb.errors import SettingsError
+from spamnb.service.bench import (
+    BenchPlan,
+)
+from spamnb.service.filter import Filter
+from spamnb.service.letters import Letter
+from spamnb.service.quarantine import Quarantine, QuarantineLimits
+from spamnb.service.rules import Rules, parse
+from spamnb.service.scanning import REFUSED, ScanPolicy, notes_of
+
+# --- judged --------------------------------------------------------------------------------------
+
+
+def test_a_letter_is_judged_as_the_filter_would(desk, home, surest):
+    """The same verdict, in headers, in facts and in the history, whose entry knows whose it was."""
+    one = desk()
+    outcome = one.scan(surest["spam"])
+    said = fields(outcome.block)
+    facts = outcome.facts
+    assert outcome.action == "relay"
+    assert said["X-Spam-Flag"] == "YES"
+    assert said["X-Spamnb-Signature"] == facts["signature"]
+    assert facts["verdict"] == "spam"
+    assert (facts["decision"], facts["handling"], facts["reason"]) == ("reject", "headers", "")
+    assert facts["scan_ms"] > 0
+    one.close()
+    with Filter.open(home) as model:
+        (entry,) = model.history.recent(5)
+        assert entry.notes == {
+            "to": "bob@b.example carl@c.example", "client": "192.0.2.7", "queue": "4ABC",
+        }  # fmt: skip
+        assert model.score(surest["spam"]).probability == pytest.approx(
+            facts["probability"], abs=1e-6
+        )
+        receipt = model.correct(facts["signature"], "ham")
+        assert receipt.after == "ham"
+    assert [one.meters.value(n) for n in ("scanned", "decision_reject", "handling_headers")] == [
+        1, 1, 1,
+    ]  # fmt: skip
+
+
+def test_what_is_judged_is_what_a_mailbox_will_hold(desk, home, surest):
+    """Law 8: the message with our headers has the digest that the history knows."""
+    hostile = b"A: b\r\njunk\r\nX-Spam-Flag: NO\r\n" + surest["ham"]
+    for raw in (surest["ham"], hostile, b" " + surest["ham"], b"From x\r\n" + surest["ham"]):
+        one = desk()
+        outcome = one.scan(raw)
+        one.close()
+        with Filter.open(home) as model:
+            digest = model.score(written(raw, outcome.block), remember=False).digest
+            assert model.history.recent(1)[0].digest == digest
+            assert model.score(as_delivered(raw), remember=False).digest == digest
+
+
+def test_letters_of_one_turn_are_judged_together(desk, home, surest):
+    """All are answered, each with its own verdict, with one commit of the history for each few."""
+    later = []
+    one = desk(later=later.append)
+    letters = [surest["spam"], surest["ham"]] * 10
+    answers = [[] for _ in letters]
+    for raw, answer in zip(letters, answers, strict=True):
+        one.scanner.scan(Letter(raw, ENVELOPE), answer.append)
+    assert not any(answers)
+    turns = 0
+    while later:
+        later.pop(0)()
+        turns += 1
+    assert turns == 3
+    got = [outcome.facts["verdict"] for answer in answers for outcome in answer]
+    assert got == ["spam", "ham"] * 10
+    signatures = {answer[0].facts["signature"] for answer in answers}
+    assert len(signatures) == 20
+
+
+def test_a_listener_that_fails_to_take_its_answer_harms_no_other(desk, surest):
+    """Its fault is logged; the rest of the turn is answered."""
+    later, answers = [], []
+    one = desk(later=later.append)
+
+    def broken(outcome):
+        raise ValueError(outcome.action)
+
+    one.scanner.scan(Letter(surest["ham"], ENVELOPE), broken)
+    one.scanner.scan(Letter(surest["ham"], ENVELOPE), answers.append)
+    later.pop(0)()
+    assert [outcome.action for outcome in answers] == ["relay"]
+    assert [record["where"] for record in one.records] == ["answer"]
+
+
+def test_a_young_model_is_never_sure(desk, tmp_path, surest):
+    """Rule 9: below 20 messages of both labels nothing is stronger than unsure, and it says why."""
+    home = tmp_path / "young"
+    with Filter.open(home, create=True) as model:
+        for raw in raws("spam", 0, 40):
+            model.learn(raw, "spam")
+        for raw in raws("ham", 0, 19):
+            model.learn(raw, "ham")
+        model.correct(surest["spam"], "spam")
+        assert model.score(surest["spam"]).decision in ("junk", "reject")
+    one = desk(HARSH, home)
+    outcome = one.scan(surest["spam"])
+    assert (outcome.facts["decision"], outcome.facts["reason"]) == ("unsure", "untrained")
+    assert fields(outcome.block)["X-Spam-Flag"] == "NO"
+    one.close()
+    with Filter.open(home) as model:
+        model.learn(surest["ham"], "ham")
+    assert desk(HARSH, home).scan(surest["spam"]).facts["decision"] in ("junk", "reject")
+
+
+def test_the_clues_are_shown_where_they_were_asked_for(desk, surest):
+    """A number of them, and none by default."""
+    assert "X-Spamnb-Clues" not in fields(desk().scan(surest["spam"]).block)
+    outcome = desk(plan=BenchPlan(Path(), clues=3)).scan(surest["spam"])
+    assert fields(outcome.block)["X-Spamnb-Clues"].count(":") >= 3
+
+
+# --- handled -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("handling", "before", "action"),
+    [
+        ("headers", True, "relay"),
+        ("tag", True, "relay"),
+        ("redirect", True, "relay"),
+        ("quarantine", True, "keep"),
+        ("quarantine", False, "keep"),
+        ("reject", True, "refuse"),
+        ("reject", False, "relay"),
+    ],
+)
+def test_each_handling_does_what_it_says(desk, home, surest, handling, before, action):
+    """Headers always; a tag, a redirect, a place in quarantine or a refusal where it was set."""
+    policy = ScanPolicy(Treatment(Handlings("headers", "headers", handling, handling)))
+    one = desk(policy, quarantine=Quarantine(home / "quarantine", upstream="x:25"))
+    outcome = one.scan(surest["spam"], before_queue=before)
+    assert outcome.action == action
+    assert fields(outcome.block)["X-Spam-Flag"] == "YES"
+    assert outcome.tag == (b"[SPAM] " if handling == "tag" else b"")
+    assert ("X-Spamnb-Redirect" in fields(outcome.block)) == (handling == "redirect")
+    if action == "refuse":
+        assert outcome.reply == REFUSED
+    kept = Quarantine(home / "quarantine").messages()
+    if action == "keep":
+        assert outcome.reply.endswith(kept[0].id.encode())
+        assert kept[0].rcpt_lines == ("RCPT TO:<bob@b.example>", "RCPT TO:<carl@c.example>")
+        raw = Quarantine(home / "quarantine").raw(kept[0].id)
+        assert raw == outcome.block + surest["spam"]
+        assert kept[0].facts["decision"] == "reject"
+    else:
+        assert kept == []
+    expected = "headers" if handling == "reject" and not before else handling
+    assert one.meters.value(f"handling_{expected}") == 1
+
+
+@pytest.mark.parametrize("fault", ["limit", "disk", "none"])
+def test_a_quarantine_that_takes_nothing_means_deliver_with_headers(desk, home, surest, fault):
+    """Full by its limit, by the disk, or not set up: the message reaches its people, marked."""
+    folder = home / "quarantine"
+    limits = QuarantineLimits(limit_bytes=10) if fault == "limit" else None
+    one = desk(HARSH, quarantine=None if fault == "none" else Quarantine(folder, limits))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    one.scan(surest["ham"])
+    try:
+        if fault == "disk":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+            one.bench._history_next = 1e9  # its files are not what this is about
+        outcome = one.scan(surest["spam"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert outcome.action == "relay"
+    assert fields(outcome.block)["X-Spam-Flag"] == "YES"
+    assert outcome.facts["handling"] == "headers"
+    assert outcome.facts["reason"] == ("quarantine-fault" if fault == "none" else "quarantine-full")
+    assert outcome.facts["incident"] == one.records[-1]["incident"]
+    assert Quarantine(folder).messages() == []
+
+
+def test_observing_adds_the_signature_and_nothing_else(desk, surest):
+    """The facts tell what would have happened."""
+    one = desk(replace(HARSH, observe=True))
+    outcome = one.scan(surest["spam"], before_queue=True)
+    assert outcome.action == "relay"
+    assert set(fields(outcome.block)) == {"X-Spamnb-Signature"}
+    assert outcome.facts["handling"] == "reject"
+    assert outcome.facts["observed"]
+    assert (one.meters.value("observed"), one.meters.value("handling_reject")) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("client", "observed"),
+    [
+        (Client(address="198.51.100.9"), True),
+        (Client(address="192.0.2.7", source="LOCAL"), True),
+        (Client(address="192.0.2.7", source="REMOTE"), False),
+        (Client(address="127.0.0.1"), False),
+    ],
+)
+def test_what_our_own_people_send_leaves_without_our_word(desk, surest, client, observed):
+    """By network or by XFORWARD; a loopback address alone is every message behind Postfix."""
+    one = desk(replace(HARSH, own_clients=("198.51.100.0/24",)))
+    outcome = one.scan(surest["spam"], replace(ENVELOPE, client=client), before_queue=True)
+    assert (outcome.action == "relay") == observed
+    assert ("X-Spam-Flag" not in fields(outcome.block)) == observed
+
+
+def test_what_a_mail_server_calls_local_can_be_judged(desk, surest):
+    """Where fetchmail or a test hands strangers' mail to Postfix on its own machine."""
+    envelope = replace(ENVELOPE, client=Client(address="127.0.0.1", source="LOCAL"))
+    outcome = desk(ScanPolicy(local="judge")).scan(surest["spam"], envelope)
+    assert fields(outcome.block)["X-Spam-Flag"] == "YES"
+
+
+def test_lists_decide_and_are_named(desk, surest):
+    """Allowed spam is delivered, blocked ham refused; headers agree, and give nothing away."""
+    one = desk(HARSH, rules=Rules(allow=parse("client 192.0.2.0/24", "a")))
+    outcome = one.scan(surest["spam"], before_queue=True)
+    said = fields(outcome.block)
+    assert outcome.action == "relay"
+    assert (said["X-Spam-Flag"], float(said["X-Spam-Score"]) < 5) == ("NO", True)
+    assert said["X-Spamnb-Verdict"].endswith("decision=deliver; reason=allow-client")
+    assert outcome.facts["rule"] == "192.0.2.0/24"
+    one.close()
+    one = desk(HARSH, rules=Rules(block=parse("sender ann@a.example", "b")))
+    outcome = one.scan(surest["ham"], before_queue=True)
+    assert (outcome.action, outcome.facts["reason"]) == ("refuse", "block-sender")
+    assert b"ann" not in outcome.block
+
+
+def test_a_list_believes_our_own_servers_alone(desk, surest):
+    """The house of the bench is the house of the lists."""
+    head = b"Authentication-Results: mx.example; dkim=pass header.d=pals.example\r\n"
+    raw = head + b"From: joe@pals.example\r\nSubject: x\r\n\r\n" + surest["spam"]
+    rules = Rules(allow=parse("domain pals.example", "a"))
+    assert desk(rules=rules).scan(raw).facts["reason"] != "allow-domain"
+    plan = BenchPlan(Path(), house=House(authserv_ids=("mx.example",)))
+    assert desk(rules=rules, plan=plan).scan(raw).facts["reason"] == "allow-domain"
+
+
+def test_new_settings_hold_for_new_letters(desk, surest):
+    """A reload needs no new scanner."""
+    one = desk()
+    assert one.scan(surest["spam"], before_queue=True).action == "relay"
+    one.scanner.renew(HARSH, one.around)
+    assert one.scan(surest["spam"], before_queue=True).action == "refuse"
+
+
+def test_a_tag_is_one_plain_line():
+    """Or the subject would end where a setting wants it."""
+    for bad in ("a\r\nX-Spam-Flag: NO", "caf\xe9"):
+        with pytest.raises(SettingsError, match="the tag"):
+            ScanPolicy(tag=bad)
+        with pytest.raises(SettingsError, match="the redirect"):
+            ScanPolicy(redirect=bad)
+
+
+def test_notes_hold_no_more_than_they_may():
+    """50,000 recipients are not 50,000 words in the history; a quoted blank makes no two of one."""
+    many = Envelope(recipients=('"x alice@a.example"@b.example', *["bob@b.example"] * 50_000))
+    notes = notes_of(Letter(b"", many))
+    assert len(notes["to"]) < 17_000
+    assert "alice" not in notes["to"]
+    assert notes_of(Letter(b"", Envelope())) == {}
+
+
+# --- not judged ----------------------------------------------------------------------------------
+
+
+def test_bypass_passes_all_mail_at_once(desk, surest):
+    """Nothing is opened, nothing is judged, and the header says so."""
+    one = desk(HARSH, at=Path("/nowhere"), bypassed=lambda: True)
+    outcome = one.scan(surest["spam"])
+    assert outcome.block == b"X-Spamnb-Verdict: unscanned; reason=bypass\r\n"
+    assert one.meters.value("unscanned") == 1
+    assert one.records == []
+
+
+def test_a_message_above_the_limit_passes_or_is_judged_by_its_head(desk, surest):
+    """By policy; what was not seen whole is never kept."""
+    outcome = desk().scan(surest["spam"], whole=False)
+    assert outcome.block == b"X-Spamnb-Verdict: unscanned; reason=large\r\n"
+    outcome = desk(replace(HARSH, oversize="head")).scan(surest["spam"], whole=False)
+    assert (outcome.action, outcome.facts["handling"], outcome.tag) == ("relay", "tag", b"[SPAM] ")

@@ -1,0 +1,318 @@
+"""Scanning when something fails: at every step mail goes on, by policy, and is told once."""
+
+import json
+import os
+import resource
+import shutil
+from dataclasses import replace
+
+import pytest
+from scanning_desk import COSTS, ENVELOPE, HARSH, TAUGHT, raws
+
+from spamnb.core.handling import Treatment
+from spamnb.errors import StoreBusyError
+from spamnb.service.bench import (
+    Bench,
+    BenchPlan,
+    Fault,
+    Judgement,
+    Nobody,
+    digest_of,
+    found_of,
+    judged_aside,
+)
+from spamnb.service.filter import Filter
+from spamnb.service.letters import Letter
+from spamnb.service.rules import Rules
+from spamnb.service.scanning import DEFERRED, Around, ScanPolicy
+from spamnb.store.environment import DATA_FILE
+
+
+class Hand(Nobody):
+    """Remembers in this process what a board remembers in shared memory."""
+
+    def __init__(self):
+        self.poison, self.held, self.seen = set(), [], []
+
+    def is_poisonous(self, digest):
+        return digest in self.poison
+
+    def hold(self, digest):
+        self.held.append(digest)
+        self.seen.append(digest)
+
+    def release(self):
+        self.held.clear()
+
+
+def test_a_message_that_killed_a_process_passes_at_once(desk, surest):
+    """Its digest was in hand while it was judged, and its companions are judged as ever."""
+    hand, later, answers = Hand(), [], []
+    one = desk(replace(HARSH, on_fault="defer"), hand=hand, later=later.append)
+    hand.poison.add(digest_of(surest["unsure"]))
+    for raw in (surest["ham"], surest["unsure"]):
+        one.scanner.scan(Letter(raw, ENVELOPE), answers.append)
+    later.pop(0)()
+    assert [outcome.facts["verdict"] for outcome in answers] == ["ham", "unscanned"]
+    assert answers[1].block == b"X-Spamnb-Verdict: unscanned; reason=poison\r\n"
+    assert hand.seen == [digest_of(surest["ham"])]
+    assert hand.held == []
+
+
+class Helper:
+    """Judges aside, when it is told to, as a process of its own would: through JSON."""
+
+    def __init__(self, bench):
+        self.bench, self.jobs = bench, []
+
+    def submit(self, raw, notes, done):
+        self.jobs.append((raw, notes, done))
+
+    def work(self):
+        raw, notes, done = self.jobs.pop(0)
+        done(json.loads(json.dumps(judged_aside(self.bench, raw, notes))))
+
+
+def test_large_messages_are_judged_aside(desk, home, surest):
+    """Meanwhile others are judged here; the answer is the same as if it were judged here."""
+    plan = BenchPlan(home, costs=COSTS, clues=2)
+    helper = Helper(Bench(plan))
+    one = desk(ScanPolicy(large_bytes=10_000), offload=helper, plan=plan)
+    large = surest["spam"] + b"more\r\n" * 3_000
+    answers = []
+    one.scanner.scan(Letter(large, ENVELOPE), answers.append)
+    assert one.scan(surest["ham"]).facts["verdict"] == "ham"
+    assert answers == []
+    helper.work()
+    (outcome,) = answers
+    here = desk(plan=plan).scan(large)
+    for block in (outcome.block, here.block):
+        assert b"X-Spamnb-Clues" in block
+    without = [
+        [line for line in block.split(b"\r\n") if b"Signature" not in line]
+        for block in (outcome.block, here.block)
+    ]
+    assert without[0] == without[1]
+    helper.bench.close()
+
+
+@pytest.mark.parametrize("reason", ["overrun", "busy", "fault", "nonsense"])
+def test_a_helper_that_fails_falls_back_by_policy(desk, surest, reason):
+    """Delivered with a header that says so, or deferred; counted once."""
+    for policy, action in ((ScanPolicy(), "relay"), (ScanPolicy(on_fault="defer"), "defer")):
+        helper = Helper(None)
+        one = desk(replace(policy, large_bytes=10), offload=helper)
+        answers = []
+        one.scanner.scan(Letter(surest["ham"], ENVELOPE), answers.append)
+        helper.jobs.pop()[2]({"reason": reason, "incident": "abc"})
+        (outcome,) = answers
+        if reason != "nonsense":
+            assert outcome.action == action
+            assert one.meters.value("faults") == 1
+        assert outcome.facts["incident"] == "abc"
+        assert one.meters.value("scan_overruns") == (reason == "overrun")
+        if outcome.action == "relay":
+            assert outcome.block.startswith(b"X-Spamnb-Verdict: unscanned; reason=")
+            assert b"nonsense" not in outcome.block
+
+
+def test_a_helper_that_answers_nonsense_or_raises_is_a_fault(desk, surest):
+    """Whatever it says, the sender has an answer, and just one."""
+    helper = Helper(None)
+    one = desk(ScanPolicy(large_bytes=10), offload=helper)
+    for answer in ({}, {"decision": "x"}, {"decision": "deliver", "more": 1}):
+        answers = []
+        one.scanner.scan(Letter(surest["ham"], ENVELOPE), answers.append)
+        done = helper.jobs.pop()[2]
+        done(answer)
+        done({"reason": "overrun"})
+        assert [outcome.facts["reason"] for outcome in answers] == ["fault"]
+    helper.submit = None
+    assert one.scan(surest["ham"]).facts["reason"] == "fault"
+
+
+def test_findings_travel_as_json():
+    """What a helper says is what its worker hears."""
+    for found in (Fault("model", "abc"), Judgement("spam", 0.5, 0.0, "unsure", "s", "untrained")):
+        assert found_of(json.loads(json.dumps(_plain(found)))) == found
+
+
+def _plain(found):
+    from dataclasses import asdict
+
+    return asdict(found)
+
+
+# --- a model that goes and comes -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "torn", "garbage", "refused"])
+@pytest.mark.parametrize("on_fault", ["deliver", "defer"])
+def test_without_a_model_mail_falls_back_by_policy(desk, home, surest, damage, on_fault):
+    """Each message is answered at once; the model is asked for again later, not each time."""
+    data = home / DATA_FILE
+    whole = data.read_bytes()
+    if damage == "missing":
+        data.unlink()
+    elif damage == "refused":
+        data.unlink()
+        data.mkdir()
+    else:
+        data.write_bytes({"empty": b"", "torn": whole[:20_000], "garbage": b"x" * 50_000}[damage])
+    one = desk(replace(HARSH, on_fault=on_fault))
+    for _ in range(3):
+        outcome = one.scan(surest["spam"])
+        assert outcome.facts["reason"] == "model"
+        if on_fault == "deliver":
+            assert outcome.block == b"X-Spamnb-Verdict: unscanned; reason=model\r\n"
+        else:
+            assert (outcome.action, outcome.reply) == ("defer", DEFERRED)
+    assert [record["where"] for record in one.records] == ["model"]
+    if damage == "refused":
+        data.rmdir()
+    data.write_bytes(whole)
+    (home / "lock.mdb").unlink(missing_ok=True)
+    assert one.scan(surest["ham"]).facts["verdict"] == "unscanned"
+    one.clock.now = 1.1
+    assert one.scan(surest["ham"]).facts["verdict"] == "ham"
+
+
+def test_the_pauses_between_tries_grow_to_a_minute(desk, tmp_path, surest):
+    """A model that stays away costs one try a minute."""
+    one = desk(at=tmp_path / "nothing")
+    tries = []
+    for second in range(400):
+        one.clock.now = float(second)
+        before = len(one.records)
+        one.scan(surest["ham"])
+        if len(one.records) > before:
+            tries.append(second)
+    assert tries == [0, 1, 3, 7, 15, 31, 63, 123, 183, 243, 303, 363]
+
+
+def test_a_model_that_was_replaced_is_noticed(desk, home, tmp_path, surest):
+    """Restored, or rewound: within a second the new one is in force."""
+    one = desk()
+    assert one.scan(surest["ham"]).facts["verdict"] == "ham"
+    other = tmp_path / "other"
+    with Filter.open(other, create=True) as model:
+        for ham, spam in zip(raws("ham", 0, 30), raws("spam", 0, 30), strict=True):
+            model.learn(ham, "spam")
+            model.learn(spam, "ham")
+    (other / DATA_FILE).rename(home / DATA_FILE)
+    one.clock.now = 2.0
+    assert one.scan(surest["ham"]).facts["verdict"] == "spam"
+    (home / DATA_FILE).unlink()
+    one.clock.now = 4.0
+    assert one.scan(surest["ham"]).facts["verdict"] == "spam"
+
+
+# --- faults on the way ---------------------------------------------------------------------------
+
+
+def test_a_message_whose_scan_fails_passes_and_its_companions_are_judged(desk, surest, monkeypatch):
+    """One incident, found again in the log; nothing internal in the header."""
+    later, answers = [], []
+    one = desk(later=later.append)
+    real = Filter.judge
+
+    def failing(self, portions):
+        if any(m.digest == bad for portion in portions for m in portion.messages):
+            raise ValueError("secret path /var/lib")
+        return real(self, portions)
+
+    one.bench.prepare()
+    bad = one.bench._model.reader.portion([surest["unsure"]]).messages[0].digest
+    monkeypatch.setattr(Filter, "judge", failing)
+    for name in ("ham", "unsure", "spam"):
+        one.scanner.scan(Letter(surest[name], ENVELOPE), answers.append)
+    later.pop(0)()
+    got = [outcome.facts["verdict"] for outcome in answers]
+    assert got == ["ham", "unscanned", "spam"]
+    assert answers[1].block == b"X-Spamnb-Verdict: unscanned; reason=fault\r\n"
+    (record,) = one.records
+    assert answers[1].facts["incident"] == record["incident"]
+    assert "secret path" in record["error"]
+    assert "secret" not in str(answers[1])
+
+
+@pytest.mark.parametrize("step", ["rules", "treatment", "block", "bypass", "later", "notes"])
+def test_a_fault_at_any_other_step_is_answered_once(desk, surest, monkeypatch, step):
+    """Whatever breaks, by policy, and never twice."""
+    from spamnb.service import scanning
+
+    def broken(*_, **__):
+        raise RuntimeError(step)
+
+    around = {"bypass": {"bypassed": broken}, "later": {"later": broken}}.get(step, {})
+    one = desk(replace(HARSH, on_fault="defer"), **around)
+    places = {
+        "rules": (Rules, "on"),
+        "treatment": (Treatment, "of"),
+        "block": (scanning, "block_of"),
+        "notes": (scanning, "notes_of"),
+    }
+    if step in places:
+        monkeypatch.setattr(*places[step], broken)
+    outcome = one.scan(surest["spam"])
+    assert (outcome.action, outcome.reply) == ("defer", DEFERRED)
+    assert outcome.facts["incident"] == one.records[0]["incident"]
+    assert one.meters.value("faults") == 1
+    monkeypatch.undo()
+    one.scanner.renew(HARSH, Around())
+    assert one.scan(surest["spam"]).facts["verdict"] == "spam"
+
+
+def test_a_history_that_is_full_costs_the_signature_alone(desk, home, surest):
+    """A disk that takes no more: the verdict stands, and the history is asked again later."""
+    one = desk()
+    assert one.scan(surest["ham"]).facts["signature"]
+    size = (home / "history" / DATA_FILE).stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        outcomes = [one.scan(raw) for raw in raws("ham", TAUGHT, TAUGHT + 40)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert {outcome.facts["verdict"] for outcome in outcomes} <= {"ham", "spam"}
+    unsigned = [outcome for outcome in outcomes if not outcome.facts["signature"]]
+    assert unsigned
+    assert b"Signature" not in unsigned[-1].block
+    assert [record["where"] for record in one.records] == ["history"]
+    one.clock.now = 11.0
+    assert one.scan(surest["ham"]).facts["signature"]
+
+
+def test_a_history_that_cannot_be_opened_costs_the_signature_alone(desk, home, surest):
+    """A file where its folder should be: logged once, verdicts go on."""
+    shutil.rmtree(home / "history", ignore_errors=True)
+    (home / "history").write_text("in the way")
+    one = desk()
+    for _ in range(2):
+        outcome = one.scan(surest["spam"])
+        assert (outcome.facts["verdict"], outcome.facts["signature"]) == ("spam", "")
+    assert [record["where"] for record in one.records] == ["history"]
+
+
+def test_a_busy_store_is_no_reason_to_close_it(desk, surest, monkeypatch):
+    """All reader slots taken: this message falls back, the next is judged."""
+    one = desk()
+    one.scan(surest["ham"])
+    with monkeypatch.context() as patch:
+        patch.setattr(Filter, "judge", lambda *_: (_ for _ in ()).throw(StoreBusyError("slots")))
+        assert one.scan(surest["ham"]).facts["reason"] == "fault"
+    assert one.scan(surest["ham"]).facts["verdict"] == "ham"
+
+
+def test_a_scanner_reads_while_another_process_writes(desk, home, surest):
+    """The learner's teaching is in force with the next message."""
+    one = desk()
+    assert one.scan(surest["spam"]).facts["verdict"] == "spam"
+    path = home.parent / "one.eml"
+    path.write_bytes(surest["spam"])
+    code = os.spawnl(
+        os.P_WAIT, shutil.which("env"), "env", os.sys.executable, "-m", "spamnb",
+        "--home", str(home), "correct", "ham", str(path),
+    )  # fmt: skip
+    assert code == 0
+    assert one.scan(surest["spam"]).facts["verdict"] == "ham"
