@@ -46,6 +46,8 @@ class Outcome:
     """to stand before the subject's text; empty leaves the subject alone"""
     reply: bytes = b""
     """text of the reply after its code, for all but relay; one line without CRLF"""
+    withdraw: Callable[[], None] | None = None
+    """takes what is kept away again; called where this outcome came too late to be followed"""
     facts: dict[str, object] = field(default_factory=dict)
     """for the one log line: verdict, probability, decision, handling, reason, scan_ms, incident"""
 

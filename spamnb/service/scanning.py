@@ -110,6 +110,9 @@ class Keeper(Protocol):
     def keep(self, raw: bytes, envelope: Envelope, facts: dict[str, object]) -> str:
         """Keep, durably, and name it. StoreError if there is no room."""
 
+    def delete(self, identity: str) -> None:
+        """Throw it away."""
+
 
 class Offload(Protocol):
     """Judges large messages elsewhere, with a deadline."""
@@ -322,7 +325,10 @@ class LetterScanner:
     ) -> None:
         if isinstance(kept, str):
             facts["quarantine"] = kept
-            outcome = Outcome("keep", block, reply=KEPT + kept.encode(), facts=facts)
+            withdraw = partial(self._withdraw, kept)
+            outcome = Outcome(
+                "keep", block, reply=KEPT + kept.encode(), withdraw=withdraw, facts=facts
+            )
         else:
             facts["handling"] = "headers"
             full = isinstance(kept, StoreFullError)
@@ -331,6 +337,26 @@ class LetterScanner:
             self._around.meters.count("faults")
             outcome = Outcome("relay", block, facts=facts)
         self._answer(case, outcome)
+
+    def _withdraw(self, kept: str) -> None:
+        """The disk was slow, and the message was answered otherwise: nobody shall get it twice."""
+        quarantine, log = self._around.quarantine, self._around.log
+
+        def work() -> Exception | None:
+            try:
+                if quarantine is not None:
+                    quarantine.delete(kept)
+            except Exception as error:  # noqa: BLE001 - told in the log; the sender has an answer
+                return error
+            return None
+
+        def then(error: Exception | None) -> None:
+            record: dict[str, object] = {"event": "kept too late", "quarantine": kept}
+            if error is not None:
+                record["incident"] = incident(log, "quarantine", error)
+            log(record | {"level": "warning", "withdrawn": error is None})
+
+        self._around.aside(work, then)
 
     def _pass(self, case: _Case, fault: Fault) -> None:
         """Answer for a message that was not judged."""

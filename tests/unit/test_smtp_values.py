@@ -221,6 +221,20 @@ def test_the_budget_passes_the_turn_on():
     assert [reader.reading for reader in readers] == [False, True, True]
 
 
+def test_the_budget_waits_for_nobody_who_dribbles():
+    """One byte a second is no progress: the turn passes on; a whole window keeps it."""
+    budget, readers = Budget(100), [Recorder() for _ in range(2)]
+    for reader in readers:
+        budget.take(101, reader)
+    budget.turn()
+    budget.take(Budget.LITTLE_BYTES, readers[0])
+    budget.turn()
+    assert [reader.reading for reader in readers] == [True, False]
+    budget.take(1, readers[0])
+    budget.turn()
+    assert [reader.reading for reader in readers] == [False, True]
+
+
 @given(st.lists(st.binary(max_size=12).map(lambda b: b.replace(b"\n", b"")), max_size=8), st.data())
 def test_lines_are_cut_alike_however_they_come(lines, data):
     """Lines up to the limit come whole; longer ones give their beginning, once."""

@@ -103,8 +103,11 @@ class Budget:
     """The bytes of messages that one process may hold; over it reading stops, nothing is refused.
 
     While it is exceeded one reader, the head, still reads, or nobody would ever finish and give
-    back. A head that brought nothing since the last `turn` makes room for the next.
+    back. A head that brought little since the last `turn` makes room for the next, or one that
+    sends a byte a second would keep all others waiting.
     """
+
+    LITTLE_BYTES = 32768
 
     __slots__ = ("_brought", "_head", "_waiting", "limit_bytes", "used")
 
@@ -113,7 +116,7 @@ class Budget:
         self.used = 0
         self._waiting: dict[Reader, None] = {}
         self._head: Reader | None = None
-        self._brought = False
+        self._brought = 0
 
     @property
     def has_room(self) -> bool:
@@ -124,7 +127,7 @@ class Budget:
         """Account for bytes that a reader brought."""
         self.used += count
         if self.used > self.limit_bytes:
-            self._over(reader)
+            self._over(reader, count)
 
     def give(self, count: int) -> None:
         """Account for bytes that are gone."""
@@ -143,18 +146,18 @@ class Budget:
             self._next()
 
     def turn(self) -> None:
-        """Give the next reader its turn, if the head brought nothing lately."""
-        if self._waiting and not self._brought:
+        """Give the next reader its turn, if the head brought little lately."""
+        if self._waiting and self._brought < self.LITTLE_BYTES:
             if self._head is not None:
                 self._wait(self._head)
             self._next()
-        self._brought = False
+        self._brought = 0
 
-    def _over(self, reader: Reader) -> None:
+    def _over(self, reader: Reader, count: int) -> None:
         if self._head is None:
-            self._head = reader
+            self._head, self._brought = reader, self.LITTLE_BYTES
         if reader is self._head:
-            self._brought = True
+            self._brought += count
         else:
             self._wait(reader)
 
@@ -166,5 +169,5 @@ class Budget:
         self._head = next(iter(self._waiting), None)
         if self._head is not None:
             del self._waiting[self._head]
-            self._brought = True
+            self._brought = self.LITTLE_BYTES
             self._head.free_for_memory()

@@ -6,6 +6,8 @@ STARTTLS, AUTH, CHUNKING, BINARYMIME, ETRN, VRFY, XCLIENT or anything unknown. P
 
 from __future__ import annotations
 
+import re
+
 from spamnb.faces.smtp.address import Speech
 
 KEPT = frozenset((b"SIZE", b"8BITMIME", b"SMTPUTF8", b"DSN", b"ENHANCEDSTATUSCODES", b"PIPELINING"))
@@ -20,6 +22,8 @@ HELLO: dict[tuple[bytes, Speech], bytes] = {
     (b"LHLO", "lmtp"): b"LHLO",
 }
 """(what the client said, what the next hop speaks) -> what the next hop is told"""
+
+_NUMBER = re.compile(rb"[0-9]{1,18}")
 
 SPOKEN: dict[Speech, frozenset[bytes]] = {
     "smtp": frozenset((b"EHLO", b"HELO")),
@@ -51,6 +55,6 @@ def announced(reply: bytes, line: bytes, hostname: str, *, trusted: bool, limit:
 
 
 def _size(words: list[bytes], limit: int) -> bytes:
-    theirs = int(words[1]) if len(words) > 1 and words[1][:18].isdigit() else 0
+    theirs = int(words[1]) if len(words) > 1 and _NUMBER.fullmatch(words[1]) else 0
     both = [number for number in (theirs, limit) if number]
     return b"SIZE %d" % min(both) if both else b"SIZE"

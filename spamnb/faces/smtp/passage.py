@@ -33,8 +33,9 @@ class Passage:
     """The state of one message."""
 
     __slots__ = (
-        "_action", "_doom", "_each", "_ended_at", "_facts", "_header", "_host", "_left", "_said",
-        "_sealed", "_sent_at", "_size", "_state", "_stored", "_taken", "_whole", "_wire", "hungry",
+        "_action", "_doom", "_each", "_ended_at", "_facts", "_header", "_host", "_left", "_looked",
+        "_said", "_sealed", "_sent_at", "_size", "_state", "_stored", "_taken", "_whole", "_wire",
+        "hungry",
     )  # fmt: skip
 
     def __init__(self, host: Host) -> None:
@@ -42,7 +43,7 @@ class Passage:
         self._wire = Wire()
         self._stored, self._sealed = bytearray(), b""
         self._taken = self._size = 0
-        self._header = -1
+        self._header, self._looked = -1, 0
         self._state: State = "collect"
         self.hungry = True
         """whether it takes bytes from the client now"""
@@ -55,9 +56,9 @@ class Passage:
         self._said: list[bytes] = []
         self._action = "relay"
         self._facts: dict[str, object] = {}
+        host.wait(host.door.times.data_s)
         if host.upstream is None:
             self._give_up(replies.UPSTREAM_GONE, "defer")
-        host.wait(host.door.times.data_s)
 
     # -- from the client --------------------------------------------------------------------------
 
@@ -77,7 +78,7 @@ class Passage:
         if ended:
             self._ended()
         elif self._state == "collect" and self._size > self._host.door.scan_limit_bytes:
-            self._judge()
+            self._judge_with_header()
         return self._wire.rest
 
     def _unfit(self) -> bytes:
@@ -95,7 +96,8 @@ class Passage:
     def _header_bytes(self) -> int:
         """Length of the header section, all that is stored if it has not ended."""
         if self._header < 0 and self._state == "collect":
-            self._header = stamp.header_end(self._stored)
+            self._header = stamp.header_end(self._stored, self._looked)
+            self._looked = len(self._stored)
         return self._header if self._header >= 0 else len(self._stored)
 
     def _ended(self) -> None:
@@ -111,6 +113,12 @@ class Passage:
             self._finish_with(self._doom)
 
     # -- judged -----------------------------------------------------------------------------------
+
+    def _judge_with_header(self) -> None:
+        """Stream, if the header section is whole: what of it were sent on could not be cleaned."""
+        self._header_bytes()
+        if self._header >= 0:
+            self._judge()
 
     def _judge(self) -> None:
         host = self._host
@@ -150,6 +158,8 @@ class Passage:
 
     def judged(self, outcome: Outcome) -> None:
         """The scanner's word; one that comes too late changes nothing."""
+        if outcome.withdraw is not None and not (self._state == "judge" and self._whole):
+            outcome.withdraw()
         if self._state != "judge":
             return
         self._action = outcome.action
@@ -207,6 +217,7 @@ class Passage:
         self._release()
         self._host.drop()
         self._host.ends.free(ROOM)
+        self._host.wait(self._host.door.times.data_s)
 
     def _release(self) -> None:
         self._host.place.budget.give(self._taken)
@@ -281,9 +292,10 @@ class Passage:
         elif self._host.ends.is_held(ROOM):
             self._host.upstream_failed("late")
             self._give_up(replies.UPSTREAM_LATE, "defer")
-            self._host.wait(self._host.door.times.data_s)
         elif self._host.ends.is_held():
-            self._host.wait(self._host.door.times.data_s)
+            # Held by us, so not to blame. But whoever brings nothing when it is read again has had
+            # its time: else a few that stall would fill the memory for good.
+            self._host.wait(self._host.door.times.sweep_s)
         else:
             self._abandon("timeout", replies.TIMEOUT)
 

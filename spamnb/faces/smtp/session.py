@@ -137,7 +137,7 @@ class Session:
             return
         self._pumping = True
         try:
-            self._pump()
+            done = self._pump()
         finally:
             self._pumping = False
         if self.closed:
@@ -146,22 +146,24 @@ class Session:
             self.ends.hold(INPUT)
         else:
             self.ends.free(INPUT)
-        if self.eof and self.asked is None and (self.passage is None or self.passage.hungry):
+        if self.eof and done and self.asked is None:
             self._end()
 
-    def _pump(self) -> None:
+    def _pump(self) -> bool:
+        """Whether nothing is left to do, or only what has not come as a whole."""
         turns = 0
         while self._intake and not (self.asked or self.stuck or self.closed):
             if turns >= MOST_IN_A_TURN:
                 self.ends.later()
-                return
+                return False
             turns += 1
             if self.passage is not None:
                 if not self.passage.hungry:
-                    return
+                    return False
                 self._intake.put(self.passage.feed(self._intake.everything()))
             elif not (self._take_proxy() if self.guest.is_proxied else self._take_line()):
-                return
+                return True
+        return not self.stuck and (self.passage is None or self.passage.hungry)
 
     def _take_proxy(self) -> bool:
         """Read the PROXY header; False if it has not come as a whole, or is none."""

@@ -166,6 +166,21 @@ def test_each_handling_does_what_it_says(desk, home, surest, handling, before, a
     assert one.meters.value(f"handling_{expected}") == 1
 
 
+def test_what_was_kept_can_be_withdrawn(desk, home, surest):
+    """Where the outcome came too late the message is gone again, and the log says so."""
+    quarantine = Quarantine(home / "quarantine")
+    one = desk(HARSH, quarantine=quarantine)
+    outcome = one.scan(surest["spam"])
+    assert outcome.action == "keep"
+    (kept,) = quarantine.messages()
+    outcome.withdraw()
+    assert quarantine.messages() == []
+    (told,) = [record for record in one.records if record["event"] == "kept too late"]
+    assert (told["quarantine"], told["withdrawn"]) == (kept.id, True)
+    outcome.withdraw()
+    assert [r["withdrawn"] for r in one.records if r["event"] == "kept too late"] == [True, False]
+
+
 @pytest.mark.parametrize("fault", ["limit", "disk", "none"])
 def test_a_quarantine_that_takes_nothing_means_deliver_with_headers(desk, home, surest, fault):
     """Full by its limit, by the disk, or not set up: the message reaches its people, marked."""
