@@ -24,6 +24,7 @@ from spamnb.core.bayes import bernoulli, multinomial
 from spamnb.core.bayes.batch import Batch, Sides
 from spamnb.core.bayes.smoothing import Assumptions
 from spamnb.core.event import BIAS_ONE, STEP_ONE, Push, Recipe, Records, Totals
+from spamnb.errors import RefusedError
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -183,7 +184,10 @@ def doubt(seen: Opinion, label: int) -> float:
 
 
 def step(recipe: Recipe, seen: Opinion, sizes: tuple[int, ...], label: int, weight: float) -> Push:
-    """One step towards a label; every number is rounded here and nowhere else."""
+    """One step towards a label; every number is rounded here and nowhere else.
+
+    RefusedError for a weight so large that a number leaves its range.
+    """
     G = len(seen.E)
     error = [weight * ((k == label) - P) for k, P in enumerate(seen.P)]
     eta, rate = recipe.eta / 2 / G * STEP_ONE, recipe.rate_temper * BIAS_ONE
@@ -191,11 +195,15 @@ def step(recipe: Recipe, seen: Opinion, sizes: tuple[int, ...], label: int, weig
     tempers = [
         round(rate * sum(e * told for e, told in zip(error, line, strict=True))) for line in seen.E
     ]
-    return Push(
-        steps=np.array(steps, np.int64),
-        bias=np.array([round(recipe.rate_bias / 2 * BIAS_ONE * e) for e in error], np.int64),
-        tempers=np.array(tempers, np.int64),
-    )
+    bias = [round(recipe.rate_bias / 2 * BIAS_ONE * e) for e in error]
+    try:
+        return Push(
+            steps=np.array(steps, np.int64),
+            bias=np.array(bias, np.int64),
+            tempers=np.array(tempers, np.int64),
+        )
+    except OverflowError as overflow:
+        raise RefusedError(f"a step of weight {weight:g} leaves its numbers' range") from overflow
 
 
 _EVENT_MODELS = {"multinomial": multinomial, "bernoulli": bernoulli}

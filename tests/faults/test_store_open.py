@@ -289,6 +289,8 @@ class TestContradictions:
 
     def test_a_word_on_a_wrong_shelf(self, folder):
         """A word on a shelf that is not its own is told."""
+        with contextlib.closing(open_store(folder)) as store:
+            learn(store, mail(3, *range(2000)), 0)  # so many go straight to their shelves
         environment = Environment(Plan(folder, Tables._fields))
         environment.open_tables(create=False)
         with environment.read() as tables:

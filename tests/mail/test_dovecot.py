@@ -88,6 +88,7 @@ class House:
         return [event["after"] for event in sorted(mine, key=lambda event: event["event"])]
 
     def close(self):
+        self.imap.logout()
         self.daemon.stop()
         self.rig.stop()
         shutil.rmtree(self.daemon.home, ignore_errors=True)
