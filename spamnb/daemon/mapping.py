@@ -92,3 +92,8 @@ def policy_of(settings: Settings, listener: ListenerSettings) -> ScanPolicy:
         oversize=listener.oversize,
         large_bytes=scan.large_bytes,
     )
+
+
+def spool_of(settings: Settings, home: str) -> Path:
+    """Where our own processes leave what is to be learnt."""
+    return Path(settings.teach.spool or Path(home) / "spool")

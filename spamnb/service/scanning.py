@@ -53,6 +53,7 @@ from spamnb.service.bench import (
 from spamnb.service.letters import Done, Letter, Outcome
 from spamnb.service.meters import Meters
 from spamnb.service.rules import Networks, Rules, Side
+from spamnb.service.traps import Traps
 
 Result = TypeVar("Result")
 
@@ -147,6 +148,7 @@ class Around:
     rules: Rules = field(default_factory=Rules)
     quarantine: Keeper | None = None
     offload: Offload | None = None
+    traps: Traps = field(default_factory=Traps)
     bypassed: Callable[[], bool] = never
     later: Callable[[Callable[[], None]], object] = at_once
     """runs something after what is waiting now, such as loop.call_soon"""
@@ -186,7 +188,28 @@ class LetterScanner:
     def scan(self, letter: Letter, done: Done) -> None:
         """Judge; `done` is called exactly once, in this thread."""
         case = _Case(letter, done, self._is_observed(letter), time.perf_counter())
+        self._spring(case)
         self._guarded([case], lambda: self._begin(case))
+
+    def _spring(self, case: _Case) -> None:
+        """Learn what went into a trap; that it fails is told, and no reason to stop the message."""
+        around = self._around
+        trap = "" if case.observed else around.traps.caught(case.letter)
+        if not trap:
+            return
+
+        def work() -> Exception | None:
+            try:
+                around.traps.learn(case.letter, trap)
+            except Exception as error:  # noqa: BLE001 - in another thread: told in this one
+                return error
+            return None
+
+        def then(error: Exception | None) -> None:
+            if error is not None:
+                incident(around.log, "trap", error)
+
+        around.aside(work, then)
 
     # -- on the way to a judgement --------------------------------------------------------------
 

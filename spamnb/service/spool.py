@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import stat
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -202,6 +203,21 @@ class Spool:
                     return
             target = _ASIDE + name[:200]
             os.rename(name, target, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def leave(folder: Path, label: str, raw: bytes, head: dict[str, Any]) -> None:
+    """Put one message there, durably: for those of our processes that do not teach themselves."""
+    name = f"{time.time_ns()}.{secrets.token_hex(8)}"
+    hidden, final = folder / f".{name}", folder / f"{name}.{label}"
+    try:
+        with os.fdopen(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(json.dumps(head).encode() + b"\n" + raw)
+            file.flush()
+            os.fsync(file.fileno())
+        hidden.rename(final)
+    except OSError as error:
+        hidden.unlink(missing_ok=True)
+        raise refused(error, folder) from error
 
 
 def _left(name: str, uid: int, data: bytes) -> Left | None:

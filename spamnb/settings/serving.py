@@ -175,6 +175,9 @@ SERVING: tuple[Setting, ...] = (
         "What becomes of a user's word on a message that is not known to be theirs."),
     Setting("teach.domains", (), DOMAINS,
         "Domains whose addresses are our users' logins. Empty: all that mail is delivered for."),
+    Setting("teach.traps", (), TEXTS,
+        "Addresses that nobody uses, on pages where only robots look. Mail to one of them is "
+        "learnt as spam, with half a step, unless we are very sure of the opposite."),
     Setting("teach.spool", "", TEXT,
         "Where programs leave what people say, to be learnt at once or when we are back: a folder "
         "of ours with mode 1733. Empty: spool in the home, and /var/spool/spamnb if it is ours.",

@@ -213,6 +213,7 @@ class TeachSettings:
     sure: float = 0.999
     unproven: Literal["review", "refuse", "learn"] = "review"
     domains: tuple[str, ...] = ()
+    traps: tuple[str, ...] = ()
     spool: str = ""
 
 

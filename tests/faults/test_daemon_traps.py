@@ -1,0 +1,33 @@
+"""A trap in the mail path: what comes to it is learnt, and everybody's mail goes on."""
+
+import json
+import subprocess
+import sys
+
+from daemon_runs import delivered, environment, send, serve, settings_in, until
+
+TRAPS = '[teach]\ntraps = ["trap@example.org"]\n'
+
+
+def journal(folder, config):
+    """The events that came by the way of traps."""
+    words = ["--home", folder / "home", "--config", config, "journal", "--channel", "trap"]
+    told = subprocess.run(
+        [sys.executable, "-m", "spamnb", *words, "--json"],
+        capture_output=True, text=True, check=True, env=environment(),
+    )  # fmt: skip
+    return [json.loads(line) for line in told.stdout.splitlines()]
+
+
+def test_what_comes_to_a_trap_is_learnt_as_spam(home):
+    """By the learner, in the trap's name, with the message delivered as ever."""
+    config = settings_in(home, more=TRAPS)
+    with serve(home, config=config) as running:
+        running.ready()
+        ident = send(running.port(), "words nobody has seen", to="trap@example.org")
+        send(running.port(), "others", to="bob@example.org")
+        (event,) = until(lambda: journal(home, config), "an event")
+        assert (event["who"], event["after"]) == ("trap@example.org", "spam")
+        assert event["message_id"] == ident.strip("<>")
+        assert delivered(home, ident, "trap")
+        assert running.stop() == 0
