@@ -22,12 +22,13 @@ from spamnb.daemon.bypass import bypass_is_on
 from spamnb.daemon.children import Backoff, Child, exit_words, spawn
 from spamnb.daemon.logs import Log
 from spamnb.daemon.notify import Notifier
+from spamnb.daemon.renewal import tenable
 from spamnb.daemon.sockets import Sockets
 from spamnb.daemon.start import Order, Start
 from spamnb.errors import BugError, SpamnbError
 from spamnb.service.meters import Meters
 from spamnb.settings import Settings
-from spamnb.settings.showing import need_restart, plain
+from spamnb.settings.showing import plain
 
 TICK_S = 1.0
 START_TICK_S = 0.02
@@ -202,19 +203,18 @@ class Supervisor:
             return
         self._notifier.reloading()
         try:
-            settings = self._house.load()
+            settings, later = tenable(self._settings, self._house.load())
         except SpamnbError as error:
             hint = f" - {error.hint}" if error.hint else ""
             self._log(
                 {"event": "the old settings stay", "level": "error", "error": f"{error}{hint}"}
             )
         else:
-            self._renew(settings)
+            self._renew(settings, later)
         self._notifier.ready(self._status())
 
-    def _renew(self, settings: Settings) -> None:
+    def _renew(self, settings: Settings, later: list[str]) -> None:
         """Hand checked settings to everybody."""
-        later = need_restart(self._settings, settings)
         if later:
             self._log({"event": "needs a restart", "level": "warning", "settings": later})
         self._settings = settings

@@ -80,7 +80,7 @@ def parse(text: str, source: str) -> dict[str, Found]:
     """Find the values in a settings file; unknown keys are errors."""
     try:
         tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise SettingsError(f"{source} is no TOML: {error}") from error
     lines = _lines_of(text)
     found: dict[str, Found] = {}
