@@ -38,6 +38,7 @@ COMMANDS = {
     "review": "spamnb.cli.review:review",
     "quarantine": "spamnb.cli.quarantine:quarantine",
     "status": "spamnb.cli.status:status",
+    "doctor": "spamnb.cli.doctor:doctor",
     "history": "spamnb.cli.records:history",
     "journal": "spamnb.cli.records:journal",
     "bisect": "spamnb.cli.timemachine:bisect",

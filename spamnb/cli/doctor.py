@@ -1,0 +1,300 @@
+"""`spamnb doctor`: sends a message the whole way of learning, and says which hop is broken."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from spamnb.cli.printing import safe, say, say_json, wants_colour
+from spamnb.cli.served import checked, served, teacher
+from spamnb.cli.session import Session, pass_session
+from spamnb.cli.teaching_help import taught
+from spamnb.errors import PeerError, UserError
+
+if TYPE_CHECKING:
+    from spamnb.faces.smtp.address import Address
+    from spamnb.service.doctor import Finding, Mailbox, Means
+    from spamnb.service.feedback import Answer, Feedback
+    from spamnb.service.ledger import Ledger
+
+EXAMPLES = """
+spamnb doctor                                       the daemon and the model alone
+spamnb doctor --smtp localhost:25 --rcpt alice@example.org --imap localhost:143 --user alice
+spamnb doctor --rcpt alice@example.org --maildir ~/Maildir      `spamnb watch` is running
+"""
+_IMAP_PORT = 993
+_MARKS = {"ok": "green", "broken": "red", "skipped": "yellow"}
+
+
+@taught("Walk the whole way of learning with a test message.", EXAMPLES)
+@click.option("--rcpt", metavar="ADDRESS", help="Whom the test message is sent to.")
+@click.option("--smtp", metavar="ADDR", help="Where it is handed in: your mail server, or spamnb; "
+              "else the first listener of the settings.")  # fmt: skip
+@click.option("--imap", metavar="HOST[:PORT]", help="Where it arrives. Port 993 if none is given.")
+@click.option("--maildir", metavar="DIR", help="Where it arrives, if `spamnb watch` teaches.")
+@click.option("--user", metavar="NAME", help="Whose mailbox it is, as the journal names them. Else "
+              "--rcpt; for a Maildir its owner.")  # fmt: skip
+@click.option("--password-file", metavar="FILE", help="The IMAP password in its first line; else "
+              "it is asked for.")  # fmt: skip
+@click.option("--junk", metavar="FOLDER", default="", help="The folder of junk. Else the one that "
+              "the server calls so, or Junk.")  # fmt: skip
+@click.option("--wait", "wait_s", type=click.FloatRange(0.1, 3600), default=60.0, show_default=True,
+              metavar="SECONDS", help="How long to wait for each hop; longer than --quiet of "
+              "`spamnb watch`.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON object: ok, message_id, hops.")
+@pass_session
+@click.pass_context
+def doctor(ctx: click.Context, session: Session, /, as_json: bool, **options: Any) -> None:
+    """Walk the whole way of learning with a test message, and say which hop is broken.
+
+    It is sent, found, moved to Junk and back, as a person would; what that taught must be seen in
+    the journal. Then it is deleted and forgotten, also after a failure or Ctrl-C. What is not
+    given is skipped. The exit code is 1 if a hop is broken.
+    """
+    from spamnb.service.doctor import Doctor
+
+    walker = Doctor(_means(session, _Options(**options)))
+    findings: list[Finding] = []
+
+    def tell(finding: Finding) -> None:
+        findings.append(finding)
+        if not as_json:
+            _show(finding)
+
+    with _told_to_stop():
+        try:
+            for finding in walker.walk():
+                tell(finding)
+        finally:
+            with _undisturbed():
+                tell(walker.clean())
+                if as_json:
+                    say_json(_told(walker.message_id, findings))
+    if any(finding.state == "broken" for finding in findings):
+        ctx.exit(1)
+
+
+class _Options(NamedTuple):
+    rcpt: str | None
+    smtp: str | None
+    imap: str | None
+    maildir: str | None
+    user: str | None
+    password_file: str | None
+    junk: str
+    wait_s: float
+
+
+def _means(session: Session, options: _Options) -> Means:
+    """What the options give; what makes no sense is told before anything is sent."""
+    from spamnb.service.doctor import Means, checked_recipient
+
+    if options.imap and options.maildir:
+        raise UserError("--imap and --maildir exclude each other")
+    rcpt = checked_recipient(options.rcpt) if options.rcpt else ""
+    hand_in = _address(options.smtp or _first_listener(session), "--smtp") if rcpt else None
+    opened = None
+    if options.imap:
+        opened = _imap(options, options.user or rcpt)
+    elif options.maildir:
+        opened = _maildir(options.maildir, options)
+    return Means(
+        status=partial(_status, session),
+        open_ledger=partial(_ledger, session),
+        open_mailbox=opened,
+        carry=partial(_carry, hand_in) if hand_in else None,
+        rcpt=rcpt,
+        wait_s=options.wait_s,
+    )
+
+
+def _first_listener(session: Session) -> str:
+    from spamnb.settings.tree import ListenerSettings
+
+    listeners = session.settings.listener.values()
+    return next(iter(listeners), ListenerSettings()).address
+
+
+def _address(text: str, option: str) -> Address:
+    from spamnb.faces.smtp.address import Address
+
+    try:
+        return Address.parse(text)
+    except ValueError as error:
+        raise UserError(f"{option}: {error}") from error
+
+
+# --- the daemon and the model --------------------------------------------------------------------
+
+
+def _status(session: Session) -> dict[str, Any] | None:
+    """The daemon's facts."""
+    from spamnb.service.control import Caller
+
+    daemon = served(session)
+    if daemon is None:
+        return None
+    if daemon.role != "admin":
+        raise UserError("the doctor is for admins", hint="run it as root, or as the home's owner")
+    with Caller(daemon.control) as caller:
+        found: dict[str, Any] = caller.ask("status").header["status"]
+    return found
+
+
+def _ledger(session: Session) -> Ledger:
+    from spamnb.service.ledger import Ledger
+
+    opened = partial(session.open, readonly=True, history=True)
+    return Ledger(opened, session.home, partial(_forget, session))
+
+
+def _forget(session: Session, feedback: Feedback) -> Answer:
+    from dataclasses import replace
+
+    with teacher(session) as (desk, me):
+        return checked(desk.teach(replace(me, refs=feedback.refs, label="")))
+
+
+# --- the mail ------------------------------------------------------------------------------------
+
+
+def _carry(address: Address, raw: bytes, rcpt: str) -> str:
+    """Hand a message in, from nobody: whatever becomes of it, no answer is sent to anybody."""
+    from spamnb.faces.smtp.sender import SendPlan, deliver
+    from spamnb.service.quarantine import Parcel
+
+    rcpt_line = f"RCPT TO:<{rcpt}>".encode("ascii")
+    parcel = Parcel(raw, b"MAIL FROM:<>", (rcpt_line,))
+    try:
+        (reply,) = deliver(address, parcel, SendPlan(final_s=120.0))
+    except PeerError as error:
+        raise PeerError(str(error), reply=error.reply) from error  # its hint is for another hop
+    if reply.code // 100 not in (0, 2):
+        raise PeerError(f"{address} said {reply}", reply=str(reply).encode())
+    return f"{address} said {reply}"
+
+
+def _imap(options: _Options, user: str) -> Any:
+    """How the mailbox is opened."""
+    from spamnb.faces.mailbox.imap import Account, ImapMailbox
+
+    if not user:
+        raise UserError("--imap needs a --user")
+    text = str(options.imap)
+    has_port = text.rpartition(":")[2].isdigit()
+    place = _address(text if has_port else f"{text}:{_IMAP_PORT}", "--imap")
+    password = _password(options.password_file, user)
+    account = Account(
+        place.host, place.port, user, password, options.junk, max(10.0, options.wait_s)
+    )
+    return partial(ImapMailbox.open, account)
+
+
+def _password(file: str | None, user: str) -> str:
+    if file is None:
+        if not sys.stdin.isatty():
+            raise UserError("no password is given", hint="--password-file FILE")
+        found: str = click.prompt(f"IMAP password of {safe(user)}", hide_input=True, err=True)
+        return found
+    try:
+        return Path(file).read_text("utf-8").partition("\n")[0].rstrip("\r")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} cannot be read: {error}") from error
+
+
+def _maildir(text: str, options: _Options) -> Any:
+    from spamnb.faces.mailbox.maildir import MaildirMailbox, Place
+
+    root = Path(text).expanduser().absolute()
+
+    def opened() -> Mailbox:
+        who = options.user or _owner(root)
+        return MaildirMailbox.open(Place(root, who, options.junk or "Junk", _as_we_began))
+
+    return opened
+
+
+def _owner(root: Path) -> str:
+    with _as_we_began():
+        try:
+            uid = root.stat().st_uid
+        except OSError as error:
+            raise PeerError(f"{root} cannot be opened: {error.strerror}") from error
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+@contextmanager
+def _as_we_began() -> Iterator[None]:
+    """Be who typed the command: root becomes the model's owner, who may not read people's mail."""
+    uid, gid = os.geteuid(), os.getegid()
+    if uid == os.getuid():
+        yield
+        return
+    os.seteuid(os.getuid())
+    os.setegid(os.getgid())
+    try:
+        yield
+    finally:
+        os.setegid(gid)
+        os.seteuid(uid)
+
+
+# --- signals and words ---------------------------------------------------------------------------
+
+_STOPS = (signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def _told_to_stop() -> Iterator[None]:
+    """Whatever ends us ends us as Ctrl-C does, so that nothing is left behind."""
+    before = {number: signal.getsignal(number) for number in _STOPS}
+    try:
+        for number in _STOPS:
+            signal.signal(number, signal.default_int_handler)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Cleaning up is bounded in time, and goes on whoever loses patience."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *_STOPS)}
+    try:
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _show(finding: Finding) -> None:
+    mark = f"{finding.state:<8}"
+    if wants_colour():
+        mark = click.style(mark, fg=_MARKS[finding.state])
+    say(f"{mark} {finding.hop:<15} {safe(finding.what)}")
+    if finding.todo:
+        say(f"{'':<8} {'':<15} -> {safe(finding.todo)}")
+    sys.stdout.flush()
+
+
+def _told(message_id: str, findings: list[Finding]) -> dict[str, Any]:
+    return {
+        "ok": all(finding.state != "broken" for finding in findings),
+        "message_id": message_id,
+        "hops": [finding._asdict() for finding in findings],
+    }

@@ -1,0 +1,171 @@
+"""What the model's own records tell of one message: what was taught of it, and how it is judged.
+
+Reads the journal, the history, the review list and the quarantine of one home, whoever writes
+them. The one thing it changes it asks for: that the message be forgotten, by the given desk.
+
+Must not know mailboxes, sockets or terminals. Failure: StoreError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from spamnb.core.event import NO_LABEL, Totals
+from spamnb.core.verdict import Verdict
+from spamnb.errors import RefError, SpamnbError
+from spamnb.service.clock import now_us
+from spamnb.service.feedback import Answer, Feedback
+from spamnb.service.filter import Filter
+from spamnb.service.quarantine import Quarantine
+from spamnb.service.references import signature_bytes
+from spamnb.service.review import Reviews, Waiting
+from spamnb.store.history import HistoryEntry
+
+Forget = Callable[[Feedback], Answer]
+"""has a word taken at the desk, or raises what was refused"""
+
+
+class Heard(NamedTuple):
+    """One event of the journal, as it concerns a message."""
+
+    event: int
+    label: str | None
+    """None: it was forgotten"""
+    who: str
+    channel: str
+
+
+class Mark(NamedTuple):
+    """The model at a time."""
+
+    time_us: int
+    totals: Totals
+
+
+class Ledger:
+    """The records of one home."""
+
+    def __init__(self, opened: Callable[[], Filter], home: Path, forget: Forget) -> None:
+        self._opened = opened
+        self._model = opened()
+        self._home = home
+        self._forget = forget
+        self.labels = self._model.labels
+
+    def close(self) -> None:
+        """Let go of the model."""
+        self._model.close()
+
+    def mark(self) -> Mark:
+        """The model now."""
+        with self._model.store.read() as view:
+            return Mark(now_us(), view.totals())
+
+    def learnt(self) -> dict[str, int]:
+        """Messages of each label."""
+        counts: list[int] = self.mark().totals.messages.tolist()
+        return dict(zip(self.labels, counts, strict=True))
+
+    def heard(self, message_id: str, since: Mark) -> list[Heard]:
+        """What was said of a message since then, oldest first."""
+        with self._model.store.read() as view:
+            return [
+                Heard(event.seq, self._name(event.after), event.who, event.channel)
+                for event in view.events(since.totals.last_seq + 1)
+                if event.message_id == message_id
+            ]
+
+    def _name(self, label: int) -> str | None:
+        return None if label == NO_LABEL else self.labels[label]
+
+    def verdict(self, raw: bytes, signature: str) -> Verdict:
+        """How the message is judged now: as it was scanned, if that is known."""
+        with suppress(RefError):
+            return self._model.explain(signature)
+        return self._model.score(raw, remember=False)
+
+    def remembered(self, signature: str) -> HistoryEntry | None:
+        """The verdict that a signature names."""
+        history = self._model.history
+        found = history.find(signature=signature_bytes(signature)) if history else []
+        return found[0] if found else None
+
+    def waiting(self, message_id: str) -> list[Waiting]:
+        """Words on the message that wait for review."""
+        entries = Reviews(self._home / "review").entries()
+        return [entry for entry in entries if entry.message_id == message_id]
+
+    def quarantined(self, message_id: str, since: Mark) -> list[str]:
+        """Names of the message in quarantine."""
+        kept = Quarantine(self._home / "quarantine")
+        found, wanted = [], message_id.encode()
+        for entry in kept.messages():
+            if entry.time_us >= since.time_us:
+                with suppress(RefError):
+                    if wanted in kept.raw(entry.id):
+                        found.append(entry.id)
+        return found
+
+    # -- taking back ----------------------------------------------------------------------------
+
+    def take_back(self, message_id: str, since: Mark) -> list[str]:
+        """Forget the message, and what waits of it; what could not be done."""
+        steps = (self._forget_it, self._drop_waiting, self._drop_quarantined)
+        faults = []
+        for step in steps:
+            try:
+                step(message_id, since)
+            except SpamnbError as error:
+                faults.append(str(error))
+        return faults
+
+    def _forget_it(self, message_id: str, _: Mark) -> None:
+        digests = self._live(message_id)
+        if not digests:
+            return
+        # Without a daemon it is this process that writes, and one that reads a store cannot.
+        self._model.close()
+        try:
+            for digest in digests:
+                self._forget(Feedback("", refs=(digest.hex(),)))
+        finally:
+            self._model = self._opened()
+
+    def _live(self, message_id: str) -> list[bytes]:
+        """Digests under this name that teach something."""
+        with self._model.store.read() as view:
+            lines = [(digest, view.live(digest)) for digest in view.digests(message_id)]
+        return [digest for digest, live in lines if live and live.label != NO_LABEL]
+
+    def _drop_waiting(self, message_id: str, _: Mark) -> None:
+        for entry in self.waiting(message_id):
+            Reviews(self._home / "review").drop(entry.name)
+
+    def _drop_quarantined(self, message_id: str, since: Mark) -> None:
+        for identity in self.quarantined(message_id, since):
+            Quarantine(self._home / "quarantine").delete(identity)
+
+    def difference(self, message_id: str, since: Mark) -> str:
+        """What of the model the message still moves; empty if nothing.
+
+        Sums are held against those of then, unless others have taught meanwhile.
+        """
+        if self._live(message_id):
+            return "the message still teaches"
+        with self._model.store.read() as view:
+            now = view.totals()
+            events = view.events(since.totals.last_seq + 1, now.last_seq + 1)
+            others = any(event.message_id != message_id for event in events)
+        return "" if others or _same(since.totals, now) else "the model's sums are others"
+
+
+def _same(one: Totals, other: Totals) -> bool:
+    """Whether two sums are one, but for the number of the last event."""
+    names = ("messages", "tokens", "bias", "tempers", "histogram")
+    alike = all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
+    return alike and one.known == other.known

@@ -1,0 +1,217 @@
+"""`spamnb doctor` without any mail server: each hop broken in turn, and nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+from doctor_house import HOPS, House, Told
+from mail_rig import free_ports, until
+
+EMBEDDED = """
+[serve]
+workers = 1
+[listener.mx]
+address = "127.0.0.1:{mx}"
+[post]
+address = "127.0.0.1:{post}"
+[rules]
+block = "{block}"
+[domain."kept.example"]
+reject = "quarantine"
+"""
+
+
+class Embedded(House):
+    """Without any mail server: the built-in post office, and `spamnb watch`."""
+
+    def __init__(self, folder):
+        mx, self.post = free_ports(2)
+        block = folder / "block"
+        block.write_text("recipient jill@example.org\nrecipient bob@kept.example\n")
+        super().__init__(folder, EMBEDDED.format(mx=mx, post=self.post, block=block))
+        self.mail = self.daemon.home / "mail"
+        for name in ("bob", "jill"):
+            for inner in ("", ".Junk"):
+                for part in ("tmp", "new", "cur"):
+                    (self.mail / name / "Maildir" / inner / part).mkdir(parents=True)
+        self.maildir = self.mail / "bob" / "Maildir"
+
+    def doctor_of(self, name, *more):
+        return self.doctor(*self.person(name), *more)
+
+    def person(self, name):
+        return ["--rcpt", f"{name}@example.org", "--user", name, "--wait", "10",
+                "--maildir", self.mail / name / "Maildir"]  # fmt: skip
+
+    @contextmanager
+    def watch(self):
+        """`spamnb watch` beside the daemon."""
+        state = self.daemon.home / "watch.json"
+        state.unlink(missing_ok=True)
+        home = ["--home", self.daemon.home, "--config", self.daemon.config]
+        words = [sys.executable, "-m", "spamnb", *home, "watch", "--quiet", "0.2"]
+        people = [f"{name}={self.mail / name / 'Maildir'}" for name in ("bob", "jill")]
+        with subprocess.Popen(
+            [*words, *people], stdout=subprocess.DEVNULL, env=self.daemon.environment
+        ) as running:
+            try:
+                until(state.exists, what="the watch")
+                yield
+            finally:
+                running.terminate()
+                running.wait(20)
+
+    def lying(self):
+        """Messages in all folders."""
+        return [path for part in ("new", "cur") for path in self.mail.rglob(f"{part}/*")]
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory):
+    made = Embedded(tmp_path_factory.mktemp("embedded"))
+    made.daemon.start()
+    yield made
+    made.daemon.stop()
+
+
+@pytest.fixture
+def unchanged(embedded):
+    """Whatever happens: no message lies about, and the model is as it was."""
+    before = embedded.learnt()
+    yield
+    assert embedded.lying() == []
+    assert embedded.learnt() == before
+
+
+def test_all_is_well_in_a_maildir(embedded, unchanged):
+    """Every hop, by the embedded daemon and the watcher; what it taught was spam, ham, nothing."""
+    before = embedded.export()
+    with embedded.watch():
+        told = embedded.doctor_of("bob")
+    assert embedded.export() == before
+    assert told.names("ok") == HOPS, told.whole
+    assert (told.code, told.whole["ok"]) == (0, True)
+    assert embedded.events(told.whole["message_id"]) == [
+        (None, "spam", "bob"),
+        ("spam", "ham", "bob"),
+        ("ham", None, "root" if os.geteuid() == 0 else embedded.events("")[-1][2]),
+    ]
+
+
+def test_nobody_watches(embedded, unchanged):
+    """A move that nobody tells of: the hop that learns is broken, and what to do is said."""
+    told = embedded.doctor_of("bob", "--wait", "1")
+    told.is_broken("learning", "nothing was learnt within 1 s", "spamnb watch")
+    assert told.names("skipped") == ["score", "move back", "learning again"]
+    assert "spamnb forget" in told.hops["cleaning up"]["todo"]
+
+
+def test_learnt_in_the_name_of_another(embedded, unchanged):
+    """The journal must name the person whose mailbox it is."""
+    with embedded.watch():
+        told = embedded.doctor_of("bob", "--user", "alice")
+    told.is_broken("learning", "of bob, not of alice", "")
+
+
+def test_bypass_is_told(embedded, unchanged):
+    """Mail that passes unscanned has no verdict: nothing is sent at all."""
+    embedded.bypass("on")
+    try:
+        told = embedded.doctor_of("bob")
+        told.is_broken("daemon", "bypass", "spamnb bypass off")
+        assert told.hops["delivery"]["state"] == "skipped"
+    finally:
+        embedded.bypass("off")
+
+
+def test_nobody_takes_the_mail(embedded, unchanged):
+    """A closed port is the delivery's fault."""
+    (port,) = free_ports(1)
+    told = embedded.doctor_of("bob", "--smtp", f"127.0.0.1:{port}")
+    told.is_broken("delivery", "cannot be reached", "docs/postfix.md")
+
+
+def test_it_arrives_elsewhere(embedded, unchanged):
+    """A recipient whose mailbox is another one; and the cleaning says that it found nothing."""
+    told = embedded.doctor_of("bob", "--rcpt", "carol@example.org", "--wait", "1")
+    assert told.names("broken") == ["arrival", "cleaning up"]
+    assert "may still come" in told.hops["cleaning up"]["what"]
+    (elsewhere,) = (embedded.mail / "carol").rglob("new/*")
+    elsewhere.unlink()
+
+
+def test_it_is_kept_in_quarantine(embedded, unchanged):
+    """It never arrives: why is told, and quarantine does not keep it either."""
+    told = embedded.doctor_of("bob", "--rcpt", "bob@kept.example", "--wait", "1")
+    told.is_broken("arrival", "in quarantine", "[handling]")
+    assert embedded.daemon.spamnb("quarantine", "list") == ""
+
+
+def test_without_our_headers(embedded, unchanged):
+    """Mail that goes around the front door, straight to the post office."""
+    with embedded.watch():
+        told = embedded.doctor_of("bob", "--smtp", f"127.0.0.1:{embedded.post}")
+    assert "headers" in told.names("broken")
+    assert "around spamnb" in told.hops["headers"]["what"]
+    assert told.hops["filing"]["state"] == "skipped"
+
+
+def test_what_is_not_given_is_skipped(embedded, unchanged):
+    """The daemon and the model alone can always be looked at."""
+    told = embedded.doctor()
+    assert told.names("ok") == ["daemon", "model"]
+    assert told.code == 0
+    assert "--imap" in told.hops["mailbox"]["what"]
+    told = embedded.doctor("--maildir", embedded.maildir)
+    assert told.names("ok") == ["daemon", "model", "mailbox"]
+    assert "--rcpt" in told.hops["delivery"]["what"]
+
+
+def test_called_junk_goes_the_other_way_round(embedded, unchanged):
+    """Whatever is thought of the message, both labels are taught: out of Junk, then into it."""
+    with embedded.watch():
+        told = embedded.doctor_of("jill")
+    assert told.names("ok") == HOPS, told.whole
+    assert "YES" in told.hops["filing"]["what"]
+    labels = [after for _, after, _ in embedded.events(told.whole["message_id"])]
+    assert labels == ["ham", "spam", None]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_breaks_it_off_leaves_nothing(embedded, unchanged, number):
+    """Ctrl-C in the middle: the message goes, and what it taught."""
+    with subprocess.Popen(
+        embedded.words(*embedded.person("bob"), "--wait", "60"), env=embedded.daemon.environment,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    ) as running:  # fmt: skip
+        junk = embedded.maildir / ".Junk" / "cur"
+        until(lambda: list(junk.iterdir()), what="the move")
+        running.send_signal(number)
+        out, _ = running.communicate(timeout=60)
+    told = Told(running.returncode, out, "")
+    assert running.returncode == 130
+    assert list(told.hops)[-1] == "cleaning up"
+    assert told.hops["cleaning up"]["state"] == "ok"
+
+
+def test_the_daemon_goes_away_on_the_way(embedded, unchanged):
+    """What was learnt is taken back without it."""
+    with embedded.watch(), subprocess.Popen(
+        embedded.words(*embedded.person("bob"), "--wait", "2"), env=embedded.daemon.environment,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    ) as running:  # fmt: skip
+        junk = embedded.maildir / ".Junk" / "cur"
+        until(lambda: list(junk.iterdir()), what="the move")
+        embedded.daemon.stop()
+        out, _ = running.communicate(timeout=60)
+    try:
+        told = Told(running.returncode, out, "")
+        assert told.hops["cleaning up"]["state"] == "ok", told.hops["cleaning up"]
+        told = embedded.doctor_of("bob")
+        told.is_broken("daemon", "no daemon", "spamnb serve")
+        assert told.names("ok") == ["model", "mailbox"]
+    finally:
+        embedded.daemon.start()

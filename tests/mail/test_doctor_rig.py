@@ -1,0 +1,177 @@
+"""`spamnb doctor` by a real Postfix and a real Dovecot: all well, and each hop broken in turn."""
+
+import subprocess
+from contextlib import contextmanager
+
+import pytest
+from doctor_house import HOPS, House
+from mail_rig import Rig, needs_rig, until
+from test_dovecot import with_teaching
+from test_postfix import joined
+
+pytestmark = needs_rig
+
+TOML = """
+[serve]
+delegates = ["mail"]
+[teach]
+spool = "{spool}"
+"""
+
+
+class Served(House):
+    """Postfix, the daemon, Dovecot; alice has a mailbox."""
+
+    def __init__(self, folder):
+        self.rig = Rig()
+        spool = self.rig.root / "spool"
+        with_teaching(self.rig, spool)
+        super().__init__(folder, joined(self.rig, "before") + TOML.format(spool=spool))
+        self.password = folder / "password"
+        self.password.write_text("pw-alice\n")
+
+    def alice(self, *more):
+        port = self.rig.port
+        return self.doctor(
+            "--rcpt", "alice@example.org", "--smtp", f"127.0.0.1:{port['mx']}",
+            "--imap", f"127.0.0.1:{port['imap']}", "--user", "alice",
+            "--password-file", self.password, "--wait", "10", *more,
+        )  # fmt: skip
+
+    @contextmanager
+    def other(self, path, old, new):
+        """A file that says something else for a while; Dovecot reads its own anew."""
+        path = self.rig.root / path
+        text = path.read_text()
+        assert old in text
+        try:
+            path.write_text(text.replace(old, str(new)))
+            self._reload()
+            yield
+        finally:
+            path.write_text(text)
+            self._reload()
+
+    def _reload(self):
+        conf = self.rig.root / "dovecot" / "dovecot.conf"
+        subprocess.run(["doveadm", "-c", conf, "reload"], check=True)
+        until(lambda: self.rig.answers("imap"), what="Dovecot")
+
+    def lying(self):
+        """Messages of everybody, in all folders."""
+        mail = self.rig.root / "mail"
+        return [path for part in ("new", "cur") for path in mail.rglob(f"{part}/*")]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    house = Served(tmp_path_factory.mktemp("served"))
+    try:
+        house.daemon.start()
+        house.rig.start()
+        yield house
+    finally:
+        house.daemon.stop()
+        house.rig.stop()
+
+
+@pytest.fixture
+def unchanged(served):
+    """Whatever happens: no message lies about, and the model is as it was."""
+    before = served.learnt()
+    yield
+    assert served.lying() == []
+    assert served.learnt() == before
+
+
+def test_all_is_well(served, unchanged):
+    """Every hop: into Junk by MOVE, back by COPY; all in the name of whose mailbox it is."""
+    before = served.export()
+    told = served.alice()
+    assert told.names("ok") == HOPS, told.whole
+    assert (told.code, told.whole["ok"]) == (0, True)
+    assert "by MOVE" in told.hops["move"]["what"]
+    assert "by COPY" in told.hops["move back"]["what"]
+    changes = [(was, now) for was, now, _ in served.events(told.whole["message_id"])]
+    assert changes == [(None, "spam"), ("spam", "ham"), ("ham", None)]
+    assert served.export() == before
+
+
+def test_nothing_else_in_the_mailbox_is_touched(served):
+    """Messages beside it stay, also those that somebody has marked as deleted."""
+    import imaplib
+
+    with imaplib.IMAP4("127.0.0.1", served.rig.port["imap"]) as imap:
+        imap.login("alice", "pw-alice")
+        for name in ("one", "two"):
+            imap.append("INBOX", None, None, f"Subject: {name}\r\n\r\n{name}\r\n".encode())
+        imap.select("INBOX")
+        imap.store("1", "+FLAGS", r"(\Deleted)")
+        try:
+            assert served.alice().names("ok") == HOPS
+            imap.noop()
+            assert imap.search(None, "ALL")[1] == [b"1 2"]
+        finally:
+            imap.store("1:2", "+FLAGS", r"(\Deleted)")
+            imap.expunge()
+    assert served.lying() == []
+
+
+def test_dovecot_tells_nobody_of_moves(served, unchanged):
+    """imap_sieve is not configured: the hop that learns, and where to read about it."""
+    with served.other("dovecot/dovecot.conf", " imap_sieve", ""):
+        told = served.alice("--wait", "2")
+    told.is_broken("learning", "nothing was learnt within 2 s", "docs/dovecot.md")
+
+
+def test_words_are_left_where_nobody_looks(served, unchanged):
+    """The helper writes into another spool than the daemon reads."""
+    spool = served.rig.root / "elsewhere"
+    spool.mkdir(mode=0o777)
+    spool.chmod(0o777)
+    with served.other("bin/spamnb-teach", f"{served.rig.root}/spool", spool):
+        told = served.alice("--wait", "2")
+    told.is_broken("learning", "nothing was learnt within 2 s", "teach.spool")
+    assert "spamnb forget" in told.hops["cleaning up"]["todo"]
+    assert list(spool.glob("*.spam"))
+
+
+def test_mail_goes_around_us(served, unchanged):
+    """Straight to the port that mail comes back to: none of our headers; the rest is looked at."""
+    told = served.alice("--smtp", f"127.0.0.1:{served.rig.port['back']}")
+    told.is_broken("headers", "went around spamnb", "docs/postfix.md")
+    assert told.hops["learning"]["state"] == "ok"
+
+
+def test_the_mail_server_refuses(served, unchanged):
+    """What it said is told."""
+    told = served.alice("--rcpt", "nobody@example.org")
+    told.is_broken("delivery", "550 5.1.1", "the mail server's log")
+
+
+def test_a_folder_that_is_not_there(served, unchanged):
+    """The folder of junk has another name here."""
+    told = served.alice("--junk", "Werbung")
+    told.is_broken("mailbox", "Werbung cannot be opened", "--junk")
+
+
+def test_the_daemon_is_away(served, unchanged):
+    """Nothing is sent: its words would wait in the spool, to be learnt after all."""
+    served.daemon.stop()
+    try:
+        told = served.alice()
+        told.is_broken("daemon", "no daemon serves this home", "spamnb serve")
+        assert told.hops["delivery"]["state"] == "skipped"
+    finally:
+        served.daemon.start()
+
+
+def test_a_wrong_password(served, unchanged):
+    """The mailbox is the hop; nothing is sent. The last test: Dovecot slows down who guessed."""
+    served.password.write_text("wrong\n")
+    try:
+        told = served.alice()
+    finally:
+        served.password.write_text("pw-alice\n")
+    told.is_broken("mailbox", "AUTHENTICATIONFAILED", "--user")
+    assert told.hops["delivery"]["state"] == "skipped"
