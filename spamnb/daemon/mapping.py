@@ -80,9 +80,12 @@ def plan_of(settings: Settings, home: Path) -> BenchPlan:
 
 def policy_of(settings: Settings, listener: ListenerSettings) -> ScanPolicy:
     """How one listener's letters are treated."""
-    scan = settings.scan
+    scan, post = settings.scan, settings.post
+    # Reports hold spam, and must reach the post office.
+    reports = tuple(f"{local}@" for local in (post.spam, post.ham) if local)
+    exempt = settings.rules.exempt + reports
     return ScanPolicy(
-        treatment=Treatment(settings.handling, settings.domain, settings.rules.exempt),
+        treatment=Treatment(settings.handling, settings.domain, exempt),
         tag=scan.tag,
         redirect=scan.redirect,
         observe=listener.observe,
