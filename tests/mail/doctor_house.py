@@ -7,6 +7,8 @@ import sys
 
 from mail_rig import PROJECT, Daemon, until
 
+from spamnb.service.filter import Filter
+
 SAMPLE = PROJECT / "corpora" / "sample"
 HOPS = ["daemon", "model", "mailbox", "delivery", "arrival", "headers", "filing", "verdict", "move",
         "learning", "score", "move back", "learning again", "cleaning up"]  # fmt: skip
@@ -54,8 +56,9 @@ class House:
 
     def learnt(self):
         """All sums of the model, which the doctor must leave as they were."""
-        told = json.loads(self.daemon.spamnb("stats", "--json"))
-        return {name: told[name] for name in ("messages", "features")}
+        with Filter.open(self.daemon.home, readonly=True) as model, model.store.read() as view:
+            sums = view.totals()
+        return [*map(list, (sums.messages, sums.tokens, sums.bias, sums.tempers)), sums.known]
 
     def export(self):
         """All that the model holds, in lines."""

@@ -1,10 +1,13 @@
 """`spamnb doctor` without any mail server: each hop broken in turn, and nothing left behind."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from doctor_house import HOPS, House, Told
@@ -215,3 +218,24 @@ def test_the_daemon_goes_away_on_the_way(embedded, unchanged):
         assert told.names("ok") == ["model", "mailbox"]
     finally:
         embedded.daemon.start()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
+def test_root_reads_peoples_mail_and_the_owner_the_model():
+    """Root becomes the model's owner, and is root again where the mail lies; files stay whose."""
+    place = Path(tempfile.mkdtemp(prefix="spamnb-doctor-"))
+    try:
+        place.chmod(0o755)
+        (place / "home").mkdir(mode=0o700)
+        os.chown(place / "home", 54_321, 54_321)
+        house = House(place, "")
+        for part in ("Maildir/cur", "Maildir/.Junk/cur"):
+            (place / part).mkdir(parents=True)
+        (place / "Maildir").chmod(0o700)
+        told = house.doctor("--maildir", place / "Maildir")
+        told.is_broken("daemon", "no daemon", "spamnb serve")
+        assert told.names("ok") == ["model", "mailbox"], told.whole
+        assert "of root" in told.hops["mailbox"]["what"]
+        assert {path.stat().st_uid for path in house.daemon.home.rglob("*")} == {54_321}
+    finally:
+        shutil.rmtree(place)

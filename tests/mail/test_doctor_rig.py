@@ -1,5 +1,6 @@
 """`spamnb doctor` by a real Postfix and a real Dovecot: all well, and each hop broken in turn."""
 
+import imaplib
 import subprocess
 from contextlib import contextmanager
 
@@ -97,10 +98,9 @@ def test_all_is_well(served, unchanged):
     assert served.export() == before
 
 
-def test_nothing_else_in_the_mailbox_is_touched(served):
-    """Messages beside it stay, also those that somebody has marked as deleted."""
-    import imaplib
-
+@contextmanager
+def others(served):
+    """Two other messages in the inbox, one of them marked as deleted; both must stay."""
     with imaplib.IMAP4("127.0.0.1", served.rig.port["imap"]) as imap:
         imap.login("alice", "pw-alice")
         for name in ("one", "two"):
@@ -108,13 +108,42 @@ def test_nothing_else_in_the_mailbox_is_touched(served):
         imap.select("INBOX")
         imap.store("1", "+FLAGS", r"(\Deleted)")
         try:
-            assert served.alice().names("ok") == HOPS
+            yield imap
             imap.noop()
-            assert imap.search(None, "ALL")[1] == [b"1 2"]
+            assert imap.search(None, "SUBJECT", "one")[1] == [b"1"]
+            assert imap.search(None, "SUBJECT", "two")[1] == [b"2"]
         finally:
-            imap.store("1:2", "+FLAGS", r"(\Deleted)")
+            imap.store("1:*", "+FLAGS", r"(\Deleted)")
             imap.expunge()
-    assert served.lying() == []
+
+
+def test_nothing_else_in_the_mailbox_is_touched(served, unchanged):
+    """Messages beside it stay, also those that somebody has marked as deleted."""
+    with others(served):
+        assert served.alice().names("ok") == HOPS
+
+
+@pytest.fixture
+def plain_imap(served):
+    """A server that has neither MOVE nor UIDPLUS."""
+    able = "protocol imap {\n  imap_capability = IMAP4rev1 SASL-IR LITERAL+ ENABLE IDLE\n"
+    with served.other("dovecot/dovecot.conf", "protocol imap {\n", able):
+        yield
+
+
+def test_a_server_that_can_do_little(served, unchanged, plain_imap):
+    """COPY and delete, both times."""
+    told = served.alice()
+    assert told.names("ok") == HOPS, told.whole
+    assert "by COPY" in told.hops["move"]["what"]
+    assert "by COPY" in told.hops["move back"]["what"]
+
+
+def test_what_cannot_be_expunged_alone_is_told(served, unchanged, plain_imap):
+    """Without UIDPLUS, EXPUNGE would take others with it: ours is left, and that is said."""
+    with others(served):
+        told = served.alice()
+        told.is_broken("cleaning up", "only marked as deleted", "delete the message")
 
 
 def test_dovecot_tells_nobody_of_moves(served, unchanged):

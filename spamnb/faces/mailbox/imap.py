@@ -19,7 +19,7 @@ from ipaddress import ip_address
 from typing import Any, Final
 
 from spamnb.errors import PeerError
-from spamnb.service.doctor import SIDES, Found, Side
+from spamnb.service.doctor_means import SIDES, Found, Side
 
 _TLS_PORT: Final = 993
 _LISTED = re.compile(rb'\(([^)]*)\) (?:"[^"]*"|NIL) (.+)')
@@ -100,15 +100,15 @@ class ImapMailbox:
 
     def purge(self, ident: str) -> int:
         """Take it out of every folder; from how many."""
-        count = 0
+        gone: list[bool] = []
         with _theirs():
             for name in self._all:
                 with suppress(PeerError):
                     self._select(name)
-                    for uid in self._search(ident, "ALL"):
-                        self._delete(uid)
-                        count += 1
-        return count
+                    gone += [self._delete(uid) for uid in self._search(ident, "ALL")]
+        if not all(gone):
+            raise PeerError("it is only marked as deleted, for others beside it are too")
+        return len(gone)
 
     def close(self) -> None:
         """Log out."""
@@ -129,8 +129,7 @@ class ImapMailbox:
             raise PeerError(f"the folder {name} cannot be opened: {error}") from error
 
     def _search(self, ident: str, which: str) -> list[str]:
-        (found,) = self.uid("SEARCH", which, "HEADER", "Message-ID", _quoted(ident))
-        return [uid.decode("ascii") for uid in (found or b"").split()]
+        return self._uids(which, "HEADER", "Message-ID", _quoted(ident))
 
     def _fetched(self, uid: str) -> bytes:
         for part in self.uid("FETCH", uid, "(BODY.PEEK[])"):
@@ -138,12 +137,20 @@ class ImapMailbox:
                 return bytes(part[1])
         return b""
 
-    def _delete(self, uid: str) -> None:
+    def _delete(self, uid: str) -> bool:
+        """Mark it as deleted, and expunge it if that touches nothing else; whether it is gone."""
         self.uid("STORE", uid, "+FLAGS.SILENT", r"(\Deleted)")
         if "UIDPLUS" in self._able():
             self.uid("EXPUNGE", uid)
-        elif self.uid("SEARCH", "DELETED")[0].decode().split() == [uid]:
+        elif self._uids("DELETED") == [uid]:
             _checked(self._imap.expunge())
+        else:
+            return False
+        return True
+
+    def _uids(self, *criteria: str) -> list[str]:
+        (found,) = self.uid("SEARCH", *criteria)
+        return [uid.decode("ascii") for uid in (found or b"").split()]
 
 
 def _move(mailbox: ImapMailbox, uid: str, target: str) -> str:
