@@ -168,7 +168,7 @@ def _sorted(sources: Sequence[str]) -> Iterator[Named[Unit]]:
 def _written(outcome: Evaluation, given: dict[str, Any], *, one_in: int) -> None:
     """Write what was asked for: figures, pictures, the page; else tell the figures."""
     from spamnb.core.decision import Costs
-    from spamnb.service.report import decision_rows, figures, promise, report_page
+    from spamnb.service.report import decision_rows, figures, how_far, promise, report_page
 
     found = outcome.assurance(one_in)
     if given["plots"]:
@@ -188,6 +188,7 @@ def _written(outcome: Evaluation, given: dict[str, Any], *, one_in: int) -> None
     say()
     table([("decision", "from", "ham", "spam"), *decision_rows(outcome)], right=(1, 2, 3))
     say()
+    say(how_far(outcome.possible))
     say(promise(found, outcome.options.costs or Costs()))
 
 

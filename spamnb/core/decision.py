@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from spamnb.core.bayes.losses import least_expected
 from spamnb.core.bayes.smoothing import Floats
 from spamnb.errors import BugError, SettingsError
 
@@ -91,13 +92,9 @@ def decide_many(
         raise BugError(f"probabilities of shape {P.shape} for {len(roles)} labels")
     if not ((P >= 0) & (P <= 1)).all():
         raise BugError("a probability is not between 0 and 1")
-    is_spam = np.array([role == "spam" for role in roles])
-    ham, spam = P[:, ~is_spam].sum(axis=1)[:, None], P[:, is_spam].sum(axis=1)[:, None]
-    table = costs.table()
-    # Not a matrix product: that rounds as the machine's BLAS likes, and a tie would go either way.
-    expected = ham * table[:, 0] + spam * table[:, 1]
-    # argmin takes the first of equals, which is the milder.
-    return np.asarray(np.argmin(expected, axis=1))
+    losses = costs.table()[:, [BINARY.index(role) for role in roles]]
+    # Of equal costs the first is taken, which is the milder.
+    return least_expected(P, losses)
 
 
 def thresholds(costs: Costs) -> tuple[Threshold, ...]:

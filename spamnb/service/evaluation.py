@@ -23,6 +23,7 @@ from spamnb.core.decision import BINARY, DECISIONS, Costs, decide_many, threshol
 from spamnb.core.event import Ints
 from spamnb.core.measures import Bools, Outcomes, Report, report
 from spamnb.core.model import Floats, probabilities
+from spamnb.core.possible import Possible, possible, sample
 from spamnb.errors import UserError
 from spamnb.service.evaluation_protocols import FOLDS, Said, run
 from spamnb.service.evaluation_sources import by_time, shuffled
@@ -70,6 +71,8 @@ class Evaluation:
     options: Options
     seconds: float
     cpu_seconds: float
+    possible: Possible | None = None
+    """how far this is from what is possible; None if there is too little mail to tell"""
 
     def as_dict(self) -> dict[str, object]:
         """Build what `evaluate --json` writes."""
@@ -98,6 +101,7 @@ class Evaluation:
         return {
             "error_percent": 100 * float(((P > 0.5) != truth).mean()),
             "error_expected_percent": 100 * float(np.minimum(P, 1 - P).mean()),
+            "bayes_error_bound_percent": self.possible.as_dict() if self.possible else None,
             "decisions": self._decisions(),
             "cost": _cost(truth, P, self.judged.decision, costs),
             "thresholds": {t.decision: t.probability for t in thresholds(costs)},
@@ -135,11 +139,19 @@ def evaluate(messages: Iterable[Labelled], options: Options | None = None) -> Ev
     started, cpu = time.perf_counter(), _cpu_seconds()
     samples = read_samples(messages, options)
     _refuse_few(samples.truth == 1)
-    judged = judged_by(samples, run(samples, options), options)
+    said = run(samples, options)
+    judged = judged_by(samples, said, options)
+    far = _possible(samples, said, judged)
     seconds, cpu_seconds = time.perf_counter() - started, _cpu_seconds() - cpu
     outcomes = Outcomes(judged.truth, judged.log_odds, judged.probability, judged.decided)
     found = report(outcomes, resamples=options.resamples, seed=1)
-    return Evaluation(found, judged, options, seconds, cpu_seconds)
+    return Evaluation(found, judged, options, seconds, cpu_seconds, far)
+
+
+def _possible(samples: Samples, said: Said, judged: Judged) -> Possible | None:
+    chosen = sample(len(judged.truth))
+    ids = [samples.items[i].ids for i in said.which[chosen].tolist()]
+    return possible(judged.truth[chosen], judged.log_odds[chosen], ids)
 
 
 def judged_by(samples: Samples, said: Said, options: Options) -> Judged:

@@ -11,6 +11,7 @@ from html import escape
 
 from spamnb.core.assurance import Assurance, costs_for
 from spamnb.core.decision import Costs, Decision, thresholds
+from spamnb.core.possible import Possible
 from spamnb.service.evaluation import Evaluation
 from spamnb.service.plots import as_svg, draw
 
@@ -45,6 +46,7 @@ def report_page(evaluation: Evaluation, assurance: Assurance, title: str = "spam
     sections = (
         f"<h1>{escape(title)}</h1><p class=how>{escape(how(evaluation))}</p>",
         "<h2>How good</h2>", _table(("", ""), figures(evaluation)),
+        f"<p>{escape(how_far(evaluation.possible))}</p>",
         "<h2>What became of the messages</h2>", _decisions(evaluation),
         "<h2>Good messages lost</h2>", f"<p>{escape(promise(assurance, costs))}</p>",
         f"<h2>Pictures</h2><div class=pictures>{pictures}</div>",
@@ -119,6 +121,22 @@ def promise(found: Assurance, costs: Costs) -> str:
         f"{percent(found.expected_percent, 3)}. Spam missed then: {missed}. It holds for mail like "
         f"this. The settings for it: {settings_for(found, costs)}"
     )
+
+
+def how_far(found: Possible | None) -> str:
+    """How much better anybody could be, as far as that can be known; in a few sentences."""
+    if found is None:
+        return "How far this is from what is possible: not enough mail of both sorts to tell."
+    least, words = found.scores_at_least, found.nearest_by_words
+    told = (
+        f"How far this is from what is possible: of {found.messages:,} messages "
+        f"{found.error:.2f} % were judged wrong; by these scores alone nobody can do better than "
+        f"{least:.2f} %. Whoever goes by the message with the most alike words errs on "
+        f"{words:.2f} %: "
+    )
+    if found.words_at_least is None:
+        return told + "no tighter bound than our own error is known."
+    return told + f"the words allow more, but not less than about {found.words_at_least:.2f} %."
 
 
 def settings_for(found: Assurance, costs: Costs) -> str:

@@ -149,6 +149,15 @@ def test_the_figures_have_the_promised_names():
     assert set(plain["spam_missed_percent_at_ham_lost"]) == {"0.1", "1"}
 
 
+def test_how_far_from_what_is_possible():
+    """The bounds are told with the figures, or that there is too little mail for them."""
+    assert evaluate(corpus(), QUICK).as_dict()["bayes_error_bound_percent"] is None
+    found = evaluate(corpus(240), QUICK).as_dict()["bayes_error_bound_percent"]
+    assert found["messages"] == 120
+    assert found["scores_at_least"] <= found["error"]
+    assert found["at_most"] <= found["error"]
+
+
 def test_progress_is_told_to_the_end():
     """A bar that follows it ends full."""
     seen = []

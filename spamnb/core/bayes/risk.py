@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from spamnb.core.bayes.classifier import numbers
+from spamnb.core.bayes.losses import least_expected
 from spamnb.core.bayes.smoothing import Floats
 from spamnb.errors import UserError
 
@@ -47,12 +48,7 @@ def minimum_risk(probabilities: ArrayLike, losses: ArrayLike) -> NDArray[np.intp
     P, L = numbers(probabilities), numbers(losses)
     if P.shape[1] != L.shape[1]:
         raise UserError(f"probabilities of {P.shape[1]} classes, losses of {L.shape[1]}")
-    expected = np.zeros((len(P), len(L)))
-    # Column by column, not a matrix product: that rounds as the machine likes, and ties would go
-    # either way.
-    for k in range(P.shape[1]):
-        expected += P[:, k, None] * L[:, k]
-    return np.asarray(expected.argmin(axis=1))
+    return least_expected(P, L)
 
 
 def zero_one(K: int) -> Floats:
@@ -96,8 +92,19 @@ def bayes_error(X: ArrayLike, y: ArrayLike) -> BayesError:
     if K < 2 or M < 2:
         raise UserError("an error needs cases of two classes", hint="give more cases")
     R = float(_disagreeing(cases, labels).mean())
-    inside = max(1 - K * R / (K - 1), 0.0)
-    return BayesError((K - 1) / K * (1 - sqrt(inside)), R, R, sqrt(R * (1 - R) / M), M)
+    return BayesError(least_error(R, K), R, R, sqrt(R * (1 - R) / M), M)
+
+
+def least_error(nearest: float, K: int) -> float:
+    """Cover and Hart's lower bound on the least possible error, from the nearest neighbour's.
+
+    >>> round(least_error(0.18, 2), 9)
+    0.1
+
+    By hand: if one label in ten is wrong by chance, neighbours disagree in 2 * 0.1 * 0.9 = 18 %.
+    """
+    inside = max(1 - K * nearest / (K - 1), 0.0)
+    return (K - 1) / K * (1 - sqrt(inside))
 
 
 def _disagreeing(cases: Floats, labels: NDArray[Any]) -> Floats:

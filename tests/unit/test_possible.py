@@ -1,0 +1,110 @@
+"""How far from what is possible: bounds against distributions whose least error is known."""
+
+import numpy as np
+import pytest
+
+from spamnb.core.possible import SAMPLE, disagreeing, possible, sample
+
+
+def words(rng, many, *, most=40):
+    """So many different words, as the sorted ids that features are."""
+    return np.sort(rng.choice(many, rng.integers(10, most), replace=False)).astype(np.uint64)
+
+
+def topics(rng, count, *, wrong):
+    """Two topics without a word in common; a share of the labels is wrong by chance."""
+    topic = rng.random(count) < 0.5
+    ids = [words(rng, 600) + np.uint64(1000 * is_spam) for is_spam in topic]
+    return topic, topic ^ (rng.random(count) < wrong), ids
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_by_scores_the_bound_is_below_the_known_error(seed):
+    """Of calibrated scores nobody errs less than E min(P, 1 - P); the bound is not far below."""
+    rng = np.random.default_rng(seed)
+    odds = rng.normal(0, 4, SAMPLE)
+    P = 1 / (1 + np.exp(-odds))
+    truth = rng.random(SAMPLE) < P
+    known = 100 * float(np.minimum(P, 1 - P).mean())
+    found = possible(truth, odds, [words(rng, 10**6) for _ in truth])
+    assert 0.4 * known < found.scores_at_least < known
+    assert found.error == pytest.approx(known, abs=2.5)
+
+
+def test_scores_that_are_wrong_are_no_reason_for_errors():
+    """Scores turned round err always, and yet whoever sees them could be always right."""
+    rng = np.random.default_rng(1)
+    truth = rng.random(400) < 0.5
+    found = possible(truth, np.where(truth, -9.0, 9.0), [words(rng, 10**6) for _ in truth])
+    assert (found.error, found.scores_at_least) == (100.0, 0.0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_by_words_the_bound_is_below_the_known_error(seed):
+    """If one label in ten is wrong by chance nobody errs less than 10 %; neighbours err on 18 %."""
+    rng = np.random.default_rng(seed)
+    _, truth, ids = topics(rng, 1500, wrong=0.1)
+    found = possible(truth, rng.normal(size=1500), ids)
+    assert found.error > 40
+    assert found.nearest_by_words == pytest.approx(18, abs=4)
+    assert found.at_most == found.nearest_by_words
+    assert 5 < found.words_at_least < 10.5
+
+
+def test_neighbours_that_know_less_than_we_bound_nothing():
+    """Weak clues add up, but not for neighbours: their bound would be above what we reach."""
+    rng = np.random.default_rng(3)
+    truth = rng.random(1500) < 0.5
+    lean = np.log(0.6 / 0.4)
+    held = rng.random((1500, 400)) < np.where(truth[:, None], 0.06, 0.04) * np.ones(400)
+    held[:, 200:] = rng.random((1500, 200)) < np.where(truth[:, None], 0.04, 0.06)
+    absent = np.log(0.94 / 0.96)
+    signs = np.where(np.arange(400) < 200, 1, -1)
+    odds = np.where(held, lean, absent) @ signs
+    found = possible(truth, odds, [np.flatnonzero(row).astype(np.uint64) for row in held])
+    assert found.error < 20 < found.nearest_by_words
+    assert found.words_at_least is None
+    assert found.at_most == found.error
+
+
+def test_the_nearest_are_those_of_the_cosine():
+    """By all words, against the plain definition; equally near ones count by their share."""
+    rng = np.random.default_rng(5)
+    ids = [words(rng, 80, most=14) for _ in range(60)]
+    truth = rng.random(60) < 0.4
+    held = np.zeros((60, 80))
+    for row, some in zip(held, ids, strict=True):
+        row[some.astype(int)] = 1
+    holders = held.sum(axis=0)
+    weight = np.log(60 / np.maximum(holders, 1))
+    told = held * weight * ((holders > 1) & (holders <= 6))
+    alike = told @ told.T / np.sqrt((held * weight**2).sum(axis=1))
+    np.fill_diagonal(alike, -1)
+    expected = [
+        (truth[row >= row.max() - 1e-12] != own).mean()
+        for row, own in zip(alike, truth, strict=True)
+    ]
+    assert disagreeing(ids, truth) == pytest.approx(expected)
+
+
+def test_without_a_word_in_common_all_are_equally_near():
+    """A message that shares nothing disagrees as often as labels differ; an empty one too."""
+    ids = [np.array([i], np.uint64) for i in range(3)] + [np.zeros(0, np.uint64)]
+    truth = np.array([True, True, False, False])
+    assert disagreeing(ids, truth) == pytest.approx([2 / 3] * 4)
+
+
+def test_too_little_mail_says_nothing():
+    """Fifty of either sort, or no word of bounds."""
+    rng = np.random.default_rng(1)
+    truth = np.arange(200) < 49
+    assert possible(truth, rng.normal(size=200), [words(rng, 50) for _ in truth]) is None
+
+
+@pytest.mark.parametrize("count", [1, 10, 4001, 90_000])
+def test_the_sample_is_of_the_second_half(count):
+    """Spread over it, each message once, and never too many."""
+    chosen = sample(count)
+    assert len(set(chosen.tolist())) == len(chosen) == min(SAMPLE, count - count // 2)
+    assert chosen[0] == count // 2
+    assert chosen[-1] in (count - 1, count // 2)
