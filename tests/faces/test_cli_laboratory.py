@@ -46,6 +46,7 @@ def test_feedback_protocols_and_the_promise(tmp_path):
         out = run("evaluate", *words, HAM, SPAM).out
         assert "Not enough evidence yet" in out
     out = run("evaluate", "--one-in", 20, HAM, SPAM).out
+    assert "How far this is from what is possible: of 200 messages" in out
     assert "At most 1 in 20" in out
     assert "costs.junk" in out
     settings = tmp_path / "s.toml"
@@ -138,6 +139,15 @@ def test_tune_writes_nothing_and_claims_nothing(tmp_path):
     done = run("tune", HAM, SPAM, "--tries", 4, "--apply", home=home, code=1)
     assert "nothing is changed" in done.err
     assert before is None or (home / "data.mdb").read_bytes() == before
+
+
+@pytest.mark.full
+def test_tune_takes_a_minute_at_most():
+    """All tries on the sample, on one processor: 60 s, of the clock and of CPU."""
+    done = run("tune", HAM, SPAM, "--jobs", 1, "--json").json[0]
+    assert done["tries"] > 10
+    assert done["cpu_seconds"] < 60
+    assert done["seconds"] < 60
 
 
 def test_tune_applies_what_is_confirmed(tmp_path):
