@@ -199,7 +199,12 @@ class ControlServer:
                 LOG.warning("no connection can be accepted: %s", error)
                 time.sleep(0.1)
                 continue
-            self._welcome(connection)
+            try:
+                self._welcome(connection)
+            except (OSError, RuntimeError) as error:
+                # Its user cannot be told, or there is no room for one more thread.
+                LOG.warning("a connection cannot be served: %s", error)
+                self._gone(connection)
 
     def _welcome(self, connection: socket.socket) -> None:
         peer = self._roles().peer(_uid_of(connection))

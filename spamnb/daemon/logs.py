@@ -2,7 +2,8 @@
 
 A record is a dict with `event` and whatever belongs to it. Must not know what is logged.
 Invariants: a line holds no control character, whatever a stranger put into a field; what is named
-like a secret is masked. A log that cannot be written never stops mail: the line is lost.
+like a secret is masked. A log that cannot be written never stops mail: the line is lost, and told
+of when somebody reads again. That holds for a reader that hangs, too: writing to its pipe would.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import json
 import logging
 import os
 import re
+import select
+import stat
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -34,6 +37,7 @@ class Log:
     def __init__(self, form: LogSettings, process: str = "") -> None:
         self.process = process
         self._fd = -1
+        self._lost = 0
         self.renew(form)
 
     def renew(self, form: LogSettings) -> None:
@@ -41,6 +45,7 @@ class Log:
         old, self._form, self._least = self._fd, form, LEVELS[form.level]
         self._fd = _opened(form.file)
         self._journal = self._fd == 2 and _is_journal(2)
+        self._poll = _poll_of(self._fd)
         if old > 2:
             os.close(old)
 
@@ -54,7 +59,13 @@ class Log:
         level = str(record.get("level", "info"))
         if LEVELS.get(level, 20) < self._least:
             return
+        if self._poll is not None and not self._poll.poll(0):
+            self._lost += 1
+            return
         line = self._line(level, record)
+        if self._lost:
+            told = {"event": "log lines lost", "lines": self._lost}
+            line, self._lost = self._line("warning", told) + line, 0
         with suppress(OSError):
             os.write(self._fd, line.encode("utf-8", "replace"))
 
@@ -79,6 +90,16 @@ def _opened(file: str) -> int:
     except OSError as error:
         os.write(2, f"spamnb: the log {file} cannot be opened ({error.strerror})\n".encode())
         return 2
+
+
+def _poll_of(fd: int) -> select.poll | None:
+    """Tells whether there is room for a line; None for a file, which always has."""
+    with suppress(OSError):
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            return None
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    return poll
 
 
 def _is_journal(fd: int) -> bool:

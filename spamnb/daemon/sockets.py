@@ -80,7 +80,8 @@ class Sockets:
     def give(self, uid: int, gid: int) -> None:
         """Let the files of our unix sockets belong to somebody."""
         for path, _ in self.made:
-            os.chown(path, uid, gid)
+            # In a folder of the daemon's, whoever broke into it could put a link there meanwhile.
+            os.chown(path, uid, gid, follow_symlinks=False)
 
     def of(self, name: str, slot: int) -> list[socket.socket]:
         """The sockets of a listener for one of the slots."""
@@ -185,13 +186,13 @@ def _unix(path: Path, mode: int) -> socket.socket:
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         _clear(path)
-        # Bound with no rights at all, so that nobody gets in before the mode is set.
-        before = os.umask(0o777)
+        # Bound with its mode at once: nobody gets in before, and there is no name to be changed
+        # between bind and chmod.
+        before = os.umask(0o777 & ~mode)
         try:
             one.bind(str(path))
         finally:
             os.umask(before)
-        path.chmod(mode)
         one.setblocking(False)
         one.listen(BACKLOG)
     except UserError:

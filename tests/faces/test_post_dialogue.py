@@ -260,6 +260,25 @@ def test_who_says_nothing_is_sent_away(mail):
     assert files(mail) == []
 
 
+def test_who_reads_nothing_is_sent_away(mail, monkeypatch):
+    """Replies that nobody fetches do not hold a place for ever."""
+    monkeypatch.setattr("spamnb.faces.smtp.postoffice.session._GOODBYE_S", 0.2)
+    with (
+        post_office(root=str(mail), command_timeout_s=0.3, connections=1) as office,
+        office.raw() as deaf,
+    ):
+        deaf.sock.settimeout(0.5)
+        with contextlib.suppress(OSError):
+            while True:
+                deaf.send(b"VRFY x\r\n" * 1000)
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            with office.raw() as client:
+                if client.greeting.startswith(b"220"):
+                    return
+        raise AssertionError("its place is still taken")
+
+
 def test_who_drips_is_sent_away(mail):
     """A byte now and then does not hold a place for ever."""
     with (

@@ -115,6 +115,19 @@ def test_a_stale_socket_file_is_replaced_and_a_live_one_is_not(tmp_path):
     first.close()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_link_put_in_a_sockets_place_gives_nothing_away(sockets, tmp_path):
+    """Whoever owns the folder cannot have root give them another's file."""
+    secret, path = tmp_path / "secret", tmp_path / "mail.sock"
+    secret.write_text("")
+    sockets.add("mx", Place(path=str(path)), 1)
+    path.unlink()
+    path.symlink_to(secret)
+    sockets.give(65534, 65534)
+    assert secret.stat().st_uid == 0
+    assert path.lstat().st_uid == 65534
+
+
 def test_a_file_that_is_no_socket_is_left_alone(sockets, tmp_path):
     """A mistyped path destroys nothing."""
     path = tmp_path / "letter"
@@ -249,6 +262,21 @@ def test_a_log_that_cannot_be_written_stops_nothing():
     """A full disk loses lines, not mail."""
     log = Log(LogSettings(file="/dev/full"))
     log({"event": "lost"})
+
+
+def test_a_log_that_nobody_reads_stops_nothing():
+    """A full pipe loses lines instead of waiting, and how many is told when there is room."""
+    reader, writer = os.pipe()
+    log = Log(LogSettings(file=f"/proc/self/fd/{writer}", format="json"))
+    for number in range(2000):
+        log({"event": "message", "number": number, "to": "x" * 100})
+    heard = os.read(reader, 1 << 20)
+    log({"event": "message", "number": "last"})
+    lost, last = map(json.loads, os.read(reader, 1 << 20).splitlines())
+    os.close(reader)
+    os.close(writer)
+    assert (lost["event"], last["number"]) == ("log lines lost", "last")
+    assert lost["lines"] == 2000 - heard.count(b"\n")
 
 
 # --- words to systemd -----------------------------------------------------------------------------

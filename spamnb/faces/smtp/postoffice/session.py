@@ -35,6 +35,8 @@ READ_BYTES: Final = 65_536
 MOST_FAILURES: Final = 3
 """wrong passwords in one connection"""
 END: Final = b"\r\n.\r\n"
+_GOODBYE_S: Final = 10.0
+"""for a peer that does not fetch our last word"""
 _HANDLING_S: Final = 900.0
 """for what follows the final dot: each step in it has a deadline of its own"""
 
@@ -137,6 +139,8 @@ class Session(SMTP):
         if transport is not None and not transport.is_closing():
             transport.write(reply.encode() + b"\r\n")
             transport.close()
+            # Closed once all is sent; who reads nothing would keep it open for ever.
+            self.loop.call_later(_GOODBYE_S, transport.abort)
 
     async def _handle_client(self) -> None:
         # A peer that is gone while we speak is no fault, and nobody waits for this task.
