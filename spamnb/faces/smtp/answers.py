@@ -16,6 +16,11 @@ _LINE = re.compile(rb"([2-5][0-9][0-9])(?:([ -])([^\n]*))?")
 _QUEUED = re.compile(rb"(?:queued as|\bid=|\bid )[ <]*([\w.:-]{4,64})")
 
 
+def is_one(data: bytes) -> bool:
+    """Whether it is a reply of one good line, and nothing more."""
+    return _ONE.fullmatch(data) is not None
+
+
 def take(data: bytes) -> tuple[bytes, bytes]:
     """Cut off the first whole reply: (reply, what is left); the reply is empty if none is whole."""
     found = _ONE.match(data)

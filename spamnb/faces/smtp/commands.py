@@ -53,6 +53,7 @@ VERBS: dict[bytes, Verb] = {
 UNKNOWN = Verb("say", says=replies.UNKNOWN)
 
 _WORD = re.compile(rb"([A-Za-z]{4,16})(?:[ \t]|\Z)")
+_WHOLE = re.compile(rb"([A-Za-z]{4,16})(?:[ \t][^\r\n\0]*+)?\r\n")
 _PATH = re.compile(
     rb"(?i)(?:MAIL[ \t]+FROM|RCPT[ \t]+TO)[ \t]*:[ \t]*"
     rb"(?:<((?:[^\">]|\"(?:[^\"\\]|\\.)*\")*)>|([^ \t<>]+))"
@@ -76,6 +77,12 @@ def verb_of(line: bytes) -> tuple[bytes, Verb] | None:
         return None
     word = found[1].upper()
     return word, VERBS.get(word, UNKNOWN)
+
+
+def usual(data: bytes) -> Verb | None:
+    """The command of what is one whole line and nothing more; None of anything else."""
+    found = _WHOLE.fullmatch(data)
+    return None if found is None else VERBS.get(found[1].upper(), UNKNOWN)
 
 
 def is_whole(line: bytes) -> bool:

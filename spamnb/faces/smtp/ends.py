@@ -88,6 +88,7 @@ class Host(Protocol):
     door: Door
     speaks: Speech
     started: float
+    deadline: float
     closed: bool
     eof: bool
 

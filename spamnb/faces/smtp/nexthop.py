@@ -56,7 +56,10 @@ class NextHop:
 
     def hear(self, data: bytes) -> None:
         """Bytes from the next hop."""
-        self._heard = self._heard + data if self._heard else data
+        if self.state == "up" and not self._heard and answers.is_one(data):
+            self._asker.replied(data, alone=True)
+            return
+        self._heard += data
         while self._heard and self.state != "gone":
             try:
                 reply, self._heard = answers.take(self._heard)

@@ -33,9 +33,9 @@ class Passage:
     """The state of one message."""
 
     __slots__ = (
-        "_action", "_doom", "_each", "_ended_at", "_facts", "_header", "_host", "_left", "_looked",
-        "_said", "_sealed", "_sent_at", "_size", "_state", "_stored", "_taken", "_whole", "_wire",
-        "hungry",
+        "_action", "_codes", "_doom", "_each", "_ended_at", "_facts", "_header", "_host", "_left",
+        "_looked", "_said", "_sealed", "_sent_at", "_size", "_state", "_stored", "_taken", "_whole",
+        "_wire", "hungry",
     )  # fmt: skip
 
     def __init__(self, host: Host) -> None:
@@ -54,6 +54,8 @@ class Passage:
         self._each = False
         """whether the next hop has a reply for each recipient, and so has the client"""
         self._said: list[bytes] = []
+        self._codes: list[int] = []
+        """of all that the client was told"""
         self._action = "relay"
         self._facts: dict[str, object] = {}
         host.wait(host.door.times.data_s)
@@ -64,21 +66,23 @@ class Passage:
 
     def feed(self, chunk: bytes) -> bytes:
         """Bytes of the message; gives back those after its end."""
-        data, ended = self._wire.feed(chunk)
-        self._size += len(data)
-        self._host.wait(self._host.door.times.data_s)
+        host, (data, ended) = self._host, self._wire.feed(chunk)
+        size = len(data)
+        self._size += size
         if self._state == "collect":
             self._stored += data
-            self._taken += len(data)
-            self._host.place.budget.take(len(data), self._host.ends)
+            self._taken += size
+            host.place.budget.take(size, host.ends)
         if self._state != "discard" and (reply := self._unfit()):
             self._give_up(reply, "refuse" if reply.startswith(b"5") else "defer")
         elif self._state == "stream" and data:
-            self._host.ends.pass_on(data)
+            host.ends.pass_on(data)
         if ended:
             self._ended()
-        elif self._state == "collect" and self._size > self._host.door.scan_limit_bytes:
-            self._judge_with_header()
+        else:
+            host.wait(host.door.times.data_s)
+            if self._state == "collect" and self._size > host.door.scan_limit_bytes:
+                self._judge_with_header()
         return self._wire.rest
 
     def _unfit(self) -> bytes:
@@ -125,8 +129,9 @@ class Passage:
         self._header_bytes()
         self._state, self.hungry = "judge", False
         host.wait(host.door.times.scan_s)
+        wire = self._for_scan()
         letter = Letter(
-            raw=unstuffed(self._for_scan()),
+            raw=unstuffed(wire) if self._wire.dotted else wire,
             envelope=host.envelope(),
             before_queue=host.door.queue == "before",
             whole=self._whole,
@@ -230,9 +235,10 @@ class Passage:
         host = self._host
         self._state = "reply"
         self._sent_at = host.ends.now()
-        self._left = host.recipients if host.upstream == "lmtp" else 1
-        self._each = host.speaks == host.upstream == "lmtp"
-        host.wait(max(0.0, self._ended_at + host.door.times.final_s - self._sent_at))
+        if host.upstream == "lmtp":
+            self._left = host.recipients
+            self._each = host.speaks == "lmtp"
+        host.deadline = max(self._sent_at, self._ended_at + host.door.times.final_s)
 
     def from_upstream(self, reply: bytes, *, alone: bool) -> None:
         """A reply that was not asked for by a command."""
@@ -245,7 +251,7 @@ class Passage:
             self._finish_late(replies.UPSTREAM_GONE)
         else:
             self._left -= 1
-            self._say(reply if self._each else reply * self._copies)
+            self._say(reply, 1 if self._each else self._copies)
             if not self._left:
                 if not alone or reply.startswith(b"421"):
                     self._host.drop()
@@ -276,7 +282,7 @@ class Passage:
         missing = self._left if self._each else self._copies
         self._host.drop()
         self._facts["upstream_reply"] = "none"
-        self._say(reply * missing)
+        self._say(reply, missing)
         self._finish()
 
     # -- time and ends ----------------------------------------------------------------------------
@@ -313,19 +319,20 @@ class Passage:
         self._action = action
         self._host.drop()
         if reply:
-            self._say(reply)
+            self._say(reply, 1)
             self._host.closed = True
             self._finish()
             self._host.ends.hang_up()
         else:
             self._finish()
 
-    def _say(self, reply: bytes) -> None:
+    def _say(self, reply: bytes, copies: int) -> None:
         self._said.append(reply)
-        self._host.ends.say(reply)
+        self._codes += [int(reply[:3])] * copies
+        self._host.ends.say(reply * copies)
 
     def _finish_with(self, reply: bytes) -> None:
-        self._say(reply * self._copies)
+        self._say(reply, self._copies)
         self._finish()
 
     def _finish(self) -> None:
@@ -333,40 +340,38 @@ class Passage:
         host = self._host
         first, self._state, self.hungry = self._state, "over", False
         self._release()
-        said = b"".join(self._said)
-        codes = [int(line[:3]) for line in said.split(b"\r\n") if line[3:4] == b" "]
-        self._count(codes)
-        late = first == "reply" and (host.closed or host.eof) and any(c < 300 for c in codes)
-        if late:
+        self._count()
+        if first == "reply" and (host.closed or host.eof) and min(self._codes, default=999) < 300:
             host.place.meters.count("duplicates_likely")
             self._facts["duplicate_likely"] = True
-        host.place.tell(self._record(first, said, codes))
+        host.place.tell(self._record(first))
         host.message_done()
 
-    def _count(self, codes: list[int]) -> None:
+    def _count(self) -> None:
         meters = self._host.place.meters
-        best = min(codes, default=0) // 100
+        best = min(self._codes, default=0) // 100
         if best == 2:
             meters.count("messages")
             meters.count("bytes", self._size)
         elif best in {4, 5}:
             meters.count("deferred" if best == 4 else "refused")
 
-    def _record(self, state: State, said: bytes, codes: list[int]) -> dict[str, object]:
-        host, now = self._host, self._host.ends.now()
+    def _record(self, state: State) -> dict[str, object]:
+        host, now, said = self._host, self._host.ends.now(), b"".join(self._said)
         envelope = host.envelope()
+        client = envelope.client
         record: dict[str, object] = {
             "event": "message",
             "peer": host.peer,
-            "client": envelope.client.address,
-            "helo": envelope.client.helo,
-            "ident": envelope.client.ident,
+            "client": client.address,
+            "helo": client.helo,
+            "ident": client.ident,
             "from": envelope.sender,
             "to": list(envelope.recipients[:FEW]),
             "recipients": len(envelope.recipients),
             "size": self._size,
             "action": self._action,
-            "code": codes[0] if codes else 0,
+            "code": self._codes[0] if self._codes else 0,
             "reply": shown(said.partition(b"\r\n")[0])[:200],
             "ms": round((now - host.started) * 1000, 1),
         }

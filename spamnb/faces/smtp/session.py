@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from spamnb.core.envelope import Client, Envelope
+from spamnb.core.envelope import Envelope
 from spamnb.faces.smtp import commands, hello, replies
 from spamnb.faces.smtp.address import Speech
 from spamnb.faces.smtp.commands import Phase
@@ -89,19 +89,21 @@ class Session:
                 data = self.passage.feed(data)
                 if not data:
                     return
-            elif self._is_one_line(data):
+            elif self._is_listening and len(data) <= self.door.limits.command_bytes:
                 # The usual case: one command, and nobody waits. Half the time of the way below.
-                self._command(data)
-                return
+                verb = commands.usual(data)
+                if verb is not None:
+                    self._do(verb, data)
+                    return
         self._intake.put(data)
         self.resume()
 
-    def _is_one_line(self, data: bytes) -> bool:
+    @property
+    def _is_listening(self) -> bool:
+        """Whether a command that comes now is done now."""
         return (
             self.asked is None
             and self.passage is None
-            and len(data) <= self.door.limits.command_bytes
-            and commands.is_whole(data)
             and not (self.guest.is_proxied or self.stuck or self.closed or self._intake.is_skipping)
         )
 
@@ -193,10 +195,14 @@ class Session:
         found = commands.verb_of(line[:-2])
         if found is None:
             self._refuse(replies.SYNTAX)
-        elif self.phase not in found[1].phases:
-            self._refuse(replies.SEQUENCE)
         else:
-            self._ACTIONS[found[1].does](self, line, found[1])
+            self._do(found[1], line)
+
+    def _do(self, verb: commands.Verb, line: bytes) -> None:
+        if self.phase in verb.phases:
+            self._ACTIONS[verb.does](self, line, verb)
+        else:
+            self._refuse(replies.SEQUENCE)
 
     def _refuse(self, reply: bytes) -> None:
         """Our own no; too many of them end the session."""
@@ -442,7 +448,7 @@ class Session:
 
     def envelope(self) -> Envelope:
         """The parsed copy of what was said."""
-        return self._transaction.envelope(Client(address=self.guest.address, helo=self.helo))
+        return self._transaction.envelope(self.guest.address, self.helo)
 
     def forget_transaction(self) -> None:
         """After a message, a reset or a hello: new settings hold from here."""

@@ -14,7 +14,8 @@ import re
 import numpy as np
 
 END = b"\r\n.\r\n"
-CR, LF, DOT = b"\r\n."
+CR, LF, DOT = (np.array(sign, np.uint8) for sign in b"\r\n.")
+"""as arrays: to compare with a number costs 0.2 us more, each time"""
 
 # Postfix, too, takes a run of CR before LF for one line end (smtp_stream.c); were each CR a line,
 # CR CR LF in a header section would end it. The dot in front: a wire line `.` whose line end was
@@ -25,14 +26,20 @@ _BARE = re.compile(
 _PAIR = b"\r\n"
 
 
-def _is_clean(data: bytes) -> bool:
-    """Whether each CR is followed by an LF, and each LF follows a CR.
+def _seen(data: bytes) -> tuple[bool, int]:
+    """Whether every CR and LF is part of a CR LF; where the first LF has a dot behind it, or -1.
 
-    Byte by byte in numpy: 2 us for 5 KB and 8 for 64 KB; counting CR LF, CR and LF takes 7 and 110.
+    Byte by byte in numpy: 4 us for 5 KB; counting CR LF, CR and LF and a search for the end: 10.
     """
     seen = np.frombuffer(data, np.uint8)
-    together = (seen[:-1] == CR).tobytes() == (seen[1:] == LF).tobytes()
-    return together and not (data.startswith(b"\n") or data.endswith(b"\r"))
+    ends = seen == LF
+    clean = (seen == CR).tobytes()[:-1] == ends.tobytes()[1:]
+    dots = ends[:-1] & (seen[1:] == DOT)
+    at = int(dots.argmax()) if len(dots) else 0
+    return (
+        clean and not (data.startswith(b"\n") or data.endswith(b"\r")),
+        at if data[at : at + 2] == b"\n." else -1,
+    )
 
 
 def _mended(found: re.Match[bytes]) -> bytes:
@@ -42,7 +49,7 @@ def _mended(found: re.Match[bytes]) -> bytes:
 class Wire:
     """The guard of one message's DATA."""
 
-    __slots__ = ("_before", "_held", "bare", "rest")
+    __slots__ = ("_before", "_held", "bare", "dotted", "rest")
 
     def __init__(self) -> None:
         # The line end of the DATA command, so that a dot at once is found.
@@ -53,6 +60,8 @@ class Wire:
         """what may mean something else when more has come"""
         self.bare = False
         """whether a bare CR or LF was met"""
+        self.dotted = False
+        """whether a line may begin with a dot: if none does, nothing needs to be unstuffed"""
         self.rest = b""
         """what came after the end"""
 
@@ -60,14 +69,17 @@ class Wire:
         """Take what has come; give what is safe to pass on, and whether the message has ended."""
         before = self._before
         data = before + self._held + chunk
-        end = data.find(END)
+        clean, dot = _seen(data)
+        end = data.find(END, max(0, dot - 1)) if dot >= 0 else -1
+        if dot >= 0 and dot != end + 1:
+            self.dotted = True
         if end >= 0:
             self.rest = data[end + 5 :]
             data = data[: end + 2]
         else:
             data = self._hold(data)
-        if not _is_clean(data):
-            self.bare = True
+        if not (clean or _seen(data)[0]):
+            self.bare = self.dotted = True
             data = _BARE.sub(_mended, data)
         return (data[2:] if before else data), end >= 0
 
@@ -91,10 +103,7 @@ def unstuffed(data: bytes) -> bytes:
     """What the sender meant: one dot less on each line that begins with one (RFC 5321, 4.5.2)."""
     if data.startswith(b"."):
         data = data[1:]
-    seen = np.frombuffer(data, np.uint8)
-    if not ((seen[:-1] == LF) & (seen[1:] == DOT)).any():
-        return data
-    return data.replace(b"\r\n.", b"\r\n")
+    return data.replace(b"\r\n.", b"\r\n") if _seen(data)[1] >= 0 else data
 
 
 def stuffed(data: bytes) -> bytes:
