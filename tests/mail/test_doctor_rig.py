@@ -1,6 +1,7 @@
 """`spamnb doctor` by a real Postfix and a real Dovecot: all well, and each hop broken in turn."""
 
 import imaplib
+import shutil
 import subprocess
 from contextlib import contextmanager
 
@@ -144,6 +145,24 @@ def test_what_cannot_be_expunged_alone_is_told(served, unchanged, plain_imap):
     with others(served):
         told = served.alice()
         told.is_broken("cleaning up", "only marked as deleted", "delete the message")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
+def test_what_can_be_encrypted_is(served, unchanged):
+    """STARTTLS where it is offered, before the password; on loopback by any certificate."""
+    cert, key = served.rig.root / "cert", served.rig.root / "key"
+    make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=mx"
+    words = [*make.split(), "-keyout", key, "-out", cert]
+    subprocess.run(words, check=True, capture_output=True, timeout=60)
+    log = served.rig.root / "dovecot.log"
+    began = log.stat().st_size
+    tls = f"ssl = required\nssl_cert = <{cert}\nssl_key = <{key}"
+    with served.other("dovecot/dovecot.conf", "ssl = no", tls):
+        assert served.alice().names("ok") == HOPS
+    said = log.read_text()[began:].splitlines()
+    logins = [line for line in said if "Login: user=<alice>" in line]
+    assert logins
+    assert all("TLS" in line for line in logins)
 
 
 def test_dovecot_tells_nobody_of_moves(served, unchanged):

@@ -45,6 +45,16 @@ def introduction():
     return page.partition("```toml\n")[2].partition("```")[0]
 
 
+def delivering(rig):
+    """Postfix takes mail as ever, and hands it to its recipients' server by way of spamnb."""
+    port, section = rig.port, "In front of delivery"
+    rig.master = f"127.0.0.1:{port['mx']} inet n - n - - smtpd\n"
+    there = {"127.0.0.1:10025": f"127.0.0.1:{port['filter']}"}
+    rig.main += changed(snippet("postfix.md", section, "main.cf"), there)
+    toml = snippet("postfix.md", section, "spamnb.toml")
+    return changed(toml, there | {"127.0.0.1:24": f"127.0.0.1:{port['lmtp']}"})
+
+
 def with_junk(rig):
     """Dovecot files junk."""
     place = {"/etc/dovecot/": f"{rig.root}/dovecot/"}
@@ -76,7 +86,7 @@ def running(model, tmp_path, way, more=lambda _: ""):
     rig = Rig()
     shutil.copytree(model, tmp_path / "home", ignore=shutil.ignore_patterns("*.sock"))
     with_junk(rig)
-    toml = joined(rig, way)
+    toml = delivering(rig) if way == "lmtp" else joined(rig, way)
     daemon = Daemon(tmp_path, toml + more(rig))
     rig.daemon, rig.way = daemon, way
     try:
@@ -177,3 +187,20 @@ def test_people_teach_by_mail_and_strangers_do_not(model, tmp_path):
         assert '"who": "alice' in event
         assert '"after": "ham"' in event
         assert '"channel": "address"' in event
+
+
+def test_in_front_of_delivery_each_recipient_has_a_reply(model, tmp_path):
+    """LMTP on both sides: Dovecot refuses one of two, and Postfix bounces that one alone."""
+    for rig in running(model, tmp_path, "lmtp"):
+        rig.send(mail_of("ham", 7), ["alice@example.org", "bob@example.org"])
+        until(lambda rig=rig: rig.delivered("alice", "X-Spam-Flag: NO"))
+        until(lambda rig=rig: rig.delivered("bob", "X-Spam-Flag: NO"))
+        users = rig.root / "dovecot/users"
+        users.write_text("".join(users.read_text().splitlines(keepends=True)[:1]))
+        rig.send(b"Subject: for one\r\n\r\nx\r\n", ["alice@example.org", "bob@example.org"])
+        until(lambda rig=rig: "status=bounced" in rig.log())
+        until(lambda rig=rig: rig.log().count("to=<alice@example.org>") == 2)
+        bounced = [line for line in rig.log().splitlines() if "status=bounced" in line]
+        assert len(bounced) == 1
+        assert "to=<bob@example.org>" in bounced[0]
+        assert rig.log().count("status=sent (250 2.0.0 <alice@example.org>") == 2
