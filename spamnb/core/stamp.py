@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import inf
 from typing import Final, Literal, get_args
 
 from spamnb.core.decision import DECISIONS, Costs, Decision, thresholds
@@ -177,6 +178,8 @@ def junk_line(costs: Costs) -> float:
 def score_of(said: Said) -> float:
     """The score, always on the side of the decision, also where a list or a rule decided."""
     flagged = said.decision in ("junk", "reject")
+    if said.log_odds == -inf and not flagged:
+        return 0.0  # no label of the model is spam, so nothing is said of it
     score = round(min(999.0, max(-999.0, REQUIRED + said.log_odds - said.junk_log_odds)), 1)
     return max(score, REQUIRED) if flagged else min(score, REQUIRED - 0.1)
 

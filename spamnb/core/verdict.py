@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
-from spamnb.core.decision import DECISIONS, Costs, Decision, decide_many, roles_of
+from spamnb.core.decision import DECISIONS, Costs, Decision, Role, decide_many, roles_of
 from spamnb.core.event import Ids
 from spamnb.core.model import Floats, probabilities
 
@@ -58,6 +59,22 @@ class Verdict:
         """The probability of every label."""
         P = probabilities(np.array(self.z))
         return dict(zip(self.labels, map(float, P), strict=True))
+
+    @property
+    def spam_log_odds(self) -> float:
+        """Spam against all other labels together: what decisions go by, however many labels.
+
+        The same as `log_odds` for ham and spam; -inf where no label is spam.
+        """
+        if len(self.labels) == 2 and "spam" in self.labels and "ham" in self.labels:
+            return self.log_odds
+        parts: dict[Role, list[float]] = {"ham": [], "spam": []}
+        for role, z in zip(roles_of(self.labels), self.z, strict=True):
+            parts[role].append(z)
+        if not parts["spam"]:
+            return -inf
+        spam, others = (np.logaddexp.reduce(np.array(parts[role])) for role in ("spam", "ham"))
+        return float(spam - others)
 
     @property
     def bias(self) -> float:

@@ -70,6 +70,7 @@ class Judgement:
     label: str
     probability: float
     log_odds: float
+    """of spam against everything else; -inf where no label is spam"""
     decision: Decision
     signature: str = ""
     reason: str = ""
@@ -231,7 +232,7 @@ class Bench:
         return Judgement(
             label=verdict.label,
             probability=verdict.probability,
-            log_odds=verdict.log_odds,
+            log_odds=verdict.spam_log_odds,
             decision=decision,
             signature=verdict.signature,
             reason="" if decision == verdict.decision else "untrained",

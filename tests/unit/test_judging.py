@@ -154,6 +154,17 @@ def test_log_odds_speak_for_spam_or_for_the_winner(model):
         assert verdict.log_odds == pytest.approx(expected, abs=CLOSE)
 
 
+def test_spam_against_all_others_is_what_decisions_go_by(model):
+    """However many labels there are, it is the log-odds of the probability of spam."""
+    for verdict in model.score_many(NEW):
+        said = 1 / (1 + np.exp(-np.clip(verdict.spam_log_odds, -700, 700)))
+        assert said == pytest.approx(verdict.probabilities["spam"], abs=CLOSE)
+        if len(verdict.labels) == 2:
+            assert verdict.spam_log_odds == verdict.log_odds
+        foreign = replace(verdict, labels=("a", "b", "c")[: len(verdict.labels)])
+        assert foreign.spam_log_odds == float("-inf")
+
+
 def test_a_new_model_has_no_opinion(tmp_path, kind, labels):
     """Before any training every label is as likely as the others and nothing stands behind it."""
     with Filter.open(tmp_path / "m", create=True, recipe=new_recipe(kind, labels)) as model:

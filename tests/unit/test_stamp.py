@@ -298,6 +298,12 @@ def test_flag_status_score_and_level_agree(decision, log_odds):
     assert fields["X-Spamnb-Verdict"].endswith("; reason=allow")
 
 
+def test_where_no_label_is_spam_there_is_no_score():
+    """0, as nothing is said; but a list that calls it junk is heard."""
+    assert score_of(said(log_odds=float("-inf"), decision="deliver")) == 0.0
+    assert score_of(said(log_odds=float("-inf"), decision="junk")) == 5.0
+
+
 def test_costs_under_which_nothing_is_junk_give_a_score_all_the_same():
     """Junk that never pays has no line; scores stay below 5."""
     costs = Costs(unsure=(0.0, 1.0), junk=(1e300, 1.0), reject=(1e300, 1.0))
