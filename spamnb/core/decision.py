@@ -10,6 +10,7 @@ SettingsError for a table that no one can mean, with BugError for what are no pr
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
+from functools import lru_cache
 from math import inf, isfinite, log
 from typing import Literal
 
@@ -92,9 +93,14 @@ def decide_many(
         raise BugError(f"probabilities of shape {P.shape} for {len(roles)} labels")
     if not ((P >= 0) & (P <= 1)).all():
         raise BugError("a probability is not between 0 and 1")
-    losses = costs.table()[:, [BINARY.index(role) for role in roles]]
     # Of equal costs the first is taken, which is the milder.
-    return least_expected(P, losses)
+    return least_expected(P, _losses(costs, roles))
+
+
+@lru_cache(maxsize=64)
+def _losses(costs: Costs, roles: tuple[Role, ...]) -> Floats:
+    """[decision, label] the costs; the same for message after message."""
+    return costs.table()[:, [BINARY.index(role) for role in roles]]
 
 
 def thresholds(costs: Costs) -> tuple[Threshold, ...]:

@@ -48,7 +48,7 @@ class View(NamedTuple):
         owner = np.arange(messages).repeat(self.offsets[1:] - self.offsets[:-1])
         if groups == 1:
             return owner, messages
-        return owner * groups + self.group[self.rows], messages * groups
+        return owner * groups + self.group.take(self.rows), messages * groups
 
 
 def temper(recipe: Recipe, totals: Totals) -> Floats:
@@ -62,8 +62,9 @@ def evidence(recipe: Recipe, messages: NDArray[np.int64], n: NDArray[np.number[A
 
     Labels come first here and below: sums over features then run along memory.
     """
-    held = n.sum(axis=0, dtype=np.float64)
-    logs = np.log(n + recipe.alpha)
+    counts = np.asarray(n, np.float64, order="C")
+    held = counts.sum(axis=0)
+    logs = np.log(counts + recipe.alpha)
     logs -= np.log(messages + 2 * recipe.alpha)[:, None]
     if not messages.all():
         # A label without messages has no opinion: it takes the mean of the others.
@@ -76,7 +77,7 @@ def evidence(recipe: Recipe, messages: NDArray[np.int64], n: NDArray[np.number[A
 def _summed(values: Floats, rows: Rows, slot: Rows, slots: int) -> Floats:
     sums = np.empty((slots, len(values)))
     for k, line in enumerate(values):
-        sums[:, k] = np.bincount(slot, line[rows], slots)
+        sums[:, k] = np.bincount(slot, line.take(rows), slots)
     return sums
 
 
@@ -97,7 +98,7 @@ def scores(recipe: Recipe, totals: Totals, records: Records, view: View) -> Floa
     said = evidence(recipe, totals.messages, records.n.T)
     E = _summed(said, view.rows, slot, slots)
     E /= size**recipe.kappa
-    w = _summed(records.w.T.astype(np.float64), view.rows, slot, slots)
+    w = _summed(records.w.T.astype(np.float64, order="C"), view.rows, slot, slots)
     w /= np.sqrt(size) * STEP_ONE
     parts = E.reshape(-1, G, K) * temper(recipe, totals)[:, None] + w.reshape(-1, G, K)
     return np.asarray(totals.bias / BIAS_ONE + parts.sum(axis=1))

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spamnb.core.decision import Costs
 from spamnb.core.event import Recipe, Records, Totals
@@ -39,7 +41,7 @@ class _Rows:
         start, stop = int(self.view.offsets[index]), int(self.view.offsets[index + 1])
         rows = self.view.rows[start:stop]
         times = None if self.view.times is None else self.view.times[start:stop]
-        records = Records(self.records.n[rows], self.records.w[rows], self.records.day[rows])
+        records = _taken(self.records, rows)
         alone = View(np.arange(len(rows)), np.array([0, len(rows)]), self.view.group[rows], times)
         nats, bias = shares(self.recipe, self.totals, records, alone, for_against)
         clues = []
@@ -61,15 +63,21 @@ def judge_portions(
     ids, places = distinct([portion.features.ids for portion in portions])
     held, totals = snapshot.gather(ids), snapshot.totals()
     verdicts: list[Verdict] = []
+    alone = len(portions) == 1
     for portion, at in zip(portions, places, strict=True):
         features = portion.features
         times = features.times if recipe.occurrences else None
         view = View(features.rows, features.offsets, features.group, times)
-        records = Records(held.n[at], held.w[at], held.day[at])
+        records = held if alone else _taken(held, at)
         rows = _Rows(recipe, totals, records, view, features.word)
         names = [(message.digest, message.message_id) for message in portion.messages]
         verdicts += _verdicts(rows, costs, names)
     return verdicts
+
+
+def _taken(records: Records, rows: NDArray[np.integer[Any]]) -> Records:
+    """Some rows; `take` needs a tenth of the time of an index."""
+    return Records(records.n.take(rows, 0), records.w.take(rows, 0), records.day.take(rows))
 
 
 def judge_examples(

@@ -42,6 +42,7 @@ import json
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -75,11 +76,20 @@ _LIVE = struct.Struct("<hQB")
 _DOUBLE = struct.Struct("<d")
 
 
+@cache
 def row_type(labels: int) -> np.dtype[np.void]:
     """The packed row of a feature."""
     return np.dtype(
         [("id", "<u8"), ("n", "<u4", (labels,)), ("w", "<i4", (labels,)), ("day", "<u2")]
     )
+
+
+def unparted(rows: Rows) -> Rows:
+    """The same memory, each row one piece: put by an index, rows of fields take six times as long.
+
+    And they take ten times as long by `rows[index]`; with `take` there is little between them.
+    """
+    return rows.view(f"V{rows.itemsize}")
 
 
 def to_rows(ids: Ids, records: Records) -> Rows:
@@ -286,6 +296,12 @@ def encode_totals(totals: Totals) -> bytes:
 
 def decode_totals(data: Buffer) -> Totals:
     """The sums in these bytes."""
+    return _known_totals(bytes(data)).copy()
+
+
+@lru_cache(maxsize=8)
+def _known_totals(data: bytes) -> Totals:
+    """The same, remembered: message after message is judged by the same sums."""
     reader = Reader(data)
     if (version := reader.byte()) != VERSION:
         raise StoreVersionError(f"totals of version {version}, this program reads {VERSION}")

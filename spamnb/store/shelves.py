@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from spamnb.core.event import Ids
 from spamnb.errors import StoreDamagedError
 from spamnb.store.idcode import Buffer
-from spamnb.store.records import Rows
+from spamnb.store.records import Rows, unparted
 
 _LAYOUT = struct.Struct("<BQQ")
 _KEY = np.dtype(">u8")
@@ -147,11 +147,10 @@ def keys_of(starts: Ids) -> list[bytes]:
 
 def place(rows_ids: Ids, ids: Ids) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
     """For each id its place in a sorted array, and whether it is there."""
-    at = np.searchsorted(rows_ids, ids)
+    at = rows_ids.searchsorted(ids)
     if len(rows_ids) == 0:
         return at, np.zeros(len(ids), np.bool_)
-    found = rows_ids[np.minimum(at, len(rows_ids) - 1)] == ids
-    return at, found
+    return at, rows_ids.take(at, mode="clip") == ids
 
 
 def _ids(rows: Rows) -> Ids:
@@ -225,17 +224,18 @@ class Shelves:
         `keep` remembers what was read for the `merge` of the same ids in the same transaction.
         """
         out, there = np.zeros(len(ids), self.dtype), np.zeros(len(ids), np.bool_)
-        starts = self.layout.starts(ids)
-        slabs = _slabs(starts)
+        whole = unparted(out)
+        slabs = _slabs(self.layout.starts(ids))
         rows = None
         for few, slab in slabs:
             rows = self._load(few)
             at, found = place(_ids(rows), ids[slab])
             there[slab] = found
             if found.all():
-                out[slab] = rows[at]
-            elif found.any():
-                out[slab][found] = rows[at[found]]
+                whole[slab] = unparted(rows).take(at)
+            else:
+                here = found.nonzero()[0]
+                whole[slab][here] = unparted(rows).take(at[here])
         if keep:
             self._last = _Found(ids, there, slabs, rows if len(slabs) == 1 else None)
         return out, there

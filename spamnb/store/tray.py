@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from spamnb.core.event import Ids
 from spamnb.errors import StoreDamagedError
 from spamnb.store.idcode import Buffer
-from spamnb.store.records import Rows
+from spamnb.store.records import Rows, unparted
 from spamnb.store.shelves import Layout, Mask, Shelves, Table, merged, place
 
 TRAY_KEY = b"tray"
@@ -86,9 +86,10 @@ class TrayedShelves:
         at, lying = place(self._tray.ids, ids)
         if lying.any():
             rows, there = np.empty(len(ids), self._shelves.dtype), lying.copy()
-            rows[lying] = self._tray.rows[at[lying]]
-            others = ~lying
-            rows[others], there[others] = self._shelves.find(ids[others], keep=keep)
+            common, others = lying.nonzero()[0], (~lying).nonzero()[0]
+            unparted(rows)[common] = unparted(self._tray.rows).take(at[common])
+            found, there[others] = self._shelves.find(ids[others], keep=keep)
+            unparted(rows)[others] = unparted(found)
         else:
             rows, there = self._shelves.find(ids, keep=keep)
         if keep:
