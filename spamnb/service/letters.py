@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from spamnb.core.envelope import Envelope
 
 Action = Literal["relay", "keep", "refuse", "defer"]
 
 
-@dataclass(frozen=True, slots=True)
-class Letter:
+class Letter(NamedTuple):
     """A message in its envelope."""
 
     raw: bytes

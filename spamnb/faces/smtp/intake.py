@@ -6,23 +6,22 @@ from __future__ import annotations
 class Intake:
     """A queue of bytes."""
 
-    __slots__ = ("_at", "_data", "is_skipping", "skipped")
+    __slots__ = ("_at", "_data", "is_skipping", "left", "skipped")
 
     def __init__(self) -> None:
         self._data = b""
         self._at = 0
+        self.left = 0
+        """bytes that wait"""
         self.is_skipping = False
         """whether a line too long is being dropped"""
         self.skipped = 0
         """bytes dropped because they were of a line too long"""
 
-    def __len__(self) -> int:
-        return len(self._data) - self._at
-
     def put(self, data: bytes) -> None:
         """More has come."""
         self._data = self._data[self._at :] + data
-        self._at = 0
+        self._at, self.left = 0, len(self._data)
 
     def everything(self) -> bytes:
         """Take all there is."""
@@ -37,10 +36,11 @@ class Intake:
     def skip(self, count: int) -> None:
         """Take so many bytes."""
         self._at += count
+        self.left -= count
 
     def clear(self) -> None:
         """Forget all there is."""
-        self._data, self._at = b"", 0
+        self._data, self._at, self.left = b"", 0, 0
 
     def line(self, most: int) -> bytes:
         """Take the next line with its LF; empty if it has not come as a whole.
@@ -52,7 +52,7 @@ class Intake:
             if not end:
                 return self._unfinished(most)
             line = self._data[self._at : end]
-            self._at = end
+            self._at, self.left = end, len(self._data) - end
             if not self.is_skipping:
                 return line
             self.is_skipping = False
@@ -60,11 +60,11 @@ class Intake:
 
     def _unfinished(self, most: int) -> bytes:
         if self.is_skipping:
-            self.skipped += len(self)
+            self.skipped += self.left
             self.clear()
-        elif len(self) > most:
+        elif self.left > most:
             line = self._data[self._at : self._at + most + 1]
-            self.skipped += len(self) - len(line)
+            self.skipped += self.left - len(line)
             self.clear()
             self.is_skipping = True
             return line

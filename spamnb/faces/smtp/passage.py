@@ -373,12 +373,12 @@ class Passage:
             "action": self._action,
             "code": self._codes[0] if self._codes else 0,
             "reply": shown(said.partition(b"\r\n")[0])[:200],
-            "ms": round((now - host.started) * 1000, 1),
+            "ms": int((now - host.started) * 10_000) / 10,
         }
         if state == "reply":
             seconds = now - self._sent_at
             host.place.meters.observe("upstream_seconds", seconds)
             record["upstream_id"] = answers.queue_id(said)
-            record["upstream_ms"] = round(seconds * 1000, 1)
+            record["upstream_ms"] = int(seconds * 10_000) / 10
         record.update(self._facts)
         return record

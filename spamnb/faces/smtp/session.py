@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from spamnb.core.envelope import Envelope
+from spamnb.core.envelope import Client, Envelope
 from spamnb.faces.smtp import commands, hello, replies
 from spamnb.faces.smtp.address import Speech
 from spamnb.faces.smtp.commands import Phase
@@ -44,8 +44,8 @@ class Session:
     """The state of one session."""
 
     __slots__ = (
-        "_errors", "_hello", "_intake", "_line", "_met", "_pumping", "_transaction", "asked",
-        "closed", "deadline", "door", "ends", "eof", "guest", "helo", "hop", "mailed", "passage",
+        "_client", "_errors", "_hello", "_intake", "_line", "_met", "_pumping", "_transaction",
+        "asked", "closed", "deadline", "door", "ends", "eof", "guest", "hop", "mailed", "passage",
         "phase", "place", "speaks", "started", "stuck",
     )  # fmt: skip
 
@@ -60,7 +60,7 @@ class Session:
         self.passage: Passage | None = None
         self._transaction = Transaction()
         self.started = self.deadline = 0.0
-        self.helo = ""
+        self._client = Client()
         self._intake = Intake()
         self._line = self._hello = b""
         self._errors = 0
@@ -84,7 +84,7 @@ class Session:
 
     def from_client(self, data: bytes) -> None:
         """Bytes from the client."""
-        if not self._intake:
+        if not self._intake.left:
             if self.passage is not None and self.passage.hungry:
                 data = self.passage.feed(data)
                 if not data:
@@ -144,7 +144,7 @@ class Session:
             self._pumping = False
         if self.closed:
             return
-        if len(self._intake) > self.door.limits.input_bytes:
+        if self._intake.left > self.door.limits.input_bytes:
             self.ends.hold(INPUT)
         else:
             self.ends.free(INPUT)
@@ -154,7 +154,7 @@ class Session:
     def _pump(self) -> bool:
         """Whether nothing is left to do, or only what has not come as a whole."""
         turns = 0
-        while self._intake and not (self.asked or self.stuck or self.closed):
+        while self._intake.left and not (self.asked or self.stuck or self.closed):
             if turns >= MOST_IN_A_TURN:
                 self.ends.later()
                 return False
@@ -321,7 +321,7 @@ class Session:
         self.ends.say(reply)
         if self.place.closing and self.is_between:
             self._end(replies.CLOSING)
-        elif self._intake or self.eof:
+        elif self._intake.left or self.eof:
             self.resume()
 
     def _accepted(self, what: Asked, reply: bytes) -> bytes:
@@ -341,7 +341,8 @@ class Session:
             self.forget_transaction()
         if what == "hello":
             first, self._hello = not self._hello, self._line
-            self.helo = commands.argument_of(line)
+            said = commands.argument_of(line)
+            self._client = Client(address=self.guest.address, helo=said)
             self.phase = "ready"
             if first:
                 self._met = self.ends.now()
@@ -382,7 +383,7 @@ class Session:
     def _wait_for_client(self) -> None:
         times = self.door.times
         if self.mailed:
-            self.wait(times.command_s)
+            self.deadline = self.ends.now() + times.command_s
         else:
             self.deadline = self._met + times.first_mail_s
 
@@ -448,7 +449,7 @@ class Session:
 
     def envelope(self) -> Envelope:
         """The parsed copy of what was said."""
-        return self._transaction.envelope(self.guest.address, self.helo)
+        return self._transaction.envelope(self._client)
 
     def forget_transaction(self) -> None:
         """After a message, a reset or a hello: new settings hold from here."""
@@ -469,7 +470,7 @@ class Session:
             self._end(replies.CLOSING)
         else:
             self._wait_for_client()
-            if self._intake or self.eof:
+            if self._intake.left or self.eof:
                 self.resume()
 
     _ACTIONS: ClassVar = {

@@ -29,10 +29,9 @@ class Transaction:
         """Bytes that the recipients take."""
         return sum(map(len, self.rcpts))
 
-    def envelope(self, address: str, helo: str) -> Envelope:
+    def envelope(self, seen: Client) -> Envelope:
         """The parsed copy, from the client as it was seen; made once, when all is said."""
         if self._envelope is None:
-            seen = Client(address=address, helo=helo)
             self._envelope = Envelope(
                 sender=commands.path_of(self.mail),
                 recipients=tuple(map(commands.path_of, self.rcpts)),
