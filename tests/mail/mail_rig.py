@@ -53,7 +53,7 @@ minimal_backoff_time = 1s
 maximal_backoff_time = 2s
 queue_run_delay = 1s
 virtual_mailbox_domains = example.org
-virtual_mailbox_maps = inline:{{ alice@example.org=x, bob@example.org=x,
+virtual_mailbox_maps = inline:{{ alice@example.org=x, bob@example.org=x, nobody@example.org=x,
     spam@example.org=x, ham@example.org=x }}
 virtual_transport = lmtp:inet:127.0.0.1:{lmtp}
 smtpd_relay_restrictions = permit_sasl_authenticated, reject_unauth_destination

@@ -195,12 +195,12 @@ def test_in_front_of_delivery_each_recipient_has_a_reply(model, tmp_path):
         rig.send(mail_of("ham", 7), ["alice@example.org", "bob@example.org"])
         until(lambda rig=rig: rig.delivered("alice", "X-Spam-Flag: NO"))
         until(lambda rig=rig: rig.delivered("bob", "X-Spam-Flag: NO"))
-        users = rig.root / "dovecot/users"
-        users.write_text("".join(users.read_text().splitlines(keepends=True)[:1]))
-        rig.send(b"Subject: for one\r\n\r\nx\r\n", ["alice@example.org", "bob@example.org"])
+        # Postfix believes in nobody, Dovecot does not.
+        to = ["alice@example.org", "nobody@example.org"]
+        rig.send(b"Subject: for one\r\n\r\nx\r\n", to)
         until(lambda rig=rig: "status=bounced" in rig.log())
-        until(lambda rig=rig: rig.log().count("to=<alice@example.org>") == 2)
+        sent = "status=sent (250 2.0.0 <alice@example.org>"
+        until(lambda rig=rig, sent=sent: rig.log().count(sent) == 2)
         bounced = [line for line in rig.log().splitlines() if "status=bounced" in line]
         assert len(bounced) == 1
-        assert "to=<bob@example.org>" in bounced[0]
-        assert rig.log().count("status=sent (250 2.0.0 <alice@example.org>") == 2
+        assert "to=<nobody@example.org>" in bounced[0]
