@@ -66,18 +66,30 @@ def spawn(start: Start, board: Board, more_fds: Iterable[int] = ()) -> Child:
     line = Line()
     listening = [fd for fds in start.sockets.values() for fd in fds]
     board.begin(start.slot)
-    process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-        [sys.executable, "-P", "-m", "spamnb.daemon", start.role, str(line.child_fd)],
-        pass_fds=[line.child_fd, board.fd, *listening, *more_fds],
-        stdin=subprocess.DEVNULL,
-        env=_environment(),
-        cwd="/",
-        process_group=0,
-    )
+    try:
+        process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            [sys.executable, "-P", "-m", "spamnb.daemon", start.role, str(line.child_fd)],
+            pass_fds=[line.child_fd, board.fd, *listening, *more_fds],
+            stdin=subprocess.DEVNULL,
+            env=_environment(),
+            cwd="/",
+            process_group=0,
+        )
+    except OSError:
+        line.close()
+        raise
+    finally:
+        line.child_has_it()
+    try:
+        pidfd = os.pidfd_open(process.pid)
+    except OSError:
+        line.close()
+        process.kill()
+        process.wait()
+        raise
     board.set_pid(start.slot, process.pid)
-    line.child_has_it()
     line.tell(start)
-    return Child(start, line, process, os.pidfd_open(process.pid))
+    return Child(start, line, process, pidfd)
 
 
 def _environment() -> dict[str, str]:

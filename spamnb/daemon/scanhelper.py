@@ -153,9 +153,19 @@ class Helper:
 
     async def _begin(self) -> None:
         """Start the helper."""
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
         self._stale = False
+        try:
+            await self._connect(*socket.socketpair())
+        except OSError as error:
+            self._links.log({"event": "no scan helper", "level": "error", "error": str(error)})
+            self._fail_all()
+        finally:
+            self._dialling = None
+        self._next()
+
+    async def _connect(self, ours: socket.socket, theirs: socket.socket) -> None:
+        """Have it at the other end of a pair of sockets."""
+        ours.setblocking(False)
         worker = self._links.start
         start = replace(
             worker,
@@ -173,16 +183,12 @@ class Helper:
             _, self._wire = await self._links.loop.create_unix_connection(
                 partial(_Wire, self, child), sock=ours
             )
-        except OSError as error:
-            self._links.log({"event": "no scan helper", "level": "error", "error": str(error)})
+        except OSError:
             ours.close()
             if child is not None:
                 child.signal(signal.SIGKILL)
                 child.buried()
-            self._fail_all()
-        finally:
-            self._dialling = None
-        self._next()
+            raise
 
     def _fail_all(self) -> None:
         jobs, self._jobs, self._bytes = list(self._jobs), deque(), 0

@@ -115,7 +115,12 @@ class Supervisor:
 
     def _start(self, start: Start) -> None:
         self._waiting.pop(start.slot, None)
-        child = spawn(replace(start, settings=plain(self._settings)), self._board)
+        try:
+            child = spawn(replace(start, settings=plain(self._settings)), self._board)
+        except OSError as error:
+            # No memory or no descriptors, for now.
+            self._not_started(start, error)
+            return
         self._children[start.slot] = child
         asyncio.get_running_loop().add_reader(child.pidfd, self._died, child)
 
@@ -142,18 +147,27 @@ class Supervisor:
             | said
             | {"again_in_s": pause_s}
         )
-        if not self._was_ready and self._backoffs[slot].failures >= GIVE_UP:
-            self._give_up(child)
-            return
-        self._waiting[slot] = asyncio.get_running_loop().call_later(
-            pause_s, self._start, self._start_of(slot)
-        )
+        self._start_again(self._start_of(slot), pause_s)
 
-    def _give_up(self, child: Child) -> None:
-        self._failure = BugError(
-            f"the {child.start.role} process ends as soon as it starts", hint="see the log above"
+    def _not_started(self, start: Start, error: OSError) -> None:
+        self._board.set_state(start.slot, State.DEAD)
+        pause_s = self._backoffs[start.slot].after(0.0)
+        self._log(
+            {"event": "process cannot be started", "level": "error", "error": str(error)}
+            | {"role": start.role, "slot": start.slot, "again_in_s": pause_s}
         )
-        self._asked_to_stop()
+        self._start_again(start, pause_s)
+
+    def _start_again(self, start: Start, pause_s: float) -> None:
+        """Later; or give up, if nothing of this daemon ever worked."""
+        if not self._was_ready and self._backoffs[start.slot].failures >= GIVE_UP:
+            self._failure = BugError(
+                f"the {start.role} process ends as soon as it starts", hint="see the log above"
+            )
+            self._asked_to_stop()
+            return
+        loop = asyncio.get_running_loop()
+        self._waiting[start.slot] = loop.call_later(pause_s, self._start, start)
 
     def _start_of(self, slot: int) -> Start:
         return next(start for start in self._house.starts if start.slot == slot)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import resource
 import signal
 import socket
 import time
@@ -163,6 +164,26 @@ def test_too_much_that_waits_is_answered_at_once(runner, board):
     many, answers = runner(run())
     assert many == 10
     assert answers == [{"reason": "busy"}] * 11
+
+
+def test_a_helper_that_cannot_be_started_is_tried_again(runner, board):
+    """Out of descriptors for once: what waited is answered, and the next message is judged."""
+
+    async def main():
+        side = Side(board)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        first = os.dup(0)
+        os.close(first)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (first, hard))
+        try:
+            assert await side.ask(b"fine") == {"reason": "fault"}
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert (await side.ask(b"fine"))["pid"]
+        await side.end()
+        assert side.logged[0]["event"] == "no scan helper"
+
+    runner(main())
 
 
 def test_new_settings_give_a_new_helper(runner, board):

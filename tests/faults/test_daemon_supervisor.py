@@ -1,6 +1,7 @@
 """The supervisor, with stand-ins for the processes it looks after: they die, hang, and are told."""
 
 import os
+import resource
 import signal
 import socket
 import sys
@@ -102,6 +103,18 @@ def test_one_that_dies_again_and_again_waits_longer_each_time(started, tmp_path)
     assert pauses == [0.0, 0.1, 0.2]
     assert len(tries) == 4
     assert all(b - a >= p for (a, b), p in zip(pairwise(tries), pauses, strict=True))
+
+
+def test_a_process_that_cannot_be_started_now_is_tried_again(started):
+    """No descriptor or no memory, for a moment, costs no process for good."""
+    daemon = started()
+    (pid,) = daemon.children("worker")
+    whole = resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, (3, whole[1]))
+    os.kill(pid, signal.SIGKILL)
+    daemon.hears("process cannot be started", 2, role="worker")
+    resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, whole)
+    assert ask(daemon)[2] != pid
 
 
 def test_a_process_that_never_starts_ends_the_daemon(started):

@@ -1,11 +1,11 @@
 """The quarantine on a real disk: envelopes byte for byte, crashes, limits, and releases."""
 
-import json
 import os
 import resource
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -165,17 +165,18 @@ def test_a_sidecar_that_cannot_be_read_hides_no_other(quarantine):
         quarantine.get(broken)
 
 
-def test_old_messages_and_old_halves_go(quarantine):
-    """30 days, and what a crash left behind; what is on its way stays."""
-    old, new = (quarantine.keep(RAW, ENVELOPE, {}) for _ in range(2))
-    sidecar = quarantine.folder / f"{old}.json"
-    facts = json.loads(sidecar.read_text())
-    now = facts["time_us"]
-    sidecar.write_text(json.dumps(facts | {"time_us": now - 31 * 86_400_000_000}))
+def test_old_messages_and_old_halves_go(quarantine, monkeypatch):
+    """30 days, also where the sidecar is damaged, and what a crash left behind; no others."""
+    new = quarantine.keep(RAW, ENVELOPE, {})
+    now = quarantine.get(new).time_us
+    monkeypatch.setattr("spamnb.service.quarantine.now_us", lambda: now - 31 * 86_400_000_000)
+    monkeypatch.setattr(quarantine, "_tidy_at", time.monotonic() + 1000)
+    _, damaged = (quarantine.keep(RAW, ENVELOPE, {}) for _ in range(2))
+    (quarantine.folder / f"{damaged}.json").write_text("{")
     lost = [quarantine.folder / name for name in (".x.tmp", "20260101T000000000000-01234567.eml")]
     for path in lost:
         path.write_bytes(b"x")
-    assert quarantine.expire(now) == 1
+    assert quarantine.expire(now) == 2
     assert [entry.id for entry in quarantine.messages()] == [new]
     assert all(path.exists() for path in lost)
     for path in lost:
