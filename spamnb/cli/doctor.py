@@ -233,17 +233,18 @@ def _maildir(text: str, options: _Options) -> Any:
 
     def opened() -> Mailbox:
         who = options.user or _owner(root)
-        return MaildirMailbox.open(Place(root, who, options.junk or "Junk", _as_we_began))
+        acting = partial(_as_owner_of, root)
+        return MaildirMailbox.open(Place(root, who, options.junk or "Junk", acting))
 
     return opened
 
 
 def _owner(root: Path) -> str:
-    with _as_we_began():
-        try:
+    try:
+        with _as_owner_of(root):
             uid = root.stat().st_uid
-        except OSError as error:
-            raise PeerError(f"{root} cannot be opened: {error.strerror}") from error
+    except OSError as error:
+        raise PeerError(f"{root} cannot be opened: {error.strerror}") from error
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -251,17 +252,25 @@ def _owner(root: Path) -> str:
 
 
 @contextmanager
-def _as_we_began() -> Iterator[None]:
-    """Be who typed the command: root becomes the model's owner, who may not read people's mail."""
-    uid, gid = os.geteuid(), os.getegid()
-    if uid == os.getuid():
+def _as_owner_of(root: Path) -> Iterator[None]:
+    """Be whose mail it is, if we may be anybody: the model's owner cannot read it.
+
+    Not root, for whoever owns a folder chooses what its links mean.
+    """
+    if os.getuid() != 0:
         yield
         return
-    os.seteuid(os.getuid())
-    os.setegid(os.getgid())
+    uid, gid, groups = os.geteuid(), os.getegid(), os.getgroups()
+    os.seteuid(0)
     try:
+        held = root.stat()
+        os.setgroups([])
+        os.setegid(held.st_gid)
+        os.seteuid(held.st_uid)
         yield
     finally:
+        os.seteuid(0)
+        os.setgroups(groups)
         os.setegid(gid)
         os.seteuid(uid)
 

@@ -29,7 +29,9 @@ from spamnb.service.ledger import Heard, Ledger, Mark
 
 Result = TypeVar("Result")
 
-_PAUSE_S: Final = 0.1
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 1.0
+"""between two looks: a mail server has other things to do"""
 
 _TEXT: Final = """\
 From: spamnb doctor <{rcpt}>
@@ -71,9 +73,10 @@ class Walk:
 
     def until(self, look: Callable[[], Result | None], most_s: float = 3600.0) -> Result | None:
         """Look until something is there; None if nothing came in time."""
-        end = time.monotonic() + min(self.means.wait_s, most_s)
+        end, pause_s = time.monotonic() + min(self.means.wait_s, most_s), _FIRST_PAUSE_S
         while not (found := look()) and time.monotonic() < end:
-            time.sleep(_PAUSE_S)
+            time.sleep(pause_s)
+            pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
         return found
 
     def news(self) -> list[Heard]:
@@ -218,7 +221,8 @@ def _taught(walk: Walk, label: str) -> str:
     if not news:
         for entry in walk.ledger.waiting(walk.message_id):
             raise PeerError(f"it waits for review: {entry.reason}", hint="see docs/teaching.md")
-        raise PeerError(f"nothing was learnt within {walk.means.wait_s:.0f} s")
+        what = f"nothing was learnt within {walk.means.wait_s:.0f} s"
+        raise PeerError(what, hint=walk.mailbox.advice)
     walk.heard += news
     event = news[-1]
     if event.label != label:
@@ -272,10 +276,7 @@ class Hop(NamedTuple):
     """what was not given, without which it cannot be seen"""
 
 
-_TEACHING: Final = (
-    "IMAP: docs/dovecot.md, Filing teaches (and teach.spool, serve.delegates); Maildir: is "
-    "`spamnb watch` running for it? See also `spamnb status` and the daemon's log"
-)
+_TEACHING: Final = "see docs/teaching.md, `spamnb status` and the daemon's log"
 
 HOPS: Final = (
     Hop("daemon", _daemon, "start it with `spamnb serve`; see `spamnb status`"),

@@ -43,6 +43,10 @@ class Mailbox(Protocol):
     def channels(self) -> frozenset[str]:
         """Ways by which what is done here may be told."""
 
+    @property
+    def advice(self) -> str:
+        """What to look at if nobody tells of moves."""
+
     def find(self, ident: str) -> Found | None:
         """The message with this Message-ID, in the inbox or in Junk."""
 

@@ -139,27 +139,17 @@ def test_nothing_else_in_the_mailbox_is_touched(served, unchanged):
         assert served.alice().names("ok") == HOPS
 
 
-@pytest.fixture
-def plain_imap(served):
-    """A server that has neither MOVE nor UIDPLUS."""
+def test_a_server_that_can_do_little(served, unchanged):
+    """No MOVE: COPY and delete. No UIDPLUS: where EXPUNGE would take others, ours is left, told."""
     able = "protocol imap {\n  imap_capability = IMAP4rev1 SASL-IR LITERAL+ ENABLE IDLE\n"
     with served.other_dovecot("protocol imap {\n", able):
-        yield
-
-
-def test_a_server_that_can_do_little(served, unchanged, plain_imap):
-    """COPY and delete, both times."""
-    told = served.alice()
-    assert told.names("ok") == HOPS, told.whole
-    assert "by COPY" in told.hops["move"]["what"]
-    assert "by COPY" in told.hops["move back"]["what"]
-
-
-def test_what_cannot_be_expunged_alone_is_told(served, unchanged, plain_imap):
-    """Without UIDPLUS, EXPUNGE would take others with it: ours is left, and that is said."""
-    with others(served):
         told = served.alice()
-        told.is_broken("cleaning up", "only marked as deleted", "delete the message")
+        assert told.names("ok") == HOPS, told.whole
+        assert "by COPY" in told.hops["move"]["what"]
+        assert "by COPY" in told.hops["move back"]["what"]
+        with others(served):
+            told = served.alice()
+            told.is_broken("cleaning up", "only marked as deleted", "delete the message")
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")

@@ -24,7 +24,7 @@ WELL = {"fault": "", "bypass": False, "processes": [{}]}
 class Box:
     """A mailbox whose moves teach."""
 
-    who, about, channels = "ann", "a box", frozenset(("maildir",))
+    who, about, advice, channels = "ann", "a box", "who tells?", frozenset(("maildir",))
 
     def __init__(self, house):
         self.house = house
@@ -181,6 +181,15 @@ def test_another_model_signed_it(house, tmp_path):
         return "taken"
 
     assert broken(house.findings(carry=carried), "verdict", "does not know") == ["verdict"]
+
+
+def test_nobody_tells_of_moves(house):
+    """What to look at is the mailbox's to say."""
+    house.word = lambda *_: None
+    found = house.findings()
+    assert broken(found, "learning", "nothing was learnt") == ["learning"]
+    assert found["learning"].todo == "who tells?"
+    assert "spamnb forget" in found[CLEANING].todo
 
 
 def test_a_word_that_waits_for_review_is_found_and_dropped(house):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -34,13 +35,14 @@ class Place:
     who: str
     junk: str = "Junk"
     acting: Callable[[], AbstractContextManager[object]] = nullcontext
-    """who we must be to touch it"""
+    """whoever we must be to touch it: its owner, so that a link in it leads nowhere else"""
 
 
 class MaildirMailbox:
     """One person's Maildir. Made by `open`."""
 
     channels = frozenset(("maildir",))
+    advice = "is `spamnb watch` running for this Maildir, with a --quiet below our --wait?"
 
     def __init__(self, place: Place) -> None:
         self.who = place.who
@@ -110,7 +112,8 @@ class MaildirMailbox:
 
     def _is_new(self, path: Path) -> bool:
         # ctime: a rename sets it, and nobody can set it back.
-        return path.stat(follow_symlinks=False).st_ctime_ns >= self._since_ns and path.is_file()
+        held = path.stat(follow_symlinks=False)
+        return stat.S_ISREG(held.st_mode) and held.st_ctime_ns >= self._since_ns
 
     @contextmanager
     def _acting(self) -> Iterator[None]:
