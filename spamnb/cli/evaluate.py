@@ -12,6 +12,7 @@ import click
 
 from spamnb.cli.evaluate_labels import evaluate_by_label
 from spamnb.cli.printing import progress_bar, say, table, warn, write_text
+from spamnb.cli.promising import keep_promise
 from spamnb.cli.session import Session, pass_session
 from spamnb.cli.teaching_help import taught
 from spamnb.errors import CorpusError, UserError
@@ -33,6 +34,7 @@ spamnb evaluate --test ham2/ --test spam2/ ham/ spam/    learn from one, judge t
 spamnb evaluate --report report.html --plots plots/ ham/ spam/
 spamnb evaluate --json a.json --scores ham/ spam/  with what was said of each message ...
 spamnb evaluate --compare a.json b.json            ... to compare two runs
+spamnb evaluate --apply ham/ spam/                 ... and keep the promise of `ham_lost_one_in`
 spamnb evaluate --plain collection/                documents with labels of their own
 """
 
@@ -68,6 +70,8 @@ spamnb evaluate --plain collection/                documents with labels of thei
 @click.option("--scores", is_flag=True, help="Add what was said of each message to --json.")
 @click.option("--plots", metavar="DIR", help="Draw pictures there (needs spamnb[plots]).")
 @click.option("--report", metavar="FILE", help="Write a page with everything (the same).")
+@click.option("--apply", is_flag=True, help="Keep the costs of the promise in the home, "
+              "if the evidence suffices: they are in force from then on.")  # fmt: skip
 @click.option("--compare", nargs=2, metavar="A.json B.json", help="Compare two files of "
               "`--json FILE --scores`, message by message.")  # fmt: skip
 @click.option("--label", "labelled", multiple=True, metavar="NAME=PATH",
@@ -77,10 +81,12 @@ spamnb evaluate --plain collection/                documents with labels of thei
 @click.option("--against-rest", is_flag=True, help="A model for each label against all others: "
               "for documents with several labels.")  # fmt: skip
 @pass_session
-def evaluate(session: Session, /, **given: Any) -> None:
+@click.pass_context
+def evaluate(ctx: click.Context, session: Session, /, **given: Any) -> None:
     """Measure how well the filter would have done on mail that you have sorted.
 
-    The model of the home is neither read nor changed. 1-AUC is the chance, in percent, that a ham
+    The model of the home is neither read nor changed. With --apply, exit 1 if there is not enough
+    evidence for the promise. 1-AUC is the chance, in percent, that a ham
     looks more like spam than a spam does; ham lost and spam missed are by the decisions that the
     costs lead to.
     """
@@ -97,8 +103,16 @@ def evaluate(session: Session, /, **given: Any) -> None:
     if given["labelled"] or given["plain"]:
         evaluate_by_label(_options(session, given), given)
         return
+    asked = session.settings.promise.ham_lost_one_in
+    one_in = given["one_in"] or asked
+    if given["apply"] and one_in != asked:
+        raise UserError(
+            f"the settings promise one in {asked}", hint=f"set promise.ham_lost_one_in = {one_in}"
+        )
     outcome = _measured(session, given)
-    _written(outcome, given, one_in=given["one_in"] or session.settings.promise.ham_lost_one_in)
+    _written(outcome, given, one_in=one_in)
+    if given["apply"] and not keep_promise(session, outcome.assurance(one_in)):
+        ctx.exit(1)
 
 
 def _options(session: Session, given: dict[str, Any]) -> Options:

@@ -27,7 +27,7 @@ class _Collection(NamedTuple):
 
 def evaluate_by_label(options: Options, given: dict[str, Any]) -> None:
     """Measure, and write what was asked for."""
-    for name in ("plots", "report", "tested", "scores"):
+    for name in ("plots", "report", "tested", "scores", "apply"):
         if given[name]:
             raise UserError(f"--{name} is for ham and spam", hint="leave it out")
     options = replace(options, documents=given["plain"])

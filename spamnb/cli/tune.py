@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spamnb.cli.printing import progress_bar, say, say_json, table, warn
+from spamnb.cli.promising import keep_promise
 from spamnb.cli.served import refuse_while_served
 from spamnb.cli.session import Session, pass_session
 from spamnb.cli.teaching_help import taught
@@ -162,8 +163,12 @@ def _apply(ctx: click.Context, session: Session, found: Tuning) -> None:
         ctx.exit(1)
     from spamnb.service import timemachine
     from spamnb.service.selection import Without
+    from spamnb.settings.promise import FILE
 
     done = timemachine.relearn(
         session.home, Without(), session.settings.costs, found.chosen
     )
     warn(f"{done.result.taught} messages learnt again; the old model is {done.kept}")
+    # A promise that was found with the old constants says nothing of the new ones.
+    if (session.home / FILE).exists():
+        keep_promise(session, found.assurance)

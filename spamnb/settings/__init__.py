@@ -1,7 +1,8 @@
 """Settings: one tree of frozen values, read once, from a TOML file, the environment and flags.
 
 `table` names every setting, `tree` is what they become; here is how they are read. Later sources
-win: defaults, the file, the environment (`SPAMNB_STORE_LIMIT_BYTES` is `store.limit_bytes`), flags.
+win: defaults, costs that evaluation found (`promise`), the file, the environment
+(`SPAMNB_STORE_LIMIT_BYTES` is `store.limit_bytes`), flags.
 Must not know commands, stores or mail.
 
 Failure: SettingsError, one line that names the key, where it stands, what was found and what is
@@ -15,11 +16,12 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from spamnb.errors import SettingsError
+from spamnb.settings.promise import kept
 from spamnb.settings.setting import MASKED, PREFIX, Setting, toml_of
 from spamnb.settings.table import BY_NAME, BY_VARIABLE, FAMILIES, SETTINGS, setting_of
 from spamnb.settings.tree import MEMBERS, SECTIONS, Settings
@@ -52,7 +54,11 @@ def load(
     named = {name.partition(".")[0] for name in given} & FAMILIES.keys()
     found = {name: one for name, one in found.items() if name.partition(".")[0] not in named}
     found |= {name: Found(value, "a flag") for name, value in given.items()}
-    return _build({name: _taken(name, one) for name, one in found.items()}, found, source)
+    settings = _build({name: _taken(name, one) for name, one in found.items()}, found, source)
+    if any(name.startswith("costs.") for name in found):
+        return settings
+    costs = kept(home_of(settings, environment), settings.promise.ham_lost_one_in)
+    return replace(settings, costs=costs) if costs else settings
 
 
 def _from_file(

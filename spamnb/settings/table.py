@@ -53,8 +53,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("history.limit_bytes", 1 << 30, whole(1 << 20),
         "Most that the history may take; the oldest verdicts go first."),
     Setting("promise.ham_lost_one_in", 1000, whole(2, 10**9),
-        "At most one in so many good messages shall be lost. `spamnb evaluate` and `spamnb tune` "
-        "tell from your own mail with which costs that holds, or that the evidence is too thin."),
+        "At most one in so many good messages shall be lost. `spamnb evaluate` tells from your own "
+        "mail with which costs that holds, or that the evidence is too thin; with --apply they "
+        "are kept in the home and are in force wherever [costs] sets none."),
     Setting("expire.after_days", 400, _DAYS,
         "`spamnb expire` lets go of features that nobody taught for so long and that few messages "
         "held: most words are seen once and never again."),

@@ -54,6 +54,24 @@ def test_feedback_protocols_and_the_promise(tmp_path):
     assert "At most 1 in 20" in run("--config", settings, "evaluate", HAM, SPAM).out
 
 
+def test_the_promise_is_applied(tmp_path):
+    """--apply puts it in force, where the evidence suffices; else what was in force goes."""
+    home, settings = mail_home(tmp_path), tmp_path / "s.toml"
+    settings.write_text("[promise]\nham_lost_one_in = 20\n")
+    before = run("stats", home=home).out
+    done = run("--config", settings, "evaluate", "--apply", HAM, SPAM, home=home)
+    assert "in force" in done.err
+    first = run("--config", settings, "stats", home=home).out
+    assert first != before
+    run("--config", settings, "evaluate", "--apply", HAM, SPAM, home=home)
+    assert run("--config", settings, "stats", home=home).out == first
+    assert run("stats", home=home).out == before
+    asked = run("evaluate", "--apply", "--one-in", 20, HAM, SPAM, home=home, code=2)
+    assert "promise.ham_lost_one_in = 20" in asked.err
+    assert "not enough evidence" in run("evaluate", "--apply", HAM, SPAM, home=home, code=1).err
+    assert run("--config", settings, "stats", home=home).out == before
+
+
 def test_one_collection_teaches_and_another_is_judged(tmp_path):
     """Cross-corpus, also in TREC's layout; --test and the protocol go together."""
     (tmp_path / "full").mkdir()

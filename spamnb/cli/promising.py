@@ -1,0 +1,37 @@
+"""`--apply` of what evaluation found out about ham that is lost: into force, or not at all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spamnb.cli.printing import warn
+from spamnb.core.decision import Costs
+from spamnb.errors import UserError
+from spamnb.settings.promise import drop, keep, kept
+
+if TYPE_CHECKING:
+    from spamnb.cli.session import Session
+    from spamnb.core.assurance import Assurance
+
+
+def keep_promise(session: Session, found: Assurance) -> bool:
+    """Keep the costs of the promise in the home; False if the evidence is too thin for any.
+
+    What was kept before goes in that case too: it was found for a filter that is no more, or for
+    mail that has changed.
+    """
+    from spamnb.core.assurance import costs_for
+
+    home, costs = session.home, session.settings.costs
+    if found.log_odds is None:
+        drop(home)
+        warn("not enough evidence for the promise: the costs are as they are set")
+        return False
+    if costs == kept(home, found.one_in):
+        costs = Costs()  # found anew from the start, not from what was found before
+    try:
+        path = keep(home, found, costs_for(costs, found))
+    except OSError as error:
+        raise UserError(f"{home} cannot be written: {error.strerror}") from error
+    warn(f"{path} is in force where [costs] sets none; a daemon takes it at its next reload")
+    return True
