@@ -24,6 +24,8 @@ asyncio asks the kernel for 256 KB for each read, which cost a third of a 5 KB m
 
 _SIP = _SCRATCH[:4096]
 
+_NEAR = {"127.0.0.1": socket.AF_INET, "::1": socket.AF_INET6}
+
 ANY = INPUT | ROOM | MEMORY | STUCK
 
 
@@ -243,6 +245,8 @@ class ClientSide(asyncio.BufferedProtocol):
         try:
             if address.path:
                 await loop.create_unix_connection(lambda: upstream, address.path)
+            elif address.host in _NEAR and isinstance(loop, asyncio.SelectorEventLoop):
+                await loop.create_connection(lambda: upstream, sock=await _call(loop, address))
             else:
                 await loop.create_connection(lambda: upstream, address.host, address.port)
         except (OSError, ValueError):  # a host name that cannot be one is a ValueError
@@ -305,6 +309,23 @@ class ClientSide(asyncio.BufferedProtocol):
         """Let other sessions have their turn."""
         if self.session is not None:
             self._front.loop.call_soon(self._guarded, self.session.resume)
+
+
+async def _call(loop: asyncio.AbstractEventLoop, address: Address) -> socket.socket:
+    """Connect to a port of this host.
+
+    Its answer is there at once, and a second call of `connect` fetches it. asyncio waits for it in
+    the event loop: 85 us of CPU for a connection instead of 57. uvloop's own way takes 25.
+    """
+    sock = socket.socket(_NEAR[address.host])
+    try:
+        sock.setblocking(False)
+        if sock.connect_ex((address.host, address.port)):
+            await loop.sock_connect(sock, (address.host, address.port))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def peer_of(transport: asyncio.BaseTransport) -> str:
