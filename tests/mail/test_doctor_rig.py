@@ -198,8 +198,8 @@ def test_mail_goes_around_us(served, unchanged):
 
 def test_the_mail_server_refuses(served, unchanged):
     """What it said is told."""
-    told = served.alice("--rcpt", "nobody@example.org")
-    told.is_broken("delivery", "550 5.1.1", "the mail server's log")
+    told = served.alice("--rcpt", "alice@example.net")
+    told.is_broken("delivery", "554 5.7.1", "the mail server's log")
 
 
 def test_a_folder_that_is_not_there(served, unchanged):
