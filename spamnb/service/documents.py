@@ -104,6 +104,7 @@ def _by_list(folder: Path) -> Iterator[Document]:
 _STORY = re.compile(rb"<REUTERS([^>]*)>(.*?)</REUTERS>", re.DOTALL)
 _TOPICS = re.compile(rb"<TOPICS>(.*?)</TOPICS>", re.DOTALL)
 _TOPIC = re.compile(rb"<D>(.*?)</D>")
+_WHOLE = re.compile(rb"<TEXT[^>]*>(.*?)</TEXT>", re.DOTALL)
 _TEXT = re.compile(rb"<(TITLE|BODY)>(.*?)</\1>", re.DOTALL)
 _MODAPTE: dict[str, Split] = {"TRAIN": "train", "TEST": "test"}
 
@@ -119,9 +120,14 @@ def _by_markup(folder: Path) -> Iterator[Document]:
             topics = _TOPICS.search(body)
             named = _TOPIC.findall(topics[1]) if topics else []
             labels = tuple(topic.decode("latin-1") for topic in named)
-            parts = [html.unescape(text.decode("latin-1")) for _, text in _TEXT.findall(body)]
             name = f"{path.name}#{about.get('NEWID', '')}"
-            yield Document(name, "\n".join(parts).encode(), labels, split)
+            yield Document(name, _told(body).encode(), labels, split)
+
+
+def _told(body: bytes) -> str:
+    """Title and body; of a story that has neither (TYPE="UNPROC") all of its text."""
+    parts = [text for _, text in _TEXT.findall(body)] or _WHOLE.findall(body)
+    return "\n".join(html.unescape(text.decode("latin-1")) for text in parts)
 
 
 _LAYOUTS: tuple[tuple[Callable[[Path], object], Callable[[Path], Iterator[Document]]], ...] = (

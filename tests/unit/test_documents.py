@@ -77,6 +77,35 @@ def test_reuters_as_it_was_published(tmp_path):
     assert b"Text <about> it." in documents(tmp_path)[0].raw
 
 
+def test_reuters_stories_without_a_body(tmp_path):
+    """As some are in the published files: no title, no body, text all the same; briefs; accents."""
+    head = '<REUTERS TOPICS="YES" LEWISSPLIT="TRAIN" CGISPLIT="TRAINING-SET" OLDID="5" NEWID="{}">'
+    told = "<DATE>26-FEB-1987 15:01:01.79</DATE><TOPICS><D>earn</D></TOPICS><UNKNOWN>&#5;</UNKNOWN>"
+    texts = (
+        '<TEXT TYPE="UNPROC">&#2;\n QTLY DIV 5 CTS &lt;ABC>\n PAY MARCH 9\n</TEXT>',
+        '<TEXT TYPE="BRIEF">&#2;<TITLE>AMR &amp; UAL RISE</TITLE>Blah\n</TEXT>',
+        "<TEXT><TITLE>Caf\u00e9</TITLE><DATELINE> PARIS - </DATELINE><BODY>x\n</BODY></TEXT>",
+    )
+    stories = [f"{head.format(n)}\n{told}{text}\n</REUTERS>\n" for n, text in enumerate(texts)]
+    sgml = '<!DOCTYPE lewis SYSTEM "lewis.dtd">\n' + "".join(stories)
+    (tmp_path / "reut2-017.sgm").write_bytes(sgml.encode("latin-1"))
+    unproc, brief, accents = (one.raw.decode() for one in documents(tmp_path))
+    assert "QTLY DIV 5 CTS <ABC>" in unproc
+    assert brief == "AMR & UAL RISE"
+    assert accents == "Caf\u00e9\nx\n"
+
+
+def test_newsgroup_articles_as_they_come(tmp_path):
+    """20 newsgroups: articles with headers are texts, their whole bytes; odd bytes are no error."""
+    article = b"From: a@b.edu (A)\nSubject: Re: \xe9tude\nLines: 2\n\n>>quoted\ntext\n"
+    for number, group in ((51060, "alt.atheism"), (102, "talk.religion.misc")):
+        (tmp_path / "20_newsgroups" / group).mkdir(parents=True)
+        (tmp_path / "20_newsgroups" / group / str(number)).write_bytes(article)
+    found = documents(tmp_path / "20_newsgroups")
+    assert [one.labels for one in found] == [("alt.atheism",), ("talk.religion.misc",)]
+    assert {one.raw for one in found} == {article}
+
+
 @pytest.mark.parametrize("made", [{}, {"a.txt": "loose"}])
 def test_a_place_without_documents_is_the_users_mistake(tmp_path, made):
     """The layouts that are known are named."""
