@@ -15,9 +15,12 @@ from spamnb.errors import StoreAccessError
 FILE = "bypass"
 
 
-def bypass_is_on(home: Path) -> bool:
-    """Whether the file is there."""
-    return (home / FILE).exists()
+def bypass_is_on(home: Path, *, before: bool = False) -> bool:
+    """Whether the file is there; as before, where the disk does not say."""
+    try:
+        return (home / FILE).exists()
+    except OSError:
+        return before
 
 
 def turn_bypass(home: Path, board: Board | None = None, *, on: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 
@@ -15,6 +16,16 @@ from spamnb.service.bench import BenchPlan
 from spamnb.service.scanning import ScanPolicy
 from spamnb.settings import Settings
 from spamnb.settings.tree import ListenerSettings
+
+
+def fitting(door: Door, descriptors: int, doors: int) -> Door:
+    """A worker's door with no more connections than it has descriptors for.
+
+    Each takes two, and those that are turned away one for a moment; the rest is for everything
+    else. Who runs out can neither turn away nor reach the next hop.
+    """
+    most = max(1, min(door.limits.connections, descriptors // 3 // doors))
+    return replace(door, limits=replace(door.limits, connections=most))
 
 
 def door_of(settings: Settings, listener: ListenerSettings, post: str, workers: int) -> Door:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import resource
 import select
 import signal
 import socket
@@ -21,7 +22,7 @@ from spamnb.daemon.board import Board, State
 from spamnb.daemon.household import listeners_of, workers_of
 from spamnb.daemon.judge import Judge, JudgeLinks
 from spamnb.daemon.logs import Log, take_over
-from spamnb.daemon.mapping import door_of
+from spamnb.daemon.mapping import door_of, fitting
 from spamnb.daemon.sockets import BACKLOG
 from spamnb.daemon.start import Orders, Start
 from spamnb.faces.smtp.door import Budget, Door
@@ -97,12 +98,14 @@ class Worker:
 
     def _doors_of(self, settings: Settings) -> dict[str, Door]:
         """The doors of those listeners that we have sockets of."""
-        workers = workers_of(settings)
-        return {
+        workers, ours = workers_of(settings), self._start.sockets
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        made = {
             name: door_of(settings, listener, self._start.post, workers)
             for name, listener in listeners_of(settings).items()
-            if name in self._start.sockets
+            if name in ours
         }
+        return {name: fitting(door, descriptors, len(ours)) for name, door in made.items()}
 
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         for name, one in self._sockets:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from spamnb.daemon.mapping import policy_of
+from spamnb.daemon.mapping import door_of, fitting, policy_of
 from spamnb.settings import Settings
 from spamnb.settings.tree import ListenerSettings
 
@@ -18,3 +18,12 @@ def test_reports_are_never_refused():
     treatment = policy_of(other, ListenerSettings()).treatment
     assert treatment.is_exempt("junk@example.org")
     assert not treatment.is_exempt("ham@example.org")
+
+
+def test_a_door_has_no_more_places_than_descriptors():
+    """A connection takes two, so few descriptors mean few places, and never none."""
+    door = door_of(Settings(), ListenerSettings(upstream="127.0.0.1:25"), "", 2)
+    assert fitting(door, 1 << 20, 1) == door
+    assert fitting(door, 1024, 1).limits.connections == 341
+    assert fitting(door, 1024, 2).limits.connections == 170
+    assert fitting(door, 3, 8).limits.connections == 1

@@ -1,16 +1,19 @@
 """The daemon's small parts: listening sockets, the log, words to systemd, privileges, orders."""
 
 import json
+import logging
 import os
 import socket
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from spamnb.daemon import privileges
-from spamnb.daemon.logs import Log
+from spamnb.daemon.bypass import bypass_is_on
+from spamnb.daemon.logs import Log, take_over
 from spamnb.daemon.notify import Notifier
 from spamnb.daemon.sockets import Place, Sockets, inherited
 from spamnb.daemon.start import Line, Order, Orders, Start
@@ -277,6 +280,30 @@ def test_a_log_that_nobody_reads_stops_nothing():
     os.close(writer)
     assert (lost["event"], last["number"]) == ("log lines lost", "last")
     assert lost["lines"] == 2000 - heard.count(b"\n")
+
+
+def test_a_library_that_says_the_same_again_is_told_once(tmp_path):
+    """A thousand complaints at once are one line a second, and how many there were."""
+    path, root = tmp_path / "log", logging.getLogger()
+    before = root.handlers[:], root.level, sys.excepthook
+    try:
+        take_over(Log(LogSettings(file=str(path), format="json")))
+        for _ in range(1000):
+            logging.getLogger("asyncio").error("no descriptor is left")
+        logging.getLogger("asyncio").error("another thing")
+    finally:
+        root.handlers[:], root.level, sys.excepthook = before
+        logging.captureWarnings(capture=False)
+    told = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(told) < 20
+    assert sum(1 + record.get("untold", 0) for record in told) == 1001
+
+
+def test_a_disk_that_does_not_say_changes_no_bypass():
+    """What cannot be read is as it was; the supervisor, which asks each second, goes on."""
+    nowhere = Path("/" + "x" * 300)
+    assert bypass_is_on(nowhere, before=True)
+    assert not bypass_is_on(nowhere)
 
 
 # --- words to systemd -----------------------------------------------------------------------------
