@@ -40,7 +40,8 @@ class ControlLimits:
 
     connections: int = 64
     each_user: int = 16
-    """connections of one who is no admin, so that nobody shuts the others out"""
+    """connections of one who is no admin, so that nobody shuts the others out; all of those
+    together have half of the connections, so that mail programs and admins always get through"""
     body_bytes: int = 64 << 20
     held_bytes: int = 256 << 20
     """of all bodies that are in memory at a time"""
@@ -213,7 +214,9 @@ class ControlServer:
             users = Counter(other.peer.uid for other in self._open.values())
             limits = self._limits
             full = len(self._open) >= limits.connections
-            full |= peer.role == "self" and users[peer.uid] >= limits.each_user
+            if peer.role == "self":
+                others = sum(other.peer.role == "self" for other in self._open.values())
+                full |= users[peer.uid] >= limits.each_user or others >= limits.connections // 2
             if not full:
                 self._open[connection] = visit
         if full:

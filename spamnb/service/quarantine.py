@@ -341,7 +341,8 @@ class Quarantine:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """A block that one process at a time is in."""
-        handle = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        handle = os.open(self.folder / ".lock", flags, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield

@@ -247,6 +247,26 @@ def test_one_user_does_not_shut_the_others_out(tmp_path):
             caller.close()
 
 
+def test_all_users_together_do_not_shut_the_admins_out(tmp_path):
+    """However many users there are, half of the connections are not theirs."""
+    limits, admins = ControlLimits(connections=6, each_user=6), []
+
+    class Turn:
+        def peer(self, uid):
+            return Peer(uid, "admin" if admins else "self", "x")
+
+    with serving(tmp_path, limits=limits, roles=Turn) as (_, path):
+        callers = [Caller(path, 10) for _ in range(3)]
+        for caller in callers:
+            caller.ask("echo")
+        with pytest.raises(StoreBusyError):
+            ask(path, "echo")
+        admins.append(1)
+        ask(path, "echo")
+        for caller in callers:
+            caller.close()
+
+
 def test_bodies_share_a_budget(tmp_path):
     """All that is held at a time is bounded: who finds no room is told to come again."""
     limits = ControlLimits(body_bytes=10_000, held_bytes=15_000, read_s=0.3)
