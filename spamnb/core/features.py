@@ -71,8 +71,8 @@ class Key:
     def __init__(self, secret: bytes) -> None:
         drawn = hashlib.shake_256(b"spamnb words 1" + secret).digest(8 * 4 * _PIECES)
         numbers = np.frombuffer(drawn, "<u8").astype(np.uint64).reshape(_PIECES, 2, 2)
-        self.pieces = numbers.transpose(0, 2, 1)[..., None]
-        """[piece, first or second half of its eight bytes, high or low sum, 1]"""
+        self.pieces = np.ascontiguousarray(numbers.transpose(2, 1, 0))
+        """[first or second half of a piece's eight bytes, high or low sum, piece]"""
         self._secret = hashlib.blake2b(secret, digest_size=32).digest()
         self._lines: dict[tuple[Place, bytes], int] = {}
         self.seeds = np.zeros((2, SEEDS_KEPT), np.uint64)
@@ -189,16 +189,15 @@ class _Words:
         """Many words at once, as `text` gives them one by one."""
         names, name_at = self._prefixes()
         field = self.field[index]
-        at = np.stack((name_at[field], self.starts[index]), axis=1)
-        size = np.stack(
-            (name_at[field + 1] - name_at[field], self.ends[index] - self.starts[index])
-        )
-        shown = index >= self.exact.start
-        length = len(self.text_bytes)
+        # Two pieces for each word: the name before it, and itself.
+        at, size = np.empty((2, len(index), 2), np.int64)
+        at[:, 0], at[:, 1] = name_at[field], self.starts[index]
+        size[:, 0] = np.minimum(name_at[field + 1] - at[:, 0], TEXT_BYTES - MOST_BYTES)
+        size[:, 1] = self.ends[index] - at[:, 1]
         # One array to take from: the names, the text folded, the text as it is.
-        at[:, 1] += np.where(shown, len(names) + length, len(names))
+        at[:, 1] += len(names)
+        at[index >= self.exact.start, 1] += len(self.text_bytes)
         taken = names + self.text_bytes.lower() + self.text_bytes
-        size = np.minimum(size.T, TEXT_BYTES - MOST_BYTES)
         return Words(
             ids,
             self._places()[field],
@@ -257,7 +256,7 @@ class _Spans(NamedTuple):
     whole: I64
 
     def take(self, some: I64) -> _Spans:
-        return _Spans(self.starts[some], self.ends[some], self.whole[some])
+        return _Spans(self.starts.take(some), self.ends.take(some), self.whole.take(some))
 
     @staticmethod
     def joined(*parts: _Spans) -> _Spans:
@@ -334,24 +333,31 @@ def _at_any_byte(text: bytes) -> U64:
 def _hash(key: Key, text: bytes, starts: I64, ends: I64, seeds: U64) -> U64:
     """Ids of the words; `seeds` is [2, words], changed in place."""
     pieces = _at_any_byte(text)
-    at, rest = starts, ends - starts
-    some = None
-    for first, second in key.pieces:
-        word = pieces[at] & _FIRST_BYTES[np.minimum(rest, 8)]
-        more = (word & _LOW_HALF) * first
-        more += (word >> _HALF) * second
-        longer = (rest > 8).nonzero()[0]
-        if some is None:
-            seeds += more
-            some = longer
-        else:
-            seeds[:, some] += more
-            some = some[longer]
-        if not len(some):
-            break
-        at, rest = at[longer] + 8, rest[longer] - 8
+    sizes = ends - starts
+    first, second = key.pieces[:, :, :1]
+    seeds += _shares(pieces, starts, sizes, first, second)
+    longer = (sizes > 8).nonzero()[0]
+    if len(longer):
+        # All later pieces at once: a loop over the eight that a word may have took twice as long.
+        count = (sizes.take(longer) - 1) >> 3
+        stop = count.cumsum()
+        nth = np.arange(1, int(stop[-1]) + 1) - (stop - count).repeat(count)
+        owner = longer.repeat(count)
+        done = nth << 3
+        at, left = starts.take(owner) + done, sizes.take(owner) - done
+        first, second = key.pieces.take(nth, 2)
+        more = _shares(pieces, at, left, first, second)
+        seeds[:, longer] += np.add.reduceat(more, stop - count, axis=1)
     high, low = seeds
     return _finish((high & ~_LOW_HALF) | (low >> _HALF))
+
+
+def _shares(pieces: U64, at: I64, left: I64, first: U64, second: U64) -> U64:
+    """[2, pieces] what the eight bytes at each place, or those that are left, add to the sums."""
+    word = pieces[at] & _FIRST_BYTES.take(left, mode="clip")
+    more = (word & _LOW_HALF) * first
+    more += (word >> _HALF) * second
+    return more
 
 
 def _word_ids(key: Key, words: _Words) -> U64:

@@ -60,6 +60,8 @@ class Sheet:
         self._cells = np.concatenate((records.n, records.w), axis=1, dtype=np.float64)
         self._K = records.n.shape[1]
         self._keeps_histogram = len(totals.histogram) > 0
+        self._seen: tuple[Lines, Opinion] | None = None
+        """the last opinion, until anything changes: it is asked for twice before each step"""
 
     def find(self, groups: tuple[Ids, ...]) -> Lines:
         """The lines of a message's ids; all of them must be on the sheet."""
@@ -73,7 +75,7 @@ class Sheet:
 
     def lines(self, rows: NDArray[np.integer[Any]], sizes: tuple[int, ...]) -> Lines:
         """The lines at these rows, which are distinct and stand group after group."""
-        return Lines(rows, sizes, np.ascontiguousarray(self._cells[rows].T))
+        return Lines(rows, sizes, np.ascontiguousarray(self._cells.take(rows, 0).T))
 
     def put(self, lines: Lines) -> None:
         """Write changed lines back, before anything else of the sheet is read."""
@@ -90,10 +92,13 @@ class Sheet:
 
     def opinion(self, recipe: Recipe, lines: Lines) -> Opinion:
         """What the corrected model thinks of the message now."""
-        return opinion(recipe, self.totals, lines.cells, lines.sizes)
+        if self._seen is None or self._seen[0] is not lines:
+            self._seen = lines, opinion(recipe, self.totals, lines.cells, lines.sizes)
+        return self._seen[1]
 
     def push(self, lines: Lines, steps: Ints) -> None:
         """Add a step to every correction of the message."""
+        self._seen = None
         start = 0
         for size, by_label in zip(lines.sizes, steps, strict=False):
             lines.cells[self._K :, start : start + size] += by_label[:, None]
@@ -101,6 +106,7 @@ class Sheet:
 
     def lean(self, push: Push, sign: int = 1) -> None:
         """Add a push's share of the sums."""
+        self._seen = None
         self.totals.bias += sign * push.bias
         self.totals.tempers += sign * push.tempers
 
@@ -114,6 +120,7 @@ class Sheet:
         day: int = 0,
     ) -> None:
         """Take the message from one label to another; NO_LABEL is nowhere."""
+        self._seen = None
         count: NDArray[np.float64] | float = 1.0 if times is None else times.astype(np.float64)
         total = len(lines.rows) if times is None else int(times.sum())
         n = lines.cells[: self._K]
@@ -154,6 +161,7 @@ class Sheet:
             self._drop_days(lines)
 
     def _apply_bulk(self, bulk: Bulk, sign: int) -> None:
+        self._seen = None
         lines = self.find((bulk.ids,))
         old = lines.cells[: self._K].copy()
         lines.cells += sign * np.concatenate((bulk.n, bulk.w), axis=1, dtype=np.float64).T

@@ -345,4 +345,6 @@ def _keep_words(view: WriteView, new: Ids, work: list[Plan]) -> None:
         words = source.words(new)
         if len(words.ids):
             view.put_words(words)
-            new = new[~np.isin(new, words.ids, assume_unique=True)]
+        if len(words.ids) == len(new):
+            break
+        new = new[~np.isin(new, words.ids, assume_unique=True)]

@@ -42,7 +42,7 @@ import json
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -125,8 +125,9 @@ def no_records(count: int, labels: int) -> Records:
 
 def empty_rows(records: Records) -> NDArray[np.bool_]:
     """Which rows hold nothing (a last-learnt day alone is nothing)."""
-    full = np.hstack([records.n, records.w]).any(axis=1)
-    return np.logical_not(full)
+    # Column by column: over rows of four numbers numpy takes four times as long.
+    empty: NDArray[np.bool_] = ~reduce(np.logical_or, (*records.n.T, *records.w.T))
+    return empty
 
 
 # --- events -------------------------------------------------------------------------------------
