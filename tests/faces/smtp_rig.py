@@ -149,8 +149,8 @@ class Hop(asyncio.Protocol):
 class Server:
     """The next hop."""
 
-    def __init__(self, *, lmtp=False, offers=OFFERS, unix=""):
-        self.lmtp, self.offers, self.unix = lmtp, offers, unix
+    def __init__(self, *, lmtp=False, offers=OFFERS, unix="", host="127.0.0.1"):
+        self.lmtp, self.offers, self.unix, self.host = lmtp, offers, unix, host
         self.script, self.connections, self.transports = {}, [], set()
 
     @property
@@ -276,8 +276,13 @@ class Rig:
         if path:
             self.hop_server = await loop.create_unix_server(lambda: Hop(self.server), path)
             return Address(path=path, speaks=speaks)
-        self.hop_server = await loop.create_server(lambda: Hop(self.server), "127.0.0.1", 0)
-        return Address("localhost", self.hop_server.sockets[0].getsockname()[1], speaks=speaks)
+        host = self.server.host
+        sock = socket.create_server(
+            ("127.0.0.1" if host == "localhost" else host, 0),
+            family=socket.AF_INET6 if ":" in host else socket.AF_INET,
+        )
+        self.hop_server = await loop.create_server(lambda: Hop(self.server), sock=sock)
+        return Address(host, sock.getsockname()[1], speaks=speaks)
 
     async def __aexit__(self, *exc):
         for client in self.clients:

@@ -5,7 +5,7 @@ import random
 import re
 
 import pytest
-from smtp_rig import MESSAGE, Judge, Rig, times, until
+from smtp_rig import MESSAGE, Judge, Rig, Server, times, until
 from test_smtp_wire import ENDINGS
 
 from spamnb.faces.smtp.door import Budget
@@ -54,6 +54,25 @@ def test_a_message_arrives_with_its_envelope_byte_for_byte(on_loop):
             assert line["upstream_id"] == "4ABC"
             assert (line["code"], line["action"], line["p"]) == (250, "relay", 1)
             assert rig.meters.value("messages") == 1
+
+    on_loop(main())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_a_next_hop_on_this_host_is_called(on_loop, host):
+    """By its number or by its name, and again after a message that was kept from it."""
+
+    async def main():
+        async with Rig({}, Judge(Outcome("keep")), Server(host=host)) as rig:
+            client = await rig.client()
+            await client.hello()
+            for outcome in (Outcome("keep"), Outcome()):
+                rig.judge.outcome = outcome
+                for step in (b"MAIL FROM:<a@x.org>", b"RCPT TO:<b@x.net>", b"DATA"):
+                    assert (await client.ask(step + b"\r\n"))[:1] in b"23"
+                assert (await client.ask(stuffed(MESSAGE) + b".\r\n")).startswith(b"250")
+            assert len(rig.server.connections) == 2
+            assert len(rig.server.messages) == 1
 
     on_loop(main())
 
