@@ -38,6 +38,10 @@ class Costs:
     rejected one a thousand: nobody can fetch it back. A message marked unsure costs a glance either
     way, which is what opens the band between delivering (up to 0.5) and filing (from 0.9945); a
     filed spam costs a little space, which is what makes rejecting worth while above 0.99994.
+
+    Over nine streams of mail fewer than one ham in a thousand was filed so, but where nine messages
+    in ten were spam; cheaper ham would leave less spam unsure (experiment 0025). What somebody's
+    own mail allows, `spamnb evaluate` tells.
     """
 
     deliver: Pair = (0.0, 1.0)
