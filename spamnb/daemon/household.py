@@ -8,9 +8,11 @@ settings or the machine do not allow, StoreError for a model that is not there.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -32,6 +34,7 @@ ENTRIES: Mapping[str, str] = {
     "post": "spamnb.daemon.posting:main",
     "worker": "spamnb.daemon.worker:main",
 }
+LOCK = "serve.lock"
 CONTROL, POST = "control", "post"
 """names of sockets that no listener may have"""
 
@@ -67,11 +70,12 @@ def serve(wish: Wish) -> None:
             log.give(who.uid, who.gid)
             privileges.drop(who)
         privileges.harden()
-        _model_there(wish)
-        take_over(log)
-        _tell_listening(log, sockets)
-        household = _household(wish, sockets)
-        asyncio.run(Supervisor(household, log, notifier).run())
+        with _alone(home):
+            _model_there(wish)
+            take_over(log)
+            _tell_listening(log, sockets)
+            household = _household(wish, sockets)
+            asyncio.run(Supervisor(household, log, notifier).run())
     finally:
         sockets.close()
         notifier.close()
@@ -140,6 +144,28 @@ def _bind(sockets: Sockets, wish: Wish, given: dict[str, list[socket.socket]]) -
 def workers_of(settings: Settings) -> int:
     """How many workers there are."""
     return settings.serve.workers or len(os.sched_getaffinity(0))
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """For the daemon's life: two learners must not write one model, wherever they listen.
+
+    A home that cannot be written needs no guard, for nobody learns there.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        handle = os.open(home / LOCK, flags, 0o600)
+    except OSError:
+        yield
+        return
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(f"another daemon serves {home}", hint="stop it first") from error
+        yield
+    finally:
+        os.close(handle)
 
 
 def _model_there(wish: Wish) -> None:

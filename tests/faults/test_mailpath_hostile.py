@@ -39,3 +39,22 @@ def test_who_is_replaced_after_a_reload_finds_its_listeners(tmp_path, sink):
             daemon.hears("process died", number, role="worker")
             send(daemon.port())
             assert len(sink.messages) == number
+
+
+def test_one_daemon_serves_a_home(tmp_path, sink):
+    """A second one is refused, also with other sockets; after a kill -9 the next one may."""
+    config = settings_in(tmp_path, listener=f'upstream = "{sink.address}"')
+    other = tmp_path / "other.toml"
+    control = f'[serve]\ncontrol = "{tmp_path}/other.sock"'
+    other.write_text(config.read_text().replace("[serve]", control))
+    with serve(tmp_path, "--create", config=config).ready() as daemon:
+        second = serve(tmp_path, config=other)
+        assert second.process.wait(50) == 2
+        second.__exit__()
+        assert any("another daemon serves" in line for line in second.plain)
+        send(daemon.port())
+        daemon.process.kill()
+        daemon.process.wait()
+        with serve(tmp_path, config=other).ready() as third:
+            send(third.port())
+    assert len(sink.messages) == 2
