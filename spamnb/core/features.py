@@ -24,7 +24,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -268,7 +268,7 @@ def _cut(text: bytes) -> tuple[_Spans, _Spans]:
     kind = np.frombuffer(text.translate(_CLASSES), np.uint8)
     inside = kind == 1
     joints = (kind == 2).nonzero()[0][:-1]
-    joints = joints[inside[joints - 1] & inside[joints + 1]]
+    joints = joints[inside.take(joints - 1) & inside.take(joints + 1)]
     inside[joints] = True
     starts, ends = _edges(inside)
     # Joints are few, so their words are looked up, and not the joints of all words.
@@ -277,11 +277,12 @@ def _cut(text: bytes) -> tuple[_Spans, _Spans]:
     final = np.ones(len(joints), bool)
     final[:-1] = ~same
     second = (final[1:] & same).nonzero()[0]
-    whole, before_last, last = whole[second], joints[second], joints[second + 1]
-    number = np.frombuffer(text, np.uint8)[starts[whole]] < ord("A")
+    whole, before_last, last = whole.take(second), joints.take(second), joints.take(second + 1)
+    start = starts.take(whole)
+    number = np.frombuffer(text, np.uint8).take(start) < ord("A")
     tails = _Spans(
-        np.where(number, starts[whole], before_last + 1),
-        np.where(number, last, ends[whole]),
+        np.where(number, start, before_last + 1),
+        np.where(number, last, ends.take(whole)),
         whole,
     )
     return _Spans(starts, ends, np.arange(len(starts))), tails
@@ -300,15 +301,17 @@ def _find_words(fields: list[Field]) -> _Words:
     long = spans.take((size > MOST_BYTES).nonzero()[0])
     spans = spans.take(((size >= LEAST_BYTES) & (size <= MOST_BYTES)).nonzero()[0])
     capitals = np.frombuffer(text.translate(_IS_CAPITAL), np.uint8)
-    before = np.concatenate((np.zeros(1, np.int32), np.cumsum(capitals, dtype=np.int32)))
-    shown = spans.take((before[spans.ends] > before[spans.starts]).nonzero()[0])
+    upto = capitals.cumsum(dtype=np.int32)
+    # Right behind a word stands a separator or a joint, and no capital.
+    held = upto.take(spans.ends) > upto.take(spans.starts - 1)
+    shown = spans.take(held.nonzero()[0])
     every = _Spans.joined(spans, _Spans(long.starts, long.starts + CUT_BYTES, long.whole), shown)
     folded = len(spans.starts) + len(long.starts)
     return _Words(
         text_bytes=text,
         starts=every.starts,
         ends=every.ends,
-        field=field[every.whole],
+        field=field.take(every.whole),
         cut=slice(len(spans.starts), folded),
         exact=slice(folded, len(every.starts)),
         fields=fields,
@@ -361,16 +364,22 @@ def _shares(pieces: U64, at: I64, left: I64, first: U64, second: U64) -> U64:
 
 
 def _word_ids(key: Key, words: _Words) -> U64:
-    lines = key.lines(words.fields)[words.field]
+    lines = key.lines(words.fields).take(words.field)
     cut = key.seed(Place.BODY, _CUT_NAME)
-    seeds = key.seeds[:, lines]
+    seeds = key.seeds.take(lines, 1)
     seeds[:, words.cut] += key.seeds[:, cut, None]
     # The folded text behind the text as it is: one pass hashes the words of both.
-    starts, ends = words.starts.copy(), words.ends.copy()
-    folded = slice(0, words.exact.start)
-    starts[folded] += len(words.text_bytes)
-    ends[folded] += len(words.text_bytes)
-    return _hash(key, words.text_bytes + words.text_bytes.lower(), starts, ends, seeds)
+    shift = np.zeros(len(words.starts), np.int64)
+    shift[: words.exact.start] = len(words.text_bytes)
+    both = words.text_bytes + words.text_bytes.lower()
+    return _hash(key, both, words.starts + shift, words.ends + shift, seeds)
+
+
+def _changes(line: NDArray[Any]) -> NDArray[np.bool_]:
+    """Where a sorted line has a value that did not stand before."""
+    new = np.ones(len(line), np.bool_)
+    np.not_equal(line[1:], line[:-1], out=new[1:])
+    return new
 
 
 def extract(key: Key, messages: Sequence[list[Field]]) -> Features:
@@ -379,27 +388,25 @@ def extract(key: Key, messages: Sequence[list[Field]]) -> Features:
     owner = np.arange(len(messages)).repeat([len(message) for message in messages])
     words = _find_words(fields)
     ids = _word_ids(key, words)
-    order = np.argsort(ids)
-    ids = ids[order]
-    first = np.ones(len(ids), bool)
-    first[1:] = ids[1:] != ids[:-1]
-    row = np.cumsum(first) - 1
+    order = ids.argsort()
+    ids = ids.take(order)
+    new = _changes(ids)
+    row = new.cumsum() - 1
+    first = new.nonzero()[0]
     sent = np.array([place not in WRITTEN for place, _, _ in fields], np.int64)
-    owner_group = (owner << 1) | sent
-    pairs = np.sort((owner_group[words.field[order]] << 32) | row)
-    new = np.ones(len(pairs), bool)
-    new[1:] = pairs[1:] != pairs[:-1]
-    at = new.nonzero()[0]
+    pairs = ((owner << 33) | (sent << 32)).take(words.field.take(order)) | row
+    pairs.sort()
+    at = _changes(pairs).nonzero()[0]
     times = np.empty(len(at), np.uint32)
     times[:-1] = at[1:] - at[:-1]
     times[-1:] = len(pairs) - at[-1:]
-    pairs = pairs[at]
-    sample = order[first]
+    pairs = pairs.take(at)
+    sample = order.take(first)
     part = pairs >> 32
     ends = part.searchsorted(np.arange(2 * len(messages) + 1))
     return Features(
-        ids=ids[first],
-        group=sent[words.field[sample]].astype(np.int8),
+        ids=ids.take(first),
+        group=sent.take(words.field.take(sample)).astype(np.int8),
         rows=pairs & 0xFFFFFFFF,
         offsets=ends[::2],
         times=times,
