@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamnb.faces.smtp.wire import Wire, stuffed, unstuffed
+from spamnb.faces.smtp.wire import _WINDOW, Wire, stuffed, unstuffed
 
 PIECES = [b"\r\n", b"\r", b"\n", b".", b"\0", b"a", b"bc", b" ", b"\r\n.", b"..", b"\r\n..\r\n"]
 LINE_ENDS = [b"\r\n", b"\r", b"\n"]
@@ -122,3 +122,14 @@ def test_random_cuts_of_long_messages():
         message = stuffed(text) + b".\r\n"
         cuts = [chance.randrange(len(message)) for _ in range(20)]
         assert fed(message, cuts) == (stuffed(text), True, b"", False)
+
+
+@pytest.mark.parametrize("piece", [b"\r\n..x", b"\r\n.x", b"\r\n", b"\r", b"\n", b"\r\n.\r\nQUIT"])
+def test_large_pieces_are_read_like_small_ones(piece):
+    """What is looked at in parts shows the same where two parts meet."""
+    for shift in range(-8, 4):
+        message = b"a" * (_WINDOW + shift) + piece + b"b" * 9 + b"\r\n.\r\n"
+        whole = fed(message)
+        assert whole == fed(message, range(997, len(message), 997))
+        assert whole[3] is (piece in (b"\r", b"\n"))
+        assert unstuffed(whole[0]) == whole[0].replace(b"\r\n.", b"\r\n")
