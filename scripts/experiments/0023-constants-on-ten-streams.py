@@ -38,7 +38,7 @@ A smaller alpha ranks two per cent better where all is told and right, and worse
 labels are wrong or few are told: the rarer a label, the more its smoothing weighs. A smaller eta
 ranks better on nine streams of ten, by 1 to 13 %, and worse where one class comes after the other
 (18 %); it is less sure of what it says where little is taught (errors only), and misses more spam
-at the end of the scale that counts on three. A faster temper makes surer scores and is worse in a
+at the end of the scale that counts on five. A faster temper makes surer scores and is worse in a
 row and on errors only. All of it lies within what one order of the same mail differs from another
 (experiment 0002). `spamnb tune` finds what suits one's own mail.
 """
