@@ -60,7 +60,8 @@ def _lines(raw: bytes) -> bytes:
     """Give the message LF line ends and without mbox lines."""
     if b"\r" in raw:
         raw = raw.replace(b"\r\n", b"\n")
-        if b"\r\n" in raw:
+        # a search for one byte takes 0.1 us, for two 4
+        if b"\r" in raw and b"\r\n" in raw:
             raw = _without_runs(raw)
         if b"\n" not in raw:
             raw = raw.replace(b"\r", b"\n")

@@ -179,9 +179,8 @@ def unpacked(data: bytes, encoding: str, odd: set[str]) -> bytes:
     if encoding == "quoted-printable":
         if NO_ESCAPE.search(data) is not None:
             odd.add("qp:broken")
-        if b"= " in data or b"=\t" in data:  # padded on the way, which binascii does not know
-            data = PADDED.sub(b"=\n", data)
-        return binascii.a2b_qp(data)
+        # padded on the way, which binascii does not know
+        return binascii.a2b_qp(PADDED.sub(b"=\n", data))
     if encoding == "base64":
         return from_base64(data, odd)
     if encoding not in {"", "7bit", "8bit", "binary"}:
