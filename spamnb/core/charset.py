@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Final
 
 import cchardet
-import regex
+import numpy as np
 
 from spamnb.core import limits
 
@@ -134,8 +134,6 @@ LOOKS = re.compile(f"[{_LOOKS}]")
 MIXED = re.compile(
     f"[{_LOOKS}](?:[\u0300-\u036f]?[{_LATIN}]|(?<=[{_LATIN}].)|(?<=[{_LATIN}][\u0300-\u036f].))"
 )
-FOREIGN = regex.compile("[^\x00-\x7f]+")
-"""2 ns a character; with `re` 11"""
 
 
 @lru_cache(maxsize=512)
@@ -197,6 +195,14 @@ def to_text(raw: bytes, label: str, odd: set[str], where: str) -> Text:
     return lean(_guessed(raw))
 
 
+def _signs(text: str) -> str:
+    """Each character that is not ASCII, once: 15 us for 4,000 of all kinds, 8 ms for a million."""
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+    points = np.sort(points[points > 127])
+    first = np.flatnonzero(np.diff(points, prepend=0))
+    return points[first].tobytes().decode("utf-32-le", "surrogatepass")
+
+
 def looked_at(text: Text, odd: set[str]) -> Text:
     """Give the text without characters that cannot be seen; marks what they and look-alikes do.
 
@@ -207,8 +213,7 @@ def looked_at(text: Text, odd: set[str]) -> Text:
     text = text.replace("\xa0", " ")
     if text.isascii():
         return lean(text)
-    # Of 4,000 characters some 20 are distinct and not ASCII: 10 us to know that most have nothing.
-    signs = "".join(set("".join(FOREIGN.findall(text))))
+    signs = _signs(text)
     if NOTABLE.search(signs) is None:
         return text
     if ZERO_WIDTH.search(signs) is not None:

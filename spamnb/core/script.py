@@ -19,8 +19,6 @@ _FOREIGN = regex.compile(r"[^\x00-\x7f]+")
 _UNSPACED = regex.compile(
     r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\u30fc]+"
 )
-_LONG = regex.compile(r"[^\x00-\x7f]{17}")
-"""what has no such run has no stack either: 5 us a text instead of 25"""
 _STACKED = regex.compile(r"(\p{M}{16})\p{M}+")
 """Longer stacks of marks are no language, and sorting them makes NFKC quadratic. Measured, marks of
 alternating classes: 16,000 took 0.13 s, 64,000 two seconds."""
@@ -77,8 +75,6 @@ def plain(text: str) -> bytes:
     if text.isascii():
         return text.encode()
     folds = _Folds()
-    if _LONG.search(text):
-        text = _STACKED.sub(r"\1", text)
-    normal = _normal(text)
+    normal = _normal(_STACKED.sub(r"\1", text))
     folded: str = _FOREIGN.sub(lambda found: folds[found[0]], normal)
     return folded.encode("utf-8", "replace")
