@@ -39,6 +39,6 @@ set_up() {
     fi
     say "installing spamnb and its tests into .venv"
     "$VENV/python" -m pip install --quiet --disable-pip-version-check \
-        -c constraints.txt -e '.[test]' || return 1
+        -c constraints.txt -e '.[test,fast,plots]' || return 1
     printf '%s\n' "$wanted" >.venv/installed
 }

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spamnb.cli.printing import warn
-from spamnb.core.decision import Costs
 from spamnb.errors import UserError
-from spamnb.settings.promise import drop, keep, kept
 
 if TYPE_CHECKING:
     from spamnb.cli.session import Session
@@ -21,6 +19,8 @@ def keep_promise(session: Session, found: Assurance) -> bool:
     mail that has changed.
     """
     from spamnb.core.assurance import costs_for
+    from spamnb.core.decision import Costs
+    from spamnb.settings.promise import drop, keep, kept
 
     home, costs = session.home, session.settings.costs
     if found.log_odds is None:

@@ -200,7 +200,7 @@ class LetterScanner:
 
         def work() -> Exception | None:
             try:
-                around.traps.learn(case.letter, trap)
+                around.traps.keep(case.letter, trap)
             except Exception as error:  # noqa: BLE001 - in another thread: told in this one
                 return error
             return None

@@ -31,7 +31,7 @@ class Traps:
         named = (recipient.casefold() for recipient in letter.envelope.recipients)
         return next((address for address in named if address in self._addresses), "")
 
-    def learn(self, letter: Letter, trap: str) -> None:
+    def keep(self, letter: Letter, trap: str) -> None:
         """Leave it to be learnt, durably."""
         assert self._spool is not None, "a house with traps has a spool"
         head = {"channel": "trap", "for": trap, "trust": "admin"}

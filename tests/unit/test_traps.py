@@ -40,7 +40,7 @@ def test_it_is_left_in_the_spool_as_an_admins_word(tmp_path):
     spool = Spool(tmp_path / "spool")
     spool.make()
     traps = Traps(["trap@example.org"], spool.folder)
-    traps.learn(letter("trap@example.org"), "trap@example.org")
+    traps.keep(letter("trap@example.org"), "trap@example.org")
     found = []
     assert spool.drain(("ham", "spam"), found.append) == 1
     assert found[0].head == {"channel": "trap", "for": "trap@example.org", "trust": "admin"}
@@ -50,5 +50,5 @@ def test_it_is_left_in_the_spool_as_an_admins_word(tmp_path):
 def test_a_spool_that_takes_nothing_is_an_error(tmp_path):
     """And nothing is left behind."""
     with pytest.raises(StoreError):
-        Traps(["t@x"], tmp_path / "nowhere").learn(letter("t@x"), "t@x")
+        Traps(["t@x"], tmp_path / "nowhere").keep(letter("t@x"), "t@x")
     assert list(tmp_path.iterdir()) == []
