@@ -63,7 +63,7 @@ def mean(bench, program, rows, mode, noise_seeds=(1,)):
         ("full", 0.065, 7.0, (1,)),
         ("errors", 0.11, 100.0, (1,)),
         ("noise", 0.25, 100.0, NOISE_SEEDS),
-        ("delayed", 0.30, 100.0, (1,)),
+        ("delayed", 0.80, 100.0, (1,)),
     ],
 )
 def test_accuracy_is_as_promised_and_better_than_bogofilter(
