@@ -140,7 +140,7 @@ class Soak:
     def answers(self):
         assert self.daemon.poll() is None, (self.folder / "err").read_text()
         with suppress(Exception):
-            return self.status()
+            return self.status()["model"]
         return None
 
     # -- what happens meanwhile -----------------------------------------------------------------
