@@ -107,14 +107,16 @@ def test_killed_while_it_learns_every_receipt_is_there(tmp_path, kills):
                     say(f"{receipt.event} {receipt.digest}")
                 model.score(mail(number))
 
-    for _ in range(kills):
+    done = 0
+    # A busy machine kills some before they said anything: then it takes more of them.
+    while done < kills or (len(known) <= kills and done < 3 * kills):
         for line in killed_after(teach, dice.uniform(0, 0.05))[1:]:
             known[int(line[0])] = line[1]
+        done += 1
         held = dict(check(home))
         assert known.items() <= held.items()
-        assert len(held) <= len(known) + 4 * kills
-    # A busy machine kills some before they said anything.
-    assert len(known) > kills // 2
+        assert len(held) <= len(known) + 4 * done
+    assert len(known) > kills
 
 
 def trains(home, *, jobs):

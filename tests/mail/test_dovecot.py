@@ -209,10 +209,9 @@ def test_the_mail_program_does_not_wait(house):
         move(house.imap, "1", to)
         took[to].append(1000 * (time.perf_counter() - began))
     usual, taught = (statistics.median(took[to]) for to in ("Work", "Junk"))
-    most = sorted(took["Junk"])[-3] - usual
+    most = max(took["Junk"]) - usual
     print(f"a move {usual:.1f} ms; teaching adds {taught - usual:.1f} ms, {most:.1f} ms at most")
     assert taught - usual <= MEDIAN_MS
-    # The two worst of fifty are the machine's: it runs other work.
     assert most <= MOST_MS
 
 
