@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from spamnb.core.event import Ids
 from spamnb.core.features import Features, Words, spliced
+from spamnb.core.sorting import order_of
 from spamnb.service.corpora import Unreadable
 from spamnb.service.lessons import Example, WordSource
 
@@ -105,7 +106,7 @@ class Glossary:
         if not self._parts or not len(ids):
             return _NO_WORDS
         every = np.concatenate([part.ids for part in self._parts])
-        order = np.argsort(every)
+        order = order_of(every)
         ranked = every[order]
         at = np.searchsorted(ranked, ids)
         at[at == len(ranked)] = 0

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from spamnb.core.event import Ids
 from spamnb.core.features import Words
+from spamnb.core.sorting import order_of
 from spamnb.errors import BugError, StoreDamagedError
 from spamnb.store.contract import Word
 from spamnb.store.idcode import Buffer
@@ -144,7 +145,7 @@ class Lexicon:
         if len(ids) == 0:
             return []
         pile = self._pile(distinct(self.layout.starts(ids)), self._fresh())
-        order = np.argsort(pile.ids, kind="stable")
+        order = order_of(pile.ids)
         have = pile.ids[order]
         at = np.searchsorted(have, ids).tolist()
         ends, texts = pile.ends(), pile.texts.tobytes()
@@ -203,7 +204,7 @@ class Lexicon:
         for key, _ in lying:
             self.table.delete(key)
         if len(pile.heads):
-            heads, texts, ends = pile.taken(np.argsort(pile.ids, kind="stable"))
+            heads, texts, ends = pile.taken(order_of(pile.ids))
             self._grow(self.layout.rows + len(heads))
             self._append(heads, texts, ends)
 
@@ -270,7 +271,7 @@ class Lexicon:
         pile = self._pile(cut)
         starts = np.union1d(cut, added)
         ids = pile.ids
-        order = np.argsort(ids)
+        order = order_of(ids)
         bounds = np.append(np.searchsorted(ids[order], starts), len(ids))
         self._put(starts, map(_value, _pieces(*pile.taken(order), bounds)))
 
@@ -303,7 +304,7 @@ def _joined(old: Buffer, piece: _Piece) -> bytes:
 
 
 def _sorted_words(pile: _Pile) -> Iterator[Word]:
-    heads, texts, ends = pile.taken(np.argsort(pile.ids, kind="stable"))
+    heads, texts, ends = pile.taken(order_of(pile.ids))
     at = 0
     columns = (heads["id"].tolist(), heads["place"].tolist(), ends.tolist())
     for id_, where, end in zip(*columns, strict=True):
@@ -317,7 +318,7 @@ def shelve_words(lexicon: Lexicon, layout: Layout) -> Iterator[tuple[bytes, byte
     rest: list[bytes] = []
     while block := [*itertools.islice(values, BLOCK_SHELVES)]:
         pile = _read([*rest, *block])
-        heads, texts, ends = pile.taken(np.argsort(pile.ids))
+        heads, texts, ends = pile.taken(order_of(pile.ids))
         shelf = layout.starts(np.ascontiguousarray(heads["id"]))
         starts = distinct(shelf)
         bounds = np.append(np.searchsorted(shelf, starts), len(shelf))

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamnb.core.event import Ids
+from spamnb.core.sorting import changes
 from spamnb.errors import StoreDamagedError
 from spamnb.store.idcode import Buffer
 from spamnb.store.records import Rows, unparted
@@ -132,12 +133,7 @@ class Layout(NamedTuple):
 
 def distinct(sorted_ids: Ids) -> Ids:
     """The distinct values of a sorted array; a diff, for np.unique would sort once more."""
-    if len(sorted_ids) < 2:
-        return sorted_ids
-    keep = np.empty(len(sorted_ids), np.bool_)
-    keep[0] = True
-    np.not_equal(sorted_ids[1:], sorted_ids[:-1], out=keep[1:])
-    return sorted_ids[keep]
+    return sorted_ids[changes(sorted_ids)]
 
 
 def keys_of(starts: Ids) -> list[bytes]:
