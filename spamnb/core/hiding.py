@@ -123,14 +123,15 @@ def _is_hiding(node: Any) -> bool:
 def _take(tree: Any, selector: str, is_hidden: Callable[[Any], bool], most: int) -> list[str]:
     """Remove the hidden ones of what a selector matches, and give their texts.
 
-    Matches within a removed element go with it: they stand right behind it in the list.
+    Matches within a removed element go with it: they stand right behind it in the list. The root
+    stays: Lexbor cannot remove it, and mail programs show what is in it on a page of their own.
     """
     nodes = tree.css(selector)[:most] if selector else []
     out = []
     at = 0
     while at < len(nodes):
         node = nodes[at]
-        if is_hidden(node):
+        if node.tag != "html" and is_hidden(node):
             at += len(node.css(selector)) or 1
             out.append(node.text(separator=" ").strip())
             node.decompose()
