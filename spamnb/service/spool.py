@@ -10,6 +10,11 @@ or, for a message of another person (by those who may speak for others), with a 
     {"for": "alice@example.org", "channel": "imap"}
     the message
 
+Words on one message contradict each other, so they are taken in the order in which they were
+written, by the files' times. A name that begins with `BOOT.TICKS.PID.` says it better: which boot
+of the machine it was, and when in it the writer began (field 22 of /proc/PID/stat). No step of the
+clock changes that, and writers within one tick of it are told apart by their numbers.
+
 The file's owner is who teaches, so it must be a plain file of one name that nobody else may write:
 a hard link could be somebody's secret, a symbolic one a device that never ends, a pipe never opens.
 What is none is set aside under a name that begins with `.aside-`, and counted. A file goes when its
@@ -20,16 +25,20 @@ Must not know the model or who is who. Failure: StoreError of the callback, pass
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import secrets
 import stat
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from spamnb.errors import StoreAccessError
 from spamnb.store.environment import make_folder, refused
@@ -38,6 +47,11 @@ MODE = 0o1733
 _ASIDE = ".aside-"
 _HEAD_BYTES = 1 << 16
 _SETTLED_NS = 1_000_000_000
+_STAMP = re.compile(r"([0-9a-f-]{36})\.([0-9]{1,15})\.([0-9]{1,9})\.")
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_OUR_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""The machine is at its limits. All else that opening says (a link, a socket, somebody's closed
+file, a bad sector) is of this file, which must not keep the others waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +59,6 @@ class SpoolLimits:
     """How much is taken."""
 
     file_bytes: int = 32 << 20
-    looked_at: int = 5000
-    """entries in one look: a flood makes no look endless"""
     each_owner: int = 200
     """files of one owner in one look, so that others get their turn"""
     aside: int = 100
@@ -62,6 +74,16 @@ class Left:
     uid: int
     head: dict[str, Any]
     raw: bytes
+
+
+class _Lying(NamedTuple):
+    """One entry of the folder, as it compares to others: who was written first comes first."""
+
+    born_ns: int
+    """on the clock that only goes on; below 0 before the machine was started"""
+    writer: int
+    name: str
+    uid: int
 
 
 class Spool:
@@ -96,17 +118,28 @@ class Spool:
                 return 0
             for name in self._turn(folder, labels):
                 self._quiet = 0
-                left = self._read(folder, name)
-                if left is None:
-                    self._put_aside(folder, name)
-                    continue
-                teach(left)
-                with suppress(FileNotFoundError):
-                    os.unlink(name, dir_fd=folder)
-                done += 1
+                done += self._taken(folder, name, teach)
             if done:
                 os.fsync(folder)
         return done
+
+    def _taken(self, folder: int, name: str, teach: Callable[[Left], None]) -> bool:
+        """Hand over one file, and let it go; whether it was feedback."""
+        try:
+            left = self._read(folder, name)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            if error.errno in _OUR_FAULT:
+                raise refused(error, self.folder / name) from error
+            left = None
+        if left is None:
+            self._put_aside(folder, name)
+            return False
+        teach(left)
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=folder)
+        return True
 
     def waiting(self) -> int:
         """How many lie there; what is set aside is not counted."""
@@ -144,41 +177,41 @@ class Spool:
         return True
 
     def _turn(self, folder: int, labels: Collection[str]) -> list[str]:
-        """Names in the order in which they were written, so many of each owner."""
-        found: list[tuple[int, str, int]] = []
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if len(found) == self.limits.looked_at:
-                    break
-                start, _, label = entry.name.rpartition(".")
-                if not start or start.startswith(".") or label not in labels:
-                    continue
-                with suppress(OSError):
-                    about = entry.stat(follow_symlinks=False)
-                    found.append((about.st_mtime_ns, entry.name, about.st_uid))
-        taken: dict[int, int] = {}
-        names = []
-        for _, name, uid in sorted(found):
-            taken[uid] = taken.get(uid, 0) + 1
-            if taken[uid] <= self.limits.each_owner:
-                names.append(name)
-        return names
+        """Names in the order in which they were written, so many of each owner.
+
+        A listing is no snapshot: of two files that come meanwhile it may show the second alone.
+        But what is older than a file of the first listing is all in the second one.
+        """
+        ahead_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        newest = max(_lying(folder, labels, ahead_ns), default=None)
+        if newest is None:
+            return []
+        turns: dict[int, list[_Lying]] = {}
+        for one in _lying(folder, labels, ahead_ns):
+            if one <= newest:
+                turn = turns.setdefault(one.uid, [])
+                turn.append(one)
+                # A flood fills the folder, not our memory.
+                if len(turn) > 2 * self.limits.each_owner:
+                    self._shorten(turn)
+        for turn in turns.values():
+            self._shorten(turn)
+        return [one.name for one in sorted(chain.from_iterable(turns.values()))]
+
+    def _shorten(self, turn: list[_Lying]) -> None:
+        turn.sort()
+        del turn[self.limits.each_owner :]
 
     def _read(self, folder: int, name: str) -> Left | None:
         """A file's content, if it is one that may be believed."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        try:
-            handle = os.open(name, flags, dir_fd=folder)
-        except OSError:
-            return None
+        handle = os.open(name, flags, dir_fd=folder)
         try:
             about = os.fstat(handle)
             if not self._plain(about):
                 return None
             with os.fdopen(os.dup(handle), "rb") as file:
                 data = file.read(self.limits.file_bytes + 1)
-        except OSError:
-            return None
         finally:
             os.close(handle)
         if len(data) != about.st_size:
@@ -218,6 +251,30 @@ def leave(folder: Path, label: str, raw: bytes, head: dict[str, Any]) -> None:
     except OSError as error:
         hidden.unlink(missing_ok=True)
         raise refused(error, folder) from error
+
+
+def _lying(folder: int, labels: Collection[str], ahead_ns: int) -> Iterator[_Lying]:
+    """What has its final name; `ahead_ns`: by how much the time of day is ahead of the clock."""
+    boot = _boot()
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            start, _, label = entry.name.rpartition(".")
+            if not start or start.startswith(".") or label not in labels:
+                continue
+            try:
+                about = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            stamp = _STAMP.match(entry.name)
+            born_ns = about.st_mtime_ns - ahead_ns
+            if stamp and stamp[1] == boot:
+                born_ns = int(stamp[2]) * _TICK_NS
+            yield _Lying(born_ns, int(stamp[3]) if stamp else 0, entry.name, about.st_uid)
+
+
+@cache
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
 
 
 def _left(name: str, uid: int, data: bytes) -> Left | None:

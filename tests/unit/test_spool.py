@@ -1,15 +1,20 @@
 """The spool: what lies there is believed only if it is a plain file of its owner's."""
 
 import os
+import resource
 import stat
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
-from spamnb.errors import StoreBusyError
+from spamnb.errors import StoreBusyError, StoreError
 from spamnb.service.spool import MODE, Spool, SpoolLimits
 
 LABELS = ("ham", "spam")
+TEACH = Path(__file__).resolve().parents[2] / "scripts" / "dovecot" / "spamnb-teach"
+BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 @pytest.fixture
@@ -60,6 +65,55 @@ def test_files_are_taken_in_the_order_in_which_they_were_written(spool):
     ]  # fmt: skip
     assert {left.uid for left in found} == {os.geteuid()}
     assert names(spool) == []
+
+
+def test_a_clock_that_is_set_back_turns_no_words_round(spool):
+    """What the name tells of this boot goes before the file's time; numbers, not letters."""
+    now = time.time()
+    names = [f"{BOOT}.900.7.x.spam", f"{BOOT}.1000.40.x.ham", f"{BOOT}.1000.101.x.spam"]
+    for steps, name in enumerate(names):
+        leave(spool, name, at=now - 100 * steps)
+    assert [left.name for left in drained(spool)] == names
+
+
+def test_what_was_left_before_the_machine_started_goes_first(spool):
+    """Another boot's count says nothing here: those, and names of all kinds, go by their times."""
+    now, before = time.time(), "0" * 8 + BOOT[8:]
+    started = now - time.clock_gettime(time.CLOCK_BOOTTIME)
+    leave(spool, f"{before}.99999999.1.x.spam", at=started - 20)
+    leave(spool, f"{before}.99999990.1.x.ham", at=started - 10)
+    leave(spool, "plain.spam", at=started + 0.5)
+    leave(spool, f"{BOOT}.100.1.x.ham", at=started - 1000)
+    leave(spool, f"{BOOT}.{'9' * 16}.1.x.spam", at=started + 1.5)
+    found = [left.name.split(".")[:2] for left in drained(spool)]
+    assert found == [
+        [before, "99999999"], [before, "99999990"], ["plain", "spam"], [BOOT, "100"],
+        [BOOT, "9" * 16],
+    ]  # fmt: skip
+
+
+def test_words_of_one_moment_keep_their_order(spool):
+    """The script that Dovecot runs: its files may all have one time."""
+    for number in range(20):
+        words = ["sh", TEACH, LABELS[number % 2], "alice"]
+        environment = os.environ | {"SPAMNB_SPOOL": str(spool.folder)}
+        subprocess.run(words, input=f"{number}".encode(), env=environment, check=True)
+    for name in names(spool):
+        os.utime(spool.folder / name, (1, 1))
+    found = drained(spool)
+    assert [int(left.raw) for left in found] == list(range(20))
+    assert [left.label for left in found] == list(LABELS) * 10
+    assert found[0].head == {"for": "alice", "channel": "imap"}
+
+
+def test_a_long_absence_leaves_many_and_the_oldest_go_first(tmp_path):
+    """However many lie there, whatever order the file system lists them in."""
+    spool = Spool(tmp_path / "spool", SpoolLimits(each_owner=10))
+    spool.make()
+    for number in range(6000):
+        leave(spool, f"{number * 7919 % 6000:04}.spam", at=1_000_000 + number * 7919 % 6000)
+    found = [left.name for _ in range(3) for left in drained(spool)]
+    assert found == [f"{number:04}.spam" for number in range(30)]
 
 
 def test_a_line_before_the_message_tells_for_whom(spool):
@@ -176,6 +230,34 @@ def test_a_store_that_fails_leaves_the_file_for_the_next_time(spool):
     with pytest.raises(StoreBusyError):
         spool.drain(LABELS, busy)
     assert [left.name for left in drained(spool)] == ["x.spam"]
+
+
+def test_a_machine_that_cannot_read_now_leaves_the_file_for_the_next_time(spool):
+    """No file can be opened any more: that is not the file's fault, so it is not set aside."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def use_up(_):
+        unused = os.dup(0)
+        os.close(unused)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (unused, hard))
+
+    leave(spool, "a.spam", at=1)
+    leave(spool, "b.spam", at=2)
+    try:
+        with pytest.raises(StoreError, match="Too many open files"):
+            spool.drain(LABELS, use_up)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert spool.set_aside == 0
+    assert [left.name for left in drained(spool)] == ["b.spam"]
+
+
+def test_what_was_taken_back_meanwhile_is_no_fault(spool):
+    """Its owner may remove a file until it is learnt."""
+    later = leave(spool, "b.spam", at=2)
+    leave(spool, "a.spam", at=1)
+    assert spool.drain(LABELS, lambda _: later.unlink()) == 1
+    assert (spool.set_aside, names(spool)) == (0, [])
 
 
 def test_without_a_folder_there_is_nothing_to_do(tmp_path):
