@@ -95,6 +95,7 @@ _OTHER: Final = {
 _NO_SIGNS: Final = str.maketrans("", "", "-_ .:'\"")
 _DIGITS = re.compile(r"(?:windows|ibm|dos|xcp|mswin|win)(?=\d)")
 _UNKNOWN: Final = "?"
+_ASCII: Final = bytes(range(128))
 
 
 def _spelling(label: str) -> str:
@@ -195,12 +196,18 @@ def to_text(raw: bytes, label: str, odd: set[str], where: str) -> Text:
     return lean(_guessed(raw))
 
 
+def foreign(text: str) -> str:
+    """Give the characters beyond ASCII in a row: 1 ns a character of ASCII, by `re` 8."""
+    raw = text.encode("utf-8", "surrogatepass").translate(None, _ASCII)
+    return raw.decode("utf-8", "surrogatepass")
+
+
 def _signs(text: str) -> str:
-    """Each character that is not ASCII, once: 15 us for 4,000 of all kinds, 8 ms for a million."""
-    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
-    points = np.sort(points[points > 127])
-    first = np.flatnonzero(np.diff(points, prepend=0))
-    return points[first].tobytes().decode("utf-32-le", "surrogatepass")
+    """Each character that is not ASCII, once: 10 us for 3,000 characters, 9 ms for 262,144 at worst."""
+    points = np.sort(np.frombuffer(foreign(text).encode("utf-32-le", "surrogatepass"), "<u4"))
+    again = points[1:] == points[:-1]
+    distinct = np.concatenate((points[:1], points[1:][~again]))
+    return distinct.tobytes().decode("utf-32-le", "surrogatepass")
 
 
 def looked_at(text: Text, odd: set[str]) -> Text:
