@@ -57,6 +57,7 @@ class Sheet:
         self.totals = totals.copy()
         self.ids = ids
         self.day = records.day.copy()
+        self._latest = int(self.day.max(initial=0))
         self._cells = np.concatenate((records.n, records.w), axis=1, dtype=np.float64)
         self._K = records.n.shape[1]
         self._keeps_histogram = len(totals.histogram) > 0
@@ -134,6 +135,10 @@ class Sheet:
         self._recount(old, n)
         if after == NO_LABEL:
             self._drop_days(lines)
+        elif day >= self._latest:
+            # Nearly always; to look for the later of two days takes five times as long.
+            self._latest = day
+            self.day[lines.rows] = day
         elif day:
             self.day[lines.rows] = np.maximum(self.day[lines.rows], day)
 

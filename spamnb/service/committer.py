@@ -7,15 +7,16 @@ and in order; nobody's `run` returns before their lessons are on the disk or ref
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from spamnb.errors import RefusedError
 from spamnb.service.learner import Learner
 from spamnb.service.lessons import Lesson
 from spamnb.service.receipt import Receipt
-from spamnb.store.contract import Store
+from spamnb.store.contract import Store, WriteView
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +25,27 @@ class _Request:
     scored: bool
     receipts: list[Receipt] | None = None
     error: BaseException | None = field(default=None)
+
+
+class Arriving:
+    """Lessons that come bit by bit, and once more from the start whenever they are asked for.
+
+    For a transaction may begin again: because the map had to grow, or to end what was interrupted.
+    """
+
+    def __init__(self, source: Iterable[Sequence[Lesson]]) -> None:
+        self._source = source
+        self._come: list[Sequence[Lesson]] = []
+
+    def __iter__(self) -> Iterator[Sequence[Lesson]]:
+        yield from self._come[:]
+        for lessons in self._source:
+            self._come.append(lessons)
+            yield lessons
+
+    def stop(self) -> None:
+        """Nothing comes any more."""
+        self._source = ()
 
 
 class Committer:
@@ -50,6 +72,18 @@ class Committer:
             raise request.error
         assert request.receipts is not None
         return request.receipts
+
+    def run_arriving(self, arriving: Arriving) -> list[Receipt]:
+        """Learn lessons as they come, all in one transaction; nobody else writes meanwhile."""
+
+        def body(view: WriteView) -> list[Receipt]:
+            parts = [self.learner.run(view, lessons, scored=False) for lessons in arriving]
+            return [*itertools.chain(*parts)]
+
+        with self._turn:
+            receipts = self._store.transact(body)
+            self.learner.committed()
+        return receipts
 
     def _commit(self, requests: list[_Request]) -> None:
         try:

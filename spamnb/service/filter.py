@@ -23,7 +23,7 @@ from spamnb.core.model import KINDS
 from spamnb.core.verdict import Verdict
 from spamnb.errors import LabelError
 from spamnb.service.clock import now_us
-from spamnb.service.committer import Committer
+from spamnb.service.committer import Arriving, Committer
 from spamnb.service.judging import judge_examples, judge_portions
 from spamnb.service.learner import Learner
 from spamnb.service.lessons import Example, Forget, Lesson, Origin, Teach, Undo
@@ -238,6 +238,10 @@ class Filter:
     def teach(self, lessons: Sequence[Lesson], *, scored: bool = False) -> list[Receipt]:
         """Many lessons in one transaction; what is refused says so in its receipt."""
         return self._committer.run(lessons, scored=scored)
+
+    def teach_arriving(self, lessons: Arriving) -> list[Receipt]:
+        """The same for lessons that come bit by bit, as from readers of a corpus."""
+        return self._committer.run_arriving(lessons)
 
     def _one(self, lesson: Lesson) -> Receipt:
         receipt = self._committer.run([lesson])[0]

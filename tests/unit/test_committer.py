@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from spamnb.errors import LabelError, RefError, RefusedError
+from spamnb.service.committer import Arriving
 from spamnb.service.filter import MINE, Filter, new_recipe
 from spamnb.service.lessons import Origin, Teach, Undo
 from spamnb.store import audit
@@ -177,3 +178,66 @@ def test_a_failing_store_fails_every_caller_and_the_next_one_is_served(model):
     model.store.transact = transact
     assert model.learn(mail(0, 0), "ham").event == 1
     assert isinstance(model.teach([Undo(5, MINE, 1)])[0].error, RefError)
+
+
+# --- lessons that come bit by bit ------------------------------------------------------------
+
+
+def arriving(model, many, each=50):
+    """Lists of lessons, made when they are asked for."""
+    for start in range(0, many, each):
+        yield [
+            Teach(model.example(mail(0, number)), number % 2, MINE, 1 << 50)
+            for number in range(start, start + each)
+        ]
+
+
+def learnt(model):
+    with model.store.read() as view:
+        return [event.message_id for event in view.events()]
+
+
+def test_lessons_that_come_bit_by_bit_share_one_transaction(model):
+    """Each is learnt when it comes; before the last one nobody sees any of them."""
+    seen = []
+
+    def watched():
+        for lessons in arriving(model, 200):
+            seen.append(len(learnt(model)))
+            yield lessons
+
+    receipts = model.teach_arriving(Arriving(watched()))
+    assert seen == [0, 0, 0, 0]
+    assert [receipt.message_id for receipt in receipts] == learnt(model)
+    assert len(receipts) == 200
+    assert all(receipt.changed for receipt in receipts)
+
+
+def test_when_the_map_grows_what_has_come_is_learnt_again(tmp_path):
+    """The source gives each lesson once, and the transaction begins again several times."""
+    with Filter.open(
+        tmp_path / "small", create=True, recipe=new_recipe(), history=False, map_size=1 << 18
+    ) as model:
+        before = model.store.environment.map_size
+        receipts = model.teach_arriving(Arriving(arriving(model, 2000)))
+        assert model.store.environment.map_size > 2 * before
+        assert learnt(model) == [receipt.message_id for receipt in receipts]
+        assert len(set(learnt(model))) == 2000
+        with model.store.read() as view:
+            assert audit.check(view) == []
+
+
+def test_who_is_interrupted_can_end_what_has_come(model):
+    """The interrupt leaves nothing behind; stopped, the same lessons give what came before it."""
+
+    def until_interrupted():
+        yield from arriving(model, 100)
+        raise KeyboardInterrupt
+
+    lessons = Arriving(until_interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        model.teach_arriving(lessons)
+    assert learnt(model) == []
+    lessons.stop()
+    assert len(model.teach_arriving(lessons)) == 100
+    assert len(learnt(model)) == 100

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from spamnb.errors import CorpusError, LabelError, StoreMissingError
+from spamnb.service import trainer
 from spamnb.service.filter import Filter, new_recipe
 from spamnb.service.lessons import Origin
 from spamnb.service.trainer import Course, interleaved, train
@@ -77,6 +78,18 @@ def test_any_number_of_readers_leaves_the_same_model(tmp_path):
     for jobs in (1, 2):
         train(tmp_path / str(jobs), SOURCES, recipe=MADE, course=Course(jobs=jobs))
     assert contents(tmp_path / "1") == contents(tmp_path / "2")
+
+
+@pytest.mark.parametrize(("batch", "chunk"), [(64, 64), (192, 64), (6144, 128)])
+def test_transactions_and_chunks_of_any_size_leave_the_same_model(
+    tmp_path, monkeypatch, batch, chunk
+):
+    """How much is learnt at a time changes nothing but how long it takes."""
+    train(tmp_path / "a", SOURCES, recipe=MADE)
+    monkeypatch.setattr(trainer, "BATCH", batch)
+    monkeypatch.setattr(trainer, "CHUNK", chunk)
+    train(tmp_path / "b", SOURCES, recipe=MADE)
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
 
 
 def test_training_is_learning_one_by_one(tmp_path):
