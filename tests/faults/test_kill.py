@@ -121,7 +121,8 @@ def test_killed_while_it_learns_every_receipt_is_there(tmp_path, kills):
 
 def trains(home, *, jobs):
     def run(say):
-        trainer.BATCH, trainer.CHUNK = 128, 64  # so that a kill finds some transactions done and some not
+        # so that a kill finds some transactions done, one begun and some not
+        trainer.BATCH, trainer.CHUNK = 128, 64
         say("ready")
         train(home, SOURCES, course=Course(jobs=jobs), progress=lambda now: say(now.done))
 
