@@ -50,11 +50,9 @@ def quarantine() -> None:
 
 
 def _folder(session: Session) -> Quarantine:
-    from spamnb.service.quarantine import Quarantine, QuarantineLimits
+    from spamnb.service.quarantine import Quarantine
 
-    kept = session.settings.quarantine
-    limits = QuarantineLimits(kept.keep_days, kept.limit_bytes)
-    return Quarantine(session.home / "quarantine", limits)
+    return Quarantine(session.home / "quarantine", session.settings.quarantine)
 
 
 @taught("List what is kept.", EXAMPLES, name="list")

@@ -78,7 +78,7 @@ class _List:
         from spamnb.service.desk import Desk
 
         with self._session.open(history=True) as model:
-            desk = Desk(model, self._reviews())
+            desk = Desk(model, self._reviews(), self._session.settings.teach)
             yield desk.accept if do == "accept" else desk.refuse
 
     def _ask(self, do: str, name: str = "") -> tuple[dict[str, Any], bytes]:
@@ -91,7 +91,7 @@ class _List:
     def _reviews(self) -> Any:
         from spamnb.service.review import Reviews
 
-        return Reviews(self._session.home / "review")
+        return Reviews(self._session.home / "review", self._session.settings.review)
 
 
 @taught("List what waits.", LIST_EXAMPLES, name="list")

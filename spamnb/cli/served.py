@@ -118,7 +118,8 @@ def teacher(session: Session, *, who: str = "") -> Iterator[tuple[Teacher, Feedb
     from spamnb.service.review import Reviews
 
     with session.open(history=True) as model:
-        desk = Desk(model, Reviews(session.home / "review"))
+        reviews = Reviews(session.home / "review", session.settings.review)
+        desk = Desk(model, reviews, session.settings.teach)
         yield desk, Feedback("", who=who or speaker(), channel="cli", trust="admin")
 
 

@@ -19,7 +19,7 @@ from spamnb.daemon.scanhelper import Helper, HelperLinks
 from spamnb.daemon.start import Start
 from spamnb.errors import SpamnbError
 from spamnb.service.bench import Bench
-from spamnb.service.quarantine import Quarantine, QuarantineLimits
+from spamnb.service.quarantine import Quarantine
 from spamnb.service.rules import RuleFiles, Rules
 from spamnb.service.scanning import Around, LetterScanner
 from spamnb.service.traps import Traps
@@ -88,12 +88,12 @@ class Judge:
             )
 
     def _around(self, upstream: str) -> Around:
-        links, kept = self._links, self._settings.quarantine
+        links = self._links
         return Around(
             rules=self._rules,
             quarantine=Quarantine(
                 Path(links.start.home) / "quarantine",
-                QuarantineLimits(kept.keep_days, kept.limit_bytes),
+                self._settings.quarantine,
                 upstream=upstream,
             ),
             offload=self._helper,

@@ -31,11 +31,10 @@ from spamnb.errors import (
 from spamnb.service.desk import Desk
 from spamnb.service.expiry import Rules
 from spamnb.service.filter import Filter
+from spamnb.service.limits import ReviewLimits, SpoolLimits, TeachingRules
 from spamnb.service.meters import Meters
-from spamnb.service.review import ReviewLimits, Reviews
-from spamnb.service.spool import SpoolLimits
+from spamnb.service.review import Reviews
 from spamnb.service.status import QUIET_DAYS
-from spamnb.service.trust import TeachingRules
 from spamnb.store.history import History
 
 LOG = logging.getLogger("spamnb.learner")

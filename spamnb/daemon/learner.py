@@ -30,9 +30,7 @@ from spamnb.daemon.keeper import Keeper, Learning
 from spamnb.daemon.operations import Operations
 from spamnb.daemon.start import Orders
 from spamnb.errors import SpamnbError, StoreBusyError, StoreError, UserError
-from spamnb.service.expiry import Rules
 from spamnb.service.spool import Left, Spool
-from spamnb.settings import Settings
 
 LOG = logging.getLogger("spamnb.learner")
 
@@ -64,21 +62,6 @@ class Post(NamedTuple):
     """process that reads the settings again on SIGHUP"""
 
 
-def learning_of(settings: Settings, home: Path) -> Learning:
-    """What the learner needs of the settings."""
-    return Learning(
-        home=home,
-        house=settings.house,
-        costs=settings.costs,
-        store_limit_bytes=settings.store.limit_bytes,
-        history_keep_days=settings.history.keep_days,
-        history_limit_bytes=settings.history.limit_bytes,
-        expiry=Rules(
-            settings.journal.keep_days, settings.expire.after_days, settings.expire.most_holders
-        ),
-    )
-
-
 def uids_of(names: Iterable[str]) -> frozenset[int]:
     """Users by name or number, as numbers; who is unknown here is left out, and told."""
     found = set()
@@ -101,10 +84,10 @@ class _Learner:
     def __init__(self, learning: Learning, post: Post) -> None:
         self._post = post
         self._keeper = Keeper(learning, post.board.meters(post.slot))
-        spools = [Spool(folder, learning.spool_limits) for folder in _spools(learning)]
-        self._operations = Operations(self._keeper, post.board, spools, parent=post.parent)
+        self._spools = [Spool(folder, learning.spool_limits) for folder in _spools(learning)]
+        self._operations = Operations(self._keeper, post.board, self._spools, parent=post.parent)
         self._server = ControlServer(post.listener, self._operations, self._roles, learning.control)
-        self._chores = _Chores(self._keeper, spools, self._taken)
+        self._chores = _Chores(self._keeper, self._spools, self._taken)
         self._stop = False
 
     def run(self) -> int:
@@ -146,7 +129,10 @@ class _Learner:
         if order is None:
             self._stop = True
         elif order.what == "renew" and self._post.renewed is not None:
-            self._keeper.renew(self._post.renewed(order.settings))
+            learning = self._post.renewed(order.settings)
+            for spool in self._spools:
+                spool.limits = learning.spool_limits
+            self._keeper.renew(learning)
             LOG.info("new settings are in force")
 
     def _taken(self, left: Left) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 from spamnb.daemon.board import Board
 from spamnb.daemon.keeper import Learning
-from spamnb.daemon.learner import Post, learning_of, run, uids_of
+from spamnb.daemon.learner import Post, run, uids_of
 from spamnb.daemon.logs import Log, take_over
 from spamnb.daemon.start import Orders, Start
-from spamnb.service.trust import TeachingRules
+from spamnb.service.expiry import Rules
 from spamnb.settings import Settings, restored
 
 
@@ -25,26 +25,27 @@ def main(start: Start, board: Board, orders: Orders) -> int:
     def renewed(told: dict[str, Any]) -> Learning:
         fresh = restored(told)
         log.renew(fresh.log)
-        return _learning(fresh, Path(start.home))
+        return learning_of(fresh, Path(start.home))
 
     (listener,) = start.sockets["control"]
     post = Post(socket.socket(fileno=listener), board, start.slot, orders, renewed, start.parent)
-    return run(_learning(settings, Path(start.home)), post)
+    return run(learning_of(settings, Path(start.home)), post)
 
 
-def _learning(settings: Settings, home: Path) -> Learning:
-    teach = settings.teach
-    return replace(
-        learning_of(settings, home),
+def learning_of(settings: Settings, home: Path) -> Learning:
+    """What the learner needs of the settings."""
+    teach, expire = settings.teach, settings.expire
+    return Learning(
+        home=home,
+        house=settings.house,
+        costs=settings.costs,
+        store_limit_bytes=settings.store.limit_bytes,
+        history_keep_days=settings.history.keep_days,
+        history_limit_bytes=settings.history.limit_bytes,
+        teaching=teach,
+        review=settings.review,
+        expiry=Rules(settings.journal.keep_days, expire.after_days, expire.most_holders),
         delegates=uids_of(settings.serve.delegates),
         spools=(Path(teach.spool),) if teach.spool else (),
-        teaching=TeachingRules(
-            limit_bytes=teach.limit_bytes,
-            user_per_day=teach.user_per_day,
-            stranger_per_day=teach.stranger_per_day,
-            strangers_per_day=teach.strangers_per_day,
-            sure=teach.sure,
-            unproven=teach.unproven,
-            domains=teach.domains,
-        ),
+        spool_limits=replace(settings.spool, file_bytes=teach.limit_bytes),
     )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import ceil
 from pathlib import Path
 
 from spamnb.core.handling import Treatment
 from spamnb.errors import BugError
 from spamnb.faces.smtp.address import Address
-from spamnb.faces.smtp.door import Door, Limits, Times
+from spamnb.faces.smtp.door import Door, Limits, Terms
 from spamnb.faces.smtp.nets import Nets
 from spamnb.service.bench import BenchPlan
 from spamnb.service.scanning import ScanPolicy
@@ -36,45 +36,20 @@ def door_of(settings: Settings, listener: ListenerSettings, post: str, workers: 
     return Door(
         address=address,
         upstream=Address.parse(listener.upstream or post),
-        queue=listener.queue,
         speaks=address.speaks,
         peers=Nets(listener.peers),
         proxies=Nets(listener.proxies),
         recipient_domains=frozenset(listener.recipient_domains),
         hostname=settings.serve.hostname or socket.gethostname(),
-        scan_limit_bytes=listener.scan_limit_bytes,
-        header_limit_bytes=listener.header_limit_bytes,
-        size_limit_bytes=listener.size_limit_bytes,
-        bare_newlines=listener.bare_newlines,
-        oversize=listener.oversize,
-        on_fault=listener.on_fault,
-        times=_times(settings),
-        limits=_limits(settings, workers),
+        times=settings.timeouts,
+        limits=_share(settings.limits, workers),
+        **{term.name: getattr(listener, term.name) for term in fields(Terms)},
     )
 
 
-def _times(settings: Settings) -> Times:
-    given = settings.timeouts
-    return Times(
-        connect_s=given.connect_s,
-        first_mail_s=given.first_mail_s,
-        crowded_s=given.crowded_s,
-        command_s=given.command_s,
-        data_s=given.data_s,
-        reply_s=given.reply_s,
-        final_s=given.final_s,
-        scan_s=given.scan_s,
-    )
-
-
-def _limits(settings: Settings, workers: int) -> Limits:
+def _share(limits: Limits, workers: int) -> Limits:
     """Each worker's share. Not so for one address: its connections may all meet one worker."""
-    given = settings.limits
-    return Limits(
-        connections=ceil(given.connections / workers),
-        connections_an_address=given.connections_an_address,
-        errors=given.errors,
-    )
+    return replace(limits, connections=ceil(limits.connections / workers))
 
 
 def plan_of(settings: Settings, home: Path) -> BenchPlan:

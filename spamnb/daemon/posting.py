@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from dataclasses import fields
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +14,8 @@ from spamnb.daemon.logs import Log, take_over
 from spamnb.daemon.start import Orders, Start
 from spamnb.errors import SpamnbError
 from spamnb.faces.smtp.address import Address
-from spamnb.faces.smtp.postoffice.config import Links, Listener, PostOffice
+from spamnb.faces.smtp.postoffice.config import PostOffice
+from spamnb.faces.smtp.postoffice.links import Links, Listener
 from spamnb.faces.smtp.postoffice.server import Server
 from spamnb.service.control import teach_through
 from spamnb.settings import Settings, restored
@@ -89,8 +90,5 @@ class _PostProcess:
 def office_of(settings: Settings, home: Path) -> PostOffice:
     """The post office that the settings describe."""
     post = settings.post
-    same = {field.name for field in fields(PostOffice)} & {field.name for field in fields(post)}
-    values = {name: getattr(post, name) for name in same}
-    if not post.root and not post.users:
-        values["root"] = str(home / "mail")
-    return PostOffice(hostname=settings.serve.hostname or socket.gethostname(), **values)
+    root = post.root if post.root or post.users else str(home / "mail")
+    return replace(post, root=root, hostname=settings.serve.hostname or socket.gethostname())

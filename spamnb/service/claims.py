@@ -25,8 +25,9 @@ from spamnb.errors import RefError
 from spamnb.service.feedback import Feedback, Trust
 from spamnb.service.filter import Filter
 from spamnb.service.lessons import Example
+from spamnb.service.limits import TeachingRules
 from spamnb.service.references import find_example, signature_bytes
-from spamnb.service.trust import TeachingRules, delivered_to
+from spamnb.service.trust import delivered_to
 from spamnb.store.history import HistoryEntry
 
 _SIGNATURE_LINE = re.compile(

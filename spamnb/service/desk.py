@@ -27,12 +27,13 @@ from spamnb.service.feedback import Answer, Feedback
 from spamnb.service.filter import Filter
 from spamnb.service.judging import judge_examples
 from spamnb.service.lessons import Example, Forget, Origin, Teach
+from spamnb.service.limits import TeachingRules
 from spamnb.service.meters import Meters
 from spamnb.service.reading import example_of
 from spamnb.service.receipt import Receipt
 from spamnb.service.references import find_example
 from spamnb.service.review import Reviews, Waiting
-from spamnb.service.trust import DAY_US, Caps, TeachingRules, Way, way_of
+from spamnb.service.trust import DAY_US, Caps, Way, way_of
 
 _LOOKED_BACK = 5000
 """Events of today that are counted at the start, so that a restart does not lift the caps."""

@@ -39,6 +39,7 @@ from spamnb.errors import (
     StoreFullError,
 )
 from spamnb.service.clock import now_us
+from spamnb.service.limits import QuarantineLimits
 from spamnb.store.environment import make_folder, refused, sync_folder
 
 VERSION: Final = 1
@@ -50,16 +51,6 @@ _COUNT_AGAIN_S: Final = 60.0
 _TIDY_S: Final = 3_600.0
 
 State = Literal["kept", "releasing"]
-
-
-@dataclass(frozen=True, slots=True)
-class QuarantineLimits:
-    """How much is kept, and how long."""
-
-    keep_days: int = 30
-    """as long as the history, so that a release can still teach by its signature"""
-    limit_bytes: int = 1 << 30
-    """of messages and sidecars together; when it is reached, messages are delivered with headers"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from spamnb.errors import RefError, RefusedError
+from spamnb.service.limits import ReviewLimits
 from spamnb.store.environment import make_folder, refused, sync_folder
 
 VERSION = 1
@@ -31,17 +32,6 @@ _NAME = re.compile(r"[0-9a-f]{13}-[0-9a-f]{24}")
 _WHO_DIGITS = 8
 _PERSON = slice(14, 14 + _WHO_DIGITS)
 _HEAD_BYTES = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class ReviewLimits:
-    """How much may wait."""
-
-    most: int = 1000
-    limit_bytes: int = 256 << 20
-    keep_days: int = 30
-    share: int = 8
-    """one person may fill an eighth of it, so that nobody shuts the others out"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spamnb.errors import StoreAccessError
+from spamnb.service.limits import SpoolLimits
 from spamnb.store.environment import make_folder, refused
 
 MODE = 0o1733
@@ -52,17 +53,6 @@ _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _OUR_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """The machine is at its limits. All else that opening says (a link, a socket, somebody's closed
 file, a bad sector) is of this file, which must not keep the others waiting."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpoolLimits:
-    """How much is taken."""
-
-    file_bytes: int = 32 << 20
-    each_owner: int = 200
-    """files of one owner in one look, so that others get their turn"""
-    aside: int = 100
-    """entries kept for somebody to look at; more are removed"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from dataclasses import dataclass
-from typing import Literal
 
 from spamnb.errors import RefusedError
 from spamnb.service.feedback import Feedback, Trust
+from spamnb.service.limits import TeachingRules
 from spamnb.store.history import HistoryEntry
 
 DAY_US = 86_400_000_000
@@ -46,28 +46,6 @@ WAYS: dict[str, Way] = {
 }
 STRANGER = Way(weight=0.5, insist=False, careful=True)
 """A stranger with a signature that proves that they have the message, but not who they are."""
-
-Unproven = Literal["review", "refuse", "learn"]
-
-
-@dataclass(frozen=True, slots=True)
-class TeachingRules:
-    """How much is taken from whom."""
-
-    limit_bytes: int = 64 << 20
-    """the largest message that is taken, as `train` takes them"""
-    user_per_day: int = 5000
-    """Changes by one person. One move of a whole folder is a thousand; a program that has gone
-    wild is stopped before it has moved the model for good."""
-    stranger_per_day: int = 20
-    strangers_per_day: int = 200
-    """all strangers together: their names cost nothing"""
-    sure: float = 0.999
-    """so sure a verdict is not contradicted by a channel that is careful"""
-    unproven: Unproven = "review"
-    """a user's message that is not known to be theirs: it came before us, or is too old"""
-    domains: tuple[str, ...] = ()
-    """domains whose addresses are our logins; empty: all that mail is delivered for"""
 
 
 def way_of(feedback: Feedback) -> Way:

@@ -1,15 +1,12 @@
-"""The settings of the daemon: one table, as `table` is for the model.
-
-Defaults are those of the values that use them. A setting that does nothing has no place here.
-"""
+"""The settings of the daemon: one table, as `table` is for the model."""
 
 from __future__ import annotations
 
 from spamnb.core.handling import HANDLINGS
-from spamnb.faces.smtp.door import Limits, Times
 from spamnb.settings.setting import Family, Setting
 from spamnb.settings.sorts import (
     ADDRESS,
+    DAYS,
     DOMAINS,
     FLAG,
     NETS,
@@ -20,8 +17,6 @@ from spamnb.settings.sorts import (
     whole,
 )
 
-_TIMES = Times()
-_LIMITS = Limits()
 _BYTES = whole(1 << 10)
 _SECONDS = number(0.1, 86_400)
 _HANDLING = choice(*HANDLINGS)
@@ -29,13 +24,13 @@ _HANDLING = choice(*HANDLINGS)
 
 def _handlings(section: str) -> tuple[Setting, ...]:
     return (
-        Setting(f"{section}.deliver", "headers", _HANDLING,
+        Setting(f"{section}.deliver", _HANDLING,
             "What becomes of a message by what was decided on it: headers say it; tag says it in "
             "the subject too; redirect adds a header for the server behind; quarantine keeps it; "
             "reject refuses it, where the sender still waits."),
-        Setting(f"{section}.unsure", "headers", _HANDLING, "... for those that we are unsure of."),
-        Setting(f"{section}.junk", "headers", _HANDLING, "... for junk."),
-        Setting(f"{section}.reject", "headers", _HANDLING,
+        Setting(f"{section}.unsure", _HANDLING, "... for those that we are unsure of."),
+        Setting(f"{section}.junk", _HANDLING, "... for junk."),
+        Setting(f"{section}.reject", _HANDLING,
             "... for what costs less to refuse than to deliver, wrong as we may be."),
     )  # fmt: skip
 
@@ -49,139 +44,150 @@ DOMAINS_FAMILY = Family(
 )
 
 SERVING: tuple[Setting, ...] = (
-    Setting("serve.user", "", TEXT,
+    Setting("serve.user", TEXT,
         "Whom the daemon becomes when root starts it. Empty: the owner of the home, else the user "
         "spamnb. Mail is read as root only if this says root in as many words.", restart=True),
-    Setting("serve.group", "", TEXT,
+    Setting("serve.group", TEXT,
         "... and the group. Empty: the user's own.", restart=True),
-    Setting("serve.workers", 0, whole(0, 256),
+    Setting("serve.workers", whole(0, 256),
         "Processes that take mail; 0 is one for each core.", restart=True),
-    Setting("serve.uvloop", True, FLAG,
+    Setting("serve.uvloop", FLAG,
         "Use uvloop if it is installed: a third less work for each message.", restart=True),
-    Setting("serve.hostname", "", TEXT,
+    Setting("serve.hostname", TEXT,
         "Our name in greetings, where nobody else's is passed on. Empty: the machine's."),
-    Setting("serve.control", "", TEXT,
+    Setting("serve.control", TEXT,
         "Where commands and helpers reach the daemon: a unix socket. Empty: control.sock in "
         "$RUNTIME_DIRECTORY if systemd gives one, else in the home.", restart=True),
-    Setting("serve.delegates", (), TEXTS,
+    Setting("serve.delegates", TEXTS,
         "Users, by name or number, that may teach in the name of others: the one that your IMAP "
         "server delivers as, such as vmail."),
-    Setting("serve.drain_s", 30.0, _SECONDS,
+    Setting("serve.drain_s", _SECONDS,
         "How long sessions may go on when the daemon is told to stop."),
-    Setting("serve.stuck_s", 30.0, number(2, 3600),
+    Setting("serve.stuck_s", number(2, 3600),
         "A process that gives no sign of life for so long is killed and replaced; the message it "
         "had in hand passes unscanned afterwards. Keep systemd's WatchdogSec above it."),
-    Setting("limits.connections", _LIMITS.connections, whole(1, 1 << 20),
+    Setting("limits.connections", whole(1, 1 << 20),
         "Connections in all; each worker takes its share of them."),
-    Setting("limits.connections_an_address", _LIMITS.connections_an_address, whole(1, 1 << 20),
+    Setting("limits.connections_an_address", whole(1, 1 << 20),
         "Connections from one address to one worker; trusted peers are exempt."),
-    Setting("limits.memory_bytes", 256 << 20, whole(1 << 20),
+    Setting("limits.memory_bytes", whole(1 << 20),
         "Bytes of messages that each worker holds. Above it, it stops reading; nothing is "
         "refused."),
-    Setting("limits.errors", _LIMITS.errors, whole(1, 1 << 20),
+    Setting("limits.errors", whole(1, 1 << 20),
         "Commands that we refuse in one session, before it is ended."),
-    Setting("timeouts.connect_s", _TIMES.connect_s, _SECONDS,
+    Setting("timeouts.connect_s", _SECONDS,
         "To reach the next hop, while the client waits for the answer to its hello."),
-    Setting("timeouts.first_mail_s", _TIMES.first_mail_s, _SECONDS,
+    Setting("timeouts.first_mail_s", _SECONDS,
         "From a connection to its first MAIL."),
-    Setting("timeouts.crowded_s", _TIMES.crowded_s, _SECONDS,
+    Setting("timeouts.crowded_s", _SECONDS,
         "The same when most connections are taken."),
-    Setting("timeouts.command_s", _TIMES.command_s, _SECONDS,
+    Setting("timeouts.command_s", _SECONDS,
         "Between commands (RFC 5321, 4.5.3.2)."),
-    Setting("timeouts.data_s", _TIMES.data_s, _SECONDS,
+    Setting("timeouts.data_s", _SECONDS,
         "Each read while a message comes."),
-    Setting("timeouts.reply_s", _TIMES.reply_s, _SECONDS,
+    Setting("timeouts.reply_s", _SECONDS,
         "The next hop's replies, but for the last."),
-    Setting("timeouts.final_s", _TIMES.final_s, number(1, 3600),
+    Setting("timeouts.final_s", number(1, 3600),
         "From a message's end to our reply. Postfix waits for 100 seconds."),
-    Setting("timeouts.scan_s", _TIMES.scan_s, number(0.1, 3600),
+    Setting("timeouts.scan_s", number(0.1, 3600),
         "Of these, for the judging. Above it the message passes unscanned, or is deferred."),
-    Setting("scan.clues", 0, whole(0, 50),
+    Setting("scan.clues", whole(0, 50),
         "Write so many of the strongest clues into a header. They show words of the message, and "
         "cost a little time."),
-    Setting("scan.tag", "[SPAM] ", TEXT, "Stands before the subject where the handling is tag."),
-    Setting("scan.redirect", "junk", TEXT,
+    Setting("scan.tag", TEXT, "Stands before the subject where the handling is tag."),
+    Setting("scan.redirect", TEXT,
         "Value of X-Spamnb-Redirect where the handling is redirect; the server behind decides "
         "what it means."),
-    Setting("scan.own_clients", (), NETS,
+    Setting("scan.own_clients", NETS,
         "Networks of our own people. What they send is judged, but leaves the house without our "
         "word on it."),
-    Setting("scan.local", "observe", choice("observe", "judge"),
+    Setting("scan.local", choice("observe", "judge"),
         "The same for what the mail server calls local (XFORWARD SOURCE=LOCAL). Postfix means "
         "local_header_rewrite_clients by that: as shipped, its own machine; judge, if strangers' "
         "mail comes from there too, as by fetchmail."),
-    Setting("scan.large_bytes", 65_536, whole(0),
+    Setting("scan.large_bytes", whole(0),
         "Larger messages are judged by a helper process, which can be killed in time."),
-    Setting("rules.allow", "", TEXT,
+    Setting("rules.allow", TEXT,
         "A file of clients, senders, domains and recipients whose mail is delivered, one entry a "
         "line: `client 192.0.2.0/24`. Senders and domains need a DKIM or SPF pass by one of "
         "house.authserv_ids."),
-    Setting("rules.block", "", TEXT, "... and of those whose mail is rejected."),
-    Setting("rules.exempt", (), TEXTS,
+    Setting("rules.block", TEXT, "... and of those whose mail is rejected."),
+    Setting("rules.exempt", TEXTS,
         "Recipients who get headers and nothing harsher: user@example.org, @example.org or user@. "
         "postmaster and abuse are always among them."),
-    Setting("quarantine.keep_days", 30, whole(1, 36_500),
+    Setting("quarantine.keep_days", DAYS,
         "How long messages are kept in quarantine: as long as the history, so that a release can "
         "still teach."),
-    Setting("quarantine.limit_bytes", 1 << 30, whole(1 << 20),
+    Setting("quarantine.limit_bytes", whole(1 << 20),
         "Most that the quarantine may take; when it is full, messages are delivered with headers."),
     *_handlings("handling"),
-    Setting("post.address", "", ADDRESS,
+    Setting("post.address", ADDRESS,
         "Where the built-in post office listens, which writes Maildirs and takes reports. Empty: "
         "127.0.0.1:10026 if it is a listener's next hop, else nowhere. lmtp: in front speaks LMTP.",
         restart=True),
-    Setting("post.domains", (), DOMAINS,
+    Setting("post.domains", DOMAINS,
         "For whom mail is taken. Empty: for every domain, on loopback alone."),
-    Setting("post.root", "", TEXT,
+    Setting("post.root", TEXT,
         "Everybody's mail goes to ROOT/USER/Maildir. Empty: mail in the home, unless post.users "
         "says where mail goes."),
-    Setting("post.users", "", TEXT,
+    Setting("post.users", TEXT,
         "A file of lines `ADDRESS FOLDER`; it comes before post.root, and `@domain` stands for "
         "the other users of a domain."),
-    Setting("post.delimiter", "+", TEXT,
+    Setting("post.delimiter", TEXT,
         "What follows it in a recipient's local part is their own business; empty: nothing."),
-    Setting("post.spam", "spam", TEXT,
+    Setting("post.spam", TEXT,
         "Local part of the address that takes reports of spam; empty: there is none."),
-    Setting("post.ham", "ham", TEXT, "... and of mail that is none."),
-    Setting("post.passwords", "", TEXT, "A file of logins, as `spamnb passwd` writes it."),
-    Setting("post.certificate", "", TEXT,
+    Setting("post.ham", TEXT, "... and of mail that is none."),
+    Setting("post.passwords", TEXT, "A file of logins, as `spamnb passwd` writes it."),
+    Setting("post.certificate", TEXT,
         "A PEM file, for STARTTLS. Without it there are no logins."),
-    Setting("post.key", "", TEXT, "... and its key, if that is not in the same file."),
-    Setting("post.plain_login", False, FLAG,
+    Setting("post.key", TEXT, "... and its key, if that is not in the same file."),
+    Setting("post.plain_login", FLAG,
         "Take passwords without TLS: on loopback, for a try."),
-    Setting("post.peers", ("127.0.0.0/8", "::1/128", "unix"), NETS,
+    Setting("post.peers", NETS,
         "Who may say whom they speak for (XFORWARD): the front door and your mail server."),
-    Setting("post.trusted", (), NETS,
+    Setting("post.trusted", NETS,
         "Clients whose reports are believed without a login. Loopback is nobody even here: behind "
         "a mail server everybody comes from there."),
-    Setting("post.trust_local", False, FLAG,
+    Setting("post.trust_local", FLAG,
         "Believe clients that your mail server calls local (XFORWARD SOURCE=LOCAL); with Postfix, "
         "those of local_header_rewrite_clients, such as permit_sasl_authenticated."),
-    Setting("post.received", False, FLAG,
+    Setting("post.received", FLAG,
         "Write a Received line. Name us in house.hosts then, or a message is another one after "
         "delivery."),
-    Setting("post.receipts", True, FLAG, "Answer the reports of those who logged in."),
-    Setting("post.size_limit_bytes", 50 << 20, _BYTES, "The largest message."),
-    Setting("teach.limit_bytes", 32 << 20, _BYTES, "The largest message that is learnt from."),
-    Setting("teach.user_per_day", 5000, whole(1),
+    Setting("post.receipts", FLAG, "Answer the reports of those who logged in."),
+    Setting("post.size_limit_bytes", _BYTES, "The largest message."),
+    Setting("teach.limit_bytes", _BYTES, "The largest message that is learnt from."),
+    Setting("teach.user_per_day", whole(1),
         "Changes by one person. Moving a whole folder is a thousand; a program that has gone wild "
         "is stopped before it moved the model for good."),
-    Setting("teach.stranger_per_day", 20, whole(0), "Changes by one stranger with a signature."),
-    Setting("teach.strangers_per_day", 200, whole(0),
+    Setting("teach.stranger_per_day", whole(0), "Changes by one stranger with a signature."),
+    Setting("teach.strangers_per_day", whole(0),
         "Changes by all strangers together: their names cost nothing."),
-    Setting("teach.sure", 0.999, number(0.5, 1),
+    Setting("teach.sure", number(0.5, 1),
         "So sure a verdict is not contradicted by traps and reports: it waits for review."),
-    Setting("teach.unproven", "review", choice("review", "refuse", "learn"),
+    Setting("teach.unproven", choice("review", "refuse", "learn"),
         "What becomes of a user's word on a message that is not known to be theirs."),
-    Setting("teach.domains", (), DOMAINS,
+    Setting("teach.domains", DOMAINS,
         "Domains whose addresses are our users' logins. Empty: all that mail is delivered for."),
-    Setting("teach.traps", (), TEXTS,
+    Setting("teach.traps", TEXTS,
         "Addresses that nobody uses, on pages where only robots look. Mail to one of them is "
         "learnt as spam, with half a step, unless we are very sure of the opposite."),
-    Setting("teach.spool", "", TEXT,
+    Setting("teach.spool", TEXT,
         "Where programs leave what people say, to be learnt at once or when we are back: a folder "
         "of ours with mode 1733. Empty: spool in the home, and /var/spool/spamnb if it is ours.",
         restart=True),
+    Setting("review.most", whole(8, 100_000),
+        "How many words of people may wait for an admin's; one person may fill an eighth of it. A "
+        "full list takes nothing new, or a flood would wash honest ones out."),
+    Setting("review.limit_bytes", whole(1 << 20),
+        "Most that they and their messages may take, an eighth of it for one person."),
+    Setting("review.keep_days", DAYS, "How long they wait; then they go, and nothing is learnt."),
+    Setting("spool.each_owner", whole(1),
+        "Files of one owner that one look at a spool takes, so that others get their turn."),
+    Setting("spool.aside", whole(0),
+        "Entries that are no feedback, kept as .aside-... for somebody to look at; more are "
+        "removed."),
 )  # fmt: skip
 
 LISTENERS = Family(
@@ -190,37 +196,37 @@ LISTENERS = Family(
     "Where mail comes in, and where it goes. Any number of them, each with a name of your choice; "
     "with none, mail is taken at 127.0.0.1:10025 and handed to the built-in post office.",
     (
-        Setting("listener.*.address", "127.0.0.1:10025", ADDRESS,
+        Setting("listener.*.address", ADDRESS,
             "Where clients connect: host:port, [IPv6]:port or unix:/path; lmtp: in front of it "
             "speaks LMTP. With socket activation, the name of the section is that of the "
             "descriptor.", restart=True),
-        Setting("listener.*.upstream", "", ADDRESS,
+        Setting("listener.*.upstream", ADDRESS,
             "The next hop, which takes all mail from here; lmtp: in front of it speaks LMTP. "
             "Empty: the built-in post office."),
-        Setting("listener.*.queue", "before", choice("before", "after"),
+        Setting("listener.*.queue", choice("before", "after"),
             "before: the sender waits for our reply, so spam can be refused. after: a queue in "
             "front of us waits; nothing is ever refused for what it is, or it would bounce."),
-        Setting("listener.*.peers", ("127.0.0.0/8", "::1/128", "unix"), NETS,
+        Setting("listener.*.peers", NETS,
             "Who is trusted: they may send to anybody, and say whom they speak for (XFORWARD)."),
-        Setting("listener.*.proxies", (), NETS,
+        Setting("listener.*.proxies", NETS,
             "Load balancers in front of us. If any are named, nobody else may connect, and each "
             "connection begins with a PROXY header."),
-        Setting("listener.*.recipient_domains", (), DOMAINS,
+        Setting("listener.*.recipient_domains", DOMAINS,
             "Where those who are not trusted may send to. Empty: they may not connect."),
-        Setting("listener.*.scan_limit_bytes", 1 << 20, _BYTES,
+        Setting("listener.*.scan_limit_bytes", _BYTES,
             "Larger messages are passed on while they come, and not stored."),
-        Setting("listener.*.oversize", "unscanned", choice("unscanned", "head"),
+        Setting("listener.*.oversize", choice("unscanned", "head"),
             "... and are marked unscanned, or judged by what was read until then."),
-        Setting("listener.*.header_limit_bytes", 256 << 10, _BYTES,
+        Setting("listener.*.header_limit_bytes", _BYTES,
             "The largest header; forged headers of ours are taken out of all of it."),
-        Setting("listener.*.size_limit_bytes", 0, whole(0),
+        Setting("listener.*.size_limit_bytes", whole(0),
             "The largest message; 0 leaves it to the next hop."),
-        Setting("listener.*.bare_newlines", "normalise", choice("normalise", "refuse"),
+        Setting("listener.*.bare_newlines", choice("normalise", "refuse"),
             "Lone CR or LF in a message are never passed on, since servers disagree on them "
             "(SMTP smuggling): made line ends, or refused."),
-        Setting("listener.*.on_fault", "deliver", choice("deliver", "defer"),
+        Setting("listener.*.on_fault", choice("deliver", "defer"),
             "If we cannot judge: pass the message unscanned, or ask the sender to try again."),
-        Setting("listener.*.observe", False, FLAG,
+        Setting("listener.*.observe", FLAG,
             "Judge and log, but change nothing: a header with the signature is all that is added."),
     ),
 )  # fmt: skip

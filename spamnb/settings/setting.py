@@ -18,7 +18,6 @@ class Setting:
 
     name: str
     """`section.key`; in a family `family.*.key`"""
-    default: Any
     sort: Sort
     reason: str
     """what it does and why it is as it is, in a sentence or two"""

@@ -10,6 +10,7 @@ from typing import Any
 from spamnb.settings import Settings
 from spamnb.settings.setting import MASKED, Family, Setting, toml_of
 from spamnb.settings.table import FAMILIES, SETTINGS, setting_of
+from spamnb.settings.tree import MEMBERS
 
 
 def value_of(settings: Settings, name: str) -> Any:
@@ -25,6 +26,7 @@ def example() -> str:
 
     Families have no sections by default, so theirs is written as a comment.
     """
+    defaults = Settings()
     lines = [
         "# Settings of spamnb, all at their defaults. Delete what you do not change.",
         "# A variable in the environment wins over this file: SPAMNB_STORE_LIMIT_BYTES.",
@@ -33,7 +35,7 @@ def example() -> str:
     for setting in SETTINGS:
         lines += _headed(setting.section, section)
         section = setting.section
-        lines += ["", *_comment(setting.reason), f"{setting.key} = {toml_of(setting.default)}"]
+        lines += ["", *_entry(setting, value_of(defaults, setting.name))]
     for family in FAMILIES.values():
         lines += _sampled(family)
     return "\n".join(lines) + "\n"
@@ -41,9 +43,15 @@ def example() -> str:
 
 def _sampled(family: Family) -> list[str]:
     lines = ["", "", *_comment(family.reason), f"# [{family.name}.{_key(family.sample)}]"]
+    defaults = MEMBERS[family.name]()
     for setting in family.settings:
-        lines += ["#", *_comment(setting.reason), f"# {setting.key} = {toml_of(setting.default)}"]
+        *reason, line = _entry(setting, getattr(defaults, setting.key))
+        lines += ["#", *reason, f"# {line}"]
     return lines
+
+
+def _entry(setting: Setting, value: Any) -> list[str]:
+    return [*_comment(setting.reason), f"{setting.key} = {toml_of(value)}"]
 
 
 def shown(settings: Settings) -> str:

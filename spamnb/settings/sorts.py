@@ -7,6 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from spamnb.faces.smtp.address import Address
+from spamnb.faces.smtp.nets import Nets
+
 
 @dataclass(frozen=True, slots=True)
 class Sort:
@@ -65,14 +68,10 @@ def _number(value: Any, least: float, most: float) -> float:
 
 
 def _address(value: Any) -> str:
-    from spamnb.faces.smtp.address import Address  # noqa: PLC0415 - most commands need none
-
     return str(Address.parse(_text(value))) if value else ""
 
 
 def _nets(value: Any) -> tuple[str, ...]:
-    from spamnb.faces.smtp.nets import Nets  # noqa: PLC0415 - most commands need none
-
     return Nets(_words(value)).texts
 
 
@@ -119,6 +118,9 @@ def whole(least: int, most: int = (1 << 63) - 1) -> Sort:
     """Whole numbers in a range."""
     upto = f"from {least} to {most}" if most < (1 << 63) - 1 else f"from {least} on"
     return Sort(f"a whole number {upto}", lambda value: _whole(value, least, most), int)
+
+
+DAYS = whole(1, 36_500)
 
 
 def choice(*names: str) -> Sort:

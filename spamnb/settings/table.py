@@ -1,4 +1,4 @@
-"""The one table of settings: names, defaults, what is allowed, and the reasons.
+"""The one table of settings: names, what is allowed, and the reasons. Defaults are the tree's.
 
 The settings file that `config example` prints comes from here, and so does every check of a file or
 variable. A setting that does nothing has no place here.
@@ -6,65 +6,61 @@ variable. A setting that does nothing has no place here.
 
 from __future__ import annotations
 
-from spamnb.core.decision import Costs
 from spamnb.core.model import KINDS
 from spamnb.settings.serving import DOMAINS_FAMILY, LISTENERS, SERVING
 from spamnb.settings.setting import MASKED, PREFIX, Family, Setting, toml_of
-from spamnb.settings.sorts import FLAG, LABELS, PAIR, TEXT, TEXTS, choice, whole
+from spamnb.settings.sorts import DAYS, FLAG, LABELS, PAIR, TEXT, TEXTS, choice, whole
 
 __all__ = ["BY_NAME", "BY_VARIABLE", "FAMILIES", "MASKED", "PREFIX", "SETTINGS", "setting_of",
            "toml_of"]  # fmt: skip
 
-_COSTS = Costs()
-_DAYS = whole(1, 36_500)
-
 SETTINGS: tuple[Setting, ...] = (
-    Setting("home", "", TEXT,
+    Setting("home", TEXT,
         "The folder that holds the model. Empty: $STATE_DIRECTORY if systemd gives one, else "
         "spamnb in the XDG data folder (~/.local/share)."),
-    Setting("labels", ("ham", "spam"), LABELS,
+    Setting("labels", LABELS,
         "What people call messages. Fixed when a model is made."),
-    Setting("model.kind", "corrected", choice(*KINDS),
+    Setting("model.kind", choice(*KINDS),
         "corrected learns from its mistakes and is the most accurate; multinomial and bernoulli "
         "are the classical models, exact and simple. Fixed when a model is made."),
-    Setting("model.vocabulary", True, FLAG,
+    Setting("model.vocabulary", FLAG,
         "Keep the words behind the features, so that verdicts can be explained without the "
         "message, at the price of disk. Fixed when a model is made."),
-    Setting("house.hosts", (), TEXTS,
+    Setting("house.hosts", TEXTS,
         "Our own mail servers, as they stand after `by` in Received. What they add is not part of "
         "a message, so it is the same before and after delivery."),
-    Setting("house.authserv_ids", (), TEXTS,
+    Setting("house.authserv_ids", TEXTS,
         "Our own names in Authentication-Results; results by others may be forged and are not "
         "believed."),
-    Setting("costs.deliver", _COSTS.deliver, PAIR,
+    Setting("costs.deliver", PAIR,
         "What each decision costs: [if the message is ham, if it is spam]. The unit is one spam "
         "read in the inbox; the decision that is expected to cost least is taken."),
-    Setting("costs.unsure", _COSTS.unsure, PAIR, "Delivered and marked: a glance either way."),
-    Setting("costs.junk", _COSTS.junk, PAIR, "Filed as junk: a ham there is seen late or never."),
-    Setting("costs.reject", _COSTS.reject, PAIR, "Refused: nobody can fetch a ham back."),
-    Setting("store.limit_bytes", 0, whole(0),
+    Setting("costs.unsure", PAIR, "Delivered and marked: a glance either way."),
+    Setting("costs.junk", PAIR, "Filed as junk: a ham there is seen late or never."),
+    Setting("costs.reject", PAIR, "Refused: nobody can fetch a ham back."),
+    Setting("store.limit_bytes", whole(0),
         "Most that the model's file may take; 0 is no limit. At the limit teaching is refused, "
         "scoring goes on."),
-    Setting("journal.keep_days", 400, _DAYS,
+    Setting("journal.keep_days", DAYS,
         "How long a training can be undone; `spamnb expire` folds older ones into the checkpoint. "
         "A year and a month, so that what comes once a year was seen before."),
-    Setting("history.keep_days", 30, _DAYS,
+    Setting("history.keep_days", DAYS,
         "How long a verdict can be corrected by its id or signature alone."),
-    Setting("history.limit_bytes", 1 << 30, whole(1 << 20),
+    Setting("history.limit_bytes", whole(1 << 20),
         "Most that the history may take; the oldest verdicts go first."),
-    Setting("promise.ham_lost_one_in", 1000, whole(2, 10**9),
+    Setting("promise.ham_lost_one_in", whole(2, 10**9),
         "At most one in so many good messages shall be lost. `spamnb evaluate` tells from your own "
         "mail with which costs that holds, or that the evidence is too thin; with --apply they "
         "are kept in the home and are in force wherever [costs] sets none."),
-    Setting("expire.after_days", 400, _DAYS,
+    Setting("expire.after_days", DAYS,
         "`spamnb expire` lets go of features that nobody taught for so long and that few messages "
         "held: most words are seen once and never again."),
-    Setting("expire.most_holders", 1, whole(0, 1 << 31), "... held by at most so many messages."),
-    Setting("log.level", "info", choice("debug", "info", "warning", "error"),
+    Setting("expire.most_holders", whole(0, 1 << 31), "... held by at most so many messages."),
+    Setting("log.level", choice("debug", "info", "warning", "error"),
         "How much is told on the way. The daemon says a line for each message at info."),
-    Setting("log.format", "text", choice("text", "json"),
+    Setting("log.format", choice("text", "json"),
         "How the daemon's lines look: for people, or for programs."),
-    Setting("log.file", "", TEXT,
+    Setting("log.file", TEXT,
         "Where the daemon's lines go. Empty: stderr, which systemd leads into the journal. A file "
         "that was turned over is opened anew at a reload."),
     *SERVING,

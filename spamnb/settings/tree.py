@@ -1,4 +1,8 @@
-"""The tree that the settings become: frozen values, one class for each section. Pure."""
+"""The tree that the settings become: frozen values, one class for each section. Pure.
+
+The one place of every default, or where it comes from: a section whose values a part of the house
+uses as they are is that part's own class.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,11 @@ from spamnb.core.decision import Costs
 from spamnb.core.handling import Handlings
 from spamnb.core.headers import House
 from spamnb.errors import SettingsError
+from spamnb.faces.smtp.address import Address
+from spamnb.faces.smtp.door import Limits, Terms, Times
+from spamnb.faces.smtp.nets import LOOPBACK
+from spamnb.faces.smtp.postoffice.config import PostOffice
+from spamnb.service.limits import QuarantineLimits, ReviewLimits, SpoolLimits, TeachingRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,49 +91,18 @@ class ServeSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class LimitSettings:
-    """What those who connect may use up."""
-
-    connections: int = 4000
-    connections_an_address: int = 50
-    memory_bytes: int = 256 << 20
-    errors: int = 100
-
-
-@dataclass(frozen=True, slots=True)
-class TimeoutSettings:
-    """How long each step may take."""
-
-    connect_s: float = 5.0
-    first_mail_s: float = 30.0
-    crowded_s: float = 5.0
-    command_s: float = 300.0
-    data_s: float = 180.0
-    reply_s: float = 60.0
-    final_s: float = 95.0
-    scan_s: float = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class ListenerSettings:
-    """One place where mail comes in."""
+class ListenerSettings(Terms):
+    """One place where mail comes in, and on which terms."""
 
     address: str = "127.0.0.1:10025"
     upstream: str = ""
-    queue: Literal["before", "after"] = "before"
-    peers: tuple[str, ...] = ("127.0.0.0/8", "::1/128", "unix")
+    peers: tuple[str, ...] = LOOPBACK.texts
     proxies: tuple[str, ...] = ()
     recipient_domains: tuple[str, ...] = ()
-    scan_limit_bytes: int = 1 << 20
-    oversize: Literal["unscanned", "head"] = "unscanned"
-    header_limit_bytes: int = 256 << 10
-    size_limit_bytes: int = 0
-    bare_newlines: Literal["normalise", "refuse"] = "normalise"
-    on_fault: Literal["deliver", "defer"] = "deliver"
     observe: bool = False
 
     def __post_init__(self) -> None:
-        as_shipped = self.peers == ListenerSettings.__dataclass_fields__["peers"].default
+        as_shipped = self.peers == LOOPBACK.texts
         if not _is_local(self.address) and as_shipped and not self.recipient_domains:
             raise SettingsError(
                 f"{self.address} can be reached from outside",
@@ -160,39 +138,15 @@ class RuleSettings:
     exempt: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class QuarantineSettings:
-    """How much is kept, and how long."""
-
-    keep_days: int = 30
-    limit_bytes: int = 1 << 30
-
-
 POST_ADDRESS = "127.0.0.1:10026"
 """where the post office listens if somebody needs it and nobody says where"""
 
 
 @dataclass(frozen=True, slots=True)
-class PostSettings:
-    """The built-in next hop."""
+class PostSettings(PostOffice):
+    """The built-in next hop, and where it listens."""
 
     address: str = ""
-    domains: tuple[str, ...] = ()
-    root: str = ""
-    users: str = ""
-    delimiter: str = "+"
-    spam: str = "spam"
-    ham: str = "ham"
-    passwords: str = ""
-    certificate: str = ""
-    key: str = ""
-    plain_login: bool = False
-    peers: tuple[str, ...] = ("127.0.0.0/8", "::1/128", "unix")
-    trusted: tuple[str, ...] = ()
-    trust_local: bool = False
-    received: bool = False
-    receipts: bool = True
-    size_limit_bytes: int = 50 << 20
 
     def __post_init__(self) -> None:
         if self.address and not _is_local(self.address) and not self.domains:
@@ -203,23 +157,14 @@ class PostSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class TeachSettings:
-    """How much is learnt from whom."""
+class TeachSettings(TeachingRules):
+    """How much is learnt from whom, and what else teaches."""
 
-    limit_bytes: int = 32 << 20
-    user_per_day: int = 5000
-    stranger_per_day: int = 20
-    strangers_per_day: int = 200
-    sure: float = 0.999
-    unproven: Literal["review", "refuse", "learn"] = "review"
-    domains: tuple[str, ...] = ()
     traps: tuple[str, ...] = ()
     spool: str = ""
 
 
 def _is_local(address: str) -> bool:
-    from spamnb.faces.smtp.address import Address  # noqa: PLC0415 - most commands need none
-
     return Address.parse(address).is_local
 
 
@@ -239,11 +184,13 @@ class Settings:
     expire: ExpireSettings = field(default_factory=ExpireSettings)
     log: LogSettings = field(default_factory=LogSettings)
     serve: ServeSettings = field(default_factory=ServeSettings)
-    limits: LimitSettings = field(default_factory=LimitSettings)
-    timeouts: TimeoutSettings = field(default_factory=TimeoutSettings)
+    limits: Limits = field(default_factory=Limits)
+    timeouts: Times = field(default_factory=Times)
     scan: ScanSettings = field(default_factory=ScanSettings)
     rules: RuleSettings = field(default_factory=RuleSettings)
-    quarantine: QuarantineSettings = field(default_factory=QuarantineSettings)
+    quarantine: QuarantineLimits = field(default_factory=QuarantineLimits)
+    review: ReviewLimits = field(default_factory=ReviewLimits)
+    spool: SpoolLimits = field(default_factory=SpoolLimits)
     handling: Handlings = field(default_factory=Handlings)
     post: PostSettings = field(default_factory=PostSettings)
     teach: TeachSettings = field(default_factory=TeachSettings)
@@ -264,11 +211,13 @@ SECTIONS: dict[str, Callable[..., Any]] = {
     "expire": ExpireSettings,
     "log": LogSettings,
     "serve": ServeSettings,
-    "limits": LimitSettings,
-    "timeouts": TimeoutSettings,
+    "limits": Limits,
+    "timeouts": Times,
     "scan": ScanSettings,
     "rules": RuleSettings,
-    "quarantine": QuarantineSettings,
+    "quarantine": QuarantineLimits,
+    "review": ReviewLimits,
+    "spool": SpoolLimits,
     "handling": Handlings,
     "post": PostSettings,
     "teach": TeachSettings,

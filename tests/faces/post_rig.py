@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from spamnb.faces.smtp.postoffice.config import Links, Listener, PostOffice
+from spamnb.faces.smtp.postoffice.config import PostOffice
+from spamnb.faces.smtp.postoffice.links import Links, Listener
 from spamnb.faces.smtp.postoffice.server import run
 from spamnb.service.feedback import Answer
 from spamnb.service.meters import Meters

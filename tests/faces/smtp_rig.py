@@ -243,7 +243,7 @@ class Rig:
         self.server = server or Server()
         self.judge = judge or Judge()
         self.meters, self.log = Meters(), []
-        self.budget = budget or Budget()
+        self.budget = budget or Budget(Limits().memory_bytes)
         self.changes, self.unix = door_changes, unix
         self.clients = []
 

@@ -185,7 +185,8 @@ def test_a_full_disk_puts_mail_off(mail, monkeypatch):
 
 SERVER = """
 import asyncio, socket, sys
-from spamnb.faces.smtp.postoffice.config import Links, Listener, PostOffice
+from spamnb.faces.smtp.postoffice.config import PostOffice
+from spamnb.faces.smtp.postoffice.links import Links, Listener
 from spamnb.faces.smtp.postoffice.server import run
 sock = socket.create_server(("127.0.0.1", 0))
 print(sock.getsockname()[1], flush=True)
@@ -236,7 +237,8 @@ def test_settings_are_renewed_between_transactions(tmp_path, mail):
     """Other settings hold from the next command on; settings that are wrong change nothing."""
     import asyncio
 
-    from spamnb.faces.smtp.postoffice.config import Links, PostOffice
+    from spamnb.faces.smtp.postoffice.config import PostOffice
+    from spamnb.faces.smtp.postoffice.links import Links
     from spamnb.faces.smtp.postoffice.server import Server
 
     async def renewed():

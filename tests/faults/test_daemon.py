@@ -23,6 +23,7 @@ from daemon_runs import (
     until,
 )
 
+from spamnb.service.control import Caller
 from spamnb.store.audit import check
 from spamnb.store.lmdb_store import open_store
 
@@ -360,6 +361,37 @@ def test_a_reload_changes_what_holds_for_the_next_message(home):
             daemon.hears("new settings are in force")
             until(lambda: any(s.startswith("[S]") for s in subject_after(client)), "the tag")
         assert daemon.children("worker") == [pid]
+
+
+BOUNDS = "[review]\nmost = {most}\n[spool]\naside = {aside}\n"
+
+
+def test_a_reload_changes_how_much_the_review_list_and_the_spool_hold(home):
+    """At the start as the file says, and after SIGHUP as it says then."""
+    spool = home / "home" / "spool"
+
+    def word(number, stranger="a@a.example"):
+        said = {"label": "spam", "channel": "address", "trust": "stranger", "for": stranger}
+        mail = f"Subject: {number}\n\nwords\n".encode()
+        with Caller(home / "home" / "control.sock") as caller:
+            return caller.ask("teach", mail, **said).header
+
+    def left(name):
+        (spool / f"{name}.spam").symlink_to("/dev/null")
+        until(lambda: not os.path.lexists(spool / f"{name}.spam"), "the look at it")
+        return sorted(path.name for path in spool.iterdir())
+
+    config = settings_in(home, more=BOUNDS.format(most=8, aside=0))
+    with serve(home, config=config).ready() as daemon:
+        assert word(1)["state"] == "review"
+        assert "too much of one person" in word(2)["reason"]
+        assert left("one") == []
+        settings_in(home, more=BOUNDS.format(most=16, aside=1))
+        daemon.signal(signal.SIGHUP)
+        daemon.hears("library", text="new settings are in force")
+        assert word(2)["state"] == "review"
+        assert left("two") == [".aside-two.spam"]
+        assert left("three") == [".aside-two.spam"]
 
 
 def test_a_reload_with_a_mistake_keeps_the_old_settings(home):

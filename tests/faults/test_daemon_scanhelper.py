@@ -15,8 +15,8 @@ from daemon_runs import HERE, is_alive
 from spamnb.daemon.board import Board, Hand, State
 from spamnb.daemon.scanhelper import MOST_WAITING, Helper, HelperLinks
 from spamnb.daemon.start import Start
+from spamnb.faces.smtp.door import Times
 from spamnb.settings import Settings
-from spamnb.settings.tree import TimeoutSettings
 
 DIGEST = b"d" * 16
 SCAN_S = 20.0
@@ -64,7 +64,7 @@ class Side:
         self.logged = []
         start = Start("worker", "", 1, board.fd, "/", os.getpid(), scan_slot=2)
         links = HelperLinks(start, board, self.logged.append, asyncio.get_running_loop())
-        settings = Settings(timeouts=TimeoutSettings(scan_s=scan_s))
+        settings = Settings(timeouts=Times(scan_s=scan_s))
         self.helper = Helper(settings, links, "test_daemon_scanhelper:stand_in")
 
     async def ask(self, raw):

@@ -10,10 +10,11 @@ from spamnb.service.desk import Desk
 from spamnb.service.feedback import Feedback
 from spamnb.service.filter import MINE, Filter, new_recipe
 from spamnb.service.lessons import Teach
+from spamnb.service.limits import TeachingRules
 from spamnb.service.meters import Meters
 from spamnb.service.references import signature_text
 from spamnb.service.review import Reviews
-from spamnb.service.trust import WAYS, TeachingRules, delivered_to
+from spamnb.service.trust import WAYS, delivered_to
 from spamnb.store import audit
 from spamnb.store.history import HistoryEntry
 

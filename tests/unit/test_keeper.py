@@ -12,8 +12,8 @@ from spamnb.daemon.keeper import Keeper, Learning
 from spamnb.errors import BugError, StoreBusyError, StoreDamagedError, StoreMissingError
 from spamnb.service.feedback import Feedback
 from spamnb.service.filter import Filter, new_recipe
+from spamnb.service.limits import TeachingRules
 from spamnb.service.meters import Meters
-from spamnb.service.trust import TeachingRules
 from spamnb.store.maintenance import compact, environments
 
 SAID = Feedback("spam", b"Subject: x\n\nx\n", who="root", trust="admin")

@@ -12,7 +12,8 @@ import pytest
 
 from spamnb.core.envelope import Client, Envelope
 from spamnb.errors import PeerError, RefError, RefusedError, StoreDamagedError, StoreFullError
-from spamnb.service.quarantine import Quarantine, QuarantineLimits, Reply
+from spamnb.service.limits import QuarantineLimits
+from spamnb.service.quarantine import Quarantine, Reply
 
 RAW = b"X-Spam-Flag: YES\r\nSubject: x\r\n\r\n.body \xff\r\n"
 ENVELOPE = Envelope(

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from spamnb.errors import RefError, RefusedError
-from spamnb.service.review import ReviewLimits, Reviews, Waiting
+from spamnb.service.limits import ReviewLimits
+from spamnb.service.review import Reviews, Waiting
 
 DAY_US = 86_400_000_000
 NOW_US = 1_763_712_345_000_000

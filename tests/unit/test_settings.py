@@ -8,8 +8,9 @@ import pytest
 from spamnb.core.decision import Costs
 from spamnb.errors import SettingsError
 from spamnb.settings import Settings, home_of, load
+from spamnb.settings.setting import toml_of
 from spamnb.settings.showing import as_dict, example, shown, value_of
-from spamnb.settings.table import SETTINGS
+from spamnb.settings.table import BY_NAME, SETTINGS
 
 
 @pytest.fixture(autouse=True)
@@ -30,20 +31,15 @@ def complaint(tmp_path, text):
     return f"{caught.value} - {caught.value.hint}"
 
 
-def test_defaults_of_the_table_are_those_of_the_tree():
-    """What `config example` shows as default is what holds without a file."""
-    defaults = Settings()
-    for setting in SETTINGS:
-        assert value_of(defaults, setting.name) == setting.default, setting.name
-
-
-def test_every_leaf_of_the_tree_is_in_the_table():
-    """No setting can be read that the example does not show."""
-    names = {setting.name for setting in SETTINGS}
+def test_the_example_shows_every_setting_with_what_holds_without_a_file():
+    """As TOML reads it: a list is what the tree holds as a tuple."""
+    shown = {name: toml_of(value_of(Settings(), name)) for name in BY_NAME}
     tree = tomllib.loads(example())
-    leaves = {k for k, v in tree.items() if not isinstance(v, dict)}
-    leaves |= {f"{s}.{k}" for s, v in tree.items() if isinstance(v, dict) for k in v}
-    assert leaves == names
+    found = {k: toml_of(v) for k, v in tree.items() if not isinstance(v, dict)}
+    for section, keys in tree.items():
+        if isinstance(keys, dict):
+            found |= {f"{section}.{key}": toml_of(value) for key, value in keys.items()}
+    assert found == shown
 
 
 def test_the_example_is_a_file_that_changes_nothing(tmp_path):

@@ -1,7 +1,7 @@
 """Families of settings: sections with a name of the user's choice, all with the same keys."""
 
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -58,12 +58,10 @@ def test_a_section_without_keys_is_a_member_with_defaults(tmp_path):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_defaults_of_a_family_are_those_of_its_members(family):
-    """What the example shows as default is what holds where nothing is said."""
-    member = MEMBERS[family]()
-    for setting in FAMILIES[family].settings:
-        assert getattr(member, setting.key) == setting.default, setting.name
-    assert {s.key for s in FAMILIES[family].settings} == set(type(member).__dataclass_fields__)
+def test_the_keys_of_a_family_are_all_that_its_members_hold(family):
+    """Nothing of a member is out of reach."""
+    held = {field.name for field in fields(MEMBERS[family]())}
+    assert {setting.key for setting in FAMILIES[family].settings} == held
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from spamnb.errors import StoreBusyError, StoreError
-from spamnb.service.spool import MODE, Spool, SpoolLimits
+from spamnb.service.limits import SpoolLimits
+from spamnb.service.spool import MODE, Spool
 
 LABELS = ("ham", "spam")
 TEACH = Path(__file__).resolve().parents[2] / "scripts" / "dovecot" / "spamnb-teach"

@@ -47,6 +47,7 @@ class Limits:
 
     connections: int = 4000
     crowded: float = 0.8
+    """share of them above which a new one must come to its first MAIL sooner"""
     connections_an_address: int = 50
     """trusted peers are exempt"""
     command_bytes: int = 4096
@@ -57,25 +58,16 @@ class Limits:
     """of lines that are longer, in one session"""
     errors: int = 100
     """commands that we refuse, in one session"""
+    memory_bytes: int = 256 << 20
+    """of messages, over all doors of a process: its `Budget`"""
 
 
-@dataclass(frozen=True, slots=True)
-class Door:
-    """A listener: who may come, where the mail goes, and by which rules."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """On which terms mail passes."""
 
-    address: Address
-    upstream: Address
     queue: Queue = "before"
     """before: the sender waits for our reply. After: a queue does, and a 5xx makes a bounce"""
-    speaks: Speech = "smtp"
-    """to clients; what the next hop speaks stands in its address"""
-    peers: Nets = LOOPBACK
-    """trusted: any recipient, XFORWARD, any number of connections"""
-    proxies: Nets = field(default_factory=Nets)
-    """if any: who may connect, each with a PROXY header"""
-    recipient_domains: frozenset[str] = frozenset()
-    """where strangers may send to, in lower case; empty: strangers may not connect"""
-    hostname: str = "localhost"
     scan_limit_bytes: int = 1 << 20
     header_limit_bytes: int = 256 << 10
     size_limit_bytes: int = 0
@@ -85,6 +77,23 @@ class Door:
     oversize: Literal["unscanned", "head"] = "unscanned"
     """above the scan limit: pass unjudged, or judge by the first `scan_limit_bytes`"""
     on_fault: Literal["deliver", "defer"] = "deliver"
+
+
+@dataclass(frozen=True, slots=True)
+class Door(Terms):
+    """A listener: who may come, where the mail goes, and by which rules."""
+
+    address: Address
+    upstream: Address
+    speaks: Speech = "smtp"
+    """to clients; what the next hop speaks stands in its address"""
+    peers: Nets = LOOPBACK
+    """trusted: any recipient, XFORWARD, any number of connections"""
+    proxies: Nets = field(default_factory=Nets)
+    """if any: who may connect, each with a PROXY header"""
+    recipient_domains: frozenset[str] = frozenset()
+    """where strangers may send to, in lower case; empty: strangers may not connect"""
+    hostname: str = "localhost"
     times: Times = field(default_factory=Times)
     limits: Limits = field(default_factory=Limits)
 
@@ -111,7 +120,7 @@ class Budget:
 
     __slots__ = ("_brought", "_head", "_waiting", "limit_bytes", "used")
 
-    def __init__(self, limit_bytes: int = 256 << 20) -> None:
+    def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used = 0
         self._waiting: dict[Reader, None] = {}

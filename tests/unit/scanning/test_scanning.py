@@ -17,7 +17,8 @@ from spamnb.service.bench import (
 )
 from spamnb.service.filter import Filter
 from spamnb.service.letters import Letter
-from spamnb.service.quarantine import Quarantine, QuarantineLimits
+from spamnb.service.limits import QuarantineLimits
+from spamnb.service.quarantine import Quarantine
 from spamnb.service.rules import Rules, parse
 from spamnb.service.scanning import REFUSED, ScanPolicy, notes_of
 

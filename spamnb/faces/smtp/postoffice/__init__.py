@@ -1,6 +1,7 @@
 """The post office: the built-in next hop. It ends SMTP and LMTP, writes Maildirs, takes reports.
 
-    config      settings and links, as frozen values
+    config      settings, as frozen values
+    links       what it is given to work with
     paths       MAIL, RCPT and XFORWARD, exactly as they are written
     parameters  what speaks against them
     mail        what is known of a message on its way in

@@ -1,16 +1,10 @@
-"""The post office's settings with their defaults, and what it is given to work with. Values."""
+"""The post office's settings with their defaults. Values."""
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
 
-from spamnb.service.feedback import Answer, Feedback
-from spamnb.service.meters import Meters
-
-Speaks = Literal["smtp", "lmtp"]
+from spamnb.faces.smtp.nets import LOOPBACK
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +35,7 @@ class PostOffice:
     """PEM file of the certificate's key, if it is not in the same file"""
     plain_login: bool = False
     """take passwords without TLS; for loopback and tests"""
-    peers: tuple[str, ...] = ("127.0.0.0/8", "::1", "unix")
+    peers: tuple[str, ...] = LOOPBACK.texts
     """networks whose XFORWARD is believed: the front door's, the MTA's"""
     trusted: tuple[str, ...] = ()
     """networks of clients whose reports are believed, named by XFORWARD or connected directly;
@@ -69,40 +63,3 @@ class PostOffice:
     """all of a message"""
     teach_timeout_s: float = 60.0
     """until the teacher has answered; then 451"""
-
-
-Log = Callable[[Mapping[str, object]], None]
-Teach = Callable[[Feedback], Answer]
-Send = Callable[[str, bytes], None]
-"""(recipient, message): hands over a receipt with the null sender; blocking; raises if it fails"""
-
-
-def _silent(_: Mapping[str, object]) -> None:
-    return None
-
-
-def _still() -> None:
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class Links:
-    """What joins the post office with the rest of the daemon."""
-
-    teach: Teach
-    """the one way in for feedback; blocking, so it is called in a thread. Raises StoreError or
-    PeerError if it cannot be reached"""
-    meters: Meters = field(default_factory=Meters)
-    log: Log = _silent
-    """one call a message, and one a fault or refused login"""
-    send: Send | None = None
-    """for receipts to people who have no Maildir here"""
-    beat: Callable[[], None] = _still
-    """called each second while the event loop turns"""
-
-
-class Listener(NamedTuple):
-    """A bound socket, and what is spoken there."""
-
-    sock: socket.socket
-    speaks: Speaks = "smtp"

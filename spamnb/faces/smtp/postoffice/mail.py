@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from spamnb.core.envelope import Client
-from spamnb.faces.smtp.postoffice.config import Speaks
+from spamnb.faces.smtp.address import Speech
 from spamnb.faces.smtp.postoffice.recipients import Box
 
 
@@ -41,4 +41,4 @@ class Mail(NamedTuple):
     login: Login | None
     peer: str
     secure: bool
-    speaks: Speaks
+    speaks: Speech

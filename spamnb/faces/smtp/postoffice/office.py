@@ -29,7 +29,8 @@ from spamnb.core.envelope import Client
 from spamnb.errors import PeerError, StoreError, UserError
 from spamnb.faces.smtp.nets import UNIX, Nets
 from spamnb.faces.smtp.postoffice import receipts, replies, trace
-from spamnb.faces.smtp.postoffice.config import Links, PostOffice
+from spamnb.faces.smtp.postoffice.config import PostOffice
+from spamnb.faces.smtp.postoffice.links import Links
 from spamnb.faces.smtp.postoffice.mail import Login, Mail
 from spamnb.faces.smtp.postoffice.recipients import Box, Recipients
 from spamnb.faces.smtp.postoffice.session import Session

@@ -18,7 +18,8 @@ from typing import Final
 
 from spamnb.errors import SettingsError
 from spamnb.faces.smtp.postoffice import replies
-from spamnb.faces.smtp.postoffice.config import Links, Listener, PostOffice
+from spamnb.faces.smtp.postoffice.config import PostOffice
+from spamnb.faces.smtp.postoffice.links import Links, Listener
 from spamnb.faces.smtp.postoffice.office import Office
 from spamnb.faces.smtp.postoffice.session import Session
 

@@ -22,8 +22,9 @@ from typing import Any, Final, Protocol
 from aiosmtpd.smtp import MISSING, SMTP, TLSSetupException
 
 from spamnb.core.envelope import Client
+from spamnb.faces.smtp.address import Speech
 from spamnb.faces.smtp.postoffice import replies
-from spamnb.faces.smtp.postoffice.config import PostOffice, Speaks
+from spamnb.faces.smtp.postoffice.config import PostOffice
 from spamnb.faces.smtp.postoffice.mail import Login, Mail, Transaction
 from spamnb.faces.smtp.postoffice.parameters import why_no_mail, why_no_rcpt
 from spamnb.faces.smtp.postoffice.paths import XFORWARD, read_client, read_path
@@ -75,7 +76,7 @@ class Session(SMTP):
 
     line_length_limit = READ_BYTES
 
-    def __init__(self, office: Staff, tls: Any, speaks: Speaks) -> None:
+    def __init__(self, office: Staff, tls: Any, speaks: Speech) -> None:
         self.command_size_limits = defaultdict(lambda: COMMAND_BYTES)
         self.command_size_limit = COMMAND_BYTES
         self.office = office
