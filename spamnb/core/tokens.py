@@ -69,9 +69,10 @@ place HEADER; the text is UTF-8 in its own case. A plain tuple, for a message ha
 
 
 _URLS = re.compile(rb"://([^\s<>\"'\\)\]]{1,512})")
-"""A pattern that begins with plain letters is found by memory search: 2 us instead of 20."""
-_TAGS = re.compile(rb"<\s*([a-zA-Z][a-zA-Z0-9]{0,15})")
-_HOSTS = re.compile(rb"@([^\s<>@]{1,255})>?")
+"""A pattern that begins with plain letters is found by memory search: 2 us instead of 20, and half
+the time of the operator `in`."""
+_TAGS = re.compile(rb"<([a-zA-Z][a-zA-Z0-9]{0,15})")
+_HOSTS = re.compile(rb"@([^\s<>@]{1,255})")
 _RANDOM = re.compile(rb"[0-9A-Fa-f]{4,}|[0-9]+")
 _DKIM_TAGS = re.compile(rb"\b([adshi])=\s*([^;\s]{1,128})")
 _ZONE = re.compile(rb"([+-]\d{4})\b|\b(GMT|UTC?|[ECMP][SD]T)\b")
@@ -137,7 +138,6 @@ READINGS: dict[bytes, Reading] = {
     b"delivery-date": Reading(Place.HEADER, _zone),
     b"resent-date": Reading(Place.HEADER, _zone),
 }
-_OTHER = Reading(Place.HEADER)
 _HEADER = Place.HEADER
 
 
@@ -146,17 +146,18 @@ def fields(message: Message) -> list[Field]:
     found: list[Field] = []
     headers = message.headers[:HEADERS_READ]
     for name, value in headers:
-        place, keep = READINGS.get(name, _OTHER)
         text = value if isinstance(value, bytes) else plain(value)
         if len(text) > VALUE_READ:
             text = text[:VALUE_READ]
-        if keep:
-            text = keep(text)
-        if place is _HEADER:
-            inner = name.startswith(b"inner-")
-            found.append((Place.INNER, b"", text) if inner else (place, name, text))
+        reading = READINGS.get(name)
+        if reading is not None:
+            place, keep = reading
+            shown = name if place is _HEADER else b""
+            found.append((place, shown, keep(text) if keep else text))
+        elif name.startswith(b"inner-"):
+            found.append((Place.INNER, b"", text))
         else:
-            found.append((place, b"", text))
+            found.append((_HEADER, name, text))
     found.append((Place.NAMES, b"", b" ".join([name for name, _ in headers])))
     for part in message.parts:
         _part_fields(part, found)
@@ -170,8 +171,7 @@ def _part_fields(part: Part, found: list[Field]) -> None:
         found.append((Place.BODY, b"", text))
     targets = [_bytes(link.href) for link in part.links]
     targets += [_bytes(image) for image in part.images]
-    if b"://" in text:
-        targets += _URLS.findall(text)[:URLS_READ]
+    targets += _URLS.findall(text)[:URLS_READ]
     if targets:
         found.append((Place.URL, b"", b" ".join(targets)))
     about = f"{part.kind} {part.charset} {part.encoding} {part.disposition}"
@@ -203,20 +203,19 @@ def _bucket(number: int) -> int:
 
 def marks(message: Message) -> list[str]:
     """Oddities and facts in words of our own: what a person would notice about the envelope."""
-    first: dict[bytes, Text] = {}
-    hops = 0
-    for name, value in message.headers[:HEADERS_READ]:
-        hops += name == b"received"
-        first.setdefault(name, value)
+    headers = message.headers[:HEADERS_READ]
+    first = dict(reversed(headers))
+    hops = [name for name, _ in headers].count(b"received")
     parts = message.parts
-    letters = links = images = hidden = longest = 0
+    letters = links = images = hidden = 0
+    lines = [0]
     for part in parts:
         letters += len(part.text)
-        lines = part.text[:TEXT_MEASURED].splitlines()
-        longest = max(longest, max(map(len, lines), default=0))
+        lines += map(len, part.text[:TEXT_MEASURED].splitlines())
         links += len(part.links)
         images += len(part.images)
         hidden += len(part.hidden)
+    longest = max(lines)
     found = [_mark(oddity) for oddity in message.oddities]
     found += [missing for name, missing in _EXPECTED if name not in first]
     found += (
@@ -273,4 +272,4 @@ def _registered(first: dict[bytes, Text], name: bytes) -> bytes:
     text = _bytes(value)
     at = text.find(b"@") + 1
     domain = _DOMAIN.match(text, at) if at else None
-    return b".".join(domain[0].lower().rsplit(b".", 2)[-2:]) if domain else b""
+    return b".".join(domain[0].lower().rsplit(b".", 2)[-2:]) if domain is not None else b""
