@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from spamnb.daemon.board import Board
+from spamnb.daemon.following import begun
 from spamnb.daemon.keeper import Learning
 from spamnb.daemon.learner import Post, run, uids_of
-from spamnb.daemon.logs import Log, take_over
 from spamnb.daemon.start import Orders, Start
 from spamnb.service.expiry import Rules
 from spamnb.settings import Settings, restored
@@ -18,9 +18,7 @@ from spamnb.settings import Settings, restored
 
 def main(start: Start, board: Board, orders: Orders) -> int:
     """Run until told to stop."""
-    settings = restored(start.settings)
-    log = Log(settings.log, "learner")
-    take_over(log)
+    settings, log = begun(start, "learner")
 
     def renewed(told: dict[str, Any]) -> Learning:
         fresh = restored(told)

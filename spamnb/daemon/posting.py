@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from spamnb.daemon.board import Board, State
-from spamnb.daemon.logs import Log, take_over
+from spamnb.daemon.following import Follower, begun
+from spamnb.daemon.logs import Log
 from spamnb.daemon.start import Orders, Start
 from spamnb.errors import SpamnbError
 from spamnb.faces.smtp.address import Address
@@ -18,16 +18,14 @@ from spamnb.faces.smtp.postoffice.config import PostOffice
 from spamnb.faces.smtp.postoffice.links import Links, Listener
 from spamnb.faces.smtp.postoffice.server import Server
 from spamnb.service.control import teach_through
-from spamnb.settings import Settings, restored
+from spamnb.settings import Settings
 
 TICK_S = 1.0
 
 
 def main(start: Start, board: Board, orders: Orders) -> int:
     """Run until told to stop."""
-    settings = restored(start.settings)
-    log = Log(settings.log, "post")
-    take_over(log)
+    settings, log = begun(start, "post")
     try:
         asyncio.run(_PostProcess(start, board, orders, log).run(settings))
     except SpamnbError as error:
@@ -45,11 +43,10 @@ class _PostProcess:
         self._board = board
         self._orders = orders
         self._log = log
-        self._stop = asyncio.Event()
 
     async def run(self, settings: Settings) -> None:
         """Listen, and go on until told to stop."""
-        loop, slot = asyncio.get_running_loop(), self._start.slot
+        slot, follower = self._start.slot, Follower(self._orders, self._log)
         links = Links(
             teach=partial(teach_through, self._start.control),
             meters=self._board.meters(slot),
@@ -59,27 +56,19 @@ class _PostProcess:
         speaks = Address.parse(settings.post.address).speaks if settings.post.address else "smtp"
         sockets = [socket.socket(fileno=fd) for fd in self._start.sockets["post"]]
         await server.listen([Listener(one, speaks) for one in sockets])
-        loop.add_signal_handler(signal.SIGTERM, self._stop.set)
-        loop.add_reader(self._orders.fileno(), self._obey, server)
+        follower.follow(partial(self._renew, server))
         self._board.set_state(slot, State.READY)
-        while not self._stop.is_set():
+        while not follower.stop.is_set():
             self._board.beat(slot)
             self._board.set_open(slot, len(server.office.sessions))
             try:
-                await asyncio.wait_for(self._stop.wait(), TICK_S)
+                await asyncio.wait_for(follower.stop.wait(), TICK_S)
             except TimeoutError:
                 continue
         self._board.set_state(slot, State.LEAVING)
         await server.drain()
 
-    def _obey(self, server: Server) -> None:
-        order = self._orders.next()
-        if order is None:
-            asyncio.get_running_loop().remove_reader(self._orders.fileno())
-            self._stop.set()
-            return
-        settings = restored(order.settings)
-        self._log.renew(settings.log)
+    def _renew(self, server: Server, settings: Settings) -> None:
         try:
             server.renew(office_of(settings, Path(self._start.home)))
         except SpamnbError as error:

@@ -24,11 +24,12 @@ from typing import Any, NamedTuple, cast
 
 from spamnb.daemon.board import Board, Hand, State
 from spamnb.daemon.children import Child, exit_words, spawn
-from spamnb.daemon.logs import Log, take_over
+from spamnb.daemon.following import begun
+from spamnb.daemon.logs import Log
 from spamnb.daemon.mapping import plan_of
 from spamnb.daemon.start import Orders, Start
 from spamnb.service.bench import Bench, Notes, judged_aside
-from spamnb.settings import Settings, restored
+from spamnb.settings import Settings
 from spamnb.settings.showing import plain
 
 ENTRY = "spamnb.daemon.scanhelper:main"
@@ -45,9 +46,7 @@ Answered = Callable[[dict[str, Any]], None]
 
 def main(start: Start, board: Board, orders: Orders) -> int:
     """Judge what comes until nobody sends any more."""
-    settings = restored(start.settings)
-    log = Log(settings.log, f"scan {start.slot}")
-    take_over(log)
+    settings, log = begun(start, f"scan {start.slot}")
     bench = Bench(plan_of(settings, Path(start.home)), hand=Hand(board, start.slot), log=log)
     bench.prepare()
     board.set_state(start.slot, State.READY)

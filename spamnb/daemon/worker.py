@@ -12,22 +12,23 @@ import asyncio
 import gc
 import resource
 import select
-import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 
 from spamnb.daemon.board import Board, State
+from spamnb.daemon.following import Follower, begun
 from spamnb.daemon.household import listeners_of, workers_of
 from spamnb.daemon.judge import Judge, JudgeLinks
-from spamnb.daemon.logs import Log, take_over
+from spamnb.daemon.logs import Log
 from spamnb.daemon.mapping import door_of, fitting
 from spamnb.daemon.sockets import BACKLOG
 from spamnb.daemon.start import Orders, Start
 from spamnb.faces.smtp.door import Budget, Door
 from spamnb.faces.smtp.frontdoor import FrontDoor
-from spamnb.settings import Settings, restored
+from spamnb.settings import Settings
 
 BEAT_S = 1.0
 EMPTY_S = 2.0
@@ -36,9 +37,7 @@ EMPTY_S = 2.0
 
 def main(start: Start, board: Board, orders: Orders) -> int:
     """Run until told to stop."""
-    settings = restored(start.settings)
-    log = Log(settings.log, f"worker {start.slot}")
-    take_over(log)
+    settings, log = begun(start, f"worker {start.slot}")
     with asyncio.Runner(loop_factory=_loop_factory(settings)) as runner:
         runner.run(Worker(start, board, orders, log).run(settings))
     return 0
@@ -60,7 +59,6 @@ class Worker:
         self._board = board
         self._orders = orders
         self._log = log
-        self._stop = asyncio.Event()
         self._doors: dict[str, FrontDoor] = {}
         self._servers: list[asyncio.AbstractServer] = []
         self._sockets = [
@@ -70,7 +68,7 @@ class Worker:
     async def run(self, settings: Settings) -> None:
         """Listen, and go on until told to stop."""
         loop, slot = asyncio.get_running_loop(), self._start.slot
-        loop.add_signal_handler(signal.SIGTERM, self._stop.set)
+        follower = Follower(self._orders, self._log)
         judge = Judge(settings, self._judge_links(loop))
         budget = Budget(settings.limits.memory_bytes)
         for name, door in self._doors_of(settings).items():
@@ -83,12 +81,12 @@ class Worker:
                 loop=loop,
             )
         await self._listen(loop)
-        loop.add_reader(self._orders.fileno(), self._obey, judge)
+        follower.follow(partial(self._renew, judge))
         self._beat()
         self._board.set_state(slot, State.READY)
         gc.collect()
         gc.freeze()
-        await self._stop.wait()
+        await follower.stop.wait()
         self._board.set_state(slot, State.LEAVING)
         await self._leave(settings.serve.drain_s)
         await judge.close()
@@ -123,14 +121,7 @@ class Worker:
         )
         asyncio.get_running_loop().call_later(BEAT_S, self._beat)
 
-    def _obey(self, judge: Judge) -> None:
-        order = self._orders.next()
-        if order is None:
-            asyncio.get_running_loop().remove_reader(self._orders.fileno())
-            self._stop.set()
-            return
-        settings = restored(order.settings)
-        self._log.renew(settings.log)
+    def _renew(self, judge: Judge, settings: Settings) -> None:
         judge.renew(settings)
         for name, door in self._doors_of(settings).items():
             self._doors[name].renew(door)

@@ -14,7 +14,7 @@ import pytest
 
 from spamnb.faces.smtp.postoffice.config import PostOffice
 from spamnb.faces.smtp.postoffice.links import Links, Listener
-from spamnb.faces.smtp.postoffice.server import run
+from spamnb.faces.smtp.postoffice.server import Server
 from spamnb.service.feedback import Answer
 from spamnb.service.meters import Meters
 from spamnb.service.passwords import Cost, Login, hashed, write_logins
@@ -106,8 +106,11 @@ def post_office(speaks="smtp", send=None, sock=None, **settings):
     async def life():
         stop = asyncio.Event()
         loops.append((asyncio.get_running_loop(), stop))
-        links = Links(taught, rig.meters, rig.logs.append, send, ready.set)
-        await run(PostOffice(**settings), [Listener(sock, speaks)], links, stop)
+        server = Server(PostOffice(**settings), Links(taught, rig.meters, rig.logs.append, send))
+        await server.listen([Listener(sock, speaks)])
+        ready.set()
+        await stop.wait()
+        await server.drain()
 
     def live():
         try:

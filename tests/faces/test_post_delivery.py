@@ -187,10 +187,13 @@ SERVER = """
 import asyncio, socket, sys
 from spamnb.faces.smtp.postoffice.config import PostOffice
 from spamnb.faces.smtp.postoffice.links import Links, Listener
-from spamnb.faces.smtp.postoffice.server import run
-sock = socket.create_server(("127.0.0.1", 0))
-print(sock.getsockname()[1], flush=True)
-asyncio.run(run(PostOffice(root=sys.argv[1]), [Listener(sock)], Links(None), asyncio.Event()))
+from spamnb.faces.smtp.postoffice.server import Server
+async def life():
+    sock = socket.create_server(("127.0.0.1", 0))
+    await Server(PostOffice(root=sys.argv[1]), Links(None)).listen([Listener(sock)])
+    print(sock.getsockname()[1], flush=True)
+    await asyncio.Event().wait()
+asyncio.run(life())
 """
 
 

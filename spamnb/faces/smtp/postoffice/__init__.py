@@ -11,7 +11,7 @@
     office      delivery, reports, logins, trust
     trace       the lines above a delivered message
     receipts    what is told to people who reported
-    server      listening and draining; `run` is the process's whole life
+    server      listening, renewing and draining
 
 Front door and post office see each other on the wire alone.
 """

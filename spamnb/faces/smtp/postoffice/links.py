@@ -21,10 +21,6 @@ def _silent(_: Mapping[str, object]) -> None:
     return None
 
 
-def _still() -> None:
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class Links:
     """What joins the post office with the rest of the daemon."""
@@ -37,8 +33,6 @@ class Links:
     """one call a message, and one a fault or refused login"""
     send: Send | None = None
     """for receipts to people who have no Maildir here"""
-    beat: Callable[[], None] = _still
-    """called each second while the event loop turns"""
 
 
 class Listener(NamedTuple):

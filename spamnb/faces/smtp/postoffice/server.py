@@ -1,9 +1,8 @@
 """Listening, and ending well: the post office as a process runs it.
 
-`run` is the whole life; `Server` is for whoever wants its parts. Must not know processes or
-settings: bound sockets are given. It needs asyncio's own event loop, since aiosmtpd's STARTTLS is
-built on that. Failure: SettingsError for a certificate, table or file of passwords that cannot be
-read, before anything is served.
+Must not know processes or settings: bound sockets are given. It needs asyncio's own event loop,
+since aiosmtpd's STARTTLS is built on that. Failure: SettingsError for a certificate, table or file
+of passwords that cannot be read, before anything is served.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from spamnb.faces.smtp.postoffice.session import Session
 
 BACKLOG: Final = 128
 DRAIN_S: Final = 30.0
-_TICK_S: Final = 1.0
 
 
 class Server:
@@ -87,18 +85,3 @@ def tls_context(config: PostOffice) -> ssl.SSLContext | None:
             hint="PEM files, readable by the user that the daemon runs as",
         ) from error
     return context
-
-
-async def run(
-    config: PostOffice, listeners: Sequence[Listener], links: Links, stop: asyncio.Event
-) -> None:
-    """Serve until `stop` is set, then drain."""
-    server = Server(config, links)
-    await server.listen(listeners)
-    while not stop.is_set():
-        links.beat()
-        try:
-            await asyncio.wait_for(stop.wait(), _TICK_S)
-        except TimeoutError:
-            continue
-    await server.drain()
