@@ -15,6 +15,7 @@ from spamnb.store.maintenance import environments
 PROJECT = Path(__file__).resolve().parents[2]
 SAMPLE = PROJECT / "corpora" / "sample"
 HAM, SPAM = str(SAMPLE / "ham"), str(SAMPLE / "spam")
+ONE_HAM, ONE_SPAM = SAMPLE / "ham" / "0001.eml", SAMPLE / "spam" / "0001.eml"
 PROGRAM = [sys.executable, "-m", "spamnb"]
 
 

@@ -1,8 +1,10 @@
 """What the tests of the faces share."""
 
 import asyncio
+import shutil
 
 import pytest
+from cli_runs import HAM, SPAM, spamnb
 from smtp_rig import loops
 
 
@@ -15,3 +17,27 @@ def on_loop(request):
             return runner.run(main)
 
     return run
+
+
+@pytest.fixture
+def alone(monkeypatch, tmp_path):
+    """Keep the machine's settings, homes and daemons out of a test."""
+    for name in ("SPAMNB_HOME", "STATE_DIRECTORY", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setattr("spamnb.settings.DEFAULT_FILE", tmp_path / "absent.toml")
+    monkeypatch.setattr("spamnb.cli.served.WELL_KNOWN", tmp_path / "absent.sock")
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """A home that has learnt the sample, to be read alone."""
+    home = tmp_path_factory.mktemp("cli") / "home"
+    assert spamnb(home, "train", HAM, SPAM, "--jobs", 1).code == 0
+    return home
+
+
+@pytest.fixture
+def home(trained, tmp_path):
+    """A trained home of the test's own."""
+    return shutil.copytree(trained, tmp_path / "home")

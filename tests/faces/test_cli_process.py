@@ -12,17 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cli_runs import HAM, PROGRAM, PROJECT, SAMPLE, SPAM, environment, program
-
-ONE = SAMPLE / "spam" / "0001.eml"
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Train once."""
-    home = tmp_path_factory.mktemp("program") / "home"
-    assert program(home, "train", HAM, SPAM).code == 0
-    return home
+from cli_runs import HAM, ONE_SPAM, PROGRAM, PROJECT, SAMPLE, SPAM, environment, program
 
 
 def cost(home, *words):
@@ -45,7 +35,7 @@ def test_version_starts_at_once(trained):
 
 def test_one_message_is_scored_at_once(trained):
     """`score one.eml` takes at most 0.35 s, from start to end."""
-    assert max(cost(trained, "score", ONE)) <= 0.35
+    assert max(cost(trained, "score", ONE_SPAM)) <= 0.35
 
 
 @pytest.mark.parametrize("words", [["--version"], ["--help"], ["score", "--help"]])
@@ -66,7 +56,7 @@ def test_numpy_starts_no_threads(trained):
     """The engine's threads would take longer to start than a message takes to score."""
     code = (
         "import os, sys\nfrom spamnb.cli.main import run\n"
-        f"try:\n    run(['--home', {str(trained)!r}, 'score', {str(ONE)!r}])\n"
+        f"try:\n    run(['--home', {str(trained)!r}, 'score', {str(ONE_SPAM)!r}])\n"
         "except SystemExit:\n    pass\n"
         "sys.exit(len(os.listdir('/proc/self/task')) - 1)\n"
     )
@@ -78,7 +68,7 @@ def test_numpy_starts_no_threads(trained):
 def test_an_interrupt_keeps_what_was_learnt(trained, tmp_path):
     """Ctrl-C ends with 130 and one line; what was acknowledged is in the journal."""
     home = shutil.copytree(trained, tmp_path / "home")
-    command = [*PROGRAM, "--home", str(home), "correct", "ham", str(ONE), "-"]
+    command = [*PROGRAM, "--home", str(home), "correct", "ham", str(ONE_SPAM), "-"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, env=environment(), **pipes) as running:
         receipt = running.stdout.readline().decode()
@@ -142,9 +132,9 @@ def at_terminal(home, *words, **more):
 
 def test_colours_are_for_terminals_that_want_them(trained):
     """A terminal gets colours, NO_COLOR and pipes do not."""
-    assert "\x1b[31m" in at_terminal(trained, "score", ONE)[1]
-    assert "\x1b" not in at_terminal(trained, "score", ONE, NO_COLOR="1")[1]
-    assert "\x1b" not in program(trained, "score", ONE).out
+    assert "\x1b[31m" in at_terminal(trained, "score", ONE_SPAM)[1]
+    assert "\x1b" not in at_terminal(trained, "score", ONE_SPAM, NO_COLOR="1")[1]
+    assert "\x1b" not in program(trained, "score", ONE_SPAM).out
 
 
 def test_a_bar_shows_how_far_training_is(tmp_path):
@@ -160,7 +150,7 @@ def test_a_bar_shows_how_far_training_is(tmp_path):
 def test_paths_that_are_no_text_are_scored_all_the_same(trained, tmp_path):
     """A path is bytes; one that is no UTF-8 comes out as it went in."""
     path = os.fsencode(tmp_path) + b"/m\xe9moire.eml"
-    Path(os.fsdecode(path)).write_bytes(ONE.read_bytes())
+    Path(os.fsdecode(path)).write_bytes(ONE_SPAM.read_bytes())
     command = [*PROGRAM, "--home", str(trained), "score", path]
     done = subprocess.run(command, capture_output=True, check=True, env=environment())
     assert done.stdout.endswith(path + b"\n")
@@ -169,7 +159,7 @@ def test_paths_that_are_no_text_are_scored_all_the_same(trained, tmp_path):
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_every_terminal_gets_what_it_can_show(trained, encoding):
     """A letter that the terminal has not is no reason to stop."""
-    command = [*PROGRAM, "--home", str(trained), "explain", str(ONE)]
+    command = [*PROGRAM, "--home", str(trained), "explain", str(ONE_SPAM)]
     kept = environment(PYTHONIOENCODING=encoding)
     done = subprocess.run(command, capture_output=True, check=False, env=kept)
     assert done.returncode == 0, done.stderr

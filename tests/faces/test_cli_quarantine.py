@@ -1,41 +1,19 @@
 """`spamnb quarantine`, on a real home and against a real next hop."""
 
 import json
-import shutil
 import socket
 import subprocess
 import threading
 from contextlib import suppress
 
 import pytest
-from cli_runs import HAM, PROGRAM, SAMPLE, SPAM, environment, spamnb
+from cli_runs import ONE_SPAM, PROGRAM, environment, spamnb
 
 from spamnb.core.envelope import Envelope
 from spamnb.service.quarantine import Quarantine
 
-ONE_SPAM = (SAMPLE / "spam" / "0001.eml").read_bytes()
-
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch, tmp_path):
-    """Keep the machine's settings, homes and daemons out of the tests."""
-    for name in ("SPAMNB_HOME", "STATE_DIRECTORY"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setattr("spamnb.settings.DEFAULT_FILE", tmp_path / "absent.toml")
-    monkeypatch.setattr("spamnb.cli.served.WELL_KNOWN", tmp_path / "absent.sock")
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    home = tmp_path_factory.mktemp("quarantine") / "home"
-    assert spamnb(home, "train", HAM, SPAM, "--jobs", 1).code == 0
-    return home
-
-
-@pytest.fixture
-def home(trained, tmp_path):
-    return shutil.copytree(trained, tmp_path / "home")
+pytestmark = pytest.mark.usefixtures("alone")
+RAW = ONE_SPAM.read_bytes()
 
 
 @pytest.fixture
@@ -69,7 +47,7 @@ def hop():
     thread.join(20)
 
 
-def kept(home, upstream="", raw=ONE_SPAM):
+def kept(home, upstream="", raw=RAW):
     """Put a message into a home's quarantine."""
     envelope = Envelope(
         sender="evil\x1b[2J@a.example",
@@ -128,10 +106,10 @@ def test_a_release_sends_it_on_and_teaches(home, hop):
     assert "spam -> ham" in done.out or "not known -> ham" in done.out
     assert b"RCPT TO:<bob@b.example> NOTIFY=NEVER\r\n" in heard
     body = max(heard, key=len)
-    assert body == ONE_SPAM.replace(b"\n", b"\r\n")
+    assert body == RAW.replace(b"\n", b"\r\n")
     assert spamnb(home, "quarantine", "list").out == ""
     path = home / "again.eml"
-    path.write_bytes(ONE_SPAM)
+    path.write_bytes(RAW)
     assert spamnb(home, "score", path, "--json").json[0]["label"] == "ham"
 
 

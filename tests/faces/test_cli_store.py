@@ -2,39 +2,15 @@
 
 import json
 import os
-import shutil
 import tomllib
 
 import pytest
-from cli_runs import HAM, SAMPLE, SPAM, spamnb
+from cli_runs import ONE_SPAM, spamnb
 
 from spamnb.cli.main import COMMANDS
 from spamnb.cli.session import become_owner, speaker
 
-ONE_SPAM = SAMPLE / "spam" / "0001.eml"
-
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch, tmp_path):
-    """Keep the machine's settings and homes out of the tests."""
-    for name in ("SPAMNB_HOME", "STATE_DIRECTORY"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setattr("spamnb.settings.DEFAULT_FILE", tmp_path / "absent.toml")
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Train once; tests that write copy it."""
-    home = tmp_path_factory.mktemp("cli") / "home"
-    assert spamnb(home, "train", HAM, SPAM, "--jobs", 1).code == 0
-    return home
-
-
-@pytest.fixture
-def home(trained, tmp_path):
-    """Give a trained home of the test's own."""
-    return shutil.copytree(trained, tmp_path / "home")
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 # --- looking -------------------------------------------------------------------------------------

@@ -3,29 +3,18 @@
 import shutil
 
 import pytest
-from cli_runs import HAM, SAMPLE, SPAM, spamnb
+from cli_runs import ONE_HAM, SAMPLE, spamnb
 
 from spamnb.service.filter import Filter
 from spamnb.service.lessons import Origin
 
-ONE_SPAM = SAMPLE / "spam" / "0001.eml"
-ONE_HAM = SAMPLE / "ham" / "0001.eml"
-
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch, tmp_path):
-    """Keep the machine's settings and homes out of the tests."""
-    for name in ("SPAMNB_HOME", "STATE_DIRECTORY", "NO_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setattr("spamnb.settings.DEFAULT_FILE", tmp_path / "absent.toml")
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Train once, then let mallory call ten ham spam; tests copy it."""
-    home = tmp_path_factory.mktemp("cli") / "home"
-    assert spamnb(home, "train", HAM, SPAM, "--jobs", 1).code == 0
+def mistaught(trained, tmp_path_factory):
+    """Let mallory call ten ham spam; tests copy it."""
+    home = shutil.copytree(trained, tmp_path_factory.mktemp("cli") / "home")
     with Filter.open(home, history=False) as model:
         for path in sorted((SAMPLE / "ham").iterdir())[:10]:
             model.correct(path.read_bytes(), "spam", origin=Origin("mallory", "imap"))
@@ -33,9 +22,9 @@ def trained(tmp_path_factory):
 
 
 @pytest.fixture
-def home(trained, tmp_path):
-    """Give a home of the test's own."""
-    return shutil.copytree(trained, tmp_path / "home")
+def home(mistaught, tmp_path):
+    """A home of the test's own."""
+    return shutil.copytree(mistaught, tmp_path / "home")
 
 
 def stats(home):

@@ -1,20 +1,21 @@
 """`spamnb watch` as people start it."""
 
 import os
+import shutil
 import signal
 import subprocess
 import time
 
 import pytest
-from cli_runs import HAM, PROGRAM, SPAM, environment, spamnb
+from cli_runs import PROGRAM, environment, spamnb
 
 MAIL = "X-Spam-Flag: {flag}\nSubject: {name}\nMessage-ID: <{name}@x>\n\nwords about {name}\n"
 
 
 @pytest.fixture
-def home(tmp_path):
+def home(trained, tmp_path):
     """A model of the sample, and a Maildir."""
-    assert spamnb(tmp_path / "home", "train", HAM, SPAM).code == 0
+    shutil.copytree(trained, tmp_path / "home")
     for folder in ("", ".Junk", ".Trash"):
         for part in ("tmp", "new", "cur"):
             (tmp_path / "Maildir" / folder / part).mkdir(parents=True)
