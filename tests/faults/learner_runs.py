@@ -50,6 +50,8 @@ def until(done, what="it"):
 class Learner:
     """One such process."""
 
+    program = PROGRAM
+
     def __init__(self, home, where, options="{}", *, listener=None):
         self.home = Path(home)
         self.path = Path(where) / "c.sock"
@@ -59,7 +61,7 @@ class Learner:
         self.log = Path(where) / "learner.log"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, home, str(fd), options],
+                [sys.executable, "-c", self.program, home, str(fd), options],
                 pass_fds=(fd,), env=environment, stderr=log, stdin=subprocess.DEVNULL,
             )  # fmt: skip
 

@@ -191,6 +191,18 @@ def _run(*words):
         assert done.returncode == 0, said.read().decode()
 
 
+def children(pid):
+    """Processes below one, by /proc."""
+    found, look = [], [pid]
+    while look:
+        one = look.pop()
+        with contextlib.suppress(OSError):
+            kids = Path(f"/proc/{one}/task/{one}/children").read_text().split()
+            found += map(int, kids)
+            look += map(int, kids)
+    return found
+
+
 class Daemon:
     """`spamnb serve` as a program, on a home and a settings file of the test's."""
 
@@ -214,13 +226,18 @@ class Daemon:
 
     def start(self):
         """Begin, and wait until all of it is ready."""
+        began = self.begin()
+        until(lambda: " ready " in self._said(began), 60, "the daemon's being ready")
+
+    def begin(self):
+        """Begin, and tell where in the log."""
         words = [sys.executable, "-m", "spamnb", "--home", self.home, "--config", self.config]
         with self.log.open("a") as log:
+            began = log.tell()
             self.process = subprocess.Popen(
                 [*words, "serve"], stderr=log, stdout=log, env=self.environment
             )
-        began = self.log.stat().st_size
-        until(lambda: " ready " in self._said(began), 60, "the daemon's being ready")
+        return began
 
     def _said(self, start):
         assert self.process.poll() is None, self.log.read_text()
@@ -231,6 +248,13 @@ class Daemon:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             assert self.process.wait(60) == 0, self.log.read_text()
+
+    def kill(self):
+        """All of it dies at once, as when the machine's memory is gone."""
+        for pid in (self.process.pid, *children(self.process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(60)
 
 
 class Rig:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from mail_rig import free_ports, until
+from mail_rig import children, free_ports, until
 from soak_client import MAY_BE_REFUSED, Sender
 
 from spamnb.service.control import Caller
@@ -68,18 +68,6 @@ class Books:
     """(seconds, bytes of all processes)"""
     status: dict = field(default_factory=dict)
     events: list = field(default_factory=list)
-
-
-def children(pid):
-    """Processes below one, by /proc."""
-    found, look = [], [pid]
-    while look:
-        one = look.pop()
-        with suppress(OSError):
-            kids = Path(f"/proc/{one}/task/{one}/children").read_text().split()
-            found += map(int, kids)
-            look += map(int, kids)
-    return found
 
 
 def memory_of(pids):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from doctor_house import HOPS, House
+from dovecot_house import with_teaching
 from mail_rig import Rig, needs_rig, until
-from test_dovecot import with_teaching
 from test_postfix import joined
 
 pytestmark = needs_rig

@@ -1,0 +1,173 @@
+"""The learner dies while it empties the spool: each word is learnt once, in order, all the same.
+
+Who waits is written by the script that Dovecot runs, and found by a listing that is no snapshot.
+"""
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from learner_runs import PROGRAM, PROJECT, WAIT_S, Learner, mail, until
+
+from spamnb.service.export_import import export
+from spamnb.service.filter import Filter, new_recipe
+from spamnb.service.spool import Spool, SpoolLimits
+from spamnb.store import audit
+
+TEACH = PROJECT / "scripts" / "dovecot" / "spamnb-teach"
+DYING = """
+import os, signal
+removed, remove = 0, os.unlink
+
+def dying(name, *, dir_fd=None):
+    # Only the spool removes files by name in an open folder.
+    global removed
+    removed += dir_fd is not None
+    if removed == {turn} and {early}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    remove(name, dir_fd=dir_fd)
+    if removed == {turn}:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+os.unlink = dying
+"""
+
+
+class Dying(Learner):
+    """Killed at some file: `early`, when it is learnt and still there, or when it is gone."""
+
+    def __init__(self, home, where, turn, *, early):
+        self.program = DYING.format(turn=turn, early=early) + PROGRAM
+        super().__init__(home, where)
+
+
+@pytest.fixture
+def place():
+    """A short folder: a socket's address holds 107 bytes."""
+    folder = Path(tempfile.mkdtemp(prefix="spamnb-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def model_in(home):
+    with Filter.open(home, create=True, recipe=new_recipe()) as made:
+        made.learn(mail("h1", "the minutes of our meeting on tuesday"), "ham")
+        made.learn(mail("s1", "cheap pills and a casino bonus"), "spam")
+    Spool(home / "spool").make()
+
+
+def contradictions(count):
+    """Words of two people on eight messages: said again, taken back, said again."""
+    rng = random.Random(count)
+    return [
+        (rng.choice(["alice", "bob"]), rng.choice(["ham", "spam"]), f"w{rng.randrange(8)}")
+        for _ in range(count)
+    ]
+
+
+def file_it(home, who, label, name):
+    """As Dovecot does."""
+    spool = os.environ | {"SPAMNB_SPOOL": str(home / "spool")}
+    subprocess.run([TEACH, label, who], input=mail(name), env=spool, check=True)
+
+
+def changes_of(words):
+    """What they change: a word that is said again changes no label."""
+    held, told = {}, []
+    for who, label, name in words:
+        if held.get(name) != label:
+            told.append((who, label, name))
+            held[name] = label
+    return told
+
+
+def journal(home):
+    """What was taught by the spool, oldest first: number, who, before, after, message."""
+    with Filter.open(home, readonly=True, history=False) as model, model.store.read() as view:
+        assert audit.check(view) == []
+        name = dict(enumerate(model.labels)).get
+        return [
+            (e.seq, e.who, name(e.before), name(e.after), e.message_id.removesuffix("@a.example"))
+            for e in view.events()
+            if e.channel == "imap"
+        ]
+
+
+def counts(home):
+    with Filter.open(home, readonly=True, history=False) as model:
+        return list(export(model.store))
+
+
+def waiting(home):
+    return sorted(path.name for path in (home / "spool").iterdir())
+
+
+def live(running, done):
+    """Let one learner live until something is so, or it dies; how it ended."""
+    try:
+        until(lambda: running.process.poll() is not None or done(), "its end")
+        return running.end()
+    finally:
+        running.kill()
+        running.listener.close()
+        running.path.unlink()
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["still there", "just gone"])
+def test_killed_at_every_step_each_word_is_learnt_once(place, early):
+    """Killed at its second file, the next one at its third ..., between learning and removing too.
+
+    In the end journal and counts are those of one who lived. (The messages are much alike, so a
+    word that is said again may teach again: that is no second time.)
+    """
+    home, spared = place / "m", place / "spared"
+    model_in(home)
+    words = contradictions(20)
+    for word in words:
+        file_it(home, *word)
+    shutil.copytree(home, spared)
+    ends = []
+    while waiting(home):
+        running = Dying(home, place, len(ends) + 2, early=early)
+        ends.append(live(running, lambda: not waiting(home)))
+    assert ends[:-1] == [-9] * (len(ends) - 1)
+    assert len(ends) > 4
+    assert live(Learner(spared, place), lambda: not waiting(spared)) == 0
+    told = journal(home)
+    assert told == journal(spared)
+    changes = [(who, after, name) for _, who, before, after, name in told if before != after]
+    assert changes == changes_of(words)
+    assert counts(home) == counts(spared)
+
+
+WRITER = """
+import os, sys
+boot = open("/proc/sys/kernel/random/boot_id").read().strip()
+for number in range(1500):
+    hidden = f"{sys.argv[1]}/.{number}"
+    with open(hidden, "w") as file:
+        file.write(str(number))
+    os.rename(hidden, f"{sys.argv[1]}/{boot}.1.{number}.{os.urandom(8).hex()}.spam")
+"""
+
+
+def test_who_comes_while_we_look_overtakes_nobody(tmp_path):
+    """A folder of thousands is listed in parts: of two new files it may show the second alone.
+
+    On ext4 it does; file systems in memory list in order of arrival.
+    """
+    spool = Spool(tmp_path / "spool", SpoolLimits(each_owner=50))
+    spool.make()
+    for number in range(3000):
+        (spool.folder / f"{os.urandom(8).hex()}.{number}.tmp").touch()
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, spool.folder])
+    found = []
+    while writer.poll() is None or spool.waiting() > 3000:
+        spool.drain(("ham", "spam"), lambda left: found.append(int(left.raw)))
+    assert writer.wait(WAIT_S) == 0
+    assert found == list(range(1500))

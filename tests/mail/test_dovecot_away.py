@@ -1,0 +1,180 @@
+"""The daemon is away while people go on filing: nothing is lost, all in order, nothing twice.
+
+How long it is away is the promise itself ("for a minute"), so the minute is waited for.
+"""
+
+import random
+import threading
+import time
+from collections import Counter, defaultdict
+from functools import partial
+
+import pytest
+from dovecot_house import House, copy_and_delete, fetch_and_append, move
+from mail_rig import needs_rig, until
+
+pytestmark = needs_rig
+
+TOGETHER = 5
+"""messages that both have, and do not agree on"""
+
+
+def flag(imap, at, _, *, word):
+    assert imap.store(at, "+FLAGS", f"({word})")[0] == "OK"
+
+
+# What somebody does to one message: the way, from where, to where, and what it says.
+IN, OUT, BACK = ("INBOX", "Junk", "spam"), ("Junk", "Work", "ham"), ("Work", "Junk", "spam")
+junk, not_junk = partial(flag, word="$Junk"), partial(flag, word="$NotJunk")
+FLAGGED, UNFLAGGED = (junk, "INBOX", "INBOX", "spam"), (not_junk, "INBOX", "INBOX", "ham")
+STORIES = [
+    [(move, *IN)],
+    [(copy_and_delete, *IN)],
+    [(fetch_and_append, *IN)],
+    [FLAGGED],
+    [(move, *IN), (move, *OUT)],
+    [(copy_and_delete, *IN), (copy_and_delete, *OUT), (move, *BACK)],
+    [(fetch_and_append, *IN), (move, *OUT)],
+    [FLAGGED, UNFLAGGED],
+    [FLAGGED, (move, *IN), (copy_and_delete, *OUT)],
+    [(move, *IN), (move, *OUT), (fetch_and_append, *BACK), (copy_and_delete, *OUT)],
+]
+
+
+def laid(person, times, run):
+    """New messages in the inbox, each with what is to happen to it."""
+    plan = []
+    for number, story in enumerate(STORIES * times):
+        name = f"{run}.{person.name}.{number:04}."
+        person.lay(name)
+        plan.append((name, story))
+    return plan
+
+
+def mixed(plan):
+    """One list of steps: each message's own in their order, some at once and some much later."""
+    rng, steps = random.Random(len(plan)), []
+    left = [(name, list(story)) for name, story in plan]
+    while left:
+        one = rng.choice(left)
+        steps += [(one[0], one[1].pop(0)) for _ in range(rng.randint(1, len(one[1])))]
+        if not one[1]:
+            left.remove(one)
+    return steps
+
+
+def file_all(person, steps, until_s, said):
+    """Take the steps one by one, from now until then; `said` gets each word when it was said."""
+    began = time.monotonic()
+    for number, (name, (way, source, to, label)) in enumerate(steps):
+        due = began + (until_s - began) * number / len(steps)
+        time.sleep(max(0.0, due - time.monotonic()))
+        way(person.imap, person.select(source, name), to)
+        said.append((person.name, name, label))
+
+
+def at_once(people, steps, until_s):
+    """All at the same time, each with a mail program of their own; what each said, in order."""
+    said = [[] for _ in people]
+    threads = [
+        threading.Thread(target=file_all, args=(person, its, until_s, words))
+        for person, its, words in zip(people, steps, said, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [len(words) for words in said] == [len(its) for its in steps], "somebody's step failed"
+    return [word for words in said for word in words]
+
+
+def changes_of(words):
+    """What they change: a word that is said again changes no label."""
+    held, told = {}, []
+    for who, name, label in words:
+        if held.get(name) != label:
+            told.append((who, name, held.get(name), label))
+            held[name] = label
+    return told
+
+
+def sorted_by(key, rows):
+    found = defaultdict(list)
+    for row in rows:
+        found[row[key]].append(row)
+    return dict(found)
+
+
+def check(house, before, words):
+    """The books: the journal against what was said, and nothing left in any corner."""
+    told = [
+        (event["who"], event["message_id"].removesuffix("@x"), event["before"], event["after"])
+        for event in house.journal()[before:]
+    ]
+    changes, wanted = [row for row in told if row[2] != row[3]], changes_of(words)
+    for key in (0, 1):  # in the order of each person, and in that of each message
+        assert sorted_by(key, changes) == sorted_by(key, wanted)
+    # Said twice, a word may teach twice, if other messages have spoken against it in between.
+    learnt = Counter((who, name, label) for who, name, _, label in told)
+    assert learnt <= Counter(words), learnt - Counter(words)
+    assert list(house.spool.iterdir()) == []
+    assert house.daemon.spamnb("review", "list").strip() == ""
+    house.daemon.spamnb("check")
+
+
+def away(house, end, for_s, times, deaths=0):
+    """The daemon ends, people file, it comes back; so often it is killed while it catches up."""
+    people, before = (house.alice, house.bob), len(house.journal())
+    steps = [mixed(laid(person, times, before)) for person in people]
+    lists = [f"{before}.list.{number}." for number in range(TOGETHER)]
+    for person in people:
+        for name in lists:
+            person.lay(name)
+    end()
+    back = time.monotonic() + for_s
+    words = at_once(people, steps, back - 1)
+    for name in lists:
+        for person, step in zip(people, ((move, *IN), UNFLAGGED), strict=True):
+            file_all(person, [(name, step)], 0, words)
+    assert house.waiting() == len(words), "each word is one file"
+    time.sleep(max(0.0, back - time.monotonic()))
+    for death in range(1, deaths + 1):
+        house.daemon.begin()
+        few = len(words) * (deaths + 1 - death) // (deaths + 1)
+        until(lambda few=few: house.waiting() <= few, what="the middle of the spool")
+        house.daemon.kill()
+        assert house.waiting() > 0, "it was killed too late"
+    house.daemon.start()
+    until(lambda: not house.waiting(), what="the spool's end")
+    check(house, before, words)
+    print(f"{len(words)} words, {len(changes_of(words))} events, away for {for_s} s")
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory):
+    made = House(tmp_path_factory.mktemp("away"))
+    yield made
+    made.close()
+
+
+ENDS = {"told to stop": "stop", "killed": "kill"}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_away_for_some_seconds(house, end):
+    """What was said meanwhile is learnt once, in order, the last word last."""
+    away(house, getattr(house.daemon, ENDS[end]), 3, times=1)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("end", ENDS)
+def test_away_for_a_minute(house, end):
+    """The same for a minute and two hundred messages."""
+    away(house, getattr(house.daemon, ENDS[end]), 60, times=10)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("end", ENDS)
+def test_killed_in_the_middle_of_catching_up(house, end):
+    """... and killed three times before all was learnt: still each word once."""
+    away(house, getattr(house.daemon, ENDS[end]), 60, times=10, deaths=3)
