@@ -41,6 +41,9 @@ TEXT_COLOUR = re.compile(
 BACK_COLOUR = re.compile(
     rb"(?:bgcolor|background(?:-color)?)\s{0,3}[:=]\s{0,3}[\"']?\s{0,3}(#[0-9a-f]{3,6}|[a-z]{3,20})"
 )
+DIGITS = re.compile(r"#(?:[0-9a-f]{3}){1,2}")
+COLOUR_TEXT: Final = 32
+"""of a longer one no more is remembered, and none that we know is longer"""
 NAMED: Final = {
     name: int(digits, 16)
     for name, digits in re.findall(
@@ -62,10 +65,12 @@ def _rgb(name: str) -> int:
     """Read a colour, -1 if it is none that we know."""
     if not name.startswith("#"):
         return NAMED.get(name, -1)
+    if DIGITS.fullmatch(name) is None:
+        return -1
     digits = name[1:]
     if len(digits) == 3:
         digits = "".join(digit * 2 for digit in digits)
-    return int(digits, 16) if len(digits) == 6 else -1
+    return int(digits, 16)
 
 
 def _near(a: int, b: int) -> bool:
@@ -150,7 +155,7 @@ def _own_colour(node: Any, pattern: re.Pattern[bytes], names: tuple[str, ...]) -
     for name in names:
         value = attributes.get(name)
         if value:
-            return _rgb(value.strip().lower())
+            return _rgb(value.strip().lower()[:COLOUR_TEXT])
     return -1
 
 

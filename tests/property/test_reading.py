@@ -18,7 +18,7 @@ WORDS = [
     *(b"<", b">", b"</", b"<!--", b"-->", b"<a href=", b"<p>", b"<style>", b"</style>", b"&#0;"),
     *(b"<b style=", b"display:none", b"font-size:0", b".x{", b"}", b"@media{", b"color:white"),
     *(b"bgcolor=red", b"<font color=red>", b"<table>", b"<svg>", b"hidden", b"http://a.b.cd/"),
-    *(b"<html ", b"<body ", b" hidden>"),
+    *(b"<html ", b"<body ", b" hidden>", b"<td bgcolor=#12=456>"),
 ]
 MAIL = st.lists(st.sampled_from(WORDS), max_size=60).map(b"".join)
 HTML = MAIL.map(lambda body: b"Content-Type: text/html\n\n" + body)
