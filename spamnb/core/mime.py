@@ -34,7 +34,8 @@ PARAM = re.compile(
 META = re.compile(rb"<meta\b[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
 NO_ESCAPE = re.compile(rb"=(?![0-9A-Fa-f]{2}|[ \t\r]*+(?:\n|\Z))")
 PADDED = re.compile(rb"=[ \t]++\n")
-UUENCODED = re.compile(rb"^begin [0-7]{3,4} \S", re.MULTILINE)
+UUENCODED = re.compile(rb"begin (?<=^begin )[0-7]{3,4} \S", re.MULTILINE)
+"""a pattern that begins with plain letters takes half the time of the operator `in`"""
 
 
 class Kind(NamedTuple):
@@ -240,7 +241,7 @@ def _read_text(seen: Reading, part: Part, data: bytes) -> None:
         charset = found[1].decode("ascii") if found else ""
     text = to_text(data, charset, odd, "text")
     if not html:
-        if b"begin " in data and UUENCODED.search(data) is not None:
+        if UUENCODED.search(data) is not None:
             odd.add("text:uuencode")
         part.text = looked_at(text, odd)
         return
