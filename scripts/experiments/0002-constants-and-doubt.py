@@ -38,7 +38,7 @@ for change in (
     {"kappa": 0.75},
     {"tau": 4.0},
     {"rate_tau": 0.3},
-    {"repeats": 3},
+    {"steps": (1.0,) * 3},
     {"doubt": 0.0},
     {"doubt": 0.2},
     {"errors_only": True},

@@ -61,7 +61,9 @@ class Constants:
     rate_tau: float = 0.1
     rate_b: float = 0.01
     doubt: float = 0.1
-    repeats: int = 1
+    steps: tuple = (1.0,)  # steps towards each label: how far, or how far each group goes
+    thin: float = np.inf  # no further step once the label leads by so many nats
+    alone: bool = False  # a step minds only what the groups that it moves say
     noise: float = 0.0
     noise_seed: int = 1
     errors_only: bool = False
@@ -107,20 +109,26 @@ def online(corpus: Corpus, order: list[int], c: Constants, extra=None) -> np.nda
         E = _evidence(n[:, at], N, g, size, c)
         root = size**-0.5
         more = 0.0 if extra is None else extra[i]
-        z = b + np.maximum(tau, 0) @ E + np.bincount(g, w[at], G) @ root + tau_extra * more
-        scores[i] = z
+        parts = np.maximum(tau, 0) * E + np.bincount(g, w[at], G) * root
+        z = scores[i] = b + parts.sum() + tau_extra * more
         label = bool(corpus.spam[i]) ^ (wrong.random() < c.noise)
         P = 1 / (1 + np.exp(-z))
         if c.errors_only and (P if label else 1 - P) > 0.9:
             continue
-        for _ in range(c.repeats):
+        for step in c.steps:
+            far = np.broadcast_to(step, G)
+            if c.alone:
+                z = b + parts[far > 0].sum()
+            P = 1 / (1 + np.exp(-z))
             mine = P if label else 1 - P
             e = (label - P) * (min(1.0, mine / c.doubt) if c.doubt else 1.0)
-            w[at] += c.eta / G * e * root[g]
-            b, tau = b + c.rate_b * e, tau + c.rate_tau * e * E
+            w[at] += c.eta / G * e * (far * root)[g]
+            b, tau = b + c.rate_b * e * far.min(), tau + c.rate_tau * e * far * E
             tau_extra = max(tau_extra + c.rate_tau * e * more, 0.0)
-            z = b + np.maximum(tau, 0) @ E + np.bincount(g, w[at], G) @ root + tau_extra * more
-            P = 1 / (1 + np.exp(-z))
+            parts = np.maximum(tau, 0) * E + np.bincount(g, w[at], G) * root
+            z = b + parts.sum() + tau_extra * more
+            if (z if label else -z) >= c.thin:
+                break
         n[int(label), at] += 1
         N[int(label)] += 1
     return scores
