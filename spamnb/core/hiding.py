@@ -42,8 +42,6 @@ BACK_COLOUR = re.compile(
     rb"(?:bgcolor|background(?:-color)?)\s{0,3}[:=]\s{0,3}[\"']?\s{0,3}(#[0-9a-f]{3,6}|[a-z]{3,20})"
 )
 DIGITS = re.compile(r"#(?:[0-9a-f]{3}){1,2}")
-COLOUR_TEXT: Final = 32
-"""of a longer one no more is remembered, and none that we know is longer"""
 NAMED: Final = {
     name: int(digits, 16)
     for name, digits in re.findall(
@@ -155,7 +153,7 @@ def _own_colour(node: Any, pattern: re.Pattern[bytes], names: tuple[str, ...]) -
     for name in names:
         value = attributes.get(name)
         if value:
-            return _rgb(value.strip().lower()[:COLOUR_TEXT])
+            return _rgb(value.strip().lower()[: limits.COLOUR_NAME])
     return -1
 
 

@@ -124,6 +124,9 @@ COLOURED_NODES = 100
 ANCESTORS = 30
 """How far up a background is looked for, 0.4 us a step."""
 
+COLOUR_NAME = 32
+"""Characters of one colour, which is remembered; none that we know is longer."""
+
 COLOURS = 12
 """Distinct colours of text that occur as backgrounds too."""
 
