@@ -63,6 +63,7 @@ class Constants:
     doubt: float = 0.1
     steps: tuple = (1.0,)  # steps towards each label: how far, or how far each group goes
     thin: float = np.inf  # no further step once the label leads by so many nats
+    doubted_once: bool = False  # no further step towards a label that was doubted
     alone: bool = False  # a step minds only what the groups that it moves say
     noise: float = 0.0
     noise_seed: int = 1
@@ -127,7 +128,7 @@ def online(corpus: Corpus, order: list[int], c: Constants, extra=None) -> np.nda
             tau_extra = max(tau_extra + c.rate_tau * e * more, 0.0)
             parts = np.maximum(tau, 0) * E + np.bincount(g, w[at], G) * root
             z = b + parts.sum() + tau_extra * more
-            if (z if label else -z) >= c.thin:
+            if (z if label else -z) >= c.thin or (c.doubted_once and mine < c.doubt):
                 break
         n[int(label), at] += 1
         N[int(label)] += 1
