@@ -5,6 +5,7 @@ import json
 import shutil
 import socket
 
+import dovecots
 from mail_rig import PEOPLE, PROJECT, Daemon, Rig, until
 from snippets import changed, snippet
 
@@ -22,18 +23,28 @@ upstream = "lmtp:127.0.0.1:{lmtp}"
 """
 
 
-def with_teaching(rig, spool):
-    """Dovecot's recipe, whole."""
+def with_junk(rig):
+    """Dovecot files junk."""
     place = {"/etc/dovecot/": f"{rig.root}/dovecot/"}
-    rig.dovecot = changed(snippet("dovecot.md", "Junk goes to Junk", "dovecot.conf"), place)
-    text = snippet("dovecot.md", "Filing teaches", "dovecot.conf")
-    rig.dovecot += changed(text, place | {"/usr/local/lib/spamnb": f"{rig.root}/bin"})
+    rig.dovecot += changed(_conf("Junk goes to Junk"), place)
     sieve = snippet("dovecot.md", "Junk goes to Junk", "spamnb-junk.sieve")
     rig.files["dovecot/sieve/spamnb-junk.sieve"] = sieve
+
+
+def with_teaching(rig, spool):
+    """Dovecot's recipe, whole."""
+    with_junk(rig)
+    place = {"/etc/dovecot/": f"{rig.root}/dovecot/", "/usr/local/lib/spamnb": f"{rig.root}/bin"}
+    rig.dovecot += changed(_conf("Filing teaches"), place)
     for path in SCRIPTS.glob("*.sieve"):
         rig.files[f"dovecot/sieve/{path.name}"] = path.read_text()
     teach = (SCRIPTS / "spamnb-teach").read_text()
     rig.files["bin/spamnb-teach"] = changed(teach, {"/var/spool/spamnb": spool})
+
+
+def _conf(section):
+    """What the documentation tells for the Dovecot there is."""
+    return snippet("dovecot.md", section, f"dovecot.conf ({dovecots.version()})")
 
 
 class Person:

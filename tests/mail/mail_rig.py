@@ -17,10 +17,11 @@ import tempfile
 import time
 from pathlib import Path
 
+import dovecots
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
-PROGRAMS = ("postfix", "postconf", "dovecot", "sievec")
+PROGRAMS = ("postfix", "postconf")
 PEOPLE = ("alice", "bob")
 DOMAIN = "example.org"
 STRANGER = "203.0.113.9"
@@ -94,71 +95,12 @@ scache     unix  - - n - 1 scache
 postlog    unix-dgram n - n - 1 postlogd
 """
 
-DOVECOT_CONF = """
-base_dir = {root}/dovecot/run
-state_dir = {root}/dovecot/run
-log_path = {root}/dovecot.log
-listen = 127.0.0.1
-protocols = imap lmtp
-ssl = no
-disable_plaintext_auth = no
-auth_mechanisms = plain login
-auth_username_format = %n
-mail_location = maildir:{root}/mail/%n/Maildir
-mail_home = {root}/mail/%n
-mail_uid = {uid}
-mail_gid = {gid}
-first_valid_uid = 1
-first_valid_gid = 1
-postmaster_address = postmaster@example.org
-passdb {{
-  driver = passwd-file
-  args = scheme=PLAIN username_format=%n {root}/dovecot/users
-}}
-userdb {{
-  driver = static
-  args = uid={uid} gid={gid} home={root}/mail/%n
-}}
-service imap-login {{
-  inet_listener imap {{
-    address = 127.0.0.1
-    port = {imap}
-  }}
-  inet_listener imaps {{
-    port = 0
-  }}
-}}
-service lmtp {{
-  inet_listener lmtp {{
-    address = 127.0.0.1
-    port = {lmtp}
-  }}
-}}
-service auth {{
-  unix_listener {root}/dovecot/auth {{
-    mode = 0666
-  }}
-}}
-namespace inbox {{
-  inbox = yes
-  separator = /
-  mailbox Junk {{
-    auto = subscribe
-    special_use = \\Junk
-  }}
-  mailbox Trash {{
-    auto = subscribe
-    special_use = \\Trash
-  }}
-}}
-"""
-
 
 def why_not():
     """Tell why the rig cannot run here; nothing if it can."""
     if os.geteuid() != 0:
         return "Postfix and Dovecot need root to start"
-    missing = [name for name in PROGRAMS if shutil.which(name) is None]
+    missing = [name for name in PROGRAMS if shutil.which(name) is None] + dovecots.missing()
     return f"not installed: {', '.join(missing)}" if missing else ""
 
 
@@ -283,15 +225,15 @@ class Rig:
         values = self.port | {"root": root, "uid": mail[0], "gid": mail[1], "daemons": daemons}
         (root / "postfix/main.cf").write_text(MAIN_CF.format(**values) + self.main)
         (root / "postfix/master.cf").write_text(self.master + MASTER_CF.format(**values))
-        (root / "dovecot/dovecot.conf").write_text(DOVECOT_CONF.format(**values) + self.dovecot)
+        (root / "dovecot/dovecot.conf").write_text(dovecots.settings(**values) + self.dovecot)
         users = "".join(f"{name}:{{PLAIN}}pw-{name}::::::\n" for name in PEOPLE)
         (root / "dovecot/users").write_text(users)
         for path, text in self.files.items():
             self._file(root / path, text)
         conf = root / "dovecot/dovecot.conf"
         for path in (root / "dovecot/sieve").glob("*.sieve"):
-            _run("sievec", "-c", conf, path)
-        _run("dovecot", "-c", conf)
+            _run(*dovecots.command("sievec", "-c", conf, path))
+        _run(*dovecots.command("dovecot", "-c", conf))
         _run("postfix", "-c", root / "postfix", "start")
         for name in ("submission", "lmtp", "imap"):
             until(lambda name=name: self.answers(name), what=f"{name} listening")

@@ -8,6 +8,7 @@ import subprocess
 from contextlib import contextmanager
 from pathlib import Path
 
+import dovecots
 import pytest
 from doctor_house import HOPS, House
 from dovecot_house import with_teaching
@@ -71,7 +72,8 @@ class Served(House):
         os.kill(int(pid), signal.SIGTERM)
         until(lambda: not Path(f"/proc/{pid}").exists(), what="Dovecot's end")
         conf = self.rig.root / "dovecot" / "dovecot.conf"
-        subprocess.run(["dovecot", "-c", conf], check=True, stderr=subprocess.DEVNULL)
+        words = dovecots.command("dovecot", "-c", conf)
+        subprocess.run(words, check=True, stderr=subprocess.DEVNULL)
         until(lambda: self.rig.answers("imap"), what="Dovecot")
 
     def lying(self):
@@ -161,18 +163,17 @@ def test_what_can_be_encrypted_is(served, unchanged):
     subprocess.run(words, check=True, capture_output=True, timeout=60)
     log = served.rig.root / "dovecot.log"
     began = log.stat().st_size
-    tls = f"ssl = required\nssl_cert = <{cert}\nssl_key = <{key}"
-    with served.other_dovecot("ssl = no", tls):
+    with served.other_dovecot("ssl = no", dovecots.tls(cert, key)):
         assert served.alice().names("ok") == HOPS
     said = log.read_text()[began:].splitlines()
-    logins = [line for line in said if "Login: user=<alice>" in line]
+    logins = [line for line in said if "user=<alice>, method=" in line]
     assert logins
     assert all("TLS" in line for line in logins)
 
 
 def test_dovecot_tells_nobody_of_moves(served, unchanged):
-    """imap_sieve is not configured: the hop that learns, and where to read about it."""
-    with served.other_dovecot(" imap_sieve", ""):
+    """imap_sieve is not IMAP's: the hop that learns, and where to read about it."""
+    with served.other_dovecot("protocol imap {", "protocol lda {"):
         told = served.alice("--wait", "2")
     told.is_broken("learning", "nothing was learnt within 2 s", "docs/dovecot.md")
 

@@ -6,6 +6,7 @@ from email.message import EmailMessage
 from pathlib import Path
 
 import pytest
+from dovecot_house import with_junk
 from mail_rig import Daemon, Rig, needs_rig, until
 from snippets import changed, snippet
 
@@ -53,15 +54,6 @@ def delivering(rig):
     rig.main += changed(snippet("postfix.md", section, "main.cf"), there)
     toml = snippet("postfix.md", section, "spamnb.toml")
     return changed(toml, there | {"127.0.0.1:24": f"127.0.0.1:{port['lmtp']}"})
-
-
-def with_junk(rig):
-    """Dovecot files junk."""
-    place = {"/etc/dovecot/": f"{rig.root}/dovecot/"}
-    text = snippet("dovecot.md", "Junk goes to Junk", "dovecot.conf")
-    rig.dovecot += changed(text, place)
-    sieve = snippet("dovecot.md", "Junk goes to Junk", "spamnb-junk.sieve")
-    rig.files["dovecot/sieve/spamnb-junk.sieve"] = sieve
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,147 @@
+"""Which Dovecot there is: the machine's own, or another that lies in a folder with a whole system.
+
+Such a folder, as debootstrap makes it, is named by SPAMNB_DOVECOT_ROOT: so the Dovecot of Debian 13
+is run on Debian 12. What differs between the versions stands here, and in the documentation.
+"""
+
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+
+ROOT = os.environ.get("SPAMNB_DOVECOT_ROOT", "").rstrip("/")
+"""nothing is the machine itself"""
+
+# The mounts are seen by nobody else, and go with the last process that sees them.
+_INSIDE = """
+root=$1 shared=$2; shift 2
+mount --rbind /proc "$root/proc" && mount --rbind /dev "$root/dev" || exit
+mkdir -p "$root$shared" && mount --bind "$shared" "$root$shared" || exit
+exec chroot "$root" "$@"
+"""
+
+_SETTINGS = {}
+"""by version, what the rig needs beside the recipes"""
+
+_SETTINGS["2.3"] = """
+base_dir = {root}/dovecot/run
+state_dir = {root}/dovecot/run
+log_path = {root}/dovecot.log
+listen = 127.0.0.1
+protocols = imap lmtp
+ssl = no
+disable_plaintext_auth = no
+auth_mechanisms = plain login
+auth_username_format = %n
+mail_location = maildir:{root}/mail/%n/Maildir
+mail_home = {root}/mail/%n
+mail_uid = {uid}
+mail_gid = {gid}
+first_valid_uid = 1
+first_valid_gid = 1
+postmaster_address = postmaster@example.org
+passdb {{
+  driver = passwd-file
+  args = scheme=PLAIN username_format=%n {root}/dovecot/users
+}}
+userdb {{
+  driver = static
+  args = uid={uid} gid={gid} home={root}/mail/%n
+}}
+"""
+
+_SETTINGS["2.4"] = """
+dovecot_config_version = 2.4.0
+dovecot_storage_version = 2.4.0
+base_dir = {root}/dovecot/run
+state_dir = {root}/dovecot/run
+log_path = {root}/dovecot.log
+listen = 127.0.0.1
+protocols = imap lmtp
+ssl = no
+auth_allow_cleartext = yes
+auth_mechanisms = plain login
+auth_username_format = %{{user | username}}
+mail_driver = maildir
+mail_home = {root}/mail/%{{user | username}}
+mail_path = ~/Maildir
+mail_uid = {uid}
+mail_gid = {gid}
+first_valid_uid = 1
+first_valid_gid = 1
+postmaster_address = postmaster@example.org
+passdb passwd-file {{
+  passwd_file_path = {root}/dovecot/users
+}}
+userdb static {{
+}}
+"""
+
+_OF_BOTH = """
+service imap-login {{
+  inet_listener imap {{
+    port = {imap}
+  }}
+  inet_listener imaps {{
+    port = 0
+  }}
+}}
+service lmtp {{
+  inet_listener lmtp {{
+    port = {lmtp}
+  }}
+}}
+service auth {{
+  unix_listener {root}/dovecot/auth {{
+    mode = 0666
+  }}
+}}
+namespace inbox {{
+  inbox = yes
+  separator = /
+  mailbox Junk {{
+    auto = subscribe
+    special_use = \\Junk
+  }}
+  mailbox Trash {{
+    auto = subscribe
+    special_use = \\Trash
+  }}
+}}
+"""
+
+_TLS = {
+    "2.3": "ssl = yes\nssl_cert = <{cert}\nssl_key = <{key}",
+    "2.4": "ssl = yes\nssl_server_cert_file = {cert}\nssl_server_key_file = {key}",
+}
+
+
+def missing():
+    """Programs that are not installed."""
+    path = f"{ROOT}/usr/sbin:{ROOT}/usr/bin"
+    return [name for name in ("dovecot", "sievec") if shutil.which(name, path=path) is None]
+
+
+def command(*words):
+    """Words that run one of Dovecot's programs, wherever it lies."""
+    if not ROOT:
+        return words
+    return ("unshare", "--mount", "sh", "-c", _INSIDE, "sh", ROOT, tempfile.gettempdir(), *words)
+
+
+@functools.cache
+def version():
+    """Such as 2.3: what its settings are written for."""
+    told = subprocess.check_output(command("dovecot", "--version"), text=True)
+    return ".".join(told.split(".")[:2])
+
+
+def settings(**values):
+    """Write the settings of the Dovecot there is."""
+    return (_SETTINGS[version()] + _OF_BOTH).format(**values)
+
+
+def tls(cert, key):
+    """Write what stands in place of `ssl = no` where STARTTLS is offered."""
+    return _TLS[version()].format(cert=cert, key=key)
