@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from spamnb.core.event import Event
-    from spamnb.store.history import HistoryEntry
+    from spamnb.store.history_entry import HistoryEntry
 
 JOURNAL_EXAMPLES = """
 spamnb journal                          the last fifty trainings, newest first

@@ -111,8 +111,7 @@ class Session:
         """Open the history beside the model, with the limits that were set."""
         from spamnb.store.history import History
 
-        kept = self.settings.history
-        history = History.open(self.home / "history", kept.keep_days, kept.limit_bytes)
+        history = History.open(self.home / "history", self.settings.history)
         if history.warning:
             warn(history.warning)
         return history

@@ -36,6 +36,7 @@ from spamnb.service.meters import Meters
 from spamnb.service.review import Reviews
 from spamnb.service.status import QUIET_DAYS
 from spamnb.store.history import History
+from spamnb.store.history_limits import HistoryLimits
 
 LOG = logging.getLogger("spamnb.learner")
 
@@ -51,8 +52,7 @@ class Learning:
     house: House = field(default_factory=House)
     costs: Costs = field(default_factory=Costs)
     store_limit_bytes: int = 0
-    history_keep_days: int = 30
-    history_limit_bytes: int = 1 << 30
+    history: HistoryLimits = field(default_factory=HistoryLimits)
     teaching: TeachingRules = field(default_factory=TeachingRules)
     review: ReviewLimits = field(default_factory=ReviewLimits)
     expiry: Rules = field(default_factory=lambda: Rules(400, 400, 1))
@@ -154,9 +154,7 @@ class Keeper:
             limit_bytes=learning.store_limit_bytes,
         )
         try:
-            model.history = History.open(
-                learning.home / "history", learning.history_keep_days, learning.history_limit_bytes
-            )
+            model.history = History.open(learning.home / "history", learning.history)
             if model.history.warning:
                 LOG.warning("%s", model.history.warning)
             return Desk(model, self.reviews, learning.teaching, self._meters)

@@ -6,6 +6,7 @@ import socket
 from dataclasses import fields, replace
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 from spamnb.core.handling import Treatment
 from spamnb.errors import BugError
@@ -13,6 +14,7 @@ from spamnb.faces.smtp.address import Address
 from spamnb.faces.smtp.door import Door, Limits, Terms
 from spamnb.faces.smtp.nets import Nets
 from spamnb.service.bench import BenchPlan
+from spamnb.service.manner import Manner
 from spamnb.service.scanning import ScanPolicy
 from spamnb.settings import Settings
 from spamnb.settings.tree import ListenerSettings
@@ -43,7 +45,7 @@ def door_of(settings: Settings, listener: ListenerSettings, post: str, workers: 
         hostname=settings.serve.hostname or socket.gethostname(),
         times=settings.timeouts,
         limits=_share(settings.limits, workers),
-        **{term.name: getattr(listener, term.name) for term in fields(Terms)},
+        **_of(Terms, listener),
     )
 
 
@@ -58,29 +60,29 @@ def plan_of(settings: Settings, home: Path) -> BenchPlan:
         home=home,
         house=settings.house,
         costs=settings.costs,
-        history_keep_days=settings.history.keep_days,
-        history_limit_bytes=settings.history.limit_bytes,
+        history=settings.history,
         clues=settings.scan.clues,
     )
 
 
 def policy_of(settings: Settings, listener: ListenerSettings) -> ScanPolicy:
     """How one listener's letters are treated."""
-    scan, post = settings.scan, settings.post
+    post = settings.post
     # Reports hold spam, and must reach the post office.
     reports = tuple(f"{local}@" for local in (post.spam, post.ham) if local)
     exempt = settings.rules.exempt + reports
     return ScanPolicy(
         treatment=Treatment(settings.handling, settings.domain, exempt),
-        tag=scan.tag,
-        redirect=scan.redirect,
         observe=listener.observe,
-        own_clients=scan.own_clients,
-        local=scan.local,
         on_fault=listener.on_fault,
         oversize=listener.oversize,
-        large_bytes=scan.large_bytes,
+        **_of(Manner, settings.scan),
     )
+
+
+def _of(common: type, whole: object) -> dict[str, Any]:
+    """The part of a value that it has in common with another, by names."""
+    return {field.name: getattr(whole, field.name) for field in fields(common)}
 
 
 def spool_of(settings: Settings, home: str) -> Path:

@@ -35,6 +35,7 @@ from spamnb.errors import SpamnbError, StoreBusyError
 from spamnb.service.filter import Filter
 from spamnb.store.environment import DATA_FILE
 from spamnb.store.history import History
+from spamnb.store.history_limits import HistoryLimits
 from spamnb.store.lmdb_store import open_store
 
 LogRecord = dict[str, object]
@@ -56,8 +57,7 @@ class BenchPlan:
     """the model's folder"""
     house: House = field(default_factory=House)
     costs: Costs = field(default_factory=Costs)
-    history_keep_days: int = 30
-    history_limit_bytes: int = 1 << 30
+    history: HistoryLimits = field(default_factory=HistoryLimits)
     clues: int = 0
     """how many of the strongest clues each judgement brings; each costs time and shows words"""
     least_messages: int = LEAST_MESSAGES
@@ -275,9 +275,7 @@ class Bench:
         """The history, if it can be opened; without it verdicts have no signatures."""
         plan = self.plan
         try:
-            history = History.open(
-                plan.home / "history", plan.history_keep_days, plan.history_limit_bytes
-            )
+            history = History.open(plan.home / "history", plan.history)
         except Exception as error:  # noqa: BLE001 - a verdict without a signature is better
             incident(self._log, "history", error)
             return None

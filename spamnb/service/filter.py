@@ -36,7 +36,8 @@ from spamnb.service.references import (
     signature_text,
 )
 from spamnb.store.contract import Store
-from spamnb.store.history import History, HistoryEntry
+from spamnb.store.history import History
+from spamnb.store.history_entry import HistoryEntry
 from spamnb.store.lmdb_store import open_store
 
 TOGETHER = 8

@@ -13,7 +13,8 @@ from base64 import b32decode, b32encode
 from spamnb.errors import RefError
 from spamnb.service.lessons import Example
 from spamnb.store.contract import ReadView
-from spamnb.store.history import History, HistoryEntry
+from spamnb.store.history import History
+from spamnb.store.history_entry import HistoryEntry
 
 SIGNATURE_BYTES = 16
 """128 unguessable bits; law 8 asks for 96."""

@@ -37,7 +37,7 @@ from spamnb.core.stamp import (
     unscanned_block,
     written,
 )
-from spamnb.errors import SettingsError, StoreFullError, StoreMissingError
+from spamnb.errors import StoreFullError, StoreMissingError
 from spamnb.service.bench import (
     TOGETHER,
     Bench,
@@ -51,6 +51,7 @@ from spamnb.service.bench import (
     silent,
 )
 from spamnb.service.letters import Done, Letter, Outcome
+from spamnb.service.manner import Manner
 from spamnb.service.meters import Meters
 from spamnb.service.rules import Networks, Rules, Side
 from spamnb.service.traps import Traps
@@ -72,37 +73,16 @@ _BLANK = re.compile(r"\s")
 
 
 @dataclass(frozen=True, slots=True)
-class ScanPolicy:
-    """How letters are treated."""
+class ScanPolicy(Manner):
+    """How one listener's letters are treated."""
 
     treatment: Treatment = field(default_factory=Treatment)
-    tag: str = "[SPAM] "
-    """before the subject's text, where a message is handled by a tag"""
-    redirect: str = "junk"
-    """value of X-Spamnb-Redirect, where a message is handled by a redirect header; the next hop
-    decides what it means, such as Postfix's header_checks with REDIRECT"""
     observe: bool = False
     """judge and log, but add nothing but the signature"""
-    own_clients: tuple[str, ...] = ()
-    """networks whose mail is observed: what our own people send must not leave the house with
-    our verdict on it"""
-    local: Literal["observe", "judge"] = "observe"
-    """what becomes of mail that XFORWARD calls LOCAL. Postfix means `local_header_rewrite_clients`
-    by it: itself, as shipped, so where other programs of that machine hand in strangers' mail
-    (fetchmail), it must be judged"""
     on_fault: Literal["deliver", "defer"] = "deliver"
     """what becomes of a message that a fault of ours kept from being judged"""
     oversize: Literal["unscanned", "head"] = "unscanned"
     """what becomes of a message above the limit: passed, or judged by its first bytes"""
-    large_bytes: int = 65_536
-    """messages above this go to a helper process: 64 KB of the worst mail take 10 ms here"""
-
-    def __post_init__(self) -> None:
-        for name, text in (("tag", self.tag), ("redirect", self.redirect)):
-            if not (text.isascii() and text.isprintable()):
-                raise SettingsError(
-                    f"the {name} is {text!r}", hint="give one line of plain ASCII characters"
-                )
 
 
 class Keeper(Protocol):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from spamnb.errors import RefusedError
 from spamnb.service.feedback import Feedback, Trust
 from spamnb.service.limits import TeachingRules
-from spamnb.store.history import HistoryEntry
+from spamnb.store.history_entry import HistoryEntry
 
 DAY_US = 86_400_000_000
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from spamnb.core.decision import Costs
 from spamnb.core.handling import Handlings
@@ -19,6 +19,8 @@ from spamnb.faces.smtp.door import Limits, Terms, Times
 from spamnb.faces.smtp.nets import LOOPBACK
 from spamnb.faces.smtp.postoffice.config import PostOffice
 from spamnb.service.limits import QuarantineLimits, ReviewLimits, SpoolLimits, TeachingRules
+from spamnb.service.manner import Manner
+from spamnb.store.history_limits import HistoryLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +43,6 @@ class JournalSettings:
     """The events that can be undone."""
 
     keep_days: int = 400
-
-
-@dataclass(frozen=True, slots=True)
-class HistorySettings:
-    """The verdicts that can be corrected without the message."""
-
-    keep_days: int = 30
-    limit_bytes: int = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,20 +107,10 @@ class ListenerSettings(Terms):
 
 
 @dataclass(frozen=True, slots=True)
-class ScanSettings:
+class ScanSettings(Manner):
     """How messages are judged in the mail path, and what is written of it."""
 
     clues: int = 0
-    tag: str = "[SPAM] "
-    redirect: str = "junk"
-    own_clients: tuple[str, ...] = ()
-    local: Literal["observe", "judge"] = "observe"
-    large_bytes: int = 65_536
-
-    def __post_init__(self) -> None:
-        for name, text in (("tag", self.tag), ("redirect", self.redirect)):
-            if not (text.isascii() and text.isprintable()):
-                raise SettingsError(f"the {name} is {text!r}", hint="give plain ASCII characters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +163,7 @@ class Settings:
     costs: Costs = field(default_factory=Costs)
     store: StoreSettings = field(default_factory=StoreSettings)
     journal: JournalSettings = field(default_factory=JournalSettings)
-    history: HistorySettings = field(default_factory=HistorySettings)
+    history: HistoryLimits = field(default_factory=HistoryLimits)
     promise: PromiseSettings = field(default_factory=PromiseSettings)
     expire: ExpireSettings = field(default_factory=ExpireSettings)
     log: LogSettings = field(default_factory=LogSettings)
@@ -206,7 +190,7 @@ SECTIONS: dict[str, Callable[..., Any]] = {
     "costs": Costs,
     "store": StoreSettings,
     "journal": JournalSettings,
-    "history": HistorySettings,
+    "history": HistoryLimits,
     "promise": PromiseSettings,
     "expire": ExpireSettings,
     "log": LogSettings,

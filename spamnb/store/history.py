@@ -26,23 +26,17 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import shutil
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Self, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from spamnb.core.event import Ids
 from spamnb.errors import (
     SpamnbError,
     StoreDamagedError,
@@ -51,24 +45,13 @@ from spamnb.errors import (
     StoreVersionError,
 )
 from spamnb.store.environment import DATA_FILE, Plan, make_folder, refused, sync_folder
-from spamnb.store.idcode import (
-    Buffer,
-    Reader,
-    chunk,
-    decode_ids,
-    decode_ints,
-    encode_ids,
-    encode_ints,
-    text,
-    varint,
-)
+from spamnb.store.history_entry import HistoryEntry, decode_entry, encode_entry
+from spamnb.store.history_limits import HistoryLimits
 from spamnb.store.journal import Pages, Pieces
 from spamnb.store.lmdb_environment import Environment, release, share, sound
 from spamnb.store.lmdb_table import LmdbTable
 
 _NAMES = ("entries", "signatures", "mids", "digests", "meta")
-_VERSION = 1
-_HEAD = struct.Struct("<BBqdd16s")
 _SEQ = struct.Struct(">Q")
 _MOST_FOUND = 64
 _DAY_US = 86_400_000_000
@@ -83,84 +66,12 @@ Tables = dict[str, LmdbTable]
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryEntry:
-    """One verdict, as it was given."""
-
-    time_us: int
-    signature: bytes
-    """16 unguessable bytes, given by the caller"""
-    digest: bytes
-    message_id: str
-    label: str
-    probability: float
-    log_odds: float
-    decision: str
-    ids: tuple[Ids, ...]
-    times: NDArray[np.uint32] | None = None
-    """only in models that count occurrences"""
-    notes: dict[str, str] = field(default_factory=dict)
-    """recipient, queue id, and the like"""
-
-
-def encode_entry(entry: HistoryEntry) -> bytes:
-    """u8 version | u8 has times | i64 time_us | f64 probability | f64 log_odds | signature.
-
-    Then chunk digest | text message_id, label, decision | chunk notes (JSON, or empty) | varint G
-    | G * ids | [ints times].
-    """
-    notes = json.dumps(entry.notes).encode() if entry.notes else b""
-    parts = [
-        _HEAD.pack(
-            _VERSION,
-            entry.times is not None,
-            entry.time_us,
-            entry.probability,
-            entry.log_odds,
-            entry.signature,
-        ),
-        chunk(entry.digest),
-        text(entry.message_id),
-        text(entry.label),
-        text(entry.decision),
-        chunk(notes),
-        varint(len(entry.ids)),
-        *map(encode_ids, entry.ids),
-    ]
-    if entry.times is not None:
-        parts.append(encode_ints(entry.times))
-    return b"".join(parts)
-
-
-def decode_entry(data: Buffer) -> HistoryEntry:
-    """The entry in these bytes."""
-    reader = Reader(data)
-    version, timed, time_us, probability, log_odds, signature = _HEAD.unpack(
-        reader.take(_HEAD.size)
-    )
-    if version != _VERSION:
-        raise StoreVersionError(f"a history entry of version {version}")
-    digest, message_id = reader.chunk(), reader.text()
-    label, decision, notes = reader.text(), reader.text(), reader.chunk()
-    ids = tuple(decode_ids(reader) for _ in range(reader.varint()))
-    times = decode_ints(reader, sum(map(len, ids))).astype(np.uint32) if timed else None
-    try:
-        said: dict[str, str] = json.loads(notes) if notes else {}
-    except ValueError as error:
-        raise StoreDamagedError("notes of a history entry cannot be read") from error
-    return HistoryEntry(
-        time_us, signature, digest, message_id, label, probability, log_odds, decision,
-        ids, times, said,
-    )  # fmt: skip
-
-
 class History:
     """The verdicts of the last days. Made by `open`."""
 
-    def __init__(self, folder: Path, keep_days: int, limit_bytes: int) -> None:
+    def __init__(self, folder: Path, limits: HistoryLimits) -> None:
         self._folder = folder
-        self._keep_days = keep_days
-        self._limit = limit_bytes
+        self._limits = limits
         self.warning = ""
         """what was set aside, and why; empty if nothing was"""
         self._closed = False
@@ -169,9 +80,9 @@ class History:
         self._environment = self._begin()
 
     @classmethod
-    def open(cls, path: str | Path, keep_days: int = 30, limit_bytes: int = 1 << 30) -> Self:
+    def open(cls, path: str | Path, limits: HistoryLimits | None = None) -> Self:
         """The history in a folder; a new one if there is none, or if it is damaged."""
-        return cls(Path(path), keep_days, limit_bytes)
+        return cls(Path(path), limits or HistoryLimits())
 
     # --- opening, and beginning anew ---
 
@@ -187,7 +98,7 @@ class History:
 
     def _share(self) -> Environment:
         # Twice the limit: copy-on-write needs room, and expiry frees pages only while it writes.
-        plan = Plan(self._folder, _NAMES, limit_bytes=2 * self._limit, sync=False)
+        plan = Plan(self._folder, _NAMES, limit_bytes=2 * self._limits.limit_bytes, sync=False)
         data = self._folder / DATA_FILE
         return share(plan, create=not (data.exists() and data.stat().st_size > 0))
 
@@ -266,9 +177,9 @@ class History:
     def expire(self, now_us: int) -> int:
         """Forget what is too old, and the oldest while there is too much; how many."""
         gone = 0
-        while done := self._forget(now_us - self._keep_days * _DAY_US, _EXPIRE_BATCH):
+        while done := self._forget(now_us - self._limits.keep_days * _DAY_US, _EXPIRE_BATCH):
             gone += done
-        while self._bytes() > self._limit:
+        while self._bytes() > self._limits.limit_bytes:
             done = self._forget(None, _EXPIRE_BATCH)
             if done == 0:
                 break

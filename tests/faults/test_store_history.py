@@ -12,7 +12,9 @@ import pytest
 
 from spamnb.errors import StoreDamagedError, StoreError, StoreFullError, StoreVersionError
 from spamnb.store import history as module
-from spamnb.store.history import History, HistoryEntry, decode_entry, encode_entry
+from spamnb.store.history import History
+from spamnb.store.history_entry import HistoryEntry, decode_entry, encode_entry
+from spamnb.store.history_limits import HistoryLimits
 
 NOON_2026 = 1_767_268_800_000_000
 DAY_US = 86_400_000_000
@@ -145,7 +147,8 @@ class TestBounds:
 
     def test_too_many_entries_expire(self, tmp_path):
         """Beyond `limit_bytes` the oldest go, whatever their age."""
-        with contextlib.closing(History.open(tmp_path / "h", limit_bytes=2_000_000)) as history:
+        limits = HistoryLimits(limit_bytes=2_000_000)
+        with contextlib.closing(History.open(tmp_path / "h", limits)) as history:
             history.add(entry(n) for n in range(1, 1001))
             assert history.expire(NOON_2026) == 500
             assert history.recent(1)[0].signature == entry(1000).signature
@@ -153,7 +156,8 @@ class TestBounds:
 
     def test_adding_makes_room(self, tmp_path):
         """Where the file is full, the oldest entries give way to new ones."""
-        with contextlib.closing(History.open(tmp_path / "h", limit_bytes=500_000)) as history:
+        limits = HistoryLimits(limit_bytes=500_000)
+        with contextlib.closing(History.open(tmp_path / "h", limits)) as history:
             for first in range(1, 2000, 50):
                 history.add(entry(n) for n in range(first, first + 50))
             assert history.recent(1)[0].signature == entry(2000).signature
@@ -161,7 +165,8 @@ class TestBounds:
 
     def test_one_entry_too_large_is_told(self, tmp_path):
         """What does not fit an empty history is an error."""
-        with contextlib.closing(History.open(tmp_path / "h", limit_bytes=100_000)) as history:
+        limits = HistoryLimits(limit_bytes=100_000)
+        with contextlib.closing(History.open(tmp_path / "h", limits)) as history:
             with pytest.raises(StoreFullError):
                 history.add([entry(1, size=100_000)])
             history.add([entry(2)])
@@ -169,7 +174,7 @@ class TestBounds:
     def test_expiry_stops_at_nothing(self, tmp_path):
         """A limit smaller than an empty history is no endless loop."""
         with contextlib.closing(History.open(tmp_path / "h")) as history:
-            history._limit = 0
+            history._limits = HistoryLimits(limit_bytes=0)
             history.add([entry(1)])
             assert history.expire(NOON_2026) == 1
             assert history.expire(NOON_2026) == 0

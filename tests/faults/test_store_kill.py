@@ -24,7 +24,8 @@ from store_makers import NOON_2026, RECIPE, apply, event_for, learn, mail
 
 from spamnb.errors import StoreFullError
 from spamnb.store.audit import check
-from spamnb.store.history import History, HistoryEntry
+from spamnb.store.history import History
+from spamnb.store.history_entry import HistoryEntry
 from spamnb.store.lmdb_store import open_store
 from spamnb.store.maintenance import backup, compact, restore
 

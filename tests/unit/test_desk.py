@@ -16,7 +16,7 @@ from spamnb.service.references import signature_text
 from spamnb.service.review import Reviews
 from spamnb.service.trust import WAYS, delivered_to
 from spamnb.store import audit
-from spamnb.store.history import HistoryEntry
+from spamnb.store.history_entry import HistoryEntry
 
 ALICE = "alice@example.org"
 MADE = new_recipe()

@@ -1,0 +1,101 @@
+"""One entry of the history as bytes, and back.
+
+Failure: StoreVersionError and StoreDamagedError for bytes that are none.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamnb.core.event import Ids
+from spamnb.errors import StoreDamagedError, StoreVersionError
+from spamnb.store.idcode import (
+    Buffer,
+    Reader,
+    chunk,
+    decode_ids,
+    decode_ints,
+    encode_ids,
+    encode_ints,
+    text,
+    varint,
+)
+
+_VERSION = 1
+_HEAD = struct.Struct("<BBqdd16s")
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One verdict, as it was given."""
+
+    time_us: int
+    signature: bytes
+    """16 unguessable bytes, given by the caller"""
+    digest: bytes
+    message_id: str
+    label: str
+    probability: float
+    log_odds: float
+    decision: str
+    ids: tuple[Ids, ...]
+    times: NDArray[np.uint32] | None = None
+    """only in models that count occurrences"""
+    notes: dict[str, str] = field(default_factory=dict)
+    """recipient, queue id, and the like"""
+
+
+def encode_entry(entry: HistoryEntry) -> bytes:
+    """u8 version | u8 has times | i64 time_us | f64 probability | f64 log_odds | signature.
+
+    Then chunk digest | text message_id, label, decision | chunk notes (JSON, or empty) | varint G
+    | G * ids | [ints times].
+    """
+    notes = json.dumps(entry.notes).encode() if entry.notes else b""
+    parts = [
+        _HEAD.pack(
+            _VERSION,
+            entry.times is not None,
+            entry.time_us,
+            entry.probability,
+            entry.log_odds,
+            entry.signature,
+        ),
+        chunk(entry.digest),
+        text(entry.message_id),
+        text(entry.label),
+        text(entry.decision),
+        chunk(notes),
+        varint(len(entry.ids)),
+        *map(encode_ids, entry.ids),
+    ]
+    if entry.times is not None:
+        parts.append(encode_ints(entry.times))
+    return b"".join(parts)
+
+
+def decode_entry(data: Buffer) -> HistoryEntry:
+    """The entry in these bytes."""
+    reader = Reader(data)
+    version, timed, time_us, probability, log_odds, signature = _HEAD.unpack(
+        reader.take(_HEAD.size)
+    )
+    if version != _VERSION:
+        raise StoreVersionError(f"a history entry of version {version}")
+    digest, message_id = reader.chunk(), reader.text()
+    label, decision, notes = reader.text(), reader.text(), reader.chunk()
+    ids = tuple(decode_ids(reader) for _ in range(reader.varint()))
+    times = decode_ints(reader, sum(map(len, ids))).astype(np.uint32) if timed else None
+    try:
+        said: dict[str, str] = json.loads(notes) if notes else {}
+    except ValueError as error:
+        raise StoreDamagedError("notes of a history entry cannot be read") from error
+    return HistoryEntry(
+        time_us, signature, digest, message_id, label, probability, log_odds, decision,
+        ids, times, said,
+    )  # fmt: skip

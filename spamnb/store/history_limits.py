@@ -1,0 +1,14 @@
+"""How much of the history is kept. A value that the settings hold as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryLimits:
+    """Which verdicts can be corrected without the message."""
+
+    keep_days: int = 30
+    limit_bytes: int = 1 << 30
+    """the oldest go first"""
