@@ -25,3 +25,9 @@ def shared_corpora() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real mail at {folder}")
     return folder
+
+
+@pytest.fixture
+def no_system_file(monkeypatch, tmp_path):
+    """Keep the machine's own settings out of a test."""
+    monkeypatch.setattr("spamnb.settings.DEFAULT_FILE", tmp_path / "absent.toml")

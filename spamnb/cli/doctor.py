@@ -6,8 +6,8 @@ import os
 import pwd
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -280,26 +280,23 @@ def _as_owner_of(root: Path) -> Iterator[None]:
 _STOPS = (signal.SIGTERM, signal.SIGHUP)
 
 
-@contextmanager
-def _told_to_stop() -> Iterator[None]:
+def _told_to_stop() -> AbstractContextManager[None]:
     """Whatever ends us ends us as Ctrl-C does, so that nothing is left behind."""
-    before = {number: signal.getsignal(number) for number in _STOPS}
-    try:
-        for number in _STOPS:
-            signal.signal(number, signal.default_int_handler)
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return _signals(_STOPS, signal.default_int_handler)
+
+
+def _undisturbed() -> AbstractContextManager[None]:
+    """Cleaning up is bounded in time, and goes on whoever loses patience."""
+    return _signals((signal.SIGINT, *_STOPS), signal.SIG_IGN)
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Cleaning up is bounded in time, and goes on whoever loses patience."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *_STOPS)}
+def _signals(numbers: Iterable[int], way: Callable[..., Any] | signal.Handlers) -> Iterator[None]:
+    """Handle these signals in one way meanwhile."""
+    before = {number: signal.getsignal(number) for number in numbers}
     try:
         for number in before:
-            signal.signal(number, signal.SIG_IGN)
+            signal.signal(number, way)
         yield
     finally:
         for number, handler in before.items():

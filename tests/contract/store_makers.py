@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from spamnb.core.event import NO_LABEL, Bulk, Echo, Event, Kind, Push, Recipe, no_push
-from spamnb.store.audit import collect
+from spamnb.store.audit import check, collect
 from spamnb.store.contract import Word, packed
 from spamnb.store.folding import apply_event, event_ids
 from spamnb.store.records import encode_event
@@ -15,6 +15,13 @@ from spamnb.store.records import encode_event
 NOON_2026 = 1_767_268_800_000_000
 DAY_US = 86_400_000_000
 RECIPE = Recipe(groups=2, key=bytes(range(32)))
+HAM, SPAM = 0, 1
+
+
+def sound(store):
+    """Whether the store finds nothing wrong with itself."""
+    with store.read() as view:
+        return check(view) == []
 
 
 def ids_of(*names):

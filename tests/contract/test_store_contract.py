@@ -8,8 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from store_makers import (
+    HAM,
     NOON_2026,
     RECIPE,
+    SPAM,
     apply,
     bulk_event,
     echo_of,
@@ -18,6 +20,7 @@ from store_makers import (
     learn,
     mail,
     picture,
+    sound,
     word,
 )
 
@@ -26,13 +29,6 @@ from spamnb.errors import BugError
 from spamnb.store.audit import check
 from spamnb.store.contract import Live, packed
 from spamnb.store.records import same_push
-
-HAM, SPAM = 0, 1
-
-
-def sound(store):
-    with store.read() as view:
-        return check(view) == []
 
 
 class TestRecords:

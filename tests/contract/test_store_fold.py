@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from store_makers import (
     DAY_US,
+    HAM,
     NOON_2026,
+    SPAM,
     apply,
     bulk_event,
     event_for,
@@ -17,6 +19,7 @@ from store_makers import (
     mail,
     picture,
     push,
+    sound,
     word,
 )
 
@@ -25,13 +28,6 @@ from spamnb.errors import BugError, RefusedError, StoreDamagedError
 from spamnb.store.audit import check, named, refold, stale
 from spamnb.store.contract import Live, packed
 from spamnb.store.folding import apply_event, day_of
-
-HAM, SPAM = 0, 1
-
-
-def sound(store):
-    with store.read() as view:
-        return check(view) == []
 
 
 class TestFold:

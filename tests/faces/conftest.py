@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 from cli_runs import HAM, SPAM, spamnb
+from post_rig import post_office
 from smtp_rig import loops
 
 
@@ -20,12 +21,24 @@ def on_loop(request):
 
 
 @pytest.fixture
-def alone(monkeypatch, tmp_path):
+def mail(tmp_path):
+    """Where a post office writes Maildirs."""
+    return tmp_path / "mail"
+
+
+@pytest.fixture
+def office(mail):
+    """A post office on loopback that knows everybody."""
+    with post_office(root=str(mail)) as rig:
+        yield rig
+
+
+@pytest.fixture
+def alone(monkeypatch, tmp_path, no_system_file):
     """Keep the machine's settings, homes and daemons out of a test."""
     for name in ("SPAMNB_HOME", "STATE_DIRECTORY", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setattr("spamnb.settings.DEFAULT_FILE", tmp_path / "absent.toml")
     monkeypatch.setattr("spamnb.cli.served.WELL_KNOWN", tmp_path / "absent.sock")
 
 

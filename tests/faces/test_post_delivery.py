@@ -18,11 +18,6 @@ from spamnb.service import maildir
 JUNK = b"X-Spam-Flag: YES\r\nX-Spamnb-Verdict: spam; p=0.9987; decision=junk\r\n"
 
 
-@pytest.fixture
-def mail(tmp_path):
-    return tmp_path / "mail"
-
-
 def send(rig, *recipients, message=MESSAGE, hello=b"EHLO me.example"):
     """One transaction; the replies to the message."""
     with rig.raw() as client:

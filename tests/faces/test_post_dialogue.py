@@ -15,17 +15,6 @@ from post_rig import MESSAGE, begun, files, logins, post_office, sent
 from spamnb.faces.smtp.postoffice import replies
 
 
-@pytest.fixture
-def mail(tmp_path):
-    return tmp_path / "mail"
-
-
-@pytest.fixture
-def office(mail):
-    with post_office(root=str(mail)) as rig:
-        yield rig
-
-
 @pytest.mark.parametrize(
     ("command", "code"),
     [

@@ -10,18 +10,6 @@ from post_rig import MESSAGE, begun, files, post_office, sent
 from spamnb.core.envelope import Client
 from spamnb.faces.smtp.postoffice.paths import read_client, read_path
 
-
-@pytest.fixture
-def mail(tmp_path):
-    return tmp_path / "mail"
-
-
-@pytest.fixture
-def office(mail):
-    with post_office(root=str(mail)) as rig:
-        yield rig
-
-
 # -- addresses ------------------------------------------------------------------------------------
 
 

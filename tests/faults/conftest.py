@@ -1,6 +1,7 @@
-"""What the tests of the daemon start from: a trained model, copied for each of them."""
+"""What the tests of the daemon start from: folders, and a trained model copied for each."""
 
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,12 @@ def home(trained, tmp_path):
     """A folder with a trained model in `home`."""
     shutil.copytree(trained, tmp_path / "home")
     return tmp_path
+
+
+@pytest.fixture
+def place():
+    """A short folder that others may enter: a socket's address holds 107 bytes."""
+    folder = Path(tempfile.mkdtemp(prefix="spamnb-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)

@@ -5,11 +5,8 @@ import io
 import json
 import os
 import pwd
-import shutil
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -45,14 +42,6 @@ def spamnb(home, *words, stdin=b"", **more):
         input=stdin, capture_output=True, check=False, timeout=60, env=environment,
     )  # fmt: skip
     return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
-
-
-@pytest.fixture
-def place():
-    folder = Path(tempfile.mkdtemp(prefix="spamnb-"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
 
 
 @contextlib.contextmanager

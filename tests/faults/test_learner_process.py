@@ -3,9 +3,7 @@
 import os
 import pwd
 import resource
-import shutil
 import signal
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -34,15 +32,6 @@ SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not ROOT, reason="only root can become somebody else")
 NOBODY = pwd.getpwnam("nobody")
-
-
-@pytest.fixture
-def place():
-    """A short folder that others may enter: a socket's address holds 107 bytes."""
-    folder = Path(tempfile.mkdtemp(prefix="spamnb-"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
 
 
 @pytest.fixture
@@ -406,7 +395,7 @@ def test_the_owner_of_a_file_is_who_teaches(place):
 
 
 def test_a_correction_by_signature_is_cheap(place, capsys):
-    """At most 5 ms of CPU in client and learner together (issue: correct by signature)."""
+    """At most 5 ms of CPU in client and learner together."""
     home = place / "m"
     train(home, [(side, str(SAMPLE / side)) for side in ("ham", "spam")], recipe=new_recipe())
     raws = [path.read_bytes() for path in sorted((SAMPLE / "ham").iterdir())[:100]]
@@ -433,6 +422,7 @@ def used(pid):
 
 def test_memory_does_not_grow_with_requests(running):
     """Thousands of answers leave nothing behind: within 10 MB."""
+
     def held():
         text = Path(f"/proc/{running.process.pid}/statm").read_text()
         return int(text.split()[1]) * resource.getpagesize()
@@ -445,5 +435,3 @@ def test_memory_does_not_grow_with_requests(running):
         for _ in range(800):
             caller.teach(Feedback("spam", raw, trust="admin"))
         assert held() - before < 10 << 20
-
-

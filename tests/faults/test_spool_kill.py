@@ -8,8 +8,6 @@ import random
 import shutil
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
 import pytest
 from learner_runs import PROGRAM, PROJECT, WAIT_S, Learner, mail, until
@@ -44,14 +42,6 @@ class Dying(Learner):
     def __init__(self, home, where, turn, *, early):
         self.program = DYING.format(turn=turn, early=early) + PROGRAM
         super().__init__(home, where)
-
-
-@pytest.fixture
-def place():
-    """A short folder: a socket's address holds 107 bytes."""
-    folder = Path(tempfile.mkdtemp(prefix="spamnb-"))
-    yield folder
-    shutil.rmtree(folder)
 
 
 def model_in(home):

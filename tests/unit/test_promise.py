@@ -13,11 +13,7 @@ from spamnb.settings import load, restored
 from spamnb.settings.promise import FILE, drop, keep, kept
 from spamnb.settings.showing import plain
 
-
-@pytest.fixture(autouse=True)
-def no_system_file(monkeypatch, tmp_path):
-    """Keep the machine's own settings out of the tests."""
-    monkeypatch.setattr("spamnb.settings.DEFAULT_FILE", tmp_path / "absent.toml")
+pytestmark = pytest.mark.usefixtures("no_system_file")
 
 
 def found(one_in=20):

@@ -12,11 +12,7 @@ from spamnb.settings.setting import toml_of
 from spamnb.settings.showing import as_dict, example, shown, value_of
 from spamnb.settings.table import BY_NAME, SETTINGS
 
-
-@pytest.fixture(autouse=True)
-def no_system_file(monkeypatch, tmp_path):
-    """Keep the machine's own settings out of the tests."""
-    monkeypatch.setattr("spamnb.settings.DEFAULT_FILE", tmp_path / "absent.toml")
+pytestmark = pytest.mark.usefixtures("no_system_file")
 
 
 def written(tmp_path, text):

@@ -11,6 +11,8 @@ from spamnb.settings.showing import as_dict, example, need_restart, plain, shown
 from spamnb.settings.table import FAMILIES
 from spamnb.settings.tree import MEMBERS
 
+pytestmark = pytest.mark.usefixtures("no_system_file")
+
 TWO = """
 [listener.mx]
 address = "127.0.0.1:25"
@@ -20,12 +22,6 @@ queue = "after"
 [listener."inner.example.org"]
 peers = ["192.0.2.0/24"]
 """
-
-
-@pytest.fixture(autouse=True)
-def no_system_file(monkeypatch, tmp_path):
-    """Keep the machine's own settings out of the tests."""
-    monkeypatch.setattr("spamnb.settings.DEFAULT_FILE", tmp_path / "absent.toml")
 
 
 def loaded(tmp_path, text):
