@@ -36,14 +36,16 @@ class Corpus:
     place: np.ndarray
     exact: np.ndarray  # features that keep their capitals
     spam: np.ndarray
+    correction: np.ndarray | None = None  # the groups of corrections, if they are others
 
     def __len__(self):
         return len(self.spam)
 
     def grouped(self, of_place):
-        return replace(
-            self, group=np.array([of_place(Place(p)) for p in range(1, 21)])[self.place - 1]
-        )
+        return replace(self, group=self.by_place(of_place))
+
+    def by_place(self, of_place):
+        return np.array([of_place(Place(p)) for p in range(1, 21)])[self.place - 1]
 
     def only(self, keep):
         kept = keep[self.rows]
@@ -99,6 +101,8 @@ def online(corpus: Corpus, order: list[int], c: Constants, extra=None) -> np.nda
     `extra` is one more summand for each message, with a temper of its own.
     """
     G, F = int(corpus.group.max()) + 1, len(corpus.group)
+    corrected = corpus.group if corpus.correction is None else corpus.correction
+    eta = c.eta / (int(corrected.max()) + 1)
     n, w, N = np.zeros((2, F)), np.zeros(F), np.zeros(2)
     tau, b, tau_extra = np.full(G, c.tau / G), 0.0, c.tau_extra
     wrong = random.Random(c.noise_seed)
@@ -108,9 +112,10 @@ def online(corpus: Corpus, order: list[int], c: Constants, extra=None) -> np.nda
         g = corpus.group[at]
         size = np.maximum(np.bincount(g, minlength=G), 1.0)
         E = _evidence(n[:, at], N, g, size, c)
-        root = size**-0.5
+        own = corrected[at]
+        root = np.bincount(own)[own] ** -0.5
         more = 0.0 if extra is None else extra[i]
-        parts = np.maximum(tau, 0) * E + np.bincount(g, w[at], G) * root
+        parts = np.maximum(tau, 0) * E + np.bincount(g, w[at] * root, G)
         z = scores[i] = b + parts.sum() + tau_extra * more
         label = bool(corpus.spam[i]) ^ (wrong.random() < c.noise)
         P = 1 / (1 + np.exp(-z))
@@ -123,10 +128,10 @@ def online(corpus: Corpus, order: list[int], c: Constants, extra=None) -> np.nda
             P = 1 / (1 + np.exp(-z))
             mine = P if label else 1 - P
             e = (label - P) * (min(1.0, mine / c.doubt) if c.doubt else 1.0)
-            w[at] += c.eta / G * e * (far * root)[g]
+            w[at] += eta * e * far[g] * root
             b, tau = b + c.rate_b * e * far.min(), tau + c.rate_tau * e * far * E
             tau_extra = max(tau_extra + c.rate_tau * e * more, 0.0)
-            parts = np.maximum(tau, 0) * E + np.bincount(g, w[at], G) * root
+            parts = np.maximum(tau, 0) * E + np.bincount(g, w[at] * root, G)
             z = b + parts.sum() + tau_extra * more
             if (z if label else -z) >= c.thin or (c.doubted_once and mine < c.doubt):
                 break
