@@ -1,7 +1,11 @@
 """Which Dovecot there is: the machine's own, or another that lies in a folder with a whole system.
 
-Such a folder, as debootstrap makes it, is named by SPAMNB_DOVECOT_ROOT: so the Dovecot of Debian 13
-is run on Debian 12. What differs between the versions stands here, and in the documentation.
+Such a folder is named by SPAMNB_DOVECOT_ROOT, and so the Dovecot of Debian 13 is run on Debian 12:
+
+    debootstrap --variant=minbase trixie FOLDER
+    chroot FOLDER apt-get install --no-install-recommends dovecot-imapd dovecot-lmtpd dovecot-sieve
+
+What differs between the versions stands here, and in the documentation.
 """
 
 import functools
