@@ -97,7 +97,10 @@ class Keeper:
 
     @contextmanager
     def desk(self) -> Iterator[Desk]:
-        """The desk, for one request."""
+        """The desk, for one request; while the model is being opened, requests wait."""
+        if self._held is None:
+            with self._opening:
+                pass
         with self._lock:
             held = self._held
             if held is None:
@@ -120,22 +123,25 @@ class Keeper:
     def open(self) -> None:
         """Try to open the model now."""
         with self._opening:
-            if self._held is not None:
-                return
-            try:
-                desk = self._opened()
-            except StoreError as error:
-                self._failed(error)
-                return
-            with self._lock:
-                self._held, self.fault, self._pause_s = _Held(desk), "", FIRST_PAUSE_S
+            if self._held is None:
+                self._open()
+
+    def _open(self) -> None:
+        try:
+            desk = self._opened()
+        except StoreError as error:
+            self._failed(error)
+            return
+        with self._lock:
+            self._held, self.fault, self._pause_s = _Held(desk), "", FIRST_PAUSE_S
 
     def renew(self, learning: Learning) -> None:
-        """Go on by other settings."""
-        with self._lock:
-            old, self._held, self.learning, self._due = self._held, None, learning, 0.0
-        self._retire(old)
-        self.open()
+        """Go on by other settings; who asks meanwhile waits, and is not sent away."""
+        with self._opening:
+            with self._lock:
+                old, self._held, self.learning, self._due = self._held, None, learning, 0.0
+            self._retire(old)
+            self._open()
 
     def close(self) -> None:
         """Let go of the model; whoever uses it still closes it."""

@@ -2,6 +2,8 @@
 
 import itertools
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -51,6 +53,31 @@ def test_new_settings_are_in_force_for_the_next_request(keeper, learning):
         assert desk is new
     keeper.close()
     assert not is_open(learning)
+
+
+def test_who_comes_while_settings_change_waits_for_them(keeper, learning, monkeypatch):
+    """A reload refuses nobody: the model is let go, and taken up by the new settings."""
+    opened, opening, go_on = keeper._opened, threading.Event(), threading.Event()
+
+    def slowly():
+        opening.set()
+        assert go_on.wait(30)
+        return opened()
+
+    def teach():
+        with keeper.desk() as desk:
+            return desk.teach(SAID).state
+
+    monkeypatch.setattr(keeper, "_opened", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        renewed = pool.submit(keeper.renew, learning)
+        assert opening.wait(30)
+        taught = pool.submit(teach)
+        with pytest.raises(TimeoutError):
+            taught.result(0.1)
+        go_on.set()
+        assert taught.result(30) == "learnt"
+        renewed.result(30)
 
 
 def test_whoever_comes_after_the_end_is_told_to_come_again(keeper, learning):
