@@ -44,10 +44,19 @@ a seventh). A smaller eta with repeats is the smaller eta of 0023 (worse in a ro
 together with these. Spam missed moves both ways in every row. It costs no features, but up to so
 many times the work of a step. So mail teaches by one step; a person's correction, which nobody
 doubts, is repeated by the product until it is agreed with.
+
+The product's learner, which also rehearses, says the same of "5 below 5": few spam 0.558 -> 0.434,
+wrong labels 0.116 -> 0.178.
 """
 
+import numpy as np
 from arrays import Variant, all_streams, compare, picked
 from lab import Constants
+from streams import streams
+
+from spamnb.core.measures import auc
+from spamnb.service import evaluation_trial
+from spamnb.service.learner import Learner
 
 
 def repeated(most, thin, **constants):
@@ -71,5 +80,31 @@ VARIANTS = [
 ]
 
 
+class Repeating(Learner):
+    """The product's learner with five steps while the label leads by less than 5 nats."""
+
+    def _step(self, sheet, lines, lesson, margin=0.0):
+        push = super()._step(sheet, lines, lesson, margin)
+        for _ in range(4):
+            z = sheet.opinion(self.recipe, lines).z
+            if z[lesson.label] - z[1 - lesson.label] >= 5.0:
+                break
+            push = push.plus(super()._step(sheet, lines, lesson, margin))
+        return push
+
+
+def by_the_product():
+    found = {}
+    for stream in streams():
+        if stream.name in {"few spam", "wrong labels"}:
+            for learner in (Learner, Repeating):
+                evaluation_trial.Learner = learner
+                area = 100 * (1 - auc(*stream.judged()))
+                found.setdefault((stream.name, learner.__name__), []).append(area)
+    for names, areas in found.items():
+        print(*names, f"{np.mean(areas):.4f}")
+
+
 if __name__ == "__main__":
     compare(picked(VARIANTS), all_streams())
+    by_the_product()

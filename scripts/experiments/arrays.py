@@ -1,9 +1,9 @@
 """The streams of `streams` on the arrays of `lab`: ten times faster than by the product's learner.
 
 So an experiment may change the features or the learner, and still ask every stream. The default
-gives the product's figures (0023) but for wrong labels, where other ones are wrong. There is no
-rehearsal here; each message being judged before it is learnt, it makes no difference in a row
-(0.127 % by both).
+gives the product's figures (0023) but for wrong labels, where other ones are wrong, and for few
+spam, for nothing is rehearsed here: 0.610 % instead of 0.558, which is what the product's learner
+gives without rehearsal. In a row it makes no difference.
 """
 
 from __future__ import annotations
