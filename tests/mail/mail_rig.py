@@ -233,10 +233,21 @@ class Rig:
         conf = root / "dovecot/dovecot.conf"
         for path in (root / "dovecot/sieve").glob("*.sieve"):
             _run(*dovecots.command("sievec", "-c", conf, path))
-        _run(*dovecots.command("dovecot", "-c", conf))
+        self.start_dovecot()
         _run("postfix", "-c", root / "postfix", "start")
         for name in ("submission", "lmtp", "imap"):
             until(lambda name=name: self.answers(name), what=f"{name} listening")
+
+    def start_dovecot(self):
+        """It says that it has started before it has written who it is; who ends it must know."""
+        _run(*dovecots.command("dovecot", "-c", self.root / "dovecot/dovecot.conf"))
+        until(self.dovecot_pid, what="Dovecot's number")
+
+    def dovecot_pid(self):
+        """The number of its first process; None if it is not there yet."""
+        path = self.root / "dovecot/run/master.pid"
+        text = path.read_text() if path.exists() else ""
+        return int(text) if text else None
 
     def _file(self, path, text):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -68,12 +68,10 @@ class Served(House):
 
     def _dovecot_anew(self):
         # Not `doveadm reload`: nothing tells when the old processes have stopped listening.
-        pid = (self.rig.root / "dovecot/run/master.pid").read_text().strip()
-        os.kill(int(pid), signal.SIGTERM)
+        pid = self.rig.dovecot_pid()
+        os.kill(pid, signal.SIGTERM)
         until(lambda: not Path(f"/proc/{pid}").exists(), what="Dovecot's end")
-        conf = self.rig.root / "dovecot" / "dovecot.conf"
-        words = dovecots.command("dovecot", "-c", conf)
-        subprocess.run(words, check=True, stderr=subprocess.DEVNULL)
+        self.rig.start_dovecot()
         until(lambda: self.rig.answers("imap"), what="Dovecot")
 
     def lying(self):
