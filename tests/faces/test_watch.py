@@ -229,6 +229,14 @@ def test_lost_events_are_looked_for(house):
     house.watcher._inotify.happened = real
 
 
+def test_what_came_within_a_tick_of_the_remembered_moment_is_found(house):
+    """A file's ctime lags behind the clock: what seems just too old is looked at all the same."""
+    path = house.move(house.deliver("", "NO"), ".Junk")
+    list(house.watcher._inotify.happened())
+    house.watcher._look_back(path.stat().st_ctime_ns + 9_000_000)
+    assert [(f.label, answer.state) for f, answer, _ in house.watcher.due()] == [("spam", "learnt")]
+
+
 def test_links_and_pipes_are_no_mail(house):
     """A link to somebody's secret is not read, a pipe does not stop us."""
     secret = house.root.parent / "secret"

@@ -28,6 +28,9 @@ from spamnb.service.feedback import Answer, Feedback
 
 PARTS = ("new", "cur")
 LIMIT_BYTES = 32 << 20
+_TICK_NS = 20_000_000
+"""A file's times are those of the kernel's last tick, up to 10 ms behind the clock that we read:
+what came right behind the moment that we remember would seem to have come before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +127,12 @@ class Watcher:
                 self._owners[place / part] = (maildir, folder)
 
     def _look_back(self, since_ns: int) -> None:
+        """Look at what came since; twice does no harm."""
         for place in list(self._owners):
             if place.name in PARTS:
                 for entry in os.scandir(place):
                     arrived = entry.stat(follow_symlinks=False).st_ctime_ns
-                    if arrived >= since_ns:
+                    if arrived >= since_ns - _TICK_NS:
                         self._arrived(place, entry.name, arrived)
 
     # -- watching -------------------------------------------------------------------------------
