@@ -18,6 +18,7 @@ import cchardet
 import numpy as np
 
 from spamnb.core import limits
+from spamnb.core.sorting import changes
 
 Text = bytes | str
 """bytes when pure ASCII (the fast path everywhere downstream), str otherwise"""
@@ -205,9 +206,7 @@ def foreign(text: str) -> str:
 def _signs(text: str) -> str:
     """Each character that is not ASCII, once: 10 us for 3,000, 9 ms for 262,144 of them."""
     points = np.sort(np.frombuffer(foreign(text).encode("utf-32-le", "surrogatepass"), "<u4"))
-    again = points[1:] == points[:-1]
-    distinct = np.concatenate((points[:1], points[1:][~again]))
-    return distinct.tobytes().decode("utf-32-le", "surrogatepass")
+    return points[changes(points)].tobytes().decode("utf-32-le", "surrogatepass")
 
 
 def looked_at(text: Text, odd: set[str]) -> Text:

@@ -315,12 +315,27 @@ def _learn_all(model: Filter, portions: Iterator[_Portion], pupil: _Pupil) -> No
             raise
 
 
-def _lessons(
-    model: Filter, portions: Iterator[_Portion], pupil: _Pupil
-) -> Iterator[list[Teach]]:
+def _chunks(portions: Iterator[_Portion]) -> Iterator[list[_Portion]]:
+    """Some at a time; who is interrupted while they come still gets what has come."""
+    some: list[_Portion] = []
+    try:
+        for portion in portions:
+            some.append(portion)
+            if len(some) * PORTION >= CHUNK:
+                yield some
+                some = []
+    except KeyboardInterrupt:
+        if some:
+            yield some
+        raise
+    if some:
+        yield some
+
+
+def _lessons(model: Filter, portions: Iterator[_Portion], pupil: _Pupil) -> Iterator[list[Teach]]:
     """What is to be learnt, as it comes from the readers."""
     labels, origin, tally = pupil
-    while some := [*itertools.islice(portions, CHUNK // PORTION)]:
+    for some in _chunks(portions):
         now, lessons = now_us(), list[Teach]()
         glossary = Glossary([packed.words for _, packed in some if packed.words])
         for sources, packed in some:

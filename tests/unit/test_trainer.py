@@ -1,5 +1,6 @@
 """Training from folders: even, repeatable, on any number of cores, never stopped by a file."""
 
+import itertools
 import mailbox
 import shutil
 import subprocess
@@ -90,6 +91,23 @@ def test_transactions_and_chunks_of_any_size_leave_the_same_model(
     monkeypatch.setattr(trainer, "CHUNK", chunk)
     train(tmp_path / "b", SOURCES, recipe=MADE)
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
+def test_interrupted_in_the_midst_of_a_chunk_what_was_read_is_learnt(tmp_path, monkeypatch):
+    """Ctrl-C while the readers are at their third portion: two are learnt, and nothing else."""
+    reads, real = itertools.count(), trainer.read_unit
+
+    def read(unit, **how):
+        if next(reads) == 150:
+            raise KeyboardInterrupt
+        return real(unit, **how)
+
+    monkeypatch.setattr(trainer, "read_unit", read)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "m", SOURCES, recipe=MADE, course=Course(jobs=1))
+    with Filter.open(tmp_path / "m", history=False) as model, model.store.read() as view:
+        assert audit.check(view) == []
+        assert len(list(view.events())) == 128
 
 
 def test_training_is_learning_one_by_one(tmp_path):
