@@ -58,7 +58,7 @@ def _classes() -> bytes:
 
 
 _CLASSES = _classes()
-_IS_CAPITAL = bytes(65 <= byte <= 90 for byte in range(256))
+_FIRST_CAPITAL, _CAPITALS = np.uint8(ord("A")), 26
 _CUT_NAME = b"cut:"
 
 
@@ -96,7 +96,10 @@ class Key:
         if len(self._lines) > SEEDS_KEPT:
             self._lines.clear()
             self.seeds = np.zeros((2, SEEDS_KEPT), np.uint64)
-        return np.array([self.seed(place, name) for place, name, _ in fields], np.int64)
+        found = [self._lines.get(field[:2]) for field in fields]
+        if None in found:
+            found = [self.seed(place, name) for place, name, _ in fields]
+        return np.array(found, np.int64)
 
     def fingerprint(self) -> bytes:
         """Tells two keys apart without telling the key: 16 bytes."""
@@ -255,16 +258,9 @@ class _Spans(NamedTuple):
     ends: I64
     whole: I64
 
-    def take(self, some: I64) -> _Spans:
-        return _Spans(self.starts.take(some), self.ends.take(some), self.whole.take(some))
 
-    @staticmethod
-    def joined(*parts: _Spans) -> _Spans:
-        return _Spans(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-
-
-def _cut(text: bytes) -> tuple[_Spans, _Spans]:
-    """All whole words, and the tails and nets of those with three parts or more."""
+def _cut(text: bytes) -> tuple[_Spans, int]:
+    """All whole words, how many they are, and behind them the tails of those with three parts."""
     kind = np.frombuffer(text.translate(_CLASSES), np.uint8)
     inside = kind == 1
     joints = (kind == 2).nonzero()[0][:-1]
@@ -280,40 +276,39 @@ def _cut(text: bytes) -> tuple[_Spans, _Spans]:
     whole, before_last, last = whole.take(second), joints.take(second), joints.take(second + 1)
     start = starts.take(whole)
     number = np.frombuffer(text, np.uint8).take(start) < ord("A")
-    tails = _Spans(
-        np.where(number, start, before_last + 1),
-        np.where(number, last, ends.take(whole)),
-        whole,
+    spans = _Spans(
+        np.concatenate((starts, np.where(number, start, before_last + 1))),
+        np.concatenate((ends, np.where(number, last, ends.take(whole)))),
+        np.concatenate((np.arange(len(starts)), whole)),
     )
-    return _Spans(starts, ends, np.arange(len(starts))), tails
+    return spans, len(starts)
 
 
 def _find_words(fields: list[Field]) -> _Words:
     """Cut the joined fields; the text begins and ends with separators, so every word has edges."""
     text = b"\n".join((b"", *[text for _, _, text in fields], b"_" + b"\0" * 16))
-    words, tails = _cut(text)
-    sizes = np.fromiter([len(text) + 1 for _, _, text in fields], np.int64, len(fields))
-    bounds = words.starts.searchsorted(sizes.cumsum() + 1)
+    (starts, ends, whole), wholes = _cut(text)
+    sizes = np.array([len(text) + 1 for _, _, text in fields], np.int64)
+    bounds = starts[:wholes].searchsorted(sizes.cumsum() + 1)
     bounds[1:] -= bounds[:-1].copy()
     field = np.arange(len(fields)).repeat(bounds)
-    spans = _Spans.joined(words, tails)
-    size = spans.ends - spans.starts
-    long = spans.take((size > MOST_BYTES).nonzero()[0])
-    spans = spans.take(((size >= LEAST_BYTES) & (size <= MOST_BYTES)).nonzero()[0])
-    capitals = np.frombuffer(text.translate(_IS_CAPITAL), np.uint8)
-    upto = capitals.cumsum(dtype=np.int32)
+    size = ends - starts
+    long = (size > MOST_BYTES).nonzero()[0]
+    folded = ((size >= LEAST_BYTES) & (size <= MOST_BYTES)).nonzero()[0]
+    starts, ends, cut = starts.take(folded), ends.take(folded), starts.take(long)
+    # Capitals before each place; it may wrap round, for a word is too short to hold 256 of them.
+    upto = (np.frombuffer(text, np.uint8) - _FIRST_CAPITAL < _CAPITALS).cumsum(dtype=np.uint8)
     # Right behind a word stands a separator or a joint, and no capital.
-    held = upto.take(spans.ends) > upto.take(spans.starts - 1)
-    shown = spans.take(held.nonzero()[0])
-    every = _Spans.joined(spans, _Spans(long.starts, long.starts + CUT_BYTES, long.whole), shown)
-    folded = len(spans.starts) + len(long.starts)
+    shown = (upto.take(ends) != upto.take(starts - 1)).nonzero()[0]
+    whole = whole.take(np.concatenate((folded, long, folded.take(shown))))
+    exact = len(folded) + len(long)
     return _Words(
         text_bytes=text,
-        starts=every.starts,
-        ends=every.ends,
-        field=field.take(every.whole),
-        cut=slice(len(spans.starts), folded),
-        exact=slice(folded, len(every.starts)),
+        starts=np.concatenate((starts, cut, starts.take(shown))),
+        ends=np.concatenate((ends, cut + CUT_BYTES, ends.take(shown))),
+        field=field.take(whole),
+        cut=slice(len(folded), exact),
+        exact=slice(exact, len(whole)),
         fields=fields,
     )
 
@@ -350,7 +345,8 @@ def _hash(key: Key, text: bytes, starts: I64, ends: I64, seeds: U64) -> U64:
         at, left = starts.take(owner) + done, sizes.take(owner) - done
         first, second = key.pieces.take(nth, 2)
         more = _shares(pieces, at, left, first, second)
-        seeds[:, longer] += np.add.reduceat(more, stop - count, axis=1)
+        for sums, some in zip(seeds, np.add.reduceat(more, stop - count, axis=1), strict=True):
+            sums[longer] += some
     high, low = seeds
     return _finish((high & ~_LOW_HALF) | (low >> _HALF))
 
