@@ -22,6 +22,7 @@ is a word's and not a byte's: 8 us a message against 20 for prefix sums over sym
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -235,8 +236,8 @@ def distinct(parts: Sequence[U64]) -> tuple[U64, list[NDArray[np.int32]]]:
     every = every[first]
     place = np.empty(len(first), np.int32)
     place[order] = np.cumsum(first, dtype=np.int32) - 1
-    ends = np.cumsum([len(part) for part in parts])
-    return every, np.split(place, ends[:-1]) if parts else []
+    ends = itertools.accumulate(map(len, parts))
+    return every, [place[end - len(part) : end] for part, end in zip(parts, ends, strict=True)]
 
 
 def spliced(source: NDArray[np.uint8], starts: I64, sizes: I64) -> NDArray[np.uint8]:

@@ -14,6 +14,7 @@ integer that was rounded once (`Push`), so that taking it back is exact. Fails w
 
 from __future__ import annotations
 
+import itertools
 from math import exp
 from typing import Any, NamedTuple
 
@@ -63,10 +64,10 @@ def evidence(recipe: Recipe, messages: NDArray[np.int64], n: NDArray[np.number[A
     Labels come first here and below: sums over features then run along memory.
     """
     counts = np.asarray(n, np.float64, order="C")
-    held = counts.sum(axis=0)
+    held = np.add.reduce(counts)
     logs = np.log(counts + recipe.alpha)
     logs -= np.log(messages + 2 * recipe.alpha)[:, None]
-    if not messages.all():
+    if 0 in messages.tolist():
         # A label without messages has no opinion: it takes the mean of the others.
         taught = np.flatnonzero(messages)
         logs[messages == 0] = logs[taught].mean(axis=0) if len(taught) else 0.0
@@ -147,21 +148,26 @@ class Opinion(NamedTuple):
 def opinion(recipe: Recipe, totals: Totals, cells: Floats, sizes: tuple[int, ...]) -> Opinion:
     """The corrected model on one message, from its rows, group after group: n and w, [2K, m]."""
     K = len(recipe.labels)
-    said, w = evidence(recipe, totals.messages, cells[:K]), cells[K:]
+    said = _by_group(evidence(recipe, totals.messages, cells[:K]), sizes)
+    w = _by_group(cells[K:], sizes)
     z = (totals.bias / BIAS_ONE).tolist()
     tempers = temper(recipe, totals).tolist()
-    E, start = [], 0
-    for size, tau in zip(sizes, tempers, strict=True):
-        stop = start + size
+    E = []
+    for size, tau, told, pushed in zip(sizes, tempers, said, w, strict=True):
         scale = max(size, 1) ** recipe.kappa
         root = max(size, 1) ** 0.5 * STEP_ONE
-        told = [total / scale for total in said[:, start:stop].sum(axis=1).tolist()]
-        pushed = w[:, start:stop].sum(axis=1).tolist()
+        E.append([total / scale for total in told])
         for k in range(K):
-            z[k] += tau * told[k] + pushed[k] / root
-        E.append(told)
-        start = stop
+            z[k] += tau * E[-1][k] + pushed[k] / root
     return Opinion(z, _softmax(z), E)
+
+
+def _by_group(values: Floats, sizes: tuple[int, ...]) -> list[list[float]]:
+    """[G][K] sums of values [K, m] over the features of each group; an empty one has none."""
+    starts = itertools.accumulate(sizes, initial=0)
+    filled = [start for start, size in zip(starts, sizes, strict=False) if size]
+    sums = iter(np.add.reduceat(values, filled, axis=1).T.tolist() if filled else ())
+    return [next(sums) if size else [0.0] * len(values) for size in sizes]
 
 
 def _softmax(z: list[float]) -> list[float]:

@@ -195,15 +195,17 @@ class Sheet:
 
     def settled(self) -> Records:
         """The rows as the store keeps them; a row that holds nothing has no day."""
-        n, w = self._cells[:, : self._K], self._cells[:, self._K :]
-        if n.min(initial=0) < 0 or self.totals.messages.min(initial=0) < 0:
+        K = self._K
+        least, most = self._cells.min(axis=0, initial=0), self._cells.max(axis=0, initial=0)
+        if least[:K].min() < 0 or self.totals.messages.min(initial=0) < 0:
             raise StoreDamagedError(
                 "a count falls below zero: the model does not hold what is to be taken from it",
                 hint="run `spamnb check`, then restore a backup",
             )
-        if n.max(initial=0) > _U32:
+        if most[:K].max() > _U32:
             raise RefusedError("a feature's count would pass 2^32", hint="let features expire")
-        if w.max(initial=0) > _I32 or w.min(initial=0) < -_I32 - 1:
+        if most[K:].max() > _I32 or least[K:].min() < -_I32 - 1:
             raise RefusedError("a feature's correction would leave 2048 nats")
         self.day[~self._cells.any(axis=1)] = 0
-        return Records(n.astype(np.uint32), w.astype(np.int32), self.day)
+        n, w = self._cells[:, :K].astype(np.uint32), self._cells[:, K:].astype(np.int32)
+        return Records(n, w, self.day)
