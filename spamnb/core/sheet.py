@@ -18,6 +18,7 @@ already (StoreDamagedError). Pure; must not know stores or messages.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,9 @@ class Sheet:
 
     def known(self) -> NDArray[np.bool_]:
         """Of which ids something is known now."""
-        return np.asarray(self._cells.any(axis=1))
+        # Label by label: along rows of four numbers numpy takes three times as long.
+        known: NDArray[np.bool_] = reduce(np.logical_or, self._cells.T)
+        return known
 
     def records_of(self, lines: Lines) -> Records:
         """The lines of one message as records."""
@@ -185,7 +188,7 @@ class Sheet:
 
     def _recount(self, old: Floats, new: Floats) -> None:
         """Let V and H follow rows that change from `old` to `new` counts [K, m]."""
-        was, now = old.any(axis=0), new.any(axis=0)
+        was, now = np.logical_or.reduce(old), np.logical_or.reduce(new)
         self.totals.known += int(np.count_nonzero(now)) - int(np.count_nonzero(was))
         if self._keeps_histogram:
             moved = histogram_moved(
@@ -206,6 +209,6 @@ class Sheet:
             raise RefusedError("a feature's count would pass 2^32", hint="let features expire")
         if most[K:].max() > _I32 or least[K:].min() < -_I32 - 1:
             raise RefusedError("a feature's correction would leave 2048 nats")
-        self.day[~self._cells.any(axis=1)] = 0
+        self.day[~self.known()] = 0
         n, w = self._cells[:, :K].astype(np.uint32), self._cells[:, K:].astype(np.int32)
         return Records(n, w, self.day)

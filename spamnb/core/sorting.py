@@ -34,6 +34,7 @@ def order_of(ids: U64) -> NDArray[np.intp]:
 
 def changes(line: NDArray[Any]) -> NDArray[np.bool_]:
     """Where a line has a value that does not stand right before."""
-    new = np.ones(len(line), np.bool_)
+    new = np.empty(len(line), np.bool_)
+    new[:1] = True
     np.not_equal(line[1:], line[:-1], out=new[1:])
     return new

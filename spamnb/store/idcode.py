@@ -91,8 +91,13 @@ class Reader:
             raise StoreDamagedError("a stored text is not UTF-8") from error
 
 
+_SMALL = tuple(bytes((value,)) for value in range(128))
+
+
 def varint(value: int) -> bytes:
     """Seven bits a byte, low ones first, the top bit says that more follow."""
+    if 0 <= value < len(_SMALL):
+        return _SMALL[value]
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -187,24 +192,29 @@ def _low_bytes(count: int) -> int:
 
 _FEW = 16
 _LETTERS = {1: "b", 2: "h", 4: "i", 8: "q"}
+_LIMITS = tuple((width, 1 << 8 * width - 1) for width in _LETTERS)
 
 
 def encode_ints(values: NDArray[Any]) -> bytes:
     """An array of integers, flat; its shape is the reader's to know."""
-    flat = np.asarray(values).reshape(-1)
-    # A step has four numbers: for so few, plain ones are five times faster than arrays.
-    few: list[int] | None = flat.tolist() if flat.size <= _FEW else None
-    if flat.size == 0:
+    if values.size <= _FEW:
+        # A step has four numbers: for so few, plain ones are five times faster than arrays.
+        few: list[int] = values.reshape(-1).tolist()
+        if not any(few):
+            return b"\0"
+        width = _width(min(few), max(few))
+        return struct.pack(f"<B{len(few)}{_LETTERS[width]}", width, *few)
+    if not values.any():
         return b"\0"
-    top, bottom = (max(few), min(few)) if few else (int(flat.max()), int(flat.min()))
-    if top == bottom == 0:
-        return b"\0"
-    for width in (1, 2, 4, 8):
-        limit = 1 << (8 * width - 1)
+    width = _width(int(values.min()), int(values.max()))
+    return _SMALL[width] + values.astype(_WIDTHS[width]).tobytes()
+
+
+def _width(bottom: int, top: int) -> int:
+    """The least that holds both."""
+    for width, limit in _LIMITS:
         if -limit <= bottom and top < limit:
-            if few:
-                return struct.pack(f"<B{len(few)}{_LETTERS[width]}", width, *few)
-            return bytes((width,)) + flat.astype(_WIDTHS[width]).tobytes()
+            return width
     raise BugError(f"integers to be stored fit 64 bits, {top} does not")
 
 

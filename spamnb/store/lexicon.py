@@ -42,6 +42,7 @@ from spamnb.store.shelves import (
     distinct,
     keys_of,
     place,
+    united,
 )
 
 _HEAD = np.dtype([("id", "<u8"), ("place", "u1"), ("size", "u1")])
@@ -269,7 +270,7 @@ class Lexicon:
             return
         cut, added = old.cuts(layout)
         pile = self._pile(cut)
-        starts = np.union1d(cut, added)
+        starts = united(cut, added)
         ids = pile.ids
         order = order_of(ids)
         bounds = np.append(np.searchsorted(ids[order], starts), len(ids))

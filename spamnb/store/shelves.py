@@ -141,6 +141,11 @@ def distinct(sorted_ids: Ids) -> Ids:
     return sorted_ids[changes(sorted_ids)]
 
 
+def united(a: Ids, b: Ids) -> Ids:
+    """The distinct values of both, sorted; numpy's own imports its masked arrays, 10 ms."""
+    return distinct(np.sort(np.concatenate((a, b))))
+
+
 def keys_of(starts: Ids) -> list[bytes]:
     """Keys of shelves; of plain bytes, numpy makes a list six times faster than slices do."""
     keys: list[bytes] = starts.astype(_KEY).view("V8").tolist()
@@ -167,17 +172,17 @@ def merged(rows: Rows, where: tuple[NDArray[np.intp], Mask], fresh: Rows, gone: 
     rows of fields take thirty times as long to join.
     """
     at, found = where
-    stay = np.ones(len(rows), np.bool_)
-    stay[at[found]] = False
-    kept = np.flatnonzero(~gone)
+    replaced = np.zeros(len(rows), np.bool_)
+    replaced[at[found]] = True
+    kept = (~gone).nonzero()[0]
     # Of the rows before a fresh one those stay that no earlier fresh one replaces.
     to = (at - found.cumsum() + found)[kept] + np.arange(len(kept))
-    others = stay.nonzero()[0]
+    others = (~replaced).nonzero()[0]
     source = np.empty(len(others) + len(kept), np.intp)
-    other = np.ones(len(source), np.bool_)
-    other[to] = False
+    put = np.zeros(len(source), np.bool_)
+    put[to] = True
     source[to] = len(rows) + kept
-    source[other] = others
+    source[~put] = others
     return np.concatenate([unparted(rows), unparted(fresh)]).take(source).view(rows.dtype)
 
 
@@ -271,7 +276,7 @@ class Shelves:
                 unparted(rows)[at] = unparted(fresh[slab])
             else:
                 rows = merged(rows, (at, found), fresh[slab], gone[slab])
-            self._store(rows, np.union1d(few, more) if len(more) else few)
+            self._store(rows, united(few, more) if len(more) else few)
         return last.there
 
     def _cut(self, old: Layout, touched: list[Ids]) -> list[Ids]:
@@ -288,12 +293,12 @@ class Shelves:
         others = cut[~place(np.concatenate([none, *touched]), cut)[1]]
         for i in range(0, len(others), SLAB_SHELVES):
             few = others[i : i + SLAB_SHELVES]
-            self._store(self._load(few), np.union1d(few, added[place(few, parents)[1]]))
+            self._store(self._load(few), united(few, added[place(few, parents)[1]]))
         return [added[place(few, parents)[1]] for few in touched]
 
     def _store(self, rows: Rows, starts: Ids) -> None:
         """Put rows on the shelves at `starts`; all that stood there before is among them."""
-        bounds = np.append(np.searchsorted(_ids(rows), starts), len(rows))
+        bounds = np.concatenate((_ids(rows).searchsorted(starts), (len(rows),)))
         raw = rows.view(np.uint8).data if len(rows) else memoryview(b"")
         keys = keys_of(starts)
         ends = (bounds * self.dtype.itemsize).tolist()
