@@ -15,10 +15,8 @@ from functools import lru_cache
 from typing import Final
 
 import cchardet
-import numpy as np
 
 from spamnb.core import limits
-from spamnb.core.sorting import changes
 
 Text = bytes | str
 """bytes when pure ASCII (the fast path everywhere downstream), str otherwise"""
@@ -203,12 +201,6 @@ def foreign(text: str) -> str:
     return raw.decode("utf-8", "surrogatepass")
 
 
-def _signs(text: str) -> str:
-    """Each character that is not ASCII, once: 10 us for 3,000, 9 ms for 262,144 of them."""
-    points = np.sort(np.frombuffer(foreign(text).encode("utf-32-le", "surrogatepass"), "<u4"))
-    return points[changes(points)].tobytes().decode("utf-32-le", "surrogatepass")
-
-
 def looked_at(text: Text, odd: set[str]) -> Text:
     """Give the text without characters that cannot be seen; marks what they and look-alikes do.
 
@@ -219,7 +211,8 @@ def looked_at(text: Text, odd: set[str]) -> Text:
     text = text.replace("\xa0", " ")
     if text.isascii():
         return lean(text)
-    signs = _signs(text)
+    # each once, in any order: 0.4 us for most texts, 16 ms for 262,144 of them
+    signs = "".join(set(foreign(text)))
     if NOTABLE.search(signs) is None:
         return text
     if ZERO_WIDTH.search(signs) is not None:
