@@ -73,8 +73,8 @@ class Part:
     """html: text that is there but not seen, and comments"""
     links: list[Link] = field(default_factory=list)
     images: list[Text] = field(default_factory=list)
-    markup: Text = b""
-    """html: its tags, joined by blanks, capped"""
+    markup: bytes = b""
+    """html: the names of its tags, each once, joined by blanks"""
     depth: int = 0
 
 

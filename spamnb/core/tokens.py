@@ -71,7 +71,6 @@ place HEADER; the text is UTF-8 in its own case. A plain tuple, for a message ha
 _URLS = re.compile(rb"://([^\s<>\"'\\)\]]{1,512})")
 """A pattern that begins with plain letters is found by memory search: 2 us instead of 20, and half
 the time of the operator `in`."""
-_TAGS = re.compile(rb"<([a-zA-Z][a-zA-Z0-9]{0,15})")
 _HOSTS = re.compile(rb"@([^\s<>@]{1,255})")
 _RANDOM = re.compile(rb"[0-9A-Fa-f]{4,}|[0-9]+")
 _DKIM_TAGS = re.compile(rb"\b([adshi])=\s*([^;\s]{1,128})")
@@ -181,7 +180,7 @@ def _part_fields(part: Part, found: list[Field]) -> None:
     if part.hidden:
         found.append((Place.HIDDEN, b"", _bytes(part.hidden)))
     if part.markup:
-        found.append((Place.MARKUP, b"", b" ".join(set(_TAGS.findall(_bytes(part.markup))))))
+        found.append((Place.MARKUP, b"", part.markup))
     if part.digest:
         about_content = f"{part.digest.hex()} head{part.head[:4].hex()}"
         found.append((Place.DIGEST, b"", about_content.encode()))
