@@ -247,6 +247,21 @@ def spliced(source: NDArray[np.uint8], starts: I64, sizes: I64) -> NDArray[np.ui
     return source[index]
 
 
+def joined(parts: Sequence[Words]) -> Words:
+    """Words that have no id in common, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return Words(np.zeros(0, np.uint64), np.zeros(0, np.uint8), np.zeros(0, np.uint8), b"")
+    ids, places, sizes = map(np.concatenate, zip(*(part[:3] for part in parts), strict=True))
+    order = order_of(ids)
+    ends = np.cumsum(sizes, dtype=np.int64)
+    texts = np.frombuffer(b"".join(part.texts for part in parts), np.uint8)
+    size = sizes.take(order).astype(np.int64)
+    picked = spliced(texts, ends.take(order) - size, size).tobytes()
+    return Words(ids.take(order), places.take(order), sizes.take(order), picked)
+
+
 def _edges(inside: NDArray[np.bool_]) -> tuple[I64, I64]:
     at = (inside[1:] != inside[:-1]).nonzero()[0] + 1
     return at[::2], at[1::2]

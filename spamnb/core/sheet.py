@@ -17,6 +17,8 @@ already (StoreDamagedError). Pure; must not know stores or messages.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -28,6 +30,8 @@ from spamnb.core.bayes.bernoulli import histogram_moved
 from spamnb.core.event import NO_LABEL, Bulk, Event, Ids, Ints, Push, Recipe, Records, Totals
 from spamnb.core.model import Floats, Opinion, opinion
 from spamnb.errors import BugError, RefusedError, StoreDamagedError
+
+Rows = NDArray[np.intp]
 
 _DAY_US = 86_400_000_000
 _EPOCH_DAYS = 10_957
@@ -57,22 +61,59 @@ class Sheet:
     def __init__(self, totals: Totals, ids: Ids, records: Records) -> None:
         self.totals = totals.copy()
         self.ids = ids
+        """sorted"""
+        self._rows: Rows | None = None
+        """where the row of each id is; in the same order if there is none"""
+        self._came = [ids]
+        """the ids of the rows, one admission after another"""
         self.day = records.day.copy()
         self._latest = int(self.day.max(initial=0))
-        self._cells = np.concatenate((records.n, records.w), axis=1, dtype=np.float64)
+        self._cells = _cells_of(records)
+        self._strange = ~_filled(self._cells)
+        """rows of which nothing was known when they came"""
         self._K = records.n.shape[1]
         self._keeps_histogram = len(totals.histogram) > 0
         self._seen: tuple[Lines, Opinion] | None = None
         """the last opinion, until anything changes: it is asked for twice before each step"""
 
+    def _places(self, ids: Ids) -> tuple[Rows, NDArray[np.bool_]]:
+        """Where ids stand among ours, and which of them are there."""
+        at = self.ids.searchsorted(ids)
+        if len(self.ids) == 0:
+            return at, np.zeros(len(ids), np.bool_)
+        return at, self.ids.take(at, mode="clip") == ids
+
+    def admit(self, ids: Ids, gather: Callable[[Ids], Records]) -> Rows:
+        """The rows of sorted, distinct ids; those that are not on the sheet come by `gather`."""
+        at, here = self._places(ids)
+        count, new = len(self.ids), (~here).nonzero()[0]
+        rows, old = np.empty(len(ids), np.intp), self._rows
+        if old is None:
+            old = np.arange(count)
+        rows[here] = old.take(at[here])
+        rows[new] = np.arange(count, count + len(new))
+        to = at.take(new) + np.arange(len(new))
+        more = ids.take(new)
+        self.ids, self._rows = _spread(self.ids, more, to), _spread(old, rows.take(new), to)
+        self._came.append(more)
+        self._add(gather(more))
+        return rows
+
+    def _add(self, records: Records) -> None:
+        cells = _cells_of(records)
+        self._cells = np.concatenate((self._cells, cells))
+        self._strange = np.concatenate((self._strange, ~_filled(cells)))
+        self.day = np.concatenate((self.day, records.day))
+        self._latest = max(self._latest, int(records.day.max(initial=0)))
+
     def find(self, groups: tuple[Ids, ...]) -> Lines:
         """The lines of a message's ids; all of them must be on the sheet."""
         wanted = np.concatenate(groups) if groups else np.zeros(0, np.uint64)
-        rows = np.searchsorted(self.ids, wanted)
-        if len(wanted) and (
-            not len(self.ids) or (self.ids[np.minimum(rows, len(self.ids) - 1)] != wanted).any()
-        ):
+        rows, here = self._places(wanted)
+        if not here.all():
             raise BugError("an event is applied to a sheet that holds all of its features")
+        if self._rows is not None:
+            rows = self._rows.take(rows)
         return self.lines(rows, tuple(len(ids) for ids in groups))
 
     def lines(self, rows: NDArray[np.integer[Any]], sizes: tuple[int, ...]) -> Lines:
@@ -83,11 +124,15 @@ class Sheet:
         """Write changed lines back, before anything else of the sheet is read."""
         self._cells[lines.rows] = lines.cells.T
 
-    def known(self) -> NDArray[np.bool_]:
-        """Of which ids something is known now."""
-        # Label by label: along rows of four numbers numpy takes three times as long.
-        known: NDArray[np.bool_] = reduce(np.logical_or, self._cells.T)
-        return known
+    def born(self) -> list[Ids]:
+        """The ids of which nothing was known when they came and something is now, by when."""
+        born = self._strange & _filled(self._cells)
+        ends = itertools.accumulate(map(len, self._came))
+        return [ids[born[end - len(ids) : end]] for ids, end in zip(self._came, ends, strict=True)]
+
+    def _by_id(self, values: NDArray[Any]) -> NDArray[Any]:
+        """What stands row by row in the order of the ids."""
+        return values if self._rows is None else values.take(self._rows, 0)
 
     def records_of(self, lines: Lines) -> Records:
         """The lines of one message as records."""
@@ -197,7 +242,7 @@ class Sheet:
             self.totals.histogram = moved if moved.size else np.zeros((self._K, 0), np.int64)
 
     def settled(self) -> Records:
-        """The rows as the store keeps them; a row that holds nothing has no day."""
+        """The rows as the store keeps them, by id; a row that holds nothing has no day."""
         K = self._K
         least, most = self._cells.min(axis=0, initial=0), self._cells.max(axis=0, initial=0)
         if least[:K].min() < 0 or self.totals.messages.min(initial=0) < 0:
@@ -209,6 +254,27 @@ class Sheet:
             raise RefusedError("a feature's count would pass 2^32", hint="let features expire")
         if most[K:].max() > _I32 or least[K:].min() < -_I32 - 1:
             raise RefusedError("a feature's correction would leave 2048 nats")
-        self.day[~self.known()] = 0
-        n, w = self._cells[:, :K].astype(np.uint32), self._cells[:, K:].astype(np.int32)
-        return Records(n, w, self.day)
+        self.day[~_filled(self._cells)] = 0
+        cells = self._by_id(self._cells)
+        n, w = cells[:, :K].astype(np.uint32), cells[:, K:].astype(np.int32)
+        return Records(n, w, self._by_id(self.day))
+
+
+def _cells_of(records: Records) -> Floats:
+    return np.concatenate((records.n, records.w), axis=1, dtype=np.float64)
+
+
+def _filled(cells: Floats) -> NDArray[np.bool_]:
+    """Which rows hold anything; label by label, for along rows of four it takes thrice as long."""
+    filled: NDArray[np.bool_] = reduce(np.logical_or, cells.T)
+    return filled
+
+
+def _spread(old: NDArray[Any], new: NDArray[Any], to: Rows) -> NDArray[Any]:
+    """Old values with new ones among them, which come to stand at `to`."""
+    every = np.empty(len(old) + len(new), old.dtype)
+    others = np.ones(len(every), np.bool_)
+    others[to] = False
+    every[to] = new
+    every[others] = old
+    return every

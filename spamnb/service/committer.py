@@ -7,13 +7,12 @@ and in order; nobody's `run` returns before their lessons are on the disk or ref
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from spamnb.errors import RefusedError
-from spamnb.service.learner import Learner
+from spamnb.service.learner import Learner, Sitting
 from spamnb.service.lessons import Lesson
 from spamnb.service.receipt import Receipt
 from spamnb.store.contract import Store, WriteView
@@ -77,8 +76,10 @@ class Committer:
         """Learn lessons as they come, all in one transaction; nobody else writes meanwhile."""
 
         def body(view: WriteView) -> list[Receipt]:
-            parts = [self.learner.run(view, lessons, scored=False) for lessons in arriving]
-            return [*itertools.chain(*parts)]
+            sitting = Sitting(self.learner, view)
+            receipts = [r for lessons in arriving for r in sitting.take(lessons, scored=False)]
+            sitting.close()
+            return receipts
 
         with self._turn:
             receipts = self._store.transact(body)

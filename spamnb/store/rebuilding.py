@@ -167,14 +167,13 @@ def replay(events: Iterable[Event], texts: ReadView, new: Store) -> int:
 def _apply(view: WriteView, batch: list[Event], texts: ReadView) -> None:
     ids = np.unique(np.concatenate([event_ids(event) for event in batch]))
     sheet = Sheet(view.totals(), ids, view.gather(ids))
-    known = sheet.known()
     for event in batch:
         sheet.apply(event)
         sheet.totals.last_seq = event.seq
     view.append(*batch)
     view.scatter(ids, sheet.settled())
     view.put_totals(sheet.totals)
-    view.put_words(texts_of(texts, ids[~known & sheet.known()]))
+    view.put_words(texts_of(texts, *sheet.born()))
 
 
 def _keep(data: Path) -> Path:
