@@ -59,21 +59,12 @@ TARGET = re.compile(r"\s*(?:https?:)?//(?:[^/?#@\\]*@)?([^/?#:\\\s]{1,255})", re
 
 
 @dataclass(slots=True)
-class Link:
-    """A link and what it shows."""
-
-    href: Text
-    text: Text
-    """visible text, capped"""
-
-
-@dataclass(slots=True)
 class Page:
     """What was found in one html part."""
 
     text: Text = b""
     hidden: Text = b""
-    links: list[Link] = field(default_factory=list)
+    links: list[Text] = field(default_factory=list)
     images: list[Text] = field(default_factory=list)
     markup: bytes = b""
 
@@ -140,7 +131,7 @@ def _stripped(raw: bytes, odd: set[str]) -> Page:
     if text.count("&") < limits.ENTITIES:
         text = html.unescape(text)
     found = islice(ADDRESS.finditer(raw), limits.LINKS)
-    links = [Link(lean(match[1].decode("utf-8", "replace")), b"") for match in found]
+    links = [lean(match[1].decode("utf-8", "replace")) for match in found]
     return Page(lean(text), b"", links, [], _markup(raw))
 
 
@@ -149,16 +140,20 @@ def _same_site(shown: str, target: str) -> bool:
     return shown.lower().split(".")[-2:] == target.lower().rstrip(".").split(".")[-2:]
 
 
-def _judge_link(href: str, text: str, odd: set[str]) -> None:
+def _judge_target(href: str, odd: set[str]) -> None:
     if href[0] in " \t\n\rdDjJvV":
         scheme = href[:40].strip().partition(":")[0].lower()
         if scheme in {"data", "javascript", "vbscript"}:
             odd.add("url:" + scheme)
-    if "." in text:
-        shown = HOST.match(text)
-        target = TARGET.match(href) if shown is not None else None
-        if shown and target and not _same_site(shown[1], target[1]):
-            odd.add("url:text-differs")
+
+
+def _judge_shown(text: str, href: str, odd: set[str]) -> None:
+    """Compare the host that a link shows, if it shows one, with that where it leads."""
+    text = text[: 4 * limits.LINK_TEXT].replace("\xa0", " ").strip()[: limits.LINK_TEXT]
+    shown = HOST.match(text)
+    target = TARGET.match(href) if shown is not None else None
+    if shown and target and not _same_site(shown[1], target[1]):
+        odd.add("url:text-differs")
 
 
 def _references(tree: Any, page: Page, odd: set[str]) -> None:
@@ -173,15 +168,15 @@ def _references(tree: Any, page: Page, odd: set[str]) -> None:
         href = attributes.get("href") or (tag == "form" and attributes.get("action"))
         src = attributes.get("src") or attributes.get("background")
         if href and tag != "link" and len(page.links) < limits.LINKS:
-            text = ""
+            _judge_target(href, odd)
             if work > 0 and tag in {"a", "x-a"}:
                 text = node.text()
                 work -= len(text)
-                text = text[: 4 * limits.LINK_TEXT].replace("\xa0", " ").strip()[: limits.LINK_TEXT]
+                if "." in text:
+                    _judge_shown(text, href, odd)
             elif tag == "base":
                 odd.add("html:base")
-            _judge_link(href, text, odd)
-            page.links.append(Link(lean(href[: limits.URL_BYTES]), lean(text)))
+            page.links.append(lean(href[: limits.URL_BYTES]))
         if src and len(page.images) < limits.LINKS:
             if src[:5].lower() == "data:":
                 odd.add("url:data-image")

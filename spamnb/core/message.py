@@ -20,10 +20,9 @@ from hashlib import blake2b
 from spamnb.core import headers, limits
 from spamnb.core.charset import Text
 from spamnb.core.headers import House
-from spamnb.core.html import Link
 from spamnb.core.mime import Part, Reading, kind_of, walk
 
-__all__ = ["House", "Link", "Message", "Part", "Text", "canonical", "read"]
+__all__ = ["House", "Message", "Part", "Text", "canonical", "read"]
 
 ANYONE = House()
 

@@ -20,7 +20,7 @@ from urllib.parse import unquote_to_bytes
 
 from spamnb.core import headers, limits
 from spamnb.core.charset import Text, looked_at, to_text
-from spamnb.core.html import Budget, Link, read_html
+from spamnb.core.html import Budget, read_html
 
 NOBODY: Final = headers.House()
 BASE64: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
@@ -71,7 +71,7 @@ class Part:
     """what a person sees of a text part"""
     hidden: Text = b""
     """html: text that is there but not seen, and comments"""
-    links: list[Link] = field(default_factory=list)
+    links: list[Text] = field(default_factory=list)
     images: list[Text] = field(default_factory=list)
     markup: bytes = b""
     """html: the names of its tags, each once, joined by blanks"""

@@ -168,8 +168,7 @@ def _part_fields(part: Part, found: list[Field]) -> None:
     text = _bytes(part.text)
     if text:
         found.append((Place.BODY, b"", text))
-    targets = [_bytes(link.href) for link in part.links]
-    targets += [_bytes(image) for image in part.images]
+    targets = [_bytes(target) for target in (*part.links, *part.images)]
     targets += _URLS.findall(text)[:URLS_READ]
     if targets:
         found.append((Place.URL, b"", b" ".join(targets)))

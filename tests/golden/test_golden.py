@@ -34,7 +34,7 @@ def told_part(part: Part) -> dict[str, Any]:
         "head": part.head.hex(),
         "text": plain(part.text),
         "hidden": plain(part.hidden),
-        "links": [[plain(link.href), plain(link.text)] for link in part.links],
+        "links": [plain(link) for link in part.links],
         "images": [plain(image) for image in part.images],
         "markup": plain(part.markup),
         "depth": part.depth,

@@ -53,8 +53,7 @@ def is_text(value: object) -> bool:
 def lean_values(message: Message) -> list[object]:
     values: list[object] = []
     for part in message.parts:
-        values += [part.name, part.text, part.hidden, *part.images]
-        values += [value for link in part.links for value in (link.href, link.text)]
+        values += [part.name, part.text, part.hidden, *part.links, *part.images]
     return values
 
 
