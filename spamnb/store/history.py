@@ -1,23 +1,37 @@
 """Recent verdicts with their feature ids, so that a correction needs no message body.
 
-An environment of its own beside the model, because it has other promises: thousands of entries an
-hour, worth some weeks, and no harm if the last second is lost. So sync is off: an entry survives
-the death of the process when `add` returns, and the power cut when `flush` has run since, which a
-thread does each second while there is something to flush.
+A folder of its own beside the model, because it has other promises: thousands of entries an hour,
+worth some weeks, and no harm if the last second is lost.
 
-    entries     seq u64 | part u16 (big-endian)          pieces of an entry (see `journal`)
-    signatures  signature, 16 bytes                      seq
-    mids        blake2b of the Message-ID, 16 bytes | seq   nothing
-    digests     digest | seq                             nothing
-    meta        "room" (see `journal.Pages`)
+    fresh       what was added last                        records (see `history_fresh`)
+    data.mdb, lock.mdb                                     the rest, in tables of LMDB:
+      entries     seq u64 | part u16 (big-endian)          pieces of an entry (see `journal`)
+      signatures  signature, 16 bytes                      seq
+      mids        blake2b of the Message-ID, 16 bytes | seq   nothing
+      digests     digest | seq                             nothing
+      meta        "room" (see `journal.Pages`)
+    boot        the boot in which the folder is open
 
 `seq` is the time in microseconds, or one more than the last, so that age is an order of keys.
 
-Without sync a power cut can leave pages that contradict each other, and LMDB ends the process when
-it meets some of them. So the folder names the boot in which it is open, until the last closes it:
-if that is not this boot, the file is walked byte by byte first (`lmdb.verify`). What is damaged is
-renamed and begun anew, `warning` says so; that is never an error, nor is an entry that cannot be
-read.
+`add` writes to `fresh` alone: a transaction takes 47 us for one entry, 15 for each of hundreds.
+Whoever reads settles the fresh ones first: puts them into the tables and empties the file. So there
+is one way to read, and every process finds what any other has added. A thread settles and syncs a
+second after an `add`, and `add` itself when much is fresh. Since an entry that is there already is
+passed over, by its signature, what is settled twice, after a kill or by two at once, is there once.
+
+    killed                    nothing that `add` took is lost
+    power cut                 the last second is lost
+    no room for `fresh`       `add` says so
+    no room for the tables    what is fresh waits, not found, for room; when much does `add` says so
+    the limit is reached      the oldest entries give way
+    tables damaged            set aside, begun anew with what was fresh; `warning` says so
+
+There is no sync before a commit returns, and without it a power cut can leave pages that contradict
+each other; LMDB ends the process when it meets some of them. So the folder names the boot in which
+it is open, until the last closes it: if that is not this boot, the file is walked byte by byte
+first (`lmdb.verify`). What is damaged is renamed and begun anew; that is never an error, nor is an
+entry that cannot be read.
 
 Must not know the model. Failure: StoreFullError, StoreAccessError, StoreBusyError.
 """
@@ -40,12 +54,20 @@ from typing import Self, TypeVar
 from spamnb.errors import (
     SpamnbError,
     StoreDamagedError,
+    StoreError,
     StoreFullError,
     StoreMissingError,
     StoreVersionError,
 )
 from spamnb.store.environment import DATA_FILE, Plan, make_folder, refused, sync_folder
-from spamnb.store.history_entry import HistoryEntry, decode_entry, encode_entry
+from spamnb.store.history_entry import (
+    HistoryEntry,
+    Named,
+    decode_entry,
+    decode_names,
+    encode_entry,
+)
+from spamnb.store.history_fresh import records, release_fresh, share_fresh
 from spamnb.store.history_limits import HistoryLimits
 from spamnb.store.journal import Pages, Pieces
 from spamnb.store.lmdb_environment import Environment, release, share, sound
@@ -57,9 +79,10 @@ _MOST_FOUND = 64
 _DAY_US = 86_400_000_000
 _EXPIRE_BATCH = 500
 """entries forgotten in one transaction: some 10 ms, so that nobody waits for long"""
+_MOST_FRESH = 4 << 20
+"""some 1,700 entries, settled in 40 ms; also put in one transaction at most"""
 _READ_AT_ONCE = 64
 _FLUSH_S = 1.0
-_SIGNATURE = 16
 _ROOM = b"room"
 
 Tables = dict[str, LmdbTable]
@@ -74,10 +97,21 @@ class History:
         self._limits = limits
         self.warning = ""
         """what was set aside, and why; empty if nothing was"""
+        # So little that with it the tables stay far below what the map may be.
+        self._most_fresh = min(_MOST_FRESH, limits.limit_bytes // 8)
+        self._longest = limits.limit_bytes // 2
         self._closed = False
-        self._flusher = _Flusher(self._sync)
+        self._flusher = _Flusher(self.flush)
         self._boot = _Boot()
-        self._environment = self._begin()
+        self._healing = threading.Lock()
+        make_folder(folder)
+        self._fresh = share_fresh(folder)
+        try:
+            self._environment = self._begin()
+        except BaseException:
+            release_fresh(self._fresh)
+            raise
+        self._settle_to_read()
 
     @classmethod
     def open(cls, path: str | Path, limits: HistoryLimits | None = None) -> Self:
@@ -87,7 +121,6 @@ class History:
     # --- opening, and beginning anew ---
 
     def _begin(self) -> Environment:
-        make_folder(self._folder)
         if self._boot.begin(self._folder) and not sound(self._folder):
             self._set_aside("a power cut has left it unsound")
         try:
@@ -97,10 +130,12 @@ class History:
             return self._share()
 
     def _share(self) -> Environment:
-        # Twice the limit: copy-on-write needs room, and expiry frees pages only while it writes.
-        plan = Plan(self._folder, _NAMES, limit_bytes=2 * self._limits.limit_bytes, sync=False)
-        data = self._folder / DATA_FILE
-        return share(plan, create=not (data.exists() and data.stat().st_size > 0))
+        # A transaction copies what it changes, all of it at most, and what the last one freed is
+        # not free for it yet; so far beyond the limit, or the file if that was made under a higher.
+        data, limit = self._folder / DATA_FILE, self._limits.limit_bytes
+        size = data.stat().st_size if data.exists() else 0
+        plan = Plan(self._folder, _NAMES, limit_bytes=3 * limit + max(limit, size), sync=False)
+        return share(plan, create=size == 0)
 
     def _set_aside(self, why: str) -> None:
         aside = self._folder.with_name(self._folder.name + ".damaged")
@@ -111,81 +146,134 @@ class History:
             raise refused(error, self._folder) from error
         make_folder(self._folder)
         self._boot.begin(self._folder)
+        left = self._fresh.read()
+        release_fresh(self._fresh)
+        self._fresh = share_fresh(self._folder)
+        with suppress(StoreFullError):
+            self._fresh.add_raw(left)
         self.warning = f"the history was set aside as {aside}: {why}"
 
     def _guarded(self, run: Callable[[], Result]) -> Result:
         """Run; if the file proves damaged, begin anew and run again on the empty history."""
+        environment = self._environment
         try:
             return run()
         except StoreDamagedError as error:
-            release(self._environment)
-            self._set_aside(str(error))
-            self._environment = self._share()
-            return run()
+            with self._healing:
+                # Another thread may have met it too, and have begun anew already.
+                if self._environment is environment:
+                    release(environment)
+                    self._set_aside(str(error))
+                    self._environment = self._share()
+        return run()
 
     # --- writing ---
 
     def add(self, entries: Iterable[HistoryEntry]) -> None:
-        """Keep entries, all in one transaction."""
-        fresh = [(entry, encode_entry(entry)) for entry in entries]
+        """Keep entries, all or none: when this returns, no kill loses them."""
+        fresh = list(map(encode_entry, entries))
         if not fresh:
             return
-        try:
-            self._guarded(lambda: self._environment.transact(lambda t: self._put(t, fresh)))
-        except StoreFullError:
-            # Our own limit: the oldest entries give way. A full disk ends here again.
-            if self._forget(None, _EXPIRE_BATCH) == 0:
-                raise
-            self._turn()
-            self._environment.transact(lambda t: self._put(t, fresh))
+        longest = max(map(len, fresh))
+        if longest > self._longest:
+            raise StoreFullError(
+                f"{self._folder}: an entry of {longest} bytes", hint="raise history.limit_bytes"
+            )
+        if self._fresh.size() > self._most_fresh:
+            self._settle()
+        self._fresh.add(fresh)
         self._flusher.wake()
 
-    def _put(self, tables: Tables, fresh: list[tuple[HistoryEntry, bytes]]) -> None:
+    def _settle(self) -> None:
+        """Put what is fresh into the tables."""
+        if self._fresh.size():
+            self._guarded(self._settle_all)
+
+    def _settle_to_read(self) -> None:
+        """The same before reading; without room for it, what is in the tables can be read."""
+        if self._fresh.size():
+            with suppress(StoreError):
+                self._settle()
+                self._flusher.wake()
+
+    def _settle_all(self) -> None:
+        fresh = self._fresh
+        seen = fresh.read()
+        self._keep(seen)
+        with fresh.emptying(seen) as rest:
+            self._keep(rest)
+
+    def _keep(self, raw: bytes) -> None:
+        """Put records into the tables, many in one transaction."""
+        batch: list[tuple[Named, bytes]] = []
+        size = 0
+        for data in records(raw):
+            if len(data) > self._longest:  # taken when the limit was higher
+                continue
+            with suppress(StoreDamagedError, StoreVersionError):
+                batch.append((decode_names(data), data))
+                size += len(data)
+            if size > self._most_fresh:
+                self._keep_batch(batch)
+                batch, size = [], 0
+        if batch:
+            self._keep_batch(batch)
+
+    def _keep_batch(self, batch: list[tuple[Named, bytes]]) -> None:
+        self._shrink()
+        self._environment.transact(lambda t: self._put(t, batch))
+
+    def _put(self, tables: Tables, batch: list[tuple[Named, bytes]]) -> None:
         pieces = Pieces(tables["entries"])
         room = tables["meta"].get(_ROOM)
         pages = Pages(
             self._environment.page_bytes, 0 if room is None else int.from_bytes(room, "little")
         )
         seq = pieces.last_seq()
-        for entry, data in fresh:
-            seq = max(seq + 1, entry.time_us)
+        for named, data in batch:
+            if tables["signatures"].get(named.signature) is not None:
+                continue
+            seq = max(seq + 1, named.time_us)
             raw = _SEQ.pack(seq)
             pieces.append(seq, [data], pages)
-            tables["signatures"].put(entry.signature, raw)
-            if entry.digest:
-                tables["digests"].put(entry.digest + raw, b"")
-            if entry.message_id:
-                tables["mids"].put(_hash(entry.message_id) + raw, b"")
+            tables["signatures"].put(named.signature, raw)
+            if named.digest:
+                tables["digests"].put(named.digest + raw, b"")
+            if named.message_id:
+                tables["mids"].put(_hash(named.message_id) + raw, b"")
         tables["meta"].put(_ROOM, pages.room.to_bytes(4, "little"))
-
-    def _turn(self) -> None:
-        """Make the pages that the last transaction freed usable.
-
-        LMDB takes pages that were freed before the last transaction but one, so two must pass.
-        """
-        for turn in (b"1", b"2"):
-            with self._environment.write() as tables:
-                tables["meta"].put(b"turn", turn)
 
     def flush(self) -> None:
         """Put on the disk what was added."""
-        self._sync()
-
-    def _sync(self) -> None:
+        try:
+            self._settle()
+        except StoreError:
+            self._fresh.sync()
+            raise
         self._environment.sync()
 
     def expire(self, now_us: int) -> int:
         """Forget what is too old, and the oldest while there is too much; how many."""
+        self._settle_to_read()
+        gone = self._guarded(lambda: self._forget_before(now_us) + self._shrink())
+        if gone:
+            self._flusher.wake()
+        return gone
+
+    def _forget_before(self, now_us: int) -> int:
         gone = 0
         while done := self._forget(now_us - self._limits.keep_days * _DAY_US, _EXPIRE_BATCH):
             gone += done
+        return gone
+
+    def _shrink(self) -> int:
+        """Forget the oldest while there is too much, before the map is full; how many."""
+        gone = 0
         while self._bytes() > self._limits.limit_bytes:
-            done = self._forget(None, _EXPIRE_BATCH)
+            done = self._forget(None, min(_EXPIRE_BATCH, 1 + self._count() // 16))
             if done == 0:
                 break
             gone += done
-        if gone:
-            self._flusher.wake()
         return gone
 
     def _bytes(self) -> int:
@@ -195,9 +283,7 @@ class History:
         return pages * self._environment.page_bytes
 
     def _forget(self, before_us: int | None, most: int) -> int:
-        return self._guarded(
-            lambda: self._environment.transact(lambda t: _forget(t, before_us, most))
-        )
+        return self._environment.transact(lambda t: _forget(t, before_us, most))
 
     # --- reading ---
 
@@ -217,6 +303,7 @@ class History:
                     seqs = _seqs(tables["digests"], digest) if digest else []
                 return list(_entries(tables, seqs))
 
+        self._settle_to_read()
         return self._guarded(run)
 
     def recent(self, count: int) -> list[HistoryEntry]:
@@ -225,6 +312,7 @@ class History:
 
     def newest(self) -> Iterator[HistoryEntry]:
         """All entries, newest first, lazily: no snapshot is held while the caller has the turn."""
+        self._settle_to_read()
         below: int | None = None
         while below != 0:
             entries, below = self._guarded(partial(self._some, below))
@@ -244,12 +332,11 @@ class History:
 
     def count(self) -> int:
         """How many entries there are; reads none of them."""
+        self._settle_to_read()
+        return self._guarded(self._count)
 
-        def run() -> int:
-            with self._environment.read() as tables:
-                return tables["signatures"].stat()["entries"]
-
-        return self._guarded(run)
+    def _count(self) -> int:
+        return self._environment.stat()["signatures"]["entries"]
 
     def span_days(self) -> float:
         """Days between the oldest and the newest entry."""
@@ -259,6 +346,7 @@ class History:
                 first = next((seq for seq, _ in Pieces(tables["entries"]).up(0, None)), 0)
                 return (Pieces(tables["entries"]).last_seq() - first) / _DAY_US
 
+        self._settle_to_read()
         return self._guarded(run)
 
     def close(self) -> None:
@@ -267,8 +355,11 @@ class History:
             return
         self._closed = True
         self._flusher.stop()
-        self._sync()
+        # Nothing is lost by what goes wrong here: it stays fresh till the next opens the folder.
+        with suppress(StoreError):
+            self.flush()
         release(self._environment)
+        release_fresh(self._fresh)
         self._boot.end()
 
 
@@ -292,7 +383,8 @@ class _Flusher:
         self._due.set()
 
     def _loop(self) -> None:
-        while True:
+        # Asked each time: `stop` may come between the wait's end and `clear`, which hides it.
+        while not self._stop.is_set():
             self._due.wait()
             if self._stop.wait(_FLUSH_S):
                 return
@@ -320,11 +412,10 @@ def _forget(tables: Tables, before_us: int | None, most: int) -> int:
     for seq, data in batch:
         pieces.remove(seq)
         with suppress(StoreDamagedError, StoreVersionError):
-            entry, raw = decode_entry(data), _SEQ.pack(seq)
-            tables["digests"].delete(entry.digest + raw)
-            tables["mids"].delete(_hash(entry.message_id) + raw)
-            if tables["signatures"].get(entry.signature) == raw:
-                tables["signatures"].delete(entry.signature)
+            named, raw = decode_names(data), _SEQ.pack(seq)
+            tables["digests"].delete(named.digest + raw)
+            tables["mids"].delete(_hash(named.message_id) + raw)
+            tables["signatures"].delete(named.signature)
     return len(batch)
 
 

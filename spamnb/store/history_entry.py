@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,15 +80,35 @@ def encode_entry(entry: HistoryEntry) -> bytes:
     return b"".join(parts)
 
 
-def decode_entry(data: Buffer) -> HistoryEntry:
-    """The entry in these bytes."""
-    reader = Reader(data)
+class Named(NamedTuple):
+    """When an entry was made, and what it is found by; no more of it is read."""
+
+    time_us: int
+    signature: bytes
+    digest: bytes
+    message_id: str
+
+
+def decode_names(data: Buffer) -> Named:
+    """What the entry in these bytes is found by."""
+    return _decode_head(Reader(data))[0]
+
+
+def _decode_head(reader: Reader) -> tuple[Named, float, float, bool]:
+    """The names, the probability, the log odds, and whether there are times."""
     version, timed, time_us, probability, log_odds, signature = _HEAD.unpack(
         reader.take(_HEAD.size)
     )
     if version != _VERSION:
         raise StoreVersionError(f"a history entry of version {version}")
-    digest, message_id = reader.chunk(), reader.text()
+    named = Named(time_us, signature, reader.chunk(), reader.text())
+    return named, probability, log_odds, timed
+
+
+def decode_entry(data: Buffer) -> HistoryEntry:
+    """The entry in these bytes."""
+    reader = Reader(data)
+    named, probability, log_odds, timed = _decode_head(reader)
     label, decision, notes = reader.text(), reader.text(), reader.chunk()
     ids = tuple(decode_ids(reader) for _ in range(reader.varint()))
     times = decode_ints(reader, sum(map(len, ids))).astype(np.uint32) if timed else None
@@ -96,6 +117,5 @@ def decode_entry(data: Buffer) -> HistoryEntry:
     except ValueError as error:
         raise StoreDamagedError("notes of a history entry cannot be read") from error
     return HistoryEntry(
-        time_us, signature, digest, message_id, label, probability, log_odds, decision,
-        ids, times, said,
+        *named, label, probability, log_odds, decision, ids, times, said,
     )  # fmt: skip

@@ -5,37 +5,18 @@ from __future__ import annotations
 import contextlib
 import stat
 import threading
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from history_runs import NOON_2026, entry
 
 from spamnb.errors import StoreDamagedError, StoreError, StoreFullError, StoreVersionError
 from spamnb.store import history as module
 from spamnb.store.history import History
-from spamnb.store.history_entry import HistoryEntry, decode_entry, encode_entry
+from spamnb.store.history_entry import decode_entry, encode_entry
 from spamnb.store.history_limits import HistoryLimits
 
-NOON_2026 = 1_767_268_800_000_000
 DAY_US = 86_400_000_000
-
-
-def entry(number, *, size=200, **other):
-    """A verdict on a message of its own."""
-    rng = np.random.default_rng(number)
-    groups = tuple(np.unique(rng.integers(0, 1 << 64, size, dtype=np.uint64)) for _ in range(2))
-    plain = HistoryEntry(
-        time_us=NOON_2026 + number * 1_000_000,
-        signature=number.to_bytes(16, "big"),
-        digest=b"d" + number.to_bytes(15, "big"),
-        message_id=f"{number}@example.org",
-        label="spam",
-        probability=0.75,
-        log_odds=-3.5,
-        decision="junk",
-        ids=groups,
-    )
-    return replace(plain, **other)
 
 
 def same(a, b):
@@ -139,20 +120,26 @@ class TestBounds:
         assert history.find(digest=entry(2).digest) == []
         assert history.expire(NOON_2026) == 0
 
-    def test_a_signature_given_twice_is_the_later_ones(self, history):
-        """Expiring the earlier entry leaves the later one findable."""
-        history.add([entry(1), entry(2, signature=entry(1).signature, time_us=NOON_2026 + DAY_US)])
-        assert history.expire(NOON_2026 + 30 * DAY_US + 2_000_000) == 1
-        assert len(history.find(signature=entry(1).signature)) == 1
+    def test_a_signature_names_one_entry(self, history):
+        """Who gives one twice keeps the first, and no name finds the second."""
+        history.add([entry(1), entry(2, signature=entry(1).signature)])
+        history.add([entry(3, signature=entry(1).signature)])
+        assert [e.time_us for e in history.newest()] == [entry(1).time_us]
+        assert [e.time_us for e in history.find(signature=entry(1).signature)] == [entry(1).time_us]
+        assert history.find(digest=entry(2).digest) == []
 
     def test_too_many_entries_expire(self, tmp_path):
         """Beyond `limit_bytes` the oldest go, whatever their age."""
         limits = HistoryLimits(limit_bytes=2_000_000)
         with contextlib.closing(History.open(tmp_path / "h", limits)) as history:
-            history.add(entry(n) for n in range(1, 1001))
-            assert history.expire(NOON_2026) == 500
-            assert history.recent(1)[0].signature == entry(1000).signature
-            assert history._bytes() <= 2_000_000
+            history.add(entry(n) for n in range(1, 601))
+        limits = HistoryLimits(limit_bytes=1_000_000)
+        with contextlib.closing(History.open(tmp_path / "h", limits)) as history:
+            gone = history.expire(NOON_2026)
+            assert 200 < gone < 400
+            assert history.count() == 600 - gone
+            assert history.recent(1)[0].signature == entry(600).signature
+            assert history._bytes() <= 1_000_000
 
     def test_adding_makes_room(self, tmp_path):
         """Where the file is full, the oldest entries give way to new ones."""
@@ -184,18 +171,19 @@ class TestFlushing:
     def test_a_thread_flushes_within_a_second(self, tmp_path, monkeypatch):
         """What was added is synced soon, without anybody's asking, and again the next time."""
         synced = threading.Semaphore(0)
-        sync = History._sync
+        flush = History.flush
 
         def noted(self):
-            sync(self)
+            flush(self)
             synced.release()
 
-        monkeypatch.setattr(History, "_sync", noted)
+        monkeypatch.setattr(History, "flush", noted)
         monkeypatch.setattr(module, "_FLUSH_S", 0.01)
         with contextlib.closing(History.open(tmp_path / "h")) as history:
             for number in (1, 2):
                 history.add([entry(number)])
                 assert synced.acquire(timeout=10)
+                assert history._fresh.size() == 0
 
     def test_a_flush_that_fails_is_not_the_end(self, tmp_path, monkeypatch):
         """The thread lives on after a full disk."""
@@ -206,13 +194,31 @@ class TestFlushing:
             raise StoreFullError("full")
 
         monkeypatch.setattr(module, "_FLUSH_S", 0.01)
-        monkeypatch.setattr(History, "_sync", fail)
+        monkeypatch.setattr(History, "flush", fail)
         history = History.open(tmp_path / "h")
         for number in (1, 2):
             history.add([entry(number)])
             assert called.acquire(timeout=10)
         monkeypatch.undo()
         history.close()
+
+    def test_a_stop_just_before_a_flush_is_heard(self, monkeypatch):
+        """The thread ends, though the wait was over and the call to flush is taken back."""
+        monkeypatch.setattr(module, "_FLUSH_S", 0.0)
+        flusher = module._Flusher(lambda: None)
+
+        class Late(threading.Event):
+            def clear(self):
+                flusher._stop.set()
+                self.set()
+                super().clear()
+
+        flusher._due = Late()
+        flusher._due.set()
+        thread = threading.Thread(target=flusher._loop, daemon=True)
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 class TestDamage:
@@ -274,6 +280,7 @@ class TestDamage:
     def test_an_entry_that_cannot_be_read_is_skipped(self, history):
         """One broken entry hides no other, and expires like them."""
         history.add([entry(1), entry(2)])
+        history.flush()
         with history._environment.write() as tables:
             key = next(key for key, _ in tables["entries"].scan())
             tables["entries"].put(key, b"\x63")
