@@ -103,6 +103,10 @@ def _attributes_bounded(raw: bytes) -> bool:
     return True
 
 
+def _many_roots(low: bytes) -> bool:
+    return low.count(b"<html") + low.count(b"<body") > limits.HTML_ROOTS
+
+
 def guarded(raw: bytes, low: bytes, budget: Budget, odd: set[str]) -> bytes | None:
     """Give the html in a form that Lexbor reads in bounded time, None if there is none."""
     tags = raw.count(b"<")
@@ -110,15 +114,13 @@ def guarded(raw: bytes, low: bytes, budget: Budget, odd: set[str]) -> bytes | No
     if budget.tags < 0:
         return None
     budget.unchecked -= len(raw)
-    roots = 0
     if budget.unchecked < 0:
         if not _attributes_bounded(raw):
             raw = QUOTED.sub(lambda found: found[0].replace(b">", b"&gt;"), raw)
             odd.add("html:torn-quotes")
             if not _attributes_bounded(raw):
                 return None
-        roots = low.count(b"<html") + low.count(b"<body")
-    if tags > limits.HTML_PLAIN_TAGS or roots > limits.HTML_ROOTS:
+    if tags > limits.HTML_PLAIN_TAGS or (budget.unchecked < 0 and _many_roots(low)):
         # two literal replacements take half the time of one with a group
         raw = CLOSING.sub(b"</x-", OPENING.sub(b"<x-", raw))
     return raw
