@@ -74,7 +74,9 @@ the time of the operator `in`."""
 _HOSTS = re.compile(rb"@([^\s<>@]{1,255})")
 _RANDOM = re.compile(rb"[0-9A-Fa-f]{4,}|[0-9]+")
 _DKIM_TAGS = re.compile(rb"\b([adshi])=\s*([^;\s]{1,128})")
-_ZONE = re.compile(rb"([+-]\d{4})\b|\b(GMT|UTC?|[ECMP][SD]T)\b")
+_ZONE = re.compile(rb"(?=[-+CEGMPU])(?:[-+]\d{4}\b|\b(?:GMT|UTC?|[ECMP][SD]T)\b)")
+"""A look at the first sign: half the time."""
+_ZONE_LETTERS = bytes.maketrans(b"+-", b"pm")
 _DOMAIN = re.compile(rb"[^\s<>@,;:\"()]{1,255}")
 
 
@@ -99,7 +101,7 @@ def _signature(value: bytes) -> bytes:
 def _zone(value: bytes) -> bytes:
     """The zone alone: day and month would teach when the training mail was collected."""
     found = _ZONE.search(value)
-    return b"zone" + (found[0].replace(b"+", b"p").replace(b"-", b"m")) if found else b"nozone"
+    return b"zone" + found[0].translate(_ZONE_LETTERS) if found else b"nozone"
 
 
 class Reading(NamedTuple):
@@ -138,6 +140,12 @@ READINGS: dict[bytes, Reading] = {
     b"resent-date": Reading(Place.HEADER, _zone),
 }
 _HEADER = Place.HEADER
+_INNER = Place.INNER
+_KNOWN = {
+    name: (place, name if place is _HEADER else b"", keep)
+    for name, (place, keep) in READINGS.items()
+}
+"""the readings as plain tuples, with the name that tells apart those that share a place"""
 
 
 def fields(message: Message) -> list[Field]:
@@ -148,13 +156,12 @@ def fields(message: Message) -> list[Field]:
         text = value if isinstance(value, bytes) else plain(value)
         if len(text) > VALUE_READ:
             text = text[:VALUE_READ]
-        reading = READINGS.get(name)
-        if reading is not None:
-            place, keep = reading
-            shown = name if place is _HEADER else b""
+        known = _KNOWN.get(name)
+        if known is not None:
+            place, shown, keep = known
             found.append((place, shown, keep(text) if keep else text))
         elif name.startswith(b"inner-"):
-            found.append((Place.INNER, b"", text))
+            found.append((_INNER, b"", text))
         else:
             found.append((_HEADER, name, text))
     found.append((Place.NAMES, b"", b" ".join([name for name, _ in headers])))
