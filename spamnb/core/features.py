@@ -247,6 +247,9 @@ def spliced(source: NDArray[np.uint8], starts: I64, sizes: I64) -> NDArray[np.ui
     return source[index]
 
 
+_SPLICED = 8192
+
+
 def joined(parts: Sequence[Words]) -> Words:
     """Words that have no id in common, as one."""
     if len(parts) == 1:
@@ -255,11 +258,17 @@ def joined(parts: Sequence[Words]) -> Words:
         return Words(np.zeros(0, np.uint64), np.zeros(0, np.uint8), np.zeros(0, np.uint8), b"")
     ids, places, sizes = map(np.concatenate, zip(*(part[:3] for part in parts), strict=True))
     order = order_of(ids)
-    ends = np.cumsum(sizes, dtype=np.int64)
-    texts = np.frombuffer(b"".join(part.texts for part in parts), np.uint8)
-    size = sizes.take(order).astype(np.int64)
-    picked = spliced(texts, ends.take(order) - size, size).tobytes()
-    return Words(ids.take(order), places.take(order), sizes.take(order), picked)
+    starts = np.cumsum(sizes, dtype=np.int64) - sizes
+    source = np.frombuffer(b"".join(part.texts for part in parts), np.uint8)
+    starts, sizes = starts.take(order), sizes.take(order)
+    # Some at a time: for each letter of a piece there is an index of eight bytes.
+    texts = b"".join(
+        spliced(
+            source, starts[at : at + _SPLICED], sizes[at : at + _SPLICED].astype(np.int64)
+        ).tobytes()
+        for at in range(0, len(order), _SPLICED)
+    )
+    return Words(ids.take(order), places.take(order), sizes, texts)
 
 
 def _edges(inside: NDArray[np.bool_]) -> tuple[I64, I64]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 from math import exp
+from operator import mul
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,10 +53,10 @@ class View(NamedTuple):
         return owner * groups + self.group.take(self.rows), messages * groups
 
 
-def temper(recipe: Recipe, totals: Totals) -> Floats:
+def temper(recipe: Recipe, totals: Totals) -> list[float]:
     """tau_g, never below 0: evidence may be ignored, but not turned round."""
     start = 2.0 / recipe.groups
-    return np.asarray(np.maximum(start + totals.tempers / BIAS_ONE, 0.0))
+    return [max(start + moved / BIAS_ONE, 0.0) for moved in totals.tempers.tolist()]
 
 
 def evidence(recipe: Recipe, messages: NDArray[np.int64], n: NDArray[np.number[Any]]) -> Floats:
@@ -101,7 +102,8 @@ def scores(recipe: Recipe, totals: Totals, records: Records, view: View) -> Floa
     E /= size**recipe.kappa
     w = _summed(records.w.T.astype(np.float64, order="C"), view.rows, slot, slots)
     w /= np.sqrt(size) * STEP_ONE
-    parts = E.reshape(-1, G, K) * temper(recipe, totals)[:, None] + w.reshape(-1, G, K)
+    tau = np.array(temper(recipe, totals))
+    parts = E.reshape(-1, G, K) * tau[:, None] + w.reshape(-1, G, K)
     return np.asarray(totals.bias / BIAS_ONE + parts.sum(axis=1))
 
 
@@ -119,7 +121,8 @@ def shares(
     slot, slots = view.slots(recipe.groups)
     size = _sizes(slot, slots)[:, 0]
     said = evidence(recipe, totals.messages, records.n[view.rows].T)
-    weighed = (temper(recipe, totals) / size**recipe.kappa)[slot] * (said[s] - said[h])
+    tau = np.array(temper(recipe, totals))
+    weighed = (tau / size**recipe.kappa)[slot] * (said[s] - said[h])
     w = records.w[view.rows].astype(np.float64)
     corrected = (w[:, s] - w[:, h]) / np.sqrt(size)[slot] / STEP_ONE
     return weighed + corrected, float(totals.bias[s] - totals.bias[h]) / BIAS_ONE
@@ -150,10 +153,10 @@ def opinion(recipe: Recipe, totals: Totals, cells: Floats, sizes: tuple[int, ...
     K = len(recipe.labels)
     said = _by_group(evidence(recipe, totals.messages, cells[:K]), sizes)
     w = _by_group(cells[K:], sizes)
-    z = (totals.bias / BIAS_ONE).tolist()
-    tempers = temper(recipe, totals).tolist()
+    z = [bias / BIAS_ONE for bias in totals.bias.tolist()]
+    taus = temper(recipe, totals)
     E = []
-    for size, tau, told, pushed in zip(sizes, tempers, said, w, strict=True):
+    for size, tau, told, pushed in zip(sizes, taus, said, w, strict=True):
         scale = max(size, 1) ** recipe.kappa
         root = max(size, 1) ** 0.5 * STEP_ONE
         E.append([total / scale for total in told])
@@ -199,9 +202,7 @@ def step(recipe: Recipe, seen: Opinion, sizes: tuple[int, ...], label: int, weig
     error = [weight * ((k == label) - P) for k, P in enumerate(seen.P)]
     eta, rate = recipe.eta / 2 / G * STEP_ONE, recipe.rate_temper * BIAS_ONE
     steps = [[round(eta * e / max(size, 1) ** 0.5) for e in error] for size in sizes]
-    tempers = [
-        round(rate * sum(e * told for e, told in zip(error, line, strict=True))) for line in seen.E
-    ]
+    tempers = [round(rate * sum(map(mul, error, line))) for line in seen.E]
     bias = [round(recipe.rate_bias / 2 * BIAS_ONE * e) for e in error]
     try:
         return Push(

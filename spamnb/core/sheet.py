@@ -148,10 +148,8 @@ class Sheet:
     def push(self, lines: Lines, steps: Ints) -> None:
         """Add a step to every correction of the message."""
         self._seen = None
-        start = 0
-        for size, by_label in zip(lines.sizes, steps, strict=False):
-            lines.cells[self._K :, start : start + size] += by_label[:, None]
-            start += size
+        if lines.sizes:
+            lines.cells[self._K :] += steps.T.repeat(lines.sizes, axis=1)
 
     def lean(self, push: Push, sign: int = 1) -> None:
         """Add a push's share of the sums."""

@@ -30,6 +30,7 @@ from spamnb.errors import BugError
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
+_BEHIND = 5
 WINDOW = 20
 """Tasks under way for each worker: it goes on while the parent is busy with a transaction."""
 
@@ -117,6 +118,8 @@ def _work(
     start: Callable[[], Callable[[Any], Any]], pipe: Connection, others: list[Connection]
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Whoever takes the results goes before: what waits for it waits for all of it at the end.
+    os.nice(_BEHIND)
     settle_garbage()
     for other in others:
         # The parent's ends: while we hold them, no sibling would notice that the parent is gone.
