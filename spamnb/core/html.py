@@ -114,13 +114,13 @@ def guarded(raw: bytes, low: bytes, budget: Budget, odd: set[str]) -> bytes | No
     if budget.tags < 0:
         return None
     budget.unchecked -= len(raw)
-    if budget.unchecked < 0:
+    checked = budget.unchecked < 0
+    if checked and not _attributes_bounded(raw):
+        raw = QUOTED.sub(lambda found: found[0].replace(b">", b"&gt;"), raw)
+        odd.add("html:torn-quotes")
         if not _attributes_bounded(raw):
-            raw = QUOTED.sub(lambda found: found[0].replace(b">", b"&gt;"), raw)
-            odd.add("html:torn-quotes")
-            if not _attributes_bounded(raw):
-                return None
-    if tags > limits.HTML_PLAIN_TAGS or (budget.unchecked < 0 and _many_roots(low)):
+            return None
+    if tags > limits.HTML_PLAIN_TAGS or (checked and _many_roots(low)):
         # two literal replacements take half the time of one with a group
         raw = CLOSING.sub(b"</x-", OPENING.sub(b"<x-", raw))
     return raw
