@@ -119,11 +119,26 @@ def die_after_the_commit(folder, first):
     history.flush()
 
 
+def die_with_the_rest(folder, first):
+    """One more comes while the others are settled, and death before that one is."""
+    history = History.open(folder)
+    history.add([entry(first), entry(first + 1)])
+    keep = History._keep
+
+    def once(self, raw):
+        keep(self, raw)
+        history.add([entry(first + 2)])
+        die_at(History, "_keep")
+
+    History._keep = once
+    history.flush()
+
+
 WAYS = {
     way.__name__: way
     for way in (
         add_till_killed, add_and_end, read_till_all, leave_fresh,
-        die_before_the_commit, die_after_the_commit,
+        die_before_the_commit, die_after_the_commit, die_with_the_rest,
     )
 }  # fmt: skip
 
