@@ -78,6 +78,7 @@ class Threshold:
     """the same, exact where the probability rounds to 1; -inf for the first"""
 
 
+@lru_cache(maxsize=64)
 def roles_of(labels: tuple[str, ...], spam_like: tuple[str, ...] = ("spam",)) -> tuple[Role, ...]:
     """Give each label its role: what nobody called spam is mail and costs as ham does."""
     return tuple("spam" if label in spam_like else "ham" for label in labels)

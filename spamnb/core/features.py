@@ -126,17 +126,17 @@ class Features:
     """The features of some messages: `ids[rows[offsets[m]:offsets[m + 1]]]` are those of message m.
 
     `ids` are sorted and distinct over the batch; the `rows` of a message are distinct, and sorted
-    within each group, one group after the other. `group` and `_sample` go with `ids`: the feature's
-    group, and a word that made it (for its text).
+    within each group, one group after the other. `_sample` goes with `ids`: a word that made the
+    feature (for its text).
     """
 
     ids: U64
-    group: NDArray[np.int8]
     rows: I64
     offsets: I64
     times: NDArray[np.uint32]
     """how often the message holds the feature, row by row"""
-    _middles: I64
+    sizes: I64
+    """[messages * groups] how many features each group of each message has"""
     _sample: I64
     _words: _Words
 
@@ -150,13 +150,8 @@ class Features:
     def by_group(self, message: int) -> tuple[I64, ...]:
         """The rows of one message, a part for each group."""
         rows = self.of(message)
-        middle = int(self._middles[message])
+        middle = int(self.sizes[GROUPS * message])
         return rows[:middle], rows[middle:]
-
-    def sizes(self) -> I64:
-        """[messages * groups] how many features each group of each message has."""
-        first = self._middles
-        return np.stack((first, np.diff(self.offsets) - first), axis=1).ravel()
 
     def word(self, row: int) -> tuple[Place, bytes]:
         """The place and text behind a feature of the batch."""
@@ -421,11 +416,10 @@ def extract(key: Key, messages: Sequence[list[Field]]) -> Features:
     ends = slot.take(at).searchsorted(np.arange(2 * len(messages) + 1))
     return Features(
         ids=ids.take(first),
-        group=sent.take(words.field.take(sample)).astype(np.int8),
         rows=row.take(at),
         offsets=ends[::2],
         times=times,
-        _middles=ends[1::2] - ends[:-1:2],
+        sizes=ends[1:] - ends[:-1],
         _sample=sample,
         _words=words,
     )

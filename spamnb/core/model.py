@@ -37,20 +37,13 @@ and halves the harm of 5 % wrong ones (experiment 0002)."""
 
 
 class View(NamedTuple):
-    """Which rows of the records some messages hold, and the group of each row."""
+    """Which rows of the records some messages hold: those of a message group after group."""
 
     rows: Rows
     offsets: Rows
-    group: NDArray[np.int8]
+    sizes: Rows
+    """[messages * groups] how many rows each group of each message has"""
     times: NDArray[np.uint32] | None = None
-
-    def slots(self, groups: int) -> tuple[Rows, int]:
-        """For each entry the number of its (message, group), and how many of these there are."""
-        messages = len(self.offsets) - 1
-        owner = np.arange(messages).repeat(self.offsets[1:] - self.offsets[:-1])
-        if groups == 1:
-            return owner, messages
-        return owner * groups + self.group.take(self.rows), messages * groups
 
 
 def temper(recipe: Recipe, totals: Totals) -> list[float]:
@@ -76,15 +69,17 @@ def evidence(recipe: Recipe, messages: NDArray[np.int64], n: NDArray[np.number[A
     return np.asarray(logs)
 
 
-def _summed(values: Floats, rows: Rows, slot: Rows, slots: int) -> Floats:
-    sums = np.empty((slots, len(values)))
-    for k, line in enumerate(values):
-        sums[:, k] = np.bincount(slot, line.take(rows), slots)
+def summed(values: Floats, view: View) -> Floats:
+    """[messages * groups, K] sums of values [K, F] over the rows of each group of each message."""
+    taken = values.take(view.rows, axis=1)
+    starts = view.sizes.cumsum() - view.sizes
+    filled = view.sizes > 0
+    if filled.all():
+        return np.add.reduceat(taken, starts, axis=1).T
+    sums = np.zeros((len(filled), len(values)))
+    if len(view.rows):
+        sums[filled] = np.add.reduceat(taken, starts[filled], axis=1).T
     return sums
-
-
-def _sizes(slot: Rows, slots: int) -> Floats:
-    return np.asarray(np.maximum(np.bincount(slot, minlength=slots), 1.0)[:, None])
 
 
 def scores(recipe: Recipe, totals: Totals, records: Records, view: View) -> Floats:
@@ -95,13 +90,9 @@ def scores(recipe: Recipe, totals: Totals, records: Records, view: View) -> Floa
             model.joint_log_likelihood(_batch(view), records.n, totals, _assumptions(recipe))
         )
     G, K = recipe.groups, len(recipe.labels)
-    slot, slots = view.slots(G)
-    size = _sizes(slot, slots)
-    said = evidence(recipe, totals.messages, records.n.T)
-    E = _summed(said, view.rows, slot, slots)
-    E /= size**recipe.kappa
-    w = _summed(records.w.T.astype(np.float64, order="C"), view.rows, slot, slots)
-    w /= np.sqrt(size) * STEP_ONE
+    size = np.maximum(view.sizes, 1.0)[:, None]
+    E = summed(evidence(recipe, totals.messages, records.n.T), view) / size**recipe.kappa
+    w = summed(records.w.T.astype(np.float64, order="C"), view) / (np.sqrt(size) * STEP_ONE)
     tau = np.array(temper(recipe, totals))
     parts = E.reshape(-1, G, K) * tau[:, None] + w.reshape(-1, G, K)
     return np.asarray(totals.bias / BIAS_ONE + parts.sum(axis=1))
@@ -118,8 +109,8 @@ def shares(
             _batch(view), records.n, totals, _assumptions(recipe), Sides(s, h)
         )
         return entries, float(bias[0])
-    slot, slots = view.slots(recipe.groups)
-    size = _sizes(slot, slots)[:, 0]
+    slot = np.arange(recipe.groups).repeat(view.sizes)
+    size = np.maximum(view.sizes, 1.0)
     said = evidence(recipe, totals.messages, records.n[view.rows].T)
     tau = np.array(temper(recipe, totals))
     weighed = (tau / size**recipe.kappa)[slot] * (said[s] - said[h])

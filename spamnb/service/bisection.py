@@ -123,9 +123,8 @@ class _Lens:
         if self.narrow:
             return np.array(sheet.opinion(self.recipe, lines).z)
         rows = np.arange(len(lines.rows))
-        group = np.repeat(np.arange(len(lines.sizes), dtype=np.int8), lines.sizes)
         times = self.example.times if self.recipe.occurrences else None
-        view = View(rows, np.array([0, len(rows)]), group, times)
+        view = View(rows, np.array([0, len(rows)]), np.array(lines.sizes), times)
         return np.asarray(scores(self.recipe, sheet.totals, sheet.records_of(lines), view)[0])
 
     def _odds(self, z: np.ndarray) -> float:

@@ -135,9 +135,10 @@ def _samples(raws: Iterable[bytes], options: Options) -> Iterator[Sample]:
 
 
 def _sample(example: Example, features: Features, index: int) -> Sample:
-    rows = np.sort(features.of(index))
-    size = len(rows)
-    view = View(np.arange(size), np.array([0, size]), features.group[rows])
+    by_group = features.of(index)
+    rows = np.sort(by_group)
+    sizes = np.array([len(part) for part in example.ids])
+    view = View(rows.searchsorted(by_group), np.array([0, len(rows)]), sizes)
     return Sample(example, features.ids[rows], view)
 
 

@@ -42,7 +42,9 @@ class _Rows:
         rows = self.view.rows[start:stop]
         times = None if self.view.times is None else self.view.times[start:stop]
         records = _taken(self.records, rows)
-        alone = View(np.arange(len(rows)), np.array([0, len(rows)]), self.view.group[rows], times)
+        G = self.recipe.groups
+        sizes = self.view.sizes[index * G : (index + 1) * G]
+        alone = View(np.arange(len(rows)), np.array([0, len(rows)]), sizes, times)
         nats, bias = shares(self.recipe, self.totals, records, alone, for_against)
         clues = []
         for entry in np.argsort(-np.abs(nats), kind="stable").tolist():
@@ -67,7 +69,7 @@ def judge_portions(
     for portion, at in zip(portions, places, strict=True):
         features = portion.features
         times = features.times if recipe.occurrences else None
-        view = View(features.rows, features.offsets, features.group, times)
+        view = View(features.rows, features.offsets, features.sizes, times)
         records = held if alone else _taken(held, at)
         rows = _Rows(recipe, totals, records, view, features.word)
         names = [(message.digest, message.message_id) for message in portion.messages]
@@ -87,15 +89,12 @@ def judge_examples(
     flat = [part for example in examples for part in example.ids]
     ids, places = distinct(flat)
     rows_of = np.concatenate(places) if places else np.zeros(0, np.int64)
-    groups = [g for example in examples for g in range(len(example.ids))]
-    group = np.zeros(len(ids), np.int8)
-    group[rows_of] = np.repeat(groups, [len(part) for part in flat])
     sizes = [sum(len(part) for part in example.ids) for example in examples]
     times = [example.times for example in examples if example.times is not None]
     view = View(
         rows_of.astype(np.int64),
         np.concatenate(([0], np.cumsum(sizes))).astype(np.int64),
-        group,
+        np.array([len(part) for part in flat], np.int64),
         np.concatenate(times) if times and recipe.occurrences else None,
     )
     texts = snapshot.words(ids)
@@ -151,10 +150,8 @@ class _Explanation:
 
 def _known_share(records: Records, view: View) -> Floats:
     """Which part of each message's features is known."""
-    seen = records.n[:, 0] > 0
-    for column in records.n.T[1:]:
-        seen |= column > 0
+    seen = np.logical_or.reduce(records.n.T)
     known = np.zeros(len(view.rows) + 1)
-    seen[view.rows].cumsum(out=known[1:])
+    seen.take(view.rows).cumsum(out=known[1:])
     start, stop = view.offsets[:-1], view.offsets[1:]
-    return np.asarray((known[stop] - known[start]) / np.maximum(stop - start, 1))
+    return np.asarray((known.take(stop) - known.take(start)) / np.maximum(stop - start, 1))

@@ -280,8 +280,7 @@ class Learner:
             return sheet.opinion(self.recipe, lines).P[at]
         records = sheet.records_of(lines)
         rows = np.arange(len(lines.rows))
-        group = np.repeat(np.arange(len(lines.sizes), dtype=np.int8), lines.sizes)
-        view = View(rows, np.array([0, len(rows)]), group, times)
+        view = View(rows, np.array([0, len(rows)]), np.array(lines.sizes), times)
         return float(probabilities(scores(self.recipe, sheet.totals, records, view))[0, at])
 
 

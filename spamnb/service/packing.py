@@ -57,7 +57,7 @@ class Packer:
             names,
             features.ids,
             features.rows.astype(np.int32),
-            features.sizes().astype(np.int32),
+            features.sizes.astype(np.int32),
             features.times if self._occurrences else None,
             self._new_words(features) if len(self._sent) else None,
         )

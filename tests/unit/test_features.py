@@ -223,7 +223,7 @@ def test_groups_are_what_was_written_and_how_it_was_sent():
     assert (len(written), len(sent)) == (2 * len(WRITTEN), 2 * (len(Place) - len(WRITTEN)))
     for rows in (written, sent):
         assert (np.diff(found.ids[rows].astype(object)) > 0).all()
-    assert found.sizes().tolist() == [len(written), len(sent)] * 2
+    assert found.sizes.tolist() == [len(written), len(sent)] * 2
     times = {
         found.word(row)[1]: n for row, n in zip(found.of(0), found.times.tolist(), strict=False)
     }
