@@ -4,7 +4,7 @@
     bench.judge([raw, ...], [notes, ...]) -> [Judgement | Fault, ...]       never raises
 
 One bench serves one process, opened on first use: the model read-only, the history for writing.
-Messages judged together share one snapshot of the model and one commit of the history. Both the
+Messages judged together share one snapshot of the model and one entry into the history. Both the
 mail path's workers and their helpers for large messages sit at a bench; a helper answers with
 `judged_aside`, plain values that can travel as JSON. Must not know envelopes, lists or sockets.
 

@@ -167,7 +167,7 @@ class Filter:
         verdicts: list[Verdict],
         notes: Sequence[dict[str, str]] = (),
     ) -> list[Verdict]:
-        """Keep verdicts in the history, in one transaction; the same, with their signatures.
+        """Keep verdicts in the history, all or none; the same, with their signatures.
 
         `notes`: for each verdict, whom the message goes to and the like. Without a history nothing
         is kept and there is no signature.

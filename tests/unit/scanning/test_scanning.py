@@ -67,7 +67,7 @@ def test_what_is_judged_is_what_a_mailbox_will_hold(desk, home, surest):
 
 
 def test_letters_of_one_turn_are_judged_together(desk, home, surest):
-    """All are answered, each with its own verdict, with one commit of the history for each few."""
+    """All are answered, each with its own verdict, with one write to the history for each few."""
     later = []
     one = desk(later=later.append)
     letters = [surest["spam"], surest["ham"]] * 10
