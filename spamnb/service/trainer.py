@@ -17,6 +17,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 from spamnb.core.decision import Costs
 from spamnb.core.event import Recipe
 from spamnb.core.message import House
-from spamnb.errors import CorpusError
+from spamnb.errors import CorpusError, StoreError
 from spamnb.service.clock import now_us
 from spamnb.service.committer import Arriving
 from spamnb.service.corpora import Item, Unit, Unreadable, read_unit, units
@@ -38,6 +39,7 @@ from spamnb.service.pool import Pool, cores, settle_garbage
 from spamnb.service.reading import PORTION, MessageReader
 from spamnb.service.receipt import Receipt
 from spamnb.store.lmdb_store import open_store
+from spamnb.store.maintenance import trim
 
 BATCH = 6144
 """Messages in a transaction. Each rewrites most pages of a small store: two transactions for 6,046
@@ -182,6 +184,9 @@ def train(
         labels = [model.label(label) for label, _ in sources]
         portions = zip(_split(order), readers.map(_tasks(found, order)), strict=True)
         _learn_all(model, portions, _Pupil(labels, course.origin, tally))
+    # The messages are learnt, whatever becomes of this.
+    with suppress(StoreError):
+        trim(home)
     given = np.bincount(order, minlength=len(sources)).tolist()
     return Summary(
         messages=tally.done,

@@ -277,10 +277,7 @@ class History:
         return gone
 
     def _bytes(self) -> int:
-        pages = 0
-        for stat in self._environment.stat().values():
-            pages += stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
-        return pages * self._environment.page_bytes
+        return self._environment.live_pages() * self._environment.page_bytes
 
     def _forget(self, before_us: int | None, most: int) -> int:
         return self._environment.transact(lambda t: _forget(t, before_us, most))

@@ -308,6 +308,16 @@ class Environment:
         with self.read() as tables:
             return {name: table.stat() for name, table in tables.items()}
 
+    def pages(self) -> int:
+        """Pages of the file."""
+        self._ready()
+        return int(self._env.info()["last_pgno"]) + 1
+
+    def live_pages(self) -> int:
+        """Pages that hold something."""
+        kinds = ("branch_pages", "leaf_pages", "overflow_pages")
+        return sum(stat[kind] for stat in self.stat().values() for kind in kinds)
+
     def copy_to(self, handle: int) -> None:
         """A consistent copy without free pages, to an open file."""
         self._ready()

@@ -16,7 +16,7 @@ from spamnb.service import trainer
 from spamnb.service.filter import Filter, new_recipe
 from spamnb.service.lessons import Origin
 from spamnb.service.trainer import Course, interleaved, train
-from spamnb.store import audit
+from spamnb.store import audit, maintenance
 
 PROJECT = Path(__file__).resolve().parents[2]
 SAMPLE = PROJECT / "corpora" / "sample"
@@ -158,6 +158,41 @@ def test_a_second_run_learns_nothing(tmp_path):
     again = train(tmp_path / "m", SOURCES)
     assert (again.learnt, again.duplicates, again.moved) == (0, 400, 0)
     assert contents(tmp_path / "m") == before
+
+
+def test_a_training_leaves_no_more_free_pages_than_others(tmp_path, monkeypatch):
+    """And the model is the same: LMDB writes the list of free pages anew with every learning."""
+    monkeypatch.setattr(maintenance, "LEAST_FREE", 0)
+
+    def many_words(name, count):
+        folder = tmp_path / name
+        folder.mkdir()
+        for number in range(count):
+            words = " ".join(f"{name}w{number}x{n}" for n in range(400))
+            (folder / f"{number}").write_bytes(mail(f"{name}.{number}", words))
+        return str(folder)
+
+    # A small training touches most pages of a model that was made by a large one.
+    parts = [
+        [(side, many_words(f"{side}{turn}", count)) for side in ("ham", "spam")]
+        for turn, count in enumerate((60, 6, 6))
+    ]
+
+    def pages(home):
+        with Filter.open(home, readonly=True, history=False) as model:
+            environment = model.store.environment
+            return environment.pages(), environment.live_pages()
+
+    for sources in parts:
+        train(tmp_path / "trimmed", sources, recipe=MADE)
+        file, live = pages(tmp_path / "trimmed")
+        assert file <= 2 * live
+        with Filter.open(tmp_path / "held", create=True, recipe=MADE, history=False):
+            # Somebody has this one open, so its file stays.
+            train(tmp_path / "held", sources)
+    file, live = pages(tmp_path / "held")
+    assert file > 2 * live
+    assert contents(tmp_path / "trimmed") == contents(tmp_path / "held")
 
 
 def test_the_origin_is_in_every_event(tmp_path):
