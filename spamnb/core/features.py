@@ -75,6 +75,7 @@ class Key:
         numbers = np.frombuffer(drawn, "<u8").astype(np.uint64).reshape(_PIECES, 2, 2)
         self.pieces = np.ascontiguousarray(numbers.transpose(2, 1, 0))
         """[first or second half of a piece's eight bytes, high or low sum, piece]"""
+        self.first_pieces = self.pieces[:, :, :1]
         self._secret = hashlib.blake2b(secret, digest_size=32).digest()
         self._lines: dict[tuple[Place, bytes], int] = {}
         self.seeds = np.zeros((2, SEEDS_KEPT), np.uint64)
@@ -133,15 +134,20 @@ class Features:
     ids: U64
     rows: I64
     offsets: I64
-    times: NDArray[np.uint32]
-    """how often the message holds the feature, row by row"""
     sizes: I64
     """[messages * groups] how many features each group of each message has"""
+    _at: I64
+    """where the words of each row begin, among all words"""
     _sample: I64
     _words: _Words
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
+
+    @property
+    def times(self) -> NDArray[np.uint32]:
+        """How often the message holds the feature, row by row."""
+        return np.diff(self._at, append=len(self._words.starts)).astype(np.uint32)
 
     def of(self, message: int) -> I64:
         """The rows of one message."""
@@ -348,11 +354,10 @@ def _at_any_byte(text: bytes) -> U64:
     return np.ndarray((len(text) - 7,), np.dtype("<u8"), text, strides=(1,))
 
 
-def _hash(key: Key, text: bytes, starts: I64, ends: I64, seeds: U64) -> U64:
+def _hash(key: Key, text: bytes, starts: I64, sizes: I64, seeds: U64) -> U64:
     """Ids of the words; `seeds` is [2, words], changed in place."""
     pieces = _at_any_byte(text)
-    sizes = ends - starts
-    first, second = key.pieces[:, :, :1]
+    first, second = key.first_pieces
     seeds += _shares(pieces, starts, sizes, first, second)
     longer = (sizes > 8).nonzero()[0]
     if len(longer):
@@ -385,10 +390,10 @@ def _word_ids(key: Key, words: _Words) -> U64:
     seeds = key.seeds.take(lines, 1)
     seeds[:, words.cut] += key.seeds[:, cut, None]
     # The folded text behind the text as it is: one pass hashes the words of both.
-    shift = np.zeros(len(words.starts), np.int64)
-    shift[: words.exact.start] = len(words.text_bytes)
+    starts = words.starts.copy()
+    starts[: words.exact.start] += len(words.text_bytes)
     both = words.text_bytes + words.text_bytes.lower()
-    return _hash(key, both, words.starts + shift, words.ends + shift, seeds)
+    return _hash(key, both, starts, words.ends - words.starts, seeds)
 
 
 def extract(key: Key, messages: Sequence[list[Field]]) -> Features:
@@ -404,21 +409,20 @@ def extract(key: Key, messages: Sequence[list[Field]]) -> Features:
     first = new.nonzero()[0]
     sent = np.array([place not in WRITTEN for place, _, _ in fields], np.int64)
     # A slot is a message's group; so few of them are sorted by counting, and rows stay sorted.
-    slot = (owner << 1 | sent).astype(np.min_scalar_type(2 * len(messages)))
+    slot = (owner << 1 | sent).astype(np.uint16 if len(messages) < 1 << 15 else np.int64)
     slot = slot.take(words.field.take(order))
     by_slot = slot.argsort(kind="stable")
     slot, row = slot.take(by_slot), row.take(by_slot)
-    at = (changes(row) | changes(slot)).nonzero()[0]
-    times = np.empty(len(at), np.uint32)
-    times[:-1] = at[1:] - at[:-1]
-    times[-1:] = len(row) - at[-1:]
+    another = changes(row)
+    another[1:] |= slot[1:] != slot[:-1]
+    at = another.nonzero()[0]
     sample = order.take(first)
     ends = slot.take(at).searchsorted(np.arange(2 * len(messages) + 1))
     return Features(
         ids=ids.take(first),
         rows=row.take(at),
         offsets=ends[::2],
-        times=times,
+        _at=at,
         sizes=ends[1:] - ends[:-1],
         _sample=sample,
         _words=words,

@@ -78,7 +78,7 @@ def compact(path: str | Path) -> tuple[int, int]:
 
 
 def trim(path: str | Path) -> bool:
-    """Give back the pages that hold nothing, if they are more than the others; whether they were.
+    """Give back the pages that hold nothing, if they are half as many as the others; or not.
 
     Training a model once more leaves as many free pages as it had, and LMDB writes the list of
     those anew with every message that is learnt later: 60 pages beside the 200 that change, in a
@@ -90,7 +90,7 @@ def trim(path: str | Path) -> bool:
         try:
             old.open_tables(create=False)
             live = old.live_pages()
-            if old.pages() <= max(2 * live, live + LEAST_FREE):
+            if old.pages() <= live + max(live // 2, LEAST_FREE):
                 return False
             _write_private(workshop / DATA_FILE, old.copy_to)
         finally:

@@ -160,7 +160,7 @@ def test_a_second_run_learns_nothing(tmp_path):
     assert contents(tmp_path / "m") == before
 
 
-def test_a_training_leaves_no_more_free_pages_than_others(tmp_path, monkeypatch):
+def test_a_training_leaves_few_free_pages(tmp_path, monkeypatch):
     """And the model is the same: LMDB writes the list of free pages anew with every learning."""
     monkeypatch.setattr(maintenance, "LEAST_FREE", 0)
 
@@ -186,12 +186,12 @@ def test_a_training_leaves_no_more_free_pages_than_others(tmp_path, monkeypatch)
     for sources in parts:
         train(tmp_path / "trimmed", sources, recipe=MADE)
         file, live = pages(tmp_path / "trimmed")
-        assert file <= 2 * live
+        assert file <= 1.5 * live
         with Filter.open(tmp_path / "held", create=True, recipe=MADE, history=False):
             # Somebody has this one open, so its file stays.
             train(tmp_path / "held", sources)
     file, live = pages(tmp_path / "held")
-    assert file > 2 * live
+    assert file > 1.5 * live
     assert contents(tmp_path / "trimmed") == contents(tmp_path / "held")
 
 
