@@ -124,6 +124,11 @@ class Sheet:
         """Write changed lines back, before anything else of the sheet is read."""
         self._cells[lines.rows] = lines.cells.T
 
+    def strangers(self) -> Ids:
+        """Of the rows that came last, the ids of which nothing was known."""
+        came = self._came[-1]
+        return came[self._strange[len(self._strange) - len(came) :]]
+
     def born(self) -> list[Ids]:
         """The ids of which nothing was known when they came and something is now, by when."""
         born = self._strange & _filled(self._cells)

@@ -11,7 +11,7 @@ error from the sheet or the store leaves the transaction, and with it everything
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -33,6 +33,7 @@ from spamnb.core.model import View, doubt, less_sure, probabilities, scores, ste
 from spamnb.core.sheet import Lines, Sheet, day_of
 from spamnb.service.judging import judge_examples
 from spamnb.service.lessons import Example, Lesson, Load, Teach, WordSource
+from spamnb.service.packing import Glossary
 from spamnb.service.plans import STREAK, Outlook, Plan, Planner
 from spamnb.service.receipt import Receipt
 from spamnb.store.contract import ReadView, WriteView
@@ -306,8 +307,8 @@ class Sitting:
         self._totals = view.totals()
         self._labels = learner.newest(view, self._totals.last_seq)
         self._sheet: Sheet | None = None
-        self._sources: list[list[WordSource]] = []
-        """of the texts, for each time that rows came"""
+        self._texts: list[tuple[int, Words]] = []
+        """for each time that rows came: how many were new, and their texts"""
 
     def take(self, lessons: Sequence[Lesson], *, scored: bool) -> list[Receipt]:
         """Learn these; what they change is in the store when the sitting is closed."""
@@ -321,7 +322,8 @@ class Sitting:
             for plan in work:
                 receipts[plan.seq] = learner.carry_out(plan, sheet, journal, scored=scored)
             view.append(*[journal.made[plan.seq] for plan in work])
-            self._sources.append(self._texts(work))
+            new = sheet.strangers()
+            self._texts.append((len(new), self._words(work, new)))
         self._totals.last_seq, self._labels = journal.last_seq, journal.labels
         return [plan if isinstance(plan, Receipt) else receipts[plan.seq] for plan in plans]
 
@@ -370,26 +372,32 @@ class Sitting:
                 pieces.append(undone.bulk.ids)
         return pieces + [part for push in pushes for echo in push.echoes for part in echo.ids]
 
-    def _texts(self, work: list[Plan]) -> list[WordSource]:
-        """Where the texts of new features will be."""
-        found: dict[int, WordSource] = {}
-        for plan in work if self._learner.recipe.vocabulary else ():
-            source = plan.lesson.words if isinstance(plan.lesson, Load) else plan.example.words
-            if source is not None:
-                found[id(source)] = source
-        return [*found.values()]
+    def _words(self, work: list[Plan], new: Ids) -> Words:
+        """The texts of new features: found while the next lessons are still being read."""
+        parts: list[Words] = []
+        for source in _sources(work) if self._learner.recipe.vocabulary else ():
+            parts.append(source.words(new))
+            if len(parts[-1].ids) == len(new):
+                break
+            new = new[~np.isin(new, parts[-1].ids, assume_unique=True)]
+        return joined(parts)
 
     def _keep_words(self, born: list[Ids]) -> None:
         """Put the texts of new features, all at once."""
         parts: list[Words] = []
-        for sources, new in zip(self._sources, born, strict=True):
-            missing = new
-            for source in sources:
-                words = source.words(missing)
-                parts.append(words)
-                if len(words.ids) == len(missing):
-                    break
-                missing = missing[~np.isin(missing, words.ids, assume_unique=True)]
+        for (new, words), stayed in zip(self._texts, born, strict=True):
+            # What was learnt and forgotten within the transaction is not there to be named.
+            parts.append(words if len(stayed) == new else Glossary([words]).words(stayed))
         words = joined(parts)
         if len(words.ids):
             self._view.put_words(words)
+
+
+def _sources(work: list[Plan]) -> Iterable[WordSource]:
+    """Where the texts of some plans are."""
+    found: dict[int, WordSource] = {}
+    for plan in work:
+        source = plan.lesson.words if isinstance(plan.lesson, Load) else plan.example.words
+        if source is not None:
+            found[id(source)] = source
+    return found.values()

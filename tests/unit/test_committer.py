@@ -8,7 +8,7 @@ import pytest
 from spamnb.errors import LabelError, RefError, RefusedError
 from spamnb.service.committer import Arriving
 from spamnb.service.filter import MINE, Filter, new_recipe
-from spamnb.service.lessons import Origin, Teach, Undo
+from spamnb.service.lessons import Forget, Origin, Teach, Undo
 from spamnb.store import audit
 
 THREADS = 8
@@ -241,3 +241,18 @@ def test_who_is_interrupted_can_end_what_has_come(model):
     lessons.stop()
     assert len(model.teach_arriving(lessons)) == 100
     assert len(learnt(model)) == 100
+
+
+def test_what_is_forgotten_in_the_same_transaction_leaves_no_words(model):
+    """In one go, and bit by bit: words stand for features that are there, and for all of them."""
+    examples = [model.example(mail(number, number)) for number in range(6)]
+    taught = [Teach(example, n % 2, MINE, 1 << 50) for n, example in enumerate(examples)]
+    forgotten = [Forget(example.digest, MINE, 1 << 50) for example in examples]
+    model.teach([*taught[:2], forgotten[0]])
+    model.teach_arriving(Arriving([taught[2:5], [forgotten[3]], [taught[5], forgotten[4]]]))
+    with model.store.read() as view:
+        named = [word.id for word in view.all_words()]
+        known = [id_ for ids, _ in view.features() for id_ in ids.tolist()]
+    assert named == known
+    left = {id_ for n in (1, 2, 5) for part in examples[n].ids for id_ in part.tolist()}
+    assert set(known) == left
