@@ -23,7 +23,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from spamnb.core.event import Recipe
@@ -243,7 +243,14 @@ def _copy(file: Path, handle: int) -> None:
 
 
 def put_in_place(copy: Path, target: Path) -> None:
-    """Rename, with content and entry on the disk before and after."""
+    """Rename, with content and entry on the disk before and after.
+
+    What is replaced keeps its owner: root may work on a model that a daemon serves as another user.
+    """
+    if os.geteuid() == 0:
+        with suppress(FileNotFoundError):
+            old = target.stat()
+            os.chown(copy, old.st_uid, old.st_gid)
     sync_file(copy)
     copy.rename(target)
     sync_folder(target.parent)

@@ -27,7 +27,7 @@ from spamnb.errors import (
 from spamnb.store import maintenance
 from spamnb.store.audit import check
 from spamnb.store.lmdb_store import open_store
-from spamnb.store.maintenance import backup, compact, restore
+from spamnb.store.maintenance import backup, compact, restore, trim
 
 HERE = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
 
@@ -152,6 +152,20 @@ input()
             compact(tmp_path)
         with pytest.raises(StoreMissingError):
             backup(tmp_path, tmp_path / "copy")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root works on what others own")
+@pytest.mark.parametrize("work", [compact, trim])
+def test_what_is_replaced_keeps_its_owner(folder, work, monkeypatch):
+    """A daemon that runs as this owner opens it afterwards."""
+    monkeypatch.setattr(maintenance, "LEAST_FREE", 0)
+    data = folder / "data.mdb"
+    os.chown(data, 65534, 65533)
+    before = data.stat().st_ino
+    assert work(folder)
+    after = data.stat()
+    assert after.st_ino != before
+    assert (after.st_uid, after.st_gid) == (65534, 65533)
 
 
 def _put(view, ids):
