@@ -208,7 +208,7 @@ class _Words:
             ids,
             self._places()[field],
             size.sum(axis=1).astype(np.uint8),
-            spliced(np.frombuffer(taken, np.uint8), at.ravel(), size.ravel()).tobytes(),
+            spliced(np.frombuffer(taken, np.uint8), at.ravel(), size.ravel()),
         )
 
     def _prefixes(self) -> tuple[bytes, I64]:
@@ -241,35 +241,19 @@ def distinct(parts: Sequence[U64]) -> tuple[U64, list[NDArray[np.int32]]]:
     return every, [place[end - len(part) : end] for part, end in zip(parts, ends, strict=True)]
 
 
-def spliced(source: NDArray[np.uint8], starts: I64, sizes: I64) -> NDArray[np.uint8]:
-    """Pieces of an array, one after another."""
-    ends = np.cumsum(sizes)
-    index = np.repeat(starts - (ends - sizes), sizes) + np.arange(int(sizes.sum()))
-    return source[index]
-
-
 _SPLICED = 8192
+"""Pieces put together at a time: each letter of them takes an index of eight bytes meanwhile."""
 
 
-def joined(parts: Sequence[Words]) -> Words:
-    """Words that have no id in common, as one."""
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        return Words(np.zeros(0, np.uint64), np.zeros(0, np.uint8), np.zeros(0, np.uint8), b"")
-    ids, places, sizes = map(np.concatenate, zip(*(part[:3] for part in parts), strict=True))
-    order = order_of(ids)
-    starts = np.cumsum(sizes, dtype=np.int64) - sizes
-    source = np.frombuffer(b"".join(part.texts for part in parts), np.uint8)
-    starts, sizes = starts.take(order), sizes.take(order)
-    # Some at a time: for each letter of a piece there is an index of eight bytes.
-    texts = b"".join(
-        spliced(
-            source, starts[at : at + _SPLICED], sizes[at : at + _SPLICED].astype(np.int64)
-        ).tobytes()
-        for at in range(0, len(order), _SPLICED)
-    )
-    return Words(ids.take(order), places.take(order), sizes, texts)
+def spliced(source: NDArray[np.uint8], starts: I64, sizes: I64) -> bytes:
+    """Pieces of an array, one after another."""
+    parts = []
+    for at in range(0, len(sizes), _SPLICED):
+        size = sizes[at : at + _SPLICED]
+        ends = np.cumsum(size)
+        index = np.repeat(starts[at : at + _SPLICED] - (ends - size), size)
+        parts.append(source.take(index + np.arange(len(index))).tobytes())
+    return b"".join(parts)
 
 
 def _edges(inside: NDArray[np.bool_]) -> tuple[I64, I64]:

@@ -15,6 +15,7 @@ integer that was rounded once (`Push`), so that taking it back is exact. Fails w
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from math import exp
 from operator import mul
 from typing import Any, NamedTuple
@@ -69,17 +70,18 @@ def evidence(recipe: Recipe, messages: NDArray[np.int64], n: NDArray[np.number[A
     return np.asarray(logs)
 
 
-def summed(values: Floats, view: View) -> Floats:
+def _summed(values: Floats, view: View) -> Floats:
     """[messages * groups, K] sums of values [K, F] over the rows of each group of each message."""
     taken = values.take(view.rows, axis=1)
-    starts = view.sizes.cumsum() - view.sizes
-    filled = view.sizes > 0
-    if filled.all():
-        return np.add.reduceat(taken, starts, axis=1).T
-    sums = np.zeros((len(filled), len(values)))
-    if len(view.rows):
-        sums[filled] = np.add.reduceat(taken, starts[filled], axis=1).T
-    return sums
+    return np.array(_by_group(taken, view.sizes.tolist())).reshape(-1, len(values))
+
+
+def _by_group(values: Floats, sizes: Sequence[int]) -> list[list[float]]:
+    """[G][K] sums of values [K, m] over the features of each group; an empty one has none."""
+    starts = itertools.accumulate(sizes, initial=0)
+    filled = [start for start, size in zip(starts, sizes, strict=False) if size]
+    sums = iter(np.add.reduceat(values, filled, axis=1).T.tolist() if filled else ())
+    return [next(sums) if size else [0.0] * len(values) for size in sizes]
 
 
 def scores(recipe: Recipe, totals: Totals, records: Records, view: View) -> Floats:
@@ -91,8 +93,8 @@ def scores(recipe: Recipe, totals: Totals, records: Records, view: View) -> Floa
         )
     G, K = recipe.groups, len(recipe.labels)
     size = np.maximum(view.sizes, 1.0)[:, None]
-    E = summed(evidence(recipe, totals.messages, records.n.T), view) / size**recipe.kappa
-    w = summed(records.w.T.astype(np.float64, order="C"), view) / (np.sqrt(size) * STEP_ONE)
+    E = _summed(evidence(recipe, totals.messages, records.n.T), view) / size**recipe.kappa
+    w = _summed(records.w.T.astype(np.float64, order="C"), view) / (np.sqrt(size) * STEP_ONE)
     tau = np.array(temper(recipe, totals))
     parts = E.reshape(-1, G, K) * tau[:, None] + w.reshape(-1, G, K)
     return np.asarray(totals.bias / BIAS_ONE + parts.sum(axis=1))
@@ -154,14 +156,6 @@ def opinion(recipe: Recipe, totals: Totals, cells: Floats, sizes: tuple[int, ...
         for k in range(K):
             z[k] += tau * E[-1][k] + pushed[k] / root
     return Opinion(z, _softmax(z), E)
-
-
-def _by_group(values: Floats, sizes: tuple[int, ...]) -> list[list[float]]:
-    """[G][K] sums of values [K, m] over the features of each group; an empty one has none."""
-    starts = itertools.accumulate(sizes, initial=0)
-    filled = [start for start, size in zip(starts, sizes, strict=False) if size]
-    sums = iter(np.add.reduceat(values, filled, axis=1).T.tolist() if filled else ())
-    return [next(sums) if size else [0.0] * len(values) for size in sizes]
 
 
 def _softmax(z: list[float]) -> list[float]:

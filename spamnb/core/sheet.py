@@ -17,7 +17,6 @@ already (StoreDamagedError). Pure; must not know stores or messages.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
@@ -29,6 +28,7 @@ from numpy.typing import NDArray
 from spamnb.core.bayes.bernoulli import histogram_moved
 from spamnb.core.event import NO_LABEL, Bulk, Event, Ids, Ints, Push, Recipe, Records, Totals
 from spamnb.core.model import Floats, Opinion, opinion
+from spamnb.core.sorting import place
 from spamnb.errors import BugError, RefusedError, StoreDamagedError
 
 Rows = NDArray[np.intp]
@@ -64,8 +64,8 @@ class Sheet:
         """sorted"""
         self._rows: Rows | None = None
         """where the row of each id is; in the same order if there is none"""
-        self._came = [ids]
-        """the ids of the rows, one admission after another"""
+        self._came = ids
+        """the ids of the rows that came last"""
         self.day = records.day.copy()
         self._latest = int(self.day.max(initial=0))
         self._cells = _cells_of(records)
@@ -76,16 +76,9 @@ class Sheet:
         self._seen: tuple[Lines, Opinion] | None = None
         """the last opinion, until anything changes: it is asked for twice before each step"""
 
-    def _places(self, ids: Ids) -> tuple[Rows, NDArray[np.bool_]]:
-        """Where ids stand among ours, and which of them are there."""
-        at = self.ids.searchsorted(ids)
-        if len(self.ids) == 0:
-            return at, np.zeros(len(ids), np.bool_)
-        return at, self.ids.take(at, mode="clip") == ids
-
     def admit(self, ids: Ids, gather: Callable[[Ids], Records]) -> Rows:
         """The rows of sorted, distinct ids; those that are not on the sheet come by `gather`."""
-        at, here = self._places(ids)
+        at, here = place(self.ids, ids)
         count, new = len(self.ids), (~here).nonzero()[0]
         rows, old = np.empty(len(ids), np.intp), self._rows
         if old is None:
@@ -95,7 +88,7 @@ class Sheet:
         to = at.take(new) + np.arange(len(new))
         more = ids.take(new)
         self.ids, self._rows = _spread(self.ids, more, to), _spread(old, rows.take(new), to)
-        self._came.append(more)
+        self._came = more
         self._add(gather(more))
         return rows
 
@@ -109,7 +102,7 @@ class Sheet:
     def find(self, groups: tuple[Ids, ...]) -> Lines:
         """The lines of a message's ids; all of them must be on the sheet."""
         wanted = np.concatenate(groups) if groups else np.zeros(0, np.uint64)
-        rows, here = self._places(wanted)
+        rows, here = place(self.ids, wanted)
         if not here.all():
             raise BugError("an event is applied to a sheet that holds all of its features")
         if self._rows is not None:
@@ -126,14 +119,12 @@ class Sheet:
 
     def strangers(self) -> Ids:
         """Of the rows that came last, the ids of which nothing was known."""
-        came = self._came[-1]
-        return came[self._strange[len(self._strange) - len(came) :]]
+        return self._came[self._strange[len(self._strange) - len(self._came) :]]
 
-    def born(self) -> list[Ids]:
-        """The ids of which nothing was known when they came and something is now, by when."""
-        born = self._strange & _filled(self._cells)
-        ends = itertools.accumulate(map(len, self._came))
-        return [ids[born[end - len(ids) : end]] for ids, end in zip(self._came, ends, strict=True)]
+    def born(self) -> Ids:
+        """The ids of which nothing was known when they came, and something is now."""
+        born = self._by_id(self._strange & _filled(self._cells))
+        return self.ids.take(born.nonzero()[0])
 
     def _by_id(self, values: NDArray[Any]) -> NDArray[Any]:
         """What stands row by row in the order of the ids."""

@@ -38,3 +38,11 @@ def changes(line: NDArray[Any]) -> NDArray[np.bool_]:
     new[:1] = True
     np.not_equal(line[1:], line[:-1], out=new[1:])
     return new
+
+
+def place(line: U64, ids: U64) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """For each id its place in a sorted line, and whether it is there."""
+    at = line.searchsorted(ids)
+    if len(line) == 0:
+        return at, np.zeros(len(ids), np.bool_)
+    return at, line.take(at, mode="clip") == ids

@@ -20,12 +20,12 @@ import numpy as np
 from spamnb.core.event import NO_LABEL, Bulk, Echo, Event, Ids, Recipe
 from spamnb.core.model import View, scores
 from spamnb.core.sheet import Sheet
+from spamnb.core.sorting import place
 from spamnb.core.verdict import sides
 from spamnb.service.lessons import Example
 from spamnb.service.plans import Outlook
 from spamnb.store.contract import ReadView
 from spamnb.store.folding import event_ids
-from spamnb.store.shelves import place
 
 _AT_ONCE = 256
 """events whose rows are gathered together"""

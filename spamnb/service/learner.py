@@ -28,7 +28,7 @@ from spamnb.core.event import (
     Recipe,
     no_push,
 )
-from spamnb.core.features import Words, distinct, joined
+from spamnb.core.features import Words, distinct
 from spamnb.core.model import View, doubt, less_sure, probabilities, scores, step
 from spamnb.core.sheet import Lines, Sheet, day_of
 from spamnb.service.judging import judge_examples
@@ -307,8 +307,8 @@ class Sitting:
         self._totals = view.totals()
         self._labels = learner.newest(view, self._totals.last_seq)
         self._sheet: Sheet | None = None
-        self._texts: list[tuple[int, Words]] = []
-        """for each time that rows came: how many were new, and their texts"""
+        self._texts: list[Words] = []
+        """of all features that were new"""
 
     def take(self, lessons: Sequence[Lesson], *, scored: bool) -> list[Receipt]:
         """Learn these; what they change is in the store when the sitting is closed."""
@@ -322,8 +322,7 @@ class Sitting:
             for plan in work:
                 receipts[plan.seq] = learner.carry_out(plan, sheet, journal, scored=scored)
             view.append(*[journal.made[plan.seq] for plan in work])
-            new = sheet.strangers()
-            self._texts.append((len(new), self._words(work, new)))
+            self._texts += self._words(work, sheet.strangers())
         self._totals.last_seq, self._labels = journal.last_seq, journal.labels
         return [plan if isinstance(plan, Receipt) else receipts[plan.seq] for plan in plans]
 
@@ -334,7 +333,10 @@ class Sitting:
             view.scatter(sheet.ids, sheet.settled())
             sheet.totals.last_seq = self._totals.last_seq
             view.put_totals(sheet.totals)
-            self._keep_words(sheet.born())
+            # What was learnt and forgotten within the transaction is not there to be named.
+            words = Glossary(self._texts).words(sheet.born())
+            if len(words.ids):
+                view.put_words(words)
         self._learner.next_recent = (self._totals.last_seq, self._labels)
 
     def _admit(self, work: list[Plan]) -> Sheet:
@@ -372,7 +374,7 @@ class Sitting:
                 pieces.append(undone.bulk.ids)
         return pieces + [part for push in pushes for echo in push.echoes for part in echo.ids]
 
-    def _words(self, work: list[Plan], new: Ids) -> Words:
+    def _words(self, work: list[Plan], new: Ids) -> list[Words]:
         """The texts of new features: found while the next lessons are still being read."""
         parts: list[Words] = []
         for source in _sources(work) if self._learner.recipe.vocabulary else ():
@@ -380,17 +382,7 @@ class Sitting:
             if len(parts[-1].ids) == len(new):
                 break
             new = new[~np.isin(new, parts[-1].ids, assume_unique=True)]
-        return joined(parts)
-
-    def _keep_words(self, born: list[Ids]) -> None:
-        """Put the texts of new features, all at once."""
-        parts: list[Words] = []
-        for (new, words), stayed in zip(self._texts, born, strict=True):
-            # What was learnt and forgotten within the transaction is not there to be named.
-            parts.append(words if len(stayed) == new else Glossary([words]).words(stayed))
-        words = joined(parts)
-        if len(words.ids):
-            self._view.put_words(words)
+        return parts
 
 
 def _sources(work: list[Plan]) -> Iterable[WordSource]:

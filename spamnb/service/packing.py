@@ -105,6 +105,8 @@ class Glossary:
         """The texts of those of these ids that some portion brought."""
         if not self._parts or not len(ids):
             return _NO_WORDS
+        if len(self._parts) == 1 and np.array_equal(self._parts[0].ids, ids):
+            return self._parts[0]
         every = np.concatenate([part.ids for part in self._parts])
         order = order_of(every)
         ranked = every[order]
@@ -118,7 +120,7 @@ class Glossary:
             every[chosen],
             np.concatenate([part.places for part in self._parts])[chosen],
             sizes[chosen].astype(np.uint8),
-            spliced(texts, starts[chosen], sizes[chosen]).tobytes(),
+            spliced(texts, starts[chosen], sizes[chosen]),
         )
 
 

@@ -31,6 +31,7 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _BEHIND = 5
+"""How nice workers are: who takes their results does the last part alone, so that comes first."""
 WINDOW = 20
 """Tasks under way for each worker: it goes on while the parent is busy with a transaction."""
 
@@ -118,7 +119,6 @@ def _work(
     start: Callable[[], Callable[[Any], Any]], pipe: Connection, others: list[Connection]
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Whoever takes the results goes before: what waits for it waits for all of it at the end.
     os.nice(_BEHIND)
     settle_garbage()
     for other in others:

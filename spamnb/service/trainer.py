@@ -44,7 +44,7 @@ from spamnb.store.maintenance import trim
 BATCH = 6144
 """Messages in a transaction. Each rewrites most pages of a small store: two transactions for 6,046
 messages made a file of 49 MB, one makes 37 and takes a tenth less time. While 100,000 messages are
-learnt, all processes together take 246 MB of memory."""
+learnt, all processes together take 251 MB of memory."""
 CHUNK = 256
 """Messages learnt at a time within a transaction, while the next ones are read: 171 us a message
 with 256, 512 and 1,024 of them, 192 with 128."""

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from spamnb.core.event import NO_LABEL, Event, Ids, Records, Totals
 from spamnb.core.sheet import Sheet
+from spamnb.core.sorting import place
 from spamnb.errors import SpamnbError
 from spamnb.store.contract import Live, ReadView
 from spamnb.store.folding import event_ids
 from spamnb.store.records import empty_rows, no_records
-from spamnb.store.shelves import place
 
 _MOST_NAMED = 5
 """of one sort of contradiction; a broken store would fill the screen"""

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from spamnb.core.event import Ids
 from spamnb.core.features import Words
-from spamnb.core.sorting import order_of
+from spamnb.core.sorting import order_of, place
 from spamnb.errors import BugError, StoreDamagedError
 from spamnb.store.contract import Word
 from spamnb.store.idcode import Buffer
@@ -41,7 +41,6 @@ from spamnb.store.shelves import (
     Table,
     distinct,
     keys_of,
-    place,
     united,
 )
 

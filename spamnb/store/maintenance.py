@@ -23,7 +23,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 from spamnb.core.event import Recipe
@@ -78,24 +78,23 @@ def compact(path: str | Path) -> tuple[int, int]:
 
 
 def trim(path: str | Path) -> bool:
-    """Give back the pages that hold nothing, if they are half as many as the others; or not.
+    """Give back the pages that hold nothing, if they are half as many as the others; whether so.
 
     Training a model once more leaves as many free pages as it had, and LMDB writes the list of
     those anew with every message that is learnt later: 60 pages beside the 200 that change, in a
     file of which three fifths were free. Nobody may have the model open.
     """
     folder = Path(path)
-    with alone(folder), beside(folder) as workshop:
+    with alone(folder):
         old = Environment(Plan(folder, Tables._fields, readonly=True, lock=False))
-        try:
+        with closing(old):
             old.open_tables(create=False)
             live = old.live_pages()
             if old.pages() <= live + max(live // 2, LEAST_FREE):
                 return False
-            _write_private(workshop / DATA_FILE, old.copy_to)
-        finally:
-            old.close()
-        put_in_place(workshop / DATA_FILE, folder / DATA_FILE)
+            with beside(folder) as workshop:
+                _write_private(workshop / DATA_FILE, old.copy_to)
+                put_in_place(workshop / DATA_FILE, folder / DATA_FILE)
         return True
 
 

@@ -173,7 +173,7 @@ def _apply(view: WriteView, batch: list[Event], texts: ReadView) -> None:
     view.append(*batch)
     view.scatter(ids, sheet.settled())
     view.put_totals(sheet.totals)
-    view.put_words(texts_of(texts, *sheet.born()))
+    view.put_words(texts_of(texts, sheet.born()))
 
 
 def _keep(data: Path) -> Path:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamnb.core.event import Ids
-from spamnb.core.sorting import changes
+from spamnb.core.sorting import changes, place
 from spamnb.errors import StoreDamagedError
 from spamnb.store.idcode import Buffer
 from spamnb.store.records import Rows, unparted
@@ -150,14 +150,6 @@ def keys_of(starts: Ids) -> list[bytes]:
     """Keys of shelves; of plain bytes, numpy makes a list six times faster than slices do."""
     keys: list[bytes] = starts.astype(_KEY).view("V8").tolist()
     return keys
-
-
-def place(rows_ids: Ids, ids: Ids) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """For each id its place in a sorted array, and whether it is there."""
-    at = rows_ids.searchsorted(ids)
-    if len(rows_ids) == 0:
-        return at, np.zeros(len(ids), np.bool_)
-    return at, rows_ids.take(at, mode="clip") == ids
 
 
 def _ids(rows: Rows) -> Ids:

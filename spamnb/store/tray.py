@@ -23,10 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamnb.core.event import Ids
+from spamnb.core.sorting import place
 from spamnb.errors import StoreDamagedError
 from spamnb.store.idcode import Buffer
 from spamnb.store.records import Rows, unparted
-from spamnb.store.shelves import Layout, Mask, Shelves, Table, merged, place
+from spamnb.store.shelves import Layout, Mask, Shelves, Table, merged
 
 TRAY_KEY = b"tray"
 TRAY_ROWS = 4096
