@@ -24,7 +24,8 @@ from spamnb.store.contract import ReadView, WriteView
 from spamnb.store.environment import MAP_SIZE, Plan, holds_data, make_folder, sync_folder
 from spamnb.store.lmdb_environment import Environment, release, share
 from spamnb.store.lmdb_table import LmdbTable
-from spamnb.store.records import decode_recipe
+from spamnb.store.recall import Recall
+from spamnb.store.records import decode_recipe, row_type
 from spamnb.store.views import (
     FORMAT,
     FORMAT_KEY,
@@ -46,6 +47,7 @@ class LmdbStore:
         self._recipe = recipe
         self._readonly = readonly
         self._page_bytes = environment.page_bytes
+        self._recall = Recall(row_type(len(recipe.labels)))
 
     @property
     def recipe(self) -> Recipe:
@@ -63,7 +65,7 @@ class LmdbStore:
     def read(self) -> Iterator[ReadView]:
         """A snapshot."""
         with self.environment.read() as tables:
-            yield TableReadView(Tables(**tables), self._recipe)
+            yield TableReadView(Tables(**tables), self._recipe, self._recall)
 
     @contextlib.contextmanager
     def write(self) -> Iterator[WriteView]:

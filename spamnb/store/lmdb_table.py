@@ -23,6 +23,10 @@ class LmdbTable:
         self._txn = txn
         self._db = db
 
+    def version(self) -> int:
+        """The number of the last transaction whose changes are seen here."""
+        return int(self._txn.id())
+
     def get(self, key: bytes) -> Buffer | None:
         """The value, None if there is none."""
         value: Buffer | None = self._txn.get(key, None, self._db)

@@ -28,6 +28,7 @@ from spamnb.core.event import Ids
 from spamnb.core.sorting import changes, place
 from spamnb.errors import StoreDamagedError
 from spamnb.store.idcode import Buffer
+from spamnb.store.recall import Recall
 from spamnb.store.records import Rows, unparted
 
 _LAYOUT = struct.Struct("<BQQ")
@@ -54,6 +55,9 @@ BLOCK_SHELVES = 512
 
 class Table(Protocol):
     """Sorted keys and values of one transaction. Values read are views: copy what must stay."""
+
+    def version(self) -> int:
+        """The number of the last transaction whose changes are seen here."""
 
     def get(self, key: bytes) -> Buffer | None:
         """The value, None if there is none."""
@@ -211,18 +215,31 @@ class Shelves:
     work on them.
     """
 
-    def __init__(self, table: Table, layout: Layout, dtype: np.dtype[np.void]) -> None:
+    def __init__(
+        self,
+        table: Table,
+        layout: Layout,
+        dtype: np.dtype[np.void],
+        recall: Recall | None = None,
+    ) -> None:
         self.table = table
         self.layout = layout
         self.dtype = dtype
+        self._recall = recall
         self.target = max(1, SHELF_BYTES // dtype.itemsize)
         self._last: _Found | None = None
 
     def find(self, ids: Ids, *, keep: bool = False) -> tuple[Rows, Mask]:
-        """A row for each id (writable; zeros but for the id where there is none), and which are.
+        """A row for each id (writable; zeros where there is none), and which there are.
 
         `keep` remembers what was read for the `merge` of the same ids in the same transaction.
         """
+        if self._recall is None or keep:
+            return self._search(ids, keep=keep)
+        rows = self._recall.find(self.table.version(), ids, lambda few: self._search(few)[0])
+        return rows, rows["id"] == ids
+
+    def _search(self, ids: Ids, *, keep: bool = False) -> tuple[Rows, Mask]:
         out, there = np.zeros(len(ids), self.dtype), np.zeros(len(ids), np.bool_)
         whole = unparted(out)
         slabs = _slabs(self.layout.starts(ids))

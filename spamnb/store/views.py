@@ -25,6 +25,7 @@ from spamnb.store.contract import Live, Word
 from spamnb.store.folding import event_ids, first_totals
 from spamnb.store.journal import Index, Journal, Pages
 from spamnb.store.lexicon import Lexicon
+from spamnb.store.recall import Recall
 from spamnb.store.records import (
     decode_totals,
     empty_rows,
@@ -68,7 +69,8 @@ class TableReadView:
 
     _writes = False
 
-    def __init__(self, tables: Tables, recipe: Recipe) -> None:
+    def __init__(self, tables: Tables, recipe: Recipe, recall: Recall | None = None) -> None:
+        self._recall = recall
         self._tables = tables
         self._recipe = recipe
         self._labels = len(recipe.labels)
@@ -79,13 +81,14 @@ class TableReadView:
             raise StoreDamagedError(f"the model lacks its entry {key.decode()!r}")
         return value
 
-    def _shelves(self, name: str) -> Shelves:
+    def _shelves(self, name: str, recall: Recall | None = None) -> Shelves:
         layout = Layout.decode(self._meta(LAYOUT_KEYS[name]))
-        return Shelves(getattr(self._tables, name), layout, row_type(self._labels))
+        return Shelves(getattr(self._tables, name), layout, row_type(self._labels), recall)
 
     @cached_property
     def _features(self) -> TrayedShelves:
-        return TrayedShelves(self._shelves("features"), self._tables.meta, writable=self._writes)
+        shelves = self._shelves("features", self._recall)
+        return TrayedShelves(shelves, self._tables.meta, writable=self._writes)
 
     @cached_property
     def _base(self) -> Shelves:

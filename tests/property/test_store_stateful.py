@@ -182,12 +182,15 @@ class CrowdedHistories(Histories):
     """The same where every feature wants to be on a tray that has room for few, and words wait."""
 
     def __init__(self):
-        self.kept = tray.LEAST, tray.TRAY_ROWS, lexicon.FRESH_VALUES
-        tray.LEAST, tray.TRAY_ROWS, lexicon.FRESH_VALUES = 1, 40, 3
+        self.kept = tray.LEAST, tray.TRAY_ROWS
+        self.fresh = lexicon.FRESH_VALUES, lexicon.FRESH_JOINED
+        tray.LEAST, tray.TRAY_ROWS = 1, 40
+        lexicon.FRESH_VALUES, lexicon.FRESH_JOINED = 5, 2
         super().__init__()
 
     def teardown(self):
-        tray.LEAST, tray.TRAY_ROWS, lexicon.FRESH_VALUES = self.kept
+        tray.LEAST, tray.TRAY_ROWS = self.kept
+        lexicon.FRESH_VALUES, lexicon.FRESH_JOINED = self.fresh
         super().teardown()
 
 

@@ -11,7 +11,7 @@ sys.path.append(str(Path(__file__).parents[1] / "contract"))
 from store_makers import RECIPE, apply, bulk_event, ids_of
 
 from spamnb.errors import StoreDamagedError
-from spamnb.store import tray
+from spamnb.store import shelves, tray
 from spamnb.store.audit import check
 from spamnb.store.lmdb_store import open_store
 
@@ -66,3 +66,25 @@ def test_a_tray_that_is_not_whole_is_damage(store):
         tables["meta"].put(tray.TRAY_KEY, whole[:-1])
     with store.read() as view, pytest.raises(StoreDamagedError, match="tray"):
         view.gather(ids_of(1))
+
+
+def test_what_was_read_is_remembered_until_the_model_changes(store, monkeypatch):
+    """The table is asked for what earlier readers did not want, and for all after a lesson."""
+    bring(store, range(9), 2)
+    asked, load = [], shelves.Shelves._load
+
+    def counted(self, starts):
+        asked.append(len(starts))
+        return load(self, starts)
+
+    def read(*names):
+        asked.clear()
+        with store.read() as view:
+            return sorted(view.gather(ids_of(*names)).n[:, 0].tolist()), list(asked)
+
+    monkeypatch.setattr(shelves.Shelves, "_load", counted)
+    assert read(1, 2, 3) == ([2, 2, 2], [1])
+    assert read(1, 2, 3, 30) == ([0, 2, 2, 2], [1])
+    assert read(1, 3, 30) == ([0, 2, 2], [])
+    bring(store, [2], 1)
+    assert read(1, 2, 3) == ([2, 2, 3], [1])
