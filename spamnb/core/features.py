@@ -64,11 +64,27 @@ _CUT_NAME = b"cut:"
 
 
 SEEDS_KEPT = 4096
-"""Strangers choose header names: the cache of their seeds starts anew after so many."""
+"""Strangers choose header names: the seeds of so many are kept, then they are drawn anew."""
+
+
+class _Seeds(NamedTuple):
+    """What was drawn for the places met so far, and for each header's name in HEADER."""
+
+    line: dict[tuple[Place, bytes], int]
+    sums: U64
+    """[line, high or low] where the two sums of a word begin"""
+    sent: NDArray[np.uint16]
+    """[line] the group: 0 for what was written, 1 for how it was sent"""
+
+
+_NO_SEEDS = _Seeds({}, np.zeros((0, 2), np.uint64), np.zeros(0, np.uint16))
 
 
 class Key:
-    """The secret numbers of one model's features, all drawn from its 32-byte key."""
+    """The secret numbers of one model's features, all drawn from its 32-byte key.
+
+    Threads share it: what is kept is replaced as a whole, so each sees what belongs together.
+    """
 
     def __init__(self, secret: bytes) -> None:
         drawn = hashlib.shake_256(b"spamnb words 1" + secret).digest(8 * 4 * _PIECES)
@@ -77,31 +93,36 @@ class Key:
         """[first or second half of a piece's eight bytes, high or low sum, piece]"""
         self.first_pieces = self.pieces[:, :, :1]
         self._secret = hashlib.blake2b(secret, digest_size=32).digest()
-        self._lines: dict[tuple[Place, bytes], int] = {}
-        self.seeds = np.zeros((2, SEEDS_KEPT), np.uint64)
-        """the two starting sums of each place"""
+        self._seeds = _NO_SEEDS
+        self.cut = self._drawn((Place.BODY, _CUT_NAME))[:, None]
+        """[high or low, 1] what marks a word that was cut"""
 
-    def seed(self, place: Place, name: bytes) -> int:
-        """The line of `seeds` for a place (and, for HEADER, a header's name)."""
-        line = self._lines.get((place, name))
-        if line is None:
-            line = self._lines[place, name] = len(self._lines)
-            if line == self.seeds.shape[1]:
-                self.seeds = np.concatenate((self.seeds, np.zeros_like(self.seeds)), axis=1)
-            text = bytes([place]) + name
-            drawn = hashlib.blake2b(text, key=self._secret, digest_size=16).digest()
-            self.seeds[:, line] = np.frombuffer(drawn, "<u8")
-        return line
-
-    def lines(self, fields: list[Field]) -> I64:
-        """The lines of `seeds` for these fields; valid until the next call."""
-        if len(self._lines) > SEEDS_KEPT:
-            self._lines.clear()
-            self.seeds = np.zeros((2, SEEDS_KEPT), np.uint64)
-        found = [self._lines.get(field[:2]) for field in fields]
+    def seeds(self, fields: list[Field]) -> tuple[U64, NDArray[np.uint16]]:
+        """[high or low, field] where sums begin, and [field] the group of each field."""
+        seeds = self._seeds
+        found = [seeds.line.get(field[:2]) for field in fields]
         if None in found:
-            found = [self.seed(place, name) for place, name, _ in fields]
-        return np.array(found, np.int64)
+            seeds = self._seeds = self._with(seeds, fields)
+            found = [seeds.line[field[:2]] for field in fields]
+        at = np.array(found, np.intp)
+        return np.ascontiguousarray(seeds.sums.take(at, 0).T), seeds.sent.take(at)
+
+    def _with(self, seeds: _Seeds, fields: list[Field]) -> _Seeds:
+        if len(seeds.line) > SEEDS_KEPT:
+            seeds = _NO_SEEDS
+        new = {field[:2]: 0 for field in fields}.keys() - seeds.line.keys()
+        line = seeds.line | {place: at for at, place in enumerate(new, len(seeds.line))}
+        sent = np.array([place not in WRITTEN for place, _ in new], np.uint16)
+        return _Seeds(
+            line,
+            np.concatenate((seeds.sums, [self._drawn(place) for place in new])),
+            np.concatenate((seeds.sent, sent)),
+        )
+
+    def _drawn(self, place: tuple[Place, bytes]) -> U64:
+        text = bytes([place[0]]) + place[1]
+        drawn = hashlib.blake2b(text, key=self._secret, digest_size=16).digest()
+        return np.frombuffer(drawn, "<u8").astype(np.uint64)
 
     def fingerprint(self) -> bytes:
         """Tells two keys apart without telling the key: 16 bytes."""
@@ -273,16 +294,16 @@ def _cut(text: bytes) -> tuple[_Spans, int]:
     """All whole words, how many they are, and behind them the tails of those with three parts."""
     kind = np.frombuffer(text.translate(_CLASSES), np.uint8)
     inside = kind == 1
-    joints = (kind == 2).nonzero()[0][:-1]
-    joints = joints[inside.take(joints - 1) & inside.take(joints + 1)]
-    inside[joints] = True
+    joint = kind[1:-1] == 2
+    joint &= inside[:-2] & inside[2:]
+    inside[1:-1] |= joint
+    joints = joint.nonzero()[0] + 1
     starts, ends = _edges(inside)
     # Joints are few, so their words are looked up, and not the joints of all words.
     whole = starts.searchsorted(joints, side="right") - 1
     same = whole[1:] == whole[:-1]
-    final = np.ones(len(joints), bool)
-    final[:-1] = ~same
-    second = (final[1:] & same).nonzero()[0]
+    same[:-1] &= ~same[1:]
+    second = same.nonzero()[0]
     whole, before_last, last = whole.take(second), joints.take(second), joints.take(second + 1)
     start = starts.take(whole)
     number = np.frombuffer(text, np.uint8).take(start) < ord("A")
@@ -296,18 +317,20 @@ def _cut(text: bytes) -> tuple[_Spans, int]:
 
 def _find_words(fields: list[Field]) -> _Words:
     """Cut the joined fields; the text begins and ends with separators, so every word has edges."""
-    text = b"\n".join((b"", *[text for _, _, text in fields], b"_" + b"\0" * 16))
+    texts = [text for _, _, text in fields]
+    text = b"\n".join((b"", *texts, b"_" + b"\0" * 16))
     (starts, ends, whole), wholes = _cut(text)
-    sizes = np.array([len(text) + 1 for _, _, text in fields], np.int64)
-    bounds = starts[:wholes].searchsorted(sizes.cumsum() + 1)
+    sizes = np.fromiter(map(len, texts), np.int64, len(texts))
+    bounds = starts[:wholes].searchsorted(sizes.cumsum() + np.arange(2, len(texts) + 2))
     bounds[1:] -= bounds[:-1].copy()
     field = np.arange(len(fields)).repeat(bounds)
     size = ends - starts
     long = (size > MOST_BYTES).nonzero()[0]
     folded = ((size >= LEAST_BYTES) & (size <= MOST_BYTES)).nonzero()[0]
     starts, ends, cut = starts.take(folded), ends.take(folded), starts.take(long)
-    # Capitals before each place; it may wrap round, for a word is too short to hold 256 of them.
-    upto = (np.frombuffer(text, np.uint8) - _FIRST_CAPITAL < _CAPITALS).cumsum(dtype=np.uint8)
+    # Capitals up to each place. Bytes would do, but numpy sums 32 bits in a third of the time.
+    capital = np.frombuffer(text, np.uint8) - _FIRST_CAPITAL < _CAPITALS
+    upto = capital.view(np.uint8).cumsum(dtype=np.int32)
     # Right behind a word stands a separator or a joint, and no capital.
     shown = (upto.take(ends) != upto.take(starts - 1)).nonzero()[0]
     whole = whole.take(np.concatenate((folded, long, folded.take(shown))))
@@ -368,11 +391,10 @@ def _shares(pieces: U64, at: I64, left: I64, first: U64, second: U64) -> U64:
     return more
 
 
-def _word_ids(key: Key, words: _Words) -> U64:
-    lines = key.lines(words.fields).take(words.field)
-    cut = key.seed(Place.BODY, _CUT_NAME)
-    seeds = key.seeds.take(lines, 1)
-    seeds[:, words.cut] += key.seeds[:, cut, None]
+def _word_ids(key: Key, words: _Words, seeds: U64) -> U64:
+    """Ids of the words; `seeds` is [2, fields]."""
+    seeds = seeds.take(words.field, 1)
+    seeds[:, words.cut] += key.cut
     # The folded text behind the text as it is: one pass hashes the words of both.
     starts = words.starts.copy()
     starts[: words.exact.start] += len(words.text_bytes)
@@ -383,17 +405,17 @@ def _word_ids(key: Key, words: _Words) -> U64:
 def extract(key: Key, messages: Sequence[list[Field]]) -> Features:
     """The features of these messages. Memory: about 20 bytes for each byte of their text."""
     fields = [field for message in messages for field in message]
-    owner = np.arange(len(messages)).repeat([len(message) for message in messages])
     words = _find_words(fields)
-    ids = _word_ids(key, words)
+    seeds, sent = key.seeds(fields)
+    ids = _word_ids(key, words, seeds)
     order = order_of(ids)
     ids = ids.take(order)
     new = changes(ids)
     row = new.cumsum() - 1
     first = new.nonzero()[0]
-    sent = np.array([place not in WRITTEN for place, _, _ in fields], np.int64)
     # A slot is a message's group; so few of them are sorted by counting, and rows stay sorted.
-    slot = (owner << 1 | sent).astype(np.uint16 if len(messages) < 1 << 15 else np.int64)
+    slot = np.arange(len(messages)).repeat(list(map(len, messages))) << 1 | sent
+    slot = slot.astype(np.uint16 if len(messages) < 1 << 15 else np.int64)
     slot = slot.take(words.field.take(order))
     by_slot = slot.argsort(kind="stable")
     slot, row = slot.take(by_slot), row.take(by_slot)
