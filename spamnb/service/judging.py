@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -150,8 +151,8 @@ class _Explanation:
 
 def _known_share(records: Records, view: View) -> Floats:
     """Which part of each message's features is known."""
-    seen = np.logical_or.reduce(records.n.T)
-    known = np.zeros(len(view.rows) + 1)
+    seen = reduce(np.bitwise_or, records.n.T) != 0
+    known = np.zeros(len(view.rows) + 1, np.int64)
     seen.take(view.rows).cumsum(out=known[1:])
     start, stop = view.offsets[:-1], view.offsets[1:]
     return np.asarray((known.take(stop) - known.take(start)) / np.maximum(stop - start, 1))

@@ -21,8 +21,8 @@ from spamnb.store.idcode import (
     chunk,
     decode_ids,
     decode_ints,
-    encode_ids,
     encode_ints,
+    plain_ids,
     text,
     varint,
 )
@@ -55,7 +55,7 @@ def encode_entry(entry: HistoryEntry) -> bytes:
     """u8 version | u8 has times | i64 time_us | f64 probability | f64 log_odds | signature.
 
     Then chunk digest | text message_id, label, decision | chunk notes (JSON, or empty) | varint G
-    | G * ids | [ints times].
+    | G * ids | [ints times]. Ids with all bytes raw: written for every message, and seldom read.
     """
     notes = json.dumps(entry.notes).encode() if entry.notes else b""
     parts = [
@@ -73,7 +73,7 @@ def encode_entry(entry: HistoryEntry) -> bytes:
         text(entry.decision),
         chunk(notes),
         varint(len(entry.ids)),
-        *map(encode_ids, entry.ids),
+        *map(plain_ids, entry.ids),
     ]
     if entry.times is not None:
         parts.append(encode_ints(entry.times))

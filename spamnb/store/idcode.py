@@ -132,6 +132,11 @@ def encode_ids(ids: Ids) -> bytes:
     return head + body + np.packbits(bits).tobytes()
 
 
+def plain_ids(ids: Ids) -> bytes:
+    """A set with all of its bytes raw: an eighth more room, and 2 us instead of 10."""
+    return varint(len(ids)) + b"\x08" + ids.astype(_U64).tobytes() if len(ids) else b"\0"
+
+
 def encode_sets(sets: Sequence[Ids]) -> list[bytes]:
     """Many sets as `encode_ids` gives each: 3 us a set of 160 together, 10 one by one."""
     usual = [i for i, ids in enumerate(sets) if _low_bytes(len(ids)) == _USUAL]

@@ -33,6 +33,7 @@ from spamnb.store.idcode import (
     encode_ids,
     encode_ints,
     encode_sets,
+    plain_ids,
     text,
     varint,
 )
@@ -129,7 +130,8 @@ class TestIds:
     @given(ID_SETS)
     def test_any_set_comes_back(self, ids):
         """Sets of any size, from 0 to the last id."""
-        assert decode_ids(Reader(encode_ids(ids))).tolist() == ids.tolist()
+        for data in (encode_ids(ids), plain_ids(ids)):
+            assert decode_ids(Reader(data)).tolist() == ids.tolist()
 
     @pytest.mark.parametrize("count", [1, 32, 33, 300, 5_000, 200_000])
     def test_sets_of_hashes_are_near_the_bound(self, count):
