@@ -93,8 +93,9 @@ def scores(recipe: Recipe, totals: Totals, records: Records, view: View) -> Floa
         )
     G, K = recipe.groups, len(recipe.labels)
     size = np.maximum(view.sizes, 1.0)[:, None]
-    E = _summed(evidence(recipe, totals.messages, records.n.T), view) / size**recipe.kappa
-    w = _summed(records.w.T.astype(np.float64, order="C"), view) / (np.sqrt(size) * STEP_ONE)
+    said = evidence(recipe, totals.messages, records.n.T)
+    sums = _summed(np.concatenate((said, records.w.T)), view)
+    E, w = sums[:, :K] / size**recipe.kappa, sums[:, K:] / (np.sqrt(size) * STEP_ONE)
     tau = np.array(temper(recipe, totals))
     parts = E.reshape(-1, G, K) * tau[:, None] + w.reshape(-1, G, K)
     return np.asarray(totals.bias / BIAS_ONE + parts.sum(axis=1))

@@ -80,14 +80,13 @@ class Fresh:
 
     def add_raw(self, raw: bytes) -> None:
         """The same with what `read` gave."""
+        rest = memoryview(raw)
         with self._locked() as handle:
-            start = os.lseek(handle, 0, os.SEEK_END)
-            rest = memoryview(raw)
             try:
                 while rest:
                     rest = rest[os.write(handle, rest) :]
             except OSError:
-                os.ftruncate(handle, start)
+                os.ftruncate(handle, os.fstat(handle).st_size - len(raw) + len(rest))
                 raise
 
     def read(self) -> bytes:
