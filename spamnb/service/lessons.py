@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,15 @@ class WordSource(Protocol):
         """The texts of those of these ids (sorted, distinct) that it has."""
 
 
+class Among(NamedTuple):
+    """Where a message's ids stand among those of all that were read with it."""
+
+    ids: Ids
+    """sorted and distinct"""
+    rows: NDArray[np.integer[Any]]
+    """its own, group after group"""
+
+
 @dataclass(frozen=True, slots=True)
 class Example:
     """A message as a model sees it: who it is, and its ids by group."""
@@ -28,6 +37,8 @@ class Example:
     ids: tuple[Ids, ...]
     times: NDArray[np.uint32] | None = None
     words: WordSource | None = None
+    among: Among | None = None
+    """spares sorting the ids of many messages once more"""
 
 
 @dataclass(frozen=True, slots=True)

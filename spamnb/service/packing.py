@@ -19,7 +19,7 @@ from spamnb.core.event import Ids
 from spamnb.core.features import Features, Words, spliced
 from spamnb.core.sorting import order_of
 from spamnb.service.corpora import Unreadable
-from spamnb.service.lessons import Example, WordSource
+from spamnb.service.lessons import Among, Example, WordSource
 
 _SENT_SLOTS = 1 << 20
 
@@ -89,6 +89,7 @@ def examples(
                 tuple(ids[a:b] for a, b in itertools.pairwise(bounds)),
                 None if packed.times is None else packed.times[start : bounds[-1]],
                 words,
+                Among(packed.ids, packed.rows[start : bounds[-1]]),
             )
         )
         start, part = bounds[-1], part + groups

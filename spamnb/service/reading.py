@@ -13,7 +13,7 @@ from spamnb.core.features import Features, Key, extract
 from spamnb.core.message import House, Message, read
 from spamnb.core.tokens import document, fields
 from spamnb.service.documents import read_document, text_of
-from spamnb.service.lessons import Example
+from spamnb.service.lessons import Among, Example
 
 PORTION = 64
 PORTION_BYTES = 1_048_576
@@ -68,4 +68,5 @@ def example_of(message: Message, features: Features, index: int, *, occurrences:
         ids=tuple(features.ids[rows] for rows in groups),
         times=features.times[start:stop] if occurrences else None,
         words=features,
+        among=Among(features.ids, features.of(index)),
     )
