@@ -129,17 +129,17 @@ class TrayedShelves:
 
     def _clear(self) -> None:
         """Put rows back on their shelves until the others have room."""
-        rows, least = self._tray.rows, self._tray.least
-        holders = _holders(rows)
-        while len(rows) > TRAY_ROWS:
+        rows = self._tray.rows
+        if len(rows) <= TRAY_ROWS:
+            return
+        holders, least = _holders(rows), 2 * self._tray.least
+        while np.count_nonzero(holders >= least) > TRAY_ROWS:
             least *= 2
-            stay = holders >= least
-            back, rows, holders = rows[~stay], rows[stay], holders[stay]
-            if len(back):
-                ids = np.ascontiguousarray(back["id"])
-                self._shelves.merge(back, ids, np.zeros(len(back), np.bool_))
-        if least != self._tray.least:
-            self._tray = _Tray.of(rows, least)
+        stay = holders >= least
+        back = rows[~stay]
+        ids = np.ascontiguousarray(back["id"])
+        self._shelves.merge(back, ids, np.zeros(len(back), np.bool_))
+        self._tray = _Tray.of(rows[stay], least)
 
     def finish(self) -> None:
         """Put the tray, if it has changed."""
