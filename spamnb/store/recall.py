@@ -4,10 +4,10 @@ A new message has a hundred and thirty features that are not on the tray, each o
 own: a walk down a tree and some lines of main memory, in all a fifth of what it takes to score the
 message. After a thousand messages, half of these rows were read before.
 
-What is kept belongs to one version of the store, the number of its last transaction: when that has
-moved on, all of it goes. So it serves whoever scores more often than the model is taught, and costs
-the others 20 us a message. An id has one slot, that of its low bits, and the last one there stays:
-a table kept in order hit a tenth more and took four times as long as this one.
+A row that is kept belongs to one version of the store, the number of its last transaction, and is
+none for any other. So it serves whoever scores more often than the model is taught, and costs the
+others 20 us a message. An id has one slot, that of its low bits, and the last one there stays: a
+table kept in order hit a tenth more and took four times as long as this one.
 
 Must not know tables nor what a row means. Threads share it; each sees the rows of its snapshot.
 """
@@ -23,7 +23,7 @@ from spamnb.core.event import Ids
 from spamnb.store.records import Rows, unparted
 
 SLOTS = 1 << 17
-"""4.5 MB at two labels, once they are filled. Of 134 rows of a message, some 50 have to be looked
+"""5.5 MB at two labels, once they are filled. Of 134 rows of a message, some 50 have to be looked
 for with so many kept, 60 with half of them."""
 MOST_ASKED = 8192
 """Who asks for more at once reads most shelves anyway, and would leave nothing to others."""
@@ -34,10 +34,9 @@ class Recall:
 
     def __init__(self, dtype: np.dtype[np.void]) -> None:
         self._turn = threading.Lock()
-        self._version = -1
         self._ids: Ids = np.zeros(SLOTS, np.uint64)
+        self._versions = np.full(SLOTS, -1, np.int64)
         self._rows = np.zeros(SLOTS, dtype)
-        self._forget()
 
     def find(self, version: int, ids: Ids, look: Callable[[Ids], Rows]) -> Rows:
         """A row for each of these distinct ids; `look` gives those that are not kept."""
@@ -45,23 +44,15 @@ class Recall:
             return look(ids)
         slots = (ids & np.uint64(SLOTS - 1)).astype(np.intp)
         with self._turn:
-            if version > self._version:
-                self._version = version
-                self._forget()
-            elif version < self._version:
-                return look(ids)
             rows = unparted(self._rows).take(slots)
-            strange = (self._ids.take(slots) != ids).nonzero()[0]
-        if len(strange):
-            ids, slots = ids.take(strange), slots.take(strange)
+            strange = self._ids.take(slots) != ids
+            strange |= self._versions.take(slots) != version
+        if strange.any():
+            at = strange.nonzero()[0]
+            ids, slots = ids.take(at), slots.take(at)
             found = unparted(look(ids))
-            rows[strange] = found
+            rows[at] = found
             with self._turn:
-                if version == self._version:
-                    self._ids[slots], unparted(self._rows)[slots] = ids, found
+                self._ids[slots], self._versions[slots] = ids, version
+                unparted(self._rows)[slots] = found
         return rows.view(self._rows.dtype)
-
-    def _forget(self) -> None:
-        self._ids.fill(0)
-        # 0 is an id as well, and its slot this one: so it holds an id whose slot is another.
-        self._ids[0] = 1

@@ -59,20 +59,20 @@ def test_another_version_is_looked_at_anew():
     assert world.ask(kept, 1, 2) == []
 
 
-def test_an_older_snapshot_neither_sees_nor_leaves_anything():
+def test_two_versions_are_read_beside_each_other():
+    """A long snapshot goes on while the store moves on; each finds its own rows only."""
     new, old, kept = World(7), World(3), Recall(ROW)
     new.ask(kept, 1, 2)
-    assert old.ask(kept, 1, 2) == [1, 2]
-    assert old.ask(kept, 1, 2) == [1, 2]
-    assert new.ask(kept, 1, 2) == []
+    assert old.ask(kept, 1, 3) == [1, 3]
+    assert new.ask(kept, 1, 2, 3) == [1, 3]
 
 
-def test_what_was_found_while_the_store_moved_on_is_not_kept():
+def test_what_was_found_while_the_store_moved_on_is_of_its_own_version():
     kept, old, new = Recall(ROW), World(1), World(2)
     ids = np.array([3], np.uint64)
 
     def slowly(wanted):
-        new.ask(kept, 4)
+        new.ask(kept, 3)
         return old.look(wanted)
 
     assert (kept.find(1, ids, slowly) == old.look(ids)).all()
