@@ -30,12 +30,12 @@ MOST_ASKED = 8192
 
 
 class Recall:
-    """Rows of one dtype."""
+    """Rows of one dtype. The first transaction has number 1: a slot of version 0 holds nothing."""
 
     def __init__(self, dtype: np.dtype[np.void]) -> None:
         self._turn = threading.Lock()
         self._ids: Ids = np.zeros(SLOTS, np.uint64)
-        self._versions = np.full(SLOTS, -1, np.int64)
+        self._versions = np.zeros(SLOTS, np.int64)
         self._rows = np.zeros(SLOTS, dtype)
 
     def find(self, version: int, ids: Ids, look: Callable[[Ids], Rows]) -> Rows:
