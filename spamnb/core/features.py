@@ -214,31 +214,28 @@ class _Words:
 
     def texts(self, ids: U64, index: I64) -> Words:
         """Many words at once, as `text` gives them one by one."""
-        names, name_at = self._prefixes()
         field = self.field[index]
+        used = np.zeros(len(self.fields), np.bool_)
+        used[field] = True
+        field = (used.cumsum() - 1).take(field)
+        about = [self.fields[number] for number in used.nonzero()[0].tolist()]
+        prefixes = [name + b":" if name else b"" for _, name, _ in about]
+        length = np.fromiter(map(len, prefixes), np.int64, len(prefixes))
         # Two pieces for each word: the name before it, and itself.
         at, size = np.empty((2, len(index), 2), np.int64)
-        at[:, 0], at[:, 1] = name_at[field], self.starts[index]
-        size[:, 0] = np.minimum(name_at[field + 1] - at[:, 0], TEXT_BYTES - MOST_BYTES)
+        at[:, 0], at[:, 1] = (length.cumsum() - length).take(field), self.starts[index]
+        size[:, 0] = np.minimum(length, TEXT_BYTES - MOST_BYTES).take(field)
         size[:, 1] = self.ends[index] - at[:, 1]
         # One array to take from: the names, the text folded, the text as it is.
-        at[:, 1] += len(names)
-        at[index >= self.exact.start, 1] += len(self.text_bytes)
-        taken = names + self.text_bytes.lower() + self.text_bytes
+        at[:, 1] += int(length.sum()) + len(self.text_bytes) * (index >= self.exact.start)
+        taken = b"".join((*prefixes, self.text_bytes.lower(), self.text_bytes))
+        places = np.frombuffer(bytes([place for place, _, _ in about]), np.uint8)
         return Words(
             ids,
-            self._places()[field],
+            places.take(field),
             size.sum(axis=1).astype(np.uint8),
             spliced(np.frombuffer(taken, np.uint8), at.ravel(), size.ravel()),
         )
-
-    def _prefixes(self) -> tuple[bytes, I64]:
-        prefixes = [name + b":" if name else b"" for _, name, _ in self.fields]
-        ends = np.cumsum([0, *map(len, prefixes)])
-        return b"".join(prefixes), ends
-
-    def _places(self) -> NDArray[np.uint8]:
-        return np.array([place for place, _, _ in self.fields], np.uint8)
 
 
 def distinct(parts: Sequence[U64]) -> tuple[U64, list[NDArray[np.int32]]]:

@@ -241,15 +241,17 @@ class Sheet:
     def settled(self) -> Records:
         """The rows as the store keeps them, by id; a row that holds nothing has no day."""
         K = self._K
-        least, most = self._cells.min(axis=0, initial=0), self._cells.max(axis=0, initial=0)
-        if least[:K].min() < 0 or self.totals.messages.min(initial=0) < 0:
+        # Plain numbers: for so few they are five times faster than arrays.
+        least = self._cells.min(axis=0, initial=0).tolist()
+        most = self._cells.max(axis=0, initial=0).tolist()
+        if min(least[:K]) < 0 or min(self.totals.messages.tolist()) < 0:
             raise StoreDamagedError(
                 "a count falls below zero: the model does not hold what is to be taken from it",
                 hint="run `spamnb check`, then restore a backup",
             )
-        if most[:K].max() > _U32:
+        if max(most[:K]) > _U32:
             raise RefusedError("a feature's count would pass 2^32", hint="let features expire")
-        if most[K:].max() > _I32 or least[K:].min() < -_I32 - 1:
+        if max(most[K:]) > _I32 or min(least[K:]) < -_I32 - 1:
             raise RefusedError("a feature's correction would leave 2048 nats")
         self.day[~_filled(self._cells)] = 0
         cells = self._by_id(self._cells)

@@ -83,7 +83,8 @@ class Gate:
             self._mine.depth = depth
             with self._change:
                 self._inside -= 1
-                self._change.notify_all()
+                if self._closing:
+                    self._change.notify_all()
 
     @contextlib.contextmanager
     def closed(self, wait_s: float = WAIT_S) -> Iterator[None]:

@@ -105,7 +105,7 @@ class TrayedShelves:
     def merge(self, fresh: Rows, ids: Ids, gone: Mask) -> Mask:
         """Put rows in place of those with the same ids; the `gone` ones leave. Which were there."""
         last, self._last = self._last, None
-        if last is None or not np.array_equal(last[0], ids):
+        if last is None or not (last[0] is ids or np.array_equal(last[0], ids)):
             last = ids, self.find(ids)[1], place(self._tray.ids, ids)
         _, there, (at, lying) = last
         common = lying | (_holders(fresh) >= self._tray.least)

@@ -204,7 +204,8 @@ class TableWriteView(TableReadView):
     def append(self, *events: Event) -> None:
         """Add events and make them what is live of their messages."""
         if self._pages is None:
-            self._next = max(self._journal.last_seq(), self.base_totals().last_seq) + 1
+            # What is in the checkpoint is older than any event that is kept.
+            self._next = (self._journal.last_seq() or self.base_totals().last_seq) + 1
             self._pages = Pages(self._page_bytes, self._room())
         for event in events:
             if event.seq != self._next:
