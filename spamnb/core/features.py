@@ -100,10 +100,10 @@ class Key:
     def seeds(self, fields: list[Field]) -> tuple[U64, NDArray[np.uint16]]:
         """[high or low, field] where sums begin, and [field] the group of each field."""
         seeds = self._seeds
-        found = [seeds.line.get(field[:2]) for field in fields]
+        found = [seeds.line.get((place, name)) for place, name, _ in fields]
         if None in found:
             seeds = self._seeds = self._with(seeds, fields)
-            found = [seeds.line[field[:2]] for field in fields]
+            found = [seeds.line[place, name] for place, name, _ in fields]
         at = np.array(found, np.intp)
         return np.ascontiguousarray(seeds.sums.take(at, 0).T), seeds.sent.take(at)
 
