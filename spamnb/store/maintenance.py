@@ -12,7 +12,7 @@ sees them, then its contents are checked against each other.
 
 Failure: StoreBusyError if the model is open somewhere, RefusedError before anything would be
 overwritten, StoreDamagedError for a copy that is not whole. A kill at any moment leaves the old
-file or the new one.
+file or the new one; what it leaves of a copy goes with the next.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import itertools
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
@@ -51,6 +52,11 @@ _PORTION = 1 << 25
 
 LEAST_FREE = 1024
 """pages that are worth the two syncs of a new file, 5 ms"""
+
+_WORKSHOP = ".spamnb-new-"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOCKED_BY_THEN_S = 60
+"""Between making a workshop and locking it pass some microseconds."""
 
 Pairs = Iterator[tuple[bytes, bytes]]
 
@@ -216,16 +222,33 @@ def alone(path: Path) -> Iterator[None]:
 
 @contextmanager
 def beside(parent: Path) -> Iterator[Path]:
-    """A private folder beside what is to be replaced, for a rename; gone at the end."""
-    made = None
-    try:
-        made = Path(tempfile.mkdtemp(prefix=".new-", dir=parent))
-        yield made
-    except OSError as error:
-        raise refused(error, parent) from error
-    finally:
-        if made is not None:
-            shutil.rmtree(made, ignore_errors=True)
+    """A private folder beside what is to be replaced, for a rename; gone at the end.
+
+    It is locked while it is in use: what a kill has left goes when the next one is made.
+    """
+    with ExitStack() as stack:
+        try:
+            _sweep(parent)
+            made = Path(tempfile.mkdtemp(prefix=_WORKSHOP, dir=parent))
+            stack.callback(shutil.rmtree, made, ignore_errors=True)
+            handle = os.open(made, _FOLDER)
+            stack.callback(os.close, handle)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield made
+        except OSError as error:
+            raise refused(error, parent) from error
+
+
+def _sweep(parent: Path) -> None:
+    """Remove our own workshops that nobody works in."""
+    for left in parent.glob(_WORKSHOP + "*"):
+        with suppress(OSError), ExitStack() as stack:
+            handle = os.open(left, _FOLDER)
+            stack.callback(os.close, handle)
+            about = os.fstat(handle)
+            if about.st_uid == os.geteuid() and time.time() - about.st_mtime > _LOCKED_BY_THEN_S:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left)
 
 
 def _write_private(path: Path, write: Callable[[int], None]) -> None:

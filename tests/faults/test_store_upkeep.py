@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -152,6 +154,29 @@ input()
             compact(tmp_path)
         with pytest.raises(StoreMissingError):
             backup(tmp_path, tmp_path / "copy")
+
+
+def test_what_a_kill_has_left_goes_with_the_next(folder):
+    """Only what is ours, in nobody's hands, and not made just now."""
+    old = time.time() - 3600
+    left, used, young, other = (folder / name for name in (
+        ".spamnb-new-left", ".spamnb-new-used", ".spamnb-new-young", ".new-other"
+    ))  # fmt: skip
+    for place in (left, used, young, other):
+        place.mkdir()
+        (place / "data.mdb").write_bytes(b"half a copy")
+        if place != young:
+            os.utime(place, (old, old))
+    (folder / ".spamnb-new-link").symlink_to(other)
+    handle = os.open(used, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    compact(folder)
+    os.close(handle)
+    assert not left.exists()
+    assert all((place / "data.mdb").exists() for place in (used, young, other))
+    compact(folder)
+    assert not used.exists()
+    shown(folder)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root works on what others own")
