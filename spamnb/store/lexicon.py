@@ -55,13 +55,14 @@ _FRESH = b"\xff" * 8
 """begins the keys of values that are no shelves; no shelf begins there"""
 FRESH_WORDS = 1024
 """more words at once go straight to their shelves"""
-FRESH_VALUES = 4096
-"""A message brings some new words, each for another shelf: written one by one they took an eighth
-of learning it. As one value behind the last they take a page, and put on shelves together they
-share pages and shelves. In a store of a million features that takes 0.2 s once in 4,096 messages,
-60 us each; once in 128 it took 25 ms, 200 us each."""
 FRESH_JOINED = 128
-"""so many of these values are joined into one, or a search would read thousands"""
+"""A message brings some new words, each for another shelf: written one by one they took an eighth
+of learning it. As one value behind the last they take a page. So many values are joined into one,
+or a search would read thousands."""
+FRESH_MOST = 131_072
+"""So many words are put on shelves together, where they share pages and shelves. In a store of a
+million features they are those of 4,096 messages and take 0.2 s, 60 us each; when those of 128
+messages were put there at a time it was 200 us each."""
 
 _Piece = tuple[int, bytes, bytes]
 """of one shelf: how many words, their heads, their texts"""
@@ -192,10 +193,12 @@ class Lexicon:
         last = next((key for key, _ in self.table.scan(down=True)), b"")
         number = int.from_bytes(last[len(_FRESH) :]) + 1 if last.startswith(_FRESH) else 1
         self.table.put(_fresh_key(number), value, append=True)
-        if number >= FRESH_VALUES:
-            self._shelve_fresh()
-        elif number % FRESH_JOINED == 0:
-            self._join_fresh(number)
+        if number % FRESH_JOINED == 0:
+            lying = sum(_COUNT(value)[0] for _, value in self.table.scan(_FRESH))
+            if lying < FRESH_MOST:
+                self._join_fresh(number)
+            else:
+                self._shelve_fresh()
 
     def _join_fresh(self, last: int) -> None:
         keys = [_fresh_key(number) for number in range(last + 1 - FRESH_JOINED, last + 1)]

@@ -183,14 +183,14 @@ class CrowdedHistories(Histories):
 
     def __init__(self):
         self.kept = tray.LEAST, tray.TRAY_ROWS
-        self.fresh = lexicon.FRESH_VALUES, lexicon.FRESH_JOINED
+        self.fresh = lexicon.FRESH_MOST, lexicon.FRESH_JOINED
         tray.LEAST, tray.TRAY_ROWS = 1, 40
-        lexicon.FRESH_VALUES, lexicon.FRESH_JOINED = 5, 2
+        lexicon.FRESH_MOST, lexicon.FRESH_JOINED = 25, 2
         super().__init__()
 
     def teardown(self):
         tray.LEAST, tray.TRAY_ROWS = self.kept
-        lexicon.FRESH_VALUES, lexicon.FRESH_JOINED = self.fresh
+        lexicon.FRESH_MOST, lexicon.FRESH_JOINED = self.fresh
         super().teardown()
 
 
