@@ -233,7 +233,9 @@ def beside(parent: Path) -> Iterator[Path]:
             stack.callback(shutil.rmtree, made, ignore_errors=True)
             handle = os.open(made, _FOLDER)
             stack.callback(os.close, handle)
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            # Some network file systems lock no folders, and then nothing is swept there either.
+            with suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_EX)
             yield made
         except OSError as error:
             raise refused(error, parent) from error
