@@ -63,8 +63,9 @@ _FIRST_CAPITAL, _CAPITALS = np.uint8(ord("A")), 26
 _CUT_NAME = b"cut:"
 
 
-SEEDS_KEPT = 4096
-"""Strangers choose header names: the seeds of so many are kept, then they are drawn anew."""
+SEEDS_KEPT = 1024
+"""Strangers choose header names: the seeds of so many are kept, then they are drawn anew. All are
+copied for a new one, 50 us at most (130 with 4,096); 6,046 messages of some years have 342."""
 
 
 class _Seeds(NamedTuple):
@@ -110,7 +111,7 @@ class Key:
     def _with(self, seeds: _Seeds, fields: list[Field]) -> _Seeds:
         if len(seeds.line) > SEEDS_KEPT:
             seeds = _NO_SEEDS
-        new = {field[:2]: 0 for field in fields}.keys() - seeds.line.keys()
+        new = {field[:2] for field in fields} - seeds.line.keys()
         line = seeds.line | {place: at for at, place in enumerate(new, len(seeds.line))}
         sent = np.array([place not in WRITTEN for place, _ in new], np.uint16)
         return _Seeds(

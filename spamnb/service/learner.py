@@ -396,13 +396,14 @@ def _pieces(work: list[Plan]) -> tuple[list[Ids], list[int]]:
     spots: list[int] = []
     shared: dict[int, int] = {}
     for plan in work:
-        among = plan.example.among
-        spots.append(shared.get(id(among.ids), len(pieces)) if among else len(pieces))
+        among, spot = plan.example.among, len(pieces)
         if among is None:
             pieces += plan.example.ids
-        elif spots[-1] == len(pieces):
-            shared[id(among.ids)] = len(pieces)
-            pieces.append(among.ids)
+        else:
+            spot = shared.setdefault(id(among.ids), spot)
+            if spot == len(pieces):
+                pieces.append(among.ids)
+        spots.append(spot)
     return pieces, spots
 
 

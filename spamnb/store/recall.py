@@ -6,7 +6,7 @@ message. After a thousand messages, half of these rows were read before.
 
 A row that is kept belongs to one version of the store, the number of its last transaction, and is
 none for any other. So it serves whoever scores more often than the model is taught, and costs the
-others 20 us a message. An id has one slot, that of its low bits, and the last one there stays: a
+others 30 us a message. An id has one slot, that of its low bits, and the last one there stays: a
 table kept in order hit a tenth more and took four times as long as this one.
 
 Must not know tables nor what a row means. Threads share it; each sees the rows of its snapshot.
