@@ -15,7 +15,7 @@ integer that was rounded once (`Push`), so that taking it back is exact. Fails w
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import exp
 from operator import mul
 from typing import Any, NamedTuple
@@ -70,12 +70,6 @@ def evidence(recipe: Recipe, messages: NDArray[np.int64], n: NDArray[np.number[A
     return np.asarray(logs)
 
 
-def _summed(values: Floats, view: View) -> Floats:
-    """[messages * groups, K] sums of values [K, F] over the rows of each group of each message."""
-    taken = values.take(view.rows, axis=1)
-    return np.array(_by_group(taken, view.sizes.tolist())).reshape(-1, len(values))
-
-
 def _by_group(values: Floats, sizes: Sequence[int]) -> list[list[float]]:
     """[G][K] sums of values [K, m] over the features of each group; an empty one has none."""
     starts = itertools.accumulate(sizes, initial=0)
@@ -91,14 +85,32 @@ def scores(recipe: Recipe, totals: Totals, records: Records, view: View) -> Floa
         return np.asarray(
             model.joint_log_likelihood(_batch(view), records.n, totals, _assumptions(recipe))
         )
-    G, K = recipe.groups, len(recipe.labels)
-    size = np.maximum(view.sizes, 1.0)[:, None]
     said = evidence(recipe, totals.messages, records.n.T)
-    sums = _summed(np.concatenate((said, records.w.T)), view)
-    E, w = sums[:, :K] / size**recipe.kappa, sums[:, K:] / (np.sqrt(size) * STEP_ONE)
-    tau = np.array(temper(recipe, totals))
-    parts = E.reshape(-1, G, K) * tau[:, None] + w.reshape(-1, G, K)
-    return np.asarray(totals.bias / BIAS_ONE + parts.sum(axis=1))
+    values = np.concatenate((said, records.w.T), dtype=np.float64).take(view.rows, axis=1)
+    return np.array([z for z, _ in _weighed(recipe, totals, values, view.sizes.tolist())])
+
+
+def _weighed(
+    recipe: Recipe, totals: Totals, values: Floats, sizes: Sequence[int]
+) -> Iterator[tuple[list[float], list[list[float]]]]:
+    """For each message z [K] and E [G][K], from what its features say and their w, [2K, m].
+
+    Plain numbers: for two labels and two groups they are ten times faster than arrays, and among
+    64 messages 3 us slower for each.
+    """
+    K, groups = len(recipe.labels), recipe.groups
+    start = [bias / BIAS_ONE for bias in totals.bias.tolist()]
+    taus = temper(recipe, totals)
+    lines = zip(sizes, itertools.cycle(taus), _by_group(values, sizes), strict=False)
+    for _ in range(len(sizes) // groups):
+        z, E = start[:], []
+        for size, tau, sums in itertools.islice(lines, groups):
+            scale = max(size, 1) ** recipe.kappa
+            root = max(size, 1) ** 0.5 * STEP_ONE
+            E.append([total / scale for total in sums[:K]])
+            for k in range(K):
+                z[k] += tau * E[-1][k] + sums[K + k] / root
+        yield z, E
 
 
 def shares(
@@ -129,10 +141,7 @@ def probabilities(z: Floats) -> Floats:
 
 
 class Opinion(NamedTuple):
-    """What the model thinks of one message while it learns.
-
-    Plain numbers: for two labels and two groups they are ten times faster than arrays.
-    """
+    """What the model thinks of one message while it learns."""
 
     z: list[float]
     """[K]"""
@@ -145,21 +154,13 @@ class Opinion(NamedTuple):
 def opinion(recipe: Recipe, totals: Totals, cells: Floats, sizes: tuple[int, ...]) -> Opinion:
     """The corrected model on one message, from its rows, group after group: n and w, [2K, m]."""
     K = len(recipe.labels)
-    said = _by_group(evidence(recipe, totals.messages, cells[:K]), sizes)
-    w = _by_group(cells[K:], sizes)
-    z = [bias / BIAS_ONE for bias in totals.bias.tolist()]
-    taus = temper(recipe, totals)
-    E = []
-    for size, tau, told, pushed in zip(sizes, taus, said, w, strict=True):
-        scale = max(size, 1) ** recipe.kappa
-        root = max(size, 1) ** 0.5 * STEP_ONE
-        E.append([total / scale for total in told])
-        for k in range(K):
-            z[k] += tau * E[-1][k] + pushed[k] / root
-    return Opinion(z, _softmax(z), E)
+    values = np.concatenate((evidence(recipe, totals.messages, cells[:K]), cells[K:]))
+    z, E = next(_weighed(recipe, totals, values, sizes))
+    return Opinion(z, softmax(z), E)
 
 
-def _softmax(z: list[float]) -> list[float]:
+def softmax(z: list[float]) -> list[float]:
+    """`probabilities` of one message, in plain numbers."""
     most = max(z)
     grown = [exp(value - most) for value in z]
     whole = sum(grown)
@@ -171,7 +172,7 @@ def less_sure(seen: Opinion, label: int, margin: float) -> Opinion:
     if not margin:
         return seen
     z = [value - margin * (k == label) for k, value in enumerate(seen.z)]
-    return seen._replace(P=_softmax(z))
+    return seen._replace(P=softmax(z))
 
 
 def doubt(seen: Opinion, label: int) -> float:

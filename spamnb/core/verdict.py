@@ -6,16 +6,16 @@ score came from; they need no store and no message. Must not know where the numb
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
-from spamnb.core.decision import DECISIONS, Costs, Decision, Role, decide_many, roles_of
+from spamnb.core.decision import Decision, Role, roles_of
 from spamnb.core.event import Ids
-from spamnb.core.model import Floats, probabilities
+from spamnb.core.model import softmax
 
 
 class Clue(NamedTuple):
@@ -57,8 +57,7 @@ class Verdict:
     @property
     def probabilities(self) -> dict[str, float]:
         """The probability of every label."""
-        P = probabilities(np.array(self.z))
-        return dict(zip(self.labels, map(float, P), strict=True))
+        return dict(zip(self.labels, softmax(list(self.z)), strict=True))
 
     @property
     def spam_log_odds(self) -> float:
@@ -87,15 +86,9 @@ class Verdict:
         return list(found if count is None else found[:count])
 
 
-def sides(labels: tuple[str, ...], z: Floats) -> tuple[int, int]:
+def sides(labels: tuple[str, ...], z: Sequence[float]) -> tuple[int, int]:
     """Which label the log-odds speak for, and against: spam and ham, or winner and runner-up."""
     if set(labels) == {"ham", "spam"}:
         return labels.index("spam"), labels.index("ham")
-    order = np.argsort(-z, kind="stable")
-    return int(order[0]), int(order[1])
-
-
-def judged(labels: tuple[str, ...], z: Floats, costs: Costs) -> tuple[Floats, list[Decision]]:
-    """P and the decision for each row of z [M, K]."""
-    P = probabilities(z)
-    return P, [DECISIONS[d] for d in decide_many(P, costs, roles_of(labels))]
+    first, second, *_ = sorted(range(len(z)), key=lambda k: -z[k])
+    return first, second

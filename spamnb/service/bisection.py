@@ -94,7 +94,7 @@ class _Lens:
         self.narrow = recipe.kind == "corrected"
         self.totals = view.totals()
         z = self._z(self._sheet(self.ids))
-        self.sides = sides(recipe.labels, z)
+        self.sides = sides(recipe.labels, z.tolist())
         self.log_odds = self._odds(z)
 
     def shares(self, batch: list[tuple[Event, Event]]) -> list[Share]:

@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.decision import Costs
+from spamnb.core.decision import Costs, decide, roles_of
 from spamnb.core.event import Recipe, Records, Totals
 from spamnb.core.features import distinct
-from spamnb.core.model import Floats, View, scores, shares
+from spamnb.core.model import View, scores, shares, softmax
 from spamnb.core.tokens import Place
-from spamnb.core.verdict import Clue, Clues, Verdict, judged, sides
+from spamnb.core.verdict import Clue, Clues, Verdict, sides
 from spamnb.service.lessons import Example
 from spamnb.service.reading import Portion
 from spamnb.store.contract import ReadView
@@ -63,19 +64,26 @@ def judge_portions(
     Rows are gathered for all portions at once: 64 messages touch nearly every shelf of a small
     store, so that gathering for each portion cost 58 us a message, and for eight together 12.
     """
-    ids, places = distinct([portion.features.ids for portion in portions])
-    held, totals = snapshot.gather(ids), snapshot.totals()
+    totals = snapshot.totals()
     verdicts: list[Verdict] = []
-    alone = len(portions) == 1
-    for portion, at in zip(portions, places, strict=True):
+    for portion, records in zip(portions, _gathered(snapshot, portions), strict=True):
         features = portion.features
         times = features.times if recipe.occurrences else None
         view = View(features.rows, features.offsets, features.sizes, times)
-        records = held if alone else _taken(held, at)
         rows = _Rows(recipe, totals, records, view, features.word)
         names = [(message.digest, message.message_id) for message in portion.messages]
         verdicts += _verdicts(rows, costs, names)
     return verdicts
+
+
+def _gathered(snapshot: ReadView, portions: Sequence[Portion]) -> list[Records]:
+    """The rows of each portion's features."""
+    every = [portion.features.ids for portion in portions]
+    if len(every) == 1:
+        return [snapshot.gather(every[0])]
+    ids, places = distinct(every)
+    held = snapshot.gather(ids)
+    return [_taken(held, at) for at in places]
 
 
 def _taken(records: Records, rows: NDArray[np.integer[Any]]) -> Records:
@@ -110,25 +118,26 @@ def judge_examples(
 
 def _verdicts(rows: _Rows, costs: Costs, names: list[tuple[bytes, str]]) -> list[Verdict]:
     labels = rows.recipe.labels
-    z = scores(rows.recipe, rows.totals, rows.records, rows.view)
-    P, decisions = judged(labels, z, costs)
-    share = _known_share(rows.records, rows.view)
-    evidence = (share * rows.totals.messages.min()).tolist()
+    every = scores(rows.recipe, rows.totals, rows.records, rows.view).tolist()
+    known = _known_shares(rows.records, rows.view)
+    least = int(rows.totals.messages.min())
+    roles = roles_of(labels)
     spam = labels.index("spam") if "spam" in labels else None
-    winners = P.argmax(axis=1).tolist()
     found = []
-    for index, (digest, message_id) in enumerate(names):
-        for_against = sides(labels, z[index])
+    for index, ((digest, message_id), z) in enumerate(zip(names, every, strict=True)):
+        P = softmax(z)
+        winner = P.index(max(P))
+        for_against = sides(labels, z)
         s, h = for_against
         found.append(
             Verdict(
-                label=labels[winners[index]],
-                probability=float(P[index, winners[index] if spam is None else spam]),
-                log_odds=float(z[index, s] - z[index, h]),
-                decision=decisions[index],
-                evidence=evidence[index],
+                label=labels[winner],
+                probability=P[winner if spam is None else spam],
+                log_odds=z[s] - z[h],
+                decision=decide(P, costs, roles),
+                evidence=known[index] * least,
                 labels=labels,
-                z=tuple(z[index].tolist()),
+                z=tuple(z),
                 digest=digest,
                 message_id=message_id,
                 _explain=_Explanation(rows, index, for_against),
@@ -149,10 +158,8 @@ class _Explanation:
         return self.rows.explain(self.index, self.for_against)
 
 
-def _known_share(records: Records, view: View) -> Floats:
+def _known_shares(records: Records, view: View) -> list[float]:
     """Which part of each message's features is known."""
-    seen = reduce(np.bitwise_or, records.n.T) != 0
-    known = np.zeros(len(view.rows) + 1, np.int64)
-    seen.take(view.rows).cumsum(out=known[1:])
-    start, stop = view.offsets[:-1], view.offsets[1:]
-    return np.asarray((known.take(stop) - known.take(start)) / np.maximum(stop - start, 1))
+    known = (reduce(np.bitwise_or, records.n.T) != 0).take(view.rows)
+    spans = pairwise(view.offsets.tolist())
+    return [np.count_nonzero(known[a:b]) / max(b - a, 1) for a, b in spans]

@@ -29,7 +29,7 @@ from spamnb.core.event import (
     no_push,
 )
 from spamnb.core.features import Words, distinct
-from spamnb.core.model import View, doubt, less_sure, probabilities, scores, step
+from spamnb.core.model import View, doubt, less_sure, probabilities, scores, softmax, step
 from spamnb.core.sheet import Lines, Sheet, day_of
 from spamnb.service.judging import judge_examples
 from spamnb.service.lessons import Example, Lesson, Load, Teach, WordSource
@@ -195,14 +195,13 @@ class Learner:
         if live is None or live.label != label:
             return False
         verdict = judge_examples(self.recipe, self.costs, view, [example])[0]
-        return not self.agrees(verdict.z, label)
+        return not self.agrees(list(verdict.z), label)
 
-    def agrees(self, z: Sequence[float], label: int) -> bool:
+    def agrees(self, z: list[float], label: int) -> bool:
         """Whether verdict and decision are what a person who gave this label would expect."""
         if max(z) != z[label]:
             return False
-        P = probabilities(np.array(z))
-        return decide(P, self.costs, self._roles) in _EXPECTED[self._roles[label]]
+        return decide(softmax(z), self.costs, self._roles) in _EXPECTED[self._roles[label]]
 
     def _rehearse(self, plan: Plan, sheet: Sheet, push: Push) -> Push:
         for label, ids in plan.rehearsed:
