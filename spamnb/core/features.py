@@ -25,12 +25,13 @@ import hashlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.sorting import changes, order_of
+from spamnb.core.sorting import changes, merged_order, order_of
 from spamnb.core.tokens import WRITTEN, Field, Place
 
 U64 = NDArray[np.uint64]
@@ -78,6 +79,8 @@ class _Seeds(NamedTuple):
     """[line] the group: 0 for what was written, 1 for how it was sent"""
 
 
+_WHERE, _TEXT = itemgetter(0, 1), itemgetter(2)
+"""parts of a field"""
 _NO_SEEDS = _Seeds({}, np.zeros((0, 2), np.uint64), np.zeros(0, np.uint16))
 
 
@@ -100,18 +103,18 @@ class Key:
 
     def seeds(self, fields: list[Field]) -> tuple[U64, NDArray[np.uint16]]:
         """[high or low, field] where sums begin, and [field] the group of each field."""
-        seeds = self._seeds
-        found = [seeds.line.get((place, name)) for place, name, _ in fields]
+        seeds, where = self._seeds, list(map(_WHERE, fields))
+        found = list(map(seeds.line.get, where))
         if None in found:
-            seeds = self._seeds = self._with(seeds, fields)
-            found = [seeds.line[place, name] for place, name, _ in fields]
+            seeds = self._seeds = self._with(seeds, set(where))
+            found = list(map(seeds.line.get, where))
         at = np.array(found, np.intp)
         return np.ascontiguousarray(seeds.sums.take(at, 0).T), seeds.sent.take(at)
 
-    def _with(self, seeds: _Seeds, fields: list[Field]) -> _Seeds:
+    def _with(self, seeds: _Seeds, where: set[tuple[Place, bytes]]) -> _Seeds:
         if len(seeds.line) > SEEDS_KEPT:
             seeds = _NO_SEEDS
-        new = {field[:2] for field in fields} - seeds.line.keys()
+        new = where - seeds.line.keys()
         line = seeds.line | {place: at for at, place in enumerate(new, len(seeds.line))}
         sent = np.array([place not in WRITTEN for place, _ in new], np.uint16)
         return _Seeds(
@@ -242,14 +245,14 @@ class _Words:
 def distinct(parts: Sequence[U64]) -> tuple[U64, list[NDArray[np.int32]]]:
     """All ids of all parts, sorted and distinct, and where those of each part stand there.
 
-    `np.unique` takes three times as long.
+    Most parts are in order, and need only be merged; `np.unique` takes three times as long.
     """
     if len(parts) == 1:
         ids = parts[0]
         if (ids[1:] > ids[:-1]).all():
             return ids, [np.arange(len(ids), dtype=np.int32)]
     every = np.concatenate(parts) if parts else np.zeros(0, np.uint64)
-    order = order_of(every)
+    order = merged_order(every)
     # Bulk training brings 2.7 million ids at once: what is no longer needed goes at once.
     every = every.take(order)
     first = changes(every)
@@ -275,28 +278,8 @@ def spliced(source: NDArray[np.uint8], starts: I64, sizes: I64) -> bytes:
     return b"".join(parts)
 
 
-def _edges(inside: NDArray[np.bool_]) -> tuple[I64, I64]:
-    at = (inside[1:] != inside[:-1]).nonzero()[0] + 1
-    return at[::2], at[1::2]
-
-
-class _Spans(NamedTuple):
-    """Words by their edges; `whole` is the number of the whole word that one is, or comes from."""
-
-    starts: I64
-    ends: I64
-    whole: I64
-
-
-def _cut(text: bytes) -> tuple[_Spans, int]:
-    """All whole words, how many they are, and behind them the tails of those with three parts."""
-    kind = np.frombuffer(text.translate(_CLASSES), np.uint8)
-    inside = kind == 1
-    joint = kind[1:-1] == 2
-    joint &= inside[:-2] & inside[2:]
-    inside[1:-1] |= joint
-    joints = joint.nonzero()[0] + 1
-    starts, ends = _edges(inside)
+def _tails(text: bytes, joints: I64, starts: I64, ends: I64) -> tuple[I64, I64, I64]:
+    """Of the words with three parts or more their tails: starts, ends, and which words they are."""
     # Joints are few, so their words are looked up, and not the joints of all words.
     whole = starts.searchsorted(joints, side="right") - 1
     same = whole[1:] == whole[:-1]
@@ -305,48 +288,65 @@ def _cut(text: bytes) -> tuple[_Spans, int]:
     whole, before_last, last = whole.take(second), joints.take(second), joints.take(second + 1)
     start = starts.take(whole)
     number = np.frombuffer(text, np.uint8).take(start) < ord("A")
-    spans = _Spans(
-        np.concatenate((starts, np.where(number, start, before_last + 1))),
-        np.concatenate((ends, np.where(number, last, ends.take(whole)))),
-        np.concatenate((np.arange(len(starts)), whole)),
+    return (
+        np.where(number, start, before_last + 1),
+        np.where(number, last, ends.take(whole)),
+        whole,
     )
-    return spans, len(starts)
+
+
+def _cut(text: bytes) -> tuple[I64, I64]:
+    """Where whole words begin and end, and where the joints in them are."""
+    kind = np.frombuffer(text.translate(_CLASSES), np.uint8)
+    inside = kind == 1
+    joint = kind[1:-1] == 2
+    joint &= inside[:-2]
+    joint &= inside[2:]
+    inside[1:-1] |= joint
+    return (inside[1:] != inside[:-1]).nonzero()[0] + 1, joint.nonzero()[0] + 1
 
 
 def _find_words(fields: list[Field]) -> _Words:
     """Cut the joined fields; the text begins and ends with separators, so every word has edges."""
-    texts = [text for _, _, text in fields]
+    texts = list(map(_TEXT, fields))
     text = b"\n".join((b"", *texts, b"_" + b"\0" * 16))
-    (starts, ends, whole), wholes = _cut(text)
+    edges, joints = _cut(text)
+    starts, ends = edges[::2], edges[1::2]
     sizes = np.fromiter(map(len, texts), np.int64, len(texts))
-    bounds = starts[:wholes].searchsorted(sizes.cumsum() + np.arange(2, len(texts) + 2))
+    bounds = starts.searchsorted(sizes.cumsum() + np.arange(2, len(texts) + 2))
     bounds[1:] -= bounds[:-1].copy()
     field = np.arange(len(fields)).repeat(bounds)
+    *tails, whole = _tails(text, joints, starts, ends)
+    spans = np.concatenate(((starts, ends, field), (*tails, field.take(whole))), axis=1)
+    starts, ends, _ = spans
     size = ends - starts
-    long = (size > MOST_BYTES).nonzero()[0]
-    folded = ((size >= LEAST_BYTES) & (size <= MOST_BYTES)).nonzero()[0]
-    starts, ends, cut = starts.take(folded), ends.take(folded), starts.take(long)
+    fits = size <= MOST_BYTES
+    long = (~fits).nonzero()[0]
+    fits &= size >= LEAST_BYTES
     # Capitals up to each place. Bytes would do, but numpy sums 32 bits in a third of the time.
     capital = np.frombuffer(text, np.uint8) - _FIRST_CAPITAL < _CAPITALS
     upto = capital.view(np.uint8).cumsum(dtype=np.int32)
     # Right behind a word stands a separator or a joint, and no capital.
-    shown = (upto.take(ends) != upto.take(starts - 1)).nonzero()[0]
-    whole = whole.take(np.concatenate((folded, long, folded.take(shown))))
-    exact = len(folded) + len(long)
+    shown = upto.take(ends) != upto.take(starts - 1)
+    shown &= fits
+    folded, shown = fits.nonzero()[0], shown.nonzero()[0]
+    starts, ends, field = spans.take(np.concatenate((folded, long, shown)), 1)
+    cut = slice(len(folded), len(folded) + len(long))
+    ends[cut] = starts[cut] + CUT_BYTES
     return _Words(
         text_bytes=text,
-        starts=np.concatenate((starts, cut, starts.take(shown))),
-        ends=np.concatenate((ends, cut + CUT_BYTES, ends.take(shown))),
-        field=field.take(whole),
-        cut=slice(len(folded), exact),
-        exact=slice(exact, len(whole)),
+        starts=starts,
+        ends=ends,
+        field=field,
+        cut=cut,
+        exact=slice(cut.stop, len(starts)),
         fields=fields,
     )
 
 
 def _finish(sums: U64) -> U64:
     """The finaliser of splitmix64: a bijection, so it adds no collisions, and spreads the ids."""
-    sums = sums ^ (sums >> np.uint64(30))
+    sums ^= sums >> np.uint64(30)
     sums *= np.uint64(0xBF58476D1CE4E5B9)
     sums ^= sums >> np.uint64(27)
     sums *= np.uint64(0x94D049BB133111EB)
@@ -378,7 +378,10 @@ def _hash(key: Key, text: bytes, starts: I64, sizes: I64, seeds: U64) -> U64:
         for sums, some in zip(seeds, np.add.reduceat(more, stop - count, axis=1), strict=True):
             sums[longer] += some
     high, low = seeds
-    return _finish((high & ~_LOW_HALF) | (low >> _HALF))
+    high &= ~_LOW_HALF
+    low >>= _HALF
+    high |= low
+    return _finish(high)
 
 
 def _shares(pieces: U64, at: I64, left: I64, first: U64, second: U64) -> U64:
@@ -402,7 +405,7 @@ def _word_ids(key: Key, words: _Words, seeds: U64) -> U64:
 
 def extract(key: Key, messages: Sequence[list[Field]]) -> Features:
     """The features of these messages. Memory: about 20 bytes for each byte of their text."""
-    fields = [field for message in messages for field in message]
+    fields = list(itertools.chain.from_iterable(messages))
     words = _find_words(fields)
     seeds, sent = key.seeds(fields)
     ids = _word_ids(key, words, seeds)
@@ -412,7 +415,7 @@ def extract(key: Key, messages: Sequence[list[Field]]) -> Features:
     row = new.cumsum() - 1
     first = new.nonzero()[0]
     # A slot is a message's group; so few of them are sorted by counting, and rows stay sorted.
-    slot = np.arange(len(messages)).repeat(list(map(len, messages))) << 1 | sent
+    slot = np.arange(0, 2 * len(messages), 2).repeat(list(map(len, messages))) | sent
     slot = slot.astype(np.uint16 if len(messages) < 1 << 15 else np.int64)
     slot = slot.take(words.field.take(order))
     by_slot = slot.argsort(kind="stable")

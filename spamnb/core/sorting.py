@@ -1,8 +1,9 @@
 """The order of 64-bit ids, as fast on every processor.
 
 `np.argsort` of 64-bit numbers uses the widest vectors there are, and on some processors these are
-slow: 63,000 ids took 3.7 ms on one where sixteen bits at a time, which numpy sorts by counting,
-take 1.2. This way does not depend on the processor, and equal ids keep their order.
+slow: 30,000 ids took 1.6 ms on one. Sixteen bits numpy sorts by counting, and it merges what is
+nearly in order in one pass: together 0.6 ms, and 6.5 us for the 700 ids of a message, where it took
+20. This way does not depend on the processor, and equal ids keep their order.
 """
 
 from __future__ import annotations
@@ -14,22 +15,23 @@ from numpy.typing import NDArray
 
 U64 = NDArray[np.uint64]
 
-_FEW = 8192
-"""Below this, one sort is faster than three counts."""
-_DIGITS = (16, 32, 48)
-"""Ids are hashes: two that agree in the upper 48 bits are all but always the same."""
+_FEW = 256
+"""Below this, one sort is faster than two."""
+_TOP = np.uint64(48)
+"""Ids are hashes: by their upper 16 bits they are all but sorted."""
 
 
 def order_of(ids: U64) -> NDArray[np.intp]:
     """Where the ids stand in sorted order, equal ones as they came."""
     if len(ids) < _FEW:
-        return ids.argsort(kind="stable")
-    order = (ids >> np.uint64(_DIGITS[0])).astype(np.uint16).argsort(kind="stable")
-    for shift in _DIGITS[1:]:
-        digit = (ids >> np.uint64(shift)).astype(np.uint16)
-        order = order.take(digit.take(order).argsort(kind="stable"))
-    line = ids.take(order)
-    return ids.argsort(kind="stable") if (line[1:] < line[:-1]).any() else order
+        return merged_order(ids)
+    order = (ids >> _TOP).astype(np.uint16).argsort(kind="stable")
+    return order.take(merged_order(ids.take(order)))
+
+
+def merged_order(ids: U64) -> NDArray[np.intp]:
+    """The same for ids of which long runs are in order: sorted sets, one after the other."""
+    return ids.argsort(kind="stable")
 
 
 def changes(line: NDArray[Any]) -> NDArray[np.bool_]:

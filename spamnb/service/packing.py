@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from spamnb.core.event import Ids
 from spamnb.core.features import Features, Words, spliced
-from spamnb.core.sorting import order_of
+from spamnb.core.sorting import merged_order
 from spamnb.service.corpora import Unreadable
 from spamnb.service.lessons import Among, Example, WordSource
 
@@ -109,7 +109,7 @@ class Glossary:
         if len(self._parts) == 1 and np.array_equal(self._parts[0].ids, ids):
             return self._parts[0]
         every = np.concatenate([part.ids for part in self._parts])
-        order = order_of(every)
+        order = merged_order(every)
         ranked = every[order]
         at = np.searchsorted(ranked, ids)
         at[at == len(ranked)] = 0

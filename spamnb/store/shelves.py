@@ -229,17 +229,16 @@ class Shelves:
         self.target = max(1, SHELF_BYTES // dtype.itemsize)
         self._last: _Found | None = None
 
-    def find(self, ids: Ids, *, keep: bool = False) -> tuple[Rows, Mask]:
-        """A row for each id (writable; zeros where there is none), and which there are.
+    def find(self, ids: Ids, *, keep: bool = False) -> Rows:
+        """A row for each id, writable; zeros where there is none.
 
         `keep` remembers what was read for the `merge` of the same ids in the same transaction.
         """
         if self._recall is None or keep:
             return self._search(ids, keep=keep)
-        rows = self._recall.find(self.table.version(), ids, lambda few: self._search(few)[0])
-        return rows, rows["id"] == ids
+        return self._recall.find(self.table.version(), ids, self._search)
 
-    def _search(self, ids: Ids, *, keep: bool = False) -> tuple[Rows, Mask]:
+    def _search(self, ids: Ids, *, keep: bool = False) -> Rows:
         out, there = np.zeros(len(ids), self.dtype), np.zeros(len(ids), np.bool_)
         whole = unparted(out)
         slabs = _slabs(self.layout.starts(ids))
@@ -255,7 +254,7 @@ class Shelves:
                 whole[slab][here] = unparted(rows).take(at[here])
         if keep:
             self._last = _Found(ids, there, slabs, rows if len(slabs) == 1 else None, at)
-        return out, there
+        return out
 
     def _load(self, starts: Ids) -> Rows:
         # Joined into a bytearray: rows that only change are then written in place, and 250 KB are
@@ -267,10 +266,10 @@ class Shelves:
 
     def merge(self, fresh: Rows, ids: Ids, gone: Mask) -> Mask:
         """Put rows in place of those with the same ids; the `gone` ones leave. Which were there."""
-        old, last = self.layout, self._last
-        if last is None or not np.array_equal(last.ids, ids):
-            last = _Found(ids, self.find(ids)[1], _slabs(old.starts(ids)), None, _NOWHERE)
-        self._last = None
+        if self._last is None or not np.array_equal(self._last.ids, ids):
+            self._search(ids, keep=True)
+        old, last, self._last = self.layout, self._last, None
+        assert last is not None
         born = np.count_nonzero(~last.there & ~gone)
         died = np.count_nonzero(last.there & gone)
         self.layout = old.grown(old.rows + int(born) - int(died), self.target)

@@ -77,7 +77,7 @@ class TrayedShelves:
         self._shelves = shelves
         self._meta = meta
         self._changed = False
-        self._last: tuple[Ids, Mask, tuple[NDArray[np.intp], Mask]] | None = None
+        self._last: tuple[Ids, tuple[NDArray[np.intp], Mask]] | None = None
         value = meta.get(TRAY_KEY) or _HEAD.pack(0, LEAST)
         held = memoryview(bytearray(value)) if writable else value
         self._tray = _Tray.decode(held, shelves.dtype)
@@ -87,33 +87,31 @@ class TrayedShelves:
         """Of the shelves alone."""
         return self._shelves.layout
 
-    def find(self, ids: Ids, *, keep: bool = False) -> tuple[Rows, Mask]:
-        """A row for each id, and which are there; `keep` remembers it for the `merge` to come."""
-        at, lying = place(self._tray.ids, ids)
-        if lying.any():
-            rows, there = np.empty(len(ids), self._shelves.dtype), lying.copy()
-            common, others = lying.nonzero()[0], (~lying).nonzero()[0]
-            unparted(rows)[common] = unparted(self._tray.rows).take(at[common])
-            found, there[others] = self._shelves.find(ids[others], keep=keep)
-            unparted(rows)[others] = unparted(found)
-        else:
-            rows, there = self._shelves.find(ids, keep=keep)
+    def find(self, ids: Ids, *, keep: bool = False) -> Rows:
+        """A row for each id; `keep` remembers what was read for the `merge` to come."""
+        at, lying = where = place(self._tray.ids, ids)
         if keep:
-            self._last = ids, there, (at, lying)
-        return rows, there
+            self._last = ids, where
+        others = (~lying).nonzero()[0]
+        if len(others) == len(ids):
+            return self._shelves.find(ids, keep=keep)
+        rows = unparted(self._tray.rows).take(at, mode="clip")
+        rows[others] = unparted(self._shelves.find(ids.take(others), keep=keep))
+        return rows.view(self._shelves.dtype)
 
     def merge(self, fresh: Rows, ids: Ids, gone: Mask) -> Mask:
         """Put rows in place of those with the same ids; the `gone` ones leave. Which were there."""
         last, self._last = self._last, None
         if last is None or not (last[0] is ids or np.array_equal(last[0], ids)):
-            last = ids, self.find(ids)[1], place(self._tray.ids, ids)
-        _, there, (at, lying) = last
+            last = ids, place(self._tray.ids, ids)
+        _, (at, lying) = last
+        there = lying.copy()
         common = lying | (_holders(fresh) >= self._tray.least)
         common &= ~gone
         # Who comes to the tray now stands on a shelf as well: the search for them is at hand.
         rare = (~lying | gone).nonzero()[0]
         if len(rare):
-            self._shelves.merge(fresh.take(rare), ids[rare], gone[rare])
+            there[rare] |= self._shelves.merge(fresh.take(rare), ids[rare], gone[rare])
         if not common.any() and not lying.any():
             return there
         self._changed = True

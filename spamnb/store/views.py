@@ -113,7 +113,7 @@ class TableReadView:
 
     def gather(self, ids: Ids) -> Records:
         """The records of these features."""
-        return records_of(self._features.find(ids)[0])
+        return records_of(self._features.find(ids))
 
     def features(self) -> Iterator[tuple[Ids, Records]]:
         """All features in order."""
@@ -176,7 +176,7 @@ class TableWriteView(TableReadView):
 
     def gather(self, ids: Ids) -> Records:
         """The records of these features, their shelves remembered for the scatter to come."""
-        return records_of(self._features.find(ids, keep=True)[0])
+        return records_of(self._features.find(ids, keep=True))
 
     def put_totals(self, totals: Totals) -> None:
         """Replace the model's sums."""
@@ -242,7 +242,7 @@ class TableWriteView(TableReadView):
     def _fold_batch(self, batch: list[Event]) -> None:
         ids = np.unique(np.concatenate([event_ids(event) for event in batch]))
         totals = self.base_totals()
-        sheet = Sheet(totals, ids, records_of(self._base.find(ids, keep=True)[0]))
+        sheet = Sheet(totals, ids, records_of(self._base.find(ids, keep=True)))
         for event in batch:
             sheet.apply(event)
             sheet.totals.last_seq = event.seq
