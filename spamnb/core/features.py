@@ -178,11 +178,11 @@ class Features:
         """The rows of one message."""
         return self.rows[self.offsets[message] : self.offsets[message + 1]]
 
-    def by_group(self, message: int) -> tuple[I64, ...]:
-        """The rows of one message, a part for each group."""
-        rows = self.of(message)
+    def by_group(self, message: int) -> tuple[U64, ...]:
+        """The ids of one message, a part for each group."""
+        ids = self.ids.take(self.of(message))
         middle = int(self.sizes[GROUPS * message])
-        return rows[:middle], rows[middle:]
+        return ids[:middle], ids[middle:]
 
     def word(self, row: int) -> tuple[Place, bytes]:
         """The place and text behind a feature of the batch."""
@@ -198,21 +198,19 @@ class Features:
 
 @dataclass(slots=True)
 class _Words:
-    """All words of a batch: where they lie in the joined text, and in which field."""
+    """All words of a batch: where they lie in the text, and in which field."""
 
     text_bytes: bytes
+    """the joined fields as they are, and behind them the same folded"""
     starts: I64
     ends: I64
     field: I64
     cut: slice
-    exact: slice
     fields: list[Field]
 
     def text(self, index: int) -> tuple[Place, bytes]:
         """Place and text of one word, as people may read it."""
         text = self.text_bytes[self.starts[index] : self.ends[index]]
-        if index < self.exact.start:
-            text = text.lower()
         place, name, _ = self.fields[self.field[index]]
         return place, (name + b":")[: TEXT_BYTES - MOST_BYTES] + text if name else text
 
@@ -230,9 +228,9 @@ class _Words:
         at[:, 0], at[:, 1] = (length.cumsum() - length).take(field), self.starts[index]
         size[:, 0] = np.minimum(length, TEXT_BYTES - MOST_BYTES).take(field)
         size[:, 1] = self.ends[index] - at[:, 1]
-        # One array to take from: the names, the text folded, the text as it is.
-        at[:, 1] += int(length.sum()) + len(self.text_bytes) * (index >= self.exact.start)
-        taken = b"".join((*prefixes, self.text_bytes.lower(), self.text_bytes))
+        # One array to take from: the names, then the text.
+        at[:, 1] += int(length.sum())
+        taken = b"".join((*prefixes, self.text_bytes))
         places = np.frombuffer(bytes([place for place, _, _ in about]), np.uint8)
         return Words(
             ids,
@@ -333,15 +331,9 @@ def _find_words(fields: list[Field]) -> _Words:
     starts, ends, field = spans.take(np.concatenate((folded, long, shown)), 1)
     cut = slice(len(folded), len(folded) + len(long))
     ends[cut] = starts[cut] + CUT_BYTES
-    return _Words(
-        text_bytes=text,
-        starts=starts,
-        ends=ends,
-        field=field,
-        cut=cut,
-        exact=slice(cut.stop, len(starts)),
-        fields=fields,
-    )
+    starts[: cut.stop] += len(text)
+    ends[: cut.stop] += len(text)
+    return _Words(text + text.lower(), starts, ends, field, cut, fields)
 
 
 def _finish(sums: U64) -> U64:
@@ -396,11 +388,7 @@ def _word_ids(key: Key, words: _Words, seeds: U64) -> U64:
     """Ids of the words; `seeds` is [2, fields]."""
     seeds = seeds.take(words.field, 1)
     seeds[:, words.cut] += key.cut
-    # The folded text behind the text as it is: one pass hashes the words of both.
-    starts = words.starts.copy()
-    starts[: words.exact.start] += len(words.text_bytes)
-    both = words.text_bytes + words.text_bytes.lower()
-    return _hash(key, both, starts, words.ends - words.starts, seeds)
+    return _hash(key, words.text_bytes, words.starts, words.ends - words.starts, seeds)
 
 
 def extract(key: Key, messages: Sequence[list[Field]]) -> Features:

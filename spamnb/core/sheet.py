@@ -241,9 +241,10 @@ class Sheet:
     def settled(self) -> Records:
         """The rows as the store keeps them, by id; a row that holds nothing has no day."""
         K = self._K
-        # Plain numbers: for so few they are five times faster than arrays.
-        least = self._cells.min(axis=0, initial=0).tolist()
-        most = self._cells.max(axis=0, initial=0).tolist()
+        # Column by column: along rows of four, numpy takes five times as long for each of these.
+        columns = np.ascontiguousarray(self._by_id(self._cells).T)
+        least = columns.min(axis=1, initial=0).tolist()
+        most = columns.max(axis=1, initial=0).tolist()
         if min(least[:K]) < 0 or min(self.totals.messages.tolist()) < 0:
             raise StoreDamagedError(
                 "a count falls below zero: the model does not hold what is to be taken from it",
@@ -253,10 +254,8 @@ class Sheet:
             raise RefusedError("a feature's count would pass 2^32", hint="let features expire")
         if max(most[K:]) > _I32 or min(least[K:]) < -_I32 - 1:
             raise RefusedError("a feature's correction would leave 2048 nats")
-        self.day[~_filled(self._cells)] = 0
-        cells = self._by_id(self._cells)
-        n, w = cells[:, :K].astype(np.uint32), cells[:, K:].astype(np.int32)
-        return Records(n, w, self._by_id(self.day))
+        n, w = columns[:K].T.astype(np.uint32), columns[K:].T.astype(np.int32)
+        return Records(n, w, self._by_id(self.day) * np.logical_or.reduce(columns))
 
 
 def _cells_of(records: Records) -> Floats:

@@ -61,11 +61,10 @@ class MessageReader:
 def example_of(message: Message, features: Features, index: int, *, occurrences: bool) -> Example:
     """One message of a portion as the model sees it."""
     start, stop = int(features.offsets[index]), int(features.offsets[index + 1])
-    groups = features.by_group(index)
     return Example(
         digest=message.digest,
         message_id=message.message_id,
-        ids=tuple(features.ids[rows] for rows in groups),
+        ids=features.by_group(index),
         times=features.times[start:stop] if occurrences else None,
         words=features,
         among=Among(features.ids, features.of(index)),

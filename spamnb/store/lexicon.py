@@ -244,7 +244,7 @@ class Lexicon:
     def _shelved(self) -> Iterator[Word]:
         for key, value in _on_shelves(self.table):
             pile = _read([bytes(value)])
-            self.layout.prove(key, [len(pile.heads)], pile.ids)
+            self.layout.prove([key], [len(pile.heads)], pile.ids)
             yield from _sorted_words(pile)
 
     def _known(self, ids: Ids) -> Mask:

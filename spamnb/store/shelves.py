@@ -4,7 +4,8 @@ One record for each feature in a B-tree costs 0.4 us to find and some 60 bytes t
 30 packed rows costs the same to find. Ids are uniform hashes, so the cut needs no tree of its own:
 linear hashing on the top bits. `level` L and `split` p: ids whose top L bits are below p stand on
 shelves of L + 1 bits, the others on shelves of L bits. A shelf's key is the first id of its range,
-8 bytes big-endian, so the table's order is the order of the ids. When more rows stand than the
+big-endian, so the table's order is the order of the ids; but without the zero bytes at its end, for
+each page above the leaves then leads to a quarter more of them. When more rows stand than the
 target allows, the next shelves are cut in two; shelves never grow together again but by a rewrite.
 
 Knows arrays and a table of bytes; must not know what a row means or which engine keeps the table.
@@ -118,10 +119,11 @@ class Layout(NamedTuple):
         whole = index << half << np.uint64(1)
         return distinct(np.sort(self.starts(whole))), whole + (np.uint64(1) << half)
 
-    def prove(self, keys: bytes, counts: list[int], ids: Ids) -> None:
+    def prove(self, keys: list[bytes], counts: list[int], ids: Ids) -> None:
         """Refuse shelves whose ids are not of their range: a search would not find them."""
-        stand = np.repeat(np.frombuffer(keys, _KEY).astype(np.uint64), counts)
-        if len(stand) != len(ids) or (stand != self.starts(ids)).any():
+        begin = np.array(keys, "S8").view(_KEY).astype(np.uint64)
+        stand = np.repeat(begin, counts)
+        if keys_of(begin) != keys or len(stand) != len(ids) or (stand != self.starts(ids)).any():
             raise StoreDamagedError("a feature stands on a shelf that is not its own")
 
     def encode(self) -> bytes:
@@ -151,8 +153,10 @@ def united(a: Ids, b: Ids) -> Ids:
 
 
 def keys_of(starts: Ids) -> list[bytes]:
-    """Keys of shelves; of plain bytes, numpy makes a list six times faster than slices do."""
-    keys: list[bytes] = starts.astype(_KEY).view("V8").tolist()
+    """Keys of shelves, in order. Of short texts numpy makes a list at once, and drops the zeros."""
+    keys: list[bytes] = starts.astype(_KEY).view("S8").tolist()
+    if keys and not keys[0]:
+        keys[0] = b"\0"
     return keys
 
 
@@ -327,7 +331,7 @@ class Shelves:
             keys, values = zip(*block, strict=True)
             rows = np.frombuffer(b"".join(values), self.dtype)
             counts = [len(value) // self.dtype.itemsize for value in values]
-            self.layout.prove(b"".join(keys), counts, _ids(rows))
+            self.layout.prove([*keys], counts, _ids(rows))
             yield rows
 
 

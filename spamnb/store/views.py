@@ -39,7 +39,7 @@ from spamnb.store.records import (
 from spamnb.store.shelves import Layout, Shelves, Table
 from spamnb.store.tray import TrayedShelves
 
-FORMAT = 1
+FORMAT = 2
 """of the whole store; raised when the meaning of any table changes"""
 FORMAT_KEY = b"format"
 RECIPE_KEY = b"recipe"

@@ -124,15 +124,15 @@ class TestOpening:
 
     def test_shelves_that_are_cut(self, folder):
         """A shelf of rows, or of words, that lost bytes is damaged."""
-        spoil(folder, "features", bytes(8), b"x" * 27)
-        spoil(folder, "words", bytes(8), b"\x09\x00\x00\x00abc")
+        spoil(folder, "features", b"\0", b"x" * 27)
+        spoil(folder, "words", b"\0", b"\x09\x00\x00\x00abc")
         with contextlib.closing(open_store(folder)) as store, store.read() as view:
             with pytest.raises(StoreDamagedError):
                 view.gather(np.zeros(1, np.uint64))
             with pytest.raises(StoreDamagedError):
                 view.words(np.zeros(1, np.uint64))
         head = (1).to_bytes(4, "little") + bytes(8) + b"\x01\x05"
-        spoil(folder, "words", bytes(8), head + b"four")
+        spoil(folder, "words", b"\0", head + b"four")
         with pytest.raises(StoreDamagedError):
             _read_words(folder)
 
@@ -275,12 +275,14 @@ class TestContradictions:
             shelves = [(key, bytes(value)) for key, value in tables["features"].scan()]
         environment.close()
         (first, a), (second, b) = shelves[:2]
-        for changed, complaint in (
+        for number, (changed, complaint) in enumerate((
             ({first: a[:-26], second: a[-26:] + b}, "not its own"),
+            ({second: None, second + b"\0": b}, "not its own"),
+            ({second: None, second.ljust(9, b"\0"): b}, "not its own"),
             ({first: a[26:] + a[:26]}, "not in order"),
             ({first: a[:8] + bytes(16) + a[24:]}, "neither counts nor corrections"),
-        ):
-            copy = folder.with_name(f"copy {complaint}")
+        )):
+            copy = folder.with_name(f"copy {number}")
             shutil.copytree(folder, copy)
             for key, value in changed.items():
                 spoil(copy, "features", key, value)
