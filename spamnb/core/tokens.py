@@ -164,10 +164,11 @@ def fields(message: Message) -> list[Field]:
             found.append((_INNER, b"", text))
         else:
             found.append((_HEADER, name, text))
-    found.append((Place.NAMES, b"", b" ".join([name for name, _ in headers])))
+    names = [name for name, _ in headers]
+    found.append((Place.NAMES, b"", b" ".join(names)))
     for part in message.parts:
         _part_fields(part, found)
-    found.append((Place.MARK, b"", " ".join(marks(message)).encode("ascii", "replace")))
+    found.append((Place.MARK, b"", " ".join(marks(message, names)).encode("ascii", "replace")))
     return found
 
 
@@ -206,11 +207,10 @@ def _bucket(number: int) -> int:
     return (number - 1).bit_length() + 1 if number > 0 else 0
 
 
-def marks(message: Message) -> list[str]:
+def marks(message: Message, names: list[bytes]) -> list[str]:
     """Oddities and facts in words of our own: what a person would notice about the envelope."""
-    headers = message.headers[:HEADERS_READ]
-    first = dict(reversed(headers))
-    hops = [name for name, _ in headers].count(b"received")
+    first = dict(reversed(message.headers[:HEADERS_READ]))
+    hops = names.count(b"received")
     parts = message.parts
     letters = links = images = hidden = 0
     lines = [0]

@@ -75,6 +75,13 @@ class Verdict:
         spam, others = (np.logaddexp.reduce(np.array(parts[role])) for role in ("spam", "ham"))
         return float(spam - others)
 
+    def signed(self, signature: str) -> Verdict:
+        """The same, under its name in the history; `replace` takes twice as long."""
+        return Verdict(
+            self.label, self.probability, self.log_odds, self.decision, self.evidence, self.labels,
+            self.z, self.digest, self.message_id, signature, self.ids, self._explain,
+        )  # fmt: skip
+
     @property
     def bias(self) -> float:
         """The log-odds of a message without features; clues plus bias make `log_odds`."""

@@ -183,7 +183,7 @@ class Filter:
         noted = notes or [{}] * len(verdicts)
         for verdict, example, note in zip(verdicts, examples, noted, strict=True):
             signature = secrets.token_bytes(SIGNATURE_BYTES)
-            signed.append(replace(verdict, signature=signature_text(signature)))
+            signed.append(verdict.signed(signature_text(signature)))
             entries.append(
                 HistoryEntry(
                     time_us=now_us(),

@@ -8,7 +8,8 @@ matches several different messages is an error that lists them.
 from __future__ import annotations
 
 import re
-from base64 import b32decode, b32encode
+from base64 import b32decode
+from itertools import product
 
 from spamnb.errors import RefError
 from spamnb.service.lessons import Example
@@ -23,9 +24,15 @@ _DIGEST = re.compile(r"[0-9a-f]{32}")
 _SIGNATURE = re.compile(r"s[a-z2-7]{26}")
 
 
+_PAIRS = ["".join(pair) for pair in product("abcdefghijklmnopqrstuvwxyz234567", repeat=2)]
+"""two signs of base32 by their ten bits: half the time of the standard library's five bytes"""
+_SHIFTS = range(120, -1, -10)
+
+
 def signature_text(signature: bytes) -> str:
     """A signature as our header shows it: base32 in lower case, safe in every header."""
-    return "s" + b32encode(signature).decode().rstrip("=").lower()
+    bits = int.from_bytes(signature) << 2
+    return "s" + "".join([_PAIRS[bits >> shift & 1023] for shift in _SHIFTS])
 
 
 def signature_bytes(text: str) -> bytes:

@@ -377,7 +377,8 @@ class _Flusher:
             self._due, self._stop, self._pid = threading.Event(), threading.Event(), os.getpid()
             self._thread = threading.Thread(target=self._loop, name="history-flush", daemon=True)
             self._thread.start()
-        self._due.set()
+        if not self._due.is_set():
+            self._due.set()
 
     def _loop(self) -> None:
         # Asked each time: `stop` may come between the wait's end and `clear`, which hides it.

@@ -70,13 +70,7 @@ class Fresh:
 
     def add(self, values: Sequence[bytes]) -> None:
         """Put records behind the others: all of them, or none."""
-        self.add_raw(
-            b"".join(
-                part
-                for data in values
-                for part in (_HEAD.pack(_MAGIC, len(data), crc32(data)), data)
-            )
-        )
+        self.add_raw(b"".join(map(_record, values)))
 
     def add_raw(self, raw: bytes) -> None:
         """The same with what `read` gave."""
@@ -123,6 +117,10 @@ class Fresh:
         """In the child: the lock stays the parent's alone."""
         self.close()
         self._turn = threading.Lock()
+
+
+def _record(data: bytes) -> bytes:
+    return _HEAD.pack(_MAGIC, len(data), crc32(data)) + data
 
 
 def _whole(handle: int) -> bytes:

@@ -64,7 +64,11 @@ class Reader:
 
     def byte(self) -> int:
         """The next byte."""
-        return self.take(1)[0]
+        at = self.at
+        if at >= len(self.data):
+            raise StoreDamagedError(f"a stored value ends at {at}, more was needed")
+        self.at = at + 1
+        return self.data[at]
 
     def varint(self) -> int:
         """The next number."""
