@@ -31,6 +31,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from spamnb.core import sorting
 from spamnb.core.sorting import changes, merged_order, order_of
 from spamnb.core.tokens import WRITTEN, Field, Place
 
@@ -190,10 +191,9 @@ class Features:
 
     def words(self, ids: U64) -> Words:
         """The texts of those of these ids that are here."""
-        at = np.searchsorted(self.ids, ids)
-        at[at == len(self.ids)] = 0
-        rows = at[self.ids[at] == ids] if len(self.ids) else at[:0]
-        return self._words.texts(self.ids[rows], self._sample[rows])
+        at, here = sorting.place(self.ids, ids)
+        rows = at[here]
+        return self._words.texts(self.ids.take(rows), self._sample.take(rows))
 
 
 @dataclass(slots=True)

@@ -171,18 +171,17 @@ class Lexicon:
             raise BugError("words to be stored are sorted by id, one for each, and have all texts")
         heads = np.empty(len(ids), _HEAD)
         heads["id"], heads["place"], heads["size"] = ids, words.places, words.sizes
-        doubtful = np.flatnonzero(~place(born, ids)[1])
-        known = doubtful[self._known(ids[doubtful])]
-        ends = np.cumsum(words.sizes, dtype=np.intp)
+        doubtful = (~place(born, ids)[1]).nonzero()[0]
+        known = doubtful[self._known(ids[doubtful])] if len(doubtful) else doubtful
         if len(known):
             shelf = np.zeros(len(ids), np.intp)
             pile = _Pile(heads, np.frombuffer(texts, np.uint8), shelf)
-            heads, texts, ends = pile.taken(np.delete(np.arange(len(ids)), known))
+            heads, texts, _ = pile.taken(np.delete(np.arange(len(ids)), known))
         if 0 < len(heads) <= FRESH_WORDS:
             self._append_fresh(b"".join((_PACK(len(heads)), heads.tobytes(), texts)))
         elif len(heads):
             self._grow(self.layout.rows + len(heads))
-            self._append(heads, texts, ends)
+            self._append(heads, texts, heads["size"].cumsum(dtype=np.intp))
 
     def _fresh(self) -> list[Buffer]:
         """What lies before the shelves."""

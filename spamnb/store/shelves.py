@@ -149,7 +149,7 @@ def distinct(sorted_ids: Ids) -> Ids:
 
 def united(a: Ids, b: Ids) -> Ids:
     """The distinct values of both, sorted; numpy's own imports its masked arrays, 10 ms."""
-    return distinct(np.sort(np.concatenate((a, b))))
+    return distinct(np.sort(np.concatenate((a, b)), kind="stable"))
 
 
 def keys_of(starts: Ids) -> list[bytes]:

@@ -198,8 +198,8 @@ class TableWriteView(TableReadView):
     def put_words(self, words: Words) -> None:
         """Keep texts."""
         if self._recipe.vocabulary:
-            born = self._born
-            self._lexicon.add(words, np.sort(np.concatenate(born)) if born else _NO_IDS)
+            born = np.concatenate(self._born or [_NO_IDS])
+            self._lexicon.add(words, np.sort(born, kind="stable"))
 
     def append(self, *events: Event) -> None:
         """Add events and make them what is live of their messages."""
