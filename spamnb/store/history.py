@@ -52,6 +52,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from spamnb.errors import (
+    BugError,
     SpamnbError,
     StoreDamagedError,
     StoreError,
@@ -104,6 +105,7 @@ class History:
         self._flusher = _Flusher(self.flush)
         self._boot = _Boot()
         self._healing = threading.Lock()
+        """held while the folder is replaced, so that nobody adds to the one that goes"""
         make_folder(folder)
         self._fresh = share_fresh(folder)
         try:
@@ -158,10 +160,13 @@ class History:
         environment = self._environment
         try:
             return run()
-        except StoreDamagedError as error:
+        except (StoreDamagedError, BugError) as error:
             with self._healing:
-                # Another thread may have met it too, and have begun anew already.
+                # Another thread may have met it too, and have begun anew already; who was at work
+                # meanwhile meets what it has closed.
                 if self._environment is environment:
+                    if isinstance(error, BugError):
+                        raise
                     release(environment)
                     self._set_aside(str(error))
                     self._environment = self._share()
@@ -179,19 +184,25 @@ class History:
             raise StoreFullError(
                 f"{self._folder}: an entry of {longest} bytes", hint="raise history.limit_bytes"
             )
-        if self._fresh.size() > self._most_fresh:
+        if self._waiting() > self._most_fresh:
             self._settle()
-        self._fresh.add(fresh)
+        with self._healing:
+            self._fresh.add(fresh)
         self._flusher.wake()
+
+    def _waiting(self) -> int:
+        """Bytes that are fresh."""
+        with self._healing:
+            return self._fresh.size()
 
     def _settle(self) -> None:
         """Put what is fresh into the tables."""
-        if self._fresh.size():
+        if self._waiting():
             self._guarded(self._settle_all)
 
     def _settle_to_read(self) -> None:
         """The same before reading; without room for it, what is in the tables can be read."""
-        if self._fresh.size():
+        if self._waiting():
             with suppress(StoreError):
                 self._settle()
                 self._flusher.wake()
@@ -248,8 +259,12 @@ class History:
         try:
             self._settle()
         except StoreError:
-            self._fresh.sync()
+            with self._healing:
+                self._fresh.sync()
             raise
+        self._guarded(self._sync)
+
+    def _sync(self) -> None:
         self._environment.sync()
 
     def expire(self, now_us: int) -> int:

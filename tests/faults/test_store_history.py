@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from history_runs import NOON_2026, entry
 
-from spamnb.errors import StoreDamagedError, StoreError, StoreFullError, StoreVersionError
+from spamnb.errors import BugError, StoreDamagedError, StoreError, StoreFullError, StoreVersionError
 from spamnb.store import history as module
 from spamnb.store.history import History
 from spamnb.store.history_entry import decode_entry, encode_entry
@@ -221,6 +221,17 @@ class TestFlushing:
         assert not thread.is_alive()
 
 
+def _damaged_once():
+    """A function that finds damage the first time it runs."""
+    errors = [StoreDamagedError("page 7")]
+
+    def run():
+        if errors:
+            raise errors.pop()
+
+    return run
+
+
 class TestDamage:
     def test_another_file_is_set_aside(self, tmp_path):
         """A file that is no history is renamed, a new one begun, and a warning says so."""
@@ -276,6 +287,40 @@ class TestDamage:
             assert "page 7" in history.warning
             history.add([entry(2)])
             assert len(history.recent(9)) == 1
+
+    @pytest.mark.parametrize("what", ["add", "recent"])
+    def test_others_wait_while_a_new_one_is_begun(self, tmp_path, monkeypatch, what):
+        """Who adds or reads while another thread sets the file aside meets the new one."""
+        with contextlib.closing(History.open(tmp_path / "history")) as history:
+            told: list[object] = []
+
+            def other():
+                try:
+                    told.append(history.add([entry(2)]) if what == "add" else history.recent(9))
+                except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+                    told.append(error)
+
+            thread, share = threading.Thread(target=other), module.share_fresh
+
+            def slow(folder):
+                thread.start()
+                thread.join(0.3)  # long enough to meet the closed file, if it could
+                return share(folder)
+
+            monkeypatch.setattr(module, "share_fresh", slow)
+            history._guarded(_damaged_once())
+            thread.join(10)
+            assert told == [None if what == "add" else []]
+            assert "page 7" in history.warning
+            history.add([entry(3)])
+            assert len(history.recent(9)) == (2 if what == "add" else 1)
+
+    def test_a_closed_history_is_a_bug_of_the_caller(self, tmp_path):
+        """It is not taken for one that another thread has set aside."""
+        history = History.open(tmp_path / "history")
+        history.close()
+        with pytest.raises(BugError):
+            history.recent(9)
 
     def test_an_entry_that_cannot_be_read_is_skipped(self, history):
         """One broken entry hides no other, and expires like them."""
