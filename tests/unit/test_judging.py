@@ -144,6 +144,16 @@ def test_probabilities_are_those_of_the_scores(model, labels):
         assert list(P.values()) == pytest.approx(list(probabilities(np.array(verdict.z))))
 
 
+def test_a_signed_verdict_differs_by_its_signature_alone(model):
+    """Every field is where it was, the clues too."""
+    for verdict in model.score_many(NEW[:2]):
+        signed = verdict.signed("sabc")
+        assert signed == replace(verdict, signature="sabc")
+        assert signed.clues(3) == verdict.clues(3)
+        assert signed.clues(3)
+        assert replace(signed, signature="") == verdict
+
+
 def test_log_odds_speak_for_spam_or_for_the_winner(model):
     """Two labels: spam against ham, of either sign. More: the winner's lead over the next."""
     for verdict in model.score_many(NEW):
