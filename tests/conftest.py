@@ -1,6 +1,7 @@
 """What all tests share: one thread for numpy, settings of hypothesis, corpora that may be there."""
 
 import os
+import signal
 from pathlib import Path
 
 # Before numpy is imported: its threads would make small tests slower, and sums depend on them.
@@ -14,6 +15,10 @@ settings.register_profile("here", deadline=None)
 # The same examples in every run, so that a change is judged by itself and not by luck.
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+# A shell's job in the background is born deaf to Ctrl-C, and so would be the programs it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PROJECT = Path(__file__).resolve().parent.parent
 
