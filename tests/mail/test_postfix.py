@@ -1,5 +1,6 @@
 """A real Postfix and a real Dovecot around the real daemon, joined as the documentation says."""
 
+import contextlib
 import email
 import smtplib
 from email.message import EmailMessage
@@ -86,6 +87,8 @@ def running(model, tmp_path, way, more=lambda _: ""):
         rig.start()
         yield rig
     finally:
+        with contextlib.suppress(OSError):  # shown if the test fails
+            print(rig.log()[-8000:], daemon.log.read_text()[-8000:], sep="\n")
         daemon.stop()
         rig.stop()
 
