@@ -137,7 +137,11 @@ class History:
         data, limit = self._folder / DATA_FILE, self._limits.limit_bytes
         size = data.stat().st_size if data.exists() else 0
         plan = Plan(self._folder, _NAMES, limit_bytes=3 * limit + max(limit, size), sync=False)
-        return share(plan, create=size == 0)
+        if size:
+            with suppress(StoreMissingError):
+                return share(plan, create=False)
+        # New; or another process is just making it, or was killed in the midst.
+        return share(plan, create=True)
 
     def _set_aside(self, why: str) -> None:
         aside = self._folder.with_name(self._folder.name + ".damaged")

@@ -12,9 +12,11 @@ from history_runs import NOON_2026, entry
 
 from spamnb.errors import BugError, StoreDamagedError, StoreError, StoreFullError, StoreVersionError
 from spamnb.store import history as module
+from spamnb.store.environment import Plan
 from spamnb.store.history import History
 from spamnb.store.history_entry import decode_entry, encode_entry
 from spamnb.store.history_limits import HistoryLimits
+from spamnb.store.lmdb_environment import Environment
 
 DAY_US = 86_400_000_000
 
@@ -243,6 +245,17 @@ class TestDamage:
             history.add([entry(1)])
             assert len(history.recent(9)) == 1
         assert (tmp_path / "history.damaged" / "data.mdb").read_bytes()[:8] == b"nonsense"
+
+    def test_one_that_another_process_is_just_making_is_not_set_aside(self, tmp_path):
+        """A file without tables, as between the first steps of making it."""
+        folder = tmp_path / "history"
+        folder.mkdir()
+        Environment(Plan(folder, ("entries",), sync=False)).close()
+        assert (folder / "data.mdb").stat().st_size > 0
+        with contextlib.closing(History.open(folder)) as history:
+            assert history.warning == ""
+            history.add([entry(1)])
+            assert len(history.recent(9)) == 1
 
     @pytest.mark.parametrize("torn", [True, False])
     def test_after_a_power_cut_the_file_is_walked(self, tmp_path, torn):

@@ -7,6 +7,7 @@ documentation's snippets.
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import smtplib
@@ -108,12 +109,21 @@ needs_rig = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 
 
 def free_ports(count):
-    """Ports that nobody listens on now."""
-    with contextlib.ExitStack() as stack:
-        made = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in made:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in made]
+    """Ports that nobody listens on now.
+
+    None that the kernel gives to whoever connects: until the servers have started, another test's
+    connection would have seconds to take it.
+    """
+    given = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    least = int(given.read_text().split()[0]) if given.exists() else 32_768
+    found = []
+    for port in random.SystemRandom().sample(range(10_000, max(least, 12_000)), 1000):
+        with contextlib.suppress(OSError), socket.socket() as one:
+            one.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise OSError("no free ports")
 
 
 def until(check, seconds=20.0, what="it"):
