@@ -7,7 +7,7 @@ what never was and never was said has precision, recall and F1 of 0, as has what
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,7 @@ from spamnb.core.event import Ints
 from spamnb.core.measures import Bools
 
 
-@dataclass(frozen=True, slots=True)
-class Quality:
+class Quality(NamedTuple):
     """How well one label was found."""
 
     documents: int
@@ -45,7 +44,7 @@ class Quality:
 
     def as_dict(self) -> dict[str, float]:
         """For programs."""
-        return asdict(self) | {"precision": self.precision, "recall": self.recall, "f1": self.f1}
+        return self._asdict() | {"precision": self.precision, "recall": self.recall, "f1": self.f1}
 
 
 def quality(truth: Bools, given: Bools) -> Quality:

@@ -14,7 +14,7 @@ from dataclasses import astuple, dataclass
 from functools import lru_cache, reduce
 from math import inf, isfinite, log
 from operator import add, mul
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -70,8 +70,7 @@ class Costs:
         return np.array((self.deliver, self.unsure, self.junk, self.reject), np.float64)
 
 
-@dataclass(frozen=True, slots=True)
-class Threshold:
+class Threshold(NamedTuple):
     """Above this probability of spam the decision is taken, up to the next threshold."""
 
     decision: Decision

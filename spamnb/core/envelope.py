@@ -8,10 +8,10 @@ Parsing never fails: what cannot be read gives an empty text, and changes nothin
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
+class Client(NamedTuple):
     """Whoever handed the message to our side first, as far as trusted peers tell."""
 
     address: str = ""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +38,7 @@ class Kind(IntEnum):
     CHECKPOINT = 7
 
 
-@dataclass(frozen=True, slots=True)
-class Echo:
+class Echo(NamedTuple):
     """A step taken on an earlier message while learning another (rehearsal): its ids, our steps."""
 
     ids: tuple[Ids, ...]
@@ -46,8 +46,7 @@ class Echo:
     """int64[G, K]"""
 
 
-@dataclass(frozen=True, slots=True)
-class Push:
+class Push(NamedTuple):
     """How one event moved the corrections: one step for all features of a group, per label."""
 
     steps: Ints
@@ -80,8 +79,7 @@ def no_push(groups: int, labels: int) -> Push:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Records:
+class Records(NamedTuple):
     """What the store holds of some features, row by row; the rows of unknown features are zero."""
 
     n: NDArray[np.uint32]
@@ -92,8 +90,7 @@ class Records:
     """[F] last-learnt day, days since 2000-01-01"""
 
 
-@dataclass(frozen=True, slots=True)
-class Bulk:
+class Bulk(NamedTuple):
     """Signed changes of many features at once: an import, an expiry, and their undoing."""
 
     ids: Ids
@@ -115,8 +112,7 @@ class Bulk:
         return Bulk(self.ids, -self.n, -self.w, *sums, self.days)
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One change of the model, with everything that applying it needs.
 
     `delta` is what this event adds; `standing` is what the message contributes once it is applied

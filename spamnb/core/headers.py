@@ -13,7 +13,7 @@ from __future__ import annotations
 import binascii
 import re
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from spamnb.core import limits
 from spamnb.core.charset import Text, lean, looked_at, to_text
@@ -76,8 +76,7 @@ WORD = re.compile(rb"=\?([^?\s]{1,60})\?([bBqQ])\?([^?]*+)\?=")
 _fates: dict[bytes, tuple[bytes, int]] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class House:
+class House(NamedTuple):
     """Who we are, so that what our own delivery adds is not part of a message."""
 
     hosts: tuple[str, ...] = ()

@@ -11,7 +11,8 @@ match.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -53,16 +54,14 @@ class Outcomes:
             raise BugError("a probability is not between 0 and 1")
 
 
-@dataclass(frozen=True, slots=True)
-class Corpus:
+class Corpus(NamedTuple):
     """How many messages of each sort were judged."""
 
     ham: int
     spam: int
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """All measures of one evaluation; None where there is nothing to measure."""
 
     corpus: Corpus
@@ -78,7 +77,7 @@ class Report:
 
     def as_dict(self) -> dict[str, object]:
         """Build the part of `evaluate --json` that is measured here; None becomes null."""
-        plain = asdict(self)
+        plain = self._asdict() | {"corpus": self.corpus._asdict()}
         if self.auc_complement_interval_percent is not None:
             plain["auc_complement_interval_percent"] = list(self.auc_complement_interval_percent)
         return plain

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,5 +43,5 @@ def learning_of(settings: Settings, home: Path) -> Learning:
         expiry=Rules(settings.journal.keep_days, expire.after_days, expire.most_holders),
         delegates=uids_of(settings.serve.delegates),
         spools=(Path(teach.spool),) if teach.spool else (),
-        spool_limits=replace(settings.spool, file_bytes=teach.limit_bytes),
+        spool_limits=settings.spool._replace(file_bytes=teach.limit_bytes),
     )

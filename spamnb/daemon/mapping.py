@@ -27,7 +27,7 @@ def fitting(door: Door, descriptors: int, doors: int) -> Door:
     else. Who runs out can neither turn away nor reach the next hop.
     """
     most = max(1, min(door.limits.connections, descriptors // 3 // doors))
-    return replace(door, limits=replace(door.limits, connections=most))
+    return replace(door, limits=door.limits._replace(connections=most))
 
 
 def door_of(settings: Settings, listener: ListenerSettings, post: str, workers: int) -> Door:
@@ -51,7 +51,7 @@ def door_of(settings: Settings, listener: ListenerSettings, post: str, workers: 
 
 def _share(limits: Limits, workers: int) -> Limits:
     """Each worker's share. Not so for one address: its connections may all meet one worker."""
-    return replace(limits, connections=ceil(limits.connections / workers))
+    return limits._replace(connections=ceil(limits.connections / workers))
 
 
 def plan_of(settings: Settings, home: Path) -> BenchPlan:

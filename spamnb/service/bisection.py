@@ -12,7 +12,7 @@ depend on them. What is in the checkpoint cannot be told apart. Must not know te
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -142,8 +142,7 @@ def _share(event: Event, taught: Event, labels: tuple[str, ...], nats: float) ->
 
 def _forgotten(event: Event, taught: Event) -> Event:
     """The event that takes back what stands."""
-    return replace(
-        event,
+    return event._replace(
         before=event.after,
         after=NO_LABEL,
         delta=event.standing.negated(),
@@ -154,11 +153,10 @@ def _forgotten(event: Event, taught: Event) -> Event:
 def _narrowed(event: Event, ids: Ids) -> Event:
     """The part of an event that touches these ids; T and V do not follow it."""
     echoes = tuple(Echo(_common(echo.ids, ids), echo.steps) for echo in event.delta.echoes)
-    return replace(
-        event,
+    return event._replace(
         ids=_common(event.ids, ids),
         times=None,
-        delta=replace(event.delta, echoes=echoes),
+        delta=event.delta._replace(echoes=echoes),
         bulk=_narrowed_bulk(event.bulk, ids) if event.bulk else None,
     )
 
@@ -169,6 +167,6 @@ def _common(groups: tuple[Ids, ...], ids: Ids) -> tuple[Ids, ...]:
 
 def _narrowed_bulk(bulk: Bulk, ids: Ids) -> Bulk:
     there = place(ids, bulk.ids)[1]
-    return replace(
-        bulk, ids=bulk.ids[there], n=bulk.n[there], w=bulk.w[there], days=bulk.days[there]
+    return bulk._replace(
+        ids=bulk.ids[there], n=bulk.n[there], w=bulk.w[there], days=bulk.days[there]
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -220,7 +219,7 @@ class Filter:
                 example = find_example(view, self.history, ref)
         with self.store.read() as view:
             again = self._committer.learner.needs_more(view, example, index)
-        return self._one(Teach(example, index, replace(origin, insist=True), now_us(), again))
+        return self._one(Teach(example, index, origin._replace(insist=True), now_us(), again))
 
     def forget(self, ref: bytes | str, *, origin: Origin = MINE) -> Receipt:
         """As if the message had never been taught; every number returns to what it was."""

@@ -12,7 +12,6 @@ error from the sheet or the store leaves the transaction, and with it everything
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -236,7 +235,7 @@ class Learner:
         standing = older.standing if older else self._nothing()
         event = self._event(plan, undone.delta.negated(), standing)
         bulk = undone.bulk.negated() if undone.bulk else None
-        event = replace(event, undoes=undone.seq, bulk=bulk)
+        event = event._replace(undoes=undone.seq, bulk=bulk)
         sheet.apply(event)
         return event
 
@@ -244,7 +243,7 @@ class Learner:
         """Counts from elsewhere, or counts that go."""
         lesson = plan.lesson
         assert isinstance(lesson, Load)
-        event = replace(self._event(plan, self._nothing(), self._nothing()), bulk=lesson.bulk)
+        event = self._event(plan, self._nothing(), self._nothing())._replace(bulk=lesson.bulk)
         sheet.apply(event)
         return event
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -28,8 +27,7 @@ class Among(NamedTuple):
     """its own, group after group"""
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
+class Example(NamedTuple):
     """A message as a model sees it: who it is, and its ids by group."""
 
     digest: bytes
@@ -41,8 +39,7 @@ class Example:
     """spares sorting the ids of many messages once more"""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """Whose word it is, by which way it came, and how much it weighs."""
 
     who: str = ""
@@ -53,8 +50,7 @@ class Origin:
     """a person's correction: no doubt, and repeated until the message is judged as they said"""
 
 
-@dataclass(frozen=True, slots=True)
-class Teach:
+class Teach(NamedTuple):
     """A message has a label."""
 
     example: Example
@@ -65,8 +61,7 @@ class Teach:
     """take further steps even if the message has this label: it is judged otherwise all the same"""
 
 
-@dataclass(frozen=True, slots=True)
-class Forget:
+class Forget(NamedTuple):
     """As if this message had never been taught (but for what others learnt meanwhile)."""
 
     digest: bytes
@@ -74,8 +69,7 @@ class Forget:
     time_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class Undo:
+class Undo(NamedTuple):
     """Take back one event of the journal."""
 
     event: int
@@ -83,8 +77,7 @@ class Undo:
     time_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """Add or drop counts of many features at once: an import, or an expiry."""
 
     bulk: Bulk

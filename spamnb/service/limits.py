@@ -7,7 +7,7 @@ with their imports would take each some 10 ms more.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Unproven = Literal["review", "refuse", "learn"]
 
@@ -32,8 +32,7 @@ class TeachingRules:
     """domains whose addresses are our logins; empty: all that mail is delivered for"""
 
 
-@dataclass(frozen=True, slots=True)
-class ReviewLimits:
+class ReviewLimits(NamedTuple):
     """How much may wait for an admin's word."""
 
     most: int = 1000
@@ -43,8 +42,7 @@ class ReviewLimits:
     """one person may fill an eighth of it, so that nobody shuts the others out"""
 
 
-@dataclass(frozen=True, slots=True)
-class SpoolLimits:
+class SpoolLimits(NamedTuple):
     """How much is taken from a spool."""
 
     file_bytes: int = 32 << 20
@@ -54,8 +52,7 @@ class SpoolLimits:
     """entries kept for somebody to look at; more are removed"""
 
 
-@dataclass(frozen=True, slots=True)
-class QuarantineLimits:
+class QuarantineLimits(NamedTuple):
     """How much is kept in quarantine, and how long."""
 
     keep_days: int = 30

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
@@ -163,7 +163,7 @@ class Planner:
         event = journal.outline(live.seq) if live and kind == Kind.MOVE else None
         if event:
             # What was learnt is moved, and not what a reader of another version now sees in it.
-            example = replace(example_of(event), words=example.words)
+            example = example_of(event)._replace(words=example.words)
         previous = live.seq if live and not live.folded else 0
         plan = Plan(kind, journal.last_seq + 1, example, before, lesson.label, previous, lesson)
         plan.rehearsed = self._rehearsals(plan, journal)

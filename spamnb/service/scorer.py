@@ -32,8 +32,7 @@ class Scored(NamedTuple):
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Scoring:
+class Scoring(NamedTuple):
     """How to score: readers, clues asked for, who we are, what mistakes cost."""
 
     jobs: int = 0

@@ -191,7 +191,7 @@ def _insisted(event: Event) -> bool:
 
 def _repeated(view: ReadView, learner: Learner, lesson: Lesson) -> Lesson:
     assert isinstance(lesson, Teach)
-    return replace(lesson, again=learner.needs_more(view, lesson.example, lesson.label))
+    return lesson._replace(again=learner.needs_more(view, lesson.example, lesson.label))
 
 
 @dataclass(frozen=True, slots=True)

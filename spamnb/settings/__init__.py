@@ -16,9 +16,9 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from spamnb.errors import SettingsError
 from spamnb.settings.promise import kept
@@ -31,8 +31,7 @@ __all__ = ["DEFAULT_FILE", "Settings", "control_of", "home_of", "load", "restore
 DEFAULT_FILE = Path("/etc/spamnb/spamnb.toml")
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """A value and where it stands."""
 
     value: Any

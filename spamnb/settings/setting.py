@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from spamnb.settings.sorts import Sort
 
@@ -12,8 +11,7 @@ PREFIX = "SPAMNB_"
 MASKED = "********"
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """One line of the settings file."""
 
     name: str
@@ -41,8 +39,7 @@ class Setting:
         return PREFIX + self.name.replace(".", "_").upper()
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(NamedTuple):
     """Sections with a name that the user chooses, all with the same keys."""
 
     name: str

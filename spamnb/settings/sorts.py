@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from spamnb.faces.smtp.address import Address
 from spamnb.faces.smtp.nets import Nets
 
 
-@dataclass(frozen=True, slots=True)
-class Sort:
+class Sort(NamedTuple):
     """A sort of values: what is allowed in words, how to check one, how to read one from text."""
 
     allowed: str

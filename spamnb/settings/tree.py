@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from spamnb.core.decision import Costs
 from spamnb.core.handling import Handlings
@@ -23,45 +23,39 @@ from spamnb.service.manner import Manner
 from spamnb.store.history_limits import HistoryLimits
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSettings:
+class ModelSettings(NamedTuple):
     """How a model is made; one that is there keeps what it was made with."""
 
     kind: str = "corrected"
     vocabulary: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class StoreSettings:
+class StoreSettings(NamedTuple):
     """The model's file."""
 
     limit_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class JournalSettings:
+class JournalSettings(NamedTuple):
     """The events that can be undone."""
 
     keep_days: int = 400
 
 
-@dataclass(frozen=True, slots=True)
-class PromiseSettings:
+class PromiseSettings(NamedTuple):
     """What is asked of the filter; whether it can be kept, evaluation tells."""
 
     ham_lost_one_in: int = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class ExpireSettings:
+class ExpireSettings(NamedTuple):
     """Which features are let go."""
 
     after_days: int = 400
     most_holders: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class LogSettings:
+class LogSettings(NamedTuple):
     """What is told on the way."""
 
     level: str = "info"
@@ -69,8 +63,7 @@ class LogSettings:
     file: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ServeSettings:
+class ServeSettings(NamedTuple):
     """The daemon's processes."""
 
     user: str = ""
@@ -113,8 +106,7 @@ class ScanSettings(Manner):
     clues: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RuleSettings:
+class RuleSettings(NamedTuple):
     """Who is judged by an admin's word."""
 
     allow: str = ""

@@ -294,7 +294,7 @@ class TestJournal:
         learn(store, mail(1, 1), HAM)
         for seq in (1, 3):
             with pytest.raises(BugError), store.write() as view:
-                view.append(replace(event_for(view, mail(2, 2), HAM), seq=seq))
+                view.append(event_for(view, mail(2, 2), HAM)._replace(seq=seq))
 
     def test_ranges_of_events(self, store):
         """Start <= seq < stop, upwards and downwards; what is not there is None."""

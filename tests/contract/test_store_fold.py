@@ -166,7 +166,7 @@ class TestAudit:
         """An event that takes away what is not there ends the check with a sentence, no error."""
         with store.write() as view:
             event = event_for(view, mail(1, 1), HAM)
-            view.append(replace(event, before=SPAM))
+            view.append(event._replace(before=SPAM))
         with store.read() as view:
             assert any("reading stopped" in fault for fault in check(view))
 
@@ -203,7 +203,7 @@ class TestLimits:
         with pytest.raises(StoreDamagedError), store.write() as view:
             apply(view, bulk_event(view, ids_of(1), [[-1, 0]], [[0, 0]]))
         with pytest.raises(StoreDamagedError), store.write() as view:
-            apply(view, replace(event_for(view, mail(1, 1), HAM), before=SPAM))
+            apply(view, event_for(view, mail(1, 1), HAM)._replace(before=SPAM))
         assert sound(store)
 
     def test_records_must_hold_the_events_features(self, store):

@@ -236,7 +236,7 @@ def test_a_move_takes_back_what_was_learnt_and_not_what_is_read_now():
     example = model.example(mail(1))
     model.teach([Teach(example, 0, MINE, 1)])
     other = tuple(ids[1:] + np.uint64(1) for ids in example.ids)
-    model.teach([Teach(replace(example, ids=other), 1, MINE, 2)])
+    model.teach([Teach(example._replace(ids=other), 1, MINE, 2)])
     learnt, moved = events(model)
     assert [a.tolist() for a in moved.ids] == [a.tolist() for a in learnt.ids]
     assert check(model) == []

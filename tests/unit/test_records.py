@@ -252,9 +252,9 @@ class TestEvents:
         """`standing` costs nothing where it is what `delta` is, though it be another object."""
         push = Push(np.ones((1, 2), np.int64), np.ones(2, np.int64), np.ones(1, np.int64))
         event = Event(1, Kind.LEARN, 0, "", "", b"", "", -1, 0, 0, (), push, push)
-        other = replace(event, standing=replace(push, steps=push.steps.copy()))
+        other = event._replace(standing=push._replace(steps=push.steps.copy()))
         assert encode_event(event) == encode_event(other)
-        moved = replace(event, standing=no_push(1, 2))
+        moved = event._replace(standing=no_push(1, 2))
         assert len(encode_event(moved)) > len(encode_event(event))
 
     def test_another_version_and_an_unknown_kind(self):

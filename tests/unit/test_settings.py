@@ -160,11 +160,9 @@ def test_a_file_that_was_named_must_be_there(tmp_path):
 
 def test_a_secret_is_never_shown(monkeypatch):
     """Masked in `config show` and in errors."""
-    from dataclasses import replace
-
     import spamnb.settings as module
 
-    secret = tuple(replace(s, secret=s.name == "house.hosts") for s in SETTINGS)
+    secret = tuple(s._replace(secret=s.name == "house.hosts") for s in SETTINGS)
     monkeypatch.setattr("spamnb.settings.showing.SETTINGS", secret)
     monkeypatch.setitem(module.BY_NAME, "house.hosts", next(s for s in secret if s.secret))
     settings = load(environment={"SPAMNB_HOUSE_HOSTS": "mx.secret"})

@@ -9,6 +9,7 @@ offsets do not cover the rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,8 +68,7 @@ def sums(batch: Batch, values: Floats) -> Floats:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Sides:
+class Sides(NamedTuple):
     """Which two labels a share of evidence speaks for and against, per message or for all."""
 
     s: int | Ints

@@ -6,7 +6,7 @@ Values only, with the defaults that ship. Must not know sockets, TOML or the env
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from spamnb.faces.smtp.address import Address, Speech
 from spamnb.faces.smtp.nets import LOOPBACK, Nets
@@ -14,8 +14,7 @@ from spamnb.faces.smtp.nets import LOOPBACK, Nets
 Queue = Literal["before", "after"]
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
+class Times(NamedTuple):
     """How long each thing may take, in seconds."""
 
     connect_s: float = 5.0
@@ -41,8 +40,7 @@ class Times:
     """how often the clocks are looked at"""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """How much of each thing there may be."""
 
     connections: int = 4000
