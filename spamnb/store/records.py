@@ -40,9 +40,10 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import cache, reduce
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -135,27 +136,33 @@ def empty_rows(records: Records) -> NDArray[np.bool_]:
 
 def encode_events(events: Sequence[Event]) -> list[bytes]:
     """Many events; their sets of ids are coded together."""
-    sets: list[Ids] = []
-    for event in events:
-        sets += event.ids
-        pushes = (event.delta, event.standing)
-        for push in pushes[: 1 if event.delta is event.standing else 2]:
-            for echo in push.echoes:
-                sets += echo.ids
-    coded = encode_sets(sets)
-    known = {id(ids): one for ids, one in zip(sets, coded, strict=True)}
-    return [encode_event(event, known) for event in events]
+    coded = iter(encode_sets([ids for event in events for ids in _sets(event)]))
+    return [_encode_event(event, coded) for event in events]
 
 
-def encode_event(event: Event, known: dict[int, bytes] | None = None) -> bytes:
-    """An event, but for its seq; `known` are sets of ids that are coded already."""
+def encode_event(event: Event) -> bytes:
+    """An event, but for its seq."""
+    return encode_events([event])[0]
 
-    def coded(ids: Ids) -> bytes:
-        return (known or {}).get(id(ids)) or encode_ids(ids)
 
-    labels, groups = len(event.delta.bias), len(event.delta.tempers)
-    standing = not same_push(event.delta, event.standing)
-    flags = standing * _STANDING | (event.times is not None) * _TIMES
+def _sets(event: Event) -> Iterator[Ids]:
+    """The sets of ids in an event, in the order in which they are written."""
+    yield from event.ids
+    for push in _pushes(event):
+        for echo in push.echoes:
+            yield from echo.ids
+
+
+def _pushes(event: Event) -> tuple[Push, ...]:
+    """What is kept of delta and standing: one of them if they are the same."""
+    delta, standing = event.delta, event.standing
+    return (delta,) if same_push(delta, standing) else (delta, standing)
+
+
+def _encode_event(event: Event, coded: Iterator[bytes]) -> bytes:
+    """An event, whose sets of ids come from `coded`."""
+    pushes = _pushes(event)
+    flags = (len(pushes) > 1) * _STANDING | (event.times is not None) * _TIMES
     flags |= (event.bulk is not None) * _BULK | (event.undoes != 0) * _UNDOES
     flags |= event.insist * _INSIST | (event.weight != 1.0) * _WEIGHT
     parts = [
@@ -165,16 +172,15 @@ def encode_event(event: Event, known: dict[int, bytes] | None = None) -> bytes:
         text(event.message_id),
         text(event.who),
         text(event.channel),
-        bytes((groups,)),
-        varint(labels),
+        bytes((len(event.delta.tempers),)),
+        varint(len(event.delta.bias)),
         varint(len(event.ids)),
-        *map(coded, event.ids),
+        *islice(coded, len(event.ids)),
     ]
     if event.times is not None:
         parts.append(encode_ints(event.times))
-    parts.append(_encode_push(event.delta, coded))
-    if standing:
-        parts.append(_encode_push(event.standing, coded))
+    for push in pushes:
+        parts += _encoded_push(push, coded)
     if event.undoes:
         parts.append(varint(event.undoes))
     if flags & _WEIGHT:
@@ -240,7 +246,7 @@ def _same_echo(a: Echo, b: Echo) -> bool:
     )
 
 
-def _encode_push(push: Push, coded: Callable[[Ids], bytes]) -> bytes:
+def _encoded_push(push: Push, coded: Iterator[bytes]) -> list[bytes]:
     parts = [
         encode_ints(push.steps),
         encode_ints(push.bias),
@@ -248,8 +254,10 @@ def _encode_push(push: Push, coded: Callable[[Ids], bytes]) -> bytes:
         varint(len(push.echoes)),
     ]
     for echo in push.echoes:
-        parts += [varint(len(echo.ids)), *map(coded, echo.ids), encode_ints(echo.steps)]
-    return b"".join(parts)
+        parts.append(varint(len(echo.ids)))
+        parts += islice(coded, len(echo.ids))
+        parts.append(encode_ints(echo.steps))
+    return parts
 
 
 def _decode_push(reader: Reader, groups: int, labels: int) -> Push:
