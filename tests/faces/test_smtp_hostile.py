@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import struct
-from dataclasses import replace
 
 import pytest
 from smtp_rig import MESSAGE, UNSCANNED, Rig, times, until
@@ -157,7 +156,7 @@ def test_who_stalls_while_the_memory_is_full_is_shed(on_loop):
     """Those who are held only because of others have their turn, and then their time is over."""
 
     async def main():
-        changes = {"times": replace(times(data_s=0.5), sweep_s=0.1)}
+        changes = {"times": times(data_s=0.5, sweep_s=0.1)}
         async with Rig(changes, budget=Budget(50_000)) as rig:
             idle = []
             for _ in range(12):

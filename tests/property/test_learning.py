@@ -27,7 +27,7 @@ WORDS = ["apple", "pear", "plum", "fig", "lemon", "lime", "quince", "cherry", "m
 DAY_US = 86_400_000_000
 NOW = 20_000 * DAY_US
 TEACHER = Origin(who="ann", channel="test")
-PERSON = replace(TEACHER, insist=True)
+PERSON = TEACHER._replace(insist=True)
 
 
 def recipe(kind="corrected", labels=("ham", "spam"), *, occurrences=False):

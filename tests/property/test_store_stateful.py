@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -90,8 +89,7 @@ class Histories(RuleBasedStateMachine):
             last = view.event(live.seq)
             if last.kind is Kind.UNDO:
                 return 0
-            event = replace(
-                last,
+            event = last._replace(
                 seq=view.totals().last_seq + 1,
                 kind=Kind.UNDO,
                 before=last.after,

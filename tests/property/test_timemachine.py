@@ -3,7 +3,6 @@
 import sys
 import tempfile
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -68,7 +67,7 @@ def say(model, seed, size=60, *, only=None, undo=True):
             learner = model._committer.learner
             with model.store.read() as view:
                 more = learner.needs_more(view, example, other)
-            insisted = replace(origin, insist=True)
+            insisted = origin._replace(insist=True)
             one = Teach(example, other, insisted, NOW + number, more)
         elif roll < 0.95 or not undo:
             one = Forget(taught[old % len(taught)].digest, origin, NOW + number)
@@ -277,7 +276,7 @@ def test_taking_back_what_somebody_taught_leaves_the_counts_of_the_others(made, 
             each.teach([one])
         if who == "mallory" and dice.random() < 0.5:
             # Their own moves and undos are taken back as well.
-            model.teach([replace(one, label=0), Undo(number, Origin(who), NOW)])
+            model.teach([one._replace(label=0), Undo(number, Origin(who), NOW)])
     with model.store.read() as view:
         found = undoable(view, made, MALLORY)
     assert found.superseded == []

@@ -152,6 +152,21 @@ def test_the_tree_is_the_one_of_greatest_information():
     assert height(model.parents_) == pytest.approx(max(map(height, others)))
 
 
+def test_columns_that_tell_equally_much_do_not_wait_for_rounding():
+    """Two columns tell the third equally much: what was learnt and forgotten picks no parent."""
+    rows = [(["green", "red", "red"], 1.0), (["red", "green", "red"], 0.3)]
+    cases = [(["red"] * 3, "spam", 7.0), *((x, "news", weight) for x, weight in rows)]
+    cases.append((["green", "red", "green"], "news", 1.0))
+    gone = ["green", "green", "red"], "news", 1.0
+    straight, walked = TreeAugmentedNB(), TreeAugmentedNB()
+    for case in cases:
+        straight.learn(*case)
+    for case in (*cases[::-1], gone):
+        walked.learn(*case)
+    walked.forget(*gone)
+    assert walked.parents_ == straight.parents_ == (None, 0, 0)
+
+
 def test_dependence_is_seen_where_naive_bayes_is_blind():
     """Exclusive or: each column alone says nothing, two together say all."""
     X = [[a, b] for a in (0, 1) for b in (0, 1)] * 20

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import fsum
 from typing import NamedTuple
 
 import numpy as np
@@ -186,7 +187,8 @@ def _together(sums: Sequence[Census], values: Values) -> Floats:
 def _information(pairs: _Pairs) -> Floats:
     """[d, d] mutual information of two columns given the class, in cases times nats, unsmoothed.
 
-    Shares are of the cases where both columns are known.
+    Shares are of the cases where both columns are known. Sums are exact: where columns tell equally
+    much, the last bit would choose, and with it the order in which values were first seen.
     """
     of, both = pairs.values.column, pairs.both
     by_first = pairs.values.column_sums(both)
@@ -195,9 +197,9 @@ def _information(pairs: _Pairs) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         lift = np.log(both * cases / (first * first.transpose(0, 2, 1)))
     nats = both * np.where(both > 0, lift, 0.0)
-    found = np.zeros((len(pairs.values.slots),) * 2)
-    np.add.at(found, (of[:, None], of[None, :]), nats.sum(axis=0))
-    return found
+    columns = [(of == j).nonzero()[0] for j in range(len(pairs.values.slots))]
+    found = [[fsum(nats[:, a[:, None], b].flat) for b in columns] for a in columns]
+    return np.array(found).reshape(len(columns), len(columns))
 
 
 def _tree(information: Floats) -> tuple[int | None, ...]:
