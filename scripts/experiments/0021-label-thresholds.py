@@ -26,7 +26,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from documentcraft import SHARES, collection
 
-from spamnb.core.classes import best_threshold, macro_f1, one_against_rest, pooled, quality
+from spamnb.core.classes import best_threshold, macro_f1, pooled, quality
+from spamnb.core.model import one_against_rest
 from spamnb.service.evaluation_protocols import run
 from spamnb.service.evaluation_trial import Options, Samples, read_samples
 

@@ -104,16 +104,6 @@ def break_even(truth: Bools, score: Floats) -> float | None:
     return float(right / count)
 
 
-def one_against_rest(z: Floats) -> Floats:
-    """[M, K] log-odds of each label against all others together; exact however far apart."""
-    odds = np.empty_like(z)
-    for k in range(z.shape[1]):
-        others = np.delete(z, k, axis=1)
-        top = others.max(axis=1)
-        odds[:, k] = z[:, k] - top - np.log(np.exp(others - top[:, None]).sum(axis=1))
-    return odds
-
-
 def confusion(truth: Ints, said: Ints, labels: int) -> Ints:
     """[true, said] how many documents."""
     return np.bincount(truth * labels + said, minlength=labels * labels).reshape(labels, labels)

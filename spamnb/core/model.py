@@ -140,6 +140,16 @@ def probabilities(z: Floats) -> Floats:
     return np.asarray(grown / grown.sum(axis=-1, keepdims=True))
 
 
+def one_against_rest(z: Floats) -> Floats:
+    """[M, K] log-odds of each label against all others together; exact however far apart."""
+    odds = np.empty_like(z)
+    for k in range(z.shape[1]):
+        others = np.delete(z, k, axis=1)
+        top = others.max(axis=1)
+        odds[:, k] = z[:, k] - top - np.log(np.exp(others - top[:, None]).sum(axis=1))
+    return odds
+
+
 class Opinion(NamedTuple):
     """What the model thinks of one message while it learns."""
 

@@ -25,13 +25,12 @@ from spamnb.core.classes import (
     break_even,
     confusion,
     macro_f1,
-    one_against_rest,
     pooled,
     quality,
 )
 from spamnb.core.event import Ints
 from spamnb.core.measures import Bools
-from spamnb.core.model import Floats
+from spamnb.core.model import Floats, one_against_rest
 from spamnb.errors import UserError
 from spamnb.service.evaluation_protocols import FOLDS, Said, run, spread
 from spamnb.service.evaluation_trial import Labelled, Options, Samples, read_samples

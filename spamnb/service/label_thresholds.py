@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from spamnb.core.classes import one_against_rest
+from spamnb.core.model import one_against_rest
 from spamnb.core.verdict import Verdict
 from spamnb.errors import UserError
 

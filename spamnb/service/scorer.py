@@ -16,7 +16,6 @@ from spamnb.core.message import House
 from spamnb.core.verdict import Clue, Verdict
 from spamnb.service.corpora import Item, Unit, Unreadable, read_unit, units
 from spamnb.service.filter import TOGETHER, Filter
-from spamnb.service.pool import Pool, cores
 from spamnb.service.reading import PORTION
 
 _FEW = 4 * PORTION
@@ -64,13 +63,14 @@ def score_paths(home: Path, paths: Sequence[str], how: Scoring | None = None) ->
         documents = model.recipe.documents
     found = [unit for path in paths for unit in units(path, documents=documents)]
     portions = (found[start : start + _TASK] for start in range(0, len(found), _TASK))
-    jobs = 1 if len(found) <= _FEW else how.jobs or cores()
-    if jobs == 1:
+    if len(found) <= _FEW or how.jobs == 1:
         with _open(home, how) as model:
             for portion in portions:
                 yield from _score(model, how.clues, portion)
         return
-    with Pool(_Scorer(home, how), jobs) as pool:
+    from spamnb.service.pool import Pool, cores  # noqa: PLC0415 - 6 ms that one message needs not
+
+    with Pool(_Scorer(home, how), how.jobs or cores()) as pool:
         for scored in pool.map(portions):
             yield from scored
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from spamnb.core import classes
 from spamnb.core.classes import Quality, quality
+from spamnb.core.model import one_against_rest
 
 ROWS = st.lists(st.tuples(st.booleans(), st.integers(-4, 4)), min_size=2, max_size=40)
 
@@ -74,7 +75,7 @@ def test_break_even_is_where_precision_is_recall():
 @given(st.lists(st.floats(-800, 800), min_size=2, max_size=6))
 def test_odds_against_the_rest_are_those_of_the_softmax(z):
     """They are log P / (1 - P), exact also where P rounds to 1."""
-    odds = classes.one_against_rest(np.array([z]))[0]
+    odds = one_against_rest(np.array([z]))[0]
     assert np.isfinite(odds).all()
     for k, mine in enumerate(z):
         others = [value for j, value in enumerate(z) if j != k]
