@@ -16,6 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from spamnb.errors import RefusedError
+
 Ids = NDArray[np.uint64]
 Ints = NDArray[np.int64]
 
@@ -207,3 +209,7 @@ class Recipe:
     rate_temper: float = 0.1
     extra: dict[str, float] = field(default_factory=dict)
     """constants added by later versions; unknown ones are refused at open"""
+
+    def __post_init__(self) -> None:
+        if self.occurrences and self.kind != "multinomial":
+            raise RefusedError("occurrences are counted by multinomial models alone")

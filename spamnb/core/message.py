@@ -22,7 +22,7 @@ from spamnb.core.charset import Text
 from spamnb.core.headers import House
 from spamnb.core.mime import Part, Reading, kind_of, walk
 
-__all__ = ["House", "Message", "Part", "Text", "canonical", "read"]
+__all__ = ["House", "Message", "Part", "Text", "bare_id", "canonical", "read"]
 
 ANYONE = House()
 
@@ -86,8 +86,9 @@ def canonical(raw: bytes, house: House = ANYONE) -> bytes:
     return _head(block) + body + b"\n" if body else _head(block)
 
 
-def _message_id(value: bytes) -> str:
-    return value[: limits.MESSAGE_ID_BYTES].decode("latin-1").strip().strip("<>")
+def bare_id(text: str) -> str:
+    """A Message-ID as it is kept and asked for, however it is written."""
+    return text[: limits.MESSAGE_ID_BYTES].strip().strip("<>").strip()
 
 
 def read(raw: bytes, house: House = ANYONE) -> Message:
@@ -113,5 +114,5 @@ def read(raw: bytes, house: House = ANYONE) -> Message:
     special = block.special
     walk(seen, body, (0, len(body)), (special, kind_of(special, odd)), 0)
     fields.extend(seen.inner)
-    message_id = _message_id(special.get(b"message-id", b""))
+    message_id = bare_id(special.get(b"message-id", b"").decode("latin-1"))
     return Message(fields, seen.parts, sorted(odd), digest.digest(), message_id)

@@ -38,6 +38,8 @@ _EPOCH_DAYS = 10_957
 """days from 1970-01-01 to 2000-01-01"""
 _U32 = float((1 << 32) - 1)
 _I32 = float((1 << 31) - 1)
+_SUM = 1 << 62
+"""No event brings more than 2^53, so a sum is seen beyond this before it comes round."""
 
 
 def day_of(time_us: int) -> int:
@@ -166,6 +168,20 @@ class Sheet:
         day: int = 0,
     ) -> None:
         """Take the message from one label to another; NO_LABEL is nowhere."""
+        self.count(lines, before, after, times=times)
+        if after == NO_LABEL:
+            self._drop_days(lines)
+        elif day >= self._latest:
+            # Nearly always; to look for the later of two days takes five times as long.
+            self._latest = day
+            self.day[lines.rows] = day
+        elif day:
+            self.day[lines.rows] = np.maximum(self.day[lines.rows], day)
+
+    def count(
+        self, lines: Lines, before: int, after: int, *, times: NDArray[np.uint32] | None = None
+    ) -> None:
+        """Move the counts alone: days stay, also of rows that hold nothing for a moment."""
         self._seen = None
         count: NDArray[np.float64] | float = 1.0 if times is None else times.astype(np.float64)
         total = len(lines.rows) if times is None else int(times.sum())
@@ -178,14 +194,6 @@ class Sheet:
             self.totals.messages[label] += sign
             self.totals.tokens[label] += sign * total
         self._recount(old, n)
-        if after == NO_LABEL:
-            self._drop_days(lines)
-        elif day >= self._latest:
-            # Nearly always; to look for the later of two days takes five times as long.
-            self._latest = day
-            self.day[lines.rows] = day
-        elif day:
-            self.day[lines.rows] = np.maximum(self.day[lines.rows], day)
 
     def apply(self, event: Event, *, sign: int = 1) -> None:
         """Add an event, or take it away (sign -1)."""
@@ -222,6 +230,7 @@ class Sheet:
         self.totals.bias += sign * bulk.bias
         self.totals.tempers += sign * bulk.tempers
         self.day[lines.rows] = np.maximum(self.day[lines.rows], bulk.days)
+        self._latest = max(self._latest, int(bulk.days.max(initial=0)))
         self._drop_days(lines)
 
     def _drop_days(self, lines: Lines) -> None:
@@ -250,6 +259,9 @@ class Sheet:
                 "a count falls below zero: the model does not hold what is to be taken from it",
                 hint="run `spamnb check`, then restore a backup",
             )
+        sums = (self.totals.messages, self.totals.bias, self.totals.tempers)
+        if max(abs(number) for line in sums for number in line.tolist()) > _SUM:
+            raise RefusedError("a sum of the model would pass 2^62")
         if max(most[:K]) > _U32:
             raise RefusedError("a feature's count would pass 2^32", hint="let features expire")
         if max(most[K:]) > _I32 or min(least[K:]) < -_I32 - 1:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spamnb.core.event import Ids
+from spamnb.core.message import bare_id
 from spamnb.errors import RefError
 from spamnb.service.feedback import Feedback, Trust
 from spamnb.service.filter import Filter
@@ -131,11 +132,12 @@ class Claims:
 
     def _named(self, ref: str) -> list[HistoryEntry]:
         ref = ref.strip()
+        found: list[HistoryEntry] = []
         if _SIGNATURE.fullmatch(ref):
-            return self._entries(signature=signature_bytes(ref))
-        if _DIGEST.fullmatch(ref):
-            return self._entries(digest=bytes.fromhex(ref))
-        return self._entries(message_id=ref.removeprefix("<").removesuffix(">"))
+            found = self._entries(signature=signature_bytes(ref))
+        elif _DIGEST.fullmatch(ref):
+            found = self._entries(digest=bytes.fromhex(ref))
+        return found or self._entries(message_id=bare_id(ref))
 
     def _entries(
         self, *, signature: bytes = b"", message_id: str = "", digest: bytes = b""

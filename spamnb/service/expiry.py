@@ -23,7 +23,7 @@ from spamnb.service.learner import Learner
 from spamnb.service.lessons import Load, Origin
 from spamnb.store.audit import named, stale
 from spamnb.store.contract import Store, WriteView
-from spamnb.store.folding import event_ids
+from spamnb.store.folding import named_ids
 from spamnb.store.history import History
 
 DAY_US = 86_400_000_000
@@ -108,7 +108,7 @@ def drop(store: Store, before_day: int, most_holders: int, *, now_us: int, origi
 def _unnamed(view: WriteView, ids: Ids, start: int) -> Ids:
     """Leave out what others have taught since the last look."""
     for event in view.events(start):
-        ids = ids[~np.isin(ids, event_ids(event))]
+        ids = ids[~np.isin(ids, named_ids(event))]
     return ids
 
 

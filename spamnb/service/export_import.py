@@ -192,7 +192,7 @@ class _Columns:
 
 
 def _ints(
-    values: Any, shape: tuple[int, ...], least: int = -(1 << 62), most: int = 1 << 62
+    values: Any, shape: tuple[int, ...], least: int = -(1 << 53), most: int = 1 << 53
 ) -> NDArray[np.int64]:
     found = np.array(values if len(values) else np.zeros(shape, np.int64))
     if found.dtype.kind not in "iu" or found.shape != shape:

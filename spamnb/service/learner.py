@@ -125,7 +125,7 @@ class Learner:
         if plan.before != NO_LABEL:
             # As if it had not been known: the old label goes first, so the step sees the model
             # without this message, as a forget and a learn would.
-            sheet.move(lines, plan.before, NO_LABEL, times=times)
+            sheet.count(lines, plan.before, NO_LABEL, times=times)
         push = self._step(sheet, lines, lesson)
         sheet.move(lines, NO_LABEL, plan.after, times=times, day=day_of(lesson.time_us))
         sheet.put(lines)

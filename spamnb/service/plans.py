@@ -223,6 +223,11 @@ class Planner:
                 f"event {event.seq} was followed by event {live.seq} on the same message",
                 hint=f"undo {live.seq} first",
             )
+        if event.before != NO_LABEL and journal.outline(event.previous) is None:
+            raise RefusedError(
+                f"what event {event.seq} replaced is in the checkpoint, and cannot stand again",
+                hint="forget the message, or teach it the other label",
+            )
         seq = journal.last_seq + 1
         plan = Plan(Kind.UNDO, seq, example, event.after, event.before, live.seq, lesson)
         plan.undoes = event.seq

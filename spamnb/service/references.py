@@ -11,6 +11,7 @@ import re
 from base64 import b32decode
 from itertools import product
 
+from spamnb.core.message import bare_id
 from spamnb.errors import RefError
 from spamnb.service.lessons import Example
 from spamnb.store.contract import ReadView
@@ -57,17 +58,26 @@ def find_example(view: ReadView, history: History | None, ref: str) -> Example:
 def find_digest(view: ReadView, history: History | None, ref: str) -> bytes:
     """The digest of the one message that a reference names."""
     ref = ref.strip()
+    # A Message-ID may look like one of ours.
+    return _only(ref, _named_by_us(view, history, ref) or _with_id(view, history, bare_id(ref)))
+
+
+def _named_by_us(view: ReadView, history: History | None, ref: str) -> list[bytes]:
     if _SIGNATURE.fullmatch(ref):
         entries = history.find(signature=signature_bytes(ref)) if history else []
-        return _only(ref, [entry.digest for entry in entries])
+        return [entry.digest for entry in entries]
     if _DIGEST.fullmatch(ref):
         digest = bytes.fromhex(ref)
-        known = view.live(digest) is not None or (history and history.find(digest=digest))
-        return _only(ref, [digest] if known else [])
-    message_id = ref.removeprefix("<").removesuffix(">")
+        if view.live(digest) is not None or (history and history.find(digest=digest)):
+            return [digest]
+    return []
+
+
+def _with_id(view: ReadView, history: History | None, message_id: str) -> list[bytes]:
     found = list(view.digests(message_id))
-    found += [entry.digest for entry in history.find(message_id=message_id)] if history else []
-    return _only(ref, found)
+    if history and message_id:
+        found += [entry.digest for entry in history.find(message_id=message_id)]
+    return found
 
 
 def _only(ref: str, digests: list[bytes]) -> bytes:

@@ -21,7 +21,7 @@ from typing import Literal
 
 from spamnb.core import attached, headers, limits, mime
 from spamnb.core.charset import Text
-from spamnb.core.message import read
+from spamnb.core.message import bare_id, read
 
 How = Literal["attached", "arf", "resent", "quoted", "nothing"]
 
@@ -90,7 +90,7 @@ def read_report(raw: bytes, label: str) -> Report:
         items=tuple(kept[:MOST]),
         left_out=max(0, len(kept) - MOST),
         automatic=_automatic(block),
-        message_id=_plain(block.special.get(b"message-id", b"")).strip("<>"),
+        message_id=bare_id(_plain(block.special.get(b"message-id", b""))),
         subject=_said(block.special.get(b"subject", b"")),
     )
 

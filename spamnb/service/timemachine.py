@@ -75,6 +75,8 @@ def cut_at(view: ReadView, time_us: int) -> Cut:
         if event.time_us <= time_us:
             return Cut(event.seq + 1, event.time_us, dict(by))
         by[event.who] += 1
+    if checkpoint and not by:
+        raise RefusedError(f"all events up to {checkpoint} are in the checkpoint: none can be left")
     if checkpoint:
         raise RefusedError(
             f"events up to {checkpoint} are in the checkpoint, and the time lies before its end",

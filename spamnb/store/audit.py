@@ -16,7 +16,7 @@ from spamnb.core.sheet import Sheet
 from spamnb.core.sorting import place
 from spamnb.errors import SpamnbError
 from spamnb.store.contract import Live, ReadView
-from spamnb.store.folding import event_ids
+from spamnb.store.folding import event_ids, named_ids
 from spamnb.store.records import empty_rows, no_records
 
 _MOST_NAMED = 5
@@ -65,7 +65,7 @@ def named(view: ReadView, ids: Ids) -> NDArray[np.bool_]:
     found = np.zeros(len(ids), np.bool_)
     if len(ids):
         for event in view.events():
-            at, there = place(ids, event_ids(event))
+            at, there = place(ids, named_ids(event))
             found[at[there]] = True
     return found
 
@@ -170,7 +170,8 @@ def _fold(view: ReadView, ids: Ids, records: Records) -> list[str]:
         return [f"{len(wrong)} features stand either in the model or in its journal alone"]
     faults = []
     if not _same(records, want):
-        wrong = ids[(records.n != want.n).any(axis=1) | (records.w != want.w).any(axis=1)]
+        differ = (records.n != want.n).any(axis=1) | (records.w != want.w).any(axis=1)
+        wrong = ids[differ | (records.day != want.day)]
         faults.append(f"{len(wrong)} features do not hold what the journal says")
     for name in ("messages", "tokens", "bias", "tempers", "known", "last_seq"):
         a, b = getattr(live, name), getattr(folded, name)

@@ -6,6 +6,8 @@ of it or, if it is refused, none.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from spamnb.core.event import Event, Ids, Recipe, Records, Totals, no_totals
@@ -32,6 +34,21 @@ def event_ids(event: Event) -> Ids:
     return sets[0] if len(sets) == 1 else np.unique(np.concatenate(sets))
 
 
+def older(times_us: Sequence[int], before_us: int) -> int:
+    """How many of these, in the order in which they came, are from before a time.
+
+    What came before one that is older is older too, whatever it says: a clock that was years ahead
+    for a moment would otherwise keep all that follows for as long.
+    """
+    return max((i for i, at in enumerate(times_us, 1) if at < before_us), default=0)
+
+
+def named_ids(event: Event) -> Ids:
+    """Every feature that the event touches or that taking back its message would touch."""
+    echoes = [ids for echo in event.standing.echoes for ids in echo.ids]
+    return np.unique(np.concatenate([event_ids(event), *echoes])) if echoes else event_ids(event)
+
+
 def apply_event(event: Event, totals: Totals, ids: Ids, records: Records, *, sign: int = 1) -> None:
     """Add an event to totals and records, or take it away (sign -1); `ids` holds all of its ids."""
     sheet = Sheet(totals, ids, records)
@@ -43,4 +60,4 @@ def apply_event(event: Event, totals: Totals, ids: Ids, records: Records, *, sig
     totals.known, totals.histogram = sheet.totals.known, sheet.totals.histogram
 
 
-__all__ = ["apply_event", "day_of", "event_ids", "first_totals"]
+__all__ = ["apply_event", "day_of", "event_ids", "first_totals", "named_ids", "older"]

@@ -38,7 +38,6 @@ Must not know the model. Failure: StoreFullError, StoreAccessError, StoreBusyErr
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -60,7 +59,9 @@ from spamnb.errors import (
     StoreMissingError,
     StoreVersionError,
 )
-from spamnb.store.environment import DATA_FILE, Plan, make_folder, refused, sync_folder
+from spamnb.store.environment import DATA_FILE, Plan, make_folder, refused
+from spamnb.store.folding import older
+from spamnb.store.history_boot import Boot
 from spamnb.store.history_entry import (
     HistoryEntry,
     Named,
@@ -103,7 +104,7 @@ class History:
         self._longest = limits.limit_bytes // 2
         self._closed = False
         self._flusher = _Flusher(self.flush)
-        self._boot = _Boot()
+        self._boot = Boot()
         self._healing = threading.Lock()
         """held while the folder is replaced, so that nobody adds to the one that goes"""
         make_folder(folder)
@@ -372,7 +373,8 @@ class History:
         self._closed = True
         self._flusher.stop()
         # Nothing is lost by what goes wrong here: it stays fresh till the next opens the folder.
-        with suppress(StoreError):
+        # A child that has inherited it has nothing of its own to flush.
+        with suppress(StoreError, BugError):
             self.flush()
         release(self._environment)
         release_fresh(self._fresh)
@@ -419,21 +421,27 @@ class _Flusher:
 
 
 def _forget(tables: Tables, before_us: int | None, most: int) -> int:
-    """Forget the oldest entries (before a time)."""
+    """Forget the oldest entries (from before a time)."""
     pieces = Pieces(tables["entries"])
-    batch: list[tuple[int, bytes]] = []
-    for seq, data in pieces.up(0, before_us):
-        batch.append((seq, data))
-        if len(batch) == most:
-            break
-    for seq, data in batch:
+    batch = [(seq, _names(data)) for seq, data in islice(pieces.up(0, None), most)]
+    if before_us is not None:
+        times = [named.time_us if named else seq for seq, named in batch]
+        del batch[older(times, before_us) :]
+    for seq, named in batch:
         pieces.remove(seq)
-        with suppress(StoreDamagedError, StoreVersionError):
-            named, raw = decode_names(data), _SEQ.pack(seq)
+        if named:
+            raw = _SEQ.pack(seq)
             tables["digests"].delete(named.digest + raw)
             tables["mids"].delete(_hash(named.message_id) + raw)
             tables["signatures"].delete(named.signature)
     return len(batch)
+
+
+def _names(data: bytes) -> Named | None:
+    """What an entry is called; None if it cannot be read."""
+    with suppress(StoreDamagedError, StoreVersionError):
+        return decode_names(data)
+    return None
 
 
 def _entries(tables: Tables, seqs: Iterable[int]) -> Iterator[HistoryEntry]:
@@ -457,44 +465,3 @@ def _seqs(table: LmdbTable, head: bytes) -> list[int]:
 def _hash(message_id: str) -> bytes:
     raw = message_id.encode("utf-8", "surrogatepass")
     return hashlib.blake2b(raw, digest_size=16).digest()
-
-
-class _Boot:
-    """The note of the boot in which a folder is open; the last to close it wipes the note."""
-
-    def __init__(self) -> None:
-        self._handle = -1
-
-    def begin(self, folder: Path) -> bool:
-        """Note this boot. True if another one is noted: its end was a power cut."""
-        self.end(wipe=False)
-        path = folder / "boot"
-        try:
-            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._handle, fcntl.LOCK_SH)
-            last = os.pread(self._handle, 64, 0).decode("ascii", "replace")
-            os.pwrite(self._handle, _boot_id().encode(), 0)
-            os.fsync(self._handle)
-            sync_folder(folder)
-        except OSError as error:
-            raise refused(error, path) from error
-        return last not in ("", _boot_id())
-
-    def end(self, *, wipe: bool = True) -> None:
-        """Let go of the note."""
-        if self._handle < 0:
-            return
-        with suppress(OSError):
-            if wipe:
-                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.ftruncate(self._handle, 0)
-        os.close(self._handle)
-        self._handle = -1
-
-
-def _boot_id() -> str:
-    """What names this boot of the machine; empty where nothing does."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""

@@ -37,6 +37,7 @@ from spamnb.errors import (
 )
 from spamnb.store.environment import (
     DATA_FILE,
+    LOCK_FILE,
     Gate,
     Plan,
     Registry,
@@ -84,6 +85,7 @@ class Environment:
     def _open(self) -> None:
         plan = self.plan
         size = min(plan.map_size, self._limit or plan.map_size)
+        waiting = Waiting()
         while True:
             try:
                 self._env = lmdb.open(
@@ -97,6 +99,12 @@ class Environment:
                 size //= 2
                 if size < _LEAST_MAP:
                     raise StoreError(f"{plan.path}: no address space for the map") from error
+            except lmdb.InvalidParameterError as error:
+                # Whoever replaced the data file was killed: the first to come alone makes the lock
+                # file anew, and others may hold it in the same moment.
+                if not _is_empty(plan.path / LOCK_FILE):
+                    raise _mapped(error, plan.path) from error
+                waiting.pause(f"{plan.path}: its lock file is empty, and held by others")
             except lmdb.Error as error:
                 raise _mapped(error, plan.path) from error
         self._refuse_cut_off()
@@ -366,6 +374,12 @@ def sound(path: Path) -> bool:
 
 _FULL = ("No space left", "File too large", "Disk quota exceeded")
 _REFUSED = ("Permission denied", "Read-only file system", "Operation not permitted")
+
+
+def _is_empty(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return path.stat().st_size == 0
+    return False
 
 
 def _mapped(error: lmdb.Error, path: Path) -> StoreError:

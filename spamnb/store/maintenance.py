@@ -205,13 +205,16 @@ def alone(path: Path) -> Iterator[None]:
     Each process that has it open holds a shared lock on the first byte of LMDB's lock file, so an
     exclusive one says that there is none; whoever opens it now waits for us. The block may replace
     the data file: at its end the lock file is made anew for it (its counter of transactions would
-    be wrong for another file), before those who wait go on.
+    be wrong for another file), before those who wait go on. It is empty until then: if we are
+    killed, those who wait must not believe the old counter, by which they would read an older state
+    and write over the newest.
     """
     with environments.nobody(path), ExitStack() as stack:
         try:
             lock = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             stack.callback(os.close, lock)
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+            os.ftruncate(lock, 0)
         except BlockingIOError as error:
             raise StoreBusyError(f"{path} is open in another process", hint="stop it") from error
         except OSError as error:

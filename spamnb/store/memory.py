@@ -14,6 +14,7 @@ import bisect
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +23,7 @@ from spamnb.core.event import NO_LABEL, Event, Ids, Kind, Recipe, Records, Total
 from spamnb.core.features import Words
 from spamnb.errors import BugError
 from spamnb.store.contract import Live, ReadView, Word, WriteView, unpacked
-from spamnb.store.folding import apply_event, event_ids, first_totals
+from spamnb.store.folding import apply_event, event_ids, first_totals, older
 from spamnb.store.journal import MOST_DIGESTS
 from spamnb.store.records import empty_rows, no_records
 
@@ -233,13 +234,11 @@ class _View:
 
     def fold(self, before_us: int, most: int) -> int:
         """Move the oldest events into the checkpoint."""
-        done = 0
-        for event in list(self.events()):
-            if done == most or event.time_us >= before_us:
-                break
+        batch = [*islice(self.events(), most)]
+        del batch[older([event.time_us for event in batch], before_us) :]
+        for event in batch:
             self._fold(event)
-            done += 1
-        return done
+        return len(batch)
 
     def _fold(self, event: Event) -> None:
         ids, totals = event_ids(event), self.base_totals()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from spamnb.core.features import Words
 from spamnb.core.sheet import Sheet
 from spamnb.errors import BugError, StoreDamagedError
 from spamnb.store.contract import Live, Word
-from spamnb.store.folding import event_ids, first_totals
+from spamnb.store.folding import event_ids, first_totals, older
 from spamnb.store.journal import Index, Journal, Pages
 from spamnb.store.lexicon import Lexicon
 from spamnb.store.recall import Recall
@@ -232,12 +233,8 @@ class TableWriteView(TableReadView):
         return done
 
     def _oldest(self, before_us: int, most: int) -> list[Event]:
-        batch: list[Event] = []
-        for event in self._journal.events(0, None):
-            if event.time_us >= before_us or len(batch) == most:
-                break
-            batch.append(event)
-        return batch
+        batch = [*islice(self._journal.events(0, None), most)]
+        return batch[: older([event.time_us for event in batch], before_us)]
 
     def _fold_batch(self, batch: list[Event]) -> None:
         ids = np.unique(np.concatenate([event_ids(event) for event in batch]))

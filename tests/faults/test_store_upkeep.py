@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -148,6 +149,25 @@ input()
         assert shown(folder) == before
         assert {p.name for p in folder.iterdir()} == {"data.mdb", "lock.mdb"}
 
+    @pytest.mark.parametrize("events", [7, 8])
+    def test_a_kill_after_the_rename_while_another_waits(self, folder, events):
+        """Who waited for the rewrite opens the new file by its own newest state, or is told."""
+        with contextlib.closing(open_store(folder)) as store:
+            for number in range(1000, 1000 + events):
+                learn(store, some_mail(number), 1)
+        command = [sys.executable, __file__, str(folder)]
+        pipes = {"stdout": subprocess.PIPE, "text": True, "env": HERE}
+        with subprocess.Popen([*command, "compact"], **pipes) as killed:
+            assert killed.stdout.readline() == "renamed\n"
+            with subprocess.Popen([*command, "open"], **pipes) as waiting:
+                blocked = re.compile(rf"-> POSIX .* {waiting.pid} ")
+                while not blocked.search(Path("/proc/locks").read_text()):
+                    assert waiting.poll() is None, waiting.stdout.read()
+                killed.kill()
+                assert waiting.communicate(timeout=60)[0] == "[]\n"
+                assert waiting.returncode == 0
+        shown(folder)
+
     def test_no_model(self, tmp_path):
         """There is nothing to rewrite or to copy where there is no model."""
         with pytest.raises(StoreMissingError):
@@ -285,3 +305,26 @@ class TestRestore:
         backup(folder, tmp_path / "copy.mdb")
         with pytest.raises(StoreDamagedError, match="messages"):
             restore(tmp_path / "copy.mdb", tmp_path / "again")
+
+
+def _rewritten_but_not_done(folder):
+    """A rewrite that stands still after its rename, for good."""
+
+    def put(copy, target):
+        put_in_place(copy, target)
+        print("renamed", flush=True)
+        threading.Event().wait()
+
+    put_in_place, maintenance.put_in_place = maintenance.put_in_place, put
+    compact(folder)
+
+
+def _opened_and_taught(folder):
+    with contextlib.closing(open_store(folder)) as store:
+        learn(store, some_mail(2000), 1)
+        with store.read() as view:
+            print(check(view), flush=True)
+
+
+if __name__ == "__main__":
+    {"compact": _rewritten_but_not_done, "open": _opened_and_taught}[sys.argv[2]](Path(sys.argv[1]))

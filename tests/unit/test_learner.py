@@ -207,6 +207,62 @@ def test_after_the_checkpoint_a_duplicate_is_known_and_a_move_is_refused():
     assert receipt.event == 1
 
 
+def test_what_a_checkpoint_holds_cannot_stand_again():
+    """An undo whose older event is folded is refused; the message is still forgotten exactly."""
+    model = new()
+    model.learn(mail(1), "ham")
+    with model.store.read() as view:
+        before = view.totals(), view.gather(model.example(mail(1)).ids[0]).w.tolist()
+    one, other = model.example(mail(2, "others")), Origin()
+    model.teach([Teach(one, 0, other, 10), Teach(one, 1, other, 1000)])
+    model.store.transact(lambda view: view.fold(500, 10))
+    with pytest.raises(RefusedError, match="checkpoint"):
+        model.undo(3)
+    model.forget(mail(2, "others"))
+    with model.store.read() as view:
+        assert view.totals().bias.tolist() == before[0].bias.tolist()
+        assert view.gather(model.example(mail(1)).ids[0]).w.tolist() == before[1]
+    assert check(model) == []
+
+
+def test_days_go_forward_only_whatever_the_clock_does():
+    """A move after the clock went back a day, and counts that came from a clock ahead."""
+    model, day = new(), 86_400_000_000
+    now = 20_000 * day
+    one, other = model.example(mail(1)), model.example(mail(2))
+    model.teach([Teach(one, 0, MINE, now), Teach(one, 1, MINE, now - day)])
+    assert check(model) == []
+    ids, zeros = one.ids[0][:1], np.zeros((1, 2), np.int64)
+    ahead = Bulk(ids, np.array([[1, 0]]), zeros, np.array([1, 0]), np.zeros(2, np.int64),
+                 np.zeros(2, np.int64), np.array([10_000], np.uint16))  # fmt: skip
+    model.teach([Load(ahead, False, MINE, now), Teach(other, 0, MINE, now)])
+    with model.store.read() as view:
+        assert view.gather(ids).day.tolist() == [10_000]
+    assert check(model) == []
+
+
+def test_sums_that_would_come_round_are_refused():
+    """Bias, tempers and messages from elsewhere never wrap."""
+    zeros = np.zeros((0, 2), np.int64)
+    for which in range(3):
+        model = new()
+        sums = [np.zeros(2, np.int64) for _ in range(3)]
+        sums[which][:] = 1 << 61
+        load = Bulk(np.zeros(0, np.uint64), zeros, zeros, *sums, np.zeros(0, np.uint16))
+        for _ in range(2):
+            model.teach([Load(load, False, MINE, 1)])
+        with pytest.raises(RefusedError, match=r"2\^62"):
+            model.teach([Load(load, False, MINE, 2)])
+        assert check(model) == []
+
+
+def test_occurrences_are_for_multinomial_models():
+    """Their counts may pass the number of messages, which the other kinds cannot read."""
+    for kind in ("corrected", "bernoulli"):
+        with pytest.raises(RefusedError, match="multinomial"):
+            new(kind, occurrences=True)
+
+
 def test_receipts_tell_the_probability_before_and_after():
     """What the teaching did to this message, as a score before and after would tell."""
     for kind in ("corrected", "multinomial", "bernoulli"):

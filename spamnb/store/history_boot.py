@@ -1,0 +1,59 @@
+"""Which boot of the machine has a history open: so a power cut is told from a kill.
+
+The history is not synced with each entry, so after a power cut its pages may be of any age, and it
+is walked before it is believed. Who opens it notes the boot's id beside it, and the last to close
+it wipes the note: another boot's note means that nobody closed it. Must not know entries. Failure:
+StoreError where the note cannot be kept.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from spamnb.store.environment import refused, sync_folder
+
+
+class Boot:
+    """The note of the boot in which a folder is open; the last to close it wipes the note."""
+
+    def __init__(self) -> None:
+        self._handle = -1
+        self._pid = 0
+
+    def begin(self, folder: Path) -> bool:
+        """Note this boot. True if another one is noted: its end was a power cut."""
+        self.end(wipe=False)
+        path = folder / "boot"
+        try:
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._pid = os.getpid()
+            fcntl.flock(self._handle, fcntl.LOCK_SH)
+            last = os.pread(self._handle, 64, 0).decode("ascii", "replace")
+            os.pwrite(self._handle, _boot_id().encode(), 0)
+            os.fsync(self._handle)
+            sync_folder(folder)
+        except OSError as error:
+            raise refused(error, path) from error
+        return last not in ("", _boot_id())
+
+    def end(self, *, wipe: bool = True) -> None:
+        """Let go of the note; a child leaves it, for its lock is the parent's."""
+        if self._handle < 0:
+            return
+        with suppress(OSError):
+            if wipe and self._pid == os.getpid():
+                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.ftruncate(self._handle, 0)
+        os.close(self._handle)
+        self._handle = -1
+
+
+def _boot_id() -> str:
+    """What names this boot of the machine; empty where nothing does."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
