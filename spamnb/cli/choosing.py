@@ -85,7 +85,7 @@ def _digest(session: Session, model: Filter, ref: str) -> bytes:
 
 def since_us(text: str | None, name: str = "--since") -> int | None:
     """Read a span (30m, 12h, 7d, 2w: so long ago) or a date as microseconds since 1970."""
-    if not text:
+    if text is None:
         return None
     span = _SPAN.fullmatch(text.strip().lower())
     if span:
@@ -94,7 +94,7 @@ def since_us(text: str | None, name: str = "--since") -> int | None:
         return int(datetime.fromisoformat(text).astimezone().timestamp() * 1_000_000)
     except (ValueError, OverflowError) as error:
         raise UserError(
-            f"{name} {text} is no time", hint="write 30m, 12h, 7d, 2w, or a date: 2026-05-01"
+            f"{name} {text!r} is no time", hint="write 30m, 12h, 7d, 2w, or a date: 2026-05-01"
         ) from error
 
 
@@ -104,6 +104,6 @@ def agreed(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise UserError(f"nobody is here to be asked: {question}", hint="--yes does it")
-    if not click.confirm(question):
+    if not click.confirm(question, err=True):
         say("nothing was changed")
         raise click.exceptions.Exit(1)

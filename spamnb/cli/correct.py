@@ -9,7 +9,7 @@ import click
 
 from spamnb.cli.choosing import choosing
 from spamnb.cli.messages import named
-from spamnb.cli.printing import safe, say, say_json
+from spamnb.cli.printing import MOST, safe, say, say_json
 from spamnb.cli.served import checked, teacher
 from spamnb.cli.session import Session, pass_session
 from spamnb.cli.teaching_help import taught
@@ -64,7 +64,7 @@ def forget(session: Session, refs: tuple[str, ...], as_json: bool) -> None:
 
 
 @taught("Take back one event of the journal.", UNDO_EXAMPLES)
-@click.argument("receipts", nargs=-1, type=click.IntRange(1), metavar="[RECEIPT]...")
+@click.argument("receipts", nargs=-1, type=click.IntRange(1, MOST), metavar="[RECEIPT]...")
 @choosing
 @click.option("--yes", is_flag=True, help="Undo what the options choose without asking.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each event.")

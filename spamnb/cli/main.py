@@ -12,6 +12,8 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
 
 import click
 
@@ -21,6 +23,8 @@ from spamnb.cli.teaching_help import Group
 from spamnb.errors import SpamnbError
 
 INTERRUPTED = 130
+SYSTEM = 3
+_STDERR = 2
 BUG = 70
 TEMPORARY = 75
 """EX_TEMPFAIL of sysexits.h: mail systems keep the message and ask again."""
@@ -101,9 +105,21 @@ def cli(ctx: click.Context, home: str | None, config: str | None, verbose: bool)
 def run(arguments: Sequence[str] | None = None) -> None:
     """Run the program and end it."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    _open_streams()
     code = _guarded(words)
     strict = "score" in words and "--exit-code" in words[words.index("score") :]
     sys.exit(TEMPORARY if strict and not isinstance(code, Answer) else int(code))
+
+
+def _open_streams() -> None:
+    """Put nothing where our caller has closed a stream: a file of ours would stand there."""
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    os.close(handle)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            nothing = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 - till we end
+            setattr(sys, name, nothing)
 
 
 class Answer(int):
@@ -127,6 +143,9 @@ def _guarded(words: list[str]) -> int:
     except SpamnbError as error:
         hint = f" - {error.hint}" if error.hint else ""
         return _tell(f"{error}{hint}", error, verbose=verbose, code=error.exit_code)
+    except OSError as error:
+        what = f"{error.filename or 'input or output'}: {error.strerror or error}"
+        return _tell(what, error, verbose=verbose, code=SYSTEM)
     except Exception as error:  # noqa: BLE001 - the boundary: whatever is left is a bug of ours
         if _was_interrupted(error):
             return _tell(_SAFE, error, verbose=verbose, code=INTERRUPTED)
@@ -166,19 +185,30 @@ def _usage(error: click.ClickException) -> str:
 
 
 def _tell(message: str, error: BaseException, *, verbose: bool, code: int) -> int:
-    if verbose:
-        traceback.print_exception(error)
     try:
         sys.stdout.flush()
-        sys.stderr.write(f"spamnb: {' '.join(message.split())}\n")
-        sys.stderr.flush()
     except BrokenPipeError:
         return _hang_up()
+    except OSError:
+        _silence(sys.stdout)
+    try:
+        if verbose:
+            traceback.print_exception(error)
+        sys.stderr.write(f"spamnb: {' '.join(message.split())}\n")
+        sys.stderr.flush()
+    except OSError:
+        _silence(sys.stderr)
     return code
 
 
 def _hang_up() -> int:
-    """Nobody reads any more: end without a word, also when the interpreter flushes."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    """Nobody reads any more: end without a word."""
+    _silence(sys.stdout)
     return 1
+
+
+def _silence(stream: TextIO) -> None:
+    """Let what is left of it go nowhere, also when the interpreter flushes."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

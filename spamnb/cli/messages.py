@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -41,7 +42,7 @@ def named(
 ) -> Iterator[tuple[str, bytes | str]]:
     """Resolve (name, message or reference): what is a path is read, the rest is left."""
     for ref in refs or (standard_input(),):
-        if ref == "-" or Path(ref).exists():
+        if ref == "-" or os.path.exists(ref):  # noqa: PTH110 - false also for what is no path
             yield from all_messages(ref, documents=documents)
         else:
             yield ref, ref

@@ -93,7 +93,11 @@ def _password() -> str:
         said = sys.stdin.readline().rstrip("\r\n")
     if not said:
         raise UserError("no password was given", hint="type one, or give it on the first line")
-    if len(said.encode()) > MOST_PASSWORD or "\0" in said:
+    try:
+        size = len(said.encode())
+    except UnicodeEncodeError as error:
+        raise UserError("a password is text in UTF-8") from error
+    if size > MOST_PASSWORD or "\0" in said:
         raise UserError(f"a password has at most {MOST_PASSWORD} bytes, and no NUL")
     return str(said)
 

@@ -24,7 +24,9 @@ from spamnb.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+MOST = sys.maxsize
+"""of what is counted or numbered"""
 _COLOURS = {"spam": "red", "junk": "red", "reject": "red", "ham": "green", "deliver": "green",
             "unsure": "yellow"}  # fmt: skip
 
@@ -90,7 +92,7 @@ def say_json(value: Any) -> None:
 
 def table(rows: Iterable[tuple[str, ...]], right: tuple[int, ...] = ()) -> None:
     """Print columns, as wide as they must be; `right` names those that hold numbers."""
-    lines = [tuple(map(safe, row)) for row in rows]
+    lines = [tuple(safe(cell).replace("\t", " ") for cell in row) for row in rows]
     if not lines:
         return
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spamnb.cli.choosing import choosing, chosen, since_us
-from spamnb.cli.printing import say_json, table
+from spamnb.cli.printing import MOST, say_json, table
 from spamnb.cli.session import Session, pass_session
 from spamnb.cli.teaching_help import taught
 
@@ -47,7 +47,7 @@ def iso(time_us: int) -> str:
 @choosing
 @click.option("--message", metavar="REF", help="Only of this message: a file, message id, "
               "digest or signature.")  # fmt: skip
-@click.option("--limit", type=click.IntRange(0), default=50, metavar="N",
+@click.option("--limit", type=click.IntRange(0, MOST), default=50, metavar="N",
               help="How many at most; 0 shows all.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @pass_session
@@ -110,7 +110,7 @@ def _event_row(line: dict[str, Any]) -> tuple[str, ...]:
 @click.option("--label", help="Only verdicts of this label.")
 @click.option("--decision", help="Only verdicts of this decision: deliver, unsure, junk, reject.")
 @click.option("--since", metavar="TIME", help="Only later ones: 12h, 7d, 2w, or a date.")
-@click.option("--limit", type=click.IntRange(0), default=50, metavar="N",
+@click.option("--limit", type=click.IntRange(0, MOST), default=50, metavar="N",
               help="How many at most; 0 shows all.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @pass_session

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -174,7 +174,7 @@ def explain(session: Session, ref: str, count: int, as_json: bool) -> None:
     log-odds, from which the probability follows. A message that was taught, or scored by the
     daemon, can be named by its message id, digest or signature.
     """
-    known = ref == "-" or Path(ref).exists()
+    known = ref == "-" or os.path.exists(ref)  # noqa: PTH110 - false also for what is no path
     with session.open(readonly=known, history=not known) as model:
         verdict = model.explain(
             one_message(ref, documents=model.recipe.documents) if known else ref

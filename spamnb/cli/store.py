@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -159,23 +159,30 @@ def export(session: Session, file: str, with_key: bool) -> None:
 
 @contextmanager
 def _written(file: str) -> Iterator[TextIO]:
-    """Open a private new file, or standard output; a file that failed half way is not left."""
+    """Open a private new file, or what is no plain file; one that failed half way is not left."""
     if file == "-":
         yield sys.stdout
         return
-    part = Path(f"{file}.part")
+    target = Path(os.path.realpath(file))
+    if target.exists() and not target.is_file():
+        with target.open("w", encoding="ascii") as out:
+            yield out
+        return
+    part = Path(f"{target}.part")
     try:
         handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(handle, "w", encoding="ascii") as out:
             yield out
             out.flush()
             os.fsync(handle)
-        part.replace(file)
+        part.replace(target)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
         raise UserError(f"{file} cannot be written: {error.strerror}") from error
     except BaseException:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
         raise
 
 

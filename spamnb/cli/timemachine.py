@@ -8,7 +8,7 @@ import click
 
 from spamnb.cli.choosing import agreed, chosen, since_us
 from spamnb.cli.messages import named
-from spamnb.cli.printing import safe, say, say_json, table
+from spamnb.cli.printing import MOST, safe, say, say_json, table
 from spamnb.cli.records import iso, shown_time
 from spamnb.cli.served import refuse_while_served, served, teacher
 from spamnb.cli.session import Session, pass_session
@@ -142,7 +142,7 @@ def _done(done: Rebuilt[Any], counts: dict[str, int], said: str, *, as_json: boo
 
 @taught("Tell which trainings made a message so.", BISECT_EXAMPLES)
 @click.argument("message", metavar="MESSAGE")
-@click.option("--limit", type=click.IntRange(0), default=20, metavar="N",
+@click.option("--limit", type=click.IntRange(0, MOST), default=20, metavar="N",
               help="How many at most; 0 shows all.")  # fmt: skip
 @JSON
 @pass_session

@@ -152,6 +152,8 @@ def _recipe(
 
         model = session.settings.model
         labels = _labels(session.settings.labels, [label for label, _ in sources])
+        if not plain:
+            _refuse_odd(labels)
         keep = model.vocabulary and not no_vocabulary
         return new_recipe(kind or model.kind, labels, vocabulary=keep, documents=plain)
     if kind and kind != there.kind:
@@ -242,6 +244,19 @@ def _labels(configured: tuple[str, ...], given: list[str]) -> tuple[str, ...]:
             hint="teach those, or change `labels`",
         )
     return taught
+
+
+def _refuse_odd(labels: tuple[str, ...]) -> None:
+    """Labels of mail stand in headers, in addresses and in file names."""
+    from spamnb.settings.sorts import LABELS
+
+    try:
+        LABELS.take(labels)
+    except ValueError as error:
+        raise UserError(
+            f"the labels are {', '.join(labels)}, a model takes {LABELS.allowed}",
+            hint="rename the folders, or write --label NAME=PATH",
+        ) from error
 
 
 def _report(

@@ -215,6 +215,13 @@ def unscanned_block(reason: str) -> bytes:
     return _encoded([f"X-Spamnb-Verdict: unscanned; reason={known}"])
 
 
+def released_block(signature: str) -> bytes:
+    """The lines of a message that a person let go on: nobody behind us files it as junk."""
+    lines = ["X-Spam-Flag: NO", "X-Spam-Status: No, tests=SPAMNB_RELEASED"]
+    lines.append("X-Spamnb-Verdict: released")
+    return _encoded(lines) + signature_block(signature)
+
+
 def signature_block(signature: str) -> bytes:
     """The one line of a message that is only observed; nothing without a signature."""
     return _encoded([f"X-Spamnb-Signature: {signature}"]) if signature else b""

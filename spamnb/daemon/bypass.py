@@ -11,15 +11,18 @@ from pathlib import Path
 
 from spamnb.daemon.board import Board
 from spamnb.errors import StoreAccessError
+from spamnb.store.environment import refused
 
 FILE = "bypass"
 
 
-def bypass_is_on(home: Path, *, before: bool = False) -> bool:
-    """Whether the file is there; as before, where the disk does not say."""
+def bypass_is_on(home: Path, *, before: bool | None = None) -> bool:
+    """Whether the file is there; where the disk does not say, as before, or an error."""
     try:
         return (home / FILE).exists()
-    except OSError:
+    except OSError as error:
+        if before is None:
+            raise refused(error, home / FILE) from error
         return before
 
 

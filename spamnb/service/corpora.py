@@ -56,13 +56,23 @@ def paths(path: str) -> list[str]:
     if os.path.isfile(path):  # noqa: PTH113 - os.path is a third of pathlib's cost per file
         return [path]
     if not os.path.isdir(path):  # noqa: PTH112
-        raise CorpusError(f"no such file or folder: {path}", hint="check the path")
+        raise _no_corpus(path)
     found = list(_walk(path))
     if not found:
         raise CorpusError(
             f"no messages in {path}", hint="a folder, Maildir, mbox or file with mail"
         )
     return found
+
+
+def _no_corpus(path: str) -> CorpusError:
+    try:
+        Path(path).stat()
+    except FileNotFoundError:
+        return CorpusError(f"no such file or folder: {path}", hint="check the path")
+    except OSError as error:
+        return CorpusError(f"{path}: {error.strerror}", hint="check the path and the permissions")
+    return CorpusError(f"{path} is neither a file nor a folder", hint="pipe it in, and name it -")
 
 
 def _walk(folder: str) -> Iterator[str]:

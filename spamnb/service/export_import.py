@@ -213,6 +213,8 @@ def _read_header(line: str) -> dict[str, Any]:
                 hint="use the newer program that wrote it",
             )
         missing = [name for name in _NEEDED if name not in header]
+        if not missing and not isinstance(header["fingerprint"], str):
+            raise _bad("its fingerprint is no text")
         if missing or header["recipe"].keys() != set(_CONSTANTS):
             raise _bad(f"the header lacks {', '.join(missing) or 'constants'}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:

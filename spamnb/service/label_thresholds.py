@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ import numpy as np
 from spamnb.core.model import one_against_rest
 from spamnb.core.verdict import Verdict
 from spamnb.errors import UserError
+from spamnb.store.environment import refused
 
 FILE = "thresholds.json"
 _MODE = 0o600
@@ -28,12 +30,17 @@ _MODE = 0o600
 def save(home: Path, thresholds: Mapping[str, float]) -> None:
     """Keep them, replacing what was there, whole or not at all."""
     part = home / f"{FILE}.part"
-    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, _MODE)
-    with os.fdopen(handle, "w", encoding="utf-8") as out:
-        json.dump({"log_odds_against_the_rest": dict(thresholds)}, out, indent=2)
-        out.flush()
-        os.fsync(handle)
-    part.replace(home / FILE)
+    try:
+        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, _MODE)
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            json.dump({"log_odds_against_the_rest": dict(thresholds)}, out, indent=2)
+            out.flush()
+            os.fsync(handle)
+        part.replace(home / FILE)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise refused(error, home / FILE) from error
 
 
 def load(home: Path) -> dict[str, float]:
@@ -41,9 +48,11 @@ def load(home: Path) -> dict[str, float]:
     try:
         plain = json.loads((home / FILE).read_text("utf-8"))
         return {name: float(at) for name, at in plain["log_odds_against_the_rest"].items()}
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except OSError as error:
+        raise refused(error, home / FILE) from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
             f"{home / FILE} cannot be read: {error}",
             hint="choose the thresholds again with `spamnb train --thresholds`, or remove the file",

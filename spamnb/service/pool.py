@@ -32,6 +32,8 @@ Result = TypeVar("Result")
 
 _BEHIND = 5
 """How nice workers are: who takes their results does the last part alone, so that comes first."""
+_MOST = 8
+"""Workers for each core at most, whatever is asked for: each takes memory of its own."""
 WINDOW = 20
 """Tasks under way for each worker: it goes on while the parent is busy with a transaction."""
 
@@ -46,6 +48,7 @@ class Pool(Generic[Task, Result]):
 
     def __init__(self, start: Callable[[], Callable[[Task], Result]], jobs: int) -> None:
         context = get_context("fork")
+        jobs = min(jobs, _MOST * cores())
         self._pipes: list[Connection] = []
         self._processes = []
         for _ in range(jobs):

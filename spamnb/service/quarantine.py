@@ -1,6 +1,7 @@
 """The quarantine: messages that were kept instead of delivered, each with its envelope.
 
-    ID.eml      the message as it would have been relayed, our header lines included
+    ID.eml      the message as it would have been relayed, our header lines included; released, it
+                says so instead, or whoever delivers it would file it as junk
     ID.json     its envelope byte for byte (MAIL, each RCPT with parameters, XFORWARD), what was
                 said of it, where it would have gone, and which recipients have it by now
 
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from spamnb.core.envelope import Envelope
+from spamnb.core.stamp import released_block, written
 from spamnb.errors import (
     PeerError,
     RefError,
@@ -283,7 +285,7 @@ class Quarantine:
         raw = self.raw(identity)
         entry = self._mark(identity, insist=insist)
         parcel = Parcel(
-            raw=raw,
+            raw=written(raw, released_block(str(entry.facts.get("signature") or ""))),
             mail_line=entry.mail_line.encode("latin-1"),
             rcpt_lines=tuple(entry.rcpt_lines[at].encode("latin-1") for at in entry.open),
             xforward_lines=tuple(line.encode("latin-1") for line in entry.xforward_lines),

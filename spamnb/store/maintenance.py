@@ -151,7 +151,9 @@ def fill(new: Environment, name: str, pairs: Pairs) -> None:
 
 def backup(path: str | Path, target: str | Path) -> int:
     """Copy a model, which may be in use, to one file; its size. Replaces a file that is there."""
-    target = Path(target)
+    target = Path(os.path.realpath(target))
+    if target.exists() and not target.is_file():
+        raise RefusedError(f"{target} is no plain file", hint="name a file that may be replaced")
     if not (Path(path) / DATA_FILE).exists():
         raise StoreMissingError(f"there is no model in {path}")
     environment = share(Plan(Path(path), Tables._fields, readonly=True), create=False)

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cli_runs import HAM, ONE_SPAM, PROGRAM, PROJECT, SAMPLE, SPAM, environment, program
+from cli_runs import HAM, ONE_HAM, ONE_SPAM, PROGRAM, PROJECT, SAMPLE, SPAM, environment, program
 
 
 def cost(home, *words):
@@ -108,6 +108,30 @@ def test_a_closed_pipe_ends_quietly(trained):
         running.wait(timeout=60)
     assert err == b""
     assert running.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "shut", "code"),
+    [
+        (["score", "--exit-code", ONE_HAM], "1>&-", 0),
+        (["score", "--exit-code", "/nowhere"], "2>&-", 75),
+        (["score", "--exit-code", "/nowhere"], "2>/dev/full", 75),
+        (["score", "--exit-code", ONE_HAM], ">/dev/full", 75),
+        (["score", ONE_HAM], ">/dev/full", 3),
+        (["--help"], ">/dev/full", 3),
+        (["--version"], ">&-", 0),
+        (["score"], "<&-", 2),
+        (["score", "/nowhere"], "2>&-", 2),
+    ],
+)
+def test_streams_that_are_closed_or_full_make_no_verdict(trained, words, shut, code):
+    """The exit code stays what it means, and nothing is a traceback or called a bug."""
+    command = " ".join(map(str, (*PROGRAM, "--home", trained, *words, shut)))
+    done = subprocess.run(
+        ["sh", "-c", command], capture_output=True, check=False, env=environment(), timeout=60
+    )
+    assert (done.returncode, done.stderr.count(b"\n") <= 1) == (code, True), done.stderr
+    assert b"bug" not in done.stderr
 
 
 def at_terminal(home, *words, **more):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import tomllib
 
 import pytest
@@ -101,6 +102,21 @@ def test_export_is_private_and_whole(trained, tmp_path):
     assert "key" not in header
     assert [path.name for path in tmp_path.glob("counts*")] == ["counts.jsonl"]
     assert spamnb(trained, "export", tmp_path / "no" / "where").code == 2
+
+
+def test_what_is_no_plain_file_is_not_replaced(trained, tmp_path):
+    """A pipe stays a pipe, and a link leads to what was written."""
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(tmp_path / "counts")
+    assert spamnb(trained, "backup", pipe).code == 2
+    assert pipe.is_fifo()
+    with (tmp_path / "read").open("wb") as read, subprocess.Popen(["cat", pipe], stdout=read):
+        assert spamnb(trained, "export", pipe).code == 0
+    assert pipe.is_fifo()
+    assert spamnb(trained, "export", link).code == 0
+    assert link.is_symlink()
+    assert (tmp_path / "counts").read_bytes() == (tmp_path / "read").read_bytes()
 
 
 def test_import_adds_and_undo_takes_it_back(home, tmp_path):

@@ -90,6 +90,16 @@ def test_rewind_brings_back_the_model_and_keeps_the_other(home):
     assert stats(home) == before
 
 
+@pytest.mark.parametrize(
+    "words", [["rewind", "", "--yes"], ["undo", "--who", "mallory", "--since", "", "--yes"]]
+)
+def test_an_empty_time_is_no_time(home, words):
+    """A variable that is not set must not mean everything."""
+    done = spamnb(home, *words)
+    assert (done.code, "is no time" in done.err) == (2, True)
+    assert stats(home)[1] == 410
+
+
 def test_rewind_before_the_first_training_leaves_an_empty_model(home):
     """With its key and labels, so it can be taught again."""
     assert spamnb(home, "rewind", "2020-01-01", "--yes").code == 0

@@ -1,5 +1,6 @@
 """The quarantine on a real disk: envelopes byte for byte, crashes, limits, and releases."""
 
+import email
 import os
 import resource
 import stat
@@ -57,7 +58,8 @@ def test_a_message_is_kept_with_its_envelope_byte_for_byte(quarantine):
     parcels = []
     quarantine.release(identity, lambda parcel: parcels.append(parcel) or [OK, OK])
     (parcel,) = parcels
-    assert (parcel.raw, parcel.mail_line) == (RAW, ENVELOPE.mail_line)
+    assert parcel.raw.endswith(RAW.removeprefix(b"X-Spam-Flag: YES\r\n"))
+    assert parcel.mail_line == ENVELOPE.mail_line
     assert (parcel.rcpt_lines, parcel.xforward_lines) == (
         ENVELOPE.rcpt_lines, ENVELOPE.xforward_lines,
     )  # fmt: skip
@@ -202,6 +204,19 @@ def test_a_release_is_marked_before_and_gone_after(quarantine):
     assert states == ["releasing"]
     assert after.done == (0, 1)
     assert files(quarantine) == [".lock"]
+
+
+def test_what_is_released_is_junk_to_nobody_behind_us(quarantine):
+    """The lines that say why it was kept go, and the signature stays for a correction."""
+    signature = "s" + "a" * 26
+    identity = quarantine.keep(RAW, ENVELOPE, {"signature": signature})
+    sent = []
+    quarantine.release(identity, lambda parcel: sent.append(parcel.raw) or [OK, OK])
+    message = email.message_from_bytes(sent[0])
+    assert message.get_all("X-Spam-Flag") == ["NO"]
+    assert message["X-Spamnb-Verdict"] == "released"
+    assert message["X-Spamnb-Signature"] == signature
+    assert sent[0].endswith(RAW.partition(b"\r\n")[2])
 
 
 def test_a_next_hop_that_took_nothing_leaves_it_kept(quarantine):
