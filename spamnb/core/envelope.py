@@ -8,6 +8,7 @@ Parsing never fails: what cannot be read gives an empty text, and changes nothin
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from ipaddress import IPv6Address, ip_address
 from typing import NamedTuple
 
 
@@ -22,6 +23,18 @@ class Client(NamedTuple):
     """the queue id that the peer gave it (XFORWARD IDENT)"""
     source: str = ""
     """XFORWARD SOURCE: LOCAL or REMOTE"""
+
+
+def network_of(address: str) -> str:
+    """What one customer has: an IPv4 address, or 64 bits of IPv6."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, IPv6Address):
+        mapped = found.ipv4_mapped
+        return str(mapped) if mapped else str(int(found) >> 64)
+    return str(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ is odd is told in `oddities`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -22,7 +23,7 @@ from spamnb.core.charset import Text
 from spamnb.core.headers import House
 from spamnb.core.mime import Part, Reading, kind_of, walk
 
-__all__ = ["House", "Message", "Part", "Text", "bare_id", "canonical", "read"]
+__all__ = ["House", "Message", "Part", "Text", "bare_id", "canonical", "read", "without_mbox"]
 
 ANYONE = House()
 
@@ -55,6 +56,18 @@ def _without_runs(raw: bytes) -> bytes:
     return b"\n".join([line.rstrip(b"\r") for line in raw.split(b"\n")])
 
 
+_MBOX = re.compile(rb"(?:>?+From [^\n]*+(?:\n|\Z))*+")
+
+
+def without_mbox(raw: bytes) -> bytes:
+    """The message without mbox lines at its head, in one go: strangers send forty thousand."""
+    if not raw.startswith((b"From ", b">From ")):
+        return raw
+    found = _MBOX.match(raw)
+    assert found is not None, "the pattern matches nothing, too"
+    return raw[found.end() :]
+
+
 def _lines(raw: bytes) -> bytes:
     """Give the message LF line ends and without mbox lines."""
     if b"\r" in raw:
@@ -64,9 +77,7 @@ def _lines(raw: bytes) -> bytes:
             raw = _without_runs(raw)
         if b"\n" not in raw:
             raw = raw.replace(b"\r", b"\n")
-    while raw.startswith((b"From ", b">From ")):
-        raw = raw.partition(b"\n")[2]
-    return raw
+    return without_mbox(raw)
 
 
 def _parted(raw: bytes, house: House, odd: set[str]) -> tuple[headers.Block, bytes]:

@@ -111,22 +111,43 @@ def login_of(uid: int) -> str:
 
 
 class _Budget:
-    """Bytes that may be held at a time."""
+    """Bytes that may be held at a time: half of them by users who only speak for themselves.
 
-    def __init__(self, total: int) -> None:
-        self._left = total
+    And by each of them one body of the largest size, or one user who sends a byte a second would
+    keep out all others.
+    """
+
+    def __init__(self, limits: ControlLimits) -> None:
+        self._left = limits.held_bytes
+        self._theirs = limits.held_bytes // 2
+        self._each = limits.body_bytes
+        self._by_user: Counter[int] = Counter()
         self._change = threading.Condition()
 
-    def take(self, size: int, wait_s: float) -> None:
+    def take(self, size: int, peer: Peer, wait_s: float) -> None:
         with self._change:
-            if not self._change.wait_for(lambda: self._left >= size, wait_s):
+            if not self._change.wait_for(lambda: self._has(size, peer), wait_s):
                 raise StoreBusyError("too much is on its way", hint="try again")
-            self._left -= size
+            self._add(size, peer)
 
-    def give_back(self, size: int) -> None:
+    def give_back(self, size: int, peer: Peer) -> None:
         with self._change:
-            self._left += size
+            self._add(-size, peer)
             self._change.notify_all()
+
+    def _has(self, size: int, peer: Peer) -> bool:
+        if peer.role != "self":
+            return self._left >= size
+        mine = self._by_user[peer.uid] + size <= self._each
+        return mine and min(self._left, self._theirs) >= size
+
+    def _add(self, size: int, peer: Peer) -> None:
+        self._left -= size
+        if peer.role == "self":
+            self._theirs -= size
+            self._by_user[peer.uid] += size
+            if self._by_user[peer.uid] <= 0:
+                del self._by_user[peer.uid]
 
 
 class ControlServer:
@@ -143,7 +164,7 @@ class ControlServer:
         self._hear = hear
         self._roles = roles
         self._limits = limits or ControlLimits()
-        self._budget = _Budget(self._limits.held_bytes)
+        self._budget = _Budget(self._limits)
         self._lock = threading.Lock()
         self._open: dict[socket.socket, _Visit] = {}
         self._wake, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -302,7 +323,8 @@ class _Visit:
     def _body(self, most: int) -> bytes:
         """Read the body into memory, within everybody's budget."""
         size = self._sized(min(most, self._limits.body_bytes))
-        self._server._budget.take(size, self._limits.read_s)  # noqa: SLF001 - as above
+        budget = self._server._budget  # noqa: SLF001 - as above
+        budget.take(size, self.peer, self._limits.read_s)
         self._held += size
         found = self._frames.body(size, self._limits.read_s, self._until())
         self._left = 0
@@ -326,7 +348,7 @@ class _Visit:
         return time.monotonic() + self._limits.request_s
 
     def _release(self) -> None:
-        self._server._budget.give_back(self._held)  # noqa: SLF001 - as above
+        self._server._budget.give_back(self._held, self.peer)  # noqa: SLF001 - as above
         self._held = 0
 
 

@@ -24,9 +24,9 @@ from binascii import Error as Base64Error
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
+from spamnb.core.envelope import network_of
 from spamnb.errors import SettingsError, StoreAccessError
 
 MOST_PASSWORD = 1_024
@@ -203,11 +203,12 @@ class Attempts:
     KNOWN = 10_000
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._known: OrderedDict[str, tuple[int, float, float]] = OrderedDict()
+        """how many were wrong, when the last one came, and the one before it"""
 
     def wait_s(self, address: str, now: float) -> float:
         """How long this client must wait before its next try is looked at."""
-        failed, last = self._known.get(_network(address), (0, 0.0))
+        failed, last, _ = self._known.get(network_of(address), (0, 0.0, 0.0))
         if failed < self.FREE or now - last > self.FORGET_S:
             return 0.0
         pause = min(2.0 ** min(failed - self.FREE, 10), self.LONGEST_S)
@@ -215,23 +216,18 @@ class Attempts:
 
     def wrong(self, address: str, now: float) -> None:
         """A wrong password came."""
-        key = _network(address)
-        failed, last = self._known.pop(key, (0, now))
-        self._known[key] = (1 if now - last > self.FORGET_S else failed + 1, now)
+        key = network_of(address)
+        failed, last, _ = self._known.pop(key, (0, now, now))
+        self._known[key] = (1 if now - last > self.FORGET_S else failed + 1, now, last)
         while len(self._known) > self.KNOWN:
             self._known.popitem(last=False)
 
     def right(self, address: str) -> None:
-        """The right password came."""
-        self._known.pop(_network(address), None)
+        """It was the right one, so no wrong one after all. Those before it count on.
 
-
-def _network(address: str) -> str:
-    try:
-        found = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(found, IPv6Address):
-        mapped = found.ipv4_mapped
-        return str(mapped) if mapped else str(int(found) >> 64)
-    return str(found)
+        Who has a login of their own would otherwise guess at another's for as long as they like.
+        """
+        key = network_of(address)
+        failed, _, before = self._known.pop(key, (0, 0.0, 0.0))
+        if failed > 1:
+            self._known[key] = (failed - 1, before, before)

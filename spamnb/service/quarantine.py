@@ -246,15 +246,17 @@ class Quarantine:
 
     def delete(self, identity: str) -> None:
         """Throw a message away; the sidecar first, so that nothing is listed without its body."""
+        sidecar = self._path(identity, "json")
         try:
-            self._path(identity, "json").unlink()
+            with self._alone():
+                sidecar.unlink()
             sync_folder(self.folder)
             self._path(identity, "eml").unlink(missing_ok=True)
             sync_folder(self.folder)
         except FileNotFoundError as error:
             raise RefError(f"there is no message {identity} in quarantine") from error
         except OSError as error:
-            raise refused(error, self._path(identity, "json")) from error
+            raise refused(error, sidecar) from error
 
     def expire(self, now: int) -> int:
         """Throw away what is too old, and halves that nobody will complete; how many messages."""
@@ -294,7 +296,7 @@ class Quarantine:
         try:
             replies = send(parcel)
         except PeerError:
-            self._save(replace(entry, state="kept"))
+            self._save_again(replace(entry, state="kept"))
             raise
         return self._settle(entry, replies)
 
@@ -323,13 +325,19 @@ class Quarantine:
             state="releasing" if unknown else "kept",
         )
         if entry.open:
-            self._save(entry)
+            self._save_again(entry)
         else:
             self.delete(entry.id)
         return entry
 
     def _save(self, entry: Kept) -> None:
         self._write(f"{entry.id}.json", _encoded(entry))
+
+    def _save_again(self, entry: Kept) -> None:
+        """The same, unless somebody has thrown it away meanwhile."""
+        with self._alone():
+            if self._path(entry.id, "json").exists():
+                self._save(entry)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -44,7 +44,7 @@ _MESSAGE_ID = re.compile(
 )
 _ID = re.compile(rb"<([!-;=?-~]{3,255})>")
 _FEEDBACK_TYPE = re.compile(rb"^Feedback-Type:[ \t]*([a-z-]{1,40})[ \t]*$", _LINES)
-_FIELD = re.compile(rb"[^\n]*(?:\n[ \t][^\n]*)*\n?")
+_FIELD = re.compile(rb"[^\n]*+(?:\n[ \t][^\n]*+)*+\n?")
 _RESENT = re.compile(rb"^Resent-(?:From|Sender|To|Date|Message-ID)[ \t]*:", _LINES)
 _FORWARDS = (b"x-forwarded-message-id", b"in-reply-to", b"references")
 """where mail programs name what they forward; Thunderbird has the first"""

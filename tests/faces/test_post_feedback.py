@@ -200,6 +200,28 @@ def test_a_teacher_that_does_not_answer_is_not_waited_for(settings):
         late.set()
 
 
+def test_mail_does_not_wait_for_a_slow_teacher(settings, tmp_path):
+    """Deliveries have threads of their own."""
+    late, begun = threading.Event(), threading.Semaphore(0)
+
+    def slow(_):
+        begun.release()
+        assert late.wait(30)
+        raise StoreBusyError("busy")
+
+    with post_office(**settings) as rig:
+        rig.teach = slow
+        reports = [threading.Thread(target=send, args=(rig, report(SPAM))) for _ in range(12)]
+        for one in reports:
+            one.start()
+        assert all(begun.acquire(timeout=20) for _ in range(8))
+        assert send(rig, MESSAGE, to=ALICE, sender="x@a.example")[:3] == "250"
+        assert len(files(tmp_path / "mail")) == 1
+        late.set()
+        for one in reports:
+            one.join()
+
+
 def test_what_is_refused_is_told_and_not_tried_again(settings):
     """A mistake of the sender's is an answer, not a fault."""
     with post_office(**settings) as rig:

@@ -339,6 +339,19 @@ def test_connections_of_one_stranger_are_few(on_loop):
     on_loop(main())
 
 
+def test_a_customer_with_many_ipv6_addresses_is_one(on_loop):
+    """Connections are counted by /64, which is what one customer has."""
+
+    async def main():
+        async with Rig(STRANGERS | {"limits": limits(connections_an_address=3)}) as rig:
+            said = [rig.front.turn_away(f"2001:db8::{n:x}", trusted=False) for n in range(5)]
+            assert [text[:3] for text in said] == [b"", b"", b"", b"421", b"421"]
+            assert rig.front.turn_away("2001:db8:0:1::1", trusted=False) == b""
+            assert rig.front.turn_away("::ffff:192.0.2.1", trusted=False) == b""
+
+    on_loop(main())
+
+
 def test_connections_in_all_are_bounded(on_loop):
     """Above the limit 421, also for trusted peers; near it, silent ones make room early."""
 
@@ -354,6 +367,21 @@ def test_connections_in_all_are_bounded(on_loop):
             await until(lambda: rig.front.open_sessions <= 4)
             assert (await (await rig.client()).reply()).startswith(b"220")
             assert (await busy.ask(END)).startswith(b"250")
+
+    on_loop(main())
+
+
+def test_who_reads_no_replies_has_no_more_time_for_a_message(on_loop):
+    """That we do not read them is their own doing: in the midst of DATA the clock goes on."""
+
+    async def main():
+        async with Rig({"times": times(data_s=0.3)}) as rig:
+            client = await rig.client()
+            await client.start()
+            client.send(b"Subject: x\r\n")
+            (side,) = rig.front._sides
+            side.session.client_full()
+            await until(lambda: rig.front.open_sessions == 0)
 
     on_loop(main())
 

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spamnb import errors
+from spamnb.daemon import control
 from spamnb.daemon.control import ControlLimits, ControlServer, Peer, Reply, Roles
 from spamnb.errors import PeerError, RefError, SpamnbError, StoreBusyError, StoreFullError
 from spamnb.service.control import Caller, answer_of, answered, failed, failure
@@ -289,6 +290,23 @@ def test_bodies_share_a_budget(tmp_path):
         go.set()
         first.join()
         assert ask(path, "take", b"x" * 10_000).header["n"] == 10_000
+
+
+def test_who_sends_slowly_keeps_others_out_of_half_of_it_at_most():
+    """A user who is nobody's delegate has one body's room; all of them together have half."""
+    limits = ControlLimits(body_bytes=10, held_bytes=60)
+    budget = control._Budget(limits)
+    users = [Peer(uid, "self", str(uid)) for uid in range(1000, 1005)]
+    budget.take(10, users[0], 0)
+    with pytest.raises(StoreBusyError):
+        budget.take(1, users[0], 0)
+    budget.take(10, users[1], 0)
+    budget.take(10, users[2], 0)
+    with pytest.raises(StoreBusyError):
+        budget.take(1, users[3], 0)
+    budget.take(30, Peer(0, "admin", "root"), 0)
+    budget.give_back(10, users[0])
+    budget.take(10, users[4], 0)
 
 
 def test_a_stop_finishes_what_is_in_hand(tmp_path):

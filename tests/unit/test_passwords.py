@@ -133,14 +133,35 @@ def test_guessing_gets_slower_and_slower():
     assert attempts.wait_s("192.0.2.1", Attempts.FORGET_S + 1) == 0.0
 
 
-def test_the_right_password_clears_the_slate():
-    """Somebody who knows the password is no guesser."""
+def test_the_right_password_is_no_wrong_one():
+    """Somebody who knows it is not slowed down, however often they come; IPv6 counts by /64."""
     attempts = Attempts()
-    for _ in range(9):
-        attempts.wrong("2001:db8::1", 0.0)
-    assert attempts.wait_s("2001:db8::ffff", 0.0) == 60.0
-    attempts.right("2001:db8::1")
-    assert attempts.wait_s("2001:db8::1", 0.0) == 0.0
+    for second in range(50):
+        assert attempts.wait_s("2001:db8::1", second) == 0.0
+        attempts.wrong("2001:db8::1", second)
+        attempts.right("2001:db8::ffff")
+    for second in range(9):
+        attempts.wrong("2001:db8::1", second)
+    assert attempts.wait_s("2001:db8::ffff", 8.0) == 60.0
+    # After that wait the right one is taken at once, again and again.
+    for second in range(70, 80):
+        assert attempts.wait_s("2001:db8::1", second) == 0.0
+        attempts.wrong("2001:db8::1", second)
+        attempts.right("2001:db8::1")
+
+
+def test_a_login_of_ones_own_does_not_help_to_guess_at_others():
+    """Right ones in between leave the wrong ones standing."""
+    attempts = Attempts()
+    tried = 0
+    for second in range(30):
+        if attempts.wait_s("192.0.2.1", second / 100) == 0.0:
+            tried += 1
+            attempts.wrong("192.0.2.1", second / 100)
+        if attempts.wait_s("192.0.2.1", second / 100) == 0.0:
+            attempts.wrong("192.0.2.1", second / 100)
+            attempts.right("192.0.2.1")
+    assert tried == Attempts.FREE
 
 
 def test_many_addresses_take_no_memory():

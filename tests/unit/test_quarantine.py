@@ -185,7 +185,7 @@ def test_old_messages_and_old_halves_go(quarantine, monkeypatch):
     for path in lost:
         aged(path, 1)
     assert quarantine.expire(now) == 0
-    assert files(quarantine) == [f"{new}.eml", f"{new}.json"]
+    assert files(quarantine) == [".lock", f"{new}.eml", f"{new}.json"]
 
 
 # --- releasing -----------------------------------------------------------------------------------
@@ -259,6 +259,18 @@ def test_a_release_that_never_ended_is_not_begun_again_unasked(quarantine):
     with pytest.raises(RefusedError):
         quarantine.release(identity, lambda _: pytest.fail("sent twice"))
     assert quarantine.release(identity, lambda _: [OK], insist=True).open == ()
+
+
+def test_what_is_thrown_away_while_it_is_released_does_not_come_back(quarantine):
+    """Not all had it; but nobody lists a message whose body is gone."""
+    identity = quarantine.keep(RAW, ENVELOPE, {})
+
+    def send(_):
+        Quarantine(quarantine.folder).delete(identity)
+        return [OK, Reply(451, "later")]
+
+    assert quarantine.release(identity, send).open == (1,)
+    assert files(quarantine) == [".lock"]
 
 
 def test_a_message_whose_body_is_gone_is_not_marked(quarantine):

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
+from spamnb.core.envelope import network_of
 from spamnb.faces.smtp import replies
 from spamnb.faces.smtp.address import Address
 from spamnb.faces.smtp.commands import shown
@@ -108,7 +109,7 @@ class FrontDoor:
             return
         self._sides.discard(side)
         if side.session is not None and side.session.guest.is_counted:
-            address = side.session.guest.address
+            address = network_of(side.session.guest.address)
             self._by_address[address] -= 1
             if self._by_address[address] <= 0:
                 del self._by_address[address]
@@ -122,9 +123,10 @@ class FrontDoor:
             return replies.CROWDED
         if trusted:
             return b""
-        if self._by_address[address] >= limits.connections_an_address:
+        customer = network_of(address)
+        if self._by_address[customer] >= limits.connections_an_address:
             return replies.CROWDED_CLIENT
-        self._by_address[address] += 1
+        self._by_address[customer] += 1
         return b""
 
     def _sweep(self) -> None:

@@ -17,7 +17,7 @@ from typing import Literal
 from spamnb.core import stamp
 from spamnb.faces.smtp import answers, replies
 from spamnb.faces.smtp.commands import shown
-from spamnb.faces.smtp.ends import ROOM, Host
+from spamnb.faces.smtp.ends import INPUT, MEMORY, ROOM, Host
 from spamnb.faces.smtp.wire import Wire, unstuffed
 from spamnb.service.letters import Letter, Outcome
 
@@ -298,7 +298,7 @@ class Passage:
         elif self._host.ends.is_held(ROOM):
             self._host.upstream_failed("late")
             self._give_up(replies.UPSTREAM_LATE, "defer")
-        elif self._host.ends.is_held():
+        elif self._host.ends.is_held(INPUT | MEMORY):
             # Held by us, so not to blame. But whoever brings nothing when it is read again has had
             # its time: else a few that stall would fill the memory for good.
             self._host.wait(self._host.door.times.sweep_s)

@@ -25,7 +25,8 @@ from email.utils import formatdate
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from spamnb.core.envelope import Client
+from spamnb.core.envelope import Client, network_of
+from spamnb.core.message import without_mbox
 from spamnb.errors import PeerError, StoreError, UserError
 from spamnb.faces.smtp.nets import UNIX, Nets
 from spamnb.faces.smtp.postoffice import receipts, replies, trace
@@ -40,7 +41,11 @@ from spamnb.service.passwords import Attempts, Passwords
 from spamnb.service.reports import Item, Report, read_report
 
 _WORKERS: Final = 8
-"""deliveries and teachings at once; each waits for the disk"""
+"""deliveries at once; each waits for the disk"""
+_TEACHERS: Final = 8
+"""reports and teachings at once, in threads of their own: mail never waits for a slow teacher"""
+_REPORTS: Final = 64
+"""reports that may wait for theirs"""
 _CHECKERS: Final = 2
 """passwords checked at once: 32 MB and a fifth of a second each"""
 
@@ -69,6 +74,8 @@ class Office:
         self._addresses: Counter[str] = Counter()
         self._swept: set[Path] = set()
         self._disk = ThreadPoolExecutor(_WORKERS, "post-disk")
+        self._teaching = ThreadPoolExecutor(_TEACHERS, "post-teach")
+        self._reports = 0
         self._checking = ThreadPoolExecutor(_CHECKERS, "post-login")
         self.renew(config)
 
@@ -83,6 +90,7 @@ class Office:
     def close(self) -> None:
         """Let threads go when they are done; a teacher that never answers is not waited for."""
         self._disk.shutdown(wait=False, cancel_futures=True)
+        self._teaching.shutdown(wait=False, cancel_futures=True)
         self._checking.shutdown(wait=False, cancel_futures=True)
 
     # -- connections ----------------------------------------------------------------------------
@@ -91,13 +99,13 @@ class Office:
         """Whether one more connection is taken."""
         free = len(self.sessions) < self.config.connections
         known = self._peers.contains(session.peer)
-        few = self._addresses[session.peer] < self.config.connections_per_address
+        few = self._addresses[network_of(session.peer)] < self.config.connections_per_address
         if self.stopping or not free or not (few or known):
             self.links.meters.count("connections_refused")
             return False
         self.sessions.add(session)
         self.empty.clear()
-        self._addresses[session.peer] += 1
+        self._addresses[network_of(session.peer)] += 1
         return True
 
     def leave(self, session: Session) -> None:
@@ -105,9 +113,10 @@ class Office:
         self.sessions.discard(session)
         if not self.sessions:
             self.empty.set()
-        self._addresses[session.peer] -= 1
-        if self._addresses[session.peer] <= 0:
-            del self._addresses[session.peer]
+        customer = network_of(session.peer)
+        self._addresses[customer] -= 1
+        if self._addresses[customer] <= 0:
+            del self._addresses[customer]
 
     def may_xforward(self, peer: str) -> bool:
         """Whether this peer may name the client."""
@@ -153,7 +162,7 @@ class Office:
         began = time.monotonic()
         facts: dict[str, object] = {}
         if mail.boxes[0].label:
-            answers = [await self._report(mail, facts)]
+            answers = [await self._heard(mail, facts)]
         elif mail.speaks == "lmtp":
             answers = [await self._deliver(mail, (box,), facts) for box in mail.boxes]
         else:
@@ -188,7 +197,7 @@ class Office:
                 assert box.folder is not None, "feedback goes another way"
                 folder = box.folder / maildir.JUNK if junk else box.folder
                 head = trace.head(mail, box.address, self.config)
-                written.append(maildir.prepare(folder, (head, trace.body(mail.raw))))
+                written.append(maildir.prepare(folder, (head, without_mbox(mail.raw))))
         except BaseException:
             maildir.drop(written)
             raise
@@ -199,10 +208,20 @@ class Office:
 
     # -- reports --------------------------------------------------------------------------------
 
+    async def _heard(self, mail: Mail, facts: dict[str, object]) -> str:
+        """A report's answer, unless too many wait for theirs."""
+        if self._reports >= _REPORTS:
+            return replies.NO_TEACHER
+        self._reports += 1
+        try:
+            return await self._report(mail, facts)
+        finally:
+            self._reports -= 1
+
     async def _report(self, mail: Mail, facts: dict[str, object]) -> str:
         loop = asyncio.get_running_loop()
         report = await loop.run_in_executor(
-            self._disk, read_report, mail.raw, mail.boxes[0].label
+            self._teaching, read_report, mail.raw, mail.boxes[0].label
         )
         believed = self._believed(mail)
         facts |= {"how": report.how, "label": report.label, "who": _shown(believed.who)}
@@ -236,7 +255,7 @@ class Office:
 
     async def _teach(self, feedback: Feedback) -> Answer:
         loop = asyncio.get_running_loop()
-        asked = loop.run_in_executor(self._disk, self.links.teach, feedback)
+        asked = loop.run_in_executor(self._teaching, self.links.teach, feedback)
         try:
             return await asyncio.wait_for(asked, self.config.teach_timeout_s)
         except UserError as error:

@@ -291,7 +291,12 @@ class Session(SMTP):
 
     async def _secret(self, given: str | None, prompt: str) -> bytes | None:
         if given is None:
-            answer = await self.challenge_auth(prompt)
+            try:
+                answer = await self.challenge_auth(prompt)
+            except ValueError:
+                # Longer than a line may be: the rest of it would be taken for commands.
+                self.say_goodbye(replies.BAD_LOGIN)
+                return None
             return None if answer is MISSING else bytes(answer)
         try:
             return b64decode("" if given == "=" else given, validate=True)

@@ -6,6 +6,7 @@ import re
 from email.utils import formatdate
 from typing import Final
 
+from spamnb.core.message import without_mbox
 from spamnb.faces.smtp.postoffice.config import PostOffice
 from spamnb.faces.smtp.postoffice.mail import Mail
 
@@ -13,22 +14,14 @@ HEADER_BYTES: Final = 262_144
 """as much of a header as the front door lets through"""
 
 _FLAG = re.compile(rb"^X-Spam-Flag[ \t]*:[ \t]*(\w{1,8})", re.IGNORECASE | re.MULTILINE)
-_MBOX = (b"From ", b">From ")
 
 
 def is_junk(raw: bytes) -> bool:
     """Whether our front door called it junk: the first X-Spam-Flag is ours, it removes others."""
-    raw = body(raw[:HEADER_BYTES])
+    raw = without_mbox(raw[:HEADER_BYTES])
     end = raw.find(b"\n\n") if raw[:1] != b"\n" else 0
     found = _FLAG.search(raw, 0, end if end >= 0 else len(raw))
     return found is not None and found[1].upper() == b"YES"
-
-
-def body(raw: bytes) -> bytes:
-    """The message without mbox lines, which would end the header that stands above now."""
-    while raw.startswith(_MBOX):
-        raw = raw.partition(b"\n")[2]
-    return raw
 
 
 def head(mail: Mail, address: str, config: PostOffice) -> bytes:
@@ -37,7 +30,7 @@ def head(mail: Mail, address: str, config: PostOffice) -> bytes:
     if config.received:
         lines.append(_received(mail, config))
     # A message that begins with a blank would write itself into our last line.
-    gap = "\n" if body(mail.raw)[:1] in {b" ", b"\t"} else ""
+    gap = "\n" if without_mbox(mail.raw)[:1] in {b" ", b"\t"} else ""
     return ("\n".join(lines) + "\n" + gap).encode()
 
 
