@@ -29,6 +29,8 @@ _SECRET = re.compile(r"pass(word|phrase)?$|secret|token|^key$|_key$|credential",
 _PLAIN = re.compile(r"[A-Za-z0-9_.:/@<>+,\[\]{}%*!?~^&|;()#$-]+")
 MOST_VALUE = 2_000
 """characters of one value: a line stays a line that people can read"""
+MOST_ITEMS = 100
+"""of a list, such as a message's recipients"""
 
 
 class Log:
@@ -38,6 +40,8 @@ class Log:
         self.process = process
         self._fd = -1
         self._lost = 0
+        self._cut = False
+        """the last line has no end"""
         self.renew(form)
 
     def renew(self, form: LogSettings) -> None:
@@ -66,8 +70,20 @@ class Log:
         if self._lost:
             told = {"event": "log lines lost", "lines": self._lost}
             line, self._lost = self._line("warning", told) + line, 0
-        with suppress(OSError):
-            os.write(self._fd, line.encode("utf-8", "replace"))
+        self._write(line.encode("utf-8", "replace"))
+
+    def _write(self, data: bytes) -> None:
+        """Write a line; to a pipe so much at a time as surely does not wait for its reader."""
+        data = b"\n" * self._cut + data
+        self._cut = False
+        step = len(data) if self._poll is None else select.PIPE_BUF
+        for at in range(0, len(data), step):
+            if at and self._poll is not None and not self._poll.poll(0):
+                self._cut = True
+                self._lost += 1
+                return
+            with suppress(OSError):
+                os.write(self._fd, data[at : at + step])
 
     def _line(self, level: str, record: Mapping[str, object]) -> str:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -117,6 +133,8 @@ def _masked(key: str, value: object) -> object:
         return value[:MOST_VALUE] + "..."
     if isinstance(value, bytes):
         return value[:MOST_VALUE].decode("latin-1")
+    if isinstance(value, list | tuple):
+        return [_masked(key, one) for one in value[:MOST_ITEMS]]
     if isinstance(value, dict):
         return {str(k): _masked(str(k), v) for k, v in value.items()}
     return value

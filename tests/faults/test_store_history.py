@@ -12,6 +12,7 @@ from history_runs import NOON_2026, entry
 
 from spamnb.errors import BugError, StoreDamagedError, StoreError, StoreFullError, StoreVersionError
 from spamnb.store import history as module
+from spamnb.store import history_boot
 from spamnb.store.environment import Plan
 from spamnb.store.history import History
 from spamnb.store.history_entry import decode_entry, encode_entry
@@ -354,7 +355,7 @@ class TestDamage:
 
     def test_a_machine_without_boot_ids(self, tmp_path, monkeypatch):
         """Where nothing names the boot, the history opens all the same."""
-        monkeypatch.setattr(module, "_boot_id", lambda: "")
+        monkeypatch.setattr(history_boot, "_boot_id", lambda: "")
         for _ in range(2):
             with contextlib.closing(History.open(tmp_path / "history")) as history:
                 history.add([entry(1)])

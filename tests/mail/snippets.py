@@ -23,8 +23,11 @@ def snippet(page, section, file):
 
 
 def changed(text, changes):
-    """Replace ports and paths; each must occur, or the snippet is not what the test thinks."""
-    for old, new in changes.items():
+    """Replace ports and paths; each must occur, or the snippet is not what the test thinks.
+
+    All at once: a port that was put in may begin like one that is to be replaced.
+    """
+    for old in changes:
         assert old in text, f"{old!r} is not in the snippet"
-        text = text.replace(old, str(new))
-    return text
+    olds = sorted(changes, key=len, reverse=True)
+    return re.sub("|".join(map(re.escape, olds)), lambda found: str(changes[found[0]]), text)

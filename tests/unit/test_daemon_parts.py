@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from spamnb.daemon import privileges
+from spamnb.daemon import logs, privileges
 from spamnb.daemon.bypass import bypass_is_on
 from spamnb.daemon.logs import Log, take_over
 from spamnb.daemon.notify import Notifier
 from spamnb.daemon.sockets import Place, Sockets, inherited
 from spamnb.daemon.start import Line, Order, Orders, Start
-from spamnb.errors import UserError
+from spamnb.errors import StoreError, UserError
 from spamnb.settings.tree import LogSettings
 
 LOOPBACK = Place("127.0.0.1", 0)
@@ -267,6 +267,28 @@ def test_a_log_that_cannot_be_written_stops_nothing():
     log({"event": "lost"})
 
 
+def test_a_long_line_does_not_wait_for_the_logs_reader():
+    """A pipe with a page to spare takes a page; the rest is lost, and the next line begins anew."""
+    reader, writer = os.pipe()
+    log = Log(LogSettings())
+    log._fd, log._poll = writer, logs._poll_of(writer)
+    while log._poll.poll(0):
+        log({"event": "long", "to": ["x" * 1_900] * 5})
+    told = b""
+    while len(piece := os.read(reader, 1 << 16)) == 1 << 16:
+        told += piece
+    told += piece
+    log({"event": "short"})
+    rest = os.read(reader, 1 << 16).decode()
+    os.close(reader)
+    os.close(writer)
+    assert b"event" not in told
+    assert not told.endswith(b"\n")
+    assert rest.startswith("\n")
+    assert "log lines lost" in rest
+    assert rest.splitlines()[-1].endswith(" info short")
+
+
 def test_a_log_that_nobody_reads_stops_nothing():
     """A full pipe loses lines instead of waiting, and how many is told when there is room."""
     reader, writer = os.pipe()
@@ -303,7 +325,9 @@ def test_a_disk_that_does_not_say_changes_no_bypass():
     """What cannot be read is as it was; the supervisor, which asks each second, goes on."""
     nowhere = Path("/" + "x" * 300)
     assert bypass_is_on(nowhere, before=True)
-    assert not bypass_is_on(nowhere)
+    assert not bypass_is_on(nowhere, before=False)
+    with pytest.raises(StoreError, match="too long"):
+        bypass_is_on(nowhere)
 
 
 # --- words to systemd -----------------------------------------------------------------------------

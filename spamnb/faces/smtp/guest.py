@@ -44,8 +44,12 @@ class Guest:
         self.is_proxied, self.address = False, told.address
         return told.used, self._admitted(door, place)
 
-    def _admitted(self, door: Door, place: Place) -> bytes:
+    def judge(self, door: Door) -> None:
+        """Whether it is trusted, by these settings."""
         self.trusted = door.peers.contains(self.address)
+
+    def _admitted(self, door: Door, place: Place) -> bytes:
+        self.judge(door)
         if place.closing:
             return replies.CLOSING
         if not (self.trusted or door.recipient_domains):

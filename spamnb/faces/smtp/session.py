@@ -241,6 +241,8 @@ class Session:
 
     def _mail(self, line: bytes, verb: commands.Verb) -> None:
         del verb
+        if not self._transaction.is_open:
+            self._follow()
         limit = self.door.size_limit_bytes
         if self.place.closing:
             self._end(replies.CLOSING)
@@ -452,12 +454,20 @@ class Session:
         return self._transaction.envelope(self._client)
 
     def forget_transaction(self) -> None:
-        """After a message, a reset or a hello: new settings hold from here."""
+        """After a message, a reset or a hello."""
         if self._transaction.is_open:
             self.place.budget.give(self._transaction.size())
             self._transaction = Transaction()
         self.phase = "ready" if self._hello else "start"
-        self.door = self.place.door
+        self._follow()
+
+    def _follow(self) -> None:
+        """Go by the newest settings: between two messages, on connections that are kept."""
+        if self.door is not self.place.door:
+            self.door = self.place.door
+            self.guest.judge(self.door)
+            if self.hop.state == "up" and self.hop.address != self.door.upstream:
+                self.hop.drop()
 
     def message_done(self) -> None:
         """The message has its reply, or nobody who waits for one."""
