@@ -100,6 +100,17 @@ class TestAudit:
             assert totals.known == view.totals().known
         assert sound(store)
 
+    def test_one_event_of_a_clock_that_was_ahead_keeps_no_others(self, make_store):
+        """What came before something old is old, whatever its time says."""
+        store = make_store()
+        far = NOON_2026 + 10 * 365 * 86_400_000_000
+        for number, at in enumerate((NOON_2026, far, NOON_2026 + 1, NOON_2026 + 9), 1):
+            learn(store, mail(number, number), HAM, time_us=at)
+        with store.write() as view:
+            assert view.fold(NOON_2026 + 5, 100) == 3
+            assert view.fold(NOON_2026 + 5, 100) == 0
+        assert sound(store)
+
     def test_a_bernoulli_model_keeps_its_histogram(self, make_store):
         """H counts the known features by their counts, through learns, moves and forgets."""
         store = make_store(Recipe(kind="bernoulli", groups=1))

@@ -123,6 +123,14 @@ class TestBounds:
         assert history.find(digest=entry(2).digest) == []
         assert history.expire(NOON_2026) == 0
 
+    def test_one_of_a_clock_that_was_ahead_keeps_no_others(self, history):
+        """Age goes by the order in which they came, where a time cannot be."""
+        history.add([entry(1, time_us=NOON_2026 + 3650 * DAY_US)])
+        history.add([entry(n, time_us=NOON_2026 + n * DAY_US) for n in range(2, 6)])
+        assert history.expire(NOON_2026 + 33 * DAY_US) == 2
+        assert len(history.recent(9)) == 3
+        assert history.expire(NOON_2026 + 90 * DAY_US) == 3
+
     def test_a_signature_names_one_entry(self, history):
         """Who gives one twice keeps the first, and no name finds the second."""
         history.add([entry(1), entry(2, signature=entry(1).signature)])

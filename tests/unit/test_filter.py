@@ -267,6 +267,16 @@ def test_a_correction_needs_only_the_message_id(small, form):
     assert small.score(raw).label == "spam"
 
 
+@pytest.mark.parametrize("odd", ["0123456789abcdef" * 2, "s" + "a" * 26, " 1@a.example "])
+def test_a_message_id_may_look_like_one_of_our_names(small, odd):
+    """Or be written with blanks: as the journal shows it, and as the header has it, it is found."""
+    raw = mail(1, "quarterly figures and pills").replace(b"<1@a.example>", f"<{odd}>".encode())
+    small.score(raw)
+    for form in (odd, f"<{odd}>"):
+        assert small.correct(form, "spam").message_id == odd.strip()
+    assert small.learn(raw, "spam").message_id == odd.strip()
+
+
 def test_a_learnt_message_is_found_in_the_journal(small):
     """Never scored here, but learnt: message id and digest name it all the same."""
     receipt = small.learn(mail(1, "quarterly figures"), "ham")

@@ -10,6 +10,7 @@ from spamnb.service import expiry, upkeep
 from spamnb.service.expiry import DAY_US, Rules, expire
 from spamnb.service.filter import MINE, Filter, new_recipe
 from spamnb.service.lessons import Teach
+from spamnb.service.plans import STREAK
 from spamnb.store import audit
 from spamnb.store.memory import MemoryStore
 
@@ -91,6 +92,27 @@ def test_a_feature_that_a_kept_event_names_stays(model):
     assert "oldword" in tokens(model)
     model.undo(1)
     assert sound(model)
+
+
+def test_features_that_a_rehearsal_touched_stay_as_long_as_it_can_be_taken_back(model):
+    """The rehearsing event is in the checkpoint, but a kept one still answers for its steps."""
+    teach(model, 1, "rehearsed", days_ago=400, label="ham")
+    for number in range(2, 2 + STREAK + 2):
+        last = teach(model, number, f"word{number} pills", days_ago=399 - number)
+    insisting = MINE._replace(insist=True)
+    words = f"word{number} pills"
+    again = Teach(model.example(message(number, words)), 1, insisting, NOW_US, again=True)
+    assert model.teach([again])[0].changed
+    assert last.changed
+    run(model, Rules(keep_days=100, after_days=200, most_holders=1))
+    with model.store.read() as view:
+        before = view.gather(model.example(message(1, "rehearsed")).ids[0]).w.any()
+    assert before
+    model.forget(message(number, words))
+    assert sound(model)
+    with model.store.read() as view:
+        for ids, records in view.features():
+            assert records.n.any(axis=1).all(), ids
 
 
 def test_an_expiry_can_be_undone_once(model):
