@@ -124,7 +124,7 @@ def test_a_client_that_is_held_and_leaves_frees_its_memory(on_loop):
                 clients = [await rig.client() for _ in range(4)]
                 for client in clients:
                     await client.start()
-                    client.send(b"Subject: x\r\n\r\n" + b"y" * 5000)
+                    client.send(b"Subject: x\r\n\r\n" + b"y" * 50_000)
                 await until(lambda: any(side.is_held() for side in rig.front._sides))
                 for client in clients:
                     client.abort()

@@ -196,13 +196,26 @@ class Recorder:
         self.reading = True
 
 
+LARGE = Budget.SMALL_BYTES + 1
+
+
+def test_the_budget_keeps_no_small_message_out():
+    """However many large ones have stalled; they are accounted for all the same."""
+    budget, readers = Budget(100), [Recorder() for _ in range(3)]
+    for reader in readers[:2]:
+        budget.take(101, reader, LARGE)
+    budget.take(60, readers[2], Budget.SMALL_BYTES)
+    assert [reader.reading for reader in readers] == [True, False, True]
+    assert budget.used == 262
+
+
 def test_the_budget_lets_one_read_on():
     """Over it one reads and the others wait; giving back frees all."""
     budget, readers = Budget(100), [Recorder() for _ in range(3)]
     for reader in readers:
-        budget.take(60, reader)
+        budget.take(60, reader, LARGE)
     assert [reader.reading for reader in readers] == [True, True, False]
-    budget.take(60, readers[0])
+    budget.take(60, readers[0], LARGE)
     assert [reader.reading for reader in readers] == [False, True, False]
     budget.give(200)
     assert all(reader.reading for reader in readers)
@@ -212,7 +225,7 @@ def test_the_budget_passes_the_turn_on():
     """A reader that brings nothing, or is gone, does not keep the others waiting for ever."""
     budget, readers = Budget(100), [Recorder() for _ in range(3)]
     for reader in readers:
-        budget.take(101, reader)
+        budget.take(101, reader, LARGE)
     assert [reader.reading for reader in readers] == [True, False, False]
     budget.turn()
     budget.turn()
@@ -225,12 +238,12 @@ def test_the_budget_waits_for_nobody_who_dribbles():
     """One byte a second is no progress: the turn passes on; a whole window keeps it."""
     budget, readers = Budget(100), [Recorder() for _ in range(2)]
     for reader in readers:
-        budget.take(101, reader)
+        budget.take(101, reader, LARGE)
     budget.turn()
-    budget.take(Budget.LITTLE_BYTES, readers[0])
+    budget.take(Budget.LITTLE_BYTES, readers[0], LARGE)
     budget.turn()
     assert [reader.reading for reader in readers] == [True, False]
-    budget.take(1, readers[0])
+    budget.take(1, readers[0], LARGE)
     budget.turn()
     assert [reader.reading for reader in readers] == [False, True]
 

@@ -111,10 +111,13 @@ class Budget:
 
     While it is exceeded one reader, the head, still reads, or nobody would ever finish and give
     back. A head that brought little since the last `turn` makes room for the next, or one that
-    sends a byte a second would keep all others waiting.
+    sends a byte a second would keep all others waiting. Small messages always come in: those who
+    stall with large ones would otherwise keep them out for minutes, and of small ones the number of
+    connections is bound enough.
     """
 
     LITTLE_BYTES = 32768
+    SMALL_BYTES = 16384
 
     __slots__ = ("_brought", "_head", "_waiting", "limit_bytes", "used")
 
@@ -130,10 +133,10 @@ class Budget:
         """Whether there may be more."""
         return self.used <= self.limit_bytes
 
-    def take(self, count: int, reader: Reader) -> None:
-        """Account for bytes that a reader brought."""
+    def take(self, count: int, reader: Reader, size: int) -> None:
+        """Account for bytes that a reader brought; its message has so many by now."""
         self.used += count
-        if self.used > self.limit_bytes:
+        if self.used > self.limit_bytes and size > self.SMALL_BYTES:
             self._over(reader, count)
 
     def give(self, count: int) -> None:

@@ -72,7 +72,7 @@ class Passage:
         if self._state == "collect":
             self._stored += data
             self._taken += size
-            host.place.budget.take(size, host.ends)
+            host.place.budget.take(size, host.ends, self._size)
         if self._state != "discard" and (reply := self._unfit()):
             self._give_up(reply, "refuse" if reply.startswith(b"5") else "defer")
         elif self._state == "stream" and data:

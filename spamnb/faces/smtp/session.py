@@ -334,7 +334,8 @@ class Session:
         elif what == "rcpt":
             self.phase = "rcpt"
             self._transaction.rcpts.append(line)
-            self.place.budget.take(len(line), self.ends)
+            size = self._transaction.size()
+            self.place.budget.take(len(line), self.ends, size)
         elif what == "xforward":
             self._transaction.xforwards.append(line)
         elif what == "data":
