@@ -108,7 +108,8 @@ def _event_row(line: dict[str, Any]) -> tuple[str, ...]:
 
 @taught("List what was said of recent messages.", HISTORY_EXAMPLES)
 @click.option("--label", help="Only verdicts of this label.")
-@click.option("--decision", help="Only verdicts of this decision: deliver, unsure, junk, reject.")
+@click.option("--decision", type=click.Choice(["deliver", "unsure", "junk", "reject"]),
+              help="Only verdicts of this decision.")  # fmt: skip
 @click.option("--since", metavar="TIME", help="Only later ones: 12h, 7d, 2w, or a date.")
 @click.option("--limit", type=click.IntRange(0, MOST), default=50, metavar="N",
               help="How many at most; 0 shows all.")  # fmt: skip
