@@ -1,9 +1,9 @@
 """The command line's door: finds the command, runs it, and tells what went wrong in one line.
 
 Imports nothing heavy, so `--version` and `--help` answer at once. Exit codes: 0 done, 1 a negative
-answer that was asked for, 2 the user's mistake, 3 the store, 4 a peer, 70 a bug, 130 interrupted;
-`score --exit-code` answers 0, 1 or 2, and 75 for every failure, so that no failure can be taken
-for a verdict by the mail system that asked.
+answer that was asked for, 2 the user's mistake, 3 the store or the system, 4 a peer, 70 a bug, 130
+interrupted; `score --exit-code` answers 0, 1 or 2, and 75 for every failure, so that no failure can
+be taken for a verdict by the mail system that asked.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from spamnb.cli.session import Session, one_thread
 from spamnb.cli.teaching_help import Group
 from spamnb.errors import SpamnbError
 
-INTERRUPTED = 130
 SYSTEM = 3
-_STDERR = 2
 BUG = 70
+INTERRUPTED = 130
 TEMPORARY = 75
 """EX_TEMPFAIL of sysexits.h: mail systems keep the message and ask again."""
+_STDERR = 2
 _COMPLETE = "_SPAMNB_COMPLETE"
 _SAFE = "interrupted; what was learnt is safe"
 
