@@ -20,9 +20,8 @@ import click
 from spamnb.cli.printing import print_anything
 from spamnb.cli.session import Session, one_thread
 from spamnb.cli.teaching_help import Group
-from spamnb.errors import SpamnbError
+from spamnb.errors import SpamnbError, StoreError
 
-SYSTEM = 3
 BUG = 70
 INTERRUPTED = 130
 TEMPORARY = 75
@@ -145,7 +144,7 @@ def _guarded(words: list[str]) -> int:
         return _tell(f"{error}{hint}", error, verbose=verbose, code=error.exit_code)
     except OSError as error:
         what = f"{error.filename or 'input or output'}: {error.strerror or error}"
-        return _tell(what, error, verbose=verbose, code=SYSTEM)
+        return _tell(what, error, verbose=verbose, code=StoreError.exit_code)
     except Exception as error:  # noqa: BLE001 - the boundary: whatever is left is a bug of ours
         if _was_interrupted(error):
             return _tell(_SAFE, error, verbose=verbose, code=INTERRUPTED)

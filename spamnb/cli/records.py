@@ -10,6 +10,7 @@ import click
 
 from spamnb.cli.choosing import choosing, chosen, since_us
 from spamnb.cli.printing import MOST, say_json, table
+from spamnb.cli.score import ANSWERS
 from spamnb.cli.session import Session, pass_session
 from spamnb.cli.teaching_help import taught
 
@@ -108,7 +109,7 @@ def _event_row(line: dict[str, Any]) -> tuple[str, ...]:
 
 @taught("List what was said of recent messages.", HISTORY_EXAMPLES)
 @click.option("--label", help="Only verdicts of this label.")
-@click.option("--decision", type=click.Choice(["deliver", "unsure", "junk", "reject"]),
+@click.option("--decision", type=click.Choice([*ANSWERS]),
               help="Only verdicts of this decision.")  # fmt: skip
 @click.option("--since", metavar="TIME", help="Only later ones: 12h, 7d, 2w, or a date.")
 @click.option("--limit", type=click.IntRange(0, MOST), default=50, metavar="N",

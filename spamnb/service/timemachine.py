@@ -75,11 +75,10 @@ def cut_at(view: ReadView, time_us: int) -> Cut:
         if event.time_us <= time_us:
             return Cut(event.seq + 1, event.time_us, dict(by))
         by[event.who] += 1
-    if checkpoint and not by:
-        raise RefusedError(f"all events up to {checkpoint} are in the checkpoint: none can be left")
     if checkpoint:
+        before = "and the time lies before its end" if by else "all there are"
         raise RefusedError(
-            f"events up to {checkpoint} are in the checkpoint, and the time lies before its end",
+            f"events up to {checkpoint} are in the checkpoint, {before}",
             hint="see `spamnb journal --limit 0` for what can be gone back to",
         )
     return Cut(1, 0, dict(by))

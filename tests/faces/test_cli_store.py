@@ -6,7 +6,7 @@ import subprocess
 import tomllib
 
 import pytest
-from cli_runs import ONE_SPAM, spamnb
+from cli_runs import HAM, ONE_SPAM, SPAM, spamnb
 
 from spamnb.cli.main import COMMANDS
 from spamnb.cli.session import become_owner, speaker
@@ -117,6 +117,32 @@ def test_what_is_no_plain_file_is_not_replaced(trained, tmp_path):
     assert spamnb(trained, "export", link).code == 0
     assert link.is_symlink()
     assert (tmp_path / "counts").read_bytes() == (tmp_path / "read").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["undo", 10**26], "not in the range"),
+        (["journal", "--limit", 10**26], "not in the range"),
+        (["history", "--decision", "nonsense"], "not one of"),
+        (["correct", "ham", f"<{'a' * 300}@example.org>"], "no message is known"),
+        (["explain", "a" * 300], "no message is known"),
+        (["score", "{pipe}"], "neither a file nor a folder"),
+        (["train", "--label", "M\u00fcll und so={spam}", "--label", "x={ham}"], "the labels are"),
+        (["import", "{export}"], "fingerprint"),
+    ],
+)
+def test_odd_values_are_the_users_mistake(trained, tmp_path, words, said):
+    """One line that says what is wrong, and never a bug of ours."""
+    places = {"pipe": tmp_path / "pipe", "export": tmp_path / "x", "spam": SPAM, "ham": HAM}
+    os.mkfifo(places["pipe"])
+    assert spamnb(trained, "export", places["export"]).code == 0
+    head, _, rest = places["export"].read_text().partition("\n")
+    odd = json.dumps(json.loads(head) | {"fingerprint": 7})
+    places["export"].write_text(f"{odd}\n{rest}")
+    home = tmp_path / "new" if words[0] == "train" else trained
+    done = spamnb(home, *(str(word).format(**places) for word in words))
+    assert (done.code, said in done.err, "bug" in done.err) == (2, True, False), done.err
 
 
 def test_import_adds_and_undo_takes_it_back(home, tmp_path):

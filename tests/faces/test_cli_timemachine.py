@@ -116,6 +116,14 @@ def test_rewind_before_the_checkpoint_is_refused(home):
     assert "events up to 300 are in the checkpoint" in refused.err
 
 
+def test_rewind_where_all_is_in_the_checkpoint_says_so(home):
+    """It does not speak of a time before its end, which may be wrong."""
+    with Filter.open(home, history=False) as model:
+        model.store.transact(lambda view: view.fold(1 << 60, 1000))
+    refused = spamnb(home, "rewind", "1m", "--yes")
+    assert (refused.code, "in the checkpoint, all there are" in refused.err) == (2, True)
+
+
 def test_relearn_without_somebody(home, tmp_path):
     """The model is the one that was never taught by them; what is kept is the one of before."""
     plain = tmp_path / "plain"

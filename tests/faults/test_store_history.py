@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import stat
 import threading
 
@@ -289,6 +290,21 @@ class TestDamage:
         assert (folder / "boot").read_text() != ""
         two.close()
         assert (folder / "boot").read_text() == ""
+
+    def test_a_child_closes_what_it_inherited_and_leaves_the_note(self, tmp_path):
+        """It has nothing to flush; whether the parent ended well is the parent's to say."""
+        folder = tmp_path / "history"
+        with contextlib.closing(History.open(folder)) as history:
+            history.add([entry(1)])
+            child = os.fork()
+            if child == 0:
+                with contextlib.suppress(BaseException):
+                    history.close()
+                    os._exit(0)
+                os._exit(1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            assert (folder / "boot").read_text() != ""
+            assert history.count() == 1
 
     def test_damage_found_in_use(self, tmp_path, monkeypatch):
         """Damage met while reading sets the file aside; the answer is that of an empty history."""

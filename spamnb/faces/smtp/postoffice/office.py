@@ -99,13 +99,14 @@ class Office:
         """Whether one more connection is taken."""
         free = len(self.sessions) < self.config.connections
         known = self._peers.contains(session.peer)
-        few = self._addresses[network_of(session.peer)] < self.config.connections_per_address
+        customer = network_of(session.peer)
+        few = self._addresses[customer] < self.config.connections_per_address
         if self.stopping or not free or not (few or known):
             self.links.meters.count("connections_refused")
             return False
         self.sessions.add(session)
         self.empty.clear()
-        self._addresses[network_of(session.peer)] += 1
+        self._addresses[customer] += 1
         return True
 
     def leave(self, session: Session) -> None:
