@@ -333,9 +333,8 @@ class Session:
             self._transaction.mail, self.phase = line, "mail"
         elif what == "rcpt":
             self.phase = "rcpt"
-            self._transaction.rcpts.append(line)
-            size = self._transaction.size()
-            self.place.budget.take(len(line), self.ends, size)
+            self._transaction.add(line)
+            self.place.budget.take(len(line), self.ends, self._transaction.size)
         elif what == "xforward":
             self._transaction.xforwards.append(line)
         elif what == "data":
@@ -457,7 +456,7 @@ class Session:
     def forget_transaction(self) -> None:
         """After a message, a reset or a hello."""
         if self._transaction.is_open:
-            self.place.budget.give(self._transaction.size())
+            self.place.budget.give(self._transaction.size)
             self._transaction = Transaction()
         self.phase = "ready" if self._hello else "start"
         self._follow()

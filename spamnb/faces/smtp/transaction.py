@@ -12,11 +12,13 @@ from spamnb.faces.smtp import commands
 class Transaction:
     """The lines of one message's envelope, without CRLF."""
 
-    __slots__ = ("_envelope", "mail", "rcpts", "xforwards")
+    __slots__ = ("_envelope", "mail", "rcpts", "size", "xforwards")
 
     def __init__(self) -> None:
         self.mail = b""
         self.rcpts: list[bytes] = []
+        self.size = 0
+        """Bytes that the recipients take: kept, for it is asked with each of any number of them."""
         self.xforwards: list[bytes] = []
         self._envelope: Envelope | None = None
 
@@ -25,9 +27,10 @@ class Transaction:
         """Whether the next hop knows something that a new one would not."""
         return bool(self.mail or self.xforwards)
 
-    def size(self) -> int:
-        """Bytes that the recipients take."""
-        return sum(map(len, self.rcpts))
+    def add(self, rcpt: bytes) -> None:
+        """One more recipient."""
+        self.rcpts.append(rcpt)
+        self.size += len(rcpt)
 
     def envelope(self, seen: Client) -> Envelope:
         """The parsed copy, from the client as it was seen; made once, when all is said."""
