@@ -1,5 +1,6 @@
 """Logging in at the post office: over TLS, by the right password, and slowly for guessers."""
 
+import contextlib
 import smtplib
 import ssl
 import threading
@@ -51,6 +52,19 @@ def office(people):
 
 def plain(name, password):
     return b64encode(b"\0" + name + b"\0" + password)
+
+
+def test_a_login_line_without_end_is_the_clients_fault(office):
+    """It is told so and sent away: no incident, and its rest is no command."""
+    with office.raw() as client:
+        client.say(b"EHLO me.example")
+        assert client.say(b"AUTH LOGIN")[:3] == b"334"
+        # Closed with bytes unread, the connection may be reset before the words are read.
+        with contextlib.suppress(ConnectionError):
+            client.send(b"x" * 300_000 + b"\r\nNOOP\r\n")
+            assert client.reply()[:3] == b"501"
+            assert client.reply() == b""
+    assert office.meters.value("faults") == 0
 
 
 def test_every_way_to_log_in_works(office):
