@@ -87,3 +87,57 @@ def test_it_serves_as_it_says(clone):
         assert running.wait(60) == 0, said.read_text()
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", front), 5)
+
+
+def found(environment):
+    """The Python that setup.sh would take."""
+    return subprocess.run(
+        ["sh", "-c", ". scripts/setup.sh; find_python"],
+        cwd=PROJECT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def stub(folder, name, *, version=True, venv=True):
+    """A Python of which only this is known: whether it is new enough, and whether it has venv."""
+    says = f'case "$2" in *version_info*) exit {int(not version)};; *) exit {int(not venv)};; esac'
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{says}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("pythons", "taken"),
+    [
+        ({"python3": {}, "python3.13": {}}, "python3"),
+        ({"python3": {"version": False}, "python3.12": {}}, "python3.12"),
+        ({"python3": {"venv": False}, "python3.12": {}}, "python3.12"),
+        # make_venv will say what it lacks
+        ({"python3": {"venv": False}}, "python3"),
+    ],
+)
+def test_the_first_python_that_can_make_an_environment_is_taken(tmp_path, pythons, taken):
+    for name, able in pythons.items():
+        stub(tmp_path, name, **able)
+    text = (PROJECT / "scripts/setup.sh").read_text().replace("/usr/bin/python3 ", "")
+    (tmp_path / "setup.sh").write_text(text)
+    done = subprocess.run(
+        [shutil.which("sh"), "-c", f". {tmp_path}/setup.sh; find_python"],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [taken]
+
+
+def test_a_python_that_is_named_is_taken_or_refused(tmp_path):
+    named = stub(tmp_path, "mine", venv=False)
+    assert found(os.environ | {"PYTHON": str(named)}).stdout.split() == [str(named)]
+    refused = found(os.environ | {"PYTHON": str(stub(tmp_path, "old", version=False))})
+    assert refused.returncode == 1
+    assert "no Python 3.11 or later found" in refused.stderr
