@@ -29,7 +29,7 @@ INNER_NAMES: Final = frozenset((b"subject", b"from", b"to", b"cc", b"reply-to", 
 
 KIND = re.compile(rb"[ \t]*+([\w!#$&^.+-]{1,80}/[\w!#$&^.+-]{1,80})[ \t]*+(?=;|$|\s|,)")
 PARAM = re.compile(
-    rb';\s*+([^\s=;*"]++)(\*\d{1,4})?+(\*)?+\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"?+|([^;]*+))', re.DOTALL
+    rb';\s*+([^\s=;*"]++)(\*\d{1,4})?(\*)?\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"?+|([^;]*+))', re.DOTALL
 )
 META = re.compile(rb"<meta\b[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
 NO_ESCAPE = re.compile(rb"=(?![0-9A-Fa-f]{2}|[ \t\r]*+(?:\n|\Z))")

@@ -49,9 +49,13 @@ _CLUE_CHARACTERS: Final = 40
 _BLANK_LINE = re.compile(rb"\n\r?\n")
 _LINE = re.compile(rb"[^\r\n]*+(?:\r\n?|\n|\Z)(?:\.?[ \t][^\r\n]*+(?:\r\n?|\n|\Z))*+")
 """one field with its continuation lines; a bare CR ends a line too, as in Python's own reader"""
-_FIELD = re.compile(rb"(?!\.[ \t:])\.?[!-9;-~]{1,998}+(?:\r?\n\.?(?=[ \t])|[ \t])*+:")
+_FIELD = re.compile(
+    rb"(?!\.[ \t:])\.?[!-9;-~]{1,998}+(?:[ \t]|\n[ \t]|\r\n[ \t]|\n\.[ \t]|\r\n\.[ \t])*+:"
+)
+"""Every way to go on is written out: before Python 3.11.5, and Debian 12 has 3.11.2, a possessive
+group that fails behind something optional forgets to go back."""
 _SUBJECT = re.compile(rb"\.?subject[ \t]*+:", re.IGNORECASE)
-_MAILBOX_LINES = re.compile(rb"(?:\.?>?From [^\n]*+\n)*+")
+_MAILBOX_LINE = re.compile(rb"\.?>?From [^\n]*+\n")
 _WIRE_DOT = re.compile(rb"(?<![^\r\n])\.")
 _DOT = re.compile(rb"^\.", re.MULTILINE)
 _STUFFED = re.compile(rb"^\.(?!\r?$)", re.MULTILINE)
@@ -104,8 +108,7 @@ def stamped(header: bytes, block: bytes, tag: bytes = b"") -> bytes:
     rest = cleaned(header)
     if not block and not tag:
         return rest
-    mailbox = _MAILBOX_LINES.match(rest)
-    first = mailbox.end() if mailbox else 0
+    first = _mailbox_end(rest)
     joint = b"" if _starts_well(rest, first) else b"\r\n"
     before, rest = rest[:first], rest[first:]
     if tag:
@@ -126,6 +129,14 @@ def as_delivered(raw: bytes) -> bytes:
     """A whole message without forged copies: as it is when our block is taken out again."""
     end = header_end(raw)
     return written(raw, b"") if b"x-spam" in _plain(raw if end < 0 else raw[:end]) else raw
+
+
+def _mailbox_end(header: bytes) -> int:
+    """Where the mbox lines at the head end."""
+    at = 0
+    while found := _MAILBOX_LINE.match(header, at):
+        at = found.end()
+    return at
 
 
 def _starts_well(header: bytes, at: int) -> bool:

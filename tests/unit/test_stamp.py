@@ -220,6 +220,23 @@ def test_what_our_block_was_put_before_is_there_unchanged(message):
     assert all(line in left for line in clean.split(b"\r\n"))  # lines went, none came or moved
 
 
+@pytest.mark.parametrize(
+    ("before", "joint", "rest"),
+    [
+        (b"", b"\r\n", b"Sub\r\n: x\r\n\r\n"),
+        (b"", b"\r\n", b"Sub \r\n.: x\r\n\r\n"),
+        (b"", b"", b"Sub \r\n. : x\r\n\r\n"),
+        (b"", b"", b".>Fro: x\r\n\r\n"),
+        (b"", b"\r\n", b"From ann"),
+        (b"From x\r\n>From x\r\n", b"", b">Fro: y\r\n\r\n"),
+        (b"From x\r\n", b"\r\n", b".From"),
+    ],
+)
+def test_the_block_stands_behind_mbox_lines_and_before_all_else(before, joint, rest):
+    """What only begins like an mbox line or a field is none."""
+    assert stamped(before + rest, BLOCK) == before + BLOCK + joint + rest
+
+
 @given(_MESSAGES)
 def test_stamping_twice_leaves_one_block(message):
     """What we wrote at one hop is a forged copy at the next, and goes."""
