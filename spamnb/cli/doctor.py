@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from spamnb.cli.options import Number
 from spamnb.cli.printing import safe, say, say_json, wants_colour
 from spamnb.cli.served import checked, served, teacher
 from spamnb.cli.session import Session, pass_session
@@ -55,7 +56,7 @@ _MARKS = {"ok": "green", "broken": "red", "skipped": "yellow"}
               "it is asked for.")  # fmt: skip
 @click.option("--junk", metavar="FOLDER", default="", help="The folder of junk. Else the one that "
               "the server calls so, or Junk.")  # fmt: skip
-@click.option("--wait", "wait_s", type=click.FloatRange(0.1, 3600), default=60.0, show_default=True,
+@click.option("--wait", "wait_s", type=Number(0.1, 3600), default=60.0, show_default=True,
               metavar="SECONDS", help="How long to wait for each hop; longer than --quiet of "
               "`spamnb watch`.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: ok, message_id, hops.")

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from spamnb.cli.evaluate_labels import evaluate_by_label
+from spamnb.cli.options import Number, spelt
 from spamnb.cli.printing import progress_bar, say, table, warn, write_text
 from spamnb.cli.promising import keep_promise
 from spamnb.cli.session import Session, pass_session
@@ -18,7 +20,7 @@ from spamnb.cli.teaching_help import taught
 from spamnb.errors import CorpusError, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from spamnb.service.corpora import Unit
     from spamnb.service.evaluation import Evaluation, Options
@@ -56,8 +58,8 @@ spamnb evaluate --plain collection/                documents with labels of thei
               "and what was between 10 and 90 % spam; everything, but --delay messages late; or "
               "only a --share of the messages.")  # fmt: skip
 @click.option("--delay", type=click.IntRange(1), default=100, show_default=True, metavar="N")
-@click.option("--share", type=click.FloatRange(0, 1), default=0.1, show_default=True)
-@click.option("--noise", type=click.FloatRange(0, 0.5), default=0.0, metavar="SHARE",
+@click.option("--share", type=Number(0, 1), default=0.1, show_default=True)
+@click.option("--noise", type=Number(0, 0.5), default=0.0, metavar="SHARE",
               help="Share of labels that are taught wrong.")  # fmt: skip
 @click.option("--kind", type=click.Choice(["corrected", "multinomial", "bernoulli"]),
               help="The kind of model.")  # fmt: skip
@@ -90,6 +92,7 @@ def evaluate(ctx: click.Context, session: Session, /, **given: Any) -> None:
     looks more like spam than a spam does; ham lost and spam missed are by the decisions that the
     costs lead to.
     """
+    _refuse_idle(ctx, given)
     if given["compare"]:
         _compare(*given["compare"], json_file=given["json_file"])
         return
@@ -113,6 +116,24 @@ def evaluate(ctx: click.Context, session: Session, /, **given: Any) -> None:
     _written(outcome, given, one_in=one_in)
     if given["apply"] and not keep_promise(session, outcome.assurance(one_in)):
         ctx.exit(1)
+
+
+_ADD: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
+    "delay": ("--feedback delayed", lambda given: given["feedback"] == "delayed"),
+    "share": ("--feedback partial", lambda given: given["feedback"] == "partial"),
+    "scores": ("--json FILE", lambda given: given["json_file"]),
+    "against_rest": ("--label or --plain", lambda given: given["labelled"] or given["plain"]),
+}
+"""options that say nothing alone: what each goes with, and whether that is given"""
+
+
+def _refuse_idle(ctx: click.Context, given: dict[str, Any]) -> None:
+    """Before anything is read: an evaluation takes minutes, and who gave an option wants it."""
+    for name, (other, holds) in _ADD.items():
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE and not holds(given):
+            raise UserError(f"{spelt(name)} needs {other}", hint="add that, or leave it out")
+    if given["compare"] and given["sources"]:
+        raise UserError("--compare reads two files alone", hint="leave the mail out")
 
 
 def _options(session: Session, given: dict[str, Any]) -> Options:
@@ -196,8 +217,6 @@ def _written(outcome: Evaluation, given: dict[str, Any], *, one_in: int) -> None
         write_text(given["json_file"], json.dumps(plain, indent=2) + "\n")
         if given["json_file"] == "-":
             return
-    elif given["scores"]:
-        raise UserError("--scores needs a file to write to", hint="add --json FILE")
     table(figures(outcome))
     say()
     table([("decision", "from", "ham", "spam"), *decision_rows(outcome)], right=(1, 2, 3))

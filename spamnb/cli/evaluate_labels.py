@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from spamnb.cli.options import spelt
 from spamnb.cli.printing import progress_bar, say, table, warn, write_text
 from spamnb.errors import UserError
 
@@ -27,9 +28,9 @@ class _Collection(NamedTuple):
 
 def evaluate_by_label(options: Options, given: dict[str, Any]) -> None:
     """Measure, and write what was asked for."""
-    for name in ("plots", "report", "tested", "scores", "apply"):
+    for name in ("plots", "report", "tested", "scores", "apply", "one_in"):
         if given[name]:
-            raise UserError(f"--{name} is for ham and spam", hint="leave it out")
+            raise UserError(f"{spelt(name)} is for ham and spam", hint="leave it out")
     options = replace(options, documents=given["plain"])
     if given["labelled"]:
         collection = _labelled(given)

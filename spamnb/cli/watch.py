@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spamnb.cli.correct import show
+from spamnb.cli.options import Number
 from spamnb.cli.printing import warn
 from spamnb.cli.served import teacher
 from spamnb.cli.session import Session, pass_session
@@ -36,7 +37,7 @@ AGAIN_S = 10.0
 
 @taught("Learn from where messages lie in Maildirs.", WATCH_EXAMPLES)
 @click.argument("maildirs", nargs=-1, required=True, metavar="[WHO=]MAILDIR...")
-@click.option("--quiet", "quiet_s", type=click.FloatRange(0), default=30.0, show_default=True,
+@click.option("--quiet", "quiet_s", type=Number(0), default=30.0, show_default=True,
               metavar="SECONDS", help="How long a message must lie still.")  # fmt: skip
 @click.option("--junk", multiple=True, metavar="FOLDER",
               help="A folder of junk (repeatable). Else Junk and Spam.")  # fmt: skip

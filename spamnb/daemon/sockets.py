@@ -23,6 +23,8 @@ from spamnb.errors import UserError
 BACKLOG = 1024
 """connections that wait while all workers are busy or one is being replaced"""
 _FIRST_FD = 3
+_SUN_PATH = 107
+"""bytes (unix(7)), without the NUL behind them"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,11 @@ def _one(
 
 
 def _unix(path: Path, mode: int) -> socket.socket:
+    if len(os.fsencode(path)) > _SUN_PATH:
+        raise UserError(
+            f"unix:{path} has more than {_SUN_PATH} bytes, which is all that such an address holds",
+            hint="listen elsewhere; for the control socket set serve.control",
+        )
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         _clear(path)
@@ -200,7 +207,7 @@ def _unix(path: Path, mode: int) -> socket.socket:
         raise
     except OSError as error:
         one.close()
-        raise _refused(f"unix:{path}", error) from error
+        raise _refused(f"unix:{path}", error, _UNIX_HINTS) from error
     return one
 
 
@@ -229,10 +236,11 @@ _HINTS = {
     errno.EADDRNOTAVAIL: "this machine has no such address",
     errno.ENOENT: "the folder must be there",
 }
+_UNIX_HINTS = _HINTS | {errno.EACCES: "who serves must be allowed to write in its folder"}
 _WORDS = {errno.EADDRINUSE: "is in use", errno.EACCES: "may not be listened on"}
 
 
-def _refused(where: str, error: OSError) -> UserError:
+def _refused(where: str, error: OSError, hints: Mapping[int, str] = _HINTS) -> UserError:
     number = error.errno or 0
     what = _WORDS.get(number, f"cannot be listened on: {error.strerror or error}")
-    return UserError(f"{where} {what}", hint=_HINTS.get(number, ""))
+    return UserError(f"{where} {what}", hint=hints.get(number, ""))

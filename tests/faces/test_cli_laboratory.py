@@ -39,6 +39,29 @@ def test_two_runs_are_compared(tmp_path):
     assert run("evaluate", HAM, SPAM, "--scores", code=2).err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--delay", "5"], "--delay needs --feedback delayed"),
+        (["--share", "0.5"], "--share needs --feedback partial"),
+        (["--share", "nan", "--feedback", "partial"], "'nan' is no number"),
+        (["--noise", "nan"], "'nan' is no number"),
+        (["--scores"], "--scores needs --json FILE"),
+        (["--against-rest"], "--against-rest needs --label or --plain"),
+        (["--compare", "a", "b"], "--compare reads two files alone"),
+    ],
+)
+def test_options_that_say_nothing_alone_are_refused_at_once(words, said):
+    """Before any mail is read: the folders are not even there."""
+    assert said in run("evaluate", *words, "no/ham", "no/spam", code=2).err
+
+
+@pytest.mark.parametrize("words", [["--test", "x"], ["--one-in", "50"], ["--apply"]])
+def test_what_is_for_ham_and_spam_is_refused_for_other_labels(words):
+    done = run("evaluate", "--label", f"a={HAM}", "--label", f"b={SPAM}", *words, code=2)
+    assert f"{words[0]} is for ham and spam" in done.err
+
+
 def test_feedback_protocols_and_the_promise(tmp_path):
     """Every way of teaching runs; what cannot be promised is said."""
     for words in (["--feedback", "delayed", "--delay", "20"], ["--feedback", "partial"],
