@@ -223,8 +223,8 @@ class ControlServer:
                 continue
             try:
                 self._welcome(connection)
-            except (OSError, RuntimeError) as error:
-                # Its user cannot be told, or there is no room for one more thread.
+            except Exception as error:  # noqa: BLE001 - the boundary: the next one is served
+                # Its user cannot be told, there is no room for one more thread, or a fault of ours.
                 LOG.warning("a connection cannot be served: %s", error)
                 self._gone(connection)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import socket
 import threading
 import time
@@ -42,7 +43,7 @@ class Nobody:
 
 
 @contextlib.contextmanager
-def serving(tmp_path, hear=echo, limits=LIMITS, roles=lambda: Roles(0)):
+def serving(tmp_path, hear=echo, limits=LIMITS, roles=lambda: Roles(os.getuid())):
     path = tmp_path / "c"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
@@ -232,6 +233,22 @@ def test_too_many_connections_are_told_so(tmp_path):
             caller.ask("echo")
             caller.close()
         waits(lambda: server.connections == 0)
+        ask(path, "echo")
+
+
+def test_who_cannot_be_welcomed_is_let_go_and_the_next_is_served(tmp_path):
+    """Whatever fails: without its thread nobody would accept, and each command wait for ever."""
+    faults = [ValueError("a fault of ours"), OSError("nobody knows this user")]
+
+    def roles():
+        if faults:
+            raise faults.pop()
+        return Roles(os.getuid())
+
+    with serving(tmp_path, roles=roles) as (_, path):
+        for _ in range(2):
+            with pytest.raises(StoreBusyError):
+                ask(path, "echo")
         ask(path, "echo")
 
 
