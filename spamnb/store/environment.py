@@ -116,7 +116,8 @@ class Registry(Generic[Thing]):
         self._close = close
         self._after_fork = after_fork
         self._lock = threading.Lock()
-        self._things: dict[str, tuple[Thing, int]] = {}
+        self._things: dict[str, Thing] = {}
+        self._users: dict[Thing, int] = {}
         self._barred: set[str] = set()
         os.register_at_fork(after_in_child=self._forked)
 
@@ -126,20 +127,29 @@ class Registry(Generic[Thing]):
         with self._lock:
             if where in self._barred:
                 raise StoreBusyError(f"{path} is being replaced by this process")
-            held = self._things.get(where)
-            thing, users = (make(), 0) if held is None else held
-            self._things[where] = thing, users + 1
+            if where not in self._things:
+                self._things[where] = make()
+            thing = self._things[where]
+            self._users[thing] = self._users.get(thing, 0) + 1
             return thing
 
     def give_back(self, thing: Thing) -> None:
         """One user less."""
         with self._lock:
-            for where, (held, users) in list(self._things.items()):
-                if held is thing and users > 1:
-                    self._things[where] = thing, users - 1
-                elif held is thing:
-                    del self._things[where]
-                    self._close(thing)
+            left = self._users.pop(thing, 0) - 1
+            if left > 0:
+                self._users[thing] = left
+            elif left == 0:
+                self._drop(thing)
+                self._close(thing)
+
+    def evict(self, thing: Thing) -> None:
+        """Its folder is no longer at its place: who asks from now on gets another."""
+        with self._lock:
+            self._drop(thing)
+
+    def _drop(self, thing: Thing) -> None:
+        self._things = {where: held for where, held in self._things.items() if held is not thing}
 
     @contextlib.contextmanager
     def nobody(self, path: Path) -> Iterator[None]:
@@ -157,7 +167,7 @@ class Registry(Generic[Thing]):
     def _forked(self) -> None:
         # A thread that held the lock did not live on in the child.
         self._lock = threading.Lock()
-        for thing, _ in self._things.values():
+        for thing in self._users:
             self._after_fork(thing)
 
 

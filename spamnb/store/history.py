@@ -26,6 +26,7 @@ passed over, by its signature, what is settled twice, after a kill or by two at 
     no room for the tables    what is fresh waits, not found, for room; when much does `add` says so
     the limit is reached      the oldest entries give way
     tables damaged            set aside, begun anew with what was fresh; `warning` says so
+    set aside by another      found within a second of an `add`, and by who reads: gone on with
 
 There is no sync before a commit returns, and without it a power cut can leave pages that contradict
 each other; LMDB ends the process when it meets some of them. So the folder names the boot in which
@@ -69,10 +70,10 @@ from spamnb.store.history_entry import (
     decode_names,
     encode_entry,
 )
-from spamnb.store.history_fresh import records, release_fresh, share_fresh
+from spamnb.store.history_fresh import records, release_fresh, renewed_fresh, share_fresh
 from spamnb.store.history_limits import HistoryLimits
 from spamnb.store.journal import Pages, Pieces
-from spamnb.store.lmdb_environment import Environment, release, share, sound
+from spamnb.store.lmdb_environment import Environment, environments, release, share, sound
 from spamnb.store.lmdb_table import LmdbTable
 
 _NAMES = ("entries", "signatures", "mids", "digests", "meta")
@@ -145,20 +146,41 @@ class History:
         return share(plan, create=True)
 
     def _set_aside(self, why: str) -> None:
+        """Begin anew with what is fresh; or, if another process was faster, go on with its folder.
+
+        Whoever has the folder open has this file open, whose lock makes all others wait.
+        """
+        old = self._fresh
+        with old.emptying(b"") as left:
+            if old.in_place():
+                self._rename(why)
+            make_folder(self._folder)
+            self._boot.begin(self._folder)
+            self._fresh = renewed_fresh(old, self._folder)
+            with suppress(StoreFullError):
+                self._fresh.add_raw(left)
+        release_fresh(old)
+
+    def _rename(self, why: str) -> None:
         aside = self._folder.with_name(self._folder.name + ".damaged")
         try:
             shutil.rmtree(aside, ignore_errors=True)
             self._folder.rename(aside)
         except OSError as error:
             raise refused(error, self._folder) from error
-        make_folder(self._folder)
-        self._boot.begin(self._folder)
-        left = self._fresh.read()
-        release_fresh(self._fresh)
-        self._fresh = share_fresh(self._folder)
-        with suppress(StoreFullError):
-            self._fresh.add_raw(left)
         self.warning = f"the history was set aside as {aside}: {why}"
+
+    def _follow(self) -> None:
+        """Go on with the folder that is at its place, if that is no longer the one that is open."""
+        with self._healing:
+            if not self._fresh.in_place():
+                self._renew("it was taken away")
+
+    def _renew(self, why: str) -> None:
+        environments.evict(self._environment)
+        release(self._environment)
+        self._set_aside(why)
+        self._environment = self._share()
 
     def _guarded(self, run: Callable[[], Result]) -> Result:
         """Run; if the file proves damaged, begin anew and run again on the empty history."""
@@ -172,9 +194,7 @@ class History:
                 if self._environment is environment:
                     if isinstance(error, BugError):
                         raise
-                    release(environment)
-                    self._set_aside(str(error))
-                    self._environment = self._share()
+                    self._renew(str(error))
         return run()
 
     # --- writing ---
@@ -207,6 +227,7 @@ class History:
 
     def _settle_to_read(self) -> None:
         """The same before reading; without room for it, what is in the tables can be read."""
+        self._follow()
         if self._waiting():
             with suppress(StoreError):
                 self._settle()
@@ -261,6 +282,7 @@ class History:
 
     def flush(self) -> None:
         """Put on the disk what was added."""
+        self._follow()
         try:
             self._settle()
         except StoreError:

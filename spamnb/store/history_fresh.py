@@ -100,6 +100,14 @@ class Fresh:
             yield raw.removeprefix(seen)
             os.ftruncate(handle, 0)
 
+    def in_place(self) -> bool:
+        """Whether this is what others find at its path, and not another folder's by now."""
+        try:
+            there = self.path.stat()
+        except OSError:
+            return False
+        return os.path.samestat(there, os.fstat(self._ready()))
+
     def sync(self) -> None:
         """Put on the disk what waits here."""
         try:
@@ -151,3 +159,9 @@ def share_fresh(folder: Path) -> Fresh:
 def release_fresh(fresh: Fresh) -> None:
     """Give a file back; the last one closes it."""
     _files.give_back(fresh)
+
+
+def renewed_fresh(fresh: Fresh, folder: Path) -> Fresh:
+    """The file that is in the folder now; who has the old one gives it back when it likes."""
+    _files.evict(fresh)
+    return share_fresh(folder)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from spamnb.errors import StoreDamagedError
 from spamnb.store import history as module
 from spamnb.store.history import History
 from spamnb.store.history_entry import HistoryEntry
@@ -68,6 +69,24 @@ def add_and_end(folder, first):
     history = History.open(folder)
     for number in range(first, first + EACH):
         history.add([entry(number, size=50)])
+    history.close()
+
+
+def set_aside(folder, first):
+    """Meet damage, go on with what was begun anew, and stay until told to end."""
+    met = []
+
+    def look():
+        if not met:
+            met.append(True)
+            raise StoreDamagedError("page 7")
+
+    history = History.open(folder)
+    history._guarded(look)
+    history.add([entry(first)])
+    print("done", flush=True)
+    sys.stdin.readline()
+    print(sorted(number_of(one) for one in history.newest()), flush=True)
     history.close()
 
 
@@ -137,7 +156,7 @@ def die_with_the_rest(folder, first):
 WAYS = {
     way.__name__: way
     for way in (
-        add_till_killed, add_and_end, read_till_all, leave_fresh,
+        add_till_killed, add_and_end, read_till_all, leave_fresh, set_aside,
         die_before_the_commit, die_after_the_commit, die_with_the_rest,
     )
 }  # fmt: skip

@@ -338,14 +338,14 @@ class TestDamage:
                 except Exception as error:  # noqa: BLE001 - whatever it is, it is told
                     told.append(error)
 
-            thread, share = threading.Thread(target=other), module.share_fresh
+            thread, share = threading.Thread(target=other), module.renewed_fresh
 
-            def slow(folder):
+            def slow(old, folder):
                 thread.start()
                 thread.join(0.3)  # long enough to meet the closed file, if it could
-                return share(folder)
+                return share(old, folder)
 
-            monkeypatch.setattr(module, "share_fresh", slow)
+            monkeypatch.setattr(module, "renewed_fresh", slow)
             history._guarded(_damaged_once())
             thread.join(10)
             assert told == [None if what == "add" else []]

@@ -1,0 +1,109 @@
+"""A history that another has set aside, or taken away, while it is open here."""
+
+import contextlib
+import shutil
+
+import pytest
+from history_runs import entry, number_of, run
+
+from spamnb.errors import StoreDamagedError
+from spamnb.store.history import History
+
+
+def opened(folder):
+    return contextlib.closing(History.open(folder))
+
+
+def numbers(history):
+    return sorted(number_of(one) for one in history.newest())
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "h"
+
+
+@contextlib.contextmanager
+def set_aside_by_another(folder, number):
+    """Another process has met damage, and has added an entry; what it finds at the end."""
+    other, found = run("set_aside", folder, number), []
+    with other:
+        assert other.stdout.readline() == "done\n"
+        yield found
+        found.append(other.communicate("\n", timeout=30)[0].strip())
+    assert other.returncode == 0
+
+
+def test_what_another_process_has_begun_anew_is_gone_on_with(folder):
+    """What is added before it is noticed is found by both."""
+    with opened(folder) as history:
+        history.add([entry(1)])
+        history.flush()
+        with set_aside_by_another(folder, 2) as found:
+            history.add([entry(3)])
+            assert numbers(history) == [2, 3]
+            history.add([entry(4)])
+        assert found == ["[2, 3, 4]"]
+        assert history.warning == ""
+    assert (folder.with_name("h.damaged") / "data.mdb").exists()
+
+
+def test_what_is_added_is_there_though_nobody_reads(folder):
+    """The flush of each second notices it."""
+    with opened(folder) as history:
+        with set_aside_by_another(folder, 2):
+            history.add([entry(3)])
+            history.flush()
+        with opened(folder) as later:
+            assert numbers(later) == [2, 3]
+
+
+def test_of_two_that_meet_damage_one_sets_it_aside(folder):
+    """The other one finds a sound folder, and leaves it where it is."""
+    met = []
+
+    def look():
+        if not met:
+            met.append(True)
+            raise StoreDamagedError("page 8")
+
+    with opened(folder) as history:
+        history.add([entry(1)])
+        history.flush()
+        with set_aside_by_another(folder, 2) as found:
+            history.add([entry(3)])
+            history._guarded(look)
+            assert numbers(history) == [2, 3]
+        assert found == ["[2, 3]"]
+        assert history.warning == ""
+
+
+def test_two_in_one_process(folder):
+    """Each has its own look at the folder, and both go on with the new one."""
+    met = []
+
+    def look():
+        if not met:
+            met.append(True)
+            raise StoreDamagedError("page 7")
+
+    with opened(folder) as first, opened(folder) as second:
+        first._guarded(look)
+        first.add([entry(1)])
+        second.add([entry(2)])
+        assert numbers(second) == [1, 2]
+        assert numbers(first) == [1, 2]
+        assert second.warning == ""
+
+
+def test_a_folder_that_is_taken_away_is_made_again(folder):
+    """Whoever removes it loses what was in it, and no later verdict."""
+    with opened(folder) as history:
+        history.add([entry(1)])
+        history.flush()
+        shutil.rmtree(folder)
+        history.add([entry(2)])
+        history.flush()
+        history.add([entry(3)])
+    with opened(folder) as later:
+        assert numbers(later) == [2, 3]
