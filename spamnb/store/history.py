@@ -175,6 +175,9 @@ class History:
         with self._healing:
             if not self._fresh.in_place():
                 self._renew("it was taken away")
+            elif not self._environment.is_open:
+                # There was no room for it when the folder was begun anew.
+                self._environment = self._share()
 
     def _renew(self, why: str) -> None:
         environments.evict(self._environment)

@@ -182,6 +182,11 @@ class Environment:
             env.close()
 
     @property
+    def is_open(self) -> bool:
+        """Whether it has not been closed."""
+        return self._env is not None
+
+    @property
     def page_bytes(self) -> int:
         """The engine's page."""
         self._ready()

@@ -6,7 +6,8 @@ import shutil
 import pytest
 from history_runs import entry, number_of, run
 
-from spamnb.errors import StoreDamagedError
+from spamnb.errors import StoreDamagedError, StoreFullError
+from spamnb.store import history as module
 from spamnb.store.history import History
 
 
@@ -94,6 +95,29 @@ def test_two_in_one_process(folder):
         assert numbers(second) == [1, 2]
         assert numbers(first) == [1, 2]
         assert second.warning == ""
+
+
+def test_without_room_for_the_new_one_it_is_tried_again(folder, monkeypatch):
+    """Verdicts wait in the file beside the tables until there is room for those."""
+    share, full = module.share, [StoreFullError("no room")]
+
+    def sometimes(*given, **named):
+        if full and folder.with_name("h.damaged").exists():
+            raise full.pop()
+        return share(*given, **named)
+
+    with opened(folder) as history:
+        history.add([entry(1)])
+        history.flush()
+        monkeypatch.setattr(module, "share", sometimes)
+        with pytest.raises(StoreFullError):
+            history._guarded(damaged)
+        history.add([entry(2)])
+        assert numbers(history) == [2]
+
+
+def damaged():
+    raise StoreDamagedError("page 7")
 
 
 def test_a_folder_that_is_taken_away_is_made_again(folder):
