@@ -59,10 +59,9 @@ def spamnb(home, *words, stdin=b""):
 
 def _let_go(home):
     """Close what a command leaves to the end of its process, which is not the end of ours."""
-    for where, (thing, users) in list(environments._things.items()):
-        if home is not None and where == os.path.realpath(home):
-            for _ in range(users):
-                environments.give_back(thing)
+    thing = environments._things.get(os.path.realpath(home)) if home is not None else None
+    for _ in range(environments._users.get(thing, 0)):
+        environments.give_back(thing)
 
 
 def environment(**more):
