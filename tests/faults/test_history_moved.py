@@ -35,6 +35,17 @@ def set_aside_by_another(folder, number):
     assert other.returncode == 0
 
 
+def damaged_once():
+    """A look that meets damage the first time."""
+    left = [StoreDamagedError("page 7")]
+
+    def look():
+        if left:
+            raise left.pop()
+
+    return look
+
+
 def test_what_another_process_has_begun_anew_is_gone_on_with(folder):
     """What is added before it is noticed is found by both."""
     with opened(folder) as history:
@@ -61,19 +72,12 @@ def test_what_is_added_is_there_though_nobody_reads(folder):
 
 def test_of_two_that_meet_damage_one_sets_it_aside(folder):
     """The other one finds a sound folder, and leaves it where it is."""
-    met = []
-
-    def look():
-        if not met:
-            met.append(True)
-            raise StoreDamagedError("page 8")
-
     with opened(folder) as history:
         history.add([entry(1)])
         history.flush()
         with set_aside_by_another(folder, 2) as found:
             history.add([entry(3)])
-            history._guarded(look)
+            history._guarded(damaged_once())
             assert numbers(history) == [2, 3]
         assert found == ["[2, 3]"]
         assert history.warning == ""
@@ -81,15 +85,8 @@ def test_of_two_that_meet_damage_one_sets_it_aside(folder):
 
 def test_two_in_one_process(folder):
     """Each has its own look at the folder, and both go on with the new one."""
-    met = []
-
-    def look():
-        if not met:
-            met.append(True)
-            raise StoreDamagedError("page 7")
-
     with opened(folder) as first, opened(folder) as second:
-        first._guarded(look)
+        first._guarded(damaged_once())
         first.add([entry(1)])
         second.add([entry(2)])
         assert numbers(second) == [1, 2]
@@ -111,13 +108,9 @@ def test_without_room_for_the_new_one_it_is_tried_again(folder, monkeypatch):
         history.flush()
         monkeypatch.setattr(module, "share", sometimes)
         with pytest.raises(StoreFullError):
-            history._guarded(damaged)
+            history._guarded(damaged_once())
         history.add([entry(2)])
         assert numbers(history) == [2]
-
-
-def damaged():
-    raise StoreDamagedError("page 7")
 
 
 def test_a_folder_that_is_taken_away_is_made_again(folder):
