@@ -11,7 +11,7 @@ usable() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/nul
 complete() { usable "$1" && "$1" -c 'import ensurepip, venv' 2>/dev/null; }
 
 # The system's own first: a distribution tunes its Python by a profile, one that was compiled at home seldom is. Where
-# both were 3.11, training took 8 % less CPU with Debian's than with one of pyenv's, scoring one message 6 %.
+# both were 3.11, training took 8 % less CPU with Debian's than with one of pyenv's, scoring one message 5 %.
 find_python() {
     for able in complete usable; do
         for python in ${PYTHON:-/usr/bin/python3 python3 python3.14 python3.13 python3.12 python3.11 python}; do
