@@ -19,12 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spamnb.errors import UserError
+from spamnb.faces.smtp.address import MOST_PATH_BYTES
 
 BACKLOG = 1024
 """connections that wait while all workers are busy or one is being replaced"""
 _FIRST_FD = 3
-_SUN_PATH = 107
-"""bytes (unix(7)), without the NUL behind them"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +184,9 @@ def _one(
 
 
 def _unix(path: Path, mode: int) -> socket.socket:
-    if len(os.fsencode(path)) > _SUN_PATH:
+    if len(os.fsencode(path)) > MOST_PATH_BYTES:
         raise UserError(
-            f"unix:{path} has more than {_SUN_PATH} bytes, which is all that such an address holds",
+            f"unix:{path} has more than {MOST_PATH_BYTES} bytes, all that such an address holds",
             hint="listen elsewhere; for the control socket set serve.control",
         )
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)

@@ -285,7 +285,8 @@ class History:
 
     def flush(self) -> None:
         """Put on the disk what was added."""
-        self._follow()
+        if self._waiting():
+            self._follow()
         try:
             self._settle()
         except StoreError:

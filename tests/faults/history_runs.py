@@ -72,17 +72,21 @@ def add_and_end(folder, first):
     history.close()
 
 
-def set_aside(folder, first):
-    """Meet damage, go on with what was begun anew, and stay until told to end."""
-    met = []
+def damaged_once():
+    """A look that finds damage the first time."""
+    left = [StoreDamagedError("page 7")]
 
     def look():
-        if not met:
-            met.append(True)
-            raise StoreDamagedError("page 7")
+        if left:
+            raise left.pop()
 
+    return look
+
+
+def set_aside(folder, first):
+    """Meet damage, go on with what was begun anew, and stay until told to end."""
     history = History.open(folder)
-    history._guarded(look)
+    history._guarded(damaged_once())
     history.add([entry(first)])
     print("done", flush=True)
     sys.stdin.readline()

@@ -4,9 +4,9 @@ import contextlib
 import shutil
 
 import pytest
-from history_runs import entry, number_of, run
+from history_runs import damaged_once, entry, number_of, run
 
-from spamnb.errors import StoreDamagedError, StoreFullError
+from spamnb.errors import StoreFullError
 from spamnb.store import history as module
 from spamnb.store.history import History
 
@@ -33,17 +33,6 @@ def set_aside_by_another(folder, number):
         yield found
         found.append(other.communicate("\n", timeout=30)[0].strip())
     assert other.returncode == 0
-
-
-def damaged_once():
-    """A look that meets damage the first time."""
-    left = [StoreDamagedError("page 7")]
-
-    def look():
-        if left:
-            raise left.pop()
-
-    return look
 
 
 def test_what_another_process_has_begun_anew_is_gone_on_with(folder):
@@ -124,3 +113,12 @@ def test_a_folder_that_is_taken_away_is_made_again(folder):
         history.add([entry(3)])
     with opened(folder) as later:
         assert numbers(later) == [2, 3]
+
+
+def test_a_home_that_is_gone_does_not_come_back_at_the_end(folder):
+    """Where nothing waits, nothing is made again for it."""
+    with opened(folder) as history:
+        history.add([entry(1)])
+        history.flush()
+        shutil.rmtree(folder)
+    assert not folder.exists()

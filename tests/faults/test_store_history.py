@@ -9,7 +9,7 @@ import threading
 
 import numpy as np
 import pytest
-from history_runs import NOON_2026, entry
+from history_runs import NOON_2026, damaged_once, entry
 
 from spamnb.errors import BugError, StoreDamagedError, StoreError, StoreFullError, StoreVersionError
 from spamnb.store import history as module
@@ -233,17 +233,6 @@ class TestFlushing:
         assert not thread.is_alive()
 
 
-def _damaged_once():
-    """A function that finds damage the first time it runs."""
-    errors = [StoreDamagedError("page 7")]
-
-    def run():
-        if errors:
-            raise errors.pop()
-
-    return run
-
-
 class TestDamage:
     def test_another_file_is_set_aside(self, tmp_path):
         """A file that is no history is renamed, a new one begun, and a warning says so."""
@@ -346,7 +335,7 @@ class TestDamage:
                 return share(old, folder)
 
             monkeypatch.setattr(module, "renewed_fresh", slow)
-            history._guarded(_damaged_once())
+            history._guarded(damaged_once())
             thread.join(10)
             assert told == [None if what == "add" else []]
             assert "page 7" in history.warning
