@@ -84,7 +84,8 @@ SERVING: tuple[Setting, ...] = (
     Setting("timeouts.command_s", _SECONDS,
         "Between commands (RFC 5321, 4.5.3.2)."),
     Setting("timeouts.data_s", _SECONDS,
-        "Each read while a message comes."),
+        "Each read while a message comes. When most connections are taken, who has had so long "
+        "must bring 500 bytes a second."),
     Setting("timeouts.reply_s", _SECONDS,
         "The next hop's replies, but for the last."),
     Setting("timeouts.final_s", number(1, 3600),

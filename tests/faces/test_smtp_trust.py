@@ -370,6 +370,38 @@ def test_connections_in_all_are_bounded(on_loop):
     on_loop(main())
 
 
+@pytest.mark.parametrize("crowd", [True, False])
+def test_a_byte_now_and_then_is_no_message_where_others_wait(on_loop, crowd):
+    """Each byte renews the time of a read; in a crowd the rate counts, and honest ones stay."""
+
+    async def main():
+        changes = {
+            "limits": limits(connections=5 if crowd else 50),
+            "times": times(data_s=0.5, sweep_s=0.05),
+        }
+        async with Rig(changes) as rig:
+            slow, fast = [await rig.client() for _ in range(2)]
+            for client in slow, fast:
+                await client.start()
+                client.send(b"Subject: x\r\n\r\n")
+            others = [await rig.client() for _ in range(3)]
+            for client in others:
+                assert (await client.reply()).startswith(b"220")
+            word = asyncio.ensure_future(slow.reply())
+            for _ in range(75):
+                if word.done():
+                    break
+                slow.send(b"x")
+                fast.send(b"x" * 98 + b"\r\n")
+                await asyncio.sleep(0.02)
+            else:
+                slow.send(b"\r\n" + END)
+            assert (await fast.ask(END)).startswith(b"250")
+            assert (await word).startswith(b"421" if crowd else b"250")
+
+    on_loop(main())
+
+
 def test_who_reads_no_replies_has_no_more_time_for_a_message(on_loop):
     """That we do not read them is their own doing: in the midst of DATA the clock goes on."""
 

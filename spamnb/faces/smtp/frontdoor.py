@@ -138,7 +138,9 @@ class FrontDoor:
             session = side.session
             if session is None:
                 continue
-            if session.deadline <= now:
+            passage = session.passage
+            crawls = crowded and passage is not None and passage.is_slow(now)
+            if crawls or session.deadline <= now:
                 side.expire()
             elif crowded and session.is_idle(now, times.crowded_s):
                 session.stop(replies.TIMEOUT)

@@ -27,15 +27,17 @@ FEW = 3
 """recipients that a log line names"""
 TOGETHER_BYTES = 16384
 """of the body that go out with the header; copying megabytes to save a packet does not pay"""
+LEAST_BYTES_S = 500
+"""What a client must bring where room is scarce: as Postfix's smtpd_min_data_rate."""
 
 
 class Passage:
     """The state of one message."""
 
     __slots__ = (
-        "_action", "_codes", "_doom", "_each", "_ended_at", "_facts", "_header", "_host", "_left",
-        "_looked", "_said", "_sealed", "_sent_at", "_size", "_state", "_stored", "_taken", "_whole",
-        "_wire", "hungry",
+        "_action", "_began", "_codes", "_doom", "_each", "_ended_at", "_facts", "_header", "_host",
+        "_left", "_looked", "_said", "_sealed", "_sent_at", "_size", "_state", "_stored", "_taken",
+        "_whole", "_wire", "hungry",
     )  # fmt: skip
 
     def __init__(self, host: Host) -> None:
@@ -49,7 +51,7 @@ class Passage:
         """whether it takes bytes from the client now"""
         self._whole = False
         self._doom = b""
-        self._ended_at = self._sent_at = 0.0
+        self._began, self._ended_at, self._sent_at = host.ends.now(), 0.0, 0.0
         self._left = 1
         self._each = False
         """whether the next hop has a reply for each recipient, and so has the client"""
@@ -304,6 +306,14 @@ class Passage:
             self._host.wait(self._host.door.times.sweep_s)
         else:
             self._abandon("timeout", replies.TIMEOUT)
+
+    def is_slow(self, now: float) -> bool:
+        """Whether the client had the time of a read, and brings next to nothing all the same."""
+        spent = now - self._began
+        if self._ended_at or spent <= self._host.door.times.data_s:
+            return False
+        ours = self._state == "judge" or self._host.ends.is_held(INPUT | MEMORY | ROOM)
+        return not ours and self._size < LEAST_BYTES_S * spent
 
     def client_lost(self) -> None:
         """The client has left. Once the next hop has it all, its word is still wanted."""
