@@ -87,16 +87,19 @@ def _login(login: str, addresses: tuple[str, ...]) -> Login:
 def _password() -> str:
     from spamnb.service.passwords import MOST_PASSWORD
 
-    if sys.stdin.isatty():
-        said = click.prompt("Password", hide_input=True, confirmation_prompt="Once more", err=True)
-    else:
-        said = sys.stdin.readline().rstrip("\r\n")
+    try:
+        if sys.stdin.isatty():
+            said = click.prompt(
+                "Password", hide_input=True, confirmation_prompt="Once more", err=True
+            )
+        else:
+            # Not as text: what is no UTF-8 is an error in one locale and escaped in another.
+            said = sys.stdin.buffer.readline().rstrip(b"\r\n").decode()
+        size = len(said.encode())
+    except UnicodeError as error:
+        raise UserError("a password is text in UTF-8") from error
     if not said:
         raise UserError("no password was given", hint="type one, or give it on the first line")
-    try:
-        size = len(said.encode())
-    except UnicodeEncodeError as error:
-        raise UserError("a password is text in UTF-8") from error
     if size > MOST_PASSWORD or "\0" in said:
         raise UserError(f"a password has at most {MOST_PASSWORD} bytes, and no NUL")
     return str(said)

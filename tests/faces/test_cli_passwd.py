@@ -54,6 +54,8 @@ def test_mistakes_change_nothing(tmp_path):
         (["passwd", "alice"], b""),
         (["passwd", "alice"], b"\n"),
         (["passwd", "alice"], b"x" * 2000),
+        (["passwd", "alice"], b"caf\xe9\n"),
+        (["passwd", "alice"], b"a\0b\n"),
         (["passwd", "al:ice"], b"x\n"),
         (["passwd", "alice", "a b@x"], b"x\n"),
         (["passwd", "alice\nroot"], b"x\n"),

@@ -1,9 +1,12 @@
 """Going back from the command line: what is shown, asked, done and kept."""
 
+import os
+import pty
 import shutil
+import subprocess
 
 import pytest
-from cli_runs import ONE_HAM, SAMPLE, spamnb
+from cli_runs import ONE_HAM, PROGRAM, SAMPLE, environment, spamnb
 
 from spamnb.service.filter import Filter
 from spamnb.service.lessons import Origin
@@ -46,6 +49,23 @@ def test_the_journal_is_filtered_by_person_channel_time_and_message(home):
     assert by_digest == of_one
     assert spamnb(home, "journal", "--message", "nobody@x.test").code == 2
     assert spamnb(home, "journal", "--until", "soon").code == 2
+
+
+@pytest.mark.parametrize(("answer", "code", "events"), [(b"n\n", 1, 410), (b"y\n", 0, 420)])
+def test_a_question_goes_to_stderr(home, answer, code, events):
+    """What is piped on is the answer of the command alone; a no changes nothing."""
+    ours, theirs = pty.openpty()
+    os.write(ours, answer)
+    command = [*PROGRAM, "--home", str(home), "undo", "--who", "mallory"]
+    done = subprocess.run(
+        command, stdin=theirs, capture_output=True, check=False, timeout=60, env=environment()
+    )
+    os.close(ours)
+    os.close(theirs)
+    assert done.returncode == code
+    assert done.stdout == (b"nothing was changed\n" if code else b"10 events undone.\n")
+    assert b"[y/N]" in done.stderr
+    assert stats(home)[1] == events
 
 
 def test_all_that_somebody_taught_is_undone(home):

@@ -1,5 +1,6 @@
 """The feedback addresses: whose word is believed, what is learnt, and who gets a receipt."""
 
+import queue
 import threading
 from email import message_from_bytes, policy
 from email.message import EmailMessage
@@ -12,6 +13,7 @@ from post_rig import MESSAGE, files, logins, post_office
 from spamnb.core.message import read
 from spamnb.errors import PeerError, RefError, StoreBusyError
 from spamnb.service.desk import Desk
+from spamnb.service.feedback import Answer
 from spamnb.service.filter import Filter
 from spamnb.service.judging import judge_portions
 from spamnb.service.review import Reviews
@@ -220,6 +222,33 @@ def test_mail_does_not_wait_for_a_slow_teacher(settings, tmp_path):
         late.set()
         for one in reports:
             one.join()
+
+
+def test_reports_wait_in_bounds(settings, tmp_path):
+    """Each that waits holds a message: 64 may, the next comes again later, and mail flows."""
+    late, codes = threading.Event(), queue.SimpleQueue()
+
+    def slow(_):
+        assert late.wait(60)
+        raise StoreBusyError("busy")
+
+    def reported():
+        codes.put(send(rig, report(SPAM))[:3])
+
+    with post_office(**settings) as rig:
+        rig.teach = slow
+        waiting = [threading.Thread(target=reported) for _ in range(64 + 6)]
+        for one in waiting:
+            one.start()
+        assert [codes.get(timeout=30) for _ in range(6)] == ["451"] * 6
+        assert send(rig, MESSAGE, to=ALICE, sender="x@a.example")[:3] == "250"
+        assert len(files(tmp_path / "mail")) == 1
+        late.set()
+        for one in waiting:
+            one.join()
+        assert [codes.get(timeout=1) for _ in range(64)] == ["451"] * 64
+        rig.teach = lambda _: Answer("unchanged", reason="known")
+        assert send(rig, report(SPAM))[:3] == "250"
 
 
 def test_what_is_refused_is_told_and_not_tried_again(settings):

@@ -89,6 +89,8 @@ def test_every_way_to_log_in_works(office):
         ([b"AUTH PLAIN " + plain(b"alice@x.example", b"Secret")], b"535"),
         ([b"AUTH PLAIN " + plain(b"alice@x.example", b"")], b"535"),
         ([b"AUTH PLAIN " + plain(b"nobody", b"secret")], b"535"),
+        ([b"AUTH PLAIN " + plain(b"alice@x.example", b"\xff\xfe")], b"535"),
+        ([b"AUTH PLAIN " + plain(b"\xff\xfe", b"secret")], b"535"),
         ([b"AUTH PLAIN " + plain(b"", b"secret")], b"501"),
         ([b"AUTH PLAIN " + b64encode(b"no fields")], b"501"),
         ([b"AUTH PLAIN " + b64encode(b"\0a\0b\0c")], b"501"),

@@ -301,9 +301,23 @@ def test_without_a_model_it_says_so_and_finds_it_when_it_is_made(place):
             running.ask("teach", mail(1), label="spam")
         assert running.ask("status").header["status"]["model"] is None
         assert "no model" in running.ask("status").header["status"]["fault"]
+        assert str(running.home) in running.ask("ping").header["fault"]
         Filter.open(running.home, create=True, recipe=new_recipe()).close()
         until(lambda: not running.ask("ping").header["fault"])
         assert running.ask("teach", mail(1), label="spam").header["state"] == "learnt"
+
+
+@needs_root
+def test_users_of_the_machine_are_not_told_where_a_fault_lies(place):
+    """Its text may hold paths: who is no admin learns that there is one."""
+    (place / "m").mkdir()
+    with learner(place / "m", place, model=False) as running:
+
+        def run():
+            with Caller(running.path, 20) as caller:
+                return caller.ask("ping").header["fault"]
+
+        assert as_user(NOBODY.pw_uid, run) == "see the log"
 
 
 def test_with_a_damaged_model_it_lives_on(place):

@@ -1,5 +1,6 @@
 """Evaluation with labels of one's own, and against scikit-learn on documents of our own making."""
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from spamnb.core.classes import macro_f1, pooled, quality
-from spamnb.errors import UserError
+from spamnb.errors import StoreAccessError, StoreError, UserError
 from spamnb.service.evaluation_labels import evaluate_against_rest, evaluate_labels, thresholds_of
 from spamnb.service.evaluation_trial import Options
 from spamnb.service.filter import Filter, new_recipe
@@ -108,6 +109,21 @@ def test_thresholds_are_kept_and_used(tmp_path, cross):
     (tmp_path / FILE).write_text("[]")
     with pytest.raises(UserError, match="cannot be read"):
         load(tmp_path)
+
+
+def test_thresholds_that_cannot_be_read_or_written_are_told_in_one_line(tmp_path):
+    """As what the file system refuses always is: where, and what to do."""
+    save(tmp_path, {"a": 1.0})
+    (tmp_path / FILE).chmod(0)
+    if os.geteuid() != 0:
+        with pytest.raises(StoreAccessError, match=FILE):
+            load(tmp_path)
+    (tmp_path / FILE).unlink()
+    (tmp_path / FILE).mkdir()
+    for refused in (lambda: load(tmp_path), lambda: save(tmp_path, {"a": 1.0})):
+        with pytest.raises(StoreError, match=f"{FILE}: Is a directory"):
+            refused()
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
 
 def test_a_home_without_thresholds_has_none(tmp_path):

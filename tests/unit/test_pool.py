@@ -1,5 +1,6 @@
 """The pool: work on forked processes, results in order, and an end whatever happens."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spamnb.errors import BugError, RefusedError
-from spamnb.service.pool import Pool
+from spamnb.service.pool import Pool, cores
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -55,6 +56,16 @@ def test_fewer_tasks_than_workers_and_none_at_all():
         assert list(pool.map([])) == []
         assert list(pool.map([3])) == [6]
         assert list(pool.map([1, 2])) == [2, 4]
+
+
+def test_there_are_never_more_workers_than_the_cores_can_feed():
+    """Whatever number is asked for: each has memory of its own."""
+    most = 8 * cores()
+    with Pool(uneven, 100_000) as pool:
+        assert len(multiprocessing.active_children()) == most
+        found = list(pool.map(iter(range(3 * most))))
+    assert [number for number, _ in found] == list(range(3 * most))
+    assert len({pid for _, pid in found}) == most
 
 
 def test_the_workers_end_with_the_block():

@@ -1,6 +1,7 @@
 """Reports: what is attached, resent, quoted or reported comes out, byte for byte where it can."""
 
 import time
+import tracemalloc
 from email import message_from_bytes
 from email.encoders import encode_base64
 from email.message import EmailMessage
@@ -281,6 +282,19 @@ def test_hostile_structure_is_bounded():
     assert seconds(b"\r\n" + b"> > Message-ID: <" * 50_000) < 1
     assert seconds(b"Resent-From: a\r\n" + b"Resent-To: a\r\n " * 50_000 + b"\r\n\r\n") < 1
     assert seconds(b"X-Spamnb-Signature:" + b" " * 1_000_000 + b"\r\n\r\n") < 1
+
+
+def test_a_field_of_a_million_lines_takes_no_more_than_the_message():
+    """A pattern that may go back keeps a mark for each line: three gigabytes for ten megabytes."""
+    raw = b"Resent-From: alice@x.example\r\n" + b" x\r\n" * 1_000_000 + b"Subject: it\r\n\r\nx\r\n"
+    tracemalloc.start()
+    try:
+        (item,) = read_report(raw, "spam").items
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert item.subject == "it"
+    assert most < 10 * len(raw)
 
 
 @given(st.binary(max_size=400), st.sampled_from([way() for way in WAYS]), st.integers(0, 3000))
