@@ -40,7 +40,8 @@ import numpy as np
 from streams import Stream, streams
 
 from spamnb.core.assurance import assured, most_lost
-from spamnb.core.decision import BINARY, Costs, decide_many
+from spamnb.core.costs import BINARY, Costs
+from spamnb.core.decision import decide_many
 from spamnb.core.handling import LEAST_MESSAGES
 
 JUNK = (20.0, 50.0, 100.0, 200.0, 500.0)
@@ -102,7 +103,7 @@ def main() -> None:
         for name, costs in tables():
             decided = decide_many(np.stack((1 - P, P), axis=1), costs, BINARY)
             decided = np.where(may, decided, np.minimum(decided, 1))
-            told = counts(truth, P, decided, costs.table())
+            told = counts(truth, P, decided, np.array(costs.table()))
             for key in ((name, stream.name), (name, "all")):
                 found[key] = found.get(key, 0) + told
     for name, _ in tables():

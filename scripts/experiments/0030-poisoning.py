@@ -35,7 +35,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 from lab import folder
 
-from spamnb.core.decision import Costs
+from spamnb.core.costs import Costs
 from spamnb.core.measures import auc
 from spamnb.core.message import read
 from spamnb.core.tokens import fields

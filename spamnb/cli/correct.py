@@ -90,7 +90,7 @@ def undo(
 def _teach(session: Session, label: str, refs: tuple[str, ...], *, as_json: bool) -> None:
     """Say the same of all that is named; an empty label takes back what was said."""
     with teacher(session) as (desk, me):
-        for name, what in named(refs, documents=session.reads_documents):
+        for name, what in named(refs, documents=desk.documents):
             said = replace(me, label=label)
             if isinstance(what, bytes):
                 said = replace(said, raw=what)

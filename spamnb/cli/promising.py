@@ -19,7 +19,7 @@ def keep_promise(session: Session, found: Assurance) -> bool:
     mail that has changed.
     """
     from spamnb.core.assurance import costs_for
-    from spamnb.core.decision import Costs
+    from spamnb.core.costs import Costs
     from spamnb.settings.promise import drop, keep, kept
 
     home, costs = session.home, session.settings.costs

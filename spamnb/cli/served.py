@@ -33,6 +33,7 @@ class Served(NamedTuple):
     control: Path
     role: str
     login: str
+    documents: bool
 
     @property
     def trust(self) -> Trust:
@@ -42,6 +43,10 @@ class Served(NamedTuple):
 
 class Teacher(Protocol):
     """Takes words on messages: the desk here, or a daemon's."""
+
+    @property
+    def documents(self) -> bool:
+        """Whether they are on plain text that is no mail."""
 
     def teach(self, feedback: Feedback) -> Answer:
         """One word on one message."""
@@ -90,7 +95,8 @@ def _ping(path: Path, home: str) -> Served | None:
         told = caller.ask("ping").header
     if home and told.get("home") != home:
         return None
-    return Served(path, str(told.get("role")), str(told.get("login")))
+    role, login = str(told.get("role")), str(told.get("login"))
+    return Served(path, role, login, documents=bool(told.get("documents")))
 
 
 def refuse_while_served(session: Session, what: str) -> None:
@@ -112,7 +118,8 @@ def teacher(session: Session, *, who: str = "") -> Iterator[tuple[Teacher, Feedb
 
         me = who or (speaker() if daemon.role == "admin" else "")
         with Caller(daemon.control) as caller:
-            yield _There(caller), Feedback("", who=me, channel="cli", trust=daemon.trust)
+            there = _There(caller, documents=daemon.documents)
+            yield there, Feedback("", who=me, channel="cli", trust=daemon.trust)
         return
     from spamnb.service.desk import Desk
     from spamnb.service.review import Reviews
@@ -126,8 +133,9 @@ def teacher(session: Session, *, who: str = "") -> Iterator[tuple[Teacher, Feedb
 class _There:
     """A daemon's desk."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: Caller, *, documents: bool) -> None:
         self._caller = caller
+        self.documents = documents
 
     def teach(self, feedback: Feedback) -> Answer:
         """One word on one message."""

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 import click
 
 from spamnb.cli.printing import warn
-from spamnb.errors import StoreAccessError
 
 if TYPE_CHECKING:
     from spamnb.service.filter import Filter
@@ -97,15 +96,6 @@ class Session:
                 model.close()
                 raise
         return model
-
-    @cached_property
-    def reads_documents(self) -> bool:
-        """Whether the model of the home takes plain text that is no mail."""
-        try:
-            with self.open(readonly=True) as model:
-                return model.recipe.documents
-        except StoreAccessError:
-            return False  # a user of somebody's daemon: what they have is mail
 
     def open_history(self) -> History:
         """Open the history beside the model, with the limits that were set."""

@@ -155,8 +155,8 @@ def bisect(session: Session, message: str, limit: int, as_json: bool) -> None:
     """
     from spamnb.service import bisection
 
-    ((_, what),) = [*named((message,), documents=session.reads_documents)][:1]
     with session.open(readonly=True) as model:
+        ((_, what),) = [*named((message,), documents=model.recipe.documents)][:1]
         example = _example(session, model, what)
         with model.store.read() as view:
             found = bisection.bisect(view, model.recipe, example)

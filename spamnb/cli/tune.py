@@ -14,7 +14,7 @@ from spamnb.cli.teaching_help import taught
 from spamnb.errors import StoreMissingError
 
 if TYPE_CHECKING:
-    from spamnb.core.decision import Costs
+    from spamnb.core.costs import Costs
     from spamnb.core.event import Recipe
     from spamnb.service.tune import Search, Tuning
 

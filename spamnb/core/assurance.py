@@ -16,7 +16,7 @@ from math import ceil, exp, inf, lgamma, log, log1p
 import numpy as np
 
 from spamnb.core.bayes.smoothing import Floats
-from spamnb.core.decision import Costs
+from spamnb.core.costs import Costs
 from spamnb.core.measures import Bools
 
 CONFIDENCE = 0.95

@@ -1,88 +1,22 @@
 """From probabilities to a decision: the one that is expected to cost least.
 
-Holds the cost table and what follows from it; must not know models, mail or what a decision makes
-happen. Every label plays one of two roles, ham or spam, so any number of labels is judged by one
-table. Invariants: a harsher decision never costs less for ham nor more for spam, so the decisions
-come in order as the probability of spam rises; equal costs go to the milder decision. Fails with
-SettingsError for a table that no one can mean, with BugError for what are no probabilities.
+Must not know models or mail. Equal costs go to the milder decision. Fails with BugError for what
+are no probabilities.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
 from functools import lru_cache, reduce
-from math import inf, isfinite, log
 from operator import add, mul
-from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from spamnb.core.bayes.losses import least_expected
 from spamnb.core.bayes.smoothing import Floats
-from spamnb.errors import BugError, SettingsError
-
-Decision = Literal["deliver", "unsure", "junk", "reject"]
-Role = Literal["ham", "spam"]
-Pair = tuple[float, float]
-
-DECISIONS: tuple[Decision, ...] = ("deliver", "unsure", "junk", "reject")
-"""From the mildest to the harshest."""
-BINARY: tuple[Role, ...] = ("ham", "spam")
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """What each decision costs if the message is ham, and if it is spam.
-
-    The unit is one spam read in the inbox. A ham in the junk folder costs a hundred of them, and a
-    rejected one a thousand: nobody can fetch it back. A message marked unsure costs a glance either
-    way, which is what opens the band between delivering (up to 0.5) and filing (from 0.9945); a
-    filed spam costs a little space, which is what makes rejecting worth while above 0.99994.
-
-    Over nine streams of mail fewer than one ham in a thousand was filed so, but where nine messages
-    in ten were spam; cheaper ham would leave less spam unsure (experiment 0025). What somebody's
-    own mail allows, `spamnb evaluate` tells.
-    """
-
-    deliver: Pair = (0.0, 1.0)
-    unsure: Pair = (0.4, 0.6)
-    junk: Pair = (100.0, 0.05)
-    reject: Pair = (1000.0, 0.0)
-
-    def __post_init__(self) -> None:
-        for decision, pair in zip(DECISIONS, astuple(self), strict=True):
-            if len(pair) != 2 or not all(isfinite(cost) and cost >= 0 for cost in pair):
-                raise SettingsError(
-                    f"the costs of {decision} are {pair}",
-                    hint="give two numbers that are not negative: if it is ham, if it is spam",
-                )
-        ham, spam = zip(*astuple(self), strict=True)
-        if list(ham) != sorted(ham) or list(spam) != sorted(spam, reverse=True):
-            raise SettingsError(
-                "the costs do not fit the order deliver, unsure, junk, reject",
-                hint="from one to the next, the cost for ham must not fall, that for spam not rise",
-            )
-
-    def table(self) -> Floats:
-        """[decision, role] the costs as an array."""
-        return np.array((self.deliver, self.unsure, self.junk, self.reject), np.float64)
-
-
-class Threshold(NamedTuple):
-    """Above this probability of spam the decision is taken, up to the next threshold."""
-
-    decision: Decision
-    probability: float
-    log_odds: float
-    """the same, exact where the probability rounds to 1; -inf for the first"""
-
-
-@lru_cache(maxsize=64)
-def roles_of(labels: tuple[str, ...], spam_like: tuple[str, ...] = ("spam",)) -> tuple[Role, ...]:
-    """Give each label its role: what nobody called spam is mail and costs as ham does."""
-    return tuple("spam" if label in spam_like else "ham" for label in labels)
+from spamnb.core.costs import BINARY, DECISIONS, Costs, Decision, Role
+from spamnb.errors import BugError
 
 
 def decide(P: Sequence[float], costs: Costs, roles: tuple[Role, ...] = BINARY) -> Decision:
@@ -114,36 +48,10 @@ def decide_many(
 @lru_cache(maxsize=64)
 def _losses(costs: Costs, roles: tuple[Role, ...]) -> Floats:
     """[decision, label] the costs; the same for message after message."""
-    return costs.table()[:, [BINARY.index(role) for role in roles]]
+    return np.array(costs.table())[:, [BINARY.index(role) for role in roles]]
 
 
 @lru_cache(maxsize=64)
 def _loss_lines(costs: Costs, roles: tuple[Role, ...]) -> list[list[float]]:
     lines: list[list[float]] = _losses(costs, roles).tolist()
     return lines
-
-
-def thresholds(costs: Costs) -> tuple[Threshold, ...]:
-    """Where the decision changes as the probability of spam rises; the first starts at 0.
-
-    The expected cost of a decision is a line over that probability, so the cheapest decisions are
-    the lower edge of four lines. A decision that is never the cheapest has no threshold.
-    """
-    table = dict(zip(DECISIONS, astuple(costs), strict=True))
-    # Costs rise for ham and fall for spam, so of those free of charge at 0 the last one is the
-    # cheapest everywhere after it, unless it saves nothing over a milder one.
-    now = min(DECISIONS, key=lambda decision: table[decision])
-    edge = [Threshold(now, 0.0, -inf)]
-    while True:
-        ham, spam = table[now]
-        crossings = [
-            (log(table[other][0] - ham) - log(spam - table[other][1]), table[other][1], i)
-            for i, other in enumerate(DECISIONS)
-            if table[other][1] < spam and table[other][0] > ham
-        ]
-        if not crossings:
-            return tuple(edge)
-        log_odds, _, i = min(crossings)
-        now = DECISIONS[i]
-        dearer, cheaper = table[now][0] - ham, spam - table[now][1]
-        edge.append(Threshold(now, dearer / (dearer + cheaper), log_odds))

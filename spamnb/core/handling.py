@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from spamnb.core.decision import DECISIONS, Decision
+from spamnb.core.costs import DECISIONS, Decision
 from spamnb.core.envelope import domain_of
 from spamnb.errors import SettingsError
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 import binascii
 import re
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from spamnb.core import limits
 from spamnb.core.charset import Text, lean, looked_at, to_text
+from spamnb.core.house import House
 
 Fields = list[tuple[bytes, bytes]]
 
@@ -74,15 +75,6 @@ ENCODED = re.compile(rb"=\?")
 WORD = re.compile(rb"=\?([^?\s]{1,60})\?([bBqQ])\?([^?]*+)\?=")
 
 _fates: dict[bytes, tuple[bytes, int]] = {}
-
-
-class House(NamedTuple):
-    """Who we are, so that what our own delivery adds is not part of a message."""
-
-    hosts: tuple[str, ...] = ()
-    """Received "by" these hosts is dropped"""
-    authserv_ids: tuple[str, ...] = ()
-    """Authentication-Results only from these are kept"""
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from hashlib import blake2b
 
 from spamnb.core import headers, limits
 from spamnb.core.charset import Text
-from spamnb.core.headers import House
+from spamnb.core.house import House
 from spamnb.core.mime import Part, Reading, kind_of, walk
 
 __all__ = ["House", "Message", "Part", "Text", "bare_id", "canonical", "read", "without_mbox"]

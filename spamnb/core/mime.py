@@ -20,9 +20,10 @@ from urllib.parse import unquote_to_bytes
 
 from spamnb.core import headers, limits
 from spamnb.core.charset import Text, looked_at, to_text
+from spamnb.core.house import House
 from spamnb.core.html import Budget, read_html
 
-NOBODY: Final = headers.House()
+NOBODY: Final = House()
 BASE64: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 NOT_BASE64: Final = bytes(set(range(256)) - set(BASE64))
 INNER_NAMES: Final = frozenset((b"subject", b"from", b"to", b"cc", b"reply-to", b"sender"))

@@ -212,7 +212,6 @@ def step(recipe: Recipe, seen: Opinion, sizes: tuple[int, ...], label: int, weig
 
 
 _EVENT_MODELS = {"multinomial": multinomial, "bernoulli": bernoulli}
-KINDS = ("corrected", *_EVENT_MODELS)
 
 
 def _assumptions(recipe: Recipe) -> Assumptions:

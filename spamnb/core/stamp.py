@@ -26,10 +26,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from math import inf
-from typing import Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
-from spamnb.core.decision import DECISIONS, Costs, Decision, thresholds
-from spamnb.core.verdict import Clue
+from spamnb.core.costs import DECISIONS, Costs, Decision, thresholds
+
+if TYPE_CHECKING:  # the quarantine's commands load no numpy: half of the time that they take
+    from spamnb.core.verdict import Clue
 
 Reason = Literal["bypass", "large", "overrun", "busy", "model", "poison", "fault"]
 """Why a message was not judged: switched off by hand; above the limit; the scan took too long; too

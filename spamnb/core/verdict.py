@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spamnb.core.decision import Decision, Role, roles_of
+from spamnb.core.costs import Decision, Role, roles_of
 from spamnb.core.event import Ids
 from spamnb.core.model import softmax
 

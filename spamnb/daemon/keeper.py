@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spamnb.core.decision import Costs
-from spamnb.core.message import House
+from spamnb.core.costs import Costs
+from spamnb.core.house import House
 from spamnb.daemon.control import ControlLimits
 from spamnb.errors import (
     SpamnbError,
@@ -94,6 +94,12 @@ class Keeper:
     def reviews(self) -> Reviews:
         """The review list, which needs no model."""
         return Reviews(self.learning.home / "review", self.learning.review)
+
+    @property
+    def documents(self) -> bool:
+        """Whether the model judges plain text that is no mail; False while it is not open."""
+        held = self._held
+        return held is not None and held.desk.documents
 
     @contextmanager
     def desk(self) -> Iterator[Desk]:

@@ -143,7 +143,7 @@ class Operations:
         told = {"home": home, "pid": os.getpid(), "role": peer.role, "login": peer.login}
         # Its text may hold paths.
         fault = self.keeper.fault if peer.role == "admin" else self.keeper.fault and "see the log"
-        return Reply({"ok": True, **told, "fault": fault})
+        return Reply({"ok": True, **told, "documents": self.keeper.documents, "fault": fault})
 
     def status(self, request: Request) -> Reply:
         """Numbers, and what looks wrong."""

@@ -27,9 +27,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from spamnb.core.decision import Costs, Decision, roles_of
+from spamnb.core.costs import Costs, Decision, roles_of
 from spamnb.core.handling import LEAST_MESSAGES, sobered
-from spamnb.core.message import House
+from spamnb.core.house import House
 from spamnb.core.verdict import Clue, Verdict
 from spamnb.errors import SpamnbError, StoreBusyError
 from spamnb.service.filter import Filter

@@ -60,6 +60,11 @@ class Desk:
         self._caps = Caps(self.rules)
         self._counted_today = False
 
+    @property
+    def documents(self) -> bool:
+        """Whether it is plain text, and no mail, that this model judges."""
+        return self.model.recipe.documents
+
     # -- what can be said -----------------------------------------------------------------------
 
     def teach(self, feedback: Feedback) -> Answer:

@@ -19,7 +19,8 @@ import numpy as np
 
 from spamnb.core import curves
 from spamnb.core.assurance import Assurance, assured
-from spamnb.core.decision import BINARY, DECISIONS, Costs, decide_many, thresholds
+from spamnb.core.costs import BINARY, DECISIONS, Costs, thresholds
+from spamnb.core.decision import decide_many
 from spamnb.core.event import Ints
 from spamnb.core.measures import Bools, Outcomes, Report, report
 from spamnb.core.model import Floats, probabilities
@@ -173,7 +174,7 @@ def _refuse_few(spam: Bools) -> None:
 
 def _cost(truth: Bools, P: Floats, decision: Ints, costs: Costs) -> dict[str, float]:
     """A message's mean cost: as it came out, as it was expected, and without any filter."""
-    table = costs.table()
+    table = np.array(costs.table())
     ham, spam = table[decision].T
     return {
         "mean": float(np.where(truth, spam, ham).mean()),

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spamnb.core.decision import Costs
+from spamnb.core.costs import Costs
 from spamnb.core.event import Ids, Ints, Recipe
 from spamnb.core.features import Features
-from spamnb.core.message import House
+from spamnb.core.house import House
 from spamnb.core.model import Floats, View, probabilities, scores
 from spamnb.errors import UserError
 from spamnb.service.learner import Learner

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spamnb.core.decision import Costs
+from spamnb.core.costs import Costs
 from spamnb.core.event import Bulk, Ids
 from spamnb.core.sheet import day_of
 from spamnb.service.learner import Learner

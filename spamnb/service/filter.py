@@ -14,11 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from spamnb.core.decision import Costs
+from spamnb.core.costs import Costs
 from spamnb.core.event import Recipe
 from spamnb.core.features import GROUPS
-from spamnb.core.message import House
-from spamnb.core.model import KINDS
+from spamnb.core.house import House
+from spamnb.core.kinds import KINDS
 from spamnb.core.verdict import Verdict
 from spamnb.errors import LabelError
 from spamnb.service.clock import now_us

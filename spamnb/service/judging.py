@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.decision import Costs, decide, roles_of
+from spamnb.core.costs import Costs, roles_of
+from spamnb.core.decision import decide
 from spamnb.core.event import Recipe, Records, Totals
 from spamnb.core.features import distinct
 from spamnb.core.model import View, scores, shares, softmax

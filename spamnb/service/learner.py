@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.decision import Costs, Decision, Role, decide, roles_of, thresholds
+from spamnb.core.costs import Costs, Decision, Role, roles_of, thresholds
+from spamnb.core.decision import decide
 from spamnb.core.event import (
     NO_LABEL,
     Echo,

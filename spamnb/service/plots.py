@@ -14,7 +14,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from spamnb.core import curves
-from spamnb.core.decision import Costs, thresholds
+from spamnb.core.costs import Costs, thresholds
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from spamnb.core.features import Features, Key, extract
-from spamnb.core.message import House, Message, read
+from spamnb.core.house import House
+from spamnb.core.message import Message, read
 from spamnb.core.tokens import document, fields
 from spamnb.service.documents import read_document, text_of
 from spamnb.service.lessons import Among, Example

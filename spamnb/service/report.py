@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from spamnb.core.assurance import Assurance, costs_for
-from spamnb.core.decision import Costs, Decision, thresholds
+from spamnb.core.costs import Costs, Decision, thresholds
 from spamnb.core.possible import Possible
 from spamnb.service.evaluation import Evaluation
 from spamnb.service.plots import as_svg, draw
@@ -162,7 +162,7 @@ def decision_rows(evaluation: Evaluation) -> list[tuple[str, str, str, str]]:
 
 def _decisions(evaluation: Evaluation) -> str:
     costs = evaluation.options.costs or Costs()
-    price = dict(zip(("deliver", "unsure", "junk", "reject"), costs.table().tolist(), strict=True))
+    price = dict(zip(("deliver", "unsure", "junk", "reject"), costs.table(), strict=True))
     rows = [
         (*row, *(f"{cost:g}" for cost in price[row[0]])) for row in decision_rows(evaluation)
     ]

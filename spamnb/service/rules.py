@@ -28,7 +28,7 @@ from typing import Final, Literal, NamedTuple
 
 from spamnb.core import headers, limits
 from spamnb.core.envelope import Envelope, domain_of
-from spamnb.core.headers import House
+from spamnb.core.house import House
 from spamnb.core.stamp import header_end
 from spamnb.errors import SettingsError
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal, Protocol, TypeVar
 
-from spamnb.core.decision import Decision
+from spamnb.core.costs import Decision
 from spamnb.core.envelope import Envelope
 from spamnb.core.handling import Handling, Treatment
 from spamnb.core.stamp import (

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from spamnb.core.decision import Costs
-from spamnb.core.message import House
+from spamnb.core.costs import Costs
+from spamnb.core.house import House
 from spamnb.core.verdict import Clue, Verdict
 from spamnb.service.corpora import Item, Unit, Unreadable, read_unit, units
 from spamnb.service.filter import TOGETHER, Filter

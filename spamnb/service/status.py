@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spamnb.service.clock import now_us
-from spamnb.service.filter import Filter
-from spamnb.store.contract import ReadView
 from spamnb.store.environment import DATA_FILE
+
+if TYPE_CHECKING:  # who asks a daemon loads no numpy: half of the time that the command takes
+    from spamnb.service.filter import Filter
+    from spamnb.store.contract import ReadView
 
 QUIET_DAYS = 30
 """so long nobody taught a label before it is told"""

@@ -24,7 +24,7 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from spamnb.core.decision import Costs
+from spamnb.core.costs import Costs
 from spamnb.core.event import NO_LABEL, Event, Ids, Kind, Recipe
 from spamnb.core.features import Words
 from spamnb.errors import RefusedError, UserError

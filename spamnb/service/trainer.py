@@ -25,9 +25,9 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.decision import Costs
+from spamnb.core.costs import Costs
 from spamnb.core.event import Recipe
-from spamnb.core.message import House
+from spamnb.core.house import House
 from spamnb.errors import CorpusError, StoreError
 from spamnb.service.clock import now_us
 from spamnb.service.committer import Arriving

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from spamnb.core.decision import Costs, thresholds
+from spamnb.core.costs import Costs, thresholds
 from spamnb.core.features import Key
 from spamnb.store import audit
 from spamnb.store.contract import Store

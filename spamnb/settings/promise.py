@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spamnb.core.decision import Costs
+from spamnb.core.costs import Costs
 from spamnb.errors import SettingsError
 
 if TYPE_CHECKING:

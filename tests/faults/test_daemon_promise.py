@@ -9,7 +9,7 @@ import sys
 import pytest
 from daemon_runs import PROJECT, delivered, environment, serve, settings_in, until
 
-from spamnb.core.decision import Costs
+from spamnb.core.costs import Costs
 from spamnb.core.stamp import junk_line
 from spamnb.settings.promise import kept
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from spamnb.core import limits
-from spamnb.core.message import House, canonical, read
+from spamnb.core.house import House
+from spamnb.core.message import canonical, read
 
 MB = 1_000_000
 BOUND_S = 0.3

@@ -14,7 +14,7 @@ from learner_runs import PROJECT, Learner, as_user, events, learner, mail, score
 
 from spamnb.cli import main
 from spamnb.cli.session import _import_ahead
-from spamnb.service.filter import Filter
+from spamnb.service.filter import Filter, new_recipe
 
 SAMPLE = PROJECT / "corpora" / "sample"
 NOBODY = pwd.getpwnam("nobody")
@@ -51,6 +51,45 @@ def daemon(place, options="{}"):
     with learner(home, place, options) as running:
         (home / "control.sock").symlink_to(running.path)
         yield running
+
+
+def test_who_asks_the_daemon_loads_no_model(place):
+    """Half of the time that a correction takes would go into numpy, LMDB and the reader."""
+    message = place / "x.eml"
+    message.write_bytes(mail(1, "garden tools"))
+    with daemon(place) as running:
+        for words in (
+            ["correct", "spam", message], ["undo", "3"], ["forget", message], ["status", "--json"],
+            ["review", "list"], ["quarantine", "list"],
+        ):  # fmt: skip
+            done = spamnb(running.home, *words, PYTHONPROFILEIMPORTTIME="1")
+            told, loaded = [], set()
+            for line in done.err.splitlines():
+                timed = line.startswith("import time:")
+                (loaded.add if timed else told.append)(line.rpartition("|")[2].strip())
+            assert (done.code, told) == (0, []), words
+            assert "spamnb.settings" in loaded
+            assert not loaded & {"numpy", "lmdb", "regex", "selectolax"}, words
+
+
+def test_the_daemon_says_whether_it_takes_documents(place):
+    """Plain text is taught through it as without it; a model of mail still refuses it."""
+    text = place / "news.txt"
+    text.write_text("goals in the last minute of the second half\n")
+    home = place / "m"
+    recipe = new_recipe(labels=("sport", "trade"), documents=True)
+    with Filter.open(home, create=True, recipe=recipe) as model:
+        model.learn(b"shares fell by a tenth", "trade")
+    with daemon(place):
+        done = spamnb(home, "correct", "sport", text, "--json")
+        assert (done.code, done.json["after"], done.err) == (0, "sport", "")
+        assert spamnb(home, "forget", text).code == 0
+    mails = place / "mails"
+    mails.mkdir()
+    with daemon(mails) as running:
+        done = spamnb(running.home, "correct", "spam", text)
+        assert done.code == 2
+        assert "not mail" in done.err
 
 
 def pids_that_wrote(home):

@@ -5,7 +5,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from spamnb.core import limits
-from spamnb.core.message import House, Message, canonical, read
+from spamnb.core.house import House
+from spamnb.core.message import Message, canonical, read
 
 WORDS = [
     *(b"\n", b"\n\n", b"\r\n", b"\r", b" ", b"\t", b":", b";", b"=", b'"', b"'", b"--", b"\0"),

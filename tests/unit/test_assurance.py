@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from spamnb.core.assurance import assured, costs_for, ham_needed, most_lost
-from spamnb.core.decision import Costs, thresholds
+from spamnb.core.costs import Costs, thresholds
 
 
 def test_the_bound_is_clopper_and_pearsons():

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from spamnb.bayes import bayes_error, error_probability, minimum_risk, zero_one
-from spamnb.core.decision import Costs, decide_many
+from spamnb.core.costs import Costs
+from spamnb.core.decision import decide_many
 from spamnb.errors import UserError
 
 

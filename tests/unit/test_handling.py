@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamnb.core.decision import DECISIONS
+from spamnb.core.costs import DECISIONS
 from spamnb.core.handling import HANDLINGS, LEAST_MESSAGES, Handlings, Treatment, sobered
 from spamnb.errors import SettingsError
 

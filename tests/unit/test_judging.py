@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from spamnb.core.event import BIAS_ONE
-from spamnb.core.model import KINDS, probabilities
+from spamnb.core.kinds import KINDS
+from spamnb.core.model import probabilities
 from spamnb.service.filter import Filter, new_recipe
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"

@@ -5,7 +5,8 @@ import time
 import pytest
 
 from spamnb.core import limits
-from spamnb.core.message import House, canonical, read, without_mbox
+from spamnb.core.house import House
+from spamnb.core.message import canonical, read, without_mbox
 
 MESSAGE = (
     b"Received: from a.example by b.example; Mon, 1 Jan 2024 10:00:00 +0000\n"

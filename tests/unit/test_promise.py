@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from spamnb.core.assurance import assured, costs_for
-from spamnb.core.decision import Costs, thresholds
+from spamnb.core.costs import Costs, thresholds
 from spamnb.errors import SettingsError
 from spamnb.settings import load, restored
 from spamnb.settings.promise import FILE, drop, keep, kept

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamnb.core.envelope import Client, Envelope
-from spamnb.core.message import House
+from spamnb.core.house import House
 from spamnb.errors import SettingsError
 from spamnb.service.rules import (
     Networks,

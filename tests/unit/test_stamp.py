@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spamnb.core.decision import Costs, thresholds
+from spamnb.core.costs import Costs, thresholds
 from spamnb.core.message import read
 from spamnb.core.stamp import (
     COLUMNS,

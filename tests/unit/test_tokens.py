@@ -3,7 +3,8 @@
 import pytest
 
 from spamnb.core import tokens
-from spamnb.core.message import House, read
+from spamnb.core.house import House
+from spamnb.core.message import read
 from spamnb.core.tokens import READINGS, WRITTEN, Place, document, fields, marks
 
 MAIL = b"""Return-Path: <x@y.example>

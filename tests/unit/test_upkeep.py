@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from spamnb.core.decision import Costs
+from spamnb.core.costs import Costs
 from spamnb.core.event import Kind
 from spamnb.core.sheet import day_of
 from spamnb.service import expiry, upkeep

@@ -4,7 +4,7 @@ from dataclasses import replace
 from email.parser import BytesParser
 from pathlib import Path
 
-from spamnb.core.decision import Costs
+from spamnb.core.costs import Costs
 from spamnb.core.envelope import Client, Envelope
 from spamnb.core.handling import Handlings, Treatment
 from spamnb.service.bench import (

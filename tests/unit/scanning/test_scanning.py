@@ -9,7 +9,7 @@ from scanning_desk import ENVELOPE, HARSH, fields, raws
 
 from spamnb.core.envelope import Client, Envelope
 from spamnb.core.handling import Handlings, Treatment
-from spamnb.core.message import House
+from spamnb.core.house import House
 from spamnb.core.stamp import as_delivered, written
 from spamnb.errors import SettingsError
 from spamnb.service.bench import (
