@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from lab import Constants, Corpus, online
+from lab import Constants, Corpus, about, online, sent
 from streams import Stream, streams
 
 import numpy as np  # isort: skip - after lab, which sets its threads
@@ -49,21 +49,19 @@ def all_streams() -> list[Stream]:
 
 def as_corpus(mail: Mail, more: More | None = None, group: int = 0) -> Corpus:
     """The product's features of these messages, and further ones in a group."""
-    ids, about = [], []
+    ids, known = [], []
     for start in range(0, len(mail.items), PORTION):
         found = extract(KEY, mail.items[start : start + PORTION])
-        places = np.array([place for place, _, _ in found._words.fields])
-        place = places[found._words.field[found._sample]]
-        exact = found._sample >= found._words.exact.start
-        known = np.stack((found.group, place, exact), axis=1).astype(np.int8)
+        place, exact = about(found)
+        told = np.stack((sent(place), place, exact), axis=1).astype(np.int8)
         for index in range(len(found)):
             rows, extra = found.of(index), np.zeros(0, np.uint64)
             if more:
                 extra = more(mail.items[start + index])
             ids.append(np.concatenate((found.ids[rows], extra)))
-            about += [known[rows], np.tile(np.array([group, 0, 0], np.int8), (len(extra), 1))]
+            known += [told[rows], np.tile(np.array([group, 0, 0], np.int8), (len(extra), 1))]
     _, first, rows = np.unique(np.concatenate(ids), return_index=True, return_inverse=True)
-    group_of, place_of, exact_of = np.concatenate(about)[first].astype(np.int64).T
+    group_of, place_of, exact_of = np.concatenate(known)[first].astype(np.int64).T
     offsets = np.concatenate(([0], np.cumsum([len(part) for part in ids])))
     return Corpus(rows, offsets, group_of, place_of, exact_of == 1, mail.truth == 1)
 

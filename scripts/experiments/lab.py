@@ -19,7 +19,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
-from spamnb.core.features import Key, extract
+from spamnb.core.features import Features, Key, extract
 from spamnb.core.measures import auc, missed_at
 from spamnb.core.message import read
 from spamnb.core.tokens import WRITTEN, Place, fields
@@ -66,7 +66,12 @@ class Constants:
     steps: tuple = (1.0,)  # steps towards each label: how far, or how far each group goes
     thin: float = np.inf  # no further step once the label leads by so many nats
     doubted_once: bool = False  # no further step towards a label that was doubted
+    fading: float = 0.0  # corrections are read by (1 + messages that hold the feature) ** -fading
     alone: bool = False  # a step minds only what the groups that it moves say
+    replays: int = 0  # steps on earlier messages after each one, while there are few
+    replay_until: int = 0
+    replay_how: str = "any"
+    replay_seed: int = 5
     noise: float = 0.0
     noise_seed: int = 1
     errors_only: bool = False
@@ -83,16 +88,27 @@ def corpus(where: Path | None = None) -> Corpus:
     files = sorted((where or folder()).glob("*/*"), key=lambda f: (f.name, f.parent.name))
     messages = [fields(read(f.read_bytes())) for f in files]
     found = extract(Key(b"experiments" + bytes(21)), messages)
-    words = found._words
-    places = np.array([place for place, _, _ in words.fields])
+    place, exact = about(found)
     return Corpus(
         rows=found.rows,
         offsets=found.offsets,
-        group=found.group.astype(np.int64),
-        place=places[words.field[found._sample]],
-        exact=found._sample >= words.exact.start,
+        group=sent(place),
+        place=place,
+        exact=exact,
         spam=np.array([f.parent.name == "spam" for f in files]),
     )
+
+
+def about(found: Features) -> tuple[np.ndarray, np.ndarray]:
+    """The place of each feature, and whether it keeps its capitals: those words come last."""
+    words = found._words
+    places = np.array([place for place, _, _ in words.fields])
+    return places[words.field[found._sample]], found._sample >= words.cut.stop
+
+
+def sent(place: np.ndarray) -> np.ndarray:
+    """The product's groups: 1 for how a message was sent."""
+    return np.array([p not in WRITTEN for p in range(max(Place) + 1)], np.int64)[place]
 
 
 def online(corpus: Corpus, order: list[int], c: Constants, extra=None) -> np.ndarray:
@@ -100,44 +116,92 @@ def online(corpus: Corpus, order: list[int], c: Constants, extra=None) -> np.nda
 
     `extra` is one more summand for each message, with a temper of its own.
     """
-    G, F = int(corpus.group.max()) + 1, len(corpus.group)
-    corrected = corpus.group if corpus.correction is None else corpus.correction
-    eta = c.eta / (int(corrected.max()) + 1)
-    n, w, N = np.zeros((2, F)), np.zeros(F), np.zeros(2)
-    tau, b, tau_extra = np.full(G, c.tau / G), 0.0, c.tau_extra
-    wrong = random.Random(c.noise_seed)
+    state = _State(corpus, c)
+    wrong, dice = random.Random(c.noise_seed), random.Random(c.replay_seed)
     scores = np.zeros(len(corpus))
+    taught: list[list[int]] = [[], []]
     for i in order:
-        at = corpus.rows[corpus.offsets[i] : corpus.offsets[i + 1]]
-        g = corpus.group[at]
-        size = np.maximum(np.bincount(g, minlength=G), 1.0)
-        E = _evidence(n[:, at], N, g, size, c)
-        own = corrected[at]
-        root = np.bincount(own)[own] ** -0.5
-        more = 0.0 if extra is None else extra[i]
-        parts = np.maximum(tau, 0) * E + np.bincount(g, w[at] * root, G)
-        z = scores[i] = b + parts.sum() + tau_extra * more
+        seen = _Seen(state, i, 0.0 if extra is None else extra[i])
+        z = scores[i] = seen.z
         label = bool(corpus.spam[i]) ^ (wrong.random() < c.noise)
         P = 1 / (1 + np.exp(-z))
         if c.errors_only and (P if label else 1 - P) > 0.9:
             continue
+        seen.learn(label)
+        state.n[int(label), seen.at] += 1
+        state.N[int(label)] += 1
+        for said in _again(c, dice, taught, label):
+            earlier = dice.choice(taught[said])
+            _Seen(state, earlier, 0.0 if extra is None else extra[earlier]).learn(bool(said))
+        taught[label].append(i)
+    return scores
+
+
+def _again(c, dice, taught, label):
+    """The labels of the earlier messages that are learnt again."""
+    if sum(map(len, taught)) >= c.replay_until:
+        return
+    for _ in range(c.replays):
+        if c.replay_how == "any":
+            sides = [int(dice.randrange(sum(map(len, taught)) or 1) >= len(taught[0]))]
+        elif c.replay_how == "balanced":
+            sides = [dice.randrange(2)]
+        elif c.replay_how == "both":
+            sides = [0, 1]
+        else:
+            sides = [1 - label]
+        yield from (side for side in sides if taught[side])
+
+
+class _State:
+    """Counts and corrections."""
+
+    def __init__(self, corpus, c):
+        self.corpus, self.c = corpus, c
+        self.G, F = int(corpus.group.max()) + 1, len(corpus.group)
+        self.corrected = corpus.group if corpus.correction is None else corpus.correction
+        self.eta = c.eta / (int(self.corrected.max()) + 1)
+        self.n, self.w, self.N = np.zeros((2, F)), np.zeros(F), np.zeros(2)
+        self.tau, self.b, self.tau_extra = np.full(self.G, c.tau / self.G), 0.0, c.tau_extra
+
+
+class _Seen:
+    """One message as it is judged now, and the steps it takes."""
+
+    def __init__(self, state, i, more):
+        corpus, c = state.corpus, state.c
+        self.state, self.more = state, more
+        self.at = at = corpus.rows[corpus.offsets[i] : corpus.offsets[i + 1]]
+        self.g = corpus.group[at]
+        size = np.maximum(np.bincount(self.g, minlength=state.G), 1.0)
+        self.E = _evidence(state.n[:, at], state.N, self.g, size, c)
+        own = state.corrected[at]
+        self.root = np.bincount(own)[own] ** -0.5
+        held = state.n[:, at].sum(axis=0) if c.fading else 0.0
+        self.heard = self.root * (1 + held) ** -c.fading
+        self._sum()
+
+    def _sum(self):
+        state = self.state
+        corrections = np.bincount(self.g, state.w[self.at] * self.heard, state.G)
+        self.parts = np.maximum(state.tau, 0) * self.E + corrections
+        self.z = state.b + self.parts.sum() + state.tau_extra * self.more
+
+    def learn(self, label):
+        state, c = self.state, self.state.c
         for step in c.steps:
-            far = np.broadcast_to(step, G)
-            if c.alone:
-                z = b + parts[far > 0].sum()
+            far = np.broadcast_to(step, state.G)
+            z = state.b + self.parts[far > 0].sum() if c.alone else self.z
             P = 1 / (1 + np.exp(-z))
             mine = P if label else 1 - P
             e = (label - P) * (min(1.0, mine / c.doubt) if c.doubt else 1.0)
-            w[at] += eta * e * far[g] * root
-            b, tau = b + c.rate_b * e * far.min(), tau + c.rate_tau * e * far * E
-            tau_extra = max(tau_extra + c.rate_tau * e * more, 0.0)
-            parts = np.maximum(tau, 0) * E + np.bincount(g, w[at] * root, G)
-            z = b + parts.sum() + tau_extra * more
-            if (z if label else -z) >= c.thin or (c.doubted_once and mine < c.doubt):
+            state.w[self.at] += state.eta * e * far[self.g] * self.root
+            state.b += c.rate_b * e * far.min()
+            state.tau = state.tau + c.rate_tau * e * far * self.E
+            state.tau_extra = max(state.tau_extra + c.rate_tau * e * self.more, 0.0)
+            self._sum()
+            if (self.z if label else -self.z) >= c.thin or (c.doubted_once and mine < c.doubt):
                 break
-        n[int(label), at] += 1
-        N[int(label)] += 1
-    return scores
 
 
 def _evidence(n, N, g, size, c):
