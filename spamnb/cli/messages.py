@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import sys
@@ -53,11 +54,8 @@ def kept_file(path: str) -> str:
     if path != "-" and Path(path).is_file():
         return path
     kept = tempfile.NamedTemporaryFile(prefix="spamnb-")  # noqa: SIM115 - it lives as long as we
-    _KEPT.append(kept)
+    atexit.register(kept.close)
     with sys.stdin.buffer if path == "-" else Path(path).open("rb") as file:
         shutil.copyfileobj(file, kept)
     kept.flush()
     return kept.name
-
-
-_KEPT: list[object] = []

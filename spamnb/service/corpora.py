@@ -7,6 +7,7 @@ a path that is missing, empty or no mail at all is an error (CorpusError).
 
 from __future__ import annotations
 
+import atexit
 import mmap
 import os
 import re
@@ -192,10 +193,7 @@ def _cut(path: str) -> Iterator[Unit]:
 def _kept_input() -> str:
     """Standard input, kept in an unnamed place until we end: a pipe can't be read twice."""
     kept = tempfile.NamedTemporaryFile(prefix="spamnb-")  # noqa: SIM115 - it lives as long as we
-    _KEPT.append(kept)
+    atexit.register(kept.close)
     shutil.copyfileobj(sys.stdin.buffer, kept)
     kept.flush()
     return kept.name
-
-
-_KEPT: list[object] = []

@@ -54,6 +54,16 @@ def test_help_imports_nothing_heavy(words):
     assert done.returncode == 0, done.stderr
 
 
+def test_what_comes_by_a_pipe_leaves_nothing_behind(trained, tmp_path):
+    """It is kept in a file while it is read, and the program ends without taking things apart."""
+    done = subprocess.run(
+        [*PROGRAM, "--home", trained, "score", "-"], input=ONE_SPAM.read_bytes(),
+        capture_output=True, check=False, env=environment(TMPDIR=str(tmp_path)),
+    )  # fmt: skip
+    assert (done.returncode, done.stdout[:4], done.stderr) == (0, b"spam", b"")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_numpy_starts_no_threads(trained):
     """The engine's threads would take longer to start than a message takes to score."""
     code = (

@@ -172,8 +172,10 @@ def test_upkeep_goes_through_the_daemon_or_is_refused(place):
     with daemon(place) as running:
         home = running.home
         lines = spamnb(home, "export", "-").out.encode()
-        told = spamnb(home, "import", "--json", "-", stdin=lines)
+        (place / "kept").mkdir()
+        told = spamnb(home, "import", "--json", "-", stdin=lines, TMPDIR=str(place / "kept"))
         assert told.code == 0, told.err
+        assert not any((place / "kept").iterdir())
         assert told.json["features"] == lines.count(b"\n") - 1
         (place / "e").write_bytes(lines)
         assert spamnb(home, "import", place / "e").code == 0
