@@ -402,6 +402,30 @@ def test_a_byte_now_and_then_is_no_message_where_others_wait(on_loop, crowd):
     on_loop(main())
 
 
+def test_what_we_hold_back_is_not_held_against_the_client(on_loop):
+    """Its time begins anew when it is read again, also in a crowd."""
+
+    async def main():
+        changes = {"limits": limits(connections=5), "times": times(data_s=0.4, sweep_s=0.05)}
+        async with Rig(changes) as rig:
+            client = await rig.client()
+            await client.start()
+            client.send(b"Subject: x\r\n\r\n")
+            (side,) = rig.front._sides
+            others = [await rig.client() for _ in range(4)]
+            for other in others:
+                assert (await other.reply()).startswith(b"220")
+            side.hold_for_memory()
+            await asyncio.sleep(1.0)
+            side.free_for_memory()
+            for _ in range(30):
+                client.send(b"x" * 98 + b"\r\n")
+                await asyncio.sleep(0.02)
+            assert (await client.ask(END)).startswith(b"250")
+
+    on_loop(main())
+
+
 def test_who_reads_no_replies_has_no_more_time_for_a_message(on_loop):
     """That we do not read them is their own doing: in the midst of DATA the clock goes on."""
 

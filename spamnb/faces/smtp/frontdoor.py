@@ -139,8 +139,8 @@ class FrontDoor:
             if session is None:
                 continue
             passage = session.passage
-            crawls = crowded and passage is not None and passage.is_slow(now)
-            if crawls or session.deadline <= now:
+            slow = passage is not None and passage.is_slow(now)
+            if session.deadline <= now or (slow and crowded):
                 side.expire()
             elif crowded and session.is_idle(now, times.crowded_s):
                 session.stop(replies.TIMEOUT)

@@ -35,7 +35,7 @@ class Passage:
     """The state of one message."""
 
     __slots__ = (
-        "_action", "_began", "_codes", "_doom", "_each", "_ended_at", "_facts", "_header", "_host",
+        "_action", "_codes", "_doom", "_each", "_ended_at", "_facts", "_free", "_header", "_host",
         "_left", "_looked", "_said", "_sealed", "_sent_at", "_size", "_state", "_stored", "_taken",
         "_whole", "_wire", "hungry",
     )  # fmt: skip
@@ -51,7 +51,9 @@ class Passage:
         """whether it takes bytes from the client now"""
         self._whole = False
         self._doom = b""
-        self._began, self._ended_at, self._sent_at = host.ends.now(), 0.0, 0.0
+        self._ended_at = self._sent_at = 0.0
+        self._free = host.ends.now(), 0
+        """since when the client was not held back by us, and the size then"""
         self._left = 1
         self._each = False
         """whether the next hop has a reply for each recipient, and so has the client"""
@@ -308,12 +310,16 @@ class Passage:
             self._abandon("timeout", replies.TIMEOUT)
 
     def is_slow(self, now: float) -> bool:
-        """Whether the client had the time of a read, and brings next to nothing all the same."""
-        spent = now - self._began
-        if self._ended_at or spent <= self._host.door.times.data_s:
-            return False
-        ours = self._state == "judge" or self._host.ends.is_held(INPUT | MEMORY | ROOM)
-        return not ours and self._size < LEAST_BYTES_S * spent
+        """Whether the client had the time of a read, and brings next to nothing all the same.
+
+        Asked at every look at the clocks, for the time that we held it back is not its own.
+        """
+        if not self.hungry or self._host.ends.is_held(INPUT | MEMORY | ROOM):
+            self._free = now, self._size
+        since, size = self._free
+        spent = now - since
+        late = spent > self._host.door.times.data_s
+        return late and self._size - size < LEAST_BYTES_S * spent
 
     def client_lost(self) -> None:
         """The client has left. Once the next hop has it all, its word is still wanted."""
