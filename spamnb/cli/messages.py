@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,9 +50,7 @@ def kept_file(path: str) -> str:
     """Name a plain file with what is at a path: standard input and pipes are copied to one."""
     if path != "-" and Path(path).is_file():
         return path
-    kept = tempfile.NamedTemporaryFile(prefix="spamnb-")  # noqa: SIM115 - it lives as long as we
-    atexit.register(kept.close)
+    from spamnb.service.corpora import kept
+
     with sys.stdin.buffer if path == "-" else Path(path).open("rb") as file:
-        shutil.copyfileobj(file, kept)
-    kept.flush()
-    return kept.name
+        return kept(file)

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from spamnb.errors import CorpusError
 
@@ -118,7 +118,7 @@ def units(path: str, *, documents: bool = False) -> list[Unit]:
     if documents and path != "-":
         return [Unit(name) for name in paths(path)]
     if path == "-":
-        return [unit._replace(shown=path) for unit in _cut(_kept_input())]
+        return [unit._replace(shown=path) for unit in _cut(kept(sys.stdin.buffer))]
     found: list[Unit] = []
     for name in paths(path):
         # Opening 6,046 files only to see that they are no mboxes took 80 ms.
@@ -190,10 +190,10 @@ def _cut(path: str) -> Iterator[Unit]:
         yield Unit(path, start, stop, number)
 
 
-def _kept_input() -> str:
-    """Standard input, kept in an unnamed place until we end: a pipe can't be read twice."""
-    kept = tempfile.NamedTemporaryFile(prefix="spamnb-")  # noqa: SIM115 - it lives as long as we
-    atexit.register(kept.close)
-    shutil.copyfileobj(sys.stdin.buffer, kept)
-    kept.flush()
-    return kept.name
+def kept(source: BinaryIO) -> str:
+    """Name a file that holds what a stream brings, until we end: a pipe can't be read twice."""
+    file = tempfile.NamedTemporaryFile(prefix="spamnb-")  # noqa: SIM115 - it lives as long as we
+    atexit.register(file.close)
+    shutil.copyfileobj(source, file)
+    file.flush()
+    return file.name
