@@ -68,6 +68,8 @@ class Constants:
     doubted_once: bool = False  # no further step towards a label that was doubted
     fading: float = 0.0  # corrections are read by (1 + messages that hold the feature) ** -fading
     alone: bool = False  # a step minds only what the groups that it moves say
+    young: float = 1.0  # how much farther steps go while there are few messages
+    young_until: int = 200
     replays: int = 0  # steps on earlier messages after each one, while there are few
     replay_until: int = 0
     replay_how: str = "any"
@@ -137,20 +139,21 @@ def online(corpus: Corpus, order: list[int], c: Constants, extra=None) -> np.nda
     return scores
 
 
+AGAIN = {
+    "any": lambda dice, counts, _: dice.choices((0, 1), counts),
+    "balanced": lambda dice, _, __: [dice.randrange(2)],
+    "both": lambda _, __, ___: [0, 1],
+    "other": lambda _, __, label: [1 - label],
+}
+"""the labels of the earlier messages that are learnt again after one of a label"""
+
+
 def _again(c, dice, taught, label):
-    """The labels of the earlier messages that are learnt again."""
-    if sum(map(len, taught)) >= c.replay_until:
-        return
-    for _ in range(c.replays):
-        if c.replay_how == "any":
-            sides = [int(dice.randrange(sum(map(len, taught)) or 1) >= len(taught[0]))]
-        elif c.replay_how == "balanced":
-            sides = [dice.randrange(2)]
-        elif c.replay_how == "both":
-            sides = [0, 1]
-        else:
-            sides = [1 - label]
-        yield from (side for side in sides if taught[side])
+    """The labels of all that is learnt again now."""
+    counts = [len(of) for of in taught]
+    if 0 < sum(counts) < c.replay_until:
+        for _ in range(c.replays):
+            yield from (k for k in AGAIN[c.replay_how](dice, counts, label) if counts[k])
 
 
 class _State:
@@ -195,7 +198,8 @@ class _Seen:
             P = 1 / (1 + np.exp(-z))
             mine = P if label else 1 - P
             e = (label - P) * (min(1.0, mine / c.doubt) if c.doubt else 1.0)
-            state.w[self.at] += state.eta * e * far[self.g] * self.root
+            eta = state.eta * (c.young if state.N.sum() < c.young_until else 1.0)
+            state.w[self.at] += eta * e * far[self.g] * self.root
             state.b += c.rate_b * e * far.min()
             state.tau = state.tau + c.rate_tau * e * far * self.E
             state.tau_extra = max(state.tau_extra + c.rate_tau * e * self.more, 0.0)
