@@ -1,6 +1,7 @@
 """A next hop, a scanner or a client that fails: never a false 250, never a 5xx of ours."""
 
 import asyncio
+import select
 
 import pytest
 from smtp_rig import DIE, MESSAGE, STALL, UNSCANNED, Judge, Rig, Server, times, until
@@ -113,6 +114,56 @@ def test_two_replies_to_one_command_are_not_believed(on_loop, step):
             said = await play(rig)
             assert said[-1].startswith(b"4")
             assert b"FALSE" not in b"".join(said)
+
+    on_loop(main())
+
+
+def arrived(transport):
+    """Wait until something lies unread at a connection, while the event loop stands still."""
+    assert select.select([transport.get_extra_info("socket").fileno()], [], [], 10)[0]
+
+
+@pytest.mark.parametrize("step", ["RCPT", "end", "MAIL"])
+@pytest.mark.parametrize("large", [False, True])
+def test_a_reply_that_arrived_before_a_command_does_not_answer_it(on_loop, step, large):
+    """A surplus reply that lies unread when a command goes out breaks the next hop off: no 250."""
+
+    async def main():
+        async with Rig({"scan_limit_bytes": 64 if large else 1 << 20}) as rig:
+            rig.server.script |= {"RCPT": b"550 5.1.1 unknown\r\n"} if step == "RCPT" else {}
+            rig.server.script |= {"end": b"451 4.3.0 disk full\r\n"} if step == "end" else {}
+            client = await rig.client()
+            await client.hello()
+            lines = [b"MAIL FROM:<a@example.org>\r\n", b"RCPT TO:<b@example.net>\r\n", b"DATA\r\n"]
+            for line in lines[: {"MAIL": 0, "RCPT": 1, "end": 3}[step]]:
+                assert (await client.ask(line))[:1] in b"23"
+            if step == "end" and large:
+                client.send(MESSAGE * 2)
+                (side,) = rig.front._sides
+                await until(lambda: side.session.passage._state == "stream")
+            (side,), (hop,) = rig.front._sides, rig.server.transports
+            client.send({"MAIL": lines[0], "RCPT": lines[1], "end": MESSAGE + b".\r\n"}[step])
+            arrived(side._transport)
+            hop.write(b"250 2.0.0 Ok: queued as FALSE\r\n")
+            arrived(side._upstream.transport)
+            said = await client.reply()
+            assert b"FALSE" not in said
+            # Between two messages the next hop is called anew; within one the client tries again.
+            assert said.startswith(b"250 2.0.0 Ok\r\n" if step == "MAIL" else b"4"), said
+            assert len(rig.server.connections) == (2 if step == "MAIL" else 1)
+
+    on_loop(main())
+
+
+def test_a_second_greeting_is_no_answer_to_the_hello(on_loop):
+    """With replies shifted by one, the answer to EHLO would be taken for the answer to MAIL."""
+
+    async def main():
+        async with Rig({}) as rig:
+            rig.server.script["EHLO"] = b"220 hop.example once more\r\n"
+            client = await rig.client()
+            await client.reply()
+            assert (await client.ask(b"EHLO client.example\r\n")).startswith(b"421")
 
     on_loop(main())
 

@@ -147,6 +147,9 @@ def test_a_recipient_who_is_refused_is_told_and_the_others_get_it(hop):
         {"MAIL": None},
         {"DATA": b"554 no\r\n"},
         {"DATA": None},
+        {"MAIL": b"250 ok\r\n250 surplus\r\n"},
+        {"DATA": b"354 go\r\n250 surplus\r\n"},
+        {"RCPT": b"250-ok\r\n550 5.1.1 mixed\r\n"},
     ],
 )
 def test_whatever_fails_before_the_message_is_an_error(hop, script):

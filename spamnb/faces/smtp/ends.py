@@ -33,6 +33,9 @@ class Ends(Reader, Protocol):
     def dial(self, address: Address) -> None:
         """Call the next hop; `upstream_met` or `upstream_lost` follows."""
 
+    def has_unread(self) -> bool:
+        """Whether bytes of the next hop have arrived that were not read yet."""
+
     def drop(self) -> None:
         """Break the next hop's connection off: what is not complete shall not be."""
 
@@ -112,6 +115,9 @@ class Host(Protocol):
 
     def wait(self, seconds: float) -> None:
         """Set the time at which `expire` is due."""
+
+    def is_answering(self) -> bool:
+        """Whether the next hop has sent something that no command asked for."""
 
     def drop(self) -> None:
         """Break off with the next hop."""

@@ -37,6 +37,15 @@ class NextHop:
         self.state: State = "gone"
         self._line = self._hello = self._heard = b""
 
+    @property
+    def has_surplus(self) -> bool:
+        """Whether it has sent what no command asked for: the next reply would be this one.
+
+        Bytes that arrived before a command is sent cannot answer it. They may wait unread in the
+        kernel, since the client's command can come out of the event loop first.
+        """
+        return bool(self._heard) or self._ends.has_unread()
+
     def ask(self, line: bytes, first: bytes, address: Address) -> None:
         """Send a command; call `address` before that if need be, and say the hello in `first`.
 
@@ -78,7 +87,7 @@ class NextHop:
     def _introduced(self, reply: bytes) -> None:
         """Greeting and hello of a next hop that was just called."""
         is_told = self.state == "hello" and self._line is self._hello
-        good = reply.startswith(b"2")
+        good = reply.startswith(b"220" if self.state == "greeting" else b"250")
         if is_told:
             self.state = "up"
             self._asker.replied(reply, alone=True)

@@ -111,6 +111,8 @@ class Passage:
     def _ended(self) -> None:
         self.hungry = False
         self._ended_at = self._host.ends.now()
+        if self._state == "stream" and self._host.is_answering():
+            self._give_up(replies.UPSTREAM_GONE, "defer")
         if self._state == "collect":
             self._whole = self._size <= self._host.door.scan_limit_bytes
             self._judge()
@@ -173,6 +175,9 @@ class Passage:
             return
         self._action = outcome.action
         self._facts.update(outcome.facts)
+        if not self._doom and self._host.is_answering():
+            # A reply that is there before the final dot cannot be the reply to it.
+            self._interrupted(replies.UPSTREAM_GONE)
         if outcome.action == "keep" and self._whole:
             self._settle(replies.with_text(250, "2.0.0", outcome.reply, replies.KEPT_TEXT))
         elif self._doom:
@@ -250,7 +255,7 @@ class Passage:
             # Nobody replies to half a message, unless to refuse it; then the rest is no use.
             known = reply[:1] in b"45" and not reply.startswith(b"421")
             self._interrupted(reply if known else replies.UPSTREAM_GONE)
-        elif reply[:1] not in b"245":
+        elif not reply.startswith((b"25", b"4", b"5")):
             self._host.upstream_failed("message")
             self._finish_late(replies.UPSTREAM_GONE)
         else:

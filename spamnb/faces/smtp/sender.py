@@ -12,17 +12,17 @@ missing reply is code 0, for then nobody knows. Every wait is bounded.
 from __future__ import annotations
 
 import re
+import select
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Final
 
 from spamnb.errors import PeerError
+from spamnb.faces.smtp import answers
 from spamnb.faces.smtp.address import Address
 from spamnb.service.quarantine import Parcel, Reply
 
-_MOST_REPLY_BYTES: Final = 65_536
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _DOT = re.compile(rb"^\.", re.MULTILINE)
 
@@ -51,6 +51,7 @@ class _Line:
     def say(self, line: bytes, *wanted: int) -> Reply:
         """Give a command; PeerError unless the reply's first digit is wanted (none: any is)."""
         self._wire.settimeout(self._plan.command_s)
+        self._refuse_surplus()
         self._wire.sendall(line + b"\r\n")
         return self.hear(*wanted)
 
@@ -61,28 +62,29 @@ class _Line:
             raise PeerError(f"the next hop said {reply}", reply=str(reply).encode())
         return reply
 
+    def _refuse_surplus(self) -> None:
+        """PeerError if it has sent what no command asked for: it would answer the next one."""
+        if self._rest or select.select([self._wire], [], [], 0)[0]:
+            raise PeerError("the next hop sent a reply that nothing asked for, or broke off")
+
     def _reply(self) -> Reply:
-        lines: list[bytes] = []
         while True:
-            line, found, rest = self._rest.partition(b"\n")
-            if found:
-                self._rest = rest
-                lines.append(line.rstrip(b"\r"))
-                if line[3:4] != b"-":
-                    break
-                continue
+            try:
+                reply, self._rest = answers.take(self._rest)
+            except ValueError as error:
+                raise PeerError("the next hop does not speak SMTP") from error
+            if reply:
+                break
             more = self._wire.recv(8192)
-            if not more or len(self._rest) + len(more) > _MOST_REPLY_BYTES:
+            if not more:
                 raise PeerError("the next hop broke off the dialogue")
             self._rest += more
-        code = lines[-1][:3]
-        if re.fullmatch(rb"[2-5][0-9][0-9]", code) is None:
-            raise PeerError("the next hop does not speak SMTP")
-        text = " ".join(line[4:].decode("latin-1") for line in lines)
-        return Reply(int(code), text)
+        text = " ".join(line[4:].decode("latin-1") for line in reply.split(b"\r\n")[:-1])
+        return Reply(int(reply[:3]), text)
 
     def data(self, raw: bytes, recipients: int) -> list[Reply]:
         """The message, and a reply for each recipient; code 0 where none came."""
+        self._refuse_surplus()
         replies: list[Reply] = []
         with suppress(OSError, PeerError):
             self._wire.settimeout(self._plan.final_s)

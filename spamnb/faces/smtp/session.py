@@ -27,14 +27,15 @@ from spamnb.faces.smtp.transaction import Transaction
 Asked = Literal["hello", "xforward", "mail", "rcpt", "data", "reset"]
 
 TAKEN: dict[Asked, tuple[bytes, ...]] = {
-    "hello": (b"2", b"4", b"5"),
-    "xforward": (b"2", b"4", b"5"),
-    "mail": (b"2", b"4", b"5"),
-    "rcpt": (b"2", b"4", b"5"),
+    "hello": (b"250", b"4", b"5"),
+    "xforward": (b"250", b"4", b"5"),
+    "mail": (b"250", b"4", b"5"),
+    "rcpt": (b"25", b"4", b"5"),
     "data": (b"354", b"4", b"5"),
-    "reset": (b"2", b"4", b"5"),
+    "reset": (b"250", b"4", b"5"),
 }
-"""what is asked -> how an answer can begin; a 250 to DATA is none"""
+"""What is asked -> how an answer can begin (RFC 5321, 4.3.2). A 250 to DATA is none; nor is a
+second greeting one to the hello: another reply code shows that replies and commands are shifted."""
 
 MOST_IN_A_TURN = 32
 """commands that we answer ourselves before other sessions get their turn"""
@@ -281,9 +282,12 @@ class Session:
 
     def _ask(self, what: Asked, line: bytes) -> None:
         """Pass a command on; the next hop is called first, if it is not there."""
+        if self.hop.state == "up" and self.hop.has_surplus:
+            self.upstream_lost()
         up = self.hop.state == "up"
-        if not up and what != "hello" and self._transaction.is_open:
+        if not self.closed and not up and what != "hello" and self._transaction.is_open:
             self._end(replies.LOST_UPSTREAM)
+        if self.closed:
             return
         self.asked, self._line = what, line
         self.wait(self.door.times.reply_s if up else self.door.times.connect_s)
@@ -435,6 +439,10 @@ class Session:
         """Count and log that the next hop failed us."""
         self.place.tell_upstream_lost(self.hop.address, step)
 
+    def is_answering(self) -> bool:
+        """Whether the next hop has sent something that no command asked for."""
+        return self.hop.state == "up" and self.hop.has_surplus
+
     def drop(self) -> None:
         """Break off with the next hop."""
         self.hop.drop()
@@ -484,12 +492,6 @@ class Session:
                 self.resume()
 
     _ACTIONS: ClassVar = {
-        "say": _say,
-        "hello": _greet,
-        "xforward": _xforward,
-        "mail": _mail,
-        "rcpt": _rcpt,
-        "data": _data,
-        "reset": _reset,
-        "quit": _quit,
-    }
+        "say": _say, "hello": _greet, "xforward": _xforward, "mail": _mail,
+        "rcpt": _rcpt, "data": _data, "reset": _reset, "quit": _quit,
+    }  # fmt: skip
