@@ -2,8 +2,9 @@
 
 A memfd, handed to each child. Every process has a slot: who sits there, whether it is ready, when
 it last gave a sign of life, its row of `meters`, the digests of the messages it has in hand, and a
-small ring of digests that killed a scan. So a number counted survives `kill -9` of whoever counted
-it, and asking costs nobody a message. Must not know sockets, mail or settings.
+small ring of digests that killed a scan. Each has a row of `Counts`, too, of the connections that
+it has open by client. So a number counted survives `kill -9` of whoever counted it, and asking
+costs nobody a message. Must not know sockets, mail or settings.
 
 Invariants: each number is one aligned 64-bit word, so it is read whole; each slot is written by its
 process, and by the supervisor while that process is not there; the flags by whoever may turn them.
@@ -21,6 +22,7 @@ from enum import IntEnum
 from typing import Self
 
 from spamnb.errors import BugError
+from spamnb.faces.smtp.counts import CELLS, SECRET_BYTES, Counts
 from spamnb.service.meters import WIDTH, Meters, summed
 
 DIGEST_BYTES = 16
@@ -31,7 +33,9 @@ RING = 16
 
 _MAGIC = 0x73706D6E62303031
 _HEAD = 8
-_SLOTS, _STARTED, _BYPASS, _WIDTH = 1, 2, 3, 4
+_SLOTS, _STARTED, _BYPASS, _WIDTH, _SECRET = 1, 2, 3, 4, 5
+_COUNTS = 2 * CELLS
+"""words in a row of `Counts`"""
 _ROLE_WORDS = 4
 _CELLS = 8 + _ROLE_WORDS
 _STATE, _PID, _BEAT, _STARTS, _IN_HAND, _RING_AT, _OPEN, _SINCE = range(8)
@@ -91,6 +95,7 @@ class Board:
         self._hands = (_HEAD + self.slots * _CELLS) * 8
         self._poison = self._hands + self.slots * HANDS * DIGEST_BYTES
         self._rows = (self._poison + self.slots * RING * DIGEST_BYTES) // 8
+        self._counts = self._rows + self.slots * WIDTH
         for slot, role in enumerate(roles or ()):
             at = self._cell(slot, 8) * 8
             self._map[at : at + _ROLE_WORDS * 8] = role.encode().ljust(_ROLE_WORDS * 8, b"\0")
@@ -98,7 +103,9 @@ class Board:
     @classmethod
     def create(cls, roles: Sequence[str]) -> Self:
         """A new page with a slot for each of these."""
-        return cls(os.memfd_create("spamnb-board", os.MFD_CLOEXEC), roles)
+        made = cls(os.memfd_create("spamnb-board", os.MFD_CLOEXEC), roles)
+        made._map[_SECRET * 8 : _SECRET * 8 + SECRET_BYTES] = os.urandom(SECRET_BYTES)
+        return made
 
     def close(self) -> None:
         """Let go of the page; the others keep it, and so does whoever holds a row."""
@@ -143,6 +150,7 @@ class Board:
         self._words[first + _BEAT] = self._words[first + _SINCE] = now
         self._words[first + _STARTS] += 1
         self._words[first + _IN_HAND] = self._words[first + _OPEN] = 0
+        self.forget_connections(slot)
         self._words[first + _STATE] = State.STARTING
 
     def set_pid(self, slot: int, pid: int) -> None:
@@ -160,6 +168,23 @@ class Board:
     def set_open(self, slot: int, sessions: int) -> None:
         """Say how many sessions are open."""
         self._words[self._cell(slot, _OPEN)] = sessions
+
+    # -- connections by client --------------------------------------------------------------------
+
+    def counts(self, slot: int) -> Counts:
+        """Count connections into a slot's row, and see those of all workers."""
+        rows = [self._count_row(one) for one in range(self.slots) if self.role(one) == "worker"]
+        secret = self._map[_SECRET * 8 : _SECRET * 8 + SECRET_BYTES]
+        return Counts(self._count_row(slot), rows, secret)
+
+    def forget_connections(self, slot: int) -> None:
+        """The process of a slot is gone, and its connections with it."""
+        first = (self._counts + slot * _COUNTS) * 8
+        self._map[first : first + _COUNTS * 8] = bytes(_COUNTS * 8)
+
+    def _count_row(self, slot: int) -> memoryview:
+        first = self._counts + slot * _COUNTS
+        return self._words[first : first + _COUNTS]
 
     # -- numbers ----------------------------------------------------------------------------------
 
@@ -260,5 +285,5 @@ class Hand:
 
 
 def _bytes_for(slots: int) -> int:
-    words = _HEAD + slots * (_CELLS + WIDTH)
+    words = _HEAD + slots * (_CELLS + WIDTH + _COUNTS)
     return words * 8 + slots * (HANDS + RING) * DIGEST_BYTES

@@ -129,6 +129,7 @@ class Supervisor:
         code, slot = child.buried(), child.start.slot
         del self._children[slot]
         self._board.set_state(slot, State.DEAD)
+        self._board.forget_connections(slot)
         poison = self._board.poison_in_hand(slot) if code else []
         self._change.set()
         said = {"role": child.start.role, "slot": slot, "pid": child.pid} | exit_words(code)

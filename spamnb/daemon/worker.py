@@ -70,7 +70,8 @@ class Worker:
         loop, slot = asyncio.get_running_loop(), self._start.slot
         follower = Follower(self._orders, self._log)
         judge = Judge(settings, self._judge_links(loop))
-        budget = Budget(settings.limits.memory_bytes)
+        budget = Budget(settings.limits.memory_bytes, settings.limits.reserved)
+        counts = self._board.counts(slot)
         for name, door in self._doors_of(settings).items():
             self._doors[name] = FrontDoor(
                 door,
@@ -79,6 +80,7 @@ class Worker:
                 log=self._log,
                 budget=budget,
                 loop=loop,
+                counts=counts,
             )
         await self._listen(loop)
         follower.follow(partial(self._renew, judge))

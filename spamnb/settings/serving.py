@@ -68,24 +68,55 @@ SERVING: tuple[Setting, ...] = (
         "had in hand passes unscanned afterwards. Keep systemd's WatchdogSec above it."),
     Setting("limits.connections", whole(1, 1 << 20),
         "Connections in all; each worker takes its share of them."),
+    Setting("limits.crowded", number(0.1, 1),
+        "The part of connections, of those to the next hop and of memory that may be taken before "
+        "idle and slow clients are ended sooner (the timeouts named crowded). The rest is what new "
+        "clients find free meanwhile: a fifth."),
+    Setting("limits.reserved", number(0, 0.9),
+        "The part of connections, of those to the next hop and of memory that only trusted clients "
+        "(a listener's peers) can take. A fifth is 20 of the 100 connections that Postfix takes, "
+        "more than a mail server behind the same machine needs. Set it higher if trusted clients "
+        "use more at once."),
     Setting("limits.connections_an_address", whole(1, 1 << 20),
-        "Connections from one address to one worker; trusted peers are exempt."),
+        "Connections from one address (64 bits of IPv6), counted over all workers; trusted peers "
+        "are exempt. 50 as Postfix's smtpd_client_connection_count_limit."),
+    Setting("limits.upstream_connections", whole(1, 1 << 20),
+        "Connections that the next hop takes at once, counted over all workers: 100 as Postfix's "
+        "default_process_limit. Clients that are not trusted get these less limits.reserved, and "
+        "one network of theirs (24 bits of IPv4, 48 of IPv6) no more than it leaves free; others "
+        "are answered with 421. Trusted clients are not counted."),
     Setting("limits.memory_bytes", whole(1 << 20),
         "Bytes of messages that each worker holds. Above it, it stops reading; nothing is "
-        "refused."),
+        "refused. While clients wait for room, a sixteenth of it is freed each second: where the "
+        "messages that end give back less, those are ended with 421 that have held most bytes for "
+        "longest."),
     Setting("limits.errors", whole(1, 1 << 20),
         "Commands that we refuse in one session, before it is ended."),
+    Setting("limits.commands", whole(4, 1 << 20),
+        "Commands of a client that is not trusted, from its connection or its last accepted "
+        "message to the next; accepted recipients are not among them. A message takes three. 100 "
+        "as Postfix's smtpd_junk_command_limit."),
     Setting("timeouts.connect_s", _SECONDS,
         "To reach the next hop, while the client waits for the answer to its hello."),
     Setting("timeouts.first_mail_s", _SECONDS,
         "From a connection to its first MAIL."),
     Setting("timeouts.crowded_s", _SECONDS,
-        "The same when most connections are taken."),
+        "The same when most connections are taken, or most of what clients that are not trusted "
+        "may hold at the next hop; such clients must then come from MAIL to DATA within "
+        "timeouts.first_mail_s."),
+    Setting("timeouts.message_s", _SECONDS,
+        "From a connection or the last accepted message of a client that is not trusted to its "
+        "next DATA, whatever commands come meanwhile, less the time that the next hop takes to "
+        "answer them. 300 seconds are what RFC 5321, 4.5.3.2, grants a single command, and what "
+        "Postfix reuses a connection for."),
     Setting("timeouts.command_s", _SECONDS,
         "Between commands (RFC 5321, 4.5.3.2)."),
     Setting("timeouts.data_s", _SECONDS,
-        "Each read while a message comes. When most connections are taken, who has had so long "
-        "must bring 500 bytes a second."),
+        "Each read while a message comes."),
+    Setting("timeouts.crowded_data_s", _SECONDS,
+        "When most of the connections or of the memory is taken, a client that sends a message "
+        "must send 500 bytes a second (Postfix's smtpd_min_data_rate), and what it sent before "
+        "counts for this long at most: the 10 seconds that Postfix waits under stress."),
     Setting("timeouts.reply_s", _SECONDS,
         "The next hop's replies, but for the last."),
     Setting("timeouts.final_s", number(1, 3600),

@@ -377,7 +377,7 @@ def test_a_byte_now_and_then_is_no_message_where_others_wait(on_loop, crowd):
     async def main():
         changes = {
             "limits": limits(connections=5 if crowd else 50),
-            "times": times(data_s=0.5, sweep_s=0.05),
+            "times": times(crowded_data_s=0.5, sweep_s=0.05),
         }
         async with Rig(changes) as rig:
             slow, fast = [await rig.client() for _ in range(2)]
@@ -406,7 +406,8 @@ def test_what_we_hold_back_is_not_held_against_the_client(on_loop):
     """Its time begins anew when it is read again, also in a crowd."""
 
     async def main():
-        changes = {"limits": limits(connections=5), "times": times(data_s=0.4, sweep_s=0.05)}
+        brief = times(crowded_data_s=0.4, sweep_s=0.05)
+        changes = {"limits": limits(connections=5), "times": brief}
         async with Rig(changes) as rig:
             client = await rig.client()
             await client.start()

@@ -7,6 +7,20 @@ and nothing that it says later can be trusted to answer what we asked.
 from __future__ import annotations
 
 import re
+from typing import Literal
+
+Asked = Literal["hello", "xforward", "mail", "rcpt", "data", "reset"]
+
+TAKEN: dict[Asked, tuple[bytes, ...]] = {
+    "hello": (b"250", b"4", b"5"),
+    "xforward": (b"250", b"4", b"5"),
+    "mail": (b"250", b"4", b"5"),
+    "rcpt": (b"25", b"4", b"5"),
+    "data": (b"354", b"4", b"5"),
+    "reset": (b"250", b"4", b"5"),
+}
+"""What is asked -> how an answer can begin (RFC 5321, 4.3.2). A 250 to DATA is none; nor is a
+second greeting one to the hello: another reply code shows that replies and commands are shifted."""
 
 MOST_BYTES = 16384
 """a reply; 50 EHLO lines are 2 KB, and Postfix drops lines above 2 KB"""

@@ -24,10 +24,14 @@ class Times(NamedTuple):
     """from the connection, and again from our answer to the first hello, to the first MAIL"""
     crowded_s: float = 5.0
     """the same where more than `crowded` of the connections are taken"""
+    message_s: float = 300.0
+    """of a client that is not trusted, from the connection or its last message to the next"""
     command_s: float = 300.0
     """RFC 5321, 4.5.3.2"""
     data_s: float = 180.0
     """each read while a message comes, and each wait for room while it goes"""
+    crowded_data_s: float = 10.0
+    """how long bytes that came fast stand for the least rate where room is short"""
     reply_s: float = 60.0
     """the next hop's replies, but for the last"""
     final_s: float = 95.0
@@ -45,9 +49,13 @@ class Limits(NamedTuple):
 
     connections: int = 4000
     crowded: float = 0.8
-    """share of them above which a new one must come to its first MAIL sooner"""
+    """the part of connections and memory that may be taken before room is short"""
     connections_an_address: int = 50
-    """trusted peers are exempt"""
+    """over all processes; trusted peers are exempt"""
+    upstream_connections: int = 100
+    """to one next hop, over all processes; trusted peers are exempt"""
+    reserved: float = 0.2
+    """the part of connections, of those to the next hop and of memory that strangers cannot take"""
     command_bytes: int = 4096
     """Postfix takes 2 KB; DSN and SMTPUTF8 make long ones"""
     input_bytes: int = 65536
@@ -56,8 +64,14 @@ class Limits(NamedTuple):
     """of lines that are longer, in one session"""
     errors: int = 100
     """commands that we refuse, in one session"""
+    commands: int = 100
+    """of a client that is not trusted, from the connection or its last message to the next"""
     memory_bytes: int = 256 << 20
     """of messages, over all doors of a process: its `Budget`"""
+
+    def of_strangers(self, whole: int) -> int:
+        """So much of something clients may take that are not trusted."""
+        return max(1, int(whole * (1 - self.reserved)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +111,7 @@ class Door(Terms):
 
 
 class Reader(Protocol):
-    """Somebody whose input can wait."""
+    """A connection whose input can wait."""
 
     def hold_for_memory(self) -> None:
         """Stop reading."""
@@ -105,44 +119,107 @@ class Reader(Protocol):
     def free_for_memory(self) -> None:
         """Go on reading."""
 
+    def burden(self, now: float) -> float:
+        """Bytes that it holds until its client has sent the rest, times the age: byte-seconds."""
+
+    def shed(self) -> int:
+        """End its message in favour of others; gives the bytes that it held."""
+
 
 class Budget:
-    """The bytes of messages that one process may hold; over it reading stops, nothing is refused.
+    """The bytes of messages that one process may hold, in two shares.
 
-    While it is exceeded one reader, the head, still reads, or nobody would ever finish and give
-    back. A head that brought little since the last `turn` makes room for the next, or one that
-    sends a byte a second would keep all others waiting. Small messages always come in: those who
-    stall with large ones would otherwise keep them out for minutes, and of small ones the number of
-    connections is bound enough.
+    Clients that are not trusted get all but the reserve; trusted clients get the reserve, and of
+    the rest what is free. So no number of strangers stops the reading from a trusted client.
+    """
+
+    __slots__ = ("easy_bytes", "limit_bytes", "shares", "used")
+
+    def __init__(self, limit_bytes: int, reserved: float = 0.0) -> None:
+        reserve = int(limit_bytes * reserved)
+        self.limit_bytes = limit_bytes
+        self.easy_bytes = limit_bytes - reserve
+        """so much in all, and no share can be exceeded"""
+        self.used = 0
+        self.shares = {
+            True: Share(self, sure=reserve, most=limit_bytes),
+            False: Share(self, sure=0, most=limit_bytes - reserve),
+        }
+        """whether a client is trusted -> its share"""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether there is room for anything."""
+        return self.used <= self.easy_bytes
+
+    def freed(self) -> None:
+        """Let those go on for whom there is room again."""
+        for share in self.shares.values():
+            share.freed()
+
+    def turn(self, now: float) -> None:
+        """Look after those who wait; called about once a second by each listener."""
+        for share in self.shares.values():
+            share.turn(now)
+
+
+class Share:
+    """What one class of clients may hold; over it reading stops, nothing is refused.
+
+    While it is exceeded one reader, the head, still reads, or none would ever finish and give
+    back. A head that brought little since the last `turn` makes room for the next. Small messages
+    always come in: of those the number of connections is bound enough. And while readers wait, a
+    sixteenth of the share is freed each second: what the messages that end in that time do not
+    give back, those have to that burden it most, in bytes times seconds. A message that comes fast
+    is small in that measure at any size, and one that stalls becomes the worst.
     """
 
     LITTLE_BYTES = 32768
     SMALL_BYTES = 16384
+    TURNOVER = 1 / 16
+    TURN_S = 1.0
 
-    __slots__ = ("_brought", "_head", "_waiting", "limit_bytes", "used")
+    __slots__ = (
+        "_brought", "_given", "_head", "_large", "_pool", "_turned_at", "_waiting", "most", "sure",
+        "used",
+    )  # fmt: skip
 
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self.used = 0
+    def __init__(self, pool: Budget, sure: int, most: int) -> None:
+        self._pool = pool
+        self.sure, self.most = sure, most
+        """bytes that it has whatever others hold, and with which it is full"""
+        self.used = self._given = self._brought = 0
         self._waiting: dict[Reader, None] = {}
+        self._large: dict[Reader, None] = {}
         self._head: Reader | None = None
-        self._brought = 0
+        self._turned_at = 0.0
 
-    @property
-    def has_room(self) -> bool:
-        """Whether there may be more."""
-        return self.used <= self.limit_bytes
+    def is_beyond(self, part: float = 1.0) -> bool:
+        """Whether more than this part of it is taken."""
+        pool = self._pool
+        full = self.used > self.sure and pool.used > pool.limit_bytes * part
+        return full or self.used > self.most * part
 
     def take(self, count: int, reader: Reader, size: int) -> None:
         """Account for bytes that a reader brought; its message has so many by now."""
+        pool = self._pool
         self.used += count
-        if self.used > self.limit_bytes and size > self.SMALL_BYTES:
-            self._over(reader, count)
+        pool.used += count
+        if size > self.SMALL_BYTES:
+            self._large[reader] = None
+            if pool.used > pool.easy_bytes and self.is_beyond():
+                self._over(reader, count)
 
     def give(self, count: int) -> None:
         """Account for bytes that are gone."""
         self.used -= count
-        if self._waiting and self.used <= self.limit_bytes:
+        self._given += count
+        self._pool.used -= count
+        self._pool.freed()
+
+    def freed(self) -> None:
+        """Let the readers go on that wait, if there is room."""
+        if self._waiting and not self.is_beyond():
             self._head = None
             waiting, self._waiting = self._waiting, {}
             for reader in waiting:
@@ -150,18 +227,31 @@ class Budget:
 
     def forget(self, reader: Reader) -> None:
         """A reader has ended its message, or is gone."""
+        self._large.pop(reader, None)
         self._waiting.pop(reader, None)
         if reader is self._head:
             self._head = None
             self._next()
 
-    def turn(self) -> None:
-        """Give the next reader its turn, if the head brought little lately."""
+    def turn(self, now: float) -> None:
+        """Give the next reader its turn if the head brought little; see to it that room comes."""
         if self._waiting and self._brought < self.LITTLE_BYTES:
             if self._head is not None:
                 self._wait(self._head)
             self._next()
         self._brought = 0
+        if now - self._turned_at >= self.TURN_S:
+            if self._waiting:
+                self._make_room(now, int(self.most * self.TURNOVER) - self._given)
+            self._turned_at, self._given = now, 0
+
+    def _make_room(self, now: float, wanted: int) -> None:
+        """End the messages that burden it most, until so much is free."""
+        worst = sorted(self._large, key=lambda reader: reader.burden(now), reverse=True)
+        for reader in worst:
+            if wanted <= 0 or not self._waiting or reader.burden(now) <= 0:
+                return
+            wanted -= reader.shed()
 
     def _over(self, reader: Reader, count: int) -> None:
         if self._head is None:

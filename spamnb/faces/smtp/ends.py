@@ -9,7 +9,7 @@ from typing import Protocol
 
 from spamnb.core.envelope import Envelope
 from spamnb.faces.smtp.address import Address, Speech
-from spamnb.faces.smtp.door import Budget, Door, Reader
+from spamnb.faces.smtp.door import Budget, Door, Reader, Share
 from spamnb.service.letters import Scanner
 from spamnb.service.meters import Meters
 
@@ -30,8 +30,8 @@ class Ends(Reader, Protocol):
     def pass_on(self, data: bytes | bytearray | memoryview) -> None:
         """To the next hop."""
 
-    def dial(self, address: Address) -> None:
-        """Call the next hop; `upstream_met` or `upstream_lost` follows."""
+    def dial(self, address: Address) -> bytes:
+        """Call the next hop; `upstream_met` or `upstream_lost` follows. Or refuse with a reply."""
 
     def has_unread(self) -> bool:
         """Whether bytes of the next hop have arrived that were not read yet."""
@@ -100,6 +100,10 @@ class Host(Protocol):
         """The client socket's address."""
 
     @property
+    def share(self) -> Share:
+        """Of the memory for messages, what clients like this one have."""
+
+    @property
     def recipients(self) -> int:
         """How many the next hop has accepted."""
 
@@ -113,8 +117,8 @@ class Host(Protocol):
     def upstream_failed(self, step: str) -> None:
         """Count and log that the next hop failed us."""
 
-    def wait(self, seconds: float) -> None:
-        """Set the time at which `expire` is due."""
+    def wait(self, seconds: float) -> float:
+        """Set the time at which `expire` is due; gives the time now."""
 
     def is_answering(self) -> bool:
         """Whether the next hop has sent something that no command asked for."""
@@ -125,5 +129,5 @@ class Host(Protocol):
     def resume(self) -> None:
         """Work off what the client has sent."""
 
-    def message_done(self) -> None:
+    def message_done(self, *, accepted: bool) -> None:
         """The message has its reply, or nobody who waits for one."""

@@ -11,7 +11,6 @@ import asyncio
 import secrets
 import sys
 import traceback
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
@@ -20,7 +19,9 @@ from spamnb.core.envelope import network_of
 from spamnb.faces.smtp import replies
 from spamnb.faces.smtp.address import Address
 from spamnb.faces.smtp.commands import shown
+from spamnb.faces.smtp.counts import Counts
 from spamnb.faces.smtp.door import Budget, Door
+from spamnb.faces.smtp.nets import wide_network_of
 from spamnb.faces.smtp.sides import ClientSide
 from spamnb.service.letters import Scanner
 from spamnb.service.meters import Meters
@@ -36,6 +37,10 @@ class Seldom:
     untold: int = 0
 
 
+def _client_key(address: str) -> str:
+    return f"client {network_of(address)}"
+
+
 class FrontDoor:
     """One listener's sessions, and what they share."""
 
@@ -48,13 +53,17 @@ class FrontDoor:
         log: Log,
         budget: Budget,
         loop: asyncio.AbstractEventLoop,
+        counts: Counts | None = None,
     ) -> None:
         self.door = door
         self.scanner, self.meters, self.budget, self.loop = scanner, meters, budget, loop
         self.closing = False
         self._log = log
         self._sides: set[ClientSide] = set()
-        self._by_address: Counter[str] = Counter()
+        self._counts = counts or Counts.alone()
+        self._strangers = 0
+        self._starved = 0
+        """clients of networks without any that found no connection to the next hop left"""
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
         self._seldom: dict[str, Seldom] = {}
@@ -109,10 +118,8 @@ class FrontDoor:
             return
         self._sides.discard(side)
         if side.session is not None and side.session.guest.is_counted:
-            address = network_of(side.session.guest.address)
-            self._by_address[address] -= 1
-            if self._by_address[address] <= 0:
-                del self._by_address[address]
+            self._strangers -= 1
+            self._counts.add(_client_key(side.session.guest.address), -1)
         if not self._sides:
             self._empty.set()
 
@@ -123,30 +130,91 @@ class FrontDoor:
             return replies.CROWDED
         if trusted:
             return b""
-        customer = network_of(address)
-        if self._by_address[customer] >= limits.connections_an_address:
+        if self._strangers >= limits.of_strangers(limits.connections):
+            return replies.CROWDED
+        if self._counts.add(_client_key(address)) > limits.connections_an_address:
+            self._counts.add(_client_key(address), -1)
             return replies.CROWDED_CLIENT
-        self._by_address[customer] += 1
+        self._strangers += 1
         return b""
+
+    def claim(self, side: ClientSide, address: Address) -> bytes:
+        """Count a connection to the next hop, or give the reply that refuses it.
+
+        Trusted clients are not counted. One network of others gets no more than it leaves free:
+        one that wants all gets half, two a third each, and the first of another always gets one.
+        """
+        if side.session is None or side.session.guest.trusted:
+            return b""
+        upstream = str(address)
+        client = wide_network_of(side.session.guest.address)
+        side.claimed = (f"upstream {upstream}", f"upstream {upstream} {client}")
+        total, theirs = [self._counts.add(key) for key in side.claimed]
+        free = self.door.limits.of_strangers(self.door.limits.upstream_connections) - total
+        if free >= 0 and theirs <= free + 1:
+            return b""
+        self._starved += theirs == 1
+        self.release(side)
+        return replies.CROWDED if theirs == 1 else replies.CROWDED_CLIENT
+
+    def release(self, side: ClientSide) -> None:
+        """The side's connection to the next hop is gone."""
+        claimed, side.claimed = side.claimed, ()
+        for key in claimed:
+            self._counts.add(key, -1)
 
     def _sweep(self) -> None:
         """Look at all clocks."""
-        times, limits = self.door.times, self.door.limits
         now = self.loop.time()
-        crowded = len(self._sides) > limits.crowded * limits.connections
+        short = {trusted: self._is_short(trusted=trusted) for trusted in (True, False)}
         for side in list(self._sides):
             session = side.session
             if session is None:
                 continue
-            passage = session.passage
+            passage, is_short = session.passage, short[session.guest.trusted]
             slow = passage is not None and passage.is_slow(now)
-            if session.deadline <= now or (slow and crowded):
+            if session.deadline <= now:
                 side.expire()
-            elif crowded and session.is_idle(now, times.crowded_s):
+            elif slow and is_short:
+                side.shed()
+            elif is_short and session.is_idle(now):
                 session.stop(replies.TIMEOUT)
-        self.budget.turn()
+        self._feed_starved(now)
+        self.budget.turn(now)
+        times = self.door.times
         waits = self._tell_untold(now) or self._sides
         self._sweeper = self.loop.call_later(times.sweep_s, self._sweep) if waits else None
+
+    def _is_short(self, *, trusted: bool) -> bool:
+        """Whether most of what such clients share is taken."""
+        limits, sides = self.door.limits, len(self._sides)
+        strangers = limits.of_strangers(limits.connections)
+        crowded = sides > limits.crowded * limits.connections
+        if self.budget.shares[trusted].is_beyond(limits.crowded):
+            return True
+        if trusted:
+            return crowded and sides - self._strangers > limits.connections - strangers
+        upstream = limits.of_strangers(limits.upstream_connections)
+        return (
+            crowded
+            or self._strangers > limits.crowded * strangers
+            or self._counts.of(f"upstream {self.door.upstream}") > limits.crowded * upstream
+        )
+
+    def _feed_starved(self, now: float) -> None:
+        """End the slowest messages of strangers, for others that found no connection left."""
+        wanted, self._starved = self._starved, 0
+        if not wanted:
+            return
+        longest = self.door.times.crowded_data_s
+        found = [
+            (passage.rate(now), at, side)
+            for at, side in enumerate(self._sides)
+            if side.claimed and (passage := side.passage) is not None
+            and passage.waits_for_client and now - passage.began > longest
+        ]  # fmt: skip
+        for _, _, side in sorted(found)[:wanted]:
+            side.shed()
 
     # -- the log ----------------------------------------------------------------------------------
 

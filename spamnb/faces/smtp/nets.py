@@ -62,4 +62,17 @@ class Nets:
         return any(found in network for network in self.networks)
 
 
+def wide_network_of(address: str) -> str:
+    """What one provider's customer can have at most: 24 bits of IPv4, 48 of IPv6."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is None:
+            return f"{int(found) >> 80:x}"
+        found = found.ipv4_mapped
+    return str(found).rpartition(".")[0]
+
+
 LOOPBACK = Nets(("127.0.0.0/8", "::1/128", UNIX))

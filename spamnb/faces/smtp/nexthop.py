@@ -46,17 +46,20 @@ class NextHop:
         """
         return bool(self._heard) or self._ends.has_unread()
 
-    def ask(self, line: bytes, first: bytes, address: Address) -> None:
+    def ask(self, line: bytes, first: bytes, address: Address) -> bytes:
         """Send a command; call `address` before that if need be, and say the hello in `first`.
 
-        If the command is that hello, its reply is told, else only the reply to the command.
+        If the command is that hello, its reply is told, else only the reply to the command. Gives
+        what to say to a client for whom it has no connection left.
         """
         self._line, self._hello = line, first
         if self.state == "up":
             self._send()
-        else:
-            self.state, self.address = "called", address
-            self._ends.dial(address)
+            return b""
+        if refusal := self._ends.dial(address):
+            return refusal
+        self.state, self.address = "called", address
+        return b""
 
     def _send(self) -> None:
         is_hello = self._line is self._hello

@@ -17,7 +17,7 @@ from typing import Literal
 from spamnb.core import stamp
 from spamnb.faces.smtp import answers, replies
 from spamnb.faces.smtp.commands import shown
-from spamnb.faces.smtp.ends import INPUT, MEMORY, ROOM, Host
+from spamnb.faces.smtp.ends import INPUT, MEMORY, ROOM, STUCK, Host
 from spamnb.faces.smtp.wire import Wire, unstuffed
 from spamnb.service.letters import Letter, Outcome
 
@@ -28,16 +28,16 @@ FEW = 3
 TOGETHER_BYTES = 16384
 """of the body that go out with the header; copying megabytes to save a packet does not pay"""
 LEAST_BYTES_S = 500
-"""What a client must bring where room is scarce: as Postfix's smtpd_min_data_rate."""
+"""What a client must send where room is short: as Postfix's smtpd_min_data_rate."""
 
 
 class Passage:
     """The state of one message."""
 
     __slots__ = (
-        "_action", "_codes", "_doom", "_each", "_ended_at", "_facts", "_free", "_header", "_host",
-        "_left", "_looked", "_said", "_sealed", "_sent_at", "_size", "_state", "_stored", "_taken",
-        "_whole", "_wire", "hungry",
+        "_action", "_codes", "_doom", "_due", "_each", "_ended_at", "_facts", "_header", "_host",
+        "_left", "_looked", "_said", "_sealed", "_seen", "_sent_at", "_size", "_state", "_stored",
+        "_taken", "_whole", "_wire", "began", "hungry",
     )  # fmt: skip
 
     def __init__(self, host: Host) -> None:
@@ -52,8 +52,11 @@ class Passage:
         self._whole = False
         self._doom = b""
         self._ended_at = self._sent_at = 0.0
-        self._free = host.ends.now(), 0
-        """since when the client was not held back by us, and the size then"""
+        self.began = host.wait(host.door.times.data_s)
+        self._due = self.began + host.door.times.crowded_data_s
+        """until when the client may send nothing: each byte adds to it"""
+        self._seen = self.began, 0
+        """when the clock was looked at last, and the size then"""
         self._left = 1
         self._each = False
         """whether the next hop has a reply for each recipient, and so has the client"""
@@ -62,7 +65,6 @@ class Passage:
         """of all that the client was told"""
         self._action = "relay"
         self._facts: dict[str, object] = {}
-        host.wait(host.door.times.data_s)
         if host.upstream is None:
             self._give_up(replies.UPSTREAM_GONE, "defer")
 
@@ -76,7 +78,7 @@ class Passage:
         if self._state == "collect":
             self._stored += data
             self._taken += size
-            host.place.budget.take(size, host.ends, self._size)
+            host.share.take(size, host.ends, self._size)
         if self._state != "discard" and (reply := self._unfit()):
             self._give_up(reply, "refuse" if reply.startswith(b"5") else "defer")
         elif self._state == "stream" and data:
@@ -234,7 +236,7 @@ class Passage:
         self._host.wait(self._host.door.times.data_s)
 
     def _release(self) -> None:
-        self._host.place.budget.give(self._taken)
+        self._host.share.give(self._taken)
         self._taken = 0
         self._stored, self._sealed = bytearray(), b""
 
@@ -314,17 +316,40 @@ class Passage:
         else:
             self._abandon("timeout", replies.TIMEOUT)
 
-    def is_slow(self, now: float) -> bool:
-        """Whether the client had the time of a read, and brings next to nothing all the same.
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether it is the client that must send, and is read."""
+        return self.hungry and not self._host.ends.is_held(~STUCK)
 
-        Asked at every look at the clocks, for the time that we held it back is not its own.
+    def is_slow(self, now: float) -> bool:
+        """Whether the client sends less than the least rate; asked at every look at the clocks.
+
+        Bytes that came fast count for `crowded_data_s` at most: a client that has sent a megabyte
+        at once must go on. The time that the relay holds the client back is not the client's.
         """
-        if not self.hungry or self._host.ends.is_held(INPUT | MEMORY | ROOM):
-            self._free = now, self._size
-        since, size = self._free
-        spent = now - since
-        late = spent > self._host.door.times.data_s
-        return late and self._size - size < LEAST_BYTES_S * spent
+        at, size = self._seen
+        self._seen = now, self._size
+        waits, longest = self.waits_for_client, now + self._host.door.times.crowded_data_s
+        self._due += (self._size - size) / LEAST_BYTES_S + (0.0 if waits else now - at)
+        self._due = min(self._due, longest)
+        return waits and now > self._due
+
+    def burden(self, now: float) -> float:
+        """Bytes stored until the client has sent the rest, times seconds beyond the grace.
+
+        Nothing while the relay holds the client back for another reason than memory.
+        """
+        held = self._host.ends.is_held(~(STUCK | MEMORY))
+        age = now - self.began - self._host.door.times.crowded_data_s
+        return self._taken * max(0.0, age) if self.hungry and not held else 0.0
+
+    def rate(self, now: float) -> float:
+        """Bytes a second since the message began."""
+        return self._size / max(now - self.began, 1e-3)
+
+    def shed(self) -> None:
+        """End the session in favour of others, who wait for room."""
+        self._abandon("shed", replies.SLOW)
 
     def client_lost(self) -> None:
         """The client has left. Once the next hop has it all, its word is still wanted."""
@@ -366,7 +391,7 @@ class Passage:
             host.place.meters.count("duplicates_likely")
             self._facts["duplicate_likely"] = True
         host.place.tell(self._record(first))
-        host.message_done()
+        host.message_done(accepted=200 <= min(self._codes, default=0) < 300)
 
     def _count(self) -> None:
         meters = self._host.place.meters

@@ -11,31 +11,21 @@ unless the client has left. Never raises on what a client or the next hop sends.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from spamnb.core.envelope import Client, Envelope
 from spamnb.faces.smtp import commands, hello, replies
 from spamnb.faces.smtp.address import Speech
+from spamnb.faces.smtp.answers import TAKEN, Asked
 from spamnb.faces.smtp.commands import Phase
+from spamnb.faces.smtp.door import Share
 from spamnb.faces.smtp.ends import INPUT, STUCK, Ends, Place
 from spamnb.faces.smtp.guest import Guest
 from spamnb.faces.smtp.intake import Intake
 from spamnb.faces.smtp.nexthop import NextHop
 from spamnb.faces.smtp.passage import Passage
+from spamnb.faces.smtp.quota import Quota
 from spamnb.faces.smtp.transaction import Transaction
-
-Asked = Literal["hello", "xforward", "mail", "rcpt", "data", "reset"]
-
-TAKEN: dict[Asked, tuple[bytes, ...]] = {
-    "hello": (b"250", b"4", b"5"),
-    "xforward": (b"250", b"4", b"5"),
-    "mail": (b"250", b"4", b"5"),
-    "rcpt": (b"25", b"4", b"5"),
-    "data": (b"354", b"4", b"5"),
-    "reset": (b"250", b"4", b"5"),
-}
-"""What is asked -> how an answer can begin (RFC 5321, 4.3.2). A 250 to DATA is none; nor is a
-second greeting one to the hello: another reply code shows that replies and commands are shifted."""
 
 MOST_IN_A_TURN = 32
 """commands that we answer ourselves before other sessions get their turn"""
@@ -45,16 +35,16 @@ class Session:
     """The state of one session."""
 
     __slots__ = (
-        "_client", "_errors", "_hello", "_intake", "_line", "_met", "_pumping", "_transaction",
-        "asked", "closed", "deadline", "door", "ends", "eof", "guest", "hop", "mailed", "passage",
-        "phase", "place", "speaks", "started", "stuck",
+        "_client", "_errors", "_hello", "_intake", "_line", "_pumping", "_transaction", "asked",
+        "closed", "deadline", "door", "ends", "eof", "guest", "hop", "passage", "phase", "place",
+        "quota", "speaks", "started", "stuck",
     )  # fmt: skip
 
     def __init__(self, ends: Ends, place: Place, peer: str) -> None:
         self.ends, self.place, self.door = ends, place, place.door
         self.guest = Guest(peer)
         self.speaks = self.door.speaks
-        self.closed = self.eof = self.stuck = self.mailed = False
+        self.closed = self.eof = self.stuck = False
         self.phase: Phase = "start"
         self.asked: Asked | None = None
         self.hop = NextHop(ends, self, self.door.upstream)
@@ -65,7 +55,7 @@ class Session:
         self._intake = Intake()
         self._line = self._hello = b""
         self._errors = 0
-        self._met = ends.now()
+        self.quota = Quota(ends.now())
         self._pumping = False
 
     # -- the client comes, speaks and goes --------------------------------------------------------
@@ -79,6 +69,7 @@ class Session:
         if self.guest.is_proxied:
             self.wait(self.door.times.proxy_s)
         elif self.guest.is_in:
+            self.quota.is_free = self.guest.trusted
             self._answer(said)
         else:
             self._end(said)
@@ -116,7 +107,7 @@ class Session:
     def client_lost(self) -> None:
         """The client's connection is gone."""
         self.closed = True
-        self.place.budget.forget(self.ends)
+        self.share.forget(self.ends)
         if self.passage is not None:
             self.passage.client_lost()
         else:
@@ -200,7 +191,9 @@ class Session:
             self._do(found[1], line)
 
     def _do(self, verb: commands.Verb, line: bytes) -> None:
-        if self.phase in verb.phases:
+        if not self.quota.spend(self.door.limits):
+            self._end(replies.TOO_MANY_COMMANDS)
+        elif self.phase in verb.phases:
             self._ACTIONS[verb.does](self, line, verb)
         else:
             self._refuse(replies.SEQUENCE)
@@ -217,15 +210,13 @@ class Session:
         self.ends.say(reply)
         self._wait_for_client()
 
-    def _say(self, line: bytes, verb: commands.Verb) -> None:
-        del line
+    def _say(self, _line: bytes, verb: commands.Verb) -> None:
         if verb.says is replies.UNKNOWN:
             self._refuse(verb.says)
         else:
             self._answer(verb.says)
 
-    def _greet(self, line: bytes, verb: commands.Verb) -> None:
-        del verb
+    def _greet(self, line: bytes, _verb: commands.Verb) -> None:
         if line[:4].upper() not in hello.SPOKEN[self.speaks]:
             self._refuse(replies.SYNTAX)
         elif self.place.closing:
@@ -233,15 +224,13 @@ class Session:
         else:
             self._ask("hello", line)
 
-    def _xforward(self, line: bytes, verb: commands.Verb) -> None:
-        del verb
+    def _xforward(self, line: bytes, _verb: commands.Verb) -> None:
         if self.guest.trusted:
             self._ask("xforward", line)
         else:
             self._refuse(replies.NOT_TRUSTED)
 
-    def _mail(self, line: bytes, verb: commands.Verb) -> None:
-        del verb
+    def _mail(self, line: bytes, _verb: commands.Verb) -> None:
         if not self._transaction.is_open:
             self._follow()
         limit = self.door.size_limit_bytes
@@ -250,12 +239,11 @@ class Session:
         elif limit and commands.declared_bytes(line[:-2]) > limit:
             self._refuse(replies.TOO_BIG)
         else:
-            self.mailed = True
+            self.quota.mailed = True
             self.started = self.ends.now()
             self._ask("mail", line)
 
-    def _rcpt(self, line: bytes, verb: commands.Verb) -> None:
-        del verb
+    def _rcpt(self, line: bytes, _verb: commands.Verb) -> None:
         if not (self.guest.trusted or commands.is_for(line[:-2], self.door.recipient_domains)):
             self._refuse(replies.NOT_OURS)
         elif self._transaction.rcpts and (self.speaks, self.hop.address.speaks) == ("smtp", "lmtp"):
@@ -264,20 +252,17 @@ class Session:
         else:
             self._ask("rcpt", line)
 
-    def _data(self, line: bytes, verb: commands.Verb) -> None:
-        del verb
+    def _data(self, line: bytes, _verb: commands.Verb) -> None:
         self._ask("data", line)
 
-    def _reset(self, line: bytes, verb: commands.Verb) -> None:
-        del verb
+    def _reset(self, line: bytes, _verb: commands.Verb) -> None:
         if self.hop.state == "up":
             self._ask("reset", line)
         else:
             self.forget_transaction()
             self._answer(replies.DONE)
 
-    def _quit(self, line: bytes, verb: commands.Verb) -> None:
-        del line, verb
+    def _quit(self, _line: bytes, _verb: commands.Verb) -> None:
         self._end(replies.BYE)
 
     def _ask(self, what: Asked, line: bytes) -> None:
@@ -290,8 +275,11 @@ class Session:
         if self.closed:
             return
         self.asked, self._line = what, line
-        self.wait(self.door.times.reply_s if up else self.door.times.connect_s)
-        self.hop.ask(line, line if what == "hello" else self._hello, self.door.upstream)
+        self.quota.pause(self.wait(self.door.times.reply_s if up else self.door.times.connect_s))
+        refusal = self.hop.ask(line, line if what == "hello" else self._hello, self.door.upstream)
+        if refusal:
+            self.asked = None
+            self._end(refusal)
 
     # -- the next hop -----------------------------------------------------------------------------
 
@@ -337,11 +325,13 @@ class Session:
             self._transaction.mail, self.phase = line, "mail"
         elif what == "rcpt":
             self.phase = "rcpt"
+            self.quota.commands -= 1
             self._transaction.add(line)
-            self.place.budget.take(len(line), self.ends, self._transaction.size)
+            self.share.take(len(line), self.ends, self._transaction.size)
         elif what == "xforward":
             self._transaction.xforwards.append(line)
         elif what == "data":
+            self.quota.pause(self.ends.now())
             self.passage = Passage(self)
         else:
             self.forget_transaction()
@@ -351,7 +341,7 @@ class Session:
             self._client = Client(address=self.guest.address, helo=said)
             self.phase = "ready"
             if first:
-                self._met = self.ends.now()
+                self.quota.met = self.ends.now()
                 self._wait_for_client()
             reply = hello.announced(
                 reply, line, self.door.hostname,
@@ -382,20 +372,19 @@ class Session:
 
     # -- time and ends ----------------------------------------------------------------------------
 
-    def wait(self, seconds: float) -> None:
-        """Set the time at which `expire` is due."""
-        self.deadline = self.ends.now() + seconds
+    def wait(self, seconds: float) -> float:
+        """Set the time at which `expire` is due; gives the time now."""
+        now = self.ends.now()
+        self.deadline = now + seconds
+        return now
 
     def _wait_for_client(self) -> None:
-        times = self.door.times
-        if self.mailed:
-            self.deadline = self.ends.now() + times.command_s
-        else:
-            self.deadline = self._met + times.first_mail_s
+        self.deadline = self.quota.due(self.ends.now(), self.door.times)
 
-    def is_idle(self, now: float, seconds: float) -> bool:
-        """Whether nothing of a message was seen since so long."""
-        return not self.mailed and self.asked is None and now - self._met > seconds
+    def is_idle(self, now: float) -> bool:
+        """Whether it is the client's turn, and it should go first where room is short."""
+        waits = self.asked is None and self.passage is None and not self.closed
+        return waits and self.quota.is_idle(now, self.door.times)
 
     @property
     def is_between(self) -> bool:
@@ -453,6 +442,11 @@ class Session:
         return self.guest.peer
 
     @property
+    def share(self) -> Share:
+        """Of the memory for messages, what clients like this one have."""
+        return self.place.budget.shares[self.guest.trusted]
+
+    @property
     def recipients(self) -> int:
         """How many the next hop has accepted."""
         return len(self._transaction.rcpts)
@@ -464,7 +458,7 @@ class Session:
     def forget_transaction(self) -> None:
         """After a message, a reset or a hello."""
         if self._transaction.is_open:
-            self.place.budget.give(self._transaction.size)
+            self.share.give(self._transaction.size)
             self._transaction = Transaction()
         self.phase = "ready" if self._hello else "start"
         self._follow()
@@ -474,13 +468,16 @@ class Session:
         if self.door is not self.place.door:
             self.door = self.place.door
             self.guest.judge(self.door)
+            self.quota.is_free = self.guest.trusted
             if self.hop.state == "up" and self.hop.address != self.door.upstream:
                 self.hop.drop()
 
-    def message_done(self) -> None:
+    def message_done(self, *, accepted: bool) -> None:
         """The message has its reply, or nobody who waits for one."""
         self.passage = None
-        self.place.budget.forget(self.ends)
+        if accepted:
+            self.quota.renew(self.ends.now())
+        self.share.forget(self.ends)
         self.forget_transaction()
         if self.closed:
             self._leave()

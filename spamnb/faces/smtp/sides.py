@@ -18,6 +18,7 @@ from spamnb.faces.smtp import replies
 from spamnb.faces.smtp.address import Address
 from spamnb.faces.smtp.ends import INPUT, MEMORY, ROOM, STUCK, Place
 from spamnb.faces.smtp.nets import UNIX
+from spamnb.faces.smtp.passage import Passage
 from spamnb.faces.smtp.session import Session
 
 _SCRATCH = memoryview(bytearray(131072))
@@ -44,6 +45,12 @@ class Front(Place, Protocol):
 
     def leave(self, side: ClientSide) -> None:
         """One connection less; a second call for the same one does nothing."""
+
+    def claim(self, side: ClientSide, address: Address) -> bytes:
+        """Count a connection to the next hop, or give the reply that refuses it."""
+
+    def release(self, side: ClientSide) -> None:
+        """The side's connection to the next hop is gone; a second call does nothing."""
 
 
 class UpstreamSide(asyncio.BufferedProtocol):
@@ -110,7 +117,8 @@ class ClientSide(asyncio.BufferedProtocol):
     """The connection to a client, and the `Ends` of its session."""
 
     __slots__ = (
-        "_calling", "_front", "_held", "_lost", "_transport", "_upstream", "now", "session",
+        "_calling", "_front", "_held", "_lost", "_transport", "_upstream", "claimed", "now",
+        "session",
     )  # fmt: skip
 
     def __init__(self, front: Front) -> None:
@@ -120,6 +128,8 @@ class ClientSide(asyncio.BufferedProtocol):
         self._calling: asyncio.Task[None] | None = None
         self._held = 0
         self._lost = False
+        self.claimed: tuple[str, ...] = ()
+        """what its connection to the next hop is counted under"""
         self.now = front.loop.time
         self.session: Session | None = None
 
@@ -249,10 +259,13 @@ class ClientSide(asyncio.BufferedProtocol):
             if not transport.is_closing():
                 transport.write(data)
 
-    def dial(self, address: Address) -> None:
-        """Call the next hop."""
+    def dial(self, address: Address) -> bytes:
+        """Call the next hop, or give the reply that refuses it."""
+        if refusal := self._front.claim(self, address):
+            return refusal
         self._upstream = UpstreamSide(self)
         self._calling = self._front.loop.create_task(self._dial(address, self._upstream))
+        return b""
 
     async def _dial(self, address: Address, upstream: UpstreamSide) -> None:
         loop = self._front.loop
@@ -279,6 +292,7 @@ class ClientSide(asyncio.BufferedProtocol):
         if self._upstream is not None and (transport := self._upstream.let_go()):
             transport.abort()
         self._upstream = self._calling = None
+        self._front.release(self)
 
     def leave(self) -> None:
         """Say QUIT to the next hop and close; its answer changes nothing."""
@@ -287,6 +301,7 @@ class ClientSide(asyncio.BufferedProtocol):
             transport.write(b"QUIT\r\n")
             transport.close()
         self._upstream = self._calling = None
+        self._front.release(self)
 
     def hang_up(self) -> None:
         """Close the client's connection, once all is sent."""
@@ -323,6 +338,24 @@ class ClientSide(asyncio.BufferedProtocol):
     def free_for_memory(self) -> None:
         """There is memory again."""
         self.free(MEMORY)
+
+    @property
+    def passage(self) -> Passage | None:
+        """The message that is under way."""
+        return self.session.passage if self.session is not None else None
+
+    def burden(self, now: float) -> float:
+        """Byte-seconds that its message has held until now, if the client must send the rest."""
+        passage = self.passage
+        return passage.burden(now) if passage is not None else 0.0
+
+    def shed(self) -> int:
+        """End the session in favour of others; gives the bytes that it held."""
+        before = self._front.budget.used
+        if (passage := self.passage) is not None:
+            self._guarded(passage.shed)
+            self.part()
+        return before - self._front.budget.used
 
     def later(self) -> None:
         """Let other sessions have their turn."""
