@@ -202,6 +202,9 @@ def test_the_slowest_goes_when_another_network_finds_no_connection(on_loop):
             await slow.start(RCPT)
             fast.send(b"Subject: x\r\n\r\n" + LINES * 100)
             slow.send(b"Subject: x\r\n")
+            sides, now = list(rig.front._sides), asyncio.get_running_loop().time
+            await until(lambda: max(side.passage._size for side in sides) > 700_000)
+            await until(lambda: min(now() - side.passage.began for side in sides) > 0.2)
             rig.front._counts.add(f"upstream {rig.door.upstream} 127.0.0", -1)
             word = asyncio.ensure_future(slow.reply())
             said = b""

@@ -1,0 +1,104 @@
+"""What strangers can hold of a daemon with several workers: counted together, also after a kill."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack, closing
+
+import pytest
+from daemon_runs import PROJECT, serve, settings_in, until
+from test_daemon import Sink
+
+STRANGERS = 'peers = ["127.0.0.9/32"]\nrecipient_domains = ["example.org"]\n'
+
+
+@pytest.fixture
+def sink():
+    made = Sink()
+    yield made
+    made.close()
+
+
+def configured(folder, sink, **limits):
+    """Settings of a daemon with three workers, open to strangers."""
+    lines = "\n".join(f"{name} = {value}" for name, value in limits.items())
+    listener = f'upstream = "{sink.address}"\n{STRANGERS}'
+    return settings_in(folder, workers=3, listener=listener, more=f"[limits]\n{lines}\n")
+
+
+def connected(port, source, *lines):
+    """A client that has said these: its socket, and the last reply."""
+    sock = socket.create_connection(("127.0.0.1", port), 30, (source, 0))
+    stream = sock.makefile("rwb")
+    said = stream.readline()
+    for line in lines:
+        if not said.startswith(b"2"):
+            break
+        stream.write(line)
+        stream.flush()
+        said = stream.readline()
+    stream.close()
+    return sock, said
+
+
+def taken(port, source, count, *lines):
+    """So many clients one after the other: the sockets of those that were taken."""
+    found = []
+    for _ in range(count):
+        sock, said = connected(port, source, *lines)
+        if said.startswith(b"2"):
+            found.append(sock)
+        else:
+            assert said.startswith(b"421"), said
+            sock.close()
+    return found
+
+
+def test_an_address_is_counted_over_all_workers(tmp_path, sink):
+    """Whichever worker takes a connection, and whichever died: so many and no more."""
+    config = configured(tmp_path, sink, connections_an_address=5)
+    with serve(tmp_path, "--create", config=config).ready() as daemon, ExitStack() as ends:
+        port = daemon.port()
+        first = [ends.enter_context(closing(one)) for one in taken(port, "127.0.1.1", 20)]
+        assert len(first) == 5
+        other = taken(port, "127.0.1.2", 10)
+        assert len([ends.enter_context(closing(one)) for one in other]) == 5
+        for number, pid in enumerate(daemon.children("worker"), 1):
+            os.kill(pid, signal.SIGKILL)
+            daemon.hears("process died", number, role="worker")
+            until(lambda: len(daemon.children("worker")) == 3, "the worker to be replaced")
+        assert not any(one.recv(1) for one in first)
+        again = until(
+            lambda: [*taken(port, "127.0.1.1", 20)] or None, "connections to be taken again"
+        )
+        assert len([ends.enter_context(closing(one)) for one in again]) == 5
+
+
+def test_the_next_hop_is_shared_over_all_workers(tmp_path, sink):
+    """Strangers of many networks get their part of the next hop; trusted clients are not bound."""
+    config = configured(tmp_path, sink, upstream_connections=10, reserved=0.2)
+    with serve(tmp_path, "--create", config=config).ready() as daemon, ExitStack() as ends:
+        port, hello = daemon.port(), b"HELO x\r\n"
+        one = [ends.enter_context(closing(s)) for s in taken(port, "127.0.1.1", 10, hello)]
+        assert len(one) == 4  # half of what strangers get
+        many = [s for n in range(2, 12) for s in taken(port, f"127.0.{n}.1", 1, hello)]
+        assert len([ends.enter_context(closing(s)) for s in many]) == 4
+        trusted = [ends.enter_context(closing(s)) for s in taken(port, "127.0.0.9", 20, hello)]
+        assert len(trusted) == 20
+
+
+def test_a_trusted_client_is_served_while_others_hold(tmp_path):
+    """The measuring script in its short form: every message of the trusted client is taken."""
+    told = tmp_path / "rows.json"
+    words = ["--sessions", 30, "--messages", 30, "--warm", 1, "--seconds", 2, "--hop", 30]
+    words += ["--set", "limits.upstream_connections=30", "--pause", 0.2, "--json", told]
+    script = PROJECT / "scripts" / "bench" / "hold"
+    subprocess.run([sys.executable, script, *map(str, words)], check=True, timeout=300)
+    rows = json.loads(told.read_text())
+    assert set(rows) == {"hold", "store"}
+    for row in rows.values():
+        assert row["trusted"]["taken"]
+        assert row["trusted"]["failed"] == []
