@@ -96,6 +96,10 @@ SERVING: tuple[Setting, ...] = (
         "Commands of a client that is not trusted, from its connection or its last accepted "
         "message to the next; accepted recipients are not among them. A message takes three. 100 "
         "as Postfix's smtpd_junk_command_limit."),
+    Setting("limits.recipients", whole(100, 1 << 20),
+        "Recipients of one message of a client that is not trusted; more are answered with 452, "
+        "and sent with the next message. 1000 as Postfix's smtpd_recipient_limit; RFC 5321, "
+        "4.5.3.1.8, asks for 100."),
     Setting("timeouts.connect_s", _SECONDS,
         "To reach the next hop, while the client waits for the answer to its hello."),
     Setting("timeouts.first_mail_s", _SECONDS,

@@ -112,6 +112,36 @@ def test_the_time_of_the_next_hop_and_of_a_message_is_not_the_clients(on_loop):
     on_loop(main())
 
 
+def test_recipients_of_strangers_are_bounded(on_loop):
+    """More than the limit are answered with 452, for the next message, and are no idle command."""
+
+    async def main():
+        async with Rig(STRANGERS | {"limits": limits(recipients=3, commands=6)}) as rig:
+            client = await rig.client()
+            await client.hello()
+            assert (await client.ask(MAIL)).startswith(b"250")
+            said = [await client.ask(b"RCPT TO:<b@x.net>\r\n") for _ in range(20)]
+            assert [text[:9] for text in said] == [b"250 2.0.0"] * 3 + [b"452 4.5.3"] * 17
+            assert (await client.ask(b"DATA\r\n")).startswith(b"354")
+            assert (await client.ask(END)).startswith(b"250")
+
+    on_loop(main())
+
+
+def test_one_network_takes_no_more_connections_than_it_leaves_free(on_loop):
+    """Many addresses of one network are one; the first of another network always finds room."""
+
+    async def main():
+        async with Rig(STRANGERS | {"limits": limits(connections=100, reserved=0.2)}) as rig:
+            said = [rig.front.turn_away(f"198.51.100.{n}", trusted=False) for n in range(100)]
+            assert said.count(b"") == 40
+            said = [rig.front.turn_away(f"2001:db8:{n:x}::1", trusted=False) for n in range(50)]
+            assert said.count(b"") == 40
+            assert said[-1].startswith(b"421 4.3.2")
+
+    on_loop(main())
+
+
 # -- the next hop ---------------------------------------------------------------------------------
 
 

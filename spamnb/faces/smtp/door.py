@@ -66,6 +66,8 @@ class Limits(NamedTuple):
     """commands that we refuse, in one session"""
     commands: int = 100
     """of a client that is not trusted, from the connection or its last message to the next"""
+    recipients: int = 1000
+    """of one message of such a client; the next hop may take fewer"""
     memory_bytes: int = 256 << 20
     """of messages, over all doors of a process: its `Budget`"""
 

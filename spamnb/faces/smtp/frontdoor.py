@@ -11,6 +11,7 @@ import asyncio
 import secrets
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
@@ -25,6 +26,9 @@ from spamnb.faces.smtp.nets import wide_network_of
 from spamnb.faces.smtp.sides import ClientSide
 from spamnb.service.letters import Scanner
 from spamnb.service.meters import Meters
+
+FAIR_BYTES_S = 5000
+"""A message that comes so fast is not ended for others: ten times the least rate."""
 
 Log = Callable[[dict[str, object]], None]
 
@@ -62,6 +66,8 @@ class FrontDoor:
         self._sides: set[ClientSide] = set()
         self._counts = counts or Counts.alone()
         self._strangers = 0
+        self._networks: Counter[str] = Counter()
+        """of these, by wide network"""
         self._starved = 0
         """clients of networks without any that found no connection to the next hop left"""
         self._sweeper: asyncio.TimerHandle | None = None
@@ -119,23 +125,35 @@ class FrontDoor:
         self._sides.discard(side)
         if side.session is not None and side.session.guest.is_counted:
             self._strangers -= 1
+            network = wide_network_of(side.session.guest.address)
+            self._networks[network] -= 1
+            if not self._networks[network]:
+                del self._networks[network]
             self._counts.add(_client_key(side.session.guest.address), -1)
         if not self._sides:
             self._empty.set()
 
     def turn_away(self, address: str, *, trusted: bool) -> bytes:
-        """The reply to a client for whom there is no room."""
+        """The reply to a client for whom there is no room.
+
+        One network of strangers gets no more than it leaves free, as of the next hop in `claim`.
+        """
         limits = self.door.limits
         if len(self._sides) > limits.connections:
             return replies.CROWDED
         if trusted:
             return b""
-        if self._strangers >= limits.of_strangers(limits.connections):
+        free = limits.of_strangers(limits.connections) - self._strangers
+        if free <= 0:
             return replies.CROWDED
+        network = wide_network_of(address)
+        if self._networks[network] >= free:
+            return replies.CROWDED_CLIENT
         if self._counts.add(_client_key(address)) > limits.connections_an_address:
             self._counts.add(_client_key(address), -1)
             return replies.CROWDED_CLIENT
         self._strangers += 1
+        self._networks[network] += 1
         return b""
 
     def claim(self, side: ClientSide, address: Address) -> bytes:
@@ -212,6 +230,7 @@ class FrontDoor:
             for at, side in enumerate(self._sides)
             if side.claimed and (passage := side.passage) is not None
             and passage.waits_for_client and now - passage.began > longest
+            and passage.rate(now) < FAIR_BYTES_S
         ]  # fmt: skip
         for _, _, side in sorted(found)[:wanted]:
             side.shed()

@@ -31,6 +31,7 @@ NOT_YOU = line(554, "5.7.1", "No mail from this client here")
 NOT_TRUSTED = line(550, "5.7.1", "Not permitted for this client")
 NOT_OURS = line(550, "5.7.1", "Relaying denied")
 ONE_RECIPIENT = line(452, "4.5.3", "One recipient a transaction here")
+TOO_MANY_RECIPIENTS = line(452, "4.5.3", "Too many recipients")
 TOO_BIG = line(552, "5.3.4", "Message size exceeds the limit")
 
 # -- limits and ends ------------------------------------------------------------------------------

@@ -249,6 +249,9 @@ class Session:
         elif self._transaction.rcpts and (self.speaks, self.hop.address.speaks) == ("smtp", "lmtp"):
             # One final reply to the client cannot tell of two at the next hop.
             self._answer(replies.ONE_RECIPIENT)
+        elif self.recipients >= self.door.limits.recipients and not self.guest.trusted:
+            self.quota.commands -= 1
+            self._answer(replies.TOO_MANY_RECIPIENTS)
         else:
             self._ask("rcpt", line)
 
