@@ -135,7 +135,7 @@ class Budget:
     the rest what is free. So no number of strangers stops the reading from a trusted client.
     """
 
-    __slots__ = ("easy_bytes", "limit_bytes", "shares", "used")
+    __slots__ = ("easy_bytes", "limit_bytes", "shares", "used", "waits")
 
     def __init__(self, limit_bytes: int, reserved: float = 0.0) -> None:
         reserve = int(limit_bytes * reserved)
@@ -143,6 +143,8 @@ class Budget:
         self.easy_bytes = limit_bytes - reserve
         """so much in all, and no share can be exceeded"""
         self.used = 0
+        self.waits = False
+        """whether a reader may wait"""
         self.shares = {
             True: Share(self, sure=reserve, most=limit_bytes),
             False: Share(self, sure=0, most=limit_bytes - reserve),
@@ -156,8 +158,8 @@ class Budget:
 
     def freed(self) -> None:
         """Let those go on for whom there is room again."""
-        for share in self.shares.values():
-            share.freed()
+        still = [share.freed() for share in self.shares.values()]
+        self.waits = any(still)
 
     def turn(self, now: float) -> None:
         """Look after those who wait; called about once a second by each listener."""
@@ -217,15 +219,17 @@ class Share:
         self.used -= count
         self._given += count
         self._pool.used -= count
-        self._pool.freed()
+        if self._pool.waits:
+            self._pool.freed()
 
-    def freed(self) -> None:
-        """Let the readers go on that wait, if there is room."""
+    def freed(self) -> bool:
+        """Let the readers go on that wait, if there is room; whether some still wait."""
         if self._waiting and not self.is_beyond():
             self._head = None
             waiting, self._waiting = self._waiting, {}
             for reader in waiting:
                 reader.free_for_memory()
+        return bool(self._waiting)
 
     def forget(self, reader: Reader) -> None:
         """A reader has ended its message, or is gone."""
@@ -265,6 +269,7 @@ class Share:
 
     def _wait(self, reader: Reader) -> None:
         self._waiting[reader] = None
+        self._pool.waits = True
         reader.hold_for_memory()
 
     def _next(self) -> None:

@@ -44,7 +44,7 @@ class NextHop:
         Bytes that arrived before a command is sent cannot answer it. They may wait unread in the
         kernel, since the client's command can come out of the event loop first.
         """
-        return bool(self._heard) or self._ends.has_unread()
+        return self.state == "up" and (self._heard != b"" or self._ends.has_unread())
 
     def ask(self, line: bytes, first: bytes, address: Address) -> bytes:
         """Send a command; call `address` before that if need be, and say the hello in `first`.

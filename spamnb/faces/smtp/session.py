@@ -270,7 +270,7 @@ class Session:
 
     def _ask(self, what: Asked, line: bytes) -> None:
         """Pass a command on; the next hop is called first, if it is not there."""
-        if self.hop.state == "up" and self.hop.has_surplus:
+        if self.hop.has_surplus:
             self.upstream_lost()
         up = self.hop.state == "up"
         if not self.closed and not up and what != "hello" and self._transaction.is_open:
@@ -433,7 +433,7 @@ class Session:
 
     def is_answering(self) -> bool:
         """Whether the next hop has sent something that no command asked for."""
-        return self.hop.state == "up" and self.hop.has_surplus
+        return self.hop.has_surplus
 
     def drop(self) -> None:
         """Break off with the next hop."""

@@ -8,9 +8,8 @@ logged with an incident id; other sessions notice nothing.
 from __future__ import annotations
 
 import asyncio
-import fcntl
+import select
 import socket
-import termios
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -27,8 +26,8 @@ asyncio asks the kernel for 256 KB for each read, which cost a third of a 5 KB m
 
 _SIP = _SCRATCH[:4096]
 
-_COUNT, _NONE = bytearray(4), bytes(4)
-"""where the kernel writes how many bytes are unread"""
+_NOTHING = select.poll().poll
+"""nothing is registered here"""
 
 _NEAR = {"127.0.0.1": socket.AF_INET, "::1": socket.AF_INET6}
 
@@ -56,11 +55,12 @@ class Front(Place, Protocol):
 class UpstreamSide(asyncio.BufferedProtocol):
     """The connection to the next hop."""
 
-    __slots__ = ("_client", "_fd", "transport")
+    __slots__ = ("_client", "transport", "unread")
 
     def __init__(self, client: ClientSide) -> None:
         self._client: ClientSide | None = client
-        self._fd = -1
+        self.unread = _NOTHING
+        """polls its descriptor: 1 us, where a read costs 3"""
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -69,7 +69,9 @@ class UpstreamSide(asyncio.BufferedProtocol):
         if self._client is None:
             transport.close()
         else:
-            self._fd = transport.get_extra_info("socket").fileno()
+            poll = select.poll()
+            poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+            self.unread = poll.poll
             self._client.met()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -98,13 +100,6 @@ class UpstreamSide(asyncio.BufferedProtocol):
         """It has room again."""
         if self._client is not None:
             self._client.roomy()
-
-    def has_unread(self) -> bool:
-        """Whether bytes have arrived that were not read yet: 0.4 us, in place of a read."""
-        if self.transport is None or self.transport.is_closing():
-            return False
-        fcntl.ioctl(self._fd, termios.FIONREAD, _COUNT)
-        return _COUNT != _NONE
 
     def let_go(self) -> asyncio.Transport | None:
         """Whatever happens to it now is nobody's business; gives the transport, if it is open."""
@@ -280,9 +275,9 @@ class ClientSide(asyncio.BufferedProtocol):
             upstream.connection_lost(None)
 
     def has_unread(self) -> bool:
-        """Whether bytes of the next hop have arrived that were not read yet."""
+        """Whether bytes of the next hop, or its end, have arrived that were not read yet."""
         upstream = self._upstream
-        return upstream is not None and upstream.has_unread()
+        return upstream is not None and bool(upstream.unread(0))
 
     def drop(self) -> None:
         """Break the next hop's connection off."""
