@@ -160,7 +160,7 @@ def answer_of(header: Header) -> Answer:
         receipt = header.get("receipt")
         return Answer(
             header["state"],
-            Receipt(**receipt) if receipt else None,
+            Receipt.from_dict(receipt) if receipt else None,
             str(header.get("reason", "")),
             str(header.get("review", "")),
             dict(header.get("facts") or {}),
