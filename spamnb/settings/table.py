@@ -39,8 +39,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("costs.junk", PAIR, "Filed as junk: a ham there is seen late or never."),
     Setting("costs.reject", PAIR, "Refused: nobody can fetch a ham back."),
     Setting("store.limit_bytes", whole(0),
-        "Most that the model's file may take; 0 is no limit. At the limit teaching is refused, "
-        "scoring goes on."),
+        "Most that the model's file may take; 0 is a quarter of the disk, and a twentieth of the "
+        "disk stays free. At the limit teaching is refused, scoring goes on."),
     Setting("journal.keep_days", DAYS,
         "How long a training can be undone; `spamnb expire` folds older ones into the checkpoint. "
         "A year and a month, so that what comes once a year was seen before."),
