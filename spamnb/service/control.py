@@ -267,6 +267,8 @@ def spoken(feedback: Feedback) -> Header:
         said["for"] = feedback.who
     if feedback.refs:
         said["refs"] = list(feedback.refs)
+    said |= {"domain": feedback.domain} if feedback.domain else {}
+    said |= {"client": feedback.client} if feedback.client else {}
     return said
 
 

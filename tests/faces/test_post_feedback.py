@@ -16,6 +16,7 @@ from spamnb.service.desk import Desk
 from spamnb.service.feedback import Answer
 from spamnb.service.filter import Filter
 from spamnb.service.judging import judge_portions
+from spamnb.service.limits import TeachingRules
 from spamnb.service.review import Reviews
 
 SPAM = (
@@ -23,6 +24,8 @@ SPAM = (
     b"Message-ID: <w1@spam.example>\r\n\r\nBuy cheap watches and replica bags today\r\n"
 )
 ALICE, BOB = "alice@x.example", "bob@x.example"
+NOTHING = "2.0.0 Received, but nothing is learnt from it"
+TOO_MUCH = "450 4.7.1 Not learnt, the limit of today is reached, try again tomorrow"
 
 
 def report(*messages, **fields):
@@ -172,10 +175,10 @@ def replied(text):
 
 
 def test_a_report_of_nothing_teaches_nothing(settings):
-    """A person is told; a stranger's mail is taken and forgotten."""
+    """It is told in the reply; a stranger's mail is not bounced, for its sender may be forged."""
     with post_office(**settings) as rig:
         assert send(rig, MESSAGE, login=True) == "250 2.0.0 nothing was learnt"
-        assert send(rig, MESSAGE) == "250 2.0.0 Thank you"
+        assert send(rig, MESSAGE) == f"250 {NOTHING}"
     assert rig.taught == []
     assert rig.meters.value("feedback_refused") == 2
     assert rig.meters.value("reports") == 2
@@ -257,6 +260,49 @@ def test_what_is_refused_is_told_and_not_tried_again(settings):
         rig.trouble = RefError("no message is known by it")
         assert send(rig, report(SPAM), login=True) == "250 2.0.0 1 not learnt"
     assert rig.meters.value("faults") == 0
+
+
+LIMIT = {"sort": "LimitError", "proven": True}
+REFUSED = {"sort": "RefError", "proven": False}
+
+
+@pytest.mark.parametrize(
+    ("answers", "how", "reply"),
+    [
+        # a stranger who proves the word is asked to come again, and refused for good otherwise
+        ([Answer("refused", facts=LIMIT)], {}, TOO_MUCH),
+        ([Answer("learnt"), Answer("refused", facts=LIMIT)], {}, TOO_MUCH),
+        ([Answer("refused", facts=REFUSED | {"proven": True})], {}, "550 5.6.0"),
+        # whose address may be forged gets no bounce
+        ([Answer("refused", facts=LIMIT | {"proven": False})], {}, f"250 {NOTHING}"),
+        ([Answer("refused", facts=REFUSED)], {}, f"250 {NOTHING}"),
+        ([Answer("review"), Answer("refused", facts=REFUSED)], {}, "250 2.0.0 Taken in part"),
+        ([Answer("review"), Answer("unchanged")], {}, "250 2.0.0 Thank you"),
+        # a client of a trusted network has no receipt, so the reply tells
+        ([Answer("refused", facts=LIMIT)], {"xforward": "ADDR=192.0.2.7"}, TOO_MUCH),
+        ([Answer("refused", facts=REFUSED)], {"xforward": "ADDR=192.0.2.7"}, "550 5.6.0"),
+        # who logged in has a receipt, or else the reply tells
+        ([Answer("refused", facts=LIMIT)], {"login": True}, "250 2.0.0 1 not learnt"),
+        ([Answer("refused", facts=LIMIT)], {"login": True, "sender": ""}, TOO_MUCH),
+    ],
+)
+def test_what_was_dropped_is_not_thanked_for(settings, answers, how, reply):
+    """The reply says what became of the report, and only an authentic sender is refused."""
+    left = list(answers)
+    messages = [SPAM.replace(b"w1@", b"w%d@" % number) for number in range(len(answers))]
+    with post_office(**settings | LAN) as rig:
+        rig.teach = lambda _: left.pop(0)
+        assert send(rig, report(*messages), **how).startswith(reply)
+
+
+def test_a_report_says_where_it_came_from(settings):
+    """The address that took it and the client's network; a relay that names nobody names none."""
+    with post_office(**settings) as rig:
+        send(rig, report(SPAM), "Spam@X.example", xforward="ADDR=198.51.100.7")
+        send(rig, report(SPAM))
+        send(rig, report(SPAM), xforward="ADDR=127.0.0.1")
+    assert [said.client for said in rig.taught] == ["198.51.100.7", "", ""]
+    assert [said.domain.lower() for said in rig.taught] == ["x.example"] * 3
 
 
 # -- receipts -------------------------------------------------------------------------------------
@@ -393,9 +439,10 @@ def test_a_person_teaches_their_own_mail_only(office, desk, model):
 def test_a_stranger_teaches_nothing(office, desk, model):
     """Mail to spam@ by anybody, with their own message or one that they sent us, is not learnt."""
     scored(model, SPAM, ALICE)
+    told = {MESSAGE: f"250 {NOTHING}", SPAM: f"250 {NOTHING}"}
     for raw in (report(SPAM), report(MESSAGE), MESSAGE, SPAM):
-        assert send(office, raw, sender="s@spam.example") == "250 2.0.0 Thank you"
-        assert send(office, raw, sender=ALICE) == "250 2.0.0 Thank you"
+        for sender in ("s@spam.example", ALICE):
+            assert send(office, raw, sender=sender) == told.get(raw, "250 2.0.0 Thank you")
     assert learnt(model, SPAM) is None
     assert learnt(model, MESSAGE) is None
     assert all(entry.trust == "stranger" for entry in desk.reviews.entries())
@@ -408,6 +455,36 @@ def test_a_signature_proves_who_got_a_message(office, model):
     assert learnt(model, SPAM) is None
     assert send(office, report(kept), sender=ALICE)[:3] == "250"
     assert learnt(model, SPAM) == "spam"
+
+
+def test_an_outsider_with_a_signature_teaches_nothing(office, desk, model):
+    """A recipient at another site shows the signature of mail that was sent to them: no proof."""
+    kept = scored(model, SPAM, "mallory@evil.example")
+    for sender in ("mallory@evil.example", "mallory", "mallory@EVIL.example.", "bob@x.example"):
+        assert send(office, report(kept), sender=sender) == "250 2.0.0 Thank you"
+    assert learnt(model, SPAM) is None
+    assert {entry.trust for entry in desk.reviews.entries()} == {"stranger"}
+
+
+def test_a_flood_without_proof_costs_those_with_proof_nothing(settings, model, tmp_path):
+    """220 unproven reports used up everybody's day, and all were thanked for."""
+    rules = TeachingRules(stranger_per_day=3, strangers_per_day=6)
+    desk = Desk(model, Reviews(tmp_path / "review"), rules)
+    kept = scored(model, SPAM, BOB)
+    with post_office(**settings) as rig:
+        rig.teach = desk.teach
+        for number in range(10):
+            raw = report(MESSAGE.replace(b"<1@", b"<%d@" % number))
+            sender = ALICE if number % 2 else f"x{number}@evil.example"
+            reply = send(rig, raw, sender=sender)
+            assert reply == ("250 2.0.0 Thank you" if number < 6 else f"250 {NOTHING}")
+        assert send(rig, report(kept), sender=BOB) == "250 2.0.0 Thank you"
+        assert learnt(model, SPAM) == "spam"
+        told = []
+        for number in range(3):
+            other = SPAM.replace(b"w1@", b"v%d@" % number)
+            told.append(send(rig, report(scored(model, other, BOB)), sender=BOB))
+    assert told == ["250 2.0.0 Thank you"] * 2 + [TOO_MUCH]
 
 
 def test_a_plain_forward_is_found_again(office, model):
