@@ -23,7 +23,7 @@ from spamnb.service.review import Reviews
 
 __all__ = ["model", "settings"]
 
-TOO_MUCH = "450 4.7.1 Not learnt, the limit of today is reached, try again tomorrow"
+TOO_MUCH = "450 4.7.1 Not learnt, a limit is reached, try again later"
 LIMIT = {"sort": "LimitError", "proven": True}
 REFUSED = {"sort": "RefError", "proven": False}
 

@@ -80,8 +80,8 @@ def reply(report: Report, done: Sequence[tuple[Item, Answer]], *, authentic: boo
 
     A relay makes a bounce of a refusal, and a sender who proves nothing may be forged: the bounce
     would go to somebody else. So only a user, or the recipient of the reported message, is refused:
-    for today, if a limit is reached, since the relay then sends the report again (what was learnt
-    of it does not count twice); or for good. Others are told within a 250.
+    for now, if a limit is reached, since the relay then sends the report again (what was learnt of
+    it does not count twice); or for good. Others are told within a 250.
     """
     answers = [answer for _, answer in done]
     dropped = [answer for answer in answers if answer.state == "refused"]
@@ -89,7 +89,7 @@ def reply(report: Report, done: Sequence[tuple[Item, Answer]], *, authentic: boo
         return replies.THANKS
     authentic = authentic or any(answer.facts.get("proven") for answer in dropped)
     if authentic and any(answer.facts.get("sort") == LimitError.__name__ for answer in dropped):
-        return replies.TOO_MUCH_TODAY
+        return replies.TOO_MUCH
     if len(dropped) < len(done):
         return replies.IN_PART
     return replies.NOT_LEARNT if authentic else replies.NOTHING_TAKEN
