@@ -135,7 +135,7 @@ class Caps:
         self._stored: Counter[Key] = Counter()
 
     def take(self, keys: list[Key], time_us: int) -> None:
-        """Count one more; LimitError if it is one too many."""
+        """Count one more; LimitError if it is one too many, RefusedError if none is taken."""
         with self._lock:
             self._turn(time_us)
             self._check(keys)
@@ -169,6 +169,8 @@ class Caps:
         for key in keys:
             rule, name = _SORTS[key[0]]
             most = getattr(self._rules, rule)
+            if not most:
+                raise RefusedError(f"no changes are taken from {name}")
             if self._made[key] >= most:
                 raise LimitError(
                     f"{most} changes a day are taken from {name}",

@@ -157,6 +157,16 @@ def test_after_a_restart_a_strangers_words_are_not_the_users(model, tmp_path):
     assert users == ["learnt"] * 2
 
 
+@pytest.mark.parametrize("rule", ["stranger_per_day", "strangers_per_day"])
+def test_a_site_may_hear_no_stranger(model, tmp_path, rule):
+    """With 0 all are refused for good, with a signature too: it does not help to come again."""
+    desk = desk_of(model, tmp_path, served=SITE, **{rule: 0})
+    signature = delivered(model, mail(1), ALICE)
+    for said in (stranger(signature, ALICE), replace(stranger("", "x@a.example"), raw=mail(2))):
+        assert desk.teach(said).facts["sort"] == "RefusedError"
+    assert desk.teach(Feedback("spam", b"", (signature,), ALICE)).state == "learnt"
+
+
 # --- bytes ------------------------------------------------------------------------------------
 
 
