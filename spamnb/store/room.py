@@ -36,6 +36,8 @@ def limit_of(folder: Path, limit_bytes: int) -> int:
 
 def share_of(total: int, free: int, used: int) -> int:
     """The limit by the sizes of the file system, of what is free there, and of the model."""
+    if not total:
+        return 0
     fair = min(total // SHARE, used + free - total // LEFT_FREE)
     limit = max(fair, used + free // LEAST_SHARE)
     return limit - limit % PAGE_BYTES

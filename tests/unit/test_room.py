@@ -19,10 +19,14 @@ GB = 1 << 30
         (400 * GB, 20 * GB, 8 * GB, 10.5 * GB),
         (40 * GB, 24 * GB, 12 * GB, 15 * GB),
         (40 * GB, 0, 12 * GB, 12 * GB),
+        (0, 0, 12 * GB, 0),
     ],
 )
 def test_the_disk_gives_a_limit(total, free, used, limit):
-    """A quarter of it; a twentieth stays free; where that is spent, an eighth of what is free."""
+    """A quarter of it; a twentieth stays free; where that is spent, an eighth of what is free.
+
+    A file system that does not know its size gives none.
+    """
     assert share_of(total, free, used) == limit
 
 
