@@ -44,6 +44,10 @@ class RefusedError(UserError):
     """A change that the rules forbid now: superseded, before the checkpoint, an overflow."""
 
 
+class LimitError(RefusedError):
+    """A limit of the day or of a list is reached: the same may be taken later."""
+
+
 class StoreError(SpamnbError):
     """The store cannot do what was asked. `transient` says whether waiting can help."""
 

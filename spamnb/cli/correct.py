@@ -110,7 +110,7 @@ def show(name: str, answer: Answer, *, as_json: bool) -> None:
         say(f"waits for review as {answer.review}: {answer.reason}: {safe(name)}")
         return
     if not receipt.changed:
-        say(f"unchanged: {receipt.reason}, event {receipt.event}: {safe(name)}")
+        say(f"unchanged: {receipt.reason}, nothing to undo: {safe(name)}")
         return
     was, now = receipt.before or "not known", receipt.after or "not known"
     moved = ""

@@ -119,6 +119,7 @@ def _of_model(model: dict[str, Any]) -> list[tuple[str, str]]:
         when = f"the last on {shown_time(last)}" if last else "none lately"
         rows.append((label, f"{count} messages, {when}"))
     size = f"{model['features']} features, {model['events']} events, {model['store_bytes']} bytes"
+    size += f" of at most {model['store_limit_bytes']}" if model["store_limit_bytes"] else ""
     return [*rows, ("model", size)]
 
 

@@ -53,6 +53,7 @@ def _show(found: Stats) -> None:
         ("words", str(found.words)),
         ("journal", f"{found.events} events, {found.folded} folded"),
         ("store", f"{found.store_bytes} bytes{known}"),
+        ("limit", f"{found.store_limit_bytes} bytes"),
         ("history", f"{found.history} verdicts over {found.history_days} days"),
         ("key", f"{found.fingerprint} (its fingerprint)"),
         ("constants", ", ".join(f"{name} {value}" for name, value in found.constants.items())),

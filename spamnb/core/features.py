@@ -163,7 +163,9 @@ class Features:
     sizes: I64
     """[messages * groups] how many features each group of each message has"""
     _at: I64
-    """where the words of each row begin, among all words"""
+    """where the words of each row begin, row after row"""
+    _end: int
+    """where those of the last row end"""
     _sample: I64
     _words: _Words
 
@@ -173,7 +175,7 @@ class Features:
     @property
     def times(self) -> NDArray[np.uint32]:
         """How often the message holds the feature, row by row."""
-        return np.diff(self._at, append=len(self._words.starts)).astype(np.uint32)
+        return np.diff(self._at, append=self._end).astype(np.uint32)
 
     def of(self, message: int) -> I64:
         """The rows of one message."""
@@ -184,6 +186,33 @@ class Features:
         ids = self.ids.take(self.of(message))
         middle = int(self.sizes[GROUPS * message])
         return ids[:middle], ids[middle:]
+
+    def bounded(self, most: tuple[int, ...]) -> Features:
+        """At most so many features of each group of each message: those with the smallest ids.
+
+        Ids are keyed hashes, so this is a random sample that no sender can foresee: it does not
+        depend on where in the message a word stands, evidence is averaged over a group, so that
+        its mean stays what it was, and messages that share words share those of them that are kept.
+        """
+        limits = np.tile(most, len(self))
+        if (self.sizes <= limits).all():
+            return self
+        rank = np.arange(len(self.rows)) - (self.sizes.cumsum() - self.sizes).repeat(self.sizes)
+        kept = rank < limits.repeat(self.sizes)
+        times, rows = self.times[kept].astype(np.int64), self.rows[kept]
+        used = np.zeros(len(self.ids), np.bool_)
+        used[rows] = True
+        sizes = np.minimum(self.sizes, limits)
+        return Features(
+            ids=self.ids[used],
+            rows=(used.cumsum() - 1).take(rows),
+            offsets=np.concatenate(([0], sizes.cumsum()[GROUPS - 1 :: GROUPS])),
+            sizes=sizes,
+            _at=times.cumsum() - times,
+            _end=int(times.sum()),
+            _sample=self._sample[used],
+            _words=self._words,
+        )
 
     def word(self, row: int) -> tuple[Place, bytes]:
         """The place and text behind a feature of the batch."""
@@ -418,6 +447,7 @@ def extract(key: Key, messages: Sequence[list[Field]]) -> Features:
         rows=row.take(at),
         offsets=ends[::2],
         _at=at,
+        _end=len(words.starts),
         sizes=ends[1:] - ends[:-1],
         _sample=sample,
         _words=words,

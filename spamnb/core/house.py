@@ -12,3 +12,5 @@ class House(NamedTuple):
     """Received "by" these hosts is dropped"""
     authserv_ids: tuple[str, ...] = ()
     """Authentication-Results only from these are kept"""
+    domains: tuple[str, ...] = ()
+    """domains whose mailboxes are here"""

@@ -65,6 +65,12 @@ TEXT_BYTES = 262_144
 NAME_TEXT = 255
 """Characters of a decoded file name."""
 
+FEATURES = (4_096, 1_024)
+"""Features of one message: of what was written, and of how it was sent. 262 KB of random words made
+36,000 (81,000 of Chinese characters) and 2.5 MB (5.5 MB) in the store. Of 6,046 real messages the
+median has 279, 99.9 % stay below 2,900, and 2 have more than 4,096 of what was written; of how
+they were sent, the most is 521."""
+
 SAMPLE_BYTES = 8_192
 """What the charset detector sees: 10 us, and its answer does not change after that."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from spamnb.daemon.board import Board
+from spamnb.daemon.domains import served_domains
 from spamnb.daemon.following import begun
 from spamnb.daemon.keeper import Learning
 from spamnb.daemon.learner import Post, run, uids_of
@@ -31,7 +33,8 @@ def main(start: Start, board: Board, orders: Orders) -> int:
 
 def learning_of(settings: Settings, home: Path) -> Learning:
     """What the learner needs of the settings."""
-    teach, expire = settings.teach, settings.expire
+    served, delimiter = served_domains(settings), settings.post.delimiter
+    teach, expire = replace(settings.teach, served=served, delimiter=delimiter), settings.expire
     return Learning(
         home=home,
         house=settings.house,

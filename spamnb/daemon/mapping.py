@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spamnb.core.handling import Treatment
+from spamnb.daemon.domains import served_of
 from spamnb.errors import BugError
 from spamnb.faces.smtp.address import Address
 from spamnb.faces.smtp.door import Door, Limits, Terms
@@ -76,6 +77,7 @@ def policy_of(settings: Settings, listener: ListenerSettings) -> ScanPolicy:
         observe=listener.observe,
         on_fault=listener.on_fault,
         oversize=listener.oversize,
+        served=served_of(settings, listener),
         **_of(Manner, settings.scan),
     )
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import signal
 import tempfile
@@ -45,8 +46,11 @@ from spamnb.service.meters import as_dict, prometheus
 from spamnb.service.receipt import Receipt
 from spamnb.service.spool import Left, Spool
 
+LOG = logging.getLogger("spamnb.learner")
+
 MOST_REFS = 16
 _REF_CHARS = 1000
+_CLIENT_CHARS = 64
 _IMPORT_BYTES = 1 << 33
 _FRESH_S = 1.0
 """so long an answer to `status` serves others: it reads two thousand heads of the journal"""
@@ -132,7 +136,10 @@ class Operations:
         """What was left in the spool; its owner is who speaks."""
         header = {"channel": "imap"} | left.head | {"label": left.label}
         with self.keeper.desk() as desk:
-            desk.teach(feedback_of(peer, header, left.raw))
+            answer = desk.teach(feedback_of(peer, header, left.raw))
+        if answer.state == "refused":
+            # Nobody waits for an answer here.
+            LOG.info("what uid %d left in the spool was not learnt: %s", left.uid, answer.reason)
 
     # -- looking --------------------------------------------------------------------------------
 
@@ -286,6 +293,8 @@ def feedback_of(peer: Peer, header: Header, raw: bytes) -> Feedback:
         channel=channel,
         trust=trust,
         vouched=channel in MAILBOXES and peer.role in ("admin", "delegate"),
+        domain=_text(header, "domain") if peer.role == "admin" else "",
+        client=_text(header, "client")[:_CLIENT_CHARS] if peer.role == "admin" else "",
     )
 
 

@@ -2,8 +2,8 @@
 
 An admin may speak of every message. A user may speak of messages that were delivered to them, which
 the notes of the history say. A stranger must show the signature of a message delivered to the
-person they say they are: 128 bits that nobody guesses. A message id, a digest or the message itself
-prove nothing for a stranger, for whoever sent it knows them all.
+person they say they are, whose domain is served here: 128 bits that nobody guesses. A message id, a
+digest or the message itself prove nothing for a stranger, for whoever sent it knows them all.
 
 A message handed in is looked for by its digest first, then by the signature line in its header: a
 list may have added a footer since. That line is believed only if the two share most of what they
@@ -28,7 +28,7 @@ from spamnb.service.filter import Filter
 from spamnb.service.lessons import Example
 from spamnb.service.limits import TeachingRules
 from spamnb.service.references import find_example, signature_bytes
-from spamnb.service.trust import delivered_to
+from spamnb.service.trust import delivered_to, is_local_stranger
 from spamnb.store.history_entry import HistoryEntry
 
 _SIGNATURE_LINE = re.compile(
@@ -101,17 +101,28 @@ class Claims:
 
     def of_stranger(self, feedback: Feedback) -> Claim:
         """Messages whose signature they show, if delivered to who they say they are."""
-        shown = [ref for ref in feedback.refs[:_MOST_REFS] if _SIGNATURE.fullmatch(ref)]
-        for ref in shown:
-            if entry := self._own(feedback.who, ref):
-                return Claim(_example(entry), proven=True)
+        local = is_local_stranger(feedback, self.rules)
+        if local and (named := self._shown(feedback)):
+            return Claim(_example(named), proven=True)
         given = self.model.example(feedback.raw) if feedback.raw else None
-        if given is not None:
+        if local and given is not None:
             entry = self._signed(feedback.raw, given, feedback.who) or self._attached(feedback)
             if entry:
                 return Claim(_example(entry), proven=True)
         reason = "nothing proves that the message was delivered to who says so"
         return Claim(given or self._known(feedback.refs), proven=False, reason=reason)
+
+    def may_prove(self, feedback: Feedback) -> bool:
+        """Whether a stranger shows a signature of a message of theirs; reads no message."""
+        if not is_local_stranger(feedback, self.rules):
+            return False
+        signed = self._by_signatures(feedback.raw)
+        return bool(self._shown(feedback)) or any(self._is_own(feedback.who, e) for e in signed)
+
+    def _shown(self, feedback: Feedback) -> HistoryEntry | None:
+        """The message of theirs that a stranger names by its signature."""
+        shown = [ref for ref in feedback.refs[:_MOST_REFS] if _SIGNATURE.fullmatch(ref)]
+        return next((entry for ref in shown if (entry := self._own(feedback.who, ref))), None)
 
     def _known(self, refs: Sequence[str]) -> Example | None:
         for ref in refs[:_MOST_REFS]:
@@ -148,7 +159,7 @@ class Claims:
         return history.find(signature=signature, message_id=message_id, digest=digest)
 
     def _is_own(self, who: str, entry: HistoryEntry) -> bool:
-        return delivered_to(entry, who, self.rules.domains)
+        return delivered_to(entry, who, self.rules)
 
     def _signed(self, raw: bytes, given: Example, who: str = "") -> HistoryEntry | None:
         """The message that the signature in the header names, if it is the same in the main."""

@@ -160,7 +160,7 @@ def answer_of(header: Header) -> Answer:
         receipt = header.get("receipt")
         return Answer(
             header["state"],
-            Receipt(**receipt) if receipt else None,
+            Receipt.from_dict(receipt) if receipt else None,
             str(header.get("reason", "")),
             str(header.get("review", "")),
             dict(header.get("facts") or {}),
@@ -267,6 +267,8 @@ def spoken(feedback: Feedback) -> Header:
         said["for"] = feedback.who
     if feedback.refs:
         said["refs"] = list(feedback.refs)
+    said |= {"domain": feedback.domain} if feedback.domain else {}
+    said |= {"client": feedback.client} if feedback.client else {}
     return said
 
 

@@ -142,15 +142,20 @@ def _arrival(walk: Walk) -> str:
     return f"it lies in {_FOLDER[walk.found.side]}"
 
 
+_UNSIGNED = (
+    "is its recipient's domain in house.domains? else see the daemon's log: is the history full?"
+)
+
+
 def _headers(walk: Walk) -> str:
     verdict, walk.signature = _header(walk, "X-Spamnb-Verdict"), _header(walk, "X-Spamnb-Signature")
     if verdict.startswith("unscanned"):
         reason = verdict.partition("reason=")[2]
         raise PeerError(f"it passed unscanned: {reason}", hint=_UNSCANNED.get(reason, ""))
     if not (verdict or walk.signature):
-        raise PeerError("it has none of our headers: it went around spamnb")
+        raise PeerError("it has none of our headers: it went around spamnb", hint=_UNSIGNED)
     if not walk.signature:
-        raise PeerError("it has no signature", hint="see the daemon's log: is the history full?")
+        raise PeerError("it has no signature", hint=_UNSIGNED)
     return verdict or "the signature alone: mail that comes this way is observed"
 
 

@@ -29,6 +29,10 @@ class Feedback:
     """admin: of every message. user: of messages delivered to them. stranger: waits for review"""
     vouched: bool = False
     """somebody we trust saw the message in that person's mailbox: it need not be known to us"""
+    domain: str = ""
+    """the domain of the address that took the report, if it came by mail"""
+    client: str = ""
+    """the network that the report came from, if that is known"""
 
 
 @dataclass(frozen=True, slots=True)

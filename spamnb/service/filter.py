@@ -231,9 +231,15 @@ class Filter:
         return self._one(Forget(digest, origin, now_us()))
 
     def undo(self, receipt: Receipt | int, *, origin: Origin = MINE) -> Receipt:
-        """Take back one training, by its receipt or its event's number."""
-        event = receipt if isinstance(receipt, int) else receipt.event
-        return self._one(Undo(event, origin, now_us()))
+        """Take back one training, by its receipt or its event's number.
+
+        A receipt that changed nothing takes nothing back: the label that holds is of another word.
+        """
+        if isinstance(receipt, int):
+            return self._one(Undo(receipt, origin, now_us()))
+        if not receipt.changed:
+            return receipt._replace(error=None, reason="the receipt changed nothing")
+        return self._one(Undo(receipt.event, origin, now_us()))
 
     def teach(self, lessons: Sequence[Lesson], *, scored: bool = False) -> list[Receipt]:
         """Many lessons in one transaction; what is refused says so in its receipt."""

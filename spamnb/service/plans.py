@@ -250,12 +250,13 @@ class Planner:
         digest = example.digest.hex()
         return Receipt(
             changed=False,
-            event=live.seq,
+            event=0,
             digest=digest,
             message_id=example.message_id,
             before=name,
             after=name,
             reason=reason,
+            already=live.seq,
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from spamnb.core import limits
 from spamnb.core.features import Features, Key, extract
 from spamnb.core.house import House
 from spamnb.core.message import Message, read
@@ -43,7 +44,8 @@ class MessageReader:
             texts = [document(text_of(raw)) for raw in raws]
             return Portion([read_document(raw) for raw in raws], extract(self._key, texts))
         messages = [read(raw, self._house) for raw in raws]
-        return Portion(messages, extract(self._key, [fields(message) for message in messages]))
+        found = extract(self._key, [fields(message) for message in messages])
+        return Portion(messages, found.bounded(limits.FEATURES))
 
     def portions(self, raws: Iterable[bytes]) -> Iterator[Portion]:
         """Read any number of messages, some at a time."""

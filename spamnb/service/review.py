@@ -3,9 +3,10 @@
 Each is one file in a folder: a line of JSON (who says what of which message, and why it waits),
 then the message, if it was given. Written beside, synced, renamed, and the folder synced, so that
 an entry that was promised is there after a power cut. Number, bytes and age are bounded: strangers
-fill this list. A full one takes nothing new, for otherwise a flood would wash honest ones out.
+fill this list, up to a half of it, and one network of them an eighth of that half. A full one takes
+nothing new, for otherwise a flood would wash honest ones out.
 
-Must not know the model. Failure: RefusedError when it is full, RefError for a name that is none,
+Must not know the model. Failure: LimitError when it is full, RefError for a name that is none,
 StoreError where the disk refuses. A file that cannot be read is skipped.
 """
 
@@ -22,15 +23,17 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from spamnb.errors import RefError, RefusedError
+from spamnb.errors import LimitError, RefError
 from spamnb.service.limits import ReviewLimits
 from spamnb.store.environment import make_folder, refused, sync_folder
 
 VERSION = 1
-_NAME = re.compile(r"[0-9a-f]{13}-[0-9a-f]{24}")
-"""time, person, word and message"""
+_NAME = re.compile(r"[0-9a-f]{13}-[0-9a-fs][0-9a-f]{23}")
+"""time, person, word and message; "s" marks a stranger, who is told by the network"""
 _WHO_DIGITS = 8
 _PERSON = slice(14, 14 + _WHO_DIGITS)
+_WORD = slice(14 + _WHO_DIGITS, None)
+_STRANGER = "s"
 _HEAD_BYTES = 1 << 16
 
 
@@ -45,6 +48,8 @@ class Waiting:
     reason: str
     time_us: int
     refs: tuple[str, ...] = ()
+    client: str = ""
+    """the network that it came from, if that is known"""
     digest: str = ""
     message_id: str = ""
     verdict: dict[str, object] = field(default_factory=dict)
@@ -71,23 +76,30 @@ class Reviews:
         with self._lock:
             self._expire(entry.time_us)
             names = self._names()
-            for name in names:
-                if name.endswith(key):
-                    return name
-            self._room(names, len(raw))
-            theirs = [name for name in names if name[_PERSON] == key[:_WHO_DIGITS]]
-            self._room(theirs, len(raw), self.limits.share)
             name = f"{entry.time_us:013x}-{key}"
+            for held in names:
+                if held[_WORD] == name[_WORD]:
+                    return held
+            self._find_room(names, name, len(raw))
             self._write(name, entry, raw)
             return name
 
-    def _room(self, names: list[str], size: int, share: int = 1) -> None:
-        """Refuse what finds no room among these, in the whole list or a part of it."""
+    def _find_room(self, names: list[str], name: str, size: int) -> None:
+        """Refuse what finds no room: in the list, among strangers, or among one person's."""
+        share, strangers = self.limits.share, self.limits.strangers
+        self._room(names, size, 1, "the review list is full")
+        if name[_PERSON].startswith(_STRANGER):
+            share *= strangers
+            theirs = [held for held in names if held[_PERSON].startswith(_STRANGER)]
+            self._room(theirs, size, strangers, "too much of strangers waits")
+        own = [held for held in names if held[_PERSON] == name[_PERSON]]
+        self._room(own, size, share, "too much of one person waits")
+
+    def _room(self, names: list[str], size: int, share: int, whose: str) -> None:
         held = sum(self._size(name) for name in names)
-        most, limit = self.limits.most // share, self.limits.limit_bytes // share
+        most, limit = max(self.limits.most // share, 1), self.limits.limit_bytes // share
         if len(names) >= most or held + size > limit:
-            whose = "the review list is full" if share == 1 else "too much of one person waits"
-            raise RefusedError(
+            raise LimitError(
                 f"{whose} ({len(names)} entries, {held} bytes)", hint="see `spamnb review list`"
             )
 
@@ -168,11 +180,17 @@ class Reviews:
 
 
 def _key(entry: Waiting, raw: bytes) -> str:
-    """Name the same word on the same message by the same person alike; the person comes first."""
+    """Name the same word on the same message by the same person alike; the person comes first.
+
+    A stranger who calls themselves by a user's name is another person.
+    """
     who = entry.who.casefold().encode("utf-8", "replace")
     what = raw or entry.digest.encode() or " ".join(entry.refs).encode("utf-8", "replace")
-    said = entry.label.encode("utf-8", "replace") + b"\0" + who + b"\0"
-    person = blake2b(who, digest_size=_WHO_DIGITS // 2).hexdigest()
+    said = f"{entry.label}\0{entry.trust}\0".encode("utf-8", "replace") + who + b"\0"
+    source = entry.client.encode() or who
+    person = blake2b(source, digest_size=_WHO_DIGITS // 2).hexdigest()
+    if entry.trust == "stranger":
+        person = _STRANGER + person[1:]
     return person + blake2b(said + what, digest_size=8).hexdigest()
 
 

@@ -50,6 +50,7 @@ from spamnb.service.bench import (
     incident,
     silent,
 )
+from spamnb.service.domains import Served
 from spamnb.service.letters import Done, Letter, Outcome
 from spamnb.service.manner import Manner
 from spamnb.service.meters import Meters
@@ -83,6 +84,8 @@ class ScanPolicy(Manner):
     """what becomes of a message that a fault of ours kept from being judged"""
     oversize: Literal["unscanned", "head"] = "unscanned"
     """what becomes of a message above the limit: passed, or judged by its first bytes"""
+    served: Served = field(default_factory=Served)
+    """whose mailboxes are here: mail to others gets no signature, for with it they could teach"""
 
 
 class Keeper(Protocol):
@@ -258,6 +261,8 @@ class LetterScanner:
             self._pass(case, found)
             return
         letter = case.letter
+        if not self._policy.served.holds(letter.envelope.recipients, outgoing=self._is_own(letter)):
+            found = replace(found, signature="")
         ruling = self._around.rules.on(letter.envelope, letter.raw, self._bench.plan.house)
         decision = found.decision if ruling is None else RULED[ruling.side]
         handling = self._policy.treatment.of(
@@ -396,9 +401,13 @@ class LetterScanner:
             incident(self._around.log, "answer", error)
 
     def _is_observed(self, letter: Letter) -> bool:
+        return self._policy.observe or self._is_own(letter)
+
+    def _is_own(self, letter: Letter) -> bool:
+        """Whether the site's own people sent it."""
         client = letter.envelope.client
         local = client.source.upper() == "LOCAL" and self._policy.local == "observe"
-        return local or self._policy.observe or bool(self._own.find(client.address))
+        return local or bool(self._own.find(client.address))
 
 
 def notes_of(letter: Letter) -> Notes:

@@ -26,6 +26,8 @@ _LOOKED_BACK = 2000
 _DRIFT = 0.35
 """how far the share of a label may move from what the model holds: half and half is taught 85 to 15
 then"""
+_NEARLY = 0.8
+"""of the limit of the model's file"""
 _SEEN = 20
 _DAY_US = 86_400_000_000
 
@@ -49,6 +51,7 @@ def model_facts(home: Path, model: Filter) -> Facts:
         "features": totals.known,
         "events": totals.last_seq,
         "store_bytes": size,
+        "store_limit_bytes": model.store.limit_bytes,
         "learnt": learnt,
         "lately": {label: lately[label] for label in model.labels},
     }
@@ -89,6 +92,9 @@ def warnings(facts: Mapping[str, Any], quiet_days: int = QUIET_DAYS) -> list[str
 
 def _model_warnings(model: Mapping[str, Any], quiet_days: int) -> list[str]:
     found = []
+    size, limit = model["store_bytes"], model["store_limit_bytes"]
+    if limit and size > _NEARLY * limit:
+        found.append(f"the model takes {size} of its {limit} bytes: see store.limit_bytes")
     now, held = now_us(), model["messages"]
     total, lately = sum(held.values()), sum(model["lately"].values())
     for label, count in held.items():
@@ -141,7 +147,7 @@ def gauges(facts: Mapping[str, Any]) -> dict[str, float]:
     found["spool_waiting"] = facts.get("spool", {}).get("waiting", 0)
     model = facts.get("model") or {}
     found["model_usable"] = float(bool(model))
-    for name in ("features", "events", "store_bytes"):
+    for name in ("features", "events", "store_bytes", "store_limit_bytes"):
         found[f"model_{name}"] = model.get(name, 0)
     for label, count in model.get("messages", {}).items():
         found[f"model_messages{_labelled(label)}"] = count

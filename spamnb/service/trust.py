@@ -3,7 +3,7 @@
 A person's word is worth what the way vouches for that it came by. Users speak of messages that were
 delivered to them; what a stranger says must carry the signature that such a message has. Values
 and small checks alone: must not know the model, files or sockets.
-Failure: RefusedError for a channel that is not theirs, a message too large, a day too busy.
+Failure: RefusedError for a channel that is not theirs, LimitError for a day too busy.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import threading
 from collections import Counter
 from dataclasses import dataclass
 
-from spamnb.errors import RefusedError
-from spamnb.service.feedback import Feedback, Trust
+from spamnb.errors import LimitError, RefusedError
+from spamnb.service.domains import address_of, domain_of
+from spamnb.service.feedback import Feedback
 from spamnb.service.limits import TeachingRules
 from spamnb.store.history_entry import HistoryEntry
 
@@ -59,83 +60,131 @@ def way_of(feedback: Feedback) -> Way:
     return STRANGER if feedback.trust == "stranger" else way
 
 
-def delivered_to(entry: HistoryEntry, who: str, domains: tuple[str, ...] = ()) -> bool:
+def delivered_to(entry: HistoryEntry, who: str, rules: TeachingRules) -> bool:
     """Whether a message went to this person: an address, or a login that addresses begin with.
 
-    What follows a plus sign in an address is the person's own business (RFC 5233).
+    A login stands for addresses of `domains`, an address for itself, if its domain is served here:
+    mail on its way out names recipients of other sites.
     """
-    who = _plain(who)
-    own_domains = {domain.lower() for domain in domains}
-    for address in entry.notes.get("to", "").split():
-        plain = _plain(address)
-        local, at, domain = plain.rpartition("@")
-        if plain == who or (
-            at and local == who and "@" not in who and (not domains or domain in own_domains)
-        ):
-            return bool(who)
+    who = address_of(who, rules.delimiter)
+    if not who:
+        return False
+    domain = domain_of(who)
+    if domain:
+        found = who in _recipients(entry, rules.delimiter)
+        return found and (not rules.served or domain in rules.served)
+    wanted = frozenset(map(domain_of, (f"@{name}" for name in rules.domains)))
+    for address in _recipients(entry, rules.delimiter):
+        local, _, domain = address.rpartition("@")
+        if address == who or (local == who and (not wanted or domain in wanted)):
+            return True
     return False
 
 
-def _plain(address: str) -> str:
-    """Fold case, and leave out a part after a plus sign."""
-    local, at, domain = address.strip().strip("<>").casefold().rpartition("@")
-    if not at:
-        return domain
-    return f"{local.partition('+')[0] or local}@{domain.rstrip('.')}"
+def _recipients(entry: HistoryEntry, delimiter: str) -> list[str]:
+    return [address_of(text, delimiter) for text in entry.notes.get("to", "").split()]
+
+
+def is_local_stranger(feedback: Feedback, rules: TeachingRules) -> bool:
+    """Whether a sender without a login may be one of the site's people: by the domain alone.
+
+    Where no domain is known, it is that of the address which takes the reports.
+    """
+    served = rules.served or frozenset({domain_of(f"@{feedback.domain}")})
+    return domain_of(feedback.who) in served - {""}
+
+
+Key = tuple[str, str]
+"""what is counted: a sort of speaker, and who it is"""
+
+_SORTS: dict[str, tuple[str, str]] = {
+    "user": ("user_per_day", "one person"),
+    "user unproven": ("user_per_day", "one person, on messages not known to be theirs,"),
+    "stranger": ("stranger_per_day", "one stranger"),
+    "strangers": ("strangers_per_day", "all strangers together"),
+    "unproven": ("stranger_per_day", "one sender without a proof"),
+    "all unproven": ("strangers_per_day", "all senders without a proof together"),
+}
+"""sort -> the rule that bounds it, and how it is named"""
+
+
+def keys_of(feedback: Feedback, rules: TeachingRules, *, proven: bool) -> list[Key]:
+    """What a word is counted under; what bounds the bytes that it stores comes last.
+
+    What is not proven is counted apart, by the network that it came from if that is known: names
+    cost nothing, and must not use up what those who prove theirs may say.
+    """
+    if feedback.trust == "admin":
+        return []
+    who = address_of(feedback.who, rules.delimiter)
+    if feedback.trust == "user":
+        return [("user" if proven else "user unproven", who)]
+    if proven:
+        return [("stranger", who), ("strangers", "")]
+    return [("unproven", feedback.client or who), ("all unproven", "")]
 
 
 class Caps:
-    """How many changes each person has made today."""
+    """How many changes each person has made today, and how many bytes they store."""
 
     def __init__(self, rules: TeachingRules) -> None:
         self._rules = rules
         self._lock = threading.Lock()
         self._day = 0
-        self._made: Counter[tuple[str, str]] = Counter()
+        self._made: Counter[Key] = Counter()
+        self._stored: Counter[Key] = Counter()
 
-    def take(self, trust: Trust, who: str, time_us: int) -> None:
-        """Count one more; RefusedError if it is one too many."""
-        if trust == "admin":
-            return
+    def take(self, keys: list[Key], time_us: int) -> None:
+        """Count one more; LimitError if it is one too many, RefusedError if none is taken."""
         with self._lock:
             self._turn(time_us)
-            for key, most in self._keys(trust, who):
-                if self._made[key] >= most:
-                    raise RefusedError(
-                        f"{most} changes a day are taken from {_NAMES[key[0]]}",
-                        hint="an admin may teach the rest, or raise the limit",
-                    )
-            for key, _ in self._keys(trust, who):
-                self._made[key] += 1
+            self._check(keys)
+            self._made.update(keys)
 
-    def give_back(self, trust: Trust, who: str) -> None:
+    def check(self, keys: list[Key], time_us: int) -> None:
+        """LimitError if one more would be too many."""
+        with self._lock:
+            self._turn(time_us)
+            self._check(keys)
+
+    def give_back(self, keys: list[Key]) -> None:
         """It changed nothing after all."""
         with self._lock:
-            for key, _ in self._keys(trust, who):
-                if self._made[key] > 0:
-                    self._made[key] -= 1
+            self._made.subtract(key for key in keys if self._made[key] > 0)
 
-    def note(self, trust: Trust, who: str, time_us: int) -> None:
-        """Count what was made before we started."""
+    def charge(self, keys: list[Key], size: int) -> None:
+        """Count what a change has stored."""
+        with self._lock:
+            for key in keys[-1:]:
+                self._stored[key] += size
+
+    def note(self, keys: list[Key], time_us: int, size: int = 0) -> None:
+        """Count what was made before the start."""
         with self._lock:
             self._turn(time_us)
-            for key, _ in self._keys(trust, who):
-                self._made[key] += 1
+            self._made.update(keys)
+        self.charge(keys, size)
+
+    def _check(self, keys: list[Key]) -> None:
+        for key in keys:
+            rule, name = _SORTS[key[0]]
+            most = getattr(self._rules, rule)
+            if not most:
+                raise RefusedError(f"no changes are taken from {name}")
+            if self._made[key] >= most:
+                raise LimitError(
+                    f"{most} changes a day are taken from {name}",
+                    hint="an admin may teach the rest, or raise the limit",
+                )
+        most = self._rules.user_bytes_per_day
+        if any(self._stored[key] >= most for key in keys[-1:]):
+            raise LimitError(
+                f"{most} bytes a day are stored of what {_SORTS[keys[-1][0]][1]} teaches",
+                hint="an admin may teach the rest, or raise teach.user_bytes_per_day",
+            )
 
     def _turn(self, time_us: int) -> None:
         if time_us // DAY_US != self._day:
             self._day = time_us // DAY_US
             self._made.clear()
-
-    def _keys(self, trust: Trust, who: str) -> list[tuple[tuple[str, str], int]]:
-        if trust == "admin":
-            return []
-        if trust == "user":
-            return [(("user", who.casefold()), self._rules.user_per_day)]
-        return [
-            (("stranger", who.casefold()), self._rules.stranger_per_day),
-            (("strangers", ""), self._rules.strangers_per_day),
-        ]
-
-
-_NAMES = {"user": "one person", "stranger": "one stranger", "strangers": "all strangers together"}
+            self._stored.clear()

@@ -34,6 +34,7 @@ class Stats:
     folded: int
     """events in the checkpoint"""
     store_bytes: int
+    store_limit_bytes: int
     bytes_per_feature: float | None
     history: int
     history_days: float
@@ -67,6 +68,7 @@ def stats(home: Path, store: Store, history: History | None, costs: Costs) -> St
         events=totals.last_seq - base.last_seq,
         folded=base.last_seq,
         store_bytes=size,
+        store_limit_bytes=store.limit_bytes,
         bytes_per_feature=round(size / totals.known, 1) if totals.known else None,
         history=history.count() if history else 0,
         history_days=round(history.span_days(), 2) if history else 0.0,

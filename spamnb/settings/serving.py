@@ -197,9 +197,15 @@ SERVING: tuple[Setting, ...] = (
     Setting("teach.user_per_day", whole(1),
         "Changes by one person. Moving a whole folder is a thousand; a program that has gone wild "
         "is stopped before it moved the model for good."),
-    Setting("teach.stranger_per_day", whole(0), "Changes by one stranger with a signature."),
+    Setting("teach.user_bytes_per_day", _BYTES,
+        "Bytes that one person's changes add to the model: a new word takes some 70, a known one "
+        "7. A thousand ordinary messages take 9 MB in an empty model, and 5,000 take 28."),
+    Setting("teach.stranger_per_day", whole(0),
+        "Changes by one stranger with a signature; 0 hears none. So many words without one are "
+        "kept for review, counted apart and by the network that they came from."),
     Setting("teach.strangers_per_day", whole(0),
-        "Changes by all strangers together: their names cost nothing."),
+        "Changes by all strangers together: their names cost nothing. Words without a signature "
+        "are counted apart, up to the same number."),
     Setting("teach.sure", number(0.5, 1),
         "So sure a verdict is not contradicted by traps and reports: it waits for review."),
     Setting("teach.unproven", choice("review", "refuse", "learn"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from spamnb.core.kinds import KINDS
 from spamnb.settings.serving import DOMAINS_FAMILY, LISTENERS, SERVING
 from spamnb.settings.setting import MASKED, PREFIX, Family, Setting, toml_of
-from spamnb.settings.sorts import DAYS, FLAG, LABELS, PAIR, TEXT, TEXTS, choice, whole
+from spamnb.settings.sorts import DAYS, DOMAINS, FLAG, LABELS, PAIR, TEXT, TEXTS, choice, whole
 
 __all__ = ["BY_NAME", "BY_VARIABLE", "FAMILIES", "MASKED", "PREFIX", "SETTINGS", "setting_of",
            "toml_of"]  # fmt: skip
@@ -32,6 +32,11 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("house.authserv_ids", TEXTS,
         "Our own names in Authentication-Results; results by others may be forged and are not "
         "believed."),
+    Setting("house.domains", DOMAINS,
+        "The domains whose mailboxes are here. Mail to others gets no signature, since its "
+        "recipients could teach with it, and no sender of another domain teaches by mail. Empty: "
+        "those of teach.domains, post.domains and the recipient_domains of all listeners; mail of "
+        "our own clients to others gets no signature then, all other mail does."),
     Setting("costs.deliver", PAIR,
         "What each decision costs: [if the message is ham, if it is spam]. The unit is one spam "
         "read in the inbox; the decision that is expected to cost least is taken."),
@@ -39,8 +44,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("costs.junk", PAIR, "Filed as junk: a ham there is seen late or never."),
     Setting("costs.reject", PAIR, "Refused: nobody can fetch a ham back."),
     Setting("store.limit_bytes", whole(0),
-        "Most that the model's file may take; 0 is no limit. At the limit teaching is refused, "
-        "scoring goes on."),
+        "Most that the model's file may take; 0 is a quarter of the disk, and a twentieth of the "
+        "disk stays free. At the limit teaching is refused, scoring goes on."),
     Setting("journal.keep_days", DAYS,
         "How long a training can be undone; `spamnb expire` folds older ones into the checkpoint. "
         "A year and a month, so that what comes once a year was seen before."),

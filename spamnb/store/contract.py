@@ -159,6 +159,10 @@ class Store(Protocol):
     def recipe(self) -> Recipe:
         """What the model is made of."""
 
+    @property
+    def limit_bytes(self) -> int:
+        """What the model may grow to; 0 if nothing bounds it."""
+
     def read(self) -> AbstractContextManager[ReadView]:
         """A snapshot."""
 

@@ -67,7 +67,8 @@ class Environment:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self._limit = plan.limit_bytes - plan.limit_bytes % 4096
+        # A reader of a file that has grown beyond the limit must see all of it.
+        self._limit = 0 if plan.readonly else plan.limit_bytes - plan.limit_bytes % 4096
         self._fresh_locks()
         self._env: Any = None
         self._inherited: Any = None

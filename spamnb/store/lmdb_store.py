@@ -26,6 +26,7 @@ from spamnb.store.lmdb_environment import Environment, release, share
 from spamnb.store.lmdb_table import LmdbTable
 from spamnb.store.recall import Recall
 from spamnb.store.records import decode_recipe, row_type
+from spamnb.store.room import limit_of
 from spamnb.store.views import (
     FORMAT,
     FORMAT_KEY,
@@ -92,6 +93,11 @@ class LmdbStore:
         if self._readonly:
             raise StoreAccessError("the store was opened read-only")
 
+    @property
+    def limit_bytes(self) -> int:
+        """What the file may grow to."""
+        return self.environment.plan.limit_bytes
+
     def close(self) -> None:
         """Let go."""
         environment, self._environment = self._environment, None
@@ -109,7 +115,8 @@ def open_store(
 ) -> LmdbStore:
     """Open the model in a folder; make one with the recipe `create` if there is none.
 
-    A model that is there keeps its own recipe, whatever `create` says.
+    A model that is there keeps its own recipe, whatever `create` says. Without a limit the disk
+    gives one (`room`).
     """
     folder = Path(path)
     there = holds_data(folder)
@@ -117,6 +124,7 @@ def open_store(
         raise StoreMissingError(f"there is no model in {folder}", hint="train one first")
     if not there:
         make_folder(folder)
+    limit_bytes = limit_of(folder, limit_bytes)
     plan = Plan(folder, Tables._fields, readonly, map_size, limit_bytes)
     environment, fresh = _shared(plan, there=there, create=create is not None)
     try:

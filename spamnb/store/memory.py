@@ -274,6 +274,11 @@ class MemoryStore:
         """What the model is made of."""
         return self._recipe
 
+    @property
+    def limit_bytes(self) -> int:
+        """Nothing bounds it."""
+        return 0
+
     @contextlib.contextmanager
     def read(self) -> Iterator[ReadView]:
         """A snapshot."""

@@ -30,7 +30,7 @@ from spamnb.core.features import Words
 from spamnb.core.sheet import Sheet
 from spamnb.errors import StoreMissingError
 from spamnb.store.contract import Live, ReadView, Store, WriteView, packed
-from spamnb.store.environment import DATA_FILE, Plan, sync_folder
+from spamnb.store.environment import DATA_FILE, MAP_SIZE, Plan, sync_folder
 from spamnb.store.folding import event_ids
 from spamnb.store.lmdb_environment import Environment
 from spamnb.store.lmdb_store import LmdbStore, open_store, read_recipe
@@ -78,7 +78,7 @@ def rebuild(
             environment.open_tables(create=False)
             old = LmdbStore(environment, read_recipe(environment), readonly=True)
             _lay(environment, workshop, remake(old.recipe))
-            with old.read() as view, closing(open_store(workshop)) as new:
+            with old.read() as view, closing(open_store(workshop, limit_bytes=MAP_SIZE)) as new:
                 _add_words(view, new)
                 result = run(view, new)
         prove(workshop, folder)

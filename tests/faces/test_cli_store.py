@@ -156,6 +156,7 @@ def test_import_adds_and_undo_takes_it_back(home, tmp_path):
     assert spamnb(home, "export").out == before
     again = spamnb(home, "undo", event)
     assert (again.code, again.out.startswith("unchanged: already undone")) == (0, True)
+    assert "nothing to undo" in again.out
     assert spamnb(home, "export").out == before
     assert spamnb(home, "check").code == 0
 

@@ -23,6 +23,7 @@ SPAM = (
     b"Message-ID: <w1@spam.example>\r\n\r\nBuy cheap watches and replica bags today\r\n"
 )
 ALICE, BOB = "alice@x.example", "bob@x.example"
+NOTHING = "2.0.0 Received, but nothing is learnt from it"
 
 
 def report(*messages, **fields):
@@ -172,10 +173,10 @@ def replied(text):
 
 
 def test_a_report_of_nothing_teaches_nothing(settings):
-    """A person is told; a stranger's mail is taken and forgotten."""
+    """It is told in the reply; a stranger's mail is not bounced, for its sender may be forged."""
     with post_office(**settings) as rig:
         assert send(rig, MESSAGE, login=True) == "250 2.0.0 nothing was learnt"
-        assert send(rig, MESSAGE) == "250 2.0.0 Thank you"
+        assert send(rig, MESSAGE) == f"250 {NOTHING}"
     assert rig.taught == []
     assert rig.meters.value("feedback_refused") == 2
     assert rig.meters.value("reports") == 2
@@ -393,9 +394,10 @@ def test_a_person_teaches_their_own_mail_only(office, desk, model):
 def test_a_stranger_teaches_nothing(office, desk, model):
     """Mail to spam@ by anybody, with their own message or one that they sent us, is not learnt."""
     scored(model, SPAM, ALICE)
+    told = {MESSAGE: f"250 {NOTHING}", SPAM: f"250 {NOTHING}"}
     for raw in (report(SPAM), report(MESSAGE), MESSAGE, SPAM):
-        assert send(office, raw, sender="s@spam.example") == "250 2.0.0 Thank you"
-        assert send(office, raw, sender=ALICE) == "250 2.0.0 Thank you"
+        for sender in ("s@spam.example", ALICE):
+            assert send(office, raw, sender=sender) == told.get(raw, "250 2.0.0 Thank you")
     assert learnt(model, SPAM) is None
     assert learnt(model, MESSAGE) is None
     assert all(entry.trust == "stranger" for entry in desk.reviews.entries())
@@ -408,6 +410,15 @@ def test_a_signature_proves_who_got_a_message(office, model):
     assert learnt(model, SPAM) is None
     assert send(office, report(kept), sender=ALICE)[:3] == "250"
     assert learnt(model, SPAM) == "spam"
+
+
+def test_an_outsider_with_a_signature_teaches_nothing(office, desk, model):
+    """A recipient at another site shows the signature of mail that was sent to them: no proof."""
+    kept = scored(model, SPAM, "mallory@evil.example")
+    for sender in ("mallory@evil.example", "mallory", "mallory@EVIL.example.", "bob@x.example"):
+        assert send(office, report(kept), sender=sender) == "250 2.0.0 Thank you"
+    assert learnt(model, SPAM) is None
+    assert {entry.trust for entry in desk.reviews.entries()} == {"stranger"}
 
 
 def test_a_plain_forward_is_found_again(office, model):

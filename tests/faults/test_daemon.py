@@ -386,7 +386,7 @@ def test_a_reload_changes_how_much_the_review_list_and_the_spool_hold(home):
         assert word(1)["state"] == "review"
         assert "too much of one person" in word(2)["reason"]
         assert left("one") == []
-        settings_in(home, more=BOUNDS.format(most=16, aside=1))
+        settings_in(home, more=BOUNDS.format(most=32, aside=1))
         daemon.signal(signal.SIGHUP)
         daemon.hears("library", text="new settings are in force")
         assert word(2)["state"] == "review"

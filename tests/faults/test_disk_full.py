@@ -3,9 +3,11 @@
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from spamnb.core import limits
 from spamnb.errors import StoreFullError
 from spamnb.service.filter import Filter, new_recipe
 from spamnb.service.trainer import train
@@ -46,6 +48,26 @@ def test_at_the_limit_learning_is_refused_and_nothing_is_lost(tmp_path):
             assert audit.check(view) == []
             assert [event.seq for event in view.events()] == [one.event for one in given]
         assert model.score(mail(0)).label == "ham"
+
+
+def hostile(number):
+    """A message of 260 KB in which hardly a word comes twice."""
+    letters = Random(number)
+    words = (f"{letters.getrandbits(28):x}" for _ in range(32_500))
+    head = f"From: ann@a.example\nSubject: s\nMessage-ID: <{number}@a.example>\n\n"
+    return head.encode() + " ".join(words).encode()[:260_000]
+
+
+def test_a_large_message_takes_little_room(tmp_path):
+    """A message of 260 KB of random tokens adds what 4,096 features take, not 6 MB."""
+    with Filter.open(tmp_path / "m", create=True, history=False) as model:
+        for number in range(20):
+            assert model.correct(hostile(number), "spam").changed
+        assert (tmp_path / "m/data.mdb").stat().st_size < 20 * 1_500_000
+        with model.store.read() as view:
+            sizes = [sum(map(len, event.ids)) for event in view.events()]
+        assert max(sizes) <= sum(limits.FEATURES)
+        assert model.score(hostile(0)).label == "spam"
 
 
 def test_with_a_higher_limit_learning_goes_on(tmp_path):

@@ -107,13 +107,17 @@ def test_a_correction_goes_through_the_daemon(place):
         assert (first.code, first.json["after"], first.json["state"]) == (0, "spam", "learnt")
         again = spamnb(home, "correct", "spam", stdin=message.read_bytes())
         assert again.out.startswith("unchanged: already learnt")
+        assert "nothing to undo" in again.out
+        told = spamnb(home, "correct", "spam", "--json", stdin=message.read_bytes()).json
+        assert (told["changed"], told["event"]) == (False, None)
+        assert told["already"] == first.json["event"]
         by_id = spamnb(home, "correct", "ham", "<1@a.example>")
         assert by_id.out.startswith("spam -> ham")
         assert spamnb(home, "undo", first.json["event"] + 1).code == 0
         assert spamnb(home, "forget", first.json["digest"]).code == 0
         counters = running.ask("status").header["status"]["counters"]
         assert (counters["learned_spam"], counters["learned_ham"]) == (2, 1)
-        assert (counters["forgotten"], counters["feedback_unchanged"]) == (1, 1)
+        assert (counters["forgotten"], counters["feedback_unchanged"]) == (1, 2)
     who = pwd.getpwuid(os.geteuid()).pw_name
     assert {said for said in pids_that_wrote(home) if said[0] != "owner"} == {(who, "cli")}
 

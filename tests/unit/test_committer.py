@@ -76,7 +76,7 @@ def test_one_message_taught_by_all_is_learnt_once(model):
     """The same message from eight threads at once: one change, seven duplicates."""
     receipts = at_once(THREADS, lambda _: model.learn(mail(0, 0), "ham"))
     assert sum(receipt.changed for receipt in receipts) == 1
-    assert {receipt.event for receipt in receipts} == {1}
+    assert {receipt.event or receipt.already for receipt in receipts} == {1}
 
 
 def test_what_is_refused_harms_nobody_else(model):

@@ -1,7 +1,12 @@
 """From settings to what the daemon's parts are told."""
 
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
+
+from spamnb.daemon.domains import served_domains
+from spamnb.daemon.learning import learning_of
 from spamnb.daemon.mapping import door_of, fitting, policy_of
 from spamnb.settings import Settings
 from spamnb.settings.tree import ListenerSettings
@@ -27,3 +32,46 @@ def test_a_door_has_no_more_places_than_descriptors():
     assert fitting(door, 1024, 1).limits.connections == 341
     assert fitting(door, 1024, 2).limits.connections == 170
     assert fitting(door, 3, 8).limits.connections == 1
+
+
+def site(**more):
+    """Settings with a listener, and what else is given."""
+    settings = Settings(listener={"mx": ListenerSettings(**more.pop("listener", {}))})
+    sections = {name: replace_any(getattr(settings, name), **told) for name, told in more.items()}
+    return replace(settings, **sections)
+
+
+def replace_any(section, **told):
+    named = hasattr(section, "_replace")
+    return section._replace(**told) if named else replace(section, **told)
+
+
+@pytest.mark.parametrize(
+    ("settings", "domains", "complete", "final"),
+    [
+        ({}, (), False, True),
+        ({"listener": {"upstream": "192.0.2.1:25"}}, (), False, False),
+        ({"listener": {"upstream": "lmtp:192.0.2.1:24"}}, (), False, True),
+        (
+            {"listener": {"upstream": "192.0.2.1:25", "recipient_domains": ("A.Example.",)},
+             "teach": {"domains": ("b.example",)}, "post": {"domains": ("c.example",)}},
+            ("a.example", "b.example", "c.example"), True, False,
+        ),
+        (
+            {"listener": {"upstream": "192.0.2.1:25"}, "teach": {"domains": ("b.example",)}},
+            ("b.example",), False, False,
+        ),
+        (
+            {"listener": {"upstream": "192.0.2.1:25", "recipient_domains": ("a.example",)},
+             "house": {"domains": ("h.example",)}, "teach": {"domains": ("b.example",)}},
+            ("h.example",), True, False,
+        ),
+    ],
+)  # fmt: skip
+def test_whose_mailboxes_are_here(settings, domains, complete, final):
+    """By house.domains, or else by all that other settings tell; the desk is told the same."""
+    found = site(**settings)
+    served = policy_of(found, found.listener["mx"]).served
+    assert (served.domains, served.complete, served.final) == (frozenset(domains), complete, final)
+    assert served_domains(found) == served.domains
+    assert learning_of(found, Path("/nowhere")).teaching.served == served.domains

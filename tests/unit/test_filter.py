@@ -11,7 +11,7 @@ import pytest
 from spamnb.core.event import Bulk
 from spamnb.errors import BugError, LabelError, RefError, RefusedError, StoreMissingError
 from spamnb.service.filter import MINE, Filter, new_recipe
-from spamnb.service.lessons import Load, Teach, Undo
+from spamnb.service.lessons import Load, Origin, Teach, Undo
 from spamnb.service.trainer import train
 from spamnb.store import audit
 
@@ -147,11 +147,12 @@ def test_a_doubted_lesson_moves_less_than_a_correction(model):
 
 @pytest.mark.parametrize("teach", [Filter.learn, Filter.correct])
 def test_the_same_training_twice_changes_nothing_and_says_so(small, teach):
-    """A duplicate is a success: not changed, with a reason and the event that stands."""
+    """A duplicate is a success: not changed, with a reason, and no number to be undone."""
     first = teach(small, mail(1, "quarterly figures"), "ham")
     before = numbers(small)
     again = teach(small, mail(1, "quarterly figures"), "ham")
-    assert (again.changed, again.event, again.before) == (False, first.event, "ham")
+    assert (again.changed, again.event, again.before) == (False, 0, "ham")
+    assert again.already == first.event
     assert again.reason
     assert numbers(small) == before
 
@@ -216,6 +217,33 @@ def test_undo_twice_says_so_and_an_undo_out_of_order_names_the_newer_event(small
     assert small.undo(second).changed
     assert not small.undo(second).changed
     assert small.undo(first).changed
+
+
+@pytest.mark.parametrize("teach", [Filter.learn, Filter.correct])
+def test_the_receipt_of_a_duplicate_undoes_nothing_and_says_so(small, teach):
+    """A receipt without change is no handle: the label was given by another person's training."""
+    raw = mail(1, "quarterly figures")
+    first = teach(small, raw, "ham", origin=Origin("ann"))
+    again = teach(small, raw, "ham", origin=Origin("bob"))
+    before = numbers(small)
+    undone = small.undo(again, origin=Origin("bob"))
+    assert (undone.changed, undone.event) == (False, 0)
+    assert undone.reason == "the receipt changed nothing"
+    assert numbers(small) == before
+    assert small.undo(first).changed
+
+
+def test_the_receipt_of_a_second_forget_undoes_nothing(small):
+    """A forget of what is forgotten changes nothing, and its receipt brings nothing back."""
+    raw = mail(1, "quarterly figures")
+    small.learn(raw, "ham")
+    small.forget(raw)
+    before = numbers(small)
+    again = small.forget(raw)
+    assert (again.changed, again.event) == (False, 0)
+    assert not small.undo(again).changed
+    assert not small.undo(small.undo(again)).changed
+    assert numbers(small) == before
 
 
 def test_a_receipt_of_another_model_undoes_nothing(small):

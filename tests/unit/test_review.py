@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from spamnb.errors import RefError, RefusedError
+from spamnb.errors import LimitError, RefError, RefusedError
 from spamnb.service.limits import ReviewLimits
 from spamnb.service.review import Reviews, Waiting
 
@@ -55,14 +55,14 @@ def test_the_same_word_waits_once(reviews):
 
 def test_a_full_list_takes_nothing_new(tmp_path):
     """By number and by bytes; what waits is not washed out by a flood."""
-    reviews = Reviews(tmp_path / "r", ReviewLimits(most=3, share=1))
+    reviews = Reviews(tmp_path / "r", ReviewLimits(most=3, share=1, strangers=1))
     names = [reviews.add(waiting(n), b"") for n in range(3)]
     with pytest.raises(RefusedError):
         reviews.add(waiting(4), b"")
     assert [entry.name for entry in reviews.entries()] == sorted(names)
     reviews.drop(names[0])
     reviews.add(waiting(4), b"")
-    small = Reviews(tmp_path / "s", ReviewLimits(limit_bytes=1000, share=1))
+    small = Reviews(tmp_path / "s", ReviewLimits(limit_bytes=1000, share=1, strangers=1))
     small.add(waiting(), b"x" * 500)
     with pytest.raises(RefusedError):
         small.add(waiting(1), b"x" * 500)
@@ -80,7 +80,7 @@ def test_what_nobody_decides_goes_when_it_is_old(tmp_path):
 
 def test_one_person_does_not_fill_the_list(tmp_path):
     """An eighth of it, by number and by bytes; the others still find room."""
-    reviews = Reviews(tmp_path / "r", ReviewLimits(most=16, limit_bytes=16_000))
+    reviews = Reviews(tmp_path / "r", ReviewLimits(most=16, limit_bytes=16_000, strangers=1))
     for raw in (b"1", b"2"):
         reviews.add(waiting(), raw)
     with pytest.raises(RefusedError, match="one person"):
@@ -88,6 +88,30 @@ def test_one_person_does_not_fill_the_list(tmp_path):
     reviews.add(waiting(1), b"3")
     with pytest.raises(RefusedError, match="one person"):
         reviews.add(waiting(2), b"x" * 3000)
+
+
+def test_strangers_do_not_fill_the_list(tmp_path):
+    """Names cost nothing: all strangers have half of it, whatever they call themselves."""
+    reviews = Reviews(tmp_path / "r", ReviewLimits(most=32, limit_bytes=64_000))
+    for number in range(16):
+        reviews.add(waiting(number), b"")
+    with pytest.raises(LimitError, match="strangers"):
+        reviews.add(waiting(17), b"")
+    for number in range(16):
+        reviews.add(waiting(number, trust="user"), b"")
+    with pytest.raises(LimitError, match="full"):
+        reviews.add(waiting(18, trust="user"), b"")
+
+
+def test_one_network_of_strangers_does_not_shut_out_the_others(tmp_path):
+    """An eighth of the strangers' half for each network, under as many names as it likes."""
+    reviews = Reviews(tmp_path / "r", ReviewLimits(most=32, limit_bytes=64_000))
+    for number in range(2):
+        reviews.add(waiting(number, client="192.0.2.7"), b"")
+    with pytest.raises(LimitError, match="one person"):
+        reviews.add(waiting(3, client="192.0.2.7"), b"")
+    assert reviews.add(waiting(3, client="192.0.2.8"), b"")
+    assert reviews.add(waiting(4), b"")
 
 
 @pytest.mark.parametrize("name", ["", "..", "../x", "/etc/passwd", "0" * 30, "a\0b", "x" * 5000])

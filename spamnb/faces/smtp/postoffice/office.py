@@ -228,7 +228,7 @@ class Office:
         facts |= {"how": report.how, "label": report.label, "who": _shown(believed.who)}
         facts["trust"] = believed.trust
         try:
-            done = await self._teach_all(report, believed)
+            done = await self._teach_all(mail, report, believed)
         except (StoreError, PeerError, OSError) as error:
             self.fault(error, mail.peer)
             return replies.NO_TEACHER
@@ -238,10 +238,19 @@ class Office:
             self.links.meters.count("feedback_refused")
         if mail.login and self.config.receipts and mail.sender and not report.automatic:
             facts["receipt"] = await self._answer(mail, report, done)
-        return f"250 2.0.0 {receipts.summary(done)}" if mail.login else replies.THANKS
+        if mail.login and facts.get("receipt") in receipts.SENT:
+            return f"250 2.0.0 {receipts.summary(done)}"
+        reply = receipts.reply(report, done, authentic=believed.trust == "user")
+        told = mail.login and reply.startswith("250")
+        return f"250 2.0.0 {receipts.summary(done)}" if told else reply
 
-    async def _teach_all(self, report: Report, believed: Believed) -> Done:
+    async def _teach_all(self, mail: Mail, report: Report, believed: Believed) -> Done:
         done: Done = []
+        domain = mail.boxes[0].address.rpartition("@")[2]
+        # A relay that names nobody, and the host itself, speak for many.
+        named = mail.xforwarded or not self._peers.contains(mail.peer)
+        known = named and not _is_loopback(mail.client.address)
+        client = network_of(mail.client.address) if known else ""
         for item in report.items if report.label else ():
             feedback = Feedback(
                 label=report.label,
@@ -250,6 +259,8 @@ class Office:
                 who=believed.who,
                 channel="arf" if report.how == "arf" else "address",
                 trust=believed.trust,
+                domain=domain,
+                client=client,
             )
             done.append((item, await self._teach(feedback)))
         return done
@@ -306,11 +317,11 @@ class Office:
         if isinstance(box, Box) and box.folder is not None:
             head = f"Return-Path: <>\nDelivered-To: {to}\n".encode()
             maildir.deliver(box.folder, (head, raw))
-            return "delivered"
+            return receipts.DELIVERED
         if self.links.send is None:
             return "nowhere to send it"
         self.links.send(to, raw)
-        return "sent"
+        return receipts.HANDED_OVER
 
 
 def _is_loopback(address: str) -> bool:

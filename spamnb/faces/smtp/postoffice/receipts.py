@@ -14,10 +14,16 @@ from email.message import EmailMessage
 from email.policy import SMTP
 from typing import Final
 
+from spamnb.errors import LimitError
+from spamnb.faces.smtp.postoffice import replies
 from spamnb.service.feedback import Answer
 from spamnb.service.receipt import Receipt
 from spamnb.service.reports import Item, Report
 
+DELIVERED: Final = "delivered"
+HANDED_OVER: Final = "sent"
+SENT: Final = (DELIVERED, HANDED_OVER)
+"""what became of a receipt that will arrive"""
 _LISTED: Final = 50
 _LF: Final = SMTP.clone(linesep="\n")
 _NOTHING: Final = """\
@@ -67,6 +73,26 @@ def summary(done: Sequence[tuple[Item, Answer]]) -> str:
     states = [answer.state for _, answer in done]
     told = [f"{states.count(key)} {text}" for key, text in _STATES.items() if key in states]
     return ", ".join(told) or "nothing was learnt"
+
+
+def reply(report: Report, done: Sequence[tuple[Item, Answer]], *, authentic: bool) -> str:
+    """The reply to a report that no receipt answers: what was dropped is never thanked for.
+
+    A relay makes a bounce of a refusal, and a sender who proves nothing may be forged: the bounce
+    would go to somebody else. So only a user, or the recipient of the reported message, is refused:
+    for now, if a limit is reached, since the relay then sends the report again (what was learnt of
+    it does not count twice); or for good. Others are told within a 250.
+    """
+    answers = [answer for _, answer in done]
+    dropped = [answer for answer in answers if answer.state == "refused"]
+    if done and not dropped and not report.left_out:
+        return replies.THANKS
+    authentic = authentic or any(answer.facts.get("proven") for answer in dropped)
+    if authentic and any(answer.facts.get("sort") == LimitError.__name__ for answer in dropped):
+        return replies.TOO_MUCH
+    if len(dropped) < len(done):
+        return replies.IN_PART
+    return replies.NOT_LEARNT if authentic else replies.NOTHING_TAKEN
 
 
 def _subject(report: Report, done: Sequence[tuple[Item, Answer]]) -> str:

@@ -1,0 +1,25 @@
+"""From settings to the domains whose mailboxes are at this site. Values only."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from spamnb.faces.smtp.address import Address
+from spamnb.service.domains import Served, domains_of
+from spamnb.settings import Settings
+from spamnb.settings.tree import ListenerSettings
+
+
+def served_of(settings: Settings, listener: ListenerSettings) -> Served:
+    """Whose mailboxes are at this site, as this listener sees it."""
+    named = settings.house.domains
+    own = domains_of(named or listener.recipient_domains)
+    final = not listener.upstream or Address.parse(listener.upstream).speaks == "lmtp"
+    return Served(own | served_domains(settings), complete=bool(own), final=final)
+
+
+def served_domains(settings: Settings) -> frozenset[str]:
+    """The domains whose mailboxes are at this site, as far as the settings tell."""
+    listed = [one.recipient_domains for one in settings.listener.values()]
+    listed += [settings.post.domains, settings.teach.domains]
+    return domains_of(settings.house.domains or chain.from_iterable(listed))

@@ -1,0 +1,93 @@
+"""Strangers at a running daemon: what they get to prove a word with, and what they are told."""
+
+import re
+import smtplib
+from email.message import EmailMessage
+
+import pytest
+from daemon_runs import delivered, serve, settings_in
+
+from spamnb.service.control import Caller
+
+SCAN = '[scan]\nown_clients = ["198.51.100.0/24"]\n[teach]\nstranger_per_day = {most}\n'
+OWN = "ADDR=198.51.100.7"
+SIGNATURE = re.compile(rb"(?m)^X-Spamnb-Signature: (s[a-z2-7]{26})\r?$")
+
+
+@pytest.fixture
+def site(home):
+    """A daemon on trial whose next hop takes mail for every domain, and takes reports."""
+    running = []
+
+    def start(most=20):
+        hop = f"unix:{home}/post.sock"
+        config = settings_in(
+            home, listener=f'upstream = "{hop}"\nobserve = true\n', more=SCAN.format(most=most)
+        )
+        config.write_text(config.read_text().replace('"127.0.0.1:0"\n[scan]', f'"{hop}"\n[scan]'))
+        running.append(serve(home, config=config))
+        return running[-1].ready()
+
+    yield start
+    for one in running:
+        one.__exit__()
+
+
+def handed_in(daemon, raw, to, sender="carl@far.example", said=""):
+    """Send a message; the last reply."""
+    with smtplib.SMTP("127.0.0.1", daemon.port(), timeout=30) as client:
+        client.ehlo()
+        if said:
+            assert client.docmd("XFORWARD", said)[0] == 250
+        assert client.mail(sender)[0] == 250
+        assert client.rcpt(to)[0] == 250
+        code, text = client.data(raw)
+        return f"{code} {text.decode()}"
+
+
+def stamped(home, daemon, number, to, **how):
+    """The signature in a message as its recipient has it; empty if there is none."""
+    raw = f"Subject: offer\nMessage-ID: <{number}@far.example>\n\nwords{number} of gardens\n"
+    assert handed_in(daemon, raw.encode(), to, **how).startswith("250")
+    (copy,) = delivered(home, f"<{number}@far.example>", to.partition("@")[0])
+    found = SIGNATURE.search(copy)
+    return found[1].decode() if found else ""
+
+
+def reported(daemon, signature, sender):
+    """Report a message by its signature, from elsewhere; the reply."""
+    mail = EmailMessage()
+    mail["Subject"], mail["From"] = "Fwd", sender
+    mail.set_content(f"> X-Spamnb-Signature: {signature}\n")
+    return handed_in(daemon, mail.as_bytes(), "spam@example.org", sender, "ADDR=192.0.2.9")
+
+
+def told(home, op="status", **fields):
+    with Caller(home / "home" / "control.sock") as caller:
+        return caller.ask(op, **fields).header
+
+
+def test_outgoing_mail_gives_outsiders_nothing_to_teach_with(home, site):
+    """Mail of own clients has no signature; one that reached an outsider otherwise waits."""
+    daemon = site()
+    assert stamped(home, daemon, 1, "eve@out.example", said=OWN) == ""
+    assert stamped(home, daemon, 2, "eve@out.example", said="SOURCE=LOCAL") == ""
+    signature = stamped(home, daemon, 3, "eve@out.example")
+    before = told(home)["status"]["model"]["events"]
+    for sender in ("eve@out.example", "eve", "eve@OUT.example."):
+        reported(daemon, signature, sender)
+    assert told(home)["status"]["model"]["events"] == before
+    assert told(home, "review", do="list")["entries"] > 0
+
+
+def test_a_sender_is_told_what_became_of_a_report(home, site):
+    """Bob's second word is beyond his day: he is asked to come again, and not thanked."""
+    daemon = site(most=1)
+    mine = [stamped(home, daemon, number, "bob@example.org") for number in (1, 2)]
+    theirs = [stamped(home, daemon, number, "eve@out.example") for number in (3, 4)]
+    replies = [reported(daemon, one, "eve@out.example") for one in theirs]
+    assert replies[0] == "250 2.0.0 Thank you"
+    assert replies[1] == "250 2.0.0 Received, but nothing is learnt from it"
+    replies = [reported(daemon, one, "bob@example.org") for one in mine]
+    assert replies[0] == "250 2.0.0 Thank you"
+    assert replies[1].startswith("450 4.7.1 Not learnt")

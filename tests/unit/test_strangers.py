@@ -1,0 +1,227 @@
+"""Strangers and heavy users at the desk: whose proof counts, and whose quota is used up."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from test_desk import ALICE, MADE, delivered, events, mail, signed, teach_some
+
+from spamnb.service.desk import Desk
+from spamnb.service.feedback import Feedback
+from spamnb.service.filter import Filter
+from spamnb.service.limits import TeachingRules
+from spamnb.service.review import Reviews
+
+BOB = "bob@example.org"
+SITE = frozenset({"example.org"})
+
+
+@pytest.fixture
+def model(tmp_path):
+    with Filter.open(tmp_path / "m", create=True, recipe=MADE) as model:
+        teach_some(model)
+        yield model
+
+
+def desk_of(model, tmp_path, **rules):
+    return Desk(model, Reviews(tmp_path / "review"), TeachingRules(**rules))
+
+
+def stranger(signature, who, **more):
+    return Feedback("ham", b"", (signature,), who, "address", "stranger", **more)
+
+
+# --- whose proof counts -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("who", "to", "state"),
+    [
+        ("mallory@evil.example", "mallory@evil.example", "review"),
+        ("mallory@evil.example", "mallory@evil.example alice@example.org", "review"),
+        ("mallory", "mallory@evil.example", "review"),
+        ("mallory@evil.example.", "mallory@EVIL.example", "review"),
+        ('"mallory"@evil.example', "mallory@evil.example", "review"),
+        ("mallory+x@example.org@evil.example", "mallory@evil.example", "review"),
+        ("alice@evil.example", "alice@example.org", "review"),
+        ("alice", "alice@example.org", "review"),
+        ("alice@example.org", "alice@example.org", "learnt"),
+        ('"Alice+shop"@Example.ORG.', "alice@example.org", "learnt"),
+    ],
+)
+@pytest.mark.parametrize("known", [{"served": SITE}, {}])
+def test_the_domain_of_a_stranger_must_be_served_here(model, tmp_path, who, to, state, known):
+    """A signature reaches outsiders with outgoing mail, so it proves nothing for them."""
+    desk = desk_of(model, tmp_path, **known)
+    raw = mail(1, "a new catalogue of garden tools")
+    signature, held = delivered(model, raw, *to.split()), events(model)
+    said = [
+        stranger(signature, who, domain="example.org"),
+        replace(stranger("", who, domain="example.org"), raw=signed(raw, signature), refs=()),
+        replace(stranger(signature, who, domain="example.org"), channel="arf"),
+    ]
+    answers = [desk.teach(one).state for one in said]
+    assert set(answers) <= {state, "unchanged"}
+    assert answers[0] == state
+    assert (events(model) > held) is (state == "learnt")
+
+
+def test_no_stranger_teaches_where_no_domain_is_known(model, tmp_path):
+    """Neither settings nor the address that took the report tell: the word waits."""
+    signature = delivered(model, mail(1), ALICE)
+    assert desk_of(model, tmp_path).teach(stranger(signature, ALICE)).state == "review"
+
+
+def test_a_user_is_no_recipient_at_another_site(model, tmp_path):
+    """An address of another site is nobody's login here, and where it is named, it is not ours."""
+    desk, raw = desk_of(model, tmp_path, served=SITE), mail(1)
+    signature = delivered(model, raw, "alice@evil.example")
+    said = Feedback("spam", b"", (signature,), "alice@evil.example")
+    assert desk.teach(said).state == "refused"
+    delivered(model, raw, ALICE)
+    assert desk.teach(replace(said, raw=raw, refs=(), who=ALICE)).state == "learnt"
+
+
+def test_the_delimiter_of_the_site_tells_mailboxes_apart(model, tmp_path):
+    """Where nothing follows a mailbox's name, bob+x is another person than bob."""
+    signature = delivered(model, mail(1), BOB)
+    other = stranger(signature, "bob+x@example.org")
+    assert desk_of(model, tmp_path, served=SITE, delimiter="").teach(other).state == "review"
+    assert desk_of(model, tmp_path, served=SITE, delimiter="+").teach(other).state == "learnt"
+
+
+@pytest.mark.parametrize("channel", ["address", "arf", "cli", "imap", "maildir", "api"])
+def test_a_strangers_word_never_insists(model, tmp_path, channel):
+    """Nor when an admin has accepted it: others accept a hundred entries in one command."""
+    desk, raw = desk_of(model, tmp_path, served=SITE), mail(1, "cheap pills and a casino bonus")
+    signature = delivered(model, raw, ALICE)
+    learnt = desk.teach(replace(stranger(signature, ALICE), label="spam", channel=channel))
+    waits = desk.teach(replace(stranger("", "x@evil.example"), raw=mail(2), channel=channel))
+    accepted = desk.accept(waits.review)
+    with model.store.read() as view:
+        found = [view.event(one.receipt.event) for one in (learnt, accepted)]
+    assert [event.insist for event in found] == [False, False]
+
+
+# --- whose quota ------------------------------------------------------------------------------
+
+
+def test_what_is_not_proven_is_counted_apart(model, tmp_path):
+    """A flood under any names, also under the victim's, leaves those with a signature theirs."""
+    desk = desk_of(model, tmp_path, served=SITE, stranger_per_day=2, strangers_per_day=4)
+    signatures = [delivered(model, mail(number), BOB) for number in range(3)]
+    for number in range(20):
+        flood = replace(stranger("", BOB if number % 2 else f"x{number}@a.example"), refs=())
+        desk.teach(replace(flood, raw=mail(100 + number)))
+    answers = [desk.teach(stranger(one, BOB)) for one in signatures]
+    assert [answer.state for answer in answers] == ["learnt", "learnt", "refused"]
+    assert (answers[2].facts["sort"], answers[2].facts["proven"]) == ("LimitError", True)
+
+
+def test_a_flood_of_one_network_leaves_other_networks_their_review(model, tmp_path):
+    """Names cost nothing and networks do: what cannot be proven is counted by them."""
+    desk = desk_of(model, tmp_path, stranger_per_day=3, strangers_per_day=10)
+    said = replace(stranger("", ""), refs=())
+    states = [
+        desk.teach(replace(said, raw=mail(n), who=f"x{n}@a.example", client="192.0.2.7")).state
+        for n in range(8)
+    ]
+    assert states == ["review"] * 3 + ["refused"] * 5
+    other = replace(said, raw=mail(9), who="x9@a.example", client="192.0.2.8")
+    assert desk.teach(other).state == "review"
+
+
+def test_a_spent_quota_is_refused_before_the_message_is_read(model, tmp_path):
+    """A flood beyond its quota costs no reading, whatever signature it invents."""
+    desk = desk_of(model, tmp_path, served=SITE, stranger_per_day=1)
+    flood = replace(stranger("", "x@a.example", client="192.0.2.7"), refs=())
+    assert desk.teach(replace(flood, raw=mail(1))).state == "review"
+    read = []
+    desk.model.example = read.append
+    raw = signed(mail(2), "s" + "a" * 26)
+    assert desk.teach(replace(flood, raw=raw, who=ALICE)).facts["sort"] == "LimitError"
+    assert read == []
+
+
+def test_after_a_restart_a_strangers_words_are_not_the_users(model, tmp_path):
+    """The journal tells them apart: what was forged in alice's name uses up no word of hers."""
+    rules = {"served": SITE, "user_per_day": 2, "stranger_per_day": 2}
+    desk = desk_of(model, tmp_path, **rules)
+    raws = [mail(number, f"a letter about garden tools {number}") for number in range(4)]
+    signatures = [delivered(model, raw, ALICE) for raw in raws]
+    for one in signatures[:2]:
+        assert desk.teach(stranger(one, ALICE)).state == "learnt"
+    again = desk_of(model, tmp_path, **rules)
+    assert again.teach(stranger(signatures[2], ALICE)).facts["sort"] == "LimitError"
+    users = [again.teach(Feedback("spam", b"", (one,), ALICE)).state for one in signatures[2:]]
+    assert users == ["learnt"] * 2
+
+
+@pytest.mark.parametrize("rule", ["stranger_per_day", "strangers_per_day"])
+def test_a_site_may_hear_no_stranger(model, tmp_path, rule):
+    """With 0 all are refused for good, with a signature too: it does not help to come again."""
+    desk = desk_of(model, tmp_path, served=SITE, **{rule: 0})
+    signature = delivered(model, mail(1), ALICE)
+    for said in (stranger(signature, ALICE), replace(stranger("", "x@a.example"), raw=mail(2))):
+        assert desk.teach(said).facts["sort"] == "RefusedError"
+    assert desk.teach(Feedback("spam", b"", (signature,), ALICE)).state == "learnt"
+
+
+# --- bytes ------------------------------------------------------------------------------------
+
+
+def random_mail(number, words=3000):
+    letters = Random(number)
+    return mail(number, " ".join(f"{letters.getrandbits(28):x}" for _ in range(words)))
+
+
+def test_the_bytes_of_one_person_are_bounded(model, tmp_path):
+    """Random words fill the disk: the person is stopped, another one is not."""
+    desk = desk_of(model, tmp_path, user_bytes_per_day=500_000)
+    raws = [random_mail(number) for number in range(6)]
+    for raw in raws:
+        delivered(model, raw, ALICE, BOB)
+    answers = [desk.teach(Feedback("spam", raw, who=ALICE)) for raw in raws]
+    assert [answer.state for answer in answers] == ["learnt"] * 3 + ["refused"] * 3
+    assert (answers[3].facts["sort"], "bytes a day" in answers[3].reason) == ("LimitError", True)
+    assert desk.teach(Feedback("spam", raws[3], who=BOB)).state == "learnt"
+
+
+def test_ordinary_words_take_few_of_the_bytes(model, tmp_path):
+    """A message of known words costs its line in the journal and no more."""
+    desk = desk_of(model, tmp_path, user_bytes_per_day=150_000)
+    for number in range(100):
+        raw = mail(number, "cheap pills and a casino bonus", subject="the minutes")
+        delivered(model, raw, ALICE)
+        assert desk.teach(Feedback("spam", raw, who=ALICE)).state == "learnt"
+
+
+def test_moves_and_undos_are_counted(model, tmp_path):
+    """One large message called spam and ham in turn, or an undo undone, fills the journal."""
+    desk = desk_of(model, tmp_path, user_bytes_per_day=300_000)
+    raw = random_mail(1)
+    delivered(model, raw, ALICE)
+    said = Feedback("spam", raw, who=ALICE)
+    event = desk.teach(said).receipt.event
+    states = []
+    for _ in range(20):
+        answer = desk.undo(event, Feedback("", who=ALICE))
+        states.append(answer.state)
+        event = answer.receipt.event if answer.receipt else event
+    assert states[0] == "learnt"
+    assert states[-1] == "refused"
+    moves = [desk.teach(replace(said, label=label)).state for label in ("ham", "spam")]
+    assert moves == ["refused"] * 2
+
+
+def test_undos_are_counted_as_changes(model, tmp_path):
+    """Each is an event of the journal, however small."""
+    desk = desk_of(model, tmp_path, user_per_day=3)
+    raw = mail(1)
+    delivered(model, raw, ALICE)
+    event, states = desk.teach(Feedback("spam", raw, who=ALICE)).receipt.event, []
+    for _ in range(4):
+        answer = desk.undo(event, Feedback("", who=ALICE))
+        states.append(answer.state)
+        event = answer.receipt.event if answer.receipt else event
+    assert states == ["learnt"] * 2 + ["refused"] * 2
