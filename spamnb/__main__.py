@@ -8,6 +8,7 @@ import sys
 import threading
 from contextlib import suppress
 
+from spamnb.cli.guard import guarded
 from spamnb.cli.main import run
 
 
@@ -19,7 +20,7 @@ def main() -> None:
     waits as ever.
     """
     try:
-        run()
+        guarded(run, sys.argv[1:])
     except SystemExit as ended:
         if threading.active_count() > 1 or not isinstance(ended.code, int):
             raise

@@ -158,7 +158,11 @@ def as_dict(path: str, verdict: Verdict, clues: Sequence[Clue]) -> dict[str, Any
         "decision": verdict.decision,
         "evidence": verdict.evidence,
         "clues": [clue._asdict() for clue in clues],
-    } | ({"signature": verdict.signature} if verdict.signature else {})
+    } | {
+        name: value
+        for name, value in (("reason", verdict.reason), ("signature", verdict.signature))
+        if value
+    }
 
 
 @taught("Show why: the clues of a message.", EXPLAIN_EXAMPLES)
@@ -189,7 +193,8 @@ def explain(session: Session, ref: str, count: int, as_json: bool) -> None:
 def _explained(ref: str, verdict: Verdict, clues: Sequence[Clue]) -> None:
     label = coloured(verdict.label, verdict.label)
     whose = "spam" if "spam" in verdict.labels else safe(verdict.label)
-    say(f"{safe(ref)}: {label}, {verdict.probability:.2%} {whose}, decision {verdict.decision}")
+    said = f"{verdict.decision} ({verdict.reason})" if verdict.reason else verdict.decision
+    say(f"{safe(ref)}: {label}, {verdict.probability:.2%} {whose}, decision {said}")
     if not clues:
         say("no feature of this message is known")
         return
@@ -209,7 +214,7 @@ def _explained(ref: str, verdict: Verdict, clues: Sequence[Clue]) -> None:
         shown.add_row(f"{nats:+.3f}", Text(_bar(nats, strongest), side), place, Text(safe(token)))
     Console(highlight=False).print(shown)
     rest = verdict.log_odds - verdict.bias - sum(clue.nats for clue in clues)
-    others = len(verdict.clues()) - len(clues)
+    others = verdict.clue_count - len(clues)
     if others:
         say(f"{rest:+.3f} by {others} weaker clues")
     say(f"{verdict.bias:+.3f} bias")

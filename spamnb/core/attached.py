@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, Literal, NamedTuple
 
-from spamnb.core import headers, limits, mime
+from spamnb.core import headers, limits, mime, params, transfer
+from spamnb.core.parts import Entity, Reading
 
 Carrier = Literal["message", "headers", "report"]
 
@@ -50,48 +51,27 @@ class Opened(NamedTuple):
 def open_message(raw: bytes) -> Opened:
     """Find what is attached to a message."""
     buffer = raw.replace(b"\r\n", b"\n")
-    seen = mime.Reading(set())
+    seen = Reading(set())
     block, body = headers.split(buffer, (0, len(buffer)), mime.NOBODY, seen.odd)
-    kind = mime.kind_of(block.special, seen.odd)
-    found = list(_walk(seen, buffer, (body, len(buffer)), (block.special, kind), 0))
+    kind = seen.kind_of(block.special)
+    entity = Entity(buffer, body, len(buffer), block.special, kind)
+    found = list(_walk(seen, entity))
     return Opened(kind.name, kind.param("report-type").lower(), found)
 
 
-def _walk(
-    seen: mime.Reading,
-    buffer: bytes,
-    span: tuple[int, int],
-    what: tuple[mime.Special, mime.Kind],
-    depth: int,
-) -> Iterator[Attached]:
-    special, kind = what
-    if kind.name.startswith("multipart/") and depth < limits.DEPTH:
-        yield from _multipart(seen, buffer, span, kind, depth)
-        return
-    _, name = mime.disposition_of(special, kind, seen.odd)
-    text = name.decode("latin-1") if isinstance(name, bytes) else name
-    named = text.lower().endswith(FILE_ENDING) and depth > 0
-    carrier = KINDS.get(kind.name) or ("message" if named else None)
-    if carrier is not None:
-        data = mime.unpacked(buffer[slice(*span)], mime.encoding_of(special), seen.odd)
-        yield Attached(carrier, data)
-
-
-def _multipart(
-    seen: mime.Reading, buffer: bytes, span: tuple[int, int], kind: mime.Kind, depth: int
-) -> Iterator[Attached]:
-    boundary = kind.param("boundary").encode("utf-8", "replace").rstrip()
-    if not 0 < len(boundary) <= limits.BOUNDARY_BYTES:
-        return
-    found = mime.delimiters(seen, buffer, span, boundary)
-    default = mime.MESSAGE if kind.name == "multipart/digest" else mime.NO_KIND
-    for index, (_, start, closes) in enumerate(found):
-        if closes:
-            return
-        end = found[index + 1][0] - 1 if index + 1 < len(found) else span[1]
-        block, body = headers.split(buffer, (start, max(start, end)), mime.NOBODY, seen.odd)
-        inside = mime.kind_of(block.special, seen.odd)
-        where = (body, max(body, end))
-        yield from _walk(
-            seen, buffer, where, (block.special, inside if inside.name else default), depth + 1
-        )
+def _walk(seen: Reading, whole: Entity) -> Iterator[Attached]:
+    stack = [whole]
+    while stack:
+        entity = stack.pop()
+        kind = entity.kind
+        if kind.name.startswith("multipart/") and entity.depth < limits.DEPTH:
+            stack += (mime.multipart(seen, entity) or [])[::-1]
+            continue
+        _, name = params.disposition_of(entity.special, kind, seen.odd, seen.steps)
+        text = name.decode("latin-1") if isinstance(name, bytes) else name
+        named = text.lower().endswith(FILE_ENDING) and entity.depth > 0
+        carrier = KINDS.get(kind.name) or ("message" if named else None)
+        if carrier is not None:
+            encoding = params.encoding_of(entity.special, seen.odd, seen.steps)
+            data = entity.buffer[entity.start : entity.end]
+            yield Attached(carrier, transfer.unpacked(data, encoding, seen.odd))

@@ -30,7 +30,7 @@ _SAME: Final = re.findall(
     cp1254 cp1255 cp1256 cp1257 cp1258 iso8859_2 iso8859_3 iso8859_4 iso8859_5 iso8859_6 iso8859_7
     iso8859_8 iso8859_10 iso8859_13 iso8859_14 iso8859_15 iso8859_16 iso2022_jp iso2022_jp_1
     iso2022_jp_2 iso2022_jp_3 iso2022_kr johab ptcp154 kz1048 mac_roman mac_cyrillic mac_greek
-    mac_turkish mac_latin2
+    mac_turkish mac_latin2 cp037 cp273 cp424 cp500 cp1026 cp1140
     """,
 )
 _OTHER: Final = {
@@ -108,7 +108,8 @@ CODECS: Final[dict[str, str]] = {
 SHIFTED: Final = frozenset(
     name
     for name in _SAME
-    if name == "hz" or name.startswith(("utf_7", "utf_16", "utf_32", "iso2022"))
+    if name in {"hz", "cp037", "cp273", "cp424", "cp500", "cp1026", "cp1140"}
+    or name.startswith(("utf_7", "utf_16", "utf_32", "iso2022"))
 )
 """codecs whose bytes look like ASCII and mean something else"""
 
@@ -151,11 +152,7 @@ def codec_of(label: str) -> str:
 def _strict(raw: bytes, codec: str) -> str | None:
     try:
         return raw.decode(codec)
-    except UnicodeError as error:
-        # a cut at our own limit may have split a character: no fault of the sender's
-        end = getattr(error, "start", 0)
-        if len(raw) >= limits.TEXT_BYTES - 8 and end >= len(raw) - 8:
-            return raw[:end].decode(codec, "ignore")
+    except UnicodeError:
         return None
 
 

@@ -89,12 +89,15 @@ def reliability(truth: Bools, probability: Floats, bins: int = 10) -> tuple[Bin,
 
 
 def wilson(right: int, of: int) -> tuple[float, float]:
-    """95 % interval of a share (Wilson 1927): within 0 and 1, also for none and for all."""
+    """95 % interval of a share (Wilson 1927): within 0 and 1, and around the share.
+
+    For none and for all one end is the share itself, which rounding misses for half of all counts.
+    """
     z = 1.959963984540054
     share, spread = right / of, z * z / of
     middle = (share + spread / 2) / (1 + spread)
     half = z * (share * (1 - share) / of + spread / (4 * of)) ** 0.5 / (1 + spread)
-    return max(middle - half, 0.0), min(middle + half, 1.0)
+    return max(min(middle - half, share), 0.0), min(max(middle + half, share), 1.0)
 
 
 def learning(truth: Bools, score: Floats, probability: Floats) -> tuple[Stretch, ...]:

@@ -32,6 +32,11 @@ def decide(P: Sequence[float], costs: Costs, roles: tuple[Role, ...] = BINARY) -
     return DECISIONS[expected.index(min(expected))]
 
 
+def at_least(decision: Decision, least: Decision) -> Decision:
+    """The harsher one of two decisions."""
+    return max(decision, least, key=DECISIONS.index)
+
+
 def decide_many(
     probabilities: ArrayLike, costs: Costs, roles: tuple[Role, ...] = BINARY
 ) -> NDArray[np.intp]:

@@ -420,6 +420,11 @@ def _word_ids(key: Key, words: _Words, seeds: U64) -> U64:
     return _hash(key, words.text_bytes, words.starts, words.ends - words.starts, seeds)
 
 
+def id_of(key: Key, place: Place, word: bytes) -> int:
+    """The id of one word that has no capitals and at most two parts."""
+    return int(extract(key, [[(place, b"", word)]]).ids[0])
+
+
 def extract(key: Key, messages: Sequence[list[Field]]) -> Features:
     """The features of these messages. Memory: about 20 bytes for each byte of their text."""
     fields = list(itertools.chain.from_iterable(messages))

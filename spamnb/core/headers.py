@@ -13,6 +13,7 @@ from __future__ import annotations
 import binascii
 import re
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from spamnb.core import limits
@@ -62,6 +63,12 @@ SPECIAL_NAMES: Final = frozenset(
         *(b"from", b"to", b"subject", b"date", b"sender", b"reply-to"),
     )
 )
+FIRST_SEEN: Final = (b"subject", b"from")
+"""What a list of messages shows."""
+SHOWN_NAMES: Final = (
+    *(*FIRST_SEEN, b"to", b"cc", b"reply-to", b"sender", b"date", b"message-id"),
+    *(b"content-type", b"content-transfer-encoding", b"content-disposition"),
+)
 STARTS: Final = VERDICT_STARTS + MAILBOX_STARTS + DELIVERY_STARTS
 
 FOLD = re.compile(rb"\n(?=[ \t])")
@@ -73,6 +80,10 @@ AUTHOR = re.compile(rb"(?:\s*+i\s*+=\s*+\d{1,9}\s*+;)?\s*+([^\s;]++)")
 ENCODED = re.compile(rb"=\?")
 """found by a pattern in 0.6 us a header block, by the operator `in` in 1.7"""
 WORD = re.compile(rb"=\?([^?\s]{1,60})\?([bBqQ])\?([^?]*+)\?=")
+
+NAMED_FIELDS: Final = {
+    name: re.compile(rb"\n" + name + rb"[ \t]*+:") for name in sorted(SPECIAL_NAMES)
+}
 
 _fates: dict[bytes, tuple[bytes, int]] = {}
 
@@ -87,6 +98,11 @@ class Block:
     """(lower-case name, value without outer blanks), in order"""
     special: dict[bytes, bytes] = field(default_factory=dict)
     """first values of the fields that are needed by name"""
+    other: dict[bytes, bytes] = field(default_factory=dict)
+    """what programs may take instead: the last value of a field that stands twice, or fields
+    behind a line that is none"""
+    other_body: int = -1
+    """where the body begins for programs that skip such a line; -1: where it does for all"""
 
 
 def _judge(name: bytes) -> tuple[bytes, int]:
@@ -149,6 +165,7 @@ def sift(head: bytes, house: House, odd: set[str]) -> Block | None:
             if fate == SPECIAL:
                 if low in special:
                     odd.add("header:double-" + low.decode("ascii"))
+                    block.other[low] = value.strip()
                 else:
                     special[low] = value.strip()
             elif fate == DROP or not _is_part(value, fate, house):
@@ -158,7 +175,33 @@ def sift(head: bytes, house: House, odd: set[str]) -> Block | None:
     if rest:
         odd.add("header:many")
         keep_line(rest)
+        _add_named(block, rest)
     return block
+
+
+def named_in(lines: bytes) -> Fields:
+    """The first and the last field of each name that is needed, of unfolded lines."""
+    low = b"\n" + lines.lower()
+    found = []
+    for name, pattern in NAMED_FIELDS.items():
+        first = pattern.search(low)
+        if first is not None:
+            last = max(low.rfind(b"\n" + name + b":"), first.start())
+            found += [(at, name) for at in {first.start(), last}]
+    return [(name, _value_at(lines, at)) for at, name in sorted(found)]
+
+
+def _value_at(lines: bytes, at: int) -> bytes:
+    end = lines.find(b"\n", at)
+    return lines[at : end if end >= 0 else len(lines)].partition(b":")[2].strip()
+
+
+def _add_named(block: Block, rest: bytes) -> None:
+    """Add those fields of the lines beyond the limit that are needed by name."""
+    for name, value in named_in(rest):
+        block.fields.append((name, value))
+        if block.special.setdefault(name, value) != value:
+            block.other[name] = value
 
 
 def junk_at(head: bytes) -> int:
@@ -188,8 +231,16 @@ def split(buffer: bytes, span: tuple[int, int], house: House, odd: set[str]) -> 
         return block, blank + 2 if blank >= 0 else end
     at = junk_at(head)
     odd.add("header:none" if at == 0 else "header:junk")
-    block = sift(head[: at - 1], house, set()) if at else None
-    return block or Block(), start + at
+    block = (sift(head[: at - 1], house, set()) if at else None) or Block()
+    if blank >= 0:
+        block.other = content_fields(unfold(head[at:]))
+        block.other_body = blank + 2
+    return block, start + at
+
+
+def content_fields(lines: bytes) -> dict[bytes, bytes]:
+    """Those of unfolded lines that say how a body is to be read; the last of each name."""
+    return {name: value for name, value in named_in(lines) if name.startswith(b"content-")}
 
 
 def _word(charset: bytes, kind: bytes, text: bytes, odd: set[str]) -> tuple[str, bytes]:
@@ -249,16 +300,47 @@ def decoded(value: bytes, odd: set[str]) -> Text:
     return looked_at(to_text(value, "", odd, "header"), odd)
 
 
+def long_shown(block: Block) -> bool:
+    """Whether more stands in what a list of messages shows than is read of it."""
+    values = (taken.get(name, b"") for taken in (block.special, block.other) for name in FIRST_SEEN)
+    return any(len(value) > limits.SHOWN_BYTES for value in values)
+
+
+def shown_first(fields: Fields) -> Fields:
+    """As many fields as are looked at, in their order; those that people see go before others."""
+    if len(fields) <= limits.FIELDS:
+        return fields
+    most = limits.SHOWN_FIELDS
+    shown: set[int] = set()
+    for name in SHOWN_NAMES:
+        at = [number for number, (low, _) in enumerate(fields) if low == name]
+        shown.update(at[:most], at[-most:])
+    others = (number for number in range(len(fields)) if number not in shown)
+    taken = sorted((*shown, *islice(others, limits.FIELDS - len(shown))))
+    return [fields[number] for number in taken]
+
+
 def features(block: Block, odd: set[str]) -> list[tuple[bytes, Text]]:
     """Give the fields of a block, decoded, within the limits."""
-    out: list[tuple[bytes, Text]] = []
+    fields = shown_first(block.fields)
+    if len(fields) < len(block.fields):
+        odd.add("header:huge")
     left = limits.HEADER_BYTES
-    for name, value in block.fields:
-        left -= len(name) + len(value)
-        if left < 0 or len(out) == limits.FIELDS:
-            odd.add("header:huge")
+    sizes = [len(name) + min(len(value), limits.VALUE_BYTES) for name, value in fields]
+    if sum(sizes) > left:
+        odd.add("header:huge")
+        fields = _within(fields, sizes, left)
+    if any(len(value) > limits.VALUE_BYTES for _, value in fields):
+        odd.add("header:long")
+    return [(name, decoded(value[: limits.VALUE_BYTES], odd)) for name, value in fields]
+
+
+def _within(fields: Fields, sizes: list[int], left: int) -> Fields:
+    """The fields that fit, in their order; those that people see are taken before others."""
+    taken = []
+    for number in sorted(range(len(fields)), key=lambda n: fields[n][0] not in SHOWN_NAMES):
+        left -= sizes[number]
+        if left < 0:
             break
-        if len(value) > limits.VALUE_BYTES:
-            odd.add("header:long")
-        out.append((name, decoded(value[: limits.VALUE_BYTES], odd)))
-    return out
+        taken.append(number)
+    return [fields[number] for number in sorted(taken)]

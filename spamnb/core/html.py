@@ -73,6 +73,7 @@ class Page:
 class Budget:
     """What the html parts of one message may still spend."""
 
+    parts: int = limits.HTML_PARTS
     tags: int = limits.HTML_TAGS
     unchecked: int = limits.HTML_UNCHECKED
 
@@ -111,7 +112,8 @@ def guarded(raw: bytes, low: bytes, budget: Budget, odd: set[str]) -> bytes | No
     """Give the html in a form that Lexbor reads in bounded time, None if there is none."""
     tags = raw.count(b"<")
     budget.tags -= tags
-    if budget.tags < 0:
+    budget.parts -= 1
+    if budget.tags < 0 or budget.parts < 0:
         return None
     budget.unchecked -= len(raw)
     checked = budget.unchecked < 0

@@ -14,14 +14,24 @@ HEADER_LINES = 4_096
 """Header fields that are looked at one by one; later ones count for the digest as they stand.
 An unknown name costs 4 us to judge, so a megabyte of new names would cost 0.4 s; this is 20 ms."""
 
-FIELDS = 1_000
-"""Fields that are decoded. One of undeclared 8-bit takes 10 us; honest mail has under 200."""
+FIELDS = 400
+"""Fields that are decoded; those that people see go before others. One of undeclared 8-bit takes
+10 us; honest mail has under 200."""
+
+SHOWN_FIELDS = 4
+"""First and last fields of one name that people see, if a block has more than `FIELDS`."""
+
+INNER_FIELDS = 512
+"""Fields of messages inside, after which no further message's are decoded."""
 
 HEADER_BYTES = 65_536
 """Decoded header bytes that may become features. Real headers end below 20 KB."""
 
 VALUE_BYTES = 8_192
 """One header value, for features. A References line of 100 messages has 6 KB."""
+
+SHOWN_BYTES = 2_048
+"""A subject or an author's line, as it travels; features take 4,096 bytes of what it says."""
 
 NAME_BYTES = 128
 """A longer field name is remembered by no cache and shortened for features."""
@@ -32,29 +42,64 @@ LINE_BYTES = 998
 NAMES_KNOWN = 4_096
 """Judged field names kept in memory. 6,046 real messages use 640."""
 
-PARAM_BYTES = 4_096
+PARAM_BYTES = 65_536
 """A Content-* value is parsed up to here; RFC 2231 names of 255 characters take 800 bytes."""
 
-PARAMS = 128
-"""Parameters (and RFC 2231 continuations) of one field."""
+PARAMS = 16
+"""Parameters, RFC 2231 continuations and signs of comments that every field may have, 1 us each."""
 
-WORDS = 128
-"""Encoded words decoded in one value."""
+PARAM_STEPS = 4_000
+"""As many more for all fields of a message together."""
+
+WORDS = 512
+"""Encoded words decoded in one value: as many as fit in what is read of it."""
 
 MESSAGE_ID_BYTES = 255
 
-DEPTH = 12
+DEPTH = 500
 """Nesting of multiparts and inner messages. Honest forwards of forwards stay below 8."""
 
-PARTS = 200
-"""Leaves of one message; each costs about 10 us."""
+CROWD = 200
+"""Parts of one multipart above which empty ones are left out before anything is spent on them."""
 
-BOUNDARY_BYTES = 200
+PART_HEADERS = 1_000
+"""Headers of parts and of inner messages that are read in one message, 4 us each; a multipart may
+take half of what is left."""
+
+LEAST_PART_HEADERS = 4
+"""Parts that every multipart may have, whatever stood before it."""
+
+MOST_PART_HEADERS = 1_400
+"""Both together."""
+
+PARTS = 500
+"""Leaves that are read, 10 us each; those that people see and large ones go before others."""
+
+BOUNDARY_BYTES = 998
 """RFC 2046 allows 70; longer ones are seen in the wild, endless ones only from attackers."""
 
+BOUNDARIES = 4
+"""Readings of one boundary that are looked for."""
+
 DELIMITERS = 10_000
-"""Look-alikes of a boundary line (a boundary that is a prefix of another) examined in one message,
-0.3 us each."""
+"""Boundary lines and look-alikes (a boundary that is a prefix of another) examined in one message,
+0.3 us each; a multipart may take half of what is left."""
+
+LEAST_DELIMITERS = 16
+"""Those that every multipart may have, and as many at its end."""
+
+SCANNED_BYTES = 33_554_432
+"""Bytes searched for boundary lines in one message, 5 ms: what is nested n deep is searched n
+times."""
+
+REREADINGS = 4
+"""Parts that are read in two ways, because mail programs differ on them."""
+
+UNPACKED_BYTES = 8_388_608
+"""Encoded inner messages, which may stand in each other."""
+
+UU_LINES = 20_000
+"""Lines of uuencode, 0.5 us each; whole ones make 900 KB."""
 
 SEGMENTS = 1_000
 """Padded pieces of base64 in one part."""
@@ -92,6 +137,9 @@ HTML_TAGS = 8_000
 """Tags, of both kinds, given to Lexbor for one message. Work grows with tags x depth: 200,000
 nested <div> take over a minute; of 26 elements tried, 8,000 tags take 45 ms at worst (all <div>).
 A newsletter of 150 KB has 5,000."""
+
+HTML_PARTS = 200
+"""Parts given to Lexbor for one message, 70 us each if they are short."""
 
 HTML_PLAIN_TAGS = 400
 """Up to here formatting elements keep their names. Every unclosed <b> is made again in every later

@@ -21,7 +21,9 @@ from hashlib import blake2b
 from spamnb.core import headers, limits
 from spamnb.core.charset import Text
 from spamnb.core.house import House
-from spamnb.core.mime import Part, Reading, kind_of, walk
+from spamnb.core.mime import read_body
+from spamnb.core.oddities import PARTLY
+from spamnb.core.parts import Part, Reading
 
 __all__ = ["House", "Message", "Part", "Text", "bare_id", "canonical", "read", "without_mbox"]
 
@@ -111,19 +113,27 @@ def read(raw: bytes, house: House = ANYONE) -> Message:
     digest.update(body)
     if body:
         digest.update(b"\n")
+    if block.other_body >= 0:
+        block.other_body = -1
+        if block.other:
+            odd.add(PARTLY)
+            block.other = {}
     if b"\r" in raw:
         if b"\r" in head:
             odd.add("header:bare-cr")
+            block.other |= headers.content_fields(head.replace(b"\r", b"\n"))
         if b"\r" in body:
             odd.add("text:bare-cr")
     plain = head.isascii() and headers.ENCODED.search(head) is None
     if plain and len(head) < limits.VALUE_BYTES:
-        fields: list[tuple[bytes, Text]] = list(block.fields)
+        fields: list[tuple[bytes, Text]] = list(headers.shown_first(block.fields))
     else:
         fields = headers.features(block, odd)
+    if headers.long_shown(block):
+        odd.add(PARTLY)
     seen = Reading(odd)
     special = block.special
-    walk(seen, body, (0, len(body)), (special, kind_of(special, odd)), 0)
+    read_body(seen, block, body)
     fields.extend(seen.inner)
     message_id = bare_id(special.get(b"message-id", b"").decode("latin-1"))
     return Message(fields, seen.parts, sorted(odd), digest.digest(), message_id)

@@ -1,249 +1,417 @@
-"""The structure of a message: multiparts, inner messages, transfer encodings, and the leaves.
+"""The structure of a message: multiparts, inner messages, and the leaves.
 
-Holds how a body falls apart into `Part`s. It must not know what is done with them, nor read HTML
-itself. It works on positions in one buffer, so nesting copies nothing.
+Holds how a body falls apart into `Part`s, and how the bounds on reading are shared between them. It
+must not know what is done with them, nor read HTML itself. It works on positions in one buffer, so
+nesting copies nothing.
 
-Invariants: every leaf is reached once; nesting, number of parts and decoded text are bounded, and
-what is beyond a bound is read as plain text of the part where the bound was met. Nothing raises;
-broken structure leaves a mark.
+Invariants: nesting, number of parts and decoded text are bounded. First all leaves are found, then
+they are read: no part takes what another one needs, what mail programs show goes first, and what
+remains unread leaves the mark `PARTLY`. Nothing raises; broken structure leaves a mark.
 """
 
 from __future__ import annotations
 
-import binascii
 import re
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
-from typing import Final, NamedTuple
-from urllib.parse import unquote_to_bytes
+from typing import Final
 
 from spamnb.core import headers, limits
-from spamnb.core.charset import Text, looked_at, to_text
+from spamnb.core.charset import looked_at, to_text
 from spamnb.core.house import House
-from spamnb.core.html import Budget, read_html
+from spamnb.core.html import read_html
+from spamnb.core.oddities import PARTLY
+from spamnb.core.params import NO_KIND, Kind, disposition_of, encoding_of
+from spamnb.core.parts import ASIDE, INSTEAD, Entity, Leaf, Part, Reading
+from spamnb.core.shares import both_ends, squeezed, text_shares
+from spamnb.core.transfer import UU_BEGIN, Y_BEGIN, unpacked
 
 NOBODY: Final = House()
-BASE64: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-NOT_BASE64: Final = bytes(set(range(256)) - set(BASE64))
 INNER_NAMES: Final = frozenset((b"subject", b"from", b"to", b"cc", b"reply-to", b"sender"))
+MESSAGES: Final = frozenset(("message/rfc822", "message/global", "message/news", "message/partial"))
+HTML_KINDS: Final = frozenset(("text/html", "application/xhtml+xml"))
+UNTYPED: Final = frozenset(("application/octet-stream", "application/x-unknown-content-type"))
+"""programs go by the name of the file"""
+HTML_ENDINGS: Final = (".htm", ".html", ".shtml", ".xhtml")
+TEXTS: Final = ("text/", "message/", "multipart/")
 
-KIND = re.compile(rb"[ \t]*+([\w!#$&^.+-]{1,80}/[\w!#$&^.+-]{1,80})[ \t]*+(?=;|$|\s|,)")
-PARAM = re.compile(
-    rb';\s*+([^\s=;*"]++)(\*\d{1,4})?(\*)?\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"?+|([^;]*+))', re.DOTALL
-)
 META = re.compile(rb"<meta\b[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
-NO_ESCAPE = re.compile(rb"=(?![0-9A-Fa-f]{2}|[ \t\r]*+(?:\n|\Z))")
-PADDED = re.compile(rb"=[ \t]++\n")
-UUENCODED = re.compile(rb"begin (?<=^begin )[0-7]{3,4} \S", re.MULTILINE)
-"""a pattern that begins with plain letters takes half the time of the operator `in`"""
+PART_LINE = re.compile(rb"(?:\A|\n)--([^\s-][^\n]{0,199})\n(?=content-|\n)", re.IGNORECASE)
+
+MESSAGE: Final = Kind("message/rfc822", {})
 
 
-class Kind(NamedTuple):
-    """A parsed Content-Type or Content-Disposition."""
-
-    name: str
-    params: dict[str, Text]
-
-    def param(self, name: str) -> str:
-        """Give a parameter as text, "" if missing."""
-        value = self.params.get(name, "")
-        return value.decode("ascii") if isinstance(value, bytes) else value
+# -- finding the leaves --------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Part:
-    """A leaf of the structure."""
-
-    kind: str
-    """"text/html", lower case, "" if missing or garbage"""
-    charset: str = ""
-    encoding: str = ""
-    disposition: str = ""
-    name: Text = b""
-    """decoded file name"""
-    size: int = 0
-    """decoded size in bytes"""
-    digest: bytes = b""
-    """8 bytes of blake2b of the decoded content of parts that are not text"""
-    head: bytes = b""
-    """first 8 decoded bytes of parts that are not text"""
-    text: Text = b""
-    """what a person sees of a text part"""
-    hidden: Text = b""
-    """html: text that is there but not seen, and comments"""
-    links: list[Text] = field(default_factory=list)
-    images: list[Text] = field(default_factory=list)
-    markup: bytes = b""
-    """html: the names of its tags, each once, joined by blanks"""
-    depth: int = 0
+def read_body(seen: Reading, block: headers.Block, body: bytes) -> None:
+    """Read the parts of a message from the fields of its block and its body."""
+    kind = seen.kind_of(block.special)
+    if b"\r" in body and kind.name.startswith(("multipart/", "message/")):
+        body = body.replace(b"\r", b"\n")
+    found = Entity(body, 0, len(body), block.special, kind)
+    walk(seen, list(_readings(seen, found, block)))
+    read_leaves(seen)
 
 
-@dataclass(slots=True)
-class Reading:
-    """What one message has yielded so far, and what may still be spent on it."""
-
-    odd: set[str]
-    parts: list[Part] = field(default_factory=list)
-    inner: list[tuple[bytes, Text]] = field(default_factory=list)
-    text_left: int = limits.TEXT_BYTES
-    html_left: Budget = field(default_factory=Budget)
-    delimiters_left: int = limits.DELIMITERS
-
-
-Special = dict[bytes, bytes]
+def walk(seen: Reading, entities: list[Entity]) -> None:
+    """Find the leaves of some entities, in order; without recursion, since strangers nest."""
+    stack = entities[::-1]
+    while stack:
+        entity = stack.pop()
+        inside = _inside(seen, entity)
+        if inside is None:
+            seen.leaves.append(entity)
+        else:
+            stack += inside[::-1]
 
 
-def _value(raw: bytes, extended: str, odd: set[str]) -> Text:
-    """Read a parameter's value: by RFC 2231 if it said so, else as many senders do, by words."""
-    if extended:
-        return looked_at(to_text(unquote_to_bytes(raw), extended, odd, "header"), odd)
-    return headers.decoded(raw, odd)
+def _inside(seen: Reading, entity: Entity) -> list[Entity] | None:
+    """What is in an entity; None for a leaf."""
+    name = entity.kind.name
+    many = name.startswith("multipart/") or (not name and entity.kind.boundaries)
+    if not many and name not in MESSAGES:
+        return None
+    if entity.depth >= limits.DEPTH:
+        seen.odd.update(("mime:depth", PARTLY))
+        return None
+    return multipart(seen, entity) if many else _inner(seen, entity)
 
 
-def _params(rest: bytes, odd: set[str]) -> dict[str, Text]:
-    pieces: dict[bytes, dict[int, bytes]] = {}
-    charsets: dict[bytes, str] = {}
-    for count, found in enumerate(PARAM.finditer(rest)):
-        if count == limits.PARAMS:
-            odd.add("param:many")
-            break
-        name = found[1].lower()
-        value = found[5].strip() if found[4] is None else found[4].replace(b"\\", b"")
-        number = int(found[2][1:]) if found[2] else 0
-        if found[3] and number == 0:
-            charset, quote, tail = value.partition(b"'")
-            if quote:
-                charsets[name] = charset.decode("latin-1") or "utf-8"
-                value = tail.partition(b"'")[2]
-        if number in pieces.setdefault(name, {}):
-            odd.add("param:double")
-        pieces[name].setdefault(number, value)
-    return {
-        name.decode("latin-1"): _value(
-            b"".join(found[n] for n in sorted(found)), charsets.get(name, ""), odd
-        )
-        for name, found in pieces.items()
+def _readings(seen: Reading, entity: Entity, block: headers.Block) -> Iterator[Entity]:
+    """An entity, and as programs read it that take the other ones of its fields."""
+    yield entity
+    other = {
+        name: value
+        for name, value in block.other.items()
+        if name.startswith(b"content-") and block.special.get(name) != value
     }
+    if not other:
+        return
+    seen.odd.add(PARTLY)
+    if seen.rereadings > 0:
+        seen.rereadings -= 1
+        special = block.special | other
+        start = block.other_body if block.other_body >= 0 else entity.start
+        yield entity._replace(
+            start=min(start, entity.end), special=special, kind=seen.kind_of(special)
+        )
 
 
-def parse_kind(value: bytes, odd: set[str]) -> Kind:
-    """Read a Content-Type; its name is "" if it is garbage."""
-    value = value[: limits.PARAM_BYTES]
-    found = KIND.match(value)
-    if found is None:
-        odd.add("mime:bad-type")
-        return Kind("", _params(b";" + value.partition(b";")[2], odd))
-    return Kind(found[1].decode("latin-1").lower(), _params(value[found.end() :], odd))
+def multipart(seen: Reading, entity: Entity) -> list[Entity] | None:
+    """The parts of a multipart; None if it has none."""
+    found = delimiters(seen, entity)
+    if not found:
+        return _encoded_multipart(seen, entity)
+    if not found[-1][2]:
+        seen.odd.add("boundary:unclosed")
+    spans = [
+        (start, max(start, found[i + 1][0] - 1) if i + 1 < len(found) else entity.end)
+        for i, (_, start, closes) in enumerate(found)
+        if not closes
+    ]
+    default = MESSAGE if entity.kind.name == "multipart/digest" else NO_KIND
+    parts: list[Entity] = []
+    for start, end in _affordable(seen, entity.buffer, spans):
+        parts += _part(seen, entity, (start, end), default)
+    if entity.kind.name == "multipart/alternative":
+        return _alternatives(parts)
+    return parts
 
 
-@lru_cache(maxsize=1024)
-def _cached_kind(value: bytes) -> tuple[Kind, tuple[str, ...]]:
-    odd: set[str] = set()
-    return parse_kind(value, odd), tuple(odd)
+def _part(seen: Reading, entity: Entity, span: tuple[int, int], default: Kind) -> list[Entity]:
+    seen.entities += 1
+    block, body = headers.split(entity.buffer, span, NOBODY, seen.odd)
+    kind = seen.kind_of(block.special)
+    end = max(body, span[1])
+    part = entity._replace(
+        start=body, end=end, special=block.special, kind=kind if kind.name else default,
+        depth=entity.depth + 1,
+    )  # fmt: skip
+    return list(_readings(seen, part, block))
 
 
-def kind_of(special: Special, odd: set[str]) -> Kind:
-    """Find the Content-Type among some fields."""
-    value = special.get(b"content-type")
-    if value is None:
-        return NO_KIND
-    if len(value) > 80 or b"boundary" in value:
-        return parse_kind(value, odd)
-    # a few spellings make up most mail: 0.1 us instead of 4
-    kind, marks = _cached_kind(value)
-    odd.update(marks)
-    return kind
+def _alternatives(parts: list[Entity]) -> list[Entity]:
+    """Rank alternatives: programs show the last one that they can, html if there is any."""
+    texts = [i for i, part in enumerate(parts) if not part.kind.name or _may_show(part.kind.name)]
+    last = texts[-1] if texts else -1
+    return [
+        part
+        if i == last or not part.kind.name.startswith("text/") or part.kind.name in HTML_KINDS
+        else part._replace(rank=max(part.rank, INSTEAD))
+        for i, part in enumerate(parts)
+    ]
 
 
-NO_KIND: Final = Kind("", {})
+def _may_show(name: str) -> bool:
+    return name.startswith(TEXTS) or name in HTML_KINDS
 
 
-def _segment(run: bytes) -> bytes:
-    return binascii.a2b_base64(run[: len(run) - (len(run) % 4 == 1)] + b"==")
+def _encoded_multipart(seen: Reading, entity: Entity) -> list[Entity] | None:
+    """Look for parts below a transfer encoding, or for a boundary that was not told."""
+    buffer, start, end, special, *_ = entity
+    encoding = encoding_of(special, seen.odd, seen.steps)
+    if encoding in {"base64", "quoted-printable"} and end - start <= seen.unpacked_left:
+        seen.unpacked_left -= end - start
+        data = unpacked(buffer[start:end], encoding, seen.odd).replace(b"\r\n", b"\n")
+        bare = {name: value for name, value in special.items() if b"encoding" not in name}
+        return [entity._replace(buffer=data, start=0, end=len(data), special=bare)]
+    seen.odd.add("boundary:missing")
+    line = PART_LINE.search(buffer, start, min(end, start + limits.HEADER_BYTES))
+    if line is None or line[1].rstrip() in entity.kind.boundaries:
+        return None
+    seen.odd.add(PARTLY)
+    kind = entity.kind._replace(boundaries=(line[1].rstrip(),))
+    return [entity._replace(start=max(start, line.start()), kind=kind)]
 
 
-def from_base64(data: bytes, odd: set[str]) -> bytes:
-    """Decode base64, as much of it as there is; some senders join pieces that are padded."""
-    inner = data.rstrip(b"= \t\r\n")
-    if b"=" not in inner:
-        try:
-            return binascii.a2b_base64(data)
-        except binascii.Error:
-            pass
-    odd.add("base64:broken")
-    runs = inner.split(b"=", limits.SEGMENTS)
-    return b"".join([_segment(run.translate(None, NOT_BASE64)) for run in runs])
+def _affordable(
+    seen: Reading, buffer: bytes, spans: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Those parts that are looked at, in their order: the largest of those that are not empty."""
+    if len(spans) > limits.CROWD:
+        seen.odd.add("mime:parts")
+        spans = [span for span in spans if not _is_blank(buffer, span)]
+    most = max(limits.LEAST_PART_HEADERS, seen.entities_left // 2)
+    most = min(most, limits.MOST_PART_HEADERS - seen.entities)
+    if len(spans) > most:
+        seen.odd.update(("mime:parts", PARTLY))
+        spans = sorted(sorted(spans, key=lambda span: span[0] - span[1])[: max(most, 0)])
+    seen.entities_left -= min(len(spans), seen.entities_left)
+    return spans
 
 
-def unpacked(data: bytes, encoding: str, odd: set[str]) -> bytes:
-    """Undo a transfer encoding, as far as it can be."""
-    if encoding == "quoted-printable":
-        if NO_ESCAPE.search(data) is not None:
-            odd.add("qp:broken")
-        # padded on the way, which binascii does not know
-        return binascii.a2b_qp(PADDED.sub(b"=\n", data))
-    if encoding == "base64":
-        return from_base64(data, odd)
-    if encoding not in {"", "7bit", "8bit", "binary"}:
-        odd.add("encoding:unknown")
-    return data
+def _is_blank(buffer: bytes, span: tuple[int, int]) -> bool:
+    """Whether nothing stands in a part, or in the body below its header."""
+    text = buffer[slice(*span)]
+    if text.startswith(b"\n") or not text.strip():
+        return not text.strip()
+    if len(text) > limits.LINE_BYTES:
+        return False
+    return not text.partition(b"\n\n")[2].strip() and b":" in text.partition(b"\n")[0]
 
 
-def encoding_of(special: Special) -> str:
-    """Name the transfer encoding, in lower case."""
-    value = special.get(b"content-transfer-encoding")
-    if value is None:
-        return ""
-    return value[:40].decode("latin-1").lower().strip(" \t\"'")
+def delimiters(seen: Reading, entity: Entity) -> list[tuple[int, int, bool]]:
+    """Find boundary lines: (where it starts, where the next line starts, whether it closes).
+
+    Those of all readings of the boundary together; the last one closes when all of them are closed.
+    None if the first one closes.
+    """
+    most = max(limits.LEAST_DELIMITERS, seen.delimiters_left // 2)
+    found: dict[int, tuple[int, int, bool]] = {}
+    for boundary in entity.kind.boundaries:
+        seen.scanned_left -= entity.end - entity.start
+        if seen.scanned_left < 0:
+            seen.odd.update(("mime:depth", PARTLY))
+            break
+        lines = _lines_of(seen, entity, b"--" + boundary, most)
+        if lines and not lines[0][2]:
+            found |= {line[0]: line for line in lines}
+    out = [found[at] for at in sorted(found)]
+    return [line for i, line in enumerate(out) if not line[2] or i == len(out) - 1]
 
 
-def disposition_of(special: Special, kind: Kind, odd: set[str]) -> tuple[str, Text]:
-    """Tell how the part wants to be shown, and its file name."""
-    value = special.get(b"content-disposition")
-    name: Text = b""
-    said = ""
-    if value is not None:
-        first, _, rest = value[: limits.PARAM_BYTES].partition(b";")
-        said = first.strip()[:40].decode("latin-1").lower()
-        name = _params(b";" + rest, odd).get("filename", b"") if rest else b""
-    return said, (name or kind.params.get("name", b""))[: limits.NAME_TEXT]
+def _lines_of(seen: Reading, entity: Entity, mark: bytes, most: int) -> list[tuple[int, int, bool]]:
+    """The lines of one boundary: the first ones, and the last ones if there are too many.
+
+    A line that only starts like the boundary is none (RFC 2046 5.1.1): inner boundaries may extend
+    outer ones.
+    """
+    buffer, span = entity.buffer, (entity.start, entity.end)
+    out = []
+    spent = 0
+    for spent, at in enumerate(_forwards(buffer, mark, span)):
+        if spent >= most:
+            seen.odd.update(("mime:parts", PARTLY))
+            tail = _backwards(buffer, mark, (at, entity.end))
+            later = (_delimiter(buffer, mark, where, span) for where in tail)
+            out += sorted(line for line in later if line is not None)
+            break
+        line = _delimiter(buffer, mark, at, span)
+        if line is not None:
+            out.append(line)
+            if line[2]:
+                _note_more(seen, entity, mark, line[1])
+                break
+    seen.delimiters_left -= min(spent, seen.delimiters_left)
+    return out
 
 
-def leaf(seen: Reading, raw: bytes, special: Special, kind: Kind, depth: int) -> None:
-    """Add one part."""
-    odd = seen.odd
-    encoding = encoding_of(special)
+def _note_more(seen: Reading, entity: Entity, mark: bytes, start: int) -> None:
+    """Mark parts behind the end of a multipart: most programs show none of them."""
+    span = (start, entity.end)
+    at = next(_forwards(entity.buffer, mark, span), -1)
+    if at >= 0 and _delimiter(entity.buffer, mark, at, span) is not None:
+        seen.odd.update(("boundary:again", PARTLY))
+
+
+def _forwards(buffer: bytes, mark: bytes, span: tuple[int, int]) -> Iterator[int]:
+    at, end = span
+    if buffer.startswith(mark, at, end):
+        yield at
+    while (at := buffer.find(b"\n" + mark, at, end)) >= 0:
+        at += 1
+        yield at
+
+
+def _backwards(buffer: bytes, mark: bytes, span: tuple[int, int]) -> Iterator[int]:
+    start, end = span
+    for _ in range(limits.LEAST_DELIMITERS):
+        end = buffer.rfind(b"\n" + mark, start, end)
+        if end < 0:
+            return
+        yield end + 1
+
+
+def _delimiter(
+    buffer: bytes, mark: bytes, at: int, span: tuple[int, int]
+) -> tuple[int, int, bool] | None:
+    """Read one line that starts like a boundary line."""
+    end = span[1]
+    stop = buffer.find(b"\n", at, end)
+    stop = end if stop < 0 else stop
+    tail = buffer[at + len(mark) : min(stop, at + len(mark) + 80)].rstrip()
+    return (at, min(stop + 1, end), bool(tail)) if tail in {b"", b"--"} else None
+
+
+def _inner(seen: Reading, entity: Entity) -> list[Entity] | None:
+    """Read a message inside the message: its headers count as inner ones, its parts as ours."""
+    buffer, start, end, special, *_ = entity
+    encoding = encoding_of(special, seen.odd, seen.steps)
+    if encoding in {"base64", "quoted-printable"}:
+        seen.unpacked_left -= end - start
+        if seen.unpacked_left < 0:
+            seen.odd.update(("mime:depth", PARTLY))
+            return None
+        buffer = unpacked(buffer[start:end], encoding, seen.odd).replace(b"\r\n", b"\n")
+        start, end = 0, len(buffer)
+    block, body = headers.split(buffer, (start, end), NOBODY, seen.odd)
+    wanted = [
+        (name, value)
+        for name, value in block.fields
+        if name in INNER_NAMES or name.startswith(b"content-")
+    ]
+    if len(seen.inner) < limits.INNER_FIELDS:
+        for name, value in headers.features(headers.Block(fields=wanted), seen.odd):
+            seen.inner.append((b"inner-" + name, value))
+    else:
+        seen.odd.add("header:huge")
+    inside = Entity(
+        buffer, body, end, block.special, seen.kind_of(block.special), entity.depth + 1,
+        entity.rank,
+    )  # fmt: skip
+    return list(_readings(seen, inside, block))
+
+
+# -- reading the leaves --------------------------------------------------------------------------
+
+
+def read_leaves(seen: Reading) -> None:
+    """Read what was found."""
+    found = seen.leaves
+    if len(found) > limits.PARTS:
+        found = _chosen(seen)
+    leaves: list[Leaf] = []
+    for entity in found:
+        leaves += _opened(seen, entity)
+    seen.parts = [leaf.part for leaf in leaves]
+    texts = [leaf for leaf in leaves if leaf.text]
+    if sum(len(leaf.data) for leaf in texts) > limits.TEXT_BYTES:
+        _cut(seen, texts)
+    for leaf in _in_turn(texts):
+        _read_text(seen, leaf)
+
+
+def _chosen(seen: Reading) -> list[Entity]:
+    """Choose among too many leaves: by what is shown, then the largest; they stay in order."""
+    seen.odd.update(("mime:parts", PARTLY))
+    order = sorted(
+        range(len(seen.leaves)),
+        key=lambda i: (seen.leaves[i].rank, seen.leaves[i].start - seen.leaves[i].end),
+    )
+    return [seen.leaves[i] for i in sorted(order[: limits.PARTS])]
+
+
+def _opened(seen: Reading, entity: Entity) -> list[Leaf]:
+    """Undo the transfer encoding of a part; files within its text become parts of their own."""
+    odd, kind, special = seen.odd, entity.kind, entity.special
+    raw = entity.buffer[entity.start : entity.end]
+    encoding = encoding_of(special, odd, seen.steps)
     data = raw if encoding in {"7bit", ""} else unpacked(raw, encoding, odd)
-    part = Part(kind.name, encoding=encoding, size=len(data), depth=depth)
+    part = Part(kind.name, encoding=encoding, size=len(data), depth=entity.depth)
     if b"content-disposition" in special or kind.params:
-        part.disposition, part.name = disposition_of(special, kind, odd)
+        part.disposition, part.name = disposition_of(special, kind, odd, seen.steps)
         part.charset = kind.param("charset").lower()[:40]
-    seen.parts.append(part)
-    if kind.name and not kind.name.startswith(("text/", "message/", "multipart/")):
+    aside = part.disposition == "attachment" and entity.depth > 0
+    leaf = Leaf(part, ASIDE if aside else entity.rank)
+    if kind.name and not kind.name.startswith(TEXTS):
         part.digest = blake2b(data, digest_size=8).digest()
         part.head = data[:8]
-        return
-    if len(data) > seen.text_left:
-        odd.add("text:huge")
-        data = data[: seen.text_left]
-    seen.text_left -= len(data)
-    _read_text(seen, part, data)
+        leaf.text = leaf.html = not aside and _shown_as_html(part)
+        leaf.data = data if leaf.html else b""
+        return [leaf]
+    leaf.html = part.kind in HTML_KINDS or (part.kind == "" and _looks_html(data))
+    leaf.data = data
+    return [leaf] if leaf.html else [leaf, *_files_within(seen, leaf)]
 
 
-def _read_text(seen: Reading, part: Part, data: bytes) -> None:
-    odd = seen.odd
+def _shown_as_html(part: Part) -> bool:
+    if part.kind in HTML_KINDS:
+        return True
+    name = part.name if isinstance(part.name, str) else part.name.decode("latin-1")
+    return part.kind in UNTYPED and name.lower().endswith(HTML_ENDINGS)
+
+
+def _files_within(seen: Reading, leaf: Leaf) -> list[Leaf]:
+    """Read the first html page or text in a text, as programs of old show it."""
+    for pattern, encoding in ((UU_BEGIN, "uuencode"), (Y_BEGIN, "yenc")):
+        found = pattern.search(leaf.data)
+        if found is None:
+            continue
+        seen.odd.add("text:" + encoding)
+        ending = found[1].strip().rpartition(b".")[2].lower()
+        if ending in {b"htm", b"html", b"txt"}:
+            data = unpacked(leaf.data[found.start() :], encoding, seen.odd)
+            kind = "text/plain" if ending == b"txt" else "text/html"
+            part = Part(kind, encoding=encoding, size=len(data), depth=leaf.part.depth + 1)
+            return [Leaf(part, leaf.rank, data, html=kind == "text/html")]
+    return []
+
+
+def _cut(seen: Reading, leaves: Sequence[Leaf]) -> None:
+    """Share the text that may be read between the parts."""
+    seen.odd.add("text:huge")
+    each = limits.TEXT_BYTES // len(leaves)
+    for leaf in leaves:
+        if len(leaf.data) > each:
+            leaf.data = squeezed(leaf.data, html=leaf.html)
+    shares = text_shares([(leaf.rank, len(leaf.data)) for leaf in leaves])
+    for leaf, share in zip(leaves, shares, strict=True):
+        if share < len(leaf.data):
+            leaf.data = both_ends(leaf.data, share)
+            if leaf.rank < ASIDE:
+                seen.odd.add(PARTLY)
+
+
+def _in_turn(leaves: Sequence[Leaf]) -> Sequence[Leaf]:
+    """The order in which the parts may spend what is kept for html: small ones before large."""
+    pages = [leaf for leaf in leaves if leaf.html]
+    few = len(pages) <= limits.HTML_PARTS
+    if few and sum(leaf.data.count(b"<") for leaf in pages) <= limits.HTML_TAGS:
+        return leaves
+    return sorted(leaves, key=lambda leaf: (leaf.rank, leaf.data.count(b"<")))
+
+
+def _read_text(seen: Reading, leaf: Leaf) -> None:
+    odd, part, data = seen.odd, leaf.part, leaf.data
     if b"\0" in data:
         odd.add("text:nul")
-    html = part.kind == "text/html" or (part.kind == "" and _looks_html(data))
     charset = part.charset
-    if html and not charset and not data.isascii():
+    if leaf.html and not charset and not data.isascii():
         found = META.search(data[:1024])
         charset = found[1].decode("ascii") if found else ""
     text = to_text(data, charset, odd, "text")
-    if not html:
-        if UUENCODED.search(data) is not None:
-            odd.add("text:uuencode")
+    if not leaf.html:
         part.text = looked_at(text, odd)
         return
     page = read_html(text, seen.html_left, odd)
@@ -253,102 +421,3 @@ def _read_text(seen: Reading, part: Part, data: bytes) -> None:
 
 def _looks_html(data: bytes) -> bool:
     return data[:64].lstrip()[:14].lower().startswith((b"<html", b"<!doctype html"))
-
-
-def delimiters(
-    seen: Reading, buffer: bytes, span: tuple[int, int], boundary: bytes
-) -> list[tuple[int, int, bool]]:
-    """Find boundary lines: (where it starts, where the next line starts, whether it closes).
-
-    A line that only starts like the boundary is none (RFC 2046 5.1.1): inner boundaries may extend
-    outer ones.
-    """
-    mark = b"--" + boundary
-    out: list[tuple[int, int, bool]] = []
-    at, end = span
-    while (at := buffer.find(mark, at, end)) >= 0:
-        seen.delimiters_left -= 1
-        if seen.delimiters_left < 0 or len(seen.parts) + len(out) > limits.PARTS:
-            seen.odd.add("mime:parts")
-            break
-        stop = buffer.find(b"\n", at, end)
-        stop = end if stop < 0 else stop
-        tail = buffer[at + len(mark) : min(stop, at + len(mark) + 80)].rstrip()
-        if (at == span[0] or buffer[at - 1] == 10) and tail in {b"", b"--"}:
-            out.append((at, min(stop + 1, end), tail == b"--"))
-            if tail:
-                break
-        at = stop
-    return out
-
-
-def _multipart(seen: Reading, buffer: bytes, span: tuple[int, int], kind: Kind, depth: int) -> bool:
-    """Read the parts of a multipart; False if it has none."""
-    boundary = kind.param("boundary").encode("utf-8", "replace").rstrip()
-    if not 0 < len(boundary) <= limits.BOUNDARY_BYTES:
-        seen.odd.add("boundary:missing")
-        return False
-    found = delimiters(seen, buffer, span, boundary)
-    if not found or found[0][2]:
-        seen.odd.add("boundary:missing")
-        return False
-    if not found[-1][2]:
-        seen.odd.add("boundary:unclosed")
-    default = MESSAGE if kind.name == "multipart/digest" else NO_KIND
-    for i, (_, start, closes) in enumerate(found):
-        if closes:
-            break
-        end = found[i + 1][0] - 1 if i + 1 < len(found) else span[1]
-        block, body = headers.split(buffer, (start, end), NOBODY, seen.odd)
-        inside = kind_of(block.special, seen.odd)
-        where = (body, max(body, end))
-        walk(seen, buffer, where, (block.special, inside if inside.name else default), depth + 1)
-    return True
-
-
-MESSAGE: Final = Kind("message/rfc822", {})
-
-
-def _inner(
-    seen: Reading, buffer: bytes, span: tuple[int, int], special: Special, depth: int
-) -> None:
-    """Read a message inside the message: its headers count as inner ones, its parts as ours."""
-    encoding = encoding_of(special)
-    if encoding in {"base64", "quoted-printable"}:
-        buffer = unpacked(buffer[span[0] : span[1]], encoding, seen.odd).replace(b"\r\n", b"\n")
-        span = (0, len(buffer))
-    block, body = headers.split(buffer, span, NOBODY, seen.odd)
-    wanted = [
-        (name, value)
-        for name, value in block.fields
-        if name in INNER_NAMES or name.startswith(b"content-")
-    ]
-    for name, value in headers.features(headers.Block(fields=wanted), seen.odd):
-        seen.inner.append((b"inner-" + name, value))
-    what = (block.special, kind_of(block.special, seen.odd))
-    walk(seen, buffer, (body, span[1]), what, depth + 1)
-
-
-def walk(
-    seen: Reading,
-    buffer: bytes,
-    span: tuple[int, int],
-    what: tuple[Special, Kind],
-    depth: int,
-) -> None:
-    """Read the body at `span` of `buffer`, whose fields are `what`, into `seen`."""
-    special, kind = what
-    name = kind.name
-    if name.startswith(("multipart/", "message/")):
-        if depth >= limits.DEPTH:
-            seen.odd.add("mime:depth")
-        elif name.startswith("multipart/"):
-            if _multipart(seen, buffer, span, kind, depth):
-                return
-        elif name in {"message/rfc822", "message/global"}:
-            _inner(seen, buffer, span, special, depth)
-            return
-    if len(seen.parts) >= limits.PARTS:
-        seen.odd.add("mime:parts")
-        return
-    leaf(seen, buffer[span[0] : span[1]], special, kind, depth)

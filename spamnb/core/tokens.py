@@ -221,7 +221,7 @@ def marks(message: Message, names: list[bytes]) -> list[str]:
         images += len(part.images)
         hidden += len(part.hidden)
     longest = max(lines)
-    found = [_mark(oddity) for oddity in message.oddities]
+    found = [mark_of(oddity) for oddity in message.oddities]
     found += [missing for name, missing in _EXPECTED if name not in first]
     found += (
         f"hops-{_bucket(hops)}",
@@ -236,7 +236,7 @@ def marks(message: Message, names: list[bytes]) -> list[str]:
     return found + _people(first)
 
 
-def _mark(oddity: str) -> str:
+def mark_of(oddity: str) -> str:
     """`charset:undeclared-8bit` as one word of two parts: a third would make a second feature."""
     kind, _, what = oddity.partition(":")
     return f"{kind}-{what.replace('-', '')}"

@@ -27,10 +27,16 @@ class Clue(NamedTuple):
 
 
 class Clues(NamedTuple):
-    """All clues of a message, strongest first, and what it starts with before any of them."""
+    """Clues of a message, strongest first, and what it starts with before any of them."""
 
     clues: tuple[Clue, ...]
     bias: float
+    known: int
+    """the number of all clues, whether they are named or not"""
+
+
+Explain = Callable[[int | None], Clues]
+"""Works out as many clues as are asked for, all of them without a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +57,11 @@ class Verdict:
     message_id: str = ""
     signature: str = ""
     """names the history entry, if the verdict was remembered"""
+    reason: str = ""
+    """"partly-read" if something that a mail program may show was not read; the decision is then
+    `unsure` at least"""
     ids: tuple[Ids, ...] = field(default=(), repr=False, compare=False)
-    _explain: Callable[[], Clues] | None = field(default=None, repr=False, compare=False)
+    _explain: Explain | None = field(default=None, repr=False, compare=False)
 
     @property
     def probabilities(self) -> dict[str, float]:
@@ -79,18 +88,22 @@ class Verdict:
         """The same, under its name in the history; `replace` takes twice as long."""
         return Verdict(
             self.label, self.probability, self.log_odds, self.decision, self.evidence, self.labels,
-            self.z, self.digest, self.message_id, signature, self.ids, self._explain,
+            self.z, self.digest, self.message_id, signature, self.reason, self.ids, self._explain,
         )  # fmt: skip
 
     @property
     def bias(self) -> float:
         """The log-odds of a message without features; clues plus bias make `log_odds`."""
-        return self._explain().bias if self._explain else 0.0
+        return self._explain(0).bias if self._explain else 0.0
+
+    @property
+    def clue_count(self) -> int:
+        """How many clues there are."""
+        return self._explain(0).known if self._explain else 0
 
     def clues(self, count: int | None = None) -> list[Clue]:
         """The strongest clues, all of them without a number."""
-        found = self._explain().clues if self._explain else ()
-        return list(found if count is None else found[:count])
+        return list(self._explain(count).clues) if self._explain else []
 
 
 def sides(labels: tuple[str, ...], z: Sequence[float]) -> tuple[int, int]:

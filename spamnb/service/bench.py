@@ -74,7 +74,8 @@ class Judgement:
     decision: Decision
     signature: str = ""
     reason: str = ""
-    """"untrained" if the decision is milder than the model's for lack of training"""
+    """"untrained" if the decision is milder than the model's for lack of training; else the
+    verdict's"""
     clues: tuple[Clue, ...] = ()
 
 
@@ -235,7 +236,7 @@ class Bench:
             log_odds=verdict.spam_log_odds,
             decision=decision,
             signature=verdict.signature,
-            reason="" if decision == verdict.decision else "untrained",
+            reason=verdict.reason if decision == verdict.decision else "untrained",
             clues=tuple(verdict.clues(self.plan.clues)) if self.plan.clues else (),
         )
 

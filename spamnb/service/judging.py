@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -16,16 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamnb.core.costs import Costs, roles_of
-from spamnb.core.decision import decide
-from spamnb.core.event import Recipe, Records, Totals
-from spamnb.core.features import distinct
+from spamnb.core.decision import at_least, decide
+from spamnb.core.event import Ids, Recipe, Records, Totals
+from spamnb.core.features import Key, distinct, id_of
 from spamnb.core.model import View, scores, shares, softmax
-from spamnb.core.tokens import Place
+from spamnb.core.oddities import PARTLY
+from spamnb.core.tokens import Place, mark_of
 from spamnb.core.verdict import Clue, Clues, Verdict, sides
 from spamnb.service.lessons import Example
 from spamnb.service.reading import Portion
 from spamnb.store.contract import ReadView
 
+PARTLY_READ = "partly-read"
 WordOf = Callable[[int], tuple[Place, bytes]]
 
 
@@ -37,9 +39,11 @@ class _Rows(NamedTuple):
     records: Records
     view: View
     word: WordOf
+    partly: frozenset[int]
+    """the messages of which something was not read"""
 
-    def explain(self, index: int, for_against: tuple[int, int]) -> Clues:
-        """The clues of one message, strongest first."""
+    def explain(self, index: int, for_against: tuple[int, int], count: int | None) -> Clues:
+        """The strongest clues of one message; only those that are asked for are named."""
         start, stop = int(self.view.offsets[index]), int(self.view.offsets[index + 1])
         rows = self.view.rows[start:stop]
         times = None if self.view.times is None else self.view.times[start:stop]
@@ -49,11 +53,11 @@ class _Rows(NamedTuple):
         alone = View(np.arange(len(rows)), np.array([0, len(rows)]), sizes, times)
         nats, bias = shares(self.recipe, self.totals, records, alone, for_against)
         clues = []
-        for entry in np.argsort(-np.abs(nats), kind="stable").tolist():
+        for entry in np.argsort(-np.abs(nats), kind="stable")[:count].tolist():
             place, text = self.word(int(rows[entry]))
             token = text.decode("utf-8", "replace")
             clues.append(Clue(place.name.lower(), token, float(nats[entry])))
-        return Clues(tuple(clues), bias)
+        return Clues(tuple(clues), bias, len(nats))
 
 
 def judge_portions(
@@ -70,10 +74,26 @@ def judge_portions(
         features = portion.features
         times = features.times if recipe.occurrences else None
         view = View(features.rows, features.offsets, features.sizes, times)
-        rows = _Rows(recipe, totals, records, view, features.word)
+        partly = _partly(recipe, features.ids, view)
+        rows = _Rows(recipe, totals, records, view, features.word, partly)
         names = [(message.digest, message.message_id) for message in portion.messages]
         verdicts += _verdicts(rows, costs, names)
     return verdicts
+
+
+@lru_cache(maxsize=8)
+def _partly_id(secret: bytes) -> int:
+    return id_of(Key(secret), Place.MARK, mark_of(PARTLY).encode("ascii"))
+
+
+def _partly(recipe: Recipe, ids: Ids, view: View) -> frozenset[int]:
+    """The messages that hold the mark; as a feature it is known of those in the journal, too."""
+    wanted = _partly_id(recipe.key)
+    row = int(ids.searchsorted(np.uint64(wanted)))
+    if row == len(ids) or int(ids[row]) != wanted:
+        return frozenset()
+    at = (view.rows == row).nonzero()[0]
+    return frozenset((view.offsets.searchsorted(at, "right") - 1).tolist())
 
 
 def _gathered(snapshot: ReadView, portions: Sequence[Portion]) -> list[Records]:
@@ -112,7 +132,8 @@ def judge_examples(
         found = texts[row]
         return (Place(found.place), found.text) if found else (Place.MARK, b"%016x" % int(ids[row]))
 
-    rows = _Rows(recipe, snapshot.totals(), snapshot.gather(ids), view, word)
+    partly = _partly(recipe, ids, view)
+    rows = _Rows(recipe, snapshot.totals(), snapshot.gather(ids), view, word, partly)
     return _verdicts(rows, costs, [(example.digest, example.message_id) for example in examples])
 
 
@@ -129,17 +150,20 @@ def _verdicts(rows: _Rows, costs: Costs, names: list[tuple[bytes, str]]) -> list
         winner = P.index(max(P))
         for_against = sides(labels, z)
         s, h = for_against
+        decision = decide(P, costs, roles)
+        partly = index in rows.partly
         found.append(
             Verdict(
                 label=labels[winner],
                 probability=P[winner if spam is None else spam],
                 log_odds=z[s] - z[h],
-                decision=decide(P, costs, roles),
+                decision=at_least(decision, "unsure") if partly else decision,
                 evidence=known[index] * least,
                 labels=labels,
                 z=tuple(z),
                 digest=digest,
                 message_id=message_id,
+                reason=PARTLY_READ if partly else "",
                 _explain=_Explanation(rows, index, for_against),
             )
         )
@@ -154,8 +178,8 @@ class _Explanation:
     index: int
     for_against: tuple[int, int]
 
-    def __call__(self) -> Clues:
-        return self.rows.explain(self.index, self.for_against)
+    def __call__(self, count: int | None) -> Clues:
+        return self.rows.explain(self.index, self.for_against, count)
 
 
 def _known_shares(records: Records, view: View) -> list[float]:

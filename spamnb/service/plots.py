@@ -79,7 +79,7 @@ def _roc(axes: Axes, evaluation: Evaluation) -> None:
     """Both axes logarithmic, the better the further up and left."""
     judged = evaluation.judged
     curve = curves.roc(judged.truth, judged.log_odds)
-    ham, spam = int((~judged.truth).sum()), int(judged.truth.sum())
+    ham, spam = max(int((~judged.truth).sum()), 1), max(int(judged.truth.sum()), 1)
     # On a log axis there is no nothing: half a message stands for none.
     lost = [100 * max(share, 0.5 / ham) for share in curve.ham_lost]
     missed = [100 * max(share, 0.5 / spam) for share in curve.spam_missed]

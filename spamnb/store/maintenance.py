@@ -34,6 +34,7 @@ from spamnb.store.environment import (
     DATA_FILE,
     LOCK_FILE,
     Plan,
+    holds_data,
     make_folder,
     refused,
     sync_file,
@@ -65,7 +66,7 @@ def compact(path: str | Path) -> tuple[int, int]:
     """Rewrite a model densely; the file's size before and after. Nobody may have it open."""
     folder = Path(path)
     data = folder / DATA_FILE
-    if not data.exists():
+    if not holds_data(folder):
         raise StoreMissingError(f"there is no model in {folder}")
     with alone(folder), beside(folder) as workshop:
         before = data.stat().st_size
@@ -154,7 +155,7 @@ def backup(path: str | Path, target: str | Path) -> int:
     target = Path(os.path.realpath(target))
     if target.exists() and not target.is_file():
         raise RefusedError(f"{target} is no plain file", hint="name a file that may be replaced")
-    if not (Path(path) / DATA_FILE).exists():
+    if not holds_data(Path(path)):
         raise StoreMissingError(f"there is no model in {path}")
     environment = share(Plan(Path(path), Tables._fields, readonly=True), create=False)
     try:

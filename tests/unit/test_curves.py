@@ -55,6 +55,14 @@ def test_wilson_by_hand():
     assert curves.wilson(10, 10)[0] == pytest.approx(1 - high)
 
 
+def test_the_interval_holds_the_share():
+    """For none and for all of any count the interval ends at the share, not beside it."""
+    for of in range(1, 500):
+        for right in (0, of // 2, of):
+            low, high = curves.wilson(right, of)
+            assert 0 <= low <= right / of <= high <= 1
+
+
 def test_learning_goes_to_the_last_message():
     """Stretches follow the order; one without both classes has no area, but errors."""
     truth = np.array([False] * 30 + [True, False] * 35)

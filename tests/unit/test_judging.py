@@ -70,6 +70,26 @@ def test_the_strongest_clues_come_first(model):
     assert len(verdict.clues()) == sum(map(len, verdict_ids(model, NEW[0])))
 
 
+def test_only_what_is_asked_for_is_named(model):
+    """clues(n) looks up n texts, however many features the message has."""
+    portion = model.reader.portion([NEW[0]])
+    features = portion.features
+    named = []
+
+    class Counting:
+        def __getattr__(self, name):
+            return getattr(features, name)
+
+        def word(self, row):
+            named.append(row)
+            return features.word(row)
+
+    verdict = model.judge([portion._replace(features=Counting())])[0]
+    assert len(verdict.clues(5)) == len(named) == 5
+    assert added_up(verdict) == pytest.approx(verdict.log_odds, abs=CLOSE)
+    assert verdict.clue_count == len(verdict.clues()) > 5
+
+
 def verdict_ids(model, raw):
     return model.example(raw).ids
 

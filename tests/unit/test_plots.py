@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
 from spamnb.core.assurance import assured
@@ -51,6 +52,23 @@ def test_every_picture_is_drawn(outcome):
     for figure in drawn.values():
         assert plots.as_png(figure).startswith(b"\x89PNG")
         assert plots.as_svg(figure).startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    "truth",
+    [[i % 2 == 0 for i in range(49)], [True] * 49, [False] * 49, [True], [False, True]],
+    ids=["apart", "spam alone", "ham alone", "one", "two"],
+)
+def test_every_picture_is_drawn_where_a_bin_holds_one_class(outcome, truth):
+    """Perfect judgement, one class, and one message are drawn as any other outcome."""
+    pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
+    spam = np.array(truth)
+    odds = np.where(spam, 9.0, -9.0)
+    judged = outcome.judged._replace(
+        truth=spam, log_odds=odds, probability=np.where(spam, 0.9999, 0.0001)
+    )
+    drawn = plots.draw(replace(outcome, judged=judged))
+    assert all(plots.as_svg(figure).startswith("<svg") for figure in drawn.values())
 
 
 def test_pictures_can_be_had_again(outcome):
