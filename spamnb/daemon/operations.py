@@ -129,7 +129,7 @@ class Operations:
         return Reply({"ok": True, **_tally(receipts)})
 
     def of_spool(self, left: Left, peer: Peer) -> None:
-        """What was left in the spool; its owner is who speaks."""
+        """Learn what was left in a spool; `peer` says who speaks."""
         header = {"channel": "imap"} | left.head | {"label": left.label}
         with self.keeper.desk() as desk:
             desk.teach(feedback_of(peer, header, left.raw))
