@@ -41,6 +41,8 @@ TURN_S = 1.0
 """between two signs of life"""
 LOOK_S = 0.25
 """between two looks at a spool where nothing was"""
+CLOCK_S = 60.0
+"""between two looks at the clock"""
 END_S = 20.0
 """for the requests in hand, when we are told to stop"""
 STUCK_S = 900.0
@@ -176,7 +178,7 @@ class _Chores:
         self._spools = spools
         self._take = take
         self._stop = threading.Event()
-        self._began = 0.0
+        self._began = self._clock_due = 0.0
         self._thread = threading.Thread(target=self._run, name="chores", daemon=True)
         self._told = ""
 
@@ -202,6 +204,7 @@ class _Chores:
             done = 0
             try:
                 self._keeper.tend()
+                self._read_clock()
                 done = self._drain()
                 self._told = ""
             except SpamnbError as error:
@@ -214,6 +217,12 @@ class _Chores:
             self._began = 0.0
             if not (done or any(spool.busy for spool in self._spools)):
                 self._stop.wait(LOOK_S)
+
+    def _read_clock(self) -> None:
+        """Keep what is known of the clock, so that one that jumps is told at once."""
+        if time.monotonic() >= self._clock_due:
+            self._keeper.read_clock()
+            self._clock_due = time.monotonic() + CLOCK_S
 
     def _drain(self) -> int:
         """Take what was left; how many. The next look follows at once if there was something."""

@@ -12,6 +12,7 @@ StoreError where the disk refuses. A file that cannot be read is skipped.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import threading
@@ -23,8 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from spamnb.errors import RefError, RefusedError
+from spamnb.service.expiry_clock import DAY_US, expiry_mark
 from spamnb.service.limits import ReviewLimits
 from spamnb.store.environment import make_folder, refused, sync_folder
+
+LOG = logging.getLogger("spamnb.review")
 
 VERSION = 1
 _NAME = re.compile(r"[0-9a-f]{13}-[0-9a-f]{24}")
@@ -160,11 +164,15 @@ class Reviews:
             return 0
 
     def _expire(self, now_us: int) -> None:
-        before = now_us - self.limits.keep_days * 86_400_000_000
+        now = min(now_us, expiry_mark(self.folder.parent).expires_us)
+        days = self.limits.keep_days
         for name in self._names():
-            if int(name[:13], 16) >= before:
+            age_us = now - int(name[:13], 16)
+            if age_us <= days * DAY_US:
                 return
             (self.folder / name).unlink(missing_ok=True)
+            age = age_us / DAY_US
+            LOG.info("deleted from review: %s, age %.1f days, limit %d days", name, age, days)
 
 
 def _key(entry: Waiting, raw: bytes) -> str:

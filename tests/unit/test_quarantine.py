@@ -13,6 +13,7 @@ import pytest
 
 from spamnb.core.envelope import Client, Envelope
 from spamnb.errors import PeerError, RefError, RefusedError, StoreDamagedError, StoreFullError
+from spamnb.service.clock import now_us
 from spamnb.service.limits import QuarantineLimits
 from spamnb.service.quarantine import Quarantine, Reply
 
@@ -114,7 +115,7 @@ print(Quarantine(Path(sys.argv[1])).keep(b"body", Envelope(), {}))
         assert done.returncode == 9
     for path in folder.iterdir():
         aged(path, 1)
-    quarantine.expire(0)
+    quarantine.expire(now_us())
     assert len(files(quarantine)) == 2 * len(kept)
 
 
