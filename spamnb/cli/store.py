@@ -262,8 +262,9 @@ def expire(session: Session, trust_clock: bool, as_json: bool) -> None:
     taught for expire.after_days and that at most expire.most_holders messages held are dropped; the
     history forgets verdicts older than history.keep_days. Files do not shrink: `compact` does that.
 
-    Nothing expires by a clock that has jumped ahead, here or in quarantine, until three days of
-    uptime have passed at the new time, or an administrator says that the clock is right.
+    Nothing expires by a clock that has jumped ahead, here or in quarantine, until 30 days of uptime
+    have passed at the new time, or an administrator says that the clock is right. Until then things
+    expire by the uptime.
     """
     from spamnb.service.expiry import Rules, newest_us
     from spamnb.service.expiry import expire as let_go

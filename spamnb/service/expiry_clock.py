@@ -5,11 +5,13 @@ So what is known of the clock is kept in the home, in a small file: the time tha
 the machine's uptime then (CLOCK_BOOTTIME, which no setting of the clock changes).
 
     in line      the clock went on as the uptime did, give or take 5 minutes and 2 %; over a start
-                 of the machine, up to a day more: it is confirmed
-    ahead        expiry goes by the confirmed time and the uptime since; the log and the status warn
-    behind       expiry goes by the clock
-    steady       after 3 days of uptime at the new time the clock that is ahead is confirmed: so a
-                 machine that was off for a month expires again. The one that is behind: after 10
+                 of the machine, up to 4 days more, a long weekend: it is confirmed
+    ahead        expiry goes on by the confirmed time and the uptime since, so that a machine that
+                 was off for a month still expires; the log and the status warn
+    behind       expiry goes by the clock; what is kept meanwhile bears the confirmed time
+    steady       after 30 days of uptime at the new time a clock that is ahead is confirmed. Not
+                 earlier, for it may have been behind before: what was kept then bears too old a
+                 time, and has had its 30 days by now. One that is behind is confirmed after 10
                  minutes, for that deletes nothing
     no file      the newest entry of quarantine and review list is what is known to have passed
 
@@ -39,9 +41,9 @@ DAY_US: Final = 1_440 * MINUTE_US
 SLACK_US: Final = 5 * MINUTE_US
 RATE: Final = 50
 """a clock whose rate is wrong by less than 2 % is in line"""
-OFF_US: Final = DAY_US
+OFF_US: Final = 4 * DAY_US
 """so long a machine may be off between two starts without a warning"""
-AHEAD_US: Final = 3 * DAY_US
+AHEAD_US: Final = 30 * DAY_US
 BEHIND_US: Final = 10 * MINUTE_US
 STEP_US: Final = 60 * MINUTE_US
 """between two records, or slack would add up"""
@@ -79,6 +81,11 @@ class Mark:
     def ahead_us(self) -> int:
         """By how much the clock is ahead of the time that is confirmed."""
         return max(0, self.clock_us - self.time_us)
+
+    @property
+    def behind_us(self) -> int:
+        """By how much the clock is behind; what is kept now adds it to its time, or it is old."""
+        return max(0, self.time_us - self.clock_us)
 
     @property
     def waits_us(self) -> int:
@@ -132,10 +139,10 @@ def warning(mark: Mark) -> str:
     """What an administrator should know of a clock that is ahead; empty if it is in line."""
     if not mark.ahead_us:
         return ""
-    days, hours = mark.ahead_us / DAY_US, mark.waits_us / (60 * MINUTE_US)
+    days, wait = mark.ahead_us / DAY_US, mark.waits_us / DAY_US
     return (
         f"the clock is {days:.1f} days ahead of the time that has passed: nothing expires by it "
-        f"for {hours:.0f} hours of uptime; if it is right, `spamnb expire --trust-clock`"
+        f"for {wait:.0f} days of uptime; if it is right, `spamnb expire --trust-clock`"
     )
 
 

@@ -130,9 +130,9 @@ class Quarantine:
 
     def keep(self, raw: bytes, envelope: Envelope, facts: dict[str, object]) -> str:
         """Keep a message; its ID, when file and folder are on the disk."""
+        make_folder(self.folder)
         entry = self._entry(raw, envelope, facts)
         sidecar = _encoded(entry)
-        make_folder(self.folder)
         self._make_room(len(raw) + len(sidecar))
         self._write(f"{entry.id}.eml", raw)
         try:
@@ -143,7 +143,7 @@ class Quarantine:
         return entry.id
 
     def _entry(self, raw: bytes, envelope: Envelope, facts: dict[str, object]) -> Kept:
-        now = now_us()
+        now = now_us() + expiry_mark(self.folder.parent).behind_us
         return Kept(
             id=f"{_stamp(now)}-{secrets.token_hex(4)}",
             time_us=now,

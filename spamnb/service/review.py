@@ -18,7 +18,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -72,8 +72,10 @@ class Reviews:
     def add(self, entry: Waiting, raw: bytes) -> str:
         """Keep one; its name, or that of the same word on the same message, if it waits already."""
         key = _key(entry, raw)
+        mark = expiry_mark(self.folder.parent)
+        entry = replace(entry, time_us=entry.time_us + mark.behind_us)
         with self._lock:
-            self._expire(entry.time_us)
+            self._expire(min(entry.time_us, mark.expires_us))
             names = self._names()
             for name in names:
                 if name.endswith(key):
@@ -163,8 +165,7 @@ class Reviews:
         except OSError:
             return 0
 
-    def _expire(self, now_us: int) -> None:
-        now = min(now_us, expiry_mark(self.folder.parent).expires_us)
+    def _expire(self, now: int) -> None:
         days = self.limits.keep_days
         for name in self._names():
             age_us = now - int(name[:13], 16)

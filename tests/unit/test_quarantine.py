@@ -80,7 +80,7 @@ def test_what_is_kept_is_private(quarantine):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("steps", range(1, 9))
+@pytest.mark.parametrize("steps", range(1, 11))
 def test_a_crash_at_any_step_lists_no_message_without_its_body(tmp_path, steps):
     """Killed at the first, second, third ... call to the disk: kept whole, or not listed."""
     program = """
