@@ -39,6 +39,7 @@ _LATER = (
     "spamnb.faces.smtp.sender",
     "spamnb.service.control",
     "spamnb.service.desk",
+    "spamnb.service.folders",
     "spamnb.service.ledger",
 )
 _MARKS = {"ok": "green", "broken": "red", "skipped": "yellow"}
@@ -242,14 +243,25 @@ def _maildir(text: str, options: _Options) -> Any:
 
 def _owner(root: Path) -> str:
     try:
-        with _as_owner_of(root):
-            uid = root.stat().st_uid
+        uid = _held_by(root).st_uid
     except OSError as error:
         raise PeerError(f"{root} cannot be opened: {error.strerror}") from error
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+def _held_by(root: Path) -> os.stat_result:
+    """Tell whose a Maildir is: of the first user on the way who could put a link there."""
+    from spamnb.service.folders import owner_of
+
+    uid = os.geteuid()
+    os.seteuid(os.getuid())
+    try:
+        return owner_of(root)
+    finally:
+        os.seteuid(uid)
 
 
 @contextmanager
@@ -264,7 +276,7 @@ def _as_owner_of(root: Path) -> Iterator[None]:
     uid, gid, groups = os.geteuid(), os.getegid(), os.getgroups()
     os.seteuid(0)
     try:
-        held = root.stat()
+        held = _held_by(root)
         os.setgroups([])
         os.setegid(held.st_gid)
         os.seteuid(held.st_uid)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spamnb.cli.correct import show as show_answer
-from spamnb.cli.printing import safe, say, say_json, table
+from spamnb.cli.printing import safe, say, say_json, table, warn
 from spamnb.cli.records import iso, shown_time
 from spamnb.cli.session import Session, pass_session
 from spamnb.cli.teaching_help import Group, taught
@@ -207,7 +207,13 @@ def delete(session: Session, ids: tuple[str, ...]) -> None:
 @taught("Throw away what is too old.", "spamnb quarantine expire")
 @pass_session
 def expire(session: Session) -> None:
-    """Throw away what is older than quarantine.keep_days; a daemon that keeps mail does so too."""
-    from spamnb.service.clock import now_us
+    """Throw away what is older than quarantine.keep_days; a daemon that keeps mail does so too.
 
-    say(f"{_folder(session).expire(now_us())} messages expired")
+    A clock that has jumped ahead expires nothing: see `spamnb expire --trust-clock`.
+    """
+    from spamnb.service.expiry_clock import expiry_mark, warning
+
+    mark = expiry_mark(session.home)
+    if mark.ahead_us:
+        warn(warning(mark))
+    say(f"{_folder(session).expire(mark.expires_us)} messages expired")

@@ -253,18 +253,23 @@ def _show_import(told: dict[str, Any], *, as_json: bool) -> None:
 
 
 @taught("Let go of what is too old.", "spamnb expire        once a week, from cron or a timer")
+@click.option("--trust-clock", is_flag=True, help="The clock is right, though it has jumped.")
 @JSON
 @pass_session
-def expire(session: Session, as_json: bool) -> None:
+def expire(session: Session, trust_clock: bool, as_json: bool) -> None:
     """Let go of what is too old, by the settings; others go on scoring and learning meanwhile.
 
     Trainings older than journal.keep_days can then not be undone any more; features that nobody
     taught for expire.after_days and that at most expire.most_holders messages held are dropped; the
     history forgets verdicts older than history.keep_days. Files do not shrink: `compact` does that.
+
+    Nothing expires by a clock that has jumped ahead, here or in quarantine, until 30 days of uptime
+    have passed at the new time, or an administrator says that the clock is right. Until then things
+    expire by the uptime.
     """
-    from spamnb.service.clock import now_us
-    from spamnb.service.expiry import Rules
+    from spamnb.service.expiry import Rules, newest_us
     from spamnb.service.expiry import expire as let_go
+    from spamnb.service.expiry_clock import expiry_mark, warning
 
     daemon = served(session)
     if daemon is not None:
@@ -272,8 +277,9 @@ def expire(session: Session, as_json: bool) -> None:
 
         who = session.origin().who
         with Caller(daemon.control, LONG_S) as caller:
-            said = {"channel": "cli", "trust": "admin", "for": who}
-            _show_expired(caller.ask("expire", b"", **said).header["expired"], as_json=as_json)
+            said = {"channel": "cli", "trust": "admin", "for": who, "trust_clock": trust_clock}
+            told = caller.ask("expire", b"", **said).header
+        _show_expired(told["expired"], told["warning"], as_json=as_json)
         return
     settings = session.settings
     rules = Rules(
@@ -282,13 +288,17 @@ def expire(session: Session, as_json: bool) -> None:
     with session.open() as model:
         kept = session.open_history()
         try:
-            gone = let_go(model.store, kept, rules, now_us=now_us(), origin=session.origin())
+            mark = expiry_mark(session.home, newest_us(model.store), trust=trust_clock)
+            now = mark.expires_us
+            gone = let_go(model.store, kept, rules, now_us=now, origin=session.origin())
         finally:
             kept.close()
-    _show_expired(gone.as_dict(), as_json=as_json)
+    _show_expired(gone.as_dict(), warning(mark), as_json=as_json)
 
 
-def _show_expired(gone: dict[str, int], *, as_json: bool) -> None:
+def _show_expired(gone: dict[str, int], warning: str, *, as_json: bool) -> None:
+    if warning:
+        warn(warning)
     if as_json:
         say_json(gone)
     else:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from spamnb.daemon.board import Board, Hand
 from spamnb.daemon.household import listeners_of
 from spamnb.daemon.logs import Log
-from spamnb.daemon.mapping import plan_of, policy_of, spool_of
+from spamnb.daemon.mapping import plan_of, policy_of
 from spamnb.daemon.scanhelper import Helper, HelperLinks
 from spamnb.daemon.start import Start
 from spamnb.errors import SpamnbError
@@ -22,7 +22,7 @@ from spamnb.service.bench import Bench
 from spamnb.service.quarantine import Quarantine
 from spamnb.service.rules import RuleFiles, Rules
 from spamnb.service.scanning import Around, LetterScanner
-from spamnb.service.traps import Traps
+from spamnb.service.traps import TRAPS_FOLDER, Traps
 from spamnb.settings import Settings
 
 _LAST_LETTERS_S = 60.0
@@ -97,7 +97,7 @@ class Judge:
                 upstream=upstream,
             ),
             offload=self._helper,
-            traps=Traps(self._settings.teach.traps, spool_of(self._settings, links.start.home)),
+            traps=Traps(self._settings.teach.traps, Path(links.start.home) / TRAPS_FOLDER),
             bypassed=lambda: links.board.bypass,
             later=links.loop.call_soon,
             aside=self._aside,

@@ -29,7 +29,8 @@ from spamnb.errors import (
     StoreMissingError,
 )
 from spamnb.service.desk import Desk
-from spamnb.service.expiry import Rules
+from spamnb.service.expiry import Rules, newest_us
+from spamnb.service.expiry_clock import Mark, expiry_mark
 from spamnb.service.filter import Filter
 from spamnb.service.limits import ReviewLimits, SpoolLimits, TeachingRules
 from spamnb.service.meters import Meters
@@ -120,6 +121,11 @@ class Keeper:
             raise
         finally:
             self._leave(held)
+
+    def read_clock(self, *, trust: bool = False) -> Mark:
+        """Tell what is known of the clock: by the newest event, in a home without a record."""
+        with self.desk() as desk:
+            return expiry_mark(self.learning.home, newest_us(desk.model.store), trust=trust)
 
     def tend(self) -> None:
         """Try to open the model, if it is not open and time is up."""

@@ -25,12 +25,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from spamnb.daemon.board import Board, State
-from spamnb.daemon.control import ControlServer, Roles
+from spamnb.daemon.control import ControlServer, Peer, Roles, login_of
 from spamnb.daemon.keeper import Keeper, Learning
 from spamnb.daemon.operations import Operations
 from spamnb.daemon.start import Orders
 from spamnb.errors import SpamnbError, StoreBusyError, StoreError, UserError
 from spamnb.service.spool import Left, Spool
+from spamnb.service.traps import TRAPS_FOLDER
 
 LOG = logging.getLogger("spamnb.learner")
 
@@ -40,6 +41,8 @@ TURN_S = 1.0
 """between two signs of life"""
 LOOK_S = 0.25
 """between two looks at a spool where nothing was"""
+CLOCK_S = 60.0
+"""between two looks at the clock"""
 END_S = 20.0
 """for the requests in hand, when we are told to stop"""
 STUCK_S = 900.0
@@ -85,6 +88,8 @@ class _Learner:
         self._post = post
         self._keeper = Keeper(learning, post.board.meters(post.slot))
         self._spools = [Spool(folder, learning.spool_limits) for folder in _spools(learning)]
+        traps = learning.home / TRAPS_FOLDER
+        self._spools.append(Spool(traps, learning.spool_limits, private=True))
         self._operations = Operations(self._keeper, post.board, self._spools, parent=post.parent)
         self._server = ControlServer(post.listener, self._operations, self._roles, learning.control)
         self._chores = _Chores(self._keeper, self._spools, self._taken)
@@ -136,11 +141,18 @@ class _Learner:
             LOG.info("new settings are in force")
 
     def _taken(self, left: Left) -> None:
-        """What was left in the spool, by whoever owns the file."""
+        """Learn what was left in a spool, in the name of the file's owner."""
+        roles = self._roles()
+        peer = roles.peer(left.uid) if left.private else self._author(left.uid)
         try:
-            self._operations.of_spool(left, self._roles().peer(left.uid))
+            self._operations.of_spool(left, peer)
         except UserError as error:
             LOG.warning("a file of the spool is refused: uid %d: %s", left.uid, error)
+
+    def _author(self, uid: int) -> Peer:
+        """Give a file's owner the rights of a delegate or of a user: no file speaks as an admin."""
+        delegate = uid in self._keeper.learning.delegates
+        return Peer(uid, "delegate" if delegate else "self", login_of(uid))
 
     def _roles(self) -> Roles:
         return Roles(os.geteuid(), self._keeper.learning.delegates)
@@ -166,13 +178,14 @@ class _Chores:
         self._spools = spools
         self._take = take
         self._stop = threading.Event()
-        self._began = 0.0
+        self._began = self._clock_due = 0.0
         self._thread = threading.Thread(target=self._run, name="chores", daemon=True)
         self._told = ""
 
     def start(self) -> None:
-        with suppress(StoreError):
-            self._spools[0].make()
+        for spool in (self._spools[0], self._spools[-1]):
+            with suppress(StoreError):
+                spool.make()
         self._thread.start()
 
     def stop(self, wait_s: float) -> bool:
@@ -191,6 +204,7 @@ class _Chores:
             done = 0
             try:
                 self._keeper.tend()
+                self._read_clock()
                 done = self._drain()
                 self._told = ""
             except SpamnbError as error:
@@ -201,8 +215,14 @@ class _Chores:
                 # The boundary of this thread: the spool must not end because of one file.
                 LOG.exception("incident %s: the spool waits", secrets.token_hex(6))
             self._began = 0.0
-            if not done:
+            if not (done or any(spool.busy for spool in self._spools)):
                 self._stop.wait(LOOK_S)
+
+    def _read_clock(self) -> None:
+        """Keep what is known of the clock, so that one that jumps is told at once."""
+        if time.monotonic() >= self._clock_due:
+            self._keeper.read_clock()
+            self._clock_due = time.monotonic() + CLOCK_S
 
     def _drain(self) -> int:
         """Take what was left; how many. The next look follows at once if there was something."""

@@ -85,8 +85,3 @@ def policy_of(settings: Settings, listener: ListenerSettings) -> ScanPolicy:
 def _of(common: type, whole: object) -> dict[str, Any]:
     """The part of a value that it has in common with another, by names."""
     return {field.name: getattr(whole, field.name) for field in fields(common)}
-
-
-def spool_of(settings: Settings, home: str) -> Path:
-    """Where our own processes leave what is to be learnt."""
-    return Path(settings.teach.spool or Path(home) / "spool")

@@ -36,9 +36,9 @@ from spamnb.daemon.control import Peer, Reply, Request
 from spamnb.daemon.keeper import Keeper
 from spamnb.errors import RefusedError, StoreError, UserError
 from spamnb.service import status
-from spamnb.service.clock import now_us
 from spamnb.service.control import Header, answered
 from spamnb.service.expiry import expire
+from spamnb.service.expiry_clock import warning
 from spamnb.service.export_import import merge, read_export
 from spamnb.service.feedback import Feedback, Trust
 from spamnb.service.lessons import Origin
@@ -133,7 +133,7 @@ class Operations:
         return Reply({"ok": True, **_tally(receipts)})
 
     def of_spool(self, left: Left, peer: Peer) -> None:
-        """What was left in the spool; its owner is who speaks."""
+        """Learn what was left in a spool; `peer` says who speaks."""
         header = {"channel": "imap"} | left.head | {"label": left.label}
         with self.keeper.desk() as desk:
             answer = desk.teach(feedback_of(peer, header, left.raw))
@@ -187,6 +187,7 @@ class Operations:
             "bypass": self.board.bypass,
             "model": None,
             "fault": self.keeper.fault,
+            "clock": "",
             "review": self.keeper.reviews.count(),
             "quarantine": status.folder_size(learning.quarantine or learning.home / "quarantine"),
             "spool": {
@@ -196,6 +197,7 @@ class Operations:
         }
         with suppress(StoreError), self.keeper.desk() as desk:
             facts["model"] = status.model_facts(learning.home, desk.model)
+            facts["clock"] = warning(self.keeper.read_clock())
         facts["warnings"] = status.warnings(facts, learning.quiet_days)
         return facts
 
@@ -247,10 +249,13 @@ class Operations:
         """Let go of what is too old, by the settings in force here."""
         who = feedback_of(request.peer, request.header, b"")
         origin = Origin(who.who, who.channel)
+        mark = self.keeper.read_clock(trust=request.header.get("trust_clock") is True)
+        now = mark.expires_us
         with self.keeper.desk() as desk:
             model, rules = desk.model, self.keeper.learning.expiry
-            gone = expire(model.store, model.history, rules, now_us=now_us(), origin=origin)
-        return Reply({"ok": True, "expired": gone.as_dict()})
+            gone = expire(model.store, model.history, rules, now_us=now, origin=origin)
+        self._facts = (0.0, {})
+        return Reply({"ok": True, "expired": gone.as_dict(), "warning": warning(mark)})
 
     def reload(self, request: Request) -> Reply:
         """Look for the model, and read the settings again unless `settings` is false."""

@@ -6,12 +6,14 @@ and held by few messages go, unless a kept event names them (its undo must find 
 forgets by its own rules. Dropping is an event like any other and can be undone; the texts of the
 features cannot be brought back.
 
+`now_us` is the time by which things expire (`expiry_clock`): what goes cannot be brought back.
 Stopped at any moment, what was done stays done and the rest is found again. Must not know settings.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +25,7 @@ from spamnb.service.learner import Learner
 from spamnb.service.lessons import Load, Origin
 from spamnb.store.audit import named, stale
 from spamnb.store.contract import Store, WriteView
-from spamnb.store.folding import named_ids
+from spamnb.store.folding import named_ids, surely_older
 from spamnb.store.history import History
 
 DAY_US = 86_400_000_000
@@ -56,20 +58,32 @@ class Expired:
         return asdict(self)
 
 
+def newest_us(store: Store) -> int:
+    """The time of the newest event; 0 if there is none."""
+    with store.read() as view:
+        return next((event.time_us for event in view.events(newest_first=True)), 0)
+
+
 def expire(
     store: Store, history: History | None, rules: Rules, *, now_us: int, origin: Origin
 ) -> Expired:
     """Let go of everything that is too old by these rules."""
-    folded = fold(store, now_us - rules.keep_days * DAY_US)
+    folded = fold(store, now_us - rules.keep_days * DAY_US, now_us)
     before_day = day_of(now_us - rules.after_days * DAY_US)
     dropped = drop(store, before_day, rules.most_holders, now_us=now_us, origin=origin)
     return Expired(folded, dropped, history.expire(now_us) if history else 0)
 
 
-def fold(store: Store, before_us: int) -> int:
-    """Move events older than that into the checkpoint; how many."""
+def fold(store: Store, before_us: int, now_us: int) -> int:
+    """Move events that are surely older than that into the checkpoint; how many."""
+
+    def some(view: WriteView) -> int:
+        times = [event.time_us for event in islice(view.events(), FOLDED_AT_ONCE)]
+        count = surely_older(times, before_us, now_us)
+        return view.fold(before_us, count) if count else 0
+
     done = 0
-    while count := store.transact(lambda view: view.fold(before_us, FOLDED_AT_ONCE)):
+    while count := store.transact(some):
         done += count
     return done
 

@@ -5,22 +5,29 @@ message survives a power cut, and a process killed in between leaves nothing tha
 shows. Several recipients of one message are written first and settled together: if one Maildir
 refuses, none of the others has it.
 
-Holds folders and names, and must not know who a folder belongs to, nor protocols. Folders are made
-when they are first needed (0700; files 0600). Failure: OSError, as the disk says it; then nothing
-of the message is left.
+A Maildir may belong to a user who is not to be believed, so all of it is done by the descriptors of
+folders that were opened without following that user's links (`folders`). Folders are made when they
+are first needed (0700; files 0600).
+
+Holds folders and names, and must not know protocols. Failure: OSError, as the disk says it; then
+nothing of the message is left.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import socket
+import stat
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+
+from spamnb.service import folders
 
 JUNK = ".Junk"
 """Maildir++: a sub-folder begins with a dot"""
@@ -30,6 +37,8 @@ STALE_S = 36 * 3600
 
 _HOST = socket.gethostname().replace("/", "\\057").replace(":", "\\072") or "localhost"
 _numbers = count()
+_NAME = re.compile(r"\d+\.M\d+P\d+Q\d+R[0-9a-f]{8}\..+,S=\d+")
+"""what `unique_name` gives"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +47,6 @@ class Pending:
 
     folder: Path
     name: str
-
-    @property
-    def source(self) -> Path:
-        """Where it lies."""
-        return self.folder / "tmp" / self.name
 
     @property
     def goal(self) -> Path:
@@ -62,7 +66,8 @@ def prepare(folder: Path, pieces: Sequence[bytes]) -> Pending:
     make(folder)
     pending = Pending(folder, unique_name(sum(map(len, pieces))))
     try:
-        _write(pending.source, pieces)
+        with folders.opened(folder / "tmp") as tmp:
+            _write(tmp, pending.name, pieces)
     except BaseException:
         drop([pending])
         raise
@@ -75,14 +80,17 @@ def settle(several: Iterable[Pending]) -> None:
     several = list(several)
     try:
         for pending in several:
-            pending.source.rename(pending.goal)
-            seen.append(pending)
-        for folder in dict.fromkeys(pending.folder for pending in several):
-            sync_folder(folder / "new")
+            name = pending.name
+            with (
+                folders.opened(pending.folder / "tmp") as tmp,
+                folders.opened(pending.folder / "new") as new,
+            ):
+                os.rename(name, name, src_dir_fd=tmp, dst_dir_fd=new)
+                seen.append(pending)
+                os.fsync(new)
     except BaseException:
         for pending in seen:
-            with suppress(OSError):
-                pending.goal.unlink()
+            _remove(pending, "new")
         drop(several)
         raise
 
@@ -90,8 +98,12 @@ def settle(several: Iterable[Pending]) -> None:
 def drop(several: Iterable[Pending]) -> None:
     """Take prepared messages away again."""
     for pending in several:
-        with suppress(OSError):
-            pending.source.unlink()
+        _remove(pending, "tmp")
+
+
+def _remove(pending: Pending, part: str) -> None:
+    with suppress(OSError), folders.opened(pending.folder / part) as folder:
+        os.unlink(pending.name, dir_fd=folder)
 
 
 def deliver(folder: Path, pieces: Sequence[bytes]) -> Path:
@@ -103,53 +115,44 @@ def deliver(folder: Path, pieces: Sequence[bytes]) -> Path:
 
 def make(folder: Path) -> None:
     """Make a Maildir, and the ones above a sub-folder, as far as they are missing."""
-    if all((folder / part).is_dir() for part in PARTS):
-        return
     inner = folder.name.startswith(".")
     if inner:
         make(folder.parent)
-    _make_folder(folder)
-    for part in PARTS:
-        _make_folder(folder / part)
-    if inner:
-        (folder / "maildirfolder").touch(0o600)
-    sync_folder(folder)
+    with folders.opened(folder, make=True) as handle:
+        made = [folders.make(handle, part) for part in PARTS if not _is_there(handle, part)]
+        if inner and any(made):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            os.close(os.open("maildirfolder", flags, 0o600, dir_fd=handle))
+            os.fsync(handle)
 
 
-def _make_folder(folder: Path) -> None:
-    """Make a folder and those above it, each one synced into the one that holds it."""
-    if folder.is_dir():
-        return
-    if folder.parent != folder:
-        _make_folder(folder.parent)
-    with suppress(FileExistsError):
-        folder.mkdir(0o700)
-    sync_folder(folder.parent)
+def _is_there(folder: int, part: str) -> bool:
+    with suppress(FileNotFoundError):
+        return stat.S_ISDIR(os.stat(part, dir_fd=folder, follow_symlinks=False).st_mode)
+    return False
 
 
 def sweep(folder: Path) -> int:
-    """Take dead deliveries out of `tmp`, and tell how many."""
-    swept, oldest = 0, time.time() - STALE_S
-    for path in (folder / "tmp").glob("*"):
-        with suppress(OSError):
-            if path.stat().st_mtime < oldest:
-                path.unlink()
-                swept += 1
-    return swept
+    """Take this program's dead deliveries out of `tmp`, and tell how many."""
+    oldest = time.time() - STALE_S
+    with folders.opened(folder / "tmp") as tmp, os.scandir(tmp) as entries:
+        names = [entry.name for entry in entries if _NAME.fullmatch(entry.name)]
+        return sum(_swept(tmp, name, oldest) for name in names)
 
 
-def sync_folder(folder: Path) -> None:
-    """Sync the names in a folder."""
-    where = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(where)
-    finally:
-        os.close(where)
+def _swept(tmp: int, name: str, oldest: float) -> bool:
+    with suppress(OSError):
+        about = os.stat(name, dir_fd=tmp, follow_symlinks=False)
+        own = stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid()
+        if own and about.st_mtime < oldest:
+            os.unlink(name, dir_fd=tmp)
+            return True
+    return False
 
 
-def _write(path: Path, pieces: Sequence[bytes]) -> None:
+def _write(folder: int, name: str, pieces: Sequence[bytes]) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+    with os.fdopen(os.open(name, flags, 0o600, dir_fd=folder), "wb") as file:
         file.writelines(pieces)
         file.flush()
         os.fsync(file.fileno())

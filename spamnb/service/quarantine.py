@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import re
 import secrets
@@ -28,6 +29,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -41,8 +43,11 @@ from spamnb.errors import (
     StoreFullError,
 )
 from spamnb.service.clock import now_us
+from spamnb.service.expiry_clock import expiry_mark
 from spamnb.service.limits import QuarantineLimits
 from spamnb.store.environment import make_folder, refused, sync_folder
+
+LOG = logging.getLogger("spamnb.quarantine")
 
 VERSION: Final = 1
 _ID = re.compile(r"[0-9]{8}T[0-9]{12}-[0-9a-f]{8}")
@@ -118,15 +123,16 @@ class Quarantine:
         self.upstream = upstream
         """where messages that are kept now would have gone"""
         self._used = 0
-        self._count_at = self._tidy_at = 0.0
+        self._count_at = 0.0
+        self._tidy_at = time.monotonic() + _TIDY_S  # nothing expires at a start
 
     # -- keeping --------------------------------------------------------------------------------
 
     def keep(self, raw: bytes, envelope: Envelope, facts: dict[str, object]) -> str:
         """Keep a message; its ID, when file and folder are on the disk."""
+        make_folder(self.folder)
         entry = self._entry(raw, envelope, facts)
         sidecar = _encoded(entry)
-        make_folder(self.folder)
         self._make_room(len(raw) + len(sidecar))
         self._write(f"{entry.id}.eml", raw)
         try:
@@ -137,7 +143,7 @@ class Quarantine:
         return entry.id
 
     def _entry(self, raw: bytes, envelope: Envelope, facts: dict[str, object]) -> Kept:
-        now = now_us()
+        now = now_us() + expiry_mark(self.folder.parent).behind_us
         return Kept(
             id=f"{_stamp(now)}-{secrets.token_hex(4)}",
             time_us=now,
@@ -156,7 +162,7 @@ class Quarantine:
         now = time.monotonic()
         if now >= self._tidy_at:
             self._tidy_at = now + _TIDY_S
-            self.expire(now_us())
+            self.expire(expiry_mark(self.folder.parent).expires_us)
         if now >= self._count_at:
             self._count_at = now + _COUNT_AGAIN_S
             self._used = self.used_bytes()
@@ -244,7 +250,7 @@ class Quarantine:
 
     # -- letting go -----------------------------------------------------------------------------
 
-    def delete(self, identity: str) -> None:
+    def delete(self, identity: str, reason: str = "it was asked for") -> None:
         """Throw a message away; the sidecar first, so that nothing is listed without its body."""
         sidecar = self._path(identity, "json")
         try:
@@ -253,27 +259,32 @@ class Quarantine:
             sync_folder(self.folder)
             self._path(identity, "eml").unlink(missing_ok=True)
             sync_folder(self.folder)
+            _log_deletion(identity, reason)
         except FileNotFoundError as error:
             raise RefError(f"there is no message {identity} in quarantine") from error
         except OSError as error:
             raise refused(error, sidecar) from error
 
     def expire(self, now: int) -> int:
-        """Throw away what is too old, and halves that nobody will complete; how many messages."""
+        """Throw away what is too old, and halves that nobody will complete; how many messages.
+
+        `now` is the time by which things expire (`expiry_clock`), not the clock's.
+        """
         gone = 0
         # By their names, unread: with 200,000 of them reading took longer than a scan may.
         oldest = _stamp(now - self.limits.keep_days * _DAY_US)
         for identity in self._ids():
             if identity < oldest:
                 with suppress(RefError):
-                    self.delete(identity)
+                    self.delete(identity, f"older than {self.limits.keep_days} days")
                     gone += 1
         listed = set(self._ids())
         for file in self._files():
             whole = file.name.endswith(".json") or file.name.removesuffix(".eml") in listed
             with suppress(FileNotFoundError):
-                if not (whole and not file.name.startswith(".")) and _is_old(file):
+                if not (whole and not file.name.startswith(".")) and _is_old(file, now):
                     os.unlink(file.path)  # noqa: PTH108 - a DirEntry
+                    _log_deletion(file.name, "no whole message: a process died while it wrote")
         return gone
 
     # -- releasing ------------------------------------------------------------------------------
@@ -327,7 +338,7 @@ class Quarantine:
         if entry.open:
             self._save_again(entry)
         else:
-            self.delete(entry.id)
+            self.delete(entry.id, "all recipients have it")
         return entry
 
     def _save(self, entry: Kept) -> None:
@@ -357,8 +368,17 @@ def _stamp(time_us: int) -> str:
     return f"{second}{time_us % 1_000_000:06d}"
 
 
-def _is_old(file: os.DirEntry[str]) -> bool:
-    return file.name != ".lock" and time.time() - file.stat().st_mtime > _ORPHAN_S
+def _is_old(file: os.DirEntry[str], now: int) -> bool:
+    return file.name != ".lock" and now / 1e6 - file.stat().st_mtime > _ORPHAN_S
+
+
+def _log_deletion(name: str, reason: str) -> None:
+    """Tell of each message that goes, by whatever hand."""
+    age = "unknown"
+    with suppress(ValueError):
+        kept = datetime.strptime(name[:15], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
+        age = f"{now_us() / 8.64e10 - kept.timestamp() / 86_400:.1f} days"
+    LOG.info("deleted from quarantine: %s, age by the clock %s, reason: %s", name, age, reason)
 
 
 def _encoded(entry: Kept) -> bytes:

@@ -13,19 +13,23 @@ StoreError where the disk refuses. A file that cannot be read is skipped.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from spamnb.errors import LimitError, RefError
+from spamnb.service.expiry_clock import DAY_US, expiry_mark
 from spamnb.service.limits import ReviewLimits
 from spamnb.store.environment import make_folder, refused, sync_folder
+
+LOG = logging.getLogger("spamnb.review")
 
 VERSION = 1
 _NAME = re.compile(r"[0-9a-f]{13}-[0-9a-fs][0-9a-f]{23}")
@@ -73,8 +77,10 @@ class Reviews:
     def add(self, entry: Waiting, raw: bytes) -> str:
         """Keep one; its name, or that of the same word on the same message, if it waits already."""
         key = _key(entry, raw)
+        mark = expiry_mark(self.folder.parent)
+        entry = replace(entry, time_us=entry.time_us + mark.behind_us)
         with self._lock:
-            self._expire(entry.time_us)
+            self._expire(min(entry.time_us, mark.expires_us))
             names = self._names()
             name = f"{entry.time_us:013x}-{key}"
             for held in names:
@@ -171,12 +177,15 @@ class Reviews:
         except OSError:
             return 0
 
-    def _expire(self, now_us: int) -> None:
-        before = now_us - self.limits.keep_days * 86_400_000_000
+    def _expire(self, now: int) -> None:
+        days = self.limits.keep_days
         for name in self._names():
-            if int(name[:13], 16) >= before:
+            age_us = now - int(name[:13], 16)
+            if age_us <= days * DAY_US:
                 return
             (self.folder / name).unlink(missing_ok=True)
+            age = age_us / DAY_US
+            LOG.info("deleted from review: %s, age %.1f days, limit %d days", name, age, days)
 
 
 def _key(entry: Waiting, raw: bytes) -> str:

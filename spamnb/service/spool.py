@@ -1,9 +1,11 @@
 """The spool: what delivery agents leave while the daemon is away, learnt when it is back.
 
 A folder that everybody may write into and only its owner may list (mode 1733). Whoever teaches
-writes a file under a name that begins with a dot, syncs it, and renames it to `ANYTHING.LABEL`:
+writes a file under a name that begins with a dot, syncs it, makes its voucher, and renames it to
+`ANYTHING.LABEL`:
 
-    1763712345.M7P3.host.spam       the message, as it is
+    1763712345.M7P3.host.spam            the message, as it is
+    .1763712345.M7P3.host.spam.8675309/  the voucher: an empty folder, named by file and inode
 
 or, for a message of another person (by those who may speak for others), with a line before it:
 
@@ -15,10 +17,22 @@ written, by the files' times. A name that begins with `BOOT.TICKS.PID.` says it 
 of the machine it was, and when in it the writer began (field 22 of /proc/PID/stat). No step of the
 clock changes that, and writers within one tick of it are told apart by their numbers.
 
-The file's owner is who teaches, so it must be a plain file of one name that nobody else may write:
-a hard link could be somebody's secret, a symbolic one a device that never ends, a pipe never opens.
-What is none is set aside under a name that begins with `.aside-`, and counted. A file goes when its
-answer is durable, and not before; a store that fails leaves it for the next time.
+The owner of a file does not prove who left it: the owner of a folder may rename every file in it
+into the spool, also mail that another user wrote there. A folder is proof: only a user who may
+write a folder can move it to another parent (rename(2)), so an empty folder here that only its
+owner may write was made here by its owner. A file counts as its owner's word if that owner has
+made its voucher. The inode in the name binds the voucher to the one file.
+
+A word must be a plain file of one name that only its owner may write: a hard link could be another
+user's secret, a symbolic one a device that never ends, a pipe never opens. What is none is set
+aside under a name that begins with `.aside-`, and counted. A file goes when its answer is durable,
+and not before; a store that fails leaves it for the next time. Folders are left alone.
+
+One listing reads each entry's name once and asks the file system about those that may be words;
+after `_STEP` entries it pauses until the next look. So 200,000 entries of one user cost the others
+the time of their names.
+
+A private spool (mode 0700) holds what the daemon's own processes leave, and needs no vouchers.
 
 Must not know the model or who is who. Failure: StoreError of the callback, passed on.
 """
@@ -34,7 +48,7 @@ import stat
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -45,11 +59,15 @@ from spamnb.service.limits import SpoolLimits
 from spamnb.store.environment import make_folder, refused
 
 MODE = 0o1733
+_PRIVATE = 0o700
+_STEP = 1 << 18
+"""entries that one look lists: some 0.2 s"""
 _ASIDE = ".aside-"
 _HEAD_BYTES = 1 << 16
 _SETTLED_NS = 1_000_000_000
 _STAMP = re.compile(r"([0-9a-f-]{36})\.([0-9]{1,15})\.([0-9]{1,9})\.")
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OUR_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """The machine is at its limits. All else that opening says (a link, a socket, somebody's closed
 file, a bad sector) is of this file, which must not keep the others waiting."""
@@ -64,6 +82,8 @@ class Left:
     uid: int
     head: dict[str, Any]
     raw: bytes
+    private: bool = False
+    """in a private spool, so by a process of the daemon"""
 
 
 class _Lying(NamedTuple):
@@ -74,18 +94,31 @@ class _Lying(NamedTuple):
     writer: int
     name: str
     uid: int
+    inode: int
 
 
 class Spool:
     """One such folder."""
 
-    def __init__(self, folder: Path, limits: SpoolLimits | None = None) -> None:
+    def __init__(
+        self, folder: Path, limits: SpoolLimits | None = None, *, private: bool = False
+    ) -> None:
         self.folder = folder
         self.limits = limits or SpoolLimits()
         self.set_aside = 0
         """entries that were no feedback, since we began"""
+        self._private = private
+        self._aside = 0
+        """entries that lie aside, by the last listing"""
+        self._listing: Iterator[list[_Lying] | None] | None = None
+        """a listing that goes on in the next look"""
         self._quiet = 0
         """when the folder changed last, if nothing was there to be taken"""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a listing is under way, so that the next look should follow at once."""
+        return self._listing is not None
 
     def make(self) -> None:
         """Make the folder, with its mode."""
@@ -93,7 +126,7 @@ class Spool:
         try:
             self.folder.mkdir(mode=0o700, exist_ok=True)
             if self.folder.stat().st_uid == os.geteuid():
-                self.folder.chmod(MODE)
+                self.folder.chmod(_PRIVATE if self._private else MODE)
         except OSError as error:
             raise refused(error, self.folder) from error
 
@@ -104,53 +137,73 @@ class Spool:
         """
         done = 0
         with self._opened() as folder:
-            if folder < 0 or not self._changed(folder):
+            if folder < 0 or not (self._listing or self._changed(folder)):
                 return 0
-            for name in self._turn(folder, labels):
+            for one in self._listed(labels):
                 self._quiet = 0
-                done += self._taken(folder, name, teach)
+                done += self._taken(folder, one, teach)
             if done:
                 os.fsync(folder)
         return done
 
-    def _taken(self, folder: int, name: str, teach: Callable[[Left], None]) -> bool:
+    def _listed(self, labels: Collection[str]) -> list[_Lying]:
+        """What a listing found; nothing while it is under way."""
+        self._listing = self._listing or self._turn(labels)
+        found = next(self._listing)
+        if found is None:
+            return []
+        self._listing = None
+        return found
+
+    def _taken(self, folder: int, one: _Lying, teach: Callable[[Left], None]) -> bool:
         """Hand over one file, and let it go; whether it was feedback."""
         try:
-            left = self._read(folder, name)
+            left = self._read(folder, one.name)
         except FileNotFoundError:
             return False
         except OSError as error:
             if error.errno in _OUR_FAULT:
-                raise refused(error, self.folder / name) from error
+                raise refused(error, self.folder / one.name) from error
             left = None
+        if left is not None:
+            teach(left)
+        # The voucher first: one that outlives its file would vouch for the inode's next file.
+        with suppress(OSError):
+            os.rmdir(_voucher(one.name, one.inode), dir_fd=folder)
         if left is None:
-            self._put_aside(folder, name)
+            self._put_aside(folder, one.name)
             return False
-        teach(left)
         with suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=folder)
+            os.unlink(one.name, dir_fd=folder)
         return True
 
     def waiting(self) -> int:
         """How many lie there; what is set aside is not counted."""
         try:
-            return sum(not name.startswith(".") for name in os.listdir(self.folder))  # noqa: PTH208
+            with os.scandir(self.folder) as entries:
+                return sum(
+                    not (entry.name.startswith(".") or entry.is_dir(follow_symlinks=False))
+                    for entry in entries
+                )
         except OSError:
             return 0
 
     @contextmanager
     def _opened(self) -> Iterator[int]:
         try:
-            folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            folder = os.open(self.folder, _FOLDER)
         except FileNotFoundError:
             yield -1
             return
         except OSError as error:
             raise refused(error, self.folder) from error
         try:
-            if os.geteuid() not in (0, os.fstat(folder).st_uid):
+            about = os.fstat(folder)
+            if os.geteuid() not in (0, about.st_uid):
                 # Only its owner may take away what others left: it would be learnt for ever.
                 raise StoreAccessError(f"{self.folder} is not ours", hint="chown it to the daemon")
+            if self._private and about.st_mode & 0o077:
+                raise StoreAccessError(f"{self.folder} is open to others", hint="chmod it to 0700")
             yield folder
         finally:
             os.close(folder)
@@ -166,19 +219,24 @@ class Spool:
         self._quiet = changed if time.time_ns() - changed > _SETTLED_NS else 0
         return True
 
-    def _turn(self, folder: int, labels: Collection[str]) -> list[str]:
-        """Names in the order in which they were written, so many of each owner.
+    def _turn(self, labels: Collection[str]) -> Iterator[list[_Lying] | None]:
+        """Files in the order in which they were written, so many of each owner; None: a pause.
 
         A listing is no snapshot: of two files that come meanwhile it may show the second alone.
         But what is older than a file of the first listing is all in the second one.
         """
         ahead_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        newest = max(_lying(folder, labels, ahead_ns), default=None)
-        if newest is None:
-            return []
+        newest: _Lying | None = None
+        for one in self._lying(labels, ahead_ns):
+            if one is None:
+                yield None
+            elif newest is None or one > newest:
+                newest = one
         turns: dict[int, list[_Lying]] = {}
-        for one in _lying(folder, labels, ahead_ns):
-            if one <= newest:
+        for one in self._lying(labels, ahead_ns) if newest is not None else ():
+            if one is None:
+                yield None
+            elif newest is not None and one <= newest:
                 turn = turns.setdefault(one.uid, [])
                 turn.append(one)
                 # A flood fills the folder, not our memory.
@@ -186,11 +244,30 @@ class Spool:
                     self._shorten(turn)
         for turn in turns.values():
             self._shorten(turn)
-        return [one.name for one in sorted(chain.from_iterable(turns.values()))]
+        yield sorted(chain.from_iterable(turns.values()))
 
     def _shorten(self, turn: list[_Lying]) -> None:
         turn.sort()
         del turn[self.limits.each_owner :]
+
+    def _lying(self, labels: Collection[str], ahead_ns: int) -> Iterator[_Lying | None]:
+        """What has its final name and is no folder; None after so many entries.
+
+        `ahead_ns`: by how much the time of day is ahead of the clock that only goes on.
+        """
+        aside = 0
+        with _listing(self.folder) as entries:
+            for count, entry in enumerate(entries, 1):
+                name = entry.name
+                if name.startswith("."):
+                    aside += name.startswith(_ASIDE)
+                elif name.rpartition(".")[2] in labels and name not in labels:
+                    one = _one(entry, ahead_ns)
+                    if one is not None:
+                        yield one
+                if count % _STEP == 0:
+                    yield None
+        self._aside = aside
 
     def _read(self, folder: int, name: str) -> Left | None:
         """A file's content, if it is one that may be believed."""
@@ -198,7 +275,7 @@ class Spool:
         handle = os.open(name, flags, dir_fd=folder)
         try:
             about = os.fstat(handle)
-            if not self._plain(about):
+            if not (self._plain(about) and (self._private or _vouched(folder, name, about))):
                 return None
             with os.fdopen(os.dup(handle), "rb") as file:
                 data = file.read(self.limits.file_bytes + 1)
@@ -206,7 +283,8 @@ class Spool:
             os.close(handle)
         if len(data) != about.st_size:
             return None
-        return _left(name, about.st_uid, data)
+        left = _left(name, about.st_uid, data)
+        return left and replace(left, private=self._private)
 
     def _plain(self, about: os.stat_result) -> bool:
         return (
@@ -217,19 +295,20 @@ class Spool:
         )
 
     def _put_aside(self, folder: int, name: str) -> None:
+        """Rename what is no feedback, or remove it if enough lies aside or its name is taken."""
         self.set_aside += 1
         with suppress(OSError):
-            kept = sum(other.startswith(_ASIDE) for other in os.listdir(folder))
-            if kept >= self.limits.aside:
-                with suppress(IsADirectoryError, PermissionError):
-                    os.unlink(name, dir_fd=folder)
+            if self._aside < self.limits.aside:
+                self._aside += 1
+                target = _ASIDE + name[:200]
+                with suppress(IsADirectoryError):
+                    os.rename(name, target, src_dir_fd=folder, dst_dir_fd=folder)
                     return
-            target = _ASIDE + name[:200]
-            os.rename(name, target, src_dir_fd=folder, dst_dir_fd=folder)
+            os.unlink(name, dir_fd=folder)
 
 
 def leave(folder: Path, label: str, raw: bytes, head: dict[str, Any]) -> None:
-    """Put one message there, durably: for those of our processes that do not teach themselves."""
+    """Put one message into a private spool, durably: for processes that do not teach themselves."""
     name = f"{time.time_ns()}.{secrets.token_hex(8)}"
     hidden, final = folder / f".{name}", folder / f"{name}.{label}"
     try:
@@ -243,23 +322,52 @@ def leave(folder: Path, label: str, raw: bytes, head: dict[str, Any]) -> None:
         raise refused(error, folder) from error
 
 
-def _lying(folder: int, labels: Collection[str], ahead_ns: int) -> Iterator[_Lying]:
-    """What has its final name; `ahead_ns`: by how much the time of day is ahead of the clock."""
-    boot = _boot()
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            start, _, label = entry.name.rpartition(".")
-            if not start or start.startswith(".") or label not in labels:
-                continue
-            try:
-                about = entry.stat(follow_symlinks=False)
-            except OSError:
-                continue
-            stamp = _STAMP.match(entry.name)
-            born_ns = about.st_mtime_ns - ahead_ns
-            if stamp and stamp[1] == boot:
-                born_ns = int(stamp[2]) * _TICK_NS
-            yield _Lying(born_ns, int(stamp[3]) if stamp else 0, entry.name, about.st_uid)
+@contextmanager
+def _listing(folder: Path) -> Iterator[Iterator[os.DirEntry[str]]]:
+    """The entries of a folder, by a descriptor of their own: others have another position."""
+    try:
+        handle = os.open(folder, _FOLDER)
+    except OSError as error:
+        raise refused(error, folder) from error
+    try:
+        with os.scandir(handle) as entries:
+            yield entries
+    finally:
+        os.close(handle)
+
+
+def _one(entry: os.DirEntry[str], ahead_ns: int) -> _Lying | None:
+    """A file of the spool; None for a folder, and for what has just gone."""
+    try:
+        if entry.is_dir(follow_symlinks=False):
+            return None
+        about = entry.stat(follow_symlinks=False)
+    except OSError:
+        return None
+    stamp = _STAMP.match(entry.name)
+    born_ns = about.st_mtime_ns - ahead_ns
+    if stamp and stamp[1] == _boot():
+        born_ns = int(stamp[2]) * _TICK_NS
+    writer = int(stamp[3]) if stamp else 0
+    return _Lying(born_ns, writer, entry.name, about.st_uid, about.st_ino)
+
+
+def _voucher(name: str, inode: int) -> str:
+    return f".{name}.{inode}"
+
+
+def _vouched(folder: int, name: str, file: os.stat_result) -> bool:
+    """Whether the file's owner has made its voucher in this folder."""
+    try:
+        handle = os.open(_voucher(name, file.st_ino), _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+    except OSError:
+        return False
+    try:
+        about = os.fstat(handle)
+        own = about.st_uid == file.st_uid and not about.st_mode & 0o022
+        return own and not os.listdir(handle)  # noqa: PTH208 - by its descriptor
+    finally:
+        os.close(handle)
 
 
 @cache

@@ -76,6 +76,8 @@ def warnings(facts: Mapping[str, Any], quiet_days: int = QUIET_DAYS) -> list[str
         found.append(f"the model cannot be used: {facts['fault']}")
     if facts.get("bypass"):
         found.append("bypass is on: all mail passes unscanned")
+    if facts.get("clock"):
+        found.append(facts["clock"])
     model = facts.get("model")
     if model:
         found += _model_warnings(model, quiet_days)

@@ -1,8 +1,8 @@
 """Traps: addresses that nobody uses, so whatever comes to them is spam.
 
-A message to one is left in the spool, as any program would leave it, and the learner takes it from
-there: mail waits for nobody. What it is worth is said in `trust`: half a step, and a very sure
-verdict is not contradicted, for whoever knows a trap can send it what they like.
+A message to one is left in a private spool, where the daemon's processes alone can write, and the
+learner takes it from there: mail waits for nobody. What it is worth is said in `trust`: half a
+step, and a very sure verdict is not contradicted, for who knows a trap can send it what they like.
 
 Must not know sockets or the model. Failure: StoreError of the spool.
 """
@@ -15,6 +15,9 @@ from pathlib import Path
 from spamnb.core.stamp import as_delivered
 from spamnb.service.letters import Letter
 from spamnb.service.spool import leave
+
+TRAPS_FOLDER = "traps"
+"""the private spool in the home"""
 
 
 class Traps:

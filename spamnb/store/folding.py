@@ -43,6 +43,16 @@ def older(times_us: Sequence[int], before_us: int) -> int:
     return max((i for i, at in enumerate(times_us, 1) if at < before_us), default=0)
 
 
+def surely_older(times_us: Sequence[int], before_us: int, now_us: int) -> int:
+    """How many of these, in the order in which they came, are surely from before a time.
+
+    None that came behind one from since then is: a clock that was set back for a moment would
+    otherwise make all older that came before. Times that are yet to come tell nothing.
+    """
+    recent = (i for i, at in enumerate(times_us) if before_us <= at <= now_us)
+    return older(times_us[: next(recent, len(times_us))], before_us)
+
+
 def named_ids(event: Event) -> Ids:
     """Every feature that the event touches or that taking back its message would touch."""
     echoes = [ids for echo in event.standing.echoes for ids in echo.ids]
@@ -60,4 +70,12 @@ def apply_event(event: Event, totals: Totals, ids: Ids, records: Records, *, sig
     totals.known, totals.histogram = sheet.totals.known, sheet.totals.histogram
 
 
-__all__ = ["apply_event", "day_of", "event_ids", "first_totals", "named_ids", "older"]
+__all__ = [
+    "apply_event",
+    "day_of",
+    "event_ids",
+    "first_totals",
+    "named_ids",
+    "older",
+    "surely_older",
+]

@@ -61,7 +61,7 @@ from spamnb.errors import (
     StoreVersionError,
 )
 from spamnb.store.environment import DATA_FILE, Plan, make_folder, refused
-from spamnb.store.folding import older
+from spamnb.store.folding import surely_older
 from spamnb.store.history_boot import Boot
 from spamnb.store.history_entry import (
     HistoryEntry,
@@ -308,7 +308,8 @@ class History:
 
     def _forget_before(self, now_us: int) -> int:
         gone = 0
-        while done := self._forget(now_us - self._limits.keep_days * _DAY_US, _EXPIRE_BATCH):
+        span = (now_us - self._limits.keep_days * _DAY_US, now_us)
+        while done := self._forget(span, _EXPIRE_BATCH):
             gone += done
         return gone
 
@@ -325,8 +326,8 @@ class History:
     def _bytes(self) -> int:
         return self._environment.live_pages() * self._environment.page_bytes
 
-    def _forget(self, before_us: int | None, most: int) -> int:
-        return self._environment.transact(lambda t: _forget(t, before_us, most))
+    def _forget(self, kept: tuple[int, int] | None, most: int) -> int:
+        return self._environment.transact(lambda t: _forget(t, kept, most))
 
     # --- reading ---
 
@@ -446,13 +447,13 @@ class _Flusher:
             self._thread.join()
 
 
-def _forget(tables: Tables, before_us: int | None, most: int) -> int:
-    """Forget the oldest entries (from before a time)."""
+def _forget(tables: Tables, kept: tuple[int, int] | None, most: int) -> int:
+    """Forget the oldest entries (from before a span of time)."""
     pieces = Pieces(tables["entries"])
     batch = [(seq, _names(data)) for seq, data in islice(pieces.up(0, None), most)]
-    if before_us is not None:
+    if kept is not None:
         times = [named.time_us if named else seq for seq, named in batch]
-        del batch[older(times, before_us) :]
+        del batch[surely_older(times, *kept) :]
     for seq, named in batch:
         pieces.remove(seq)
         if named:

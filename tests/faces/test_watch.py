@@ -1,6 +1,7 @@
 """The Maildir watcher: what a person's filing teaches, and what it does not."""
 
 import os
+import time
 
 import pytest
 
@@ -246,6 +247,37 @@ def test_links_and_pipes_are_no_mail(house):
     house.watcher._arrived(house.root / ".Junk/new", "1.link", 0)
     house.watcher._arrived(house.root / ".Junk/new", "2.pipe", 0)
     assert house.words() == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs several users")
+@pytest.mark.parametrize("part", [".Junk", ".Junk/cur", ".Late"])
+def test_a_folder_that_is_a_link_of_its_owner_is_not_watched(house, tmp_path, part):
+    """Root watches for alice: where her link leads is other people's mail."""
+    house.folder(".Other")
+    others = tmp_path / "others"
+    (house.root / ".Other").rename(others)
+    place = house.root / part
+    if place.exists():
+        place.rename(tmp_path / "away")
+    place.symlink_to(others / part.partition("/")[2])
+    for path in (house.root, *house.root.rglob("*")):
+        os.chown(path, 65531, 65531, follow_symlinks=False)
+    house.watcher.close()
+    house.watcher = house.begin()
+    (others / "cur" / "1.host:2,S").write_text("X-Spam-Flag: NO\nSubject: x\n\ntheirs\n")
+    assert house.words() == []
+    if house.root / ".Junk/new" in house.watcher._owners:
+        house.watcher._arrived(house.root / ".Junk/new", "1.host", 0)
+    assert house.words() == []
+
+
+def test_a_memory_of_a_time_to_come_is_none(house):
+    """The clock was ahead when the last run ended: all that lies there is looked at again."""
+    house.watcher.close()
+    house.stamp.save(2 * time.time_ns())
+    house.move(house.deliver("", "NO"), ".Junk")
+    house.watcher = house.begin()
+    assert house.words() == [("spam", "learnt")]
 
 
 def test_what_is_no_maildir_is_refused(house, tmp_path):

@@ -361,8 +361,10 @@ def leave(home, name, data, uid=None):
     path = home / "spool" / f".{name}"
     path.write_bytes(data)
     path.chmod(0o644)
-    if uid is not None:
-        os.chown(path, uid, uid)
+    voucher = path.with_name(f".{name}.{path.stat().st_ino}")
+    voucher.mkdir(0o755)
+    for made in (path, voucher) if uid is not None else ():
+        os.chown(made, uid, uid)
     path.rename(home / "spool" / name)
 
 
@@ -373,7 +375,7 @@ def test_what_was_left_while_it_was_away_is_learnt_once(place):
     for number in range(20):
         leave(place / "m", f"{number:02}.spam", mail(f"sp{number}"))
     place.joinpath("c.sock").unlink()
-    with learner(place / "m", place) as running:
+    with learner(place / "m", place, f"dict(delegates=frozenset({{{os.geteuid()}}}))") as running:
         until(lambda: running.ask("status").header["status"]["spool"]["waiting"] == 0)
         until(lambda: running.ask("status").header["status"]["counters"]["learned_spam"] == 20)
     found = [e for e in events(place / "m").values() if e.message_id.startswith("sp")]
@@ -403,6 +405,31 @@ def test_the_owner_of_a_file_is_who_teaches(place):
         until(lambda: status()["counters"]["learned_spam"] == 1)
         assert status()["review"] == 1
     assert {e.who for e in events(home).values()} == {"owner", "nobody"}
+
+
+@needs_root
+def test_a_file_of_roots_teaches_as_a_user_at_most(place):
+    """Neither moved out of a user's folder nor left by root itself: no file speaks as an admin."""
+    home = place / "m"
+    with learner(home, place) as running:
+        until((home / "spool").is_dir)
+        home.chmod(0o711)
+        theirs = place / "theirs"
+        theirs.mkdir()
+        os.chown(theirs, NOBODY.pw_uid, NOBODY.pw_uid)
+        head = b'{"for": "alice@example.org", "trust": "admin", "channel": "trap"}\n'
+        for name, data in (("1.spam", mail(1)), ("2.spam", head + mail(2))):
+            (theirs / name).write_bytes(data)
+            target = home / "spool" / name
+            moved = as_user(NOBODY.pw_uid, lambda a=theirs / name, b=target: a.rename(b))
+            assert moved == str(target)
+        leave(home, "3.spam", mail(3))
+        leave(home, "4.spam", head + mail(4))
+        status = lambda: running.ask("status").header["status"]  # noqa: E731 - asked again
+        until(lambda: status()["spool"] == {"waiting": 0, "set_aside": 2})
+        until(lambda: status()["review"] == 1)
+        assert status()["counters"]["learned_spam"] == 0
+    assert {e.who for e in events(home).values()} == {"owner"}
 
 
 # --- cost -------------------------------------------------------------------------------------

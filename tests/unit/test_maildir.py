@@ -1,13 +1,18 @@
 """Maildir deliveries: whole and on the disk, or not there at all."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 
-from spamnb.service import maildir
+from spamnb.service import folders, maildir
+
+ALICE, BOB = 65531, 65530
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs several users")
 
 
 def seen(folder):
@@ -99,6 +104,92 @@ def test_a_link_in_the_way_is_not_followed(tmp_path):
     """A name in `tmp` that is already there is an error, never written through."""
     maildir.make(tmp_path / "m")
     (tmp_path / "m" / "tmp" / "here").symlink_to(tmp_path / "secret")
-    with pytest.raises(FileExistsError):
-        maildir._write(tmp_path / "m" / "tmp" / "here", (b"x",))
+    with folders.opened(tmp_path / "m" / "tmp") as tmp, pytest.raises(FileExistsError):
+        maildir._write(tmp, "here", (b"x",))
     assert not (tmp_path / "secret").exists()
+
+
+@pytest.fixture
+def home(tmp_path):
+    """Something with files of old that deliveries must not touch."""
+    home = tmp_path / "home"
+    home.mkdir()
+    names = ("data.mdb", maildir.unique_name(1))
+    old = time.time() - maildir.STALE_S - 60
+    for name in names:
+        (home / name).write_bytes(b"precious")
+        os.utime(home / name, (old, old))
+    return home
+
+
+@needs_root
+@pytest.mark.parametrize("where", ["m", "m/tmp", "m/new", "m/.Junk", "m/.Junk/tmp"])
+def test_a_link_of_its_owner_leads_nowhere(tmp_path, home, where):
+    """In place of a Maildir or of a part of it: nothing is written, swept or removed behind it."""
+    owned = tmp_path / "alice"
+    maildir.make(owned / "m" / maildir.JUNK)
+    before = {path.name: path.read_bytes() for path in home.iterdir()}
+    place = owned / where
+    shutil.rmtree(place)
+    place.symlink_to(home)
+    for path in (owned, *owned.rglob("*")):
+        os.chown(path, ALICE, ALICE, follow_symlinks=False)
+    for folder in (owned / "m", owned / "m" / maildir.JUNK):
+        for attempt in (maildir.make, maildir.sweep, lambda f: maildir.deliver(f, (b"x",))):
+            with suppress(OSError):
+                attempt(folder)
+    with pytest.raises(OSError, match=r"alice"):
+        maildir.deliver(place if where != "m/tmp" else owned / "m", (b"x",))
+    assert {path.name: path.read_bytes() for path in home.iterdir()} == before
+
+
+@needs_root
+def test_the_first_user_on_the_way_is_the_owner(tmp_path):
+    """Whoever could put a link there, whatever lies behind it: root acts as that user alone."""
+    maildir.make(tmp_path / "home" / "m")
+    assert folders.owner_of(tmp_path / "home" / "m").st_uid == 0
+    os.chown(tmp_path / "home", ALICE, ALICE)
+    assert folders.owner_of(tmp_path / "home" / "m").st_uid == ALICE
+    (tmp_path / "home" / "link").symlink_to("/root")
+    with pytest.raises(OSError, match="link"):
+        folders.owner_of(tmp_path / "home" / "link")
+
+
+@needs_root
+def test_a_folder_of_a_third_user_is_no_part_of_a_maildir(tmp_path):
+    """Below a user's folder all belongs to that user, or to this process."""
+    maildir.make(tmp_path / "m")
+    os.chown(tmp_path / "m", ALICE, ALICE)
+    maildir.deliver(tmp_path / "m", (b"x",))
+    os.chown(tmp_path / "m" / "new", BOB, BOB)
+    with pytest.raises(PermissionError, match="new"):
+        maildir.deliver(tmp_path / "m", (b"x",))
+    assert list((tmp_path / "m" / "tmp").iterdir()) == []
+
+
+def test_the_administrators_links_are_followed(tmp_path):
+    """A path of the settings may have links, as far as no other user can have made them."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "home").symlink_to("disk")
+    (tmp_path / "disk" / "alice").symlink_to(tmp_path / "disk" / "a")
+    maildir.deliver(tmp_path / "home" / "alice" / "Maildir", (b"x",))
+    assert seen(tmp_path / "disk" / "a" / "Maildir") == [b"x"]
+    (tmp_path / "disk").chmod(0o777)
+    with pytest.raises(OSError, match="symbolic links"):
+        maildir.deliver(tmp_path / "home" / "alice" / "Maildir", (b"x",))
+
+
+def test_the_sweep_takes_nothing_but_dead_deliveries_of_this_program(tmp_path):
+    """Other programs have their own files in `tmp`, and folders are none of its business."""
+    maildir.make(tmp_path / "m")
+    tmp, old = tmp_path / "m" / "tmp", time.time() - maildir.STALE_S - 60
+    dead = maildir.prepare(tmp_path / "m", (b"x",)).name
+    (tmp / "data.mdb").touch()
+    (tmp / "1763712345.M7P3.host").touch()
+    (tmp / maildir.unique_name(1)).symlink_to("data.mdb")
+    os.mkfifo(tmp / maildir.unique_name(2))
+    for path in tmp.iterdir():
+        os.utime(path, (old, old), follow_symlinks=False)
+    assert maildir.sweep(tmp_path / "m") == 1
+    assert len(list(tmp.iterdir())) == 4
+    assert not (tmp / dead).exists()

@@ -13,6 +13,7 @@ import pytest
 
 from spamnb.core.envelope import Client, Envelope
 from spamnb.errors import PeerError, RefError, RefusedError, StoreDamagedError, StoreFullError
+from spamnb.service.clock import now_us
 from spamnb.service.limits import QuarantineLimits
 from spamnb.service.quarantine import Quarantine, Reply
 
@@ -79,7 +80,7 @@ def test_what_is_kept_is_private(quarantine):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("steps", range(1, 9))
+@pytest.mark.parametrize("steps", range(1, 11))
 def test_a_crash_at_any_step_lists_no_message_without_its_body(tmp_path, steps):
     """Killed at the first, second, third ... call to the disk: kept whole, or not listed."""
     program = """
@@ -114,7 +115,7 @@ print(Quarantine(Path(sys.argv[1])).keep(b"body", Envelope(), {}))
         assert done.returncode == 9
     for path in folder.iterdir():
         aged(path, 1)
-    quarantine.expire(0)
+    quarantine.expire(now_us())
     assert len(files(quarantine)) == 2 * len(kept)
 
 

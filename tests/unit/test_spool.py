@@ -5,11 +5,14 @@ import resource
 import stat
 import subprocess
 import time
+from collections import Counter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from spamnb.errors import StoreBusyError, StoreError
+from spamnb.service import spool as place
 from spamnb.service.limits import SpoolLimits
 from spamnb.service.spool import MODE, Spool
 
@@ -31,7 +34,15 @@ def leave(spool, name, data=b"Subject: x\n\nx\n", at=None):
     path.chmod(0o644)
     if at is not None:
         os.utime(path, (at, at))
+    vouch(path)
     return path
+
+
+def vouch(path):
+    """Say that the file's owner left it here."""
+    voucher = path.with_name(f".{path.name}.{path.lstat().st_ino}")
+    voucher.mkdir(0o755)
+    return voucher
 
 
 def drained(spool):
@@ -41,7 +52,16 @@ def drained(spool):
 
 
 def names(spool):
-    return sorted(path.name for path in spool.folder.iterdir())
+    """Files of the spool, and what lies aside."""
+    return sorted(
+        path.name
+        for path in spool.folder.iterdir()
+        if path.is_symlink() or not path.is_dir() or not path.name.startswith(".")
+    )
+
+
+def vouchers(spool):
+    return [path.name for path in spool.folder.iterdir() if path.is_dir()]
 
 
 def aside(spool):
@@ -65,7 +85,7 @@ def test_files_are_taken_in_the_order_in_which_they_were_written(spool):
         ("spam", b"Subject: third\n\n"),
     ]  # fmt: skip
     assert {left.uid for left in found} == {os.geteuid()}
-    assert names(spool) == []
+    assert names(spool) == vouchers(spool) == []
 
 
 def test_a_clock_that_is_set_back_turns_no_words_round(spool):
@@ -117,6 +137,184 @@ def test_a_long_absence_leaves_many_and_the_oldest_go_first(tmp_path):
     assert found == [f"{number:04}.spam" for number in range(30)]
 
 
+@pytest.mark.parametrize(
+    "forge",
+    [
+        lambda _: None,
+        lambda path: path.with_name(f".{path.name}").mkdir(0o755),
+        lambda path: path.with_name(f".{path.name}.{path.stat().st_ino + 1}").mkdir(0o755),
+        lambda path: path.with_name(f".{path.name}.{path.stat().st_ino}").touch(),
+        lambda path: vouch(path).chmod(0o777),
+        lambda path: vouch(path).chmod(0o775),
+        lambda path: (vouch(path) / "cur").mkdir(),
+        lambda path: path.with_name(f".{path.name}.{path.stat().st_ino}").symlink_to("/usr"),
+    ],
+    ids=["none", "no inode", "another file's", "a file", "open to all", "open to a group",
+         "not empty", "a link"],
+)  # fmt: skip
+def test_without_a_voucher_no_file_speaks(spool, forge):
+    """A file proves nothing: who may write the folder that it lay in can have moved it here."""
+    path = spool.folder / "x.spam"
+    path.write_bytes(b"Subject: x\n\nx\n")
+    path.chmod(0o644)
+    forge(path)
+    assert drained(spool) == []
+    assert (spool.set_aside, aside(spool)) == (1, [".aside-x.spam"])
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs several users")
+VMAIL, MALLORY = 65533, 65532
+
+
+def as_user(uid, run):
+    """Whether it could be done by this user."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            run()
+        except PermissionError:
+            os._exit(1)
+        except BaseException:  # noqa: BLE001 - told by the exit code
+            os._exit(2)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, 1)
+    return code == 0
+
+
+@pytest.fixture
+def shared():
+    """A folder that others reach, with a spool and a folder of mallory's."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        spool = Spool(folder / "spool")
+        spool.make()
+        (folder / "mallory").mkdir()
+        os.chown(folder / "mallory", MALLORY, MALLORY)
+        yield spool, folder / "mallory"
+
+
+@needs_root
+def test_mail_of_others_that_a_user_moves_here_is_nobodys_word(shared):
+    """The mail server's user wrote both, file and folder; only its own move makes them its word."""
+    spool, mallory = shared
+    mail = mallory / "1.eml"
+    mail.write_bytes(b'{"for": "alice"}\nSubject: x\n\nx\n')
+    folder = mallory / "cur"
+    folder.mkdir(0o755)
+    for path in (mail, folder):
+        os.chown(path, VMAIL, VMAIL)
+    target = spool.folder / "x.spam"
+    inode = mail.stat().st_ino
+    assert as_user(MALLORY, lambda: mail.rename(target))
+    voucher = spool.folder / f".x.spam.{inode}"
+    assert not as_user(MALLORY, lambda: folder.rename(voucher))
+    assert as_user(MALLORY, lambda: voucher.mkdir(0o755))
+    assert drained(spool) == []
+    assert aside(spool) == [".aside-x.spam"]
+
+
+@needs_root
+def test_a_word_that_its_owner_left_is_theirs(shared):
+    """The script of the mail server, run as its user; nobody else moves file or voucher away."""
+    spool, mallory = shared
+    words = ["sh", TEACH, "spam", "alice"]
+    environment = os.environ | {"SPAMNB_SPOOL": str(spool.folder)}
+    subprocess.run(words, input=b"Subject: x\n\nx\n", env=environment, check=True, user=VMAIL,
+                   group=VMAIL, extra_groups=[])  # fmt: skip
+    assert len(list(spool.folder.iterdir())) == 2
+    for path in spool.folder.iterdir():
+        assert not as_user(MALLORY, lambda path=path: path.rename(mallory / "x"))
+    (left,) = drained(spool)
+    assert (left.uid, left.head["for"], left.private) == (VMAIL, "alice", False)
+    assert list(spool.folder.iterdir()) == []
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Count the calls of a look that cost more than a name."""
+    counted = Counter()
+
+    def counting(name, real):
+        def call(*args, **more):
+            counted[name] += 1
+            return real(*args, **more)
+
+        return call
+
+    for name in ("listdir", "scandir", "rename", "unlink", "open", "rmdir"):
+        monkeypatch.setattr(os, name, counting(name, getattr(os, name)))
+    return counted
+
+
+def rubbish(spool, count):
+    """Hidden files, and folders that nobody can delete, with names of words."""
+    for number in range(count):
+        (spool.folder / f".{number}.tmp").touch()
+    for number in range(200):
+        folder = spool.folder / f"{number}.spam"
+        folder.mkdir()
+        (folder / "inside").touch()
+        (spool.folder / f".aside-{number}.spam").mkdir()
+        (spool.folder / f".aside-{number}.spam" / "inside").touch()
+
+
+def test_rubbish_costs_a_look_two_listings_and_nothing_else(spool, reads):
+    """Whatever lies there: the first look takes the word, and calls as often as without it."""
+    leave(spool, "a.spam")
+    reads.clear()
+    assert len(drained(spool)) == 1
+    alone = dict(reads)
+    rubbish(spool, 20_000)
+    leave(spool, "b.ham")
+    reads.clear()
+    assert [left.name for left in drained(spool)] == ["b.ham"]
+    assert dict(reads) == alone
+    assert alone["scandir"] == 2
+    assert (spool.set_aside, spool.waiting()) == (0, 0)
+
+
+def test_many_bad_files_cost_no_listing_each(spool, reads):
+    """They are put aside or removed one by one, so many of each owner in a look."""
+    for number in range(150):
+        (spool.folder / f"{number}.spam").symlink_to("/dev/null")
+    reads.clear()
+    assert drained(spool) == []
+    assert reads["scandir"] == 2
+    assert (spool.set_aside, len(aside(spool)), reads["unlink"]) == (150, 100, 50)
+
+
+def test_a_listing_without_end_goes_on_in_the_next_look(spool, monkeypatch):
+    """So many entries in one look; what the whole listing shows is taken in order."""
+    monkeypatch.setattr("spamnb.service.spool._STEP", 64)
+    rubbish(spool, 500)
+    for number in range(3):
+        leave(spool, f"word{number}.spam", at=1_000_000 + number)
+    looks = [[left.name for left in drained(spool)]]
+    while spool.busy:
+        looks.append([left.name for left in drained(spool)])
+    assert looks[-1] == ["word0.spam", "word1.spam", "word2.spam"]
+    assert len(looks) > 2 * 900 // 64
+    assert not any(looks[:-1])
+
+
+def test_a_private_spool_is_closed_to_others(tmp_path):
+    """What lies in it needs no voucher, so nobody else may write there."""
+    spool = Spool(tmp_path / "traps", private=True)
+    spool.make()
+    assert stat.S_IMODE(spool.folder.stat().st_mode) == 0o700
+    place.leave(spool.folder, "spam", b"Subject: x\n\nx\n", {"channel": "trap"})
+    (left,) = drained(spool)
+    assert (left.head, left.private) == ({"channel": "trap"}, True)
+    spool.folder.chmod(0o733)
+    with pytest.raises(StoreError, match="open to others"):
+        drained(spool)
+
+
 def test_a_line_before_the_message_tells_for_whom(spool):
     """The optional head is JSON on one line; the rest is the message."""
     leave(spool, "x.spam", b'{"for": "alice@example.org", "channel": "imap"}\nSubject: x\n\nx\n')
@@ -139,15 +337,11 @@ def a_symlink(folder, secret):
 
 def a_hard_link(folder, secret):
     (folder / "x.spam").hardlink_to(secret)
+    vouch(folder / "x.spam")
 
 
 def a_pipe(folder, _):
     os.mkfifo(folder / "x.spam")
-
-
-def a_folder(folder, _):
-    (folder / "x.spam").mkdir()
-    (folder / "x.spam" / "inside").write_text("x")
 
 
 def a_device(folder, _):
@@ -159,24 +353,28 @@ def a_device(folder, _):
 def an_open_file(folder, _):
     (folder / "x.spam").write_bytes(b"Subject: x\n\n")
     (folder / "x.spam").chmod(0o666)
+    vouch(folder / "x.spam")
 
 
 def an_empty_file(folder, _):
     (folder / "x.spam").touch()
+    vouch(folder / "x.spam")
 
 
 def a_bad_head(folder, _):
     (folder / "x.spam").write_bytes(b'{"for": \nSubject: x\n\n')
     (folder / "x.spam").chmod(0o644)
+    vouch(folder / "x.spam")
 
 
 def a_deep_head(folder, _):
     (folder / "x.spam").write_bytes(b'{"a":' * 20_000 + b"\n")
     (folder / "x.spam").chmod(0o644)
+    vouch(folder / "x.spam")
 
 
-TRICKS = [a_symlink, a_hard_link, a_pipe, a_folder, a_device, an_open_file, an_empty_file,
-          a_bad_head, a_deep_head]  # fmt: skip
+TRICKS = [a_symlink, a_hard_link, a_pipe, a_device, an_open_file, an_empty_file, a_bad_head,
+          a_deep_head]  # fmt: skip
 
 
 @pytest.mark.parametrize("trick", TRICKS, ids=lambda trick: trick.__name__)

@@ -36,8 +36,8 @@ def test_half_a_message_is_not_learnt():
 
 
 def test_it_is_left_in_the_spool_as_an_admins_word(tmp_path):
-    """By the way named trap, with the bytes that mailboxes hold."""
-    spool = Spool(tmp_path / "spool")
+    """In a private spool, by the channel trap, with the bytes that mailboxes hold."""
+    spool = Spool(tmp_path / "traps", private=True)
     spool.make()
     traps = Traps(["trap@example.org"], spool.folder)
     traps.keep(letter("trap@example.org"), "trap@example.org")

@@ -52,10 +52,10 @@ class Inotify:
         """To wait on."""
         return self._fd
 
-    def watch(self, folder: Path) -> None:
-        """Tell what comes to lie in this folder; watching it twice is watching it once."""
+    def watch(self, handle: int, folder: Path) -> None:
+        """Tell what comes to lie in this open folder; watching it twice is watching it once."""
         mask = _CLOSE_WRITE | _MOVED_TO | _CREATE | _ONLYDIR
-        name = os.fsencode(folder)
+        name = f"/proc/self/fd/{handle}".encode()
         number = self._checked(self._libc.inotify_add_watch(self._fd, name, mask), str(folder))
         self._folders[number] = folder
 

@@ -5,12 +5,16 @@ for a while, so that a message on its way through (a client's rule, a slip of th
 nothing. A restart goes on where the last run stopped: files that moved since are looked at (their
 ctime tells), and looking twice changes nothing, for the model knows what it was taught.
 
+The watcher may run as root, and the owner of a Maildir chooses what a link in it means: all is
+opened by descriptors of folders, without following that user's links (`folders`).
+
 Must not know the model or the control socket: what was taught of a message, and how to teach, are
 given. Failure: StoreError of these is passed on, and what was not taught is looked at again.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import stat
@@ -19,14 +23,16 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from spamnb.errors import CorpusError
 from spamnb.faces.maildir.inotify import Inotify
 from spamnb.faces.maildir.places import Folders, Role, delivered_as, role_of, word_of
 from spamnb.service.feedback import Answer, Feedback
+from spamnb.service.folders import opened
 
 PARTS = ("new", "cur")
+_NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EPERM)
 LIMIT_BYTES = 32 << 20
 _TICK_NS = 20_000_000
 """A file's times are those of the kernel's last tick, up to 10 ms behind the clock that we read:
@@ -72,6 +78,14 @@ class _Arrival:
     """wall time of its arrival"""
 
 
+class _Entry(NamedTuple):
+    """What a listing tells."""
+
+    name: str
+    changed_ns: int
+    is_folder: bool
+
+
 class Watcher:
     """Watches Maildirs."""
 
@@ -99,41 +113,48 @@ class Watcher:
         """Watch, then look at what happened meanwhile: in this order nothing falls between."""
         since = self._memory.load()
         for maildir in self._maildirs:
-            if not any((maildir.root / part).is_dir() for part in PARTS):
-                raise CorpusError(f"{maildir.root} is no Maildir", hint="it needs new/ and cur/")
             self._watch_maildir(maildir)
+            if not any(maildir.root / part in self._owners for part in PARTS):
+                raise CorpusError(f"{maildir.root} is no Maildir", hint="it needs new/ and cur/")
         if since:
-            self._look_back(since)
+            # A moment that is yet to come was remembered under a clock that was ahead.
+            self._look_back(since if since <= time.time_ns() else 0)
         else:
             self._memory.save(time.time_ns())
 
     def _watch_maildir(self, maildir: Maildir) -> None:
-        self._inotify.watch(maildir.root)
-        self._owners[maildir.root] = (maildir, "")
         self._watch_folder(maildir, "")
-        for entry in sorted(os.scandir(maildir.root), key=lambda entry: entry.name):
-            if entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
+        for entry in _entries(maildir.root):
+            if entry.name.startswith(".") and entry.is_folder:
                 self._watch_folder(maildir, entry.name)
 
-    def _watch_folder(self, maildir: Maildir, folder: str) -> None:
+    def _watch_folder(self, maildir: Maildir, folder: str) -> list[Path]:
+        """Watch a folder, and those of its parts that are there; the parts that are watched."""
         place = maildir.root / folder
-        if folder:
-            # Its parts may not be there yet; they are told when they are made.
-            self._owners[place] = (maildir, folder)
-            self._inotify.watch(place)
-        for part in PARTS:
-            if (place / part).is_dir():
-                self._inotify.watch(place / part)
-                self._owners[place / part] = (maildir, folder)
+        if not self._watch_place(place, maildir, folder):
+            return []
+        parts = [place / part for part in PARTS]
+        return [part for part in parts if self._watch_place(part, maildir, folder)]
+
+    def _watch_place(self, place: Path, maildir: Maildir, folder: str) -> bool:
+        """Watch one folder; not if it is missing, a link of its owner's, or another user's."""
+        try:
+            with opened(place) as handle:
+                self._inotify.watch(handle, place)
+        except OSError as error:
+            if error.errno in _NO_FOLDER:
+                return False
+            raise
+        self._owners[place] = (maildir, folder)
+        return True
 
     def _look_back(self, since_ns: int) -> None:
         """Look at what came since; twice does no harm."""
         for place in list(self._owners):
             if place.name in PARTS:
-                for entry in os.scandir(place):
-                    arrived = entry.stat(follow_symlinks=False).st_ctime_ns
-                    if arrived >= since_ns - _TICK_NS:
-                        self._arrived(place, entry.name, arrived)
+                for entry in _entries(place):
+                    if entry.changed_ns >= since_ns - _TICK_NS:
+                        self._arrived(place, entry.name, entry.changed_ns)
 
     # -- watching -------------------------------------------------------------------------------
 
@@ -156,21 +177,14 @@ class Watcher:
 
     def _folder_made(self, place: Path, name: str) -> None:
         maildir, folder = self._owners[place]
-        new = place / name
-        if not new.is_dir() or new.is_symlink():
-            return
+        parts: list[Path] = []
         if place == maildir.root and name.startswith("."):
-            self._watch_folder(maildir, name)
-            parts = [new / part for part in PARTS if (new / part).is_dir()]
-        elif name in PARTS:
-            self._inotify.watch(new)
-            self._owners[new] = (maildir, folder)
-            parts = [new]
-        else:
-            return
+            parts = self._watch_folder(maildir, name)
+        elif name in PARTS and self._watch_place(place / name, maildir, folder):
+            parts = [place / name]
         # What came before the watch did was told to nobody.
         for part in parts:
-            for entry in os.scandir(part):
+            for entry in _entries(part):
                 self._arrived(part, entry.name, time.time_ns())
 
     def _arrived(self, part: Path, name: str, since_ns: int) -> None:
@@ -215,21 +229,33 @@ class Watcher:
 
 def _find(arrival: _Arrival) -> Path | None:
     """Where the file lies now: a mail program gives it flags, and moves it from new to cur."""
-    path = arrival.part / arrival.name
-    if path.exists():
-        return path
+    with suppress(OSError), opened(arrival.part) as folder:
+        os.stat(arrival.name, dir_fd=folder, follow_symlinks=False)
+        return arrival.part / arrival.name
     unique = arrival.name.partition(":")[0]
-    with suppress(FileNotFoundError), os.scandir(arrival.part.parent / "cur") as entries:
+    current = arrival.part.parent / "cur"
+    names = (entry.name for entry in _entries(current))
+    return next((current / name for name in names if name.partition(":")[0] == unique), None)
+
+
+def _entries(place: Path) -> list[_Entry]:
+    """What lies in a folder; nothing if it is gone, or is none that may be opened by now."""
+    found = []
+    with suppress(OSError), opened(place) as folder, os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.partition(":")[0] == unique:
-                return Path(entry.path)
-    return None
+            with suppress(FileNotFoundError):
+                about = entry.stat(follow_symlinks=False)
+                is_folder = entry.is_dir(follow_symlinks=False)
+                found.append(_Entry(entry.name, about.st_ctime_ns, is_folder))
+    return found
 
 
 def _read(path: Path) -> bytes:
     """The file, if it is a plain one that is not too large; else nothing."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with opened(path.parent) as folder:
+            handle = os.open(path.name, flags, dir_fd=folder)
     except OSError:
         return b""
     with os.fdopen(handle, "rb") as file:

@@ -21,6 +21,7 @@ import secrets
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from email.utils import formatdate
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -205,7 +206,8 @@ class Office:
         maildir.settle(written)
         for folder in {pending.folder for pending in written} - self._swept:
             self._swept.add(folder)
-            maildir.sweep(folder)
+            with suppress(OSError):  # the message is delivered
+                maildir.sweep(folder)
 
     # -- reports --------------------------------------------------------------------------------
 
