@@ -21,6 +21,7 @@ from enum import IntEnum
 from typing import Self
 
 from spamnb.errors import BugError
+from spamnb.service.lately import COUNTED
 from spamnb.service.meters import WIDTH, Meters, summed
 
 DIGEST_BYTES = 16
@@ -30,8 +31,8 @@ RING = 16
 """poisonous digests kept for each slot"""
 
 _MAGIC = 0x73706D6E62303031
-_HEAD = 8
-_SLOTS, _STARTED, _BYPASS, _WIDTH = 1, 2, 3, 4
+_SLOTS, _STARTED, _BYPASS, _WIDTH, _ALARM, _LATELY = 1, 2, 3, 4, 5, 6
+_HEAD = _LATELY + len(COUNTED)
 _ROLE_WORDS = 4
 _CELLS = 8 + _ROLE_WORDS
 _STATE, _PID, _BEAT, _STARTS, _IN_HAND, _RING_AT, _OPEN, _SINCE = range(8)
@@ -191,6 +192,22 @@ class Board:
     @bypass.setter
     def bypass(self, value: bool) -> None:
         self._words[_BYPASS] = int(value)
+
+    @property
+    def alarm(self) -> bool:
+        """Whether too much mail passes unscanned, as the supervisor judges it."""
+        return bool(self._words[_ALARM])
+
+    @property
+    def lately(self) -> list[int]:
+        """What the supervisor counted in the last minutes: see `service.lately`."""
+        return self._words[_LATELY:_HEAD].tolist()
+
+    def set_lately(self, found: Sequence[int], *, alarm: bool) -> None:
+        """Tell what was counted in the last minutes."""
+        for place, number in enumerate(found):
+            self._words[_LATELY + place] = number
+        self._words[_ALARM] = int(alarm)
 
     # -- what is in hand, and what is poisonous ---------------------------------------------------
 

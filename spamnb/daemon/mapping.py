@@ -14,6 +14,7 @@ from spamnb.faces.smtp.address import Address
 from spamnb.faces.smtp.door import Door, Limits, Terms
 from spamnb.faces.smtp.nets import Nets
 from spamnb.service.bench import BenchPlan
+from spamnb.service.letters import Fallbacks
 from spamnb.service.manner import Manner
 from spamnb.service.scanning import ScanPolicy
 from spamnb.settings import Settings
@@ -74,8 +75,8 @@ def policy_of(settings: Settings, listener: ListenerSettings) -> ScanPolicy:
     return ScanPolicy(
         treatment=Treatment(settings.handling, settings.domain, exempt),
         observe=listener.observe,
-        on_fault=listener.on_fault,
-        oversize=listener.oversize,
+        wait_s=settings.timeouts.begin_s,
+        **_of(Fallbacks, listener),
         **_of(Manner, settings.scan),
     )
 

@@ -17,7 +17,8 @@ def test_what_is_kept_too_late_is_taken_back(on_loop):
     """A quarantine slower than the scan may be: the message is relayed, and is not kept as well."""
 
     async def main():
-        async with Rig({"times": times(scan_s=0.2)}) as rig:
+        brief = times(scan_s=0.2, scan_wait_s=0.0)
+        async with Rig({"times": brief, "busy": "deliver"}) as rig:
             rig.judge.holding, withdrawn = True, []
             client = await rig.client()
             await client.start()

@@ -12,6 +12,7 @@ one line in the log, whatever happens. Never raises on mail.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from spamnb.core import stamp
@@ -19,7 +20,7 @@ from spamnb.faces.smtp import answers, replies
 from spamnb.faces.smtp.commands import shown
 from spamnb.faces.smtp.ends import INPUT, MEMORY, ROOM, Host
 from spamnb.faces.smtp.wire import Wire, unstuffed
-from spamnb.service.letters import Letter, Outcome
+from spamnb.service.letters import Letter, Outcome, unjudged
 
 State = Literal["collect", "judge", "stream", "discard", "reply", "over"]
 
@@ -36,8 +37,8 @@ class Passage:
 
     __slots__ = (
         "_action", "_codes", "_doom", "_each", "_ended_at", "_facts", "_free", "_header", "_host",
-        "_left", "_looked", "_said", "_sealed", "_sent_at", "_size", "_state", "_stored", "_taken",
-        "_whole", "_wire", "hungry",
+        "_left", "_looked", "_recall", "_said", "_sealed", "_sent_at", "_size", "_state",
+        "_stored", "_taken", "_whole", "_wire", "hungry",
     )  # fmt: skip
 
     def __init__(self, host: Host) -> None:
@@ -62,6 +63,8 @@ class Passage:
         """of all that the client was told"""
         self._action = "relay"
         self._facts: dict[str, object] = {}
+        self._recall: Callable[[], None] | None = None
+        """takes the message back from the scanner"""
         host.wait(host.door.times.data_s)
         if host.upstream is None:
             self._give_up(replies.UPSTREAM_GONE, "defer")
@@ -132,16 +135,16 @@ class Passage:
         host = self._host
         self._header_bytes()
         self._state, self.hungry = "judge", False
-        host.wait(host.door.times.scan_s)
+        host.wait(host.door.times.judge_s)
         wire = self._for_scan()
         letter = Letter(
-            raw=unstuffed(wire) if self._wire.dotted else wire,
+            raw=self._unstuffed(wire) if self._wire.dotted else wire,
             envelope=host.envelope(),
             before_queue=host.door.queue == "before",
             whole=self._whole,
         )
         try:
-            host.place.scanner.scan(letter, self.judged)
+            self._recall = host.place.scanner.scan(letter, self.judged)
         except Exception:  # noqa: BLE001 - the boundary: whatever fails here, the mail flows on
             self._facts["incident"] = host.place.fault()
             self._unjudged("fault")
@@ -157,13 +160,15 @@ class Passage:
         by_head = door.oversize == "head"
         return bytes(self._stored[: door.scan_limit_bytes if by_head else self._header_bytes()])
 
+    def _unstuffed(self, wire: bytes) -> bytes:
+        """A copy to scan, which is memory that the message takes while it waits for its scan."""
+        self._taken += len(wire)
+        self._host.place.budget.take(len(wire), self._host.ends, self._size)
+        return unstuffed(wire)
+
     def _unjudged(self, reason: str) -> None:
-        """The scan failed us: policy decides."""
-        self._host.place.meters.count("unscanned")
-        if self._host.door.on_fault == "deliver":
-            self.judged(Outcome(block=stamp.unscanned_block(reason)))
-        else:
-            self.judged(Outcome("defer"))
+        """There is no verdict: policy decides."""
+        self.judged(unjudged(reason, self._host.door, self._host.place.meters))
 
     def judged(self, outcome: Outcome) -> None:
         """The scanner's word; one that comes too late changes nothing."""
@@ -294,8 +299,9 @@ class Passage:
     def expire(self) -> None:
         """The deadline has passed."""
         if self._state == "judge":
-            self._host.place.meters.count("scan_overruns")
-            self._unjudged("overrun")
+            # The scanner breaks off a scan that takes too long; it has not even come to that.
+            self._take_back()
+            self._unjudged("busy")
         elif self._state == "reply":
             self._host.upstream_failed("late")
             self._finish_late(replies.UPSTREAM_LATE)
@@ -354,6 +360,8 @@ class Passage:
     def _finish(self) -> None:
         """Count, log, and let the session go on."""
         host = self._host
+        if self._state == "judge":
+            self._take_back()
         first, self._state, self.hungry = self._state, "over", False
         self._release()
         self._count()
@@ -362,6 +370,11 @@ class Passage:
             self._facts["duplicate_likely"] = True
         host.place.tell(self._record(first))
         host.message_done()
+
+    def _take_back(self) -> None:
+        """The scanner's word is not wanted any more."""
+        if self._recall is not None:
+            self._recall()
 
     def _count(self) -> None:
         meters = self._host.place.meters

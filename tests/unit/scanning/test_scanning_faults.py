@@ -22,9 +22,9 @@ from spamnb.service.bench import (
     judged_aside,
 )
 from spamnb.service.filter import Filter
-from spamnb.service.letters import Letter
+from spamnb.service.letters import BUSY, DEFERRED, Letter
 from spamnb.service.rules import Rules
-from spamnb.service.scanning import DEFERRED, Around, ScanPolicy
+from spamnb.service.scanning import Around, ScanPolicy
 from spamnb.store.environment import DATA_FILE
 
 
@@ -99,7 +99,11 @@ def test_large_messages_are_judged_aside(desk, home, surest):
 @pytest.mark.parametrize("reason", ["overrun", "busy", "fault", "nonsense"])
 def test_a_helper_that_fails_falls_back_by_policy(desk, surest, reason):
     """Delivered with a header that says so, or deferred; counted once."""
-    for policy, action in ((ScanPolicy(), "relay"), (ScanPolicy(on_fault="defer"), "defer")):
+    policies = {
+        "relay": ScanPolicy(busy="deliver", overrun="deliver"),
+        "defer": ScanPolicy(on_fault="defer"),
+    }
+    for action, policy in policies.items():
         helper = Helper(None)
         one = desk(replace(policy, large_bytes=10), offload=helper)
         answers = []
@@ -108,7 +112,10 @@ def test_a_helper_that_fails_falls_back_by_policy(desk, surest, reason):
         (outcome,) = answers
         if reason != "nonsense":
             assert outcome.action == action
-            assert one.meters.value("faults") == 1
+            assert one.meters.value("faults") == (reason != "busy")
+            assert one.meters.value(f"unscanned_{reason}") == (action == "relay")
+            assert one.meters.value("unscanned_deferred") == (action == "defer")
+            assert outcome.reply in {"relay": {b""}, "defer": {DEFERRED, BUSY}}[action]
         assert outcome.facts["incident"] == "abc"
         assert one.meters.value("scan_overruns") == (reason == "overrun")
         if outcome.action == "relay":
