@@ -167,7 +167,8 @@ class Helper:
         for timer in (self._rest, self._timer):
             if timer is not None:
                 timer.cancel()
-        self._job, self._stale = None, True
+        self._stale = True
+        self._answer({"reason": "busy"})
         if self._wire is not None:
             self._wire.end()
 
@@ -233,7 +234,9 @@ class Helper:
         assert wire is not None
         self._job = job
         self._began, self._starved = self._links.loop.time(), starved_s(wire.child.pid)
-        self._timer = self._links.loop.call_later(job.limit_s, self._look)
+        self._timer = self._links.loop.call_at(
+            min(self._began + job.limit_s, job.end_by), self._look
+        )
         wire.send(job)
 
     def _look(self) -> None:
@@ -288,7 +291,7 @@ class Helper:
         if job is not None and held:
             job.deaths += 1
         is_guilty = held and job is not None and job.deaths >= DEATHS
-        self._end(wire, "fault", is_guilty=is_guilty)
+        self._end(wire, "poison" if is_guilty else "fault", is_guilty=is_guilty)
 
     def _end(self, wire: _Wire, reason: str, *, is_guilty: bool) -> None:
         """Bury the process; its message is poisonous if it is guilty of that."""

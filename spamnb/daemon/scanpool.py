@@ -12,7 +12,8 @@ The queue has no bound of its own: each message in it belongs to a session that 
 is counted in the worker's memory budget (above it the front door stops reading), and leaves the
 queue when its session ends.
 
-Failure: every job is answered; what went wrong is {"reason": "overrun" | "busy" | "fault"}.
+Failure: every job is answered; what went wrong is {"reason": ...}: `overrun`, `busy`, `poison` (it
+ended two helpers), or `fault` (no helper can be started, or its answer cannot be read).
 """
 
 from __future__ import annotations

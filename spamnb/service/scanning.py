@@ -104,7 +104,7 @@ class Offload(Protocol):
     ) -> Callable[[], None] | None:
         """Have it judged by `bench.judged_aside`; `done` gets that, once, in the caller's thread.
 
-        What went wrong on the way is {"reason": "overrun" | "busy" | "fault"}, maybe with an
+        What went wrong on the way is {"reason": ...}, one of `stamp.Reason`, maybe with an
         "incident". What is returned takes the message back; `done` is then not called.
         """
 
@@ -150,6 +150,8 @@ class _Case:
     observed: bool
     began: float
     open: bool = True
+    by_header: bool = False
+    """whether it is judged by its header alone"""
     recall: Callable[[], None] | None = None
     """takes it back from the helper"""
 
@@ -242,6 +244,7 @@ class LetterScanner:
         header = raw[: max(0, header_end(raw))][: self._policy.large_bytes]
         if not header or len(header) == len(raw):
             return False
+        case.by_header = True
         case.letter = case.letter._replace(raw=header, whole=False)
         self._send_away(case, offload)
         return True
@@ -403,9 +406,9 @@ class LetterScanner:
 
     def _unjudged(self, case: _Case, fault: Fault) -> None:
         """Judge by less, if that may do, or answer for a message that was not judged."""
-        by_header = fault.reason == "poison" and self._policy.poison == "head"
-        offload = self._around.offload
-        if not (by_header and offload and case.letter.whole and self._send_header(case, offload)):
+        offload = self._around.offload if self._policy.poison == "head" else None
+        may_try = fault.reason == "poison" and not case.by_header
+        if offload is None or not may_try or not self._send_header(case, offload):
             self._pass(case, fault)
 
     def _pass(self, case: _Case, fault: Fault) -> None:

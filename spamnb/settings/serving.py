@@ -98,7 +98,7 @@ SERVING: tuple[Setting, ...] = (
     Setting("timeouts.scan_s", number(0.1, 3600),
         "Of these, for the scan of one message, from its beginning. Above it, see "
         "listener.*.overrun."),
-    Setting("timeouts.scan_wait_s", number(0, 3600),
+    Setting("timeouts.scan_wait_s", number(1, 3600),
         "Of these, to wait until the scan begins, where other large messages are scanned first. "
         "Above it, see listener.*.busy. The scan and the wait for it take at most 60 % of "
         "timeouts.final_s, so that the next hop has time to answer."),

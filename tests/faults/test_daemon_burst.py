@@ -1,12 +1,14 @@
 """A burst of large mail at a real daemon: nothing passes unscanned or is blamed for it."""
 
 import email
+import json
 import smtplib
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from daemon_runs import HERE, Running, delivered, environment, send, serve, settings_in
+from daemon_runs import HERE, PROJECT, Running, delivered, environment, send, serve, settings_in
 from daemon_stand_ins import HANG, SLOW_S
 
 from spamnb.service.control import Caller
@@ -97,6 +99,18 @@ def test_a_scan_that_hangs_blames_its_message_alone(home, slow, poison):
     found = {"head": "reason=head", "deliver": "unscanned; reason=poison"}
     if poison in found:
         assert found[poison] in verdict_of(home, "<hang@x>")
+
+
+def test_the_bench_of_bursts_runs(tmp_path):
+    """A tenth of the messages of `scripts/bench/burst`: it exits 1 if one passed unscanned."""
+    out = tmp_path / "burst.json"
+    script = PROJECT / "scripts" / "bench" / "burst"
+    done = subprocess.run([sys.executable, script, "--short", "--json", out], check=False)
+    assert done.returncode == 0
+    for case in json.loads(out.read_text()):
+        assert sum(case["counts"]["burst"].values()) == case["messages"]
+        assert sum(case["counts"]["large"].values()) == 5
+        assert case["counts"]["small"].keys() == {"judged"}
 
 
 def test_status_and_metrics_say_what_passes_unscanned(home):

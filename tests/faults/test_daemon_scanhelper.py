@@ -155,7 +155,7 @@ def test_a_message_that_kills_two_helpers_is_poisonous(runner, board):
         return died, last, side.logged
 
     died, last, logged = runner(run())
-    assert died == {"reason": "fault"}
+    assert died == {"reason": "poison"}
     assert "pid" in last
     assert logged[0]["signal"] == "SIGSEGV"
     assert board.is_poisonous(DIGEST)

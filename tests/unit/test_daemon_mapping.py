@@ -2,7 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
+
+from spamnb.daemon.household import scan_slots_of
 from spamnb.daemon.mapping import door_of, fitting, policy_of
+from spamnb.faces.smtp.door import Times
 from spamnb.settings import Settings
 from spamnb.settings.tree import ListenerSettings
 
@@ -27,3 +31,25 @@ def test_a_door_has_no_more_places_than_descriptors():
     assert fitting(door, 1024, 1).limits.connections == 341
     assert fitting(door, 1024, 2).limits.connections == 170
     assert fitting(door, 3, 8).limits.connections == 1
+
+
+@pytest.mark.parametrize(
+    ("workers", "helpers", "expected"),
+    [
+        (2, 2, [[5], [6]]),
+        (1, 4, [[5, 6, 7, 8]]),
+        (3, 4, [[5, 8], [6], [7]]),
+        (4, 2, [[5], [6], [7], [8]]),
+    ],
+)
+def test_as_many_scan_helpers_as_cores(workers, helpers, expected):
+    """In all workers together, and one for each worker at least."""
+    assert scan_slots_of(5, workers, helpers) == expected
+
+
+@pytest.mark.parametrize(
+    "times", [Times(), Times(final_s=10.0), Times(scan_s=90.0), Times(scan_wait_s=600.0)]
+)
+def test_the_next_hop_keeps_time_to_answer(times):
+    """However the times are set, a scan may wait, and the hop's own deadline holds."""
+    assert 0 < times.begin_s <= times.judge_s < times.final_s

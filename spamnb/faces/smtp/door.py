@@ -52,7 +52,7 @@ class Times(NamedTuple):
     @property
     def begin_s(self) -> float:
         """Until a scan must have begun."""
-        return max(0.0, self.judge_s - self.scan_s)
+        return min(self.scan_wait_s, max(self.judge_s - self.scan_s, self.judge_s / 2))
 
 
 class Limits(NamedTuple):

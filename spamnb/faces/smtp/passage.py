@@ -36,8 +36,8 @@ class Passage:
     """The state of one message."""
 
     __slots__ = (
-        "_action", "_codes", "_doom", "_each", "_ended_at", "_facts", "_free", "_header", "_host",
-        "_left", "_looked", "_recall", "_said", "_sealed", "_sent_at", "_size", "_state",
+        "_action", "_codes", "_copied", "_doom", "_each", "_ended_at", "_facts", "_free", "_header",
+        "_host", "_left", "_looked", "_recall", "_said", "_sealed", "_sent_at", "_size", "_state",
         "_stored", "_taken", "_whole", "_wire", "hungry",
     )  # fmt: skip
 
@@ -45,7 +45,7 @@ class Passage:
         self._host = host
         self._wire = Wire()
         self._stored, self._sealed = bytearray(), b""
-        self._taken = self._size = 0
+        self._taken = self._size = self._copied = 0
         self._header, self._looked = -1, 0
         self._state: State = "collect"
         self.hungry = True
@@ -137,8 +137,12 @@ class Passage:
         self._state, self.hungry = "judge", False
         host.wait(host.door.times.judge_s)
         wire = self._for_scan()
+        if self._wire.dotted or not self._whole:
+            # A copy, which is memory that the message takes while it waits for its scan.
+            self._copied = len(wire)
+            host.place.budget.take(self._copied, host.ends, self._size)
         letter = Letter(
-            raw=self._unstuffed(wire) if self._wire.dotted else wire,
+            raw=unstuffed(wire) if self._wire.dotted else wire,
             envelope=host.envelope(),
             before_queue=host.door.queue == "before",
             whole=self._whole,
@@ -160,12 +164,6 @@ class Passage:
         by_head = door.oversize == "head"
         return bytes(self._stored[: door.scan_limit_bytes if by_head else self._header_bytes()])
 
-    def _unstuffed(self, wire: bytes) -> bytes:
-        """A copy to scan, which is memory that the message takes while it waits for its scan."""
-        self._taken += len(wire)
-        self._host.place.budget.take(len(wire), self._host.ends, self._size)
-        return unstuffed(wire)
-
     def _unjudged(self, reason: str) -> None:
         """There is no verdict: policy decides."""
         self.judged(unjudged(reason, self._host.door, self._host.place.meters))
@@ -176,6 +174,8 @@ class Passage:
             outcome.withdraw()
         if self._state != "judge":
             return
+        self._host.place.budget.give(self._copied)
+        self._copied = 0
         self._action = outcome.action
         self._facts.update(outcome.facts)
         if outcome.action == "keep" and self._whole:
@@ -234,8 +234,8 @@ class Passage:
         self._host.wait(self._host.door.times.data_s)
 
     def _release(self) -> None:
-        self._host.place.budget.give(self._taken)
-        self._taken = 0
+        self._host.place.budget.give(self._taken + self._copied)
+        self._taken = self._copied = 0
         self._stored, self._sealed = bytearray(), b""
 
     # -- from the next hop ------------------------------------------------------------------------
