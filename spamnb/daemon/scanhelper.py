@@ -34,6 +34,8 @@ START_S = 60.0
 """until a helper is ready: opening a store after a power cut walks through all of it"""
 NICE = 5
 """how nice a helper is: the workers, which take all mail, come first"""
+FAILURES = 3
+"""starts that must fail in a row before it is taken for a fault that lasts"""
 DEATHS = 2
 """processes that must end of a message before it is poisonous: one may have been killed by the
 kernel, for want of memory, or by an administrator"""
@@ -141,8 +143,8 @@ class Helper:
 
     @property
     def is_failing(self) -> bool:
-        """Whether its last process ended before it was ready, or could not be started."""
-        return self._backoff.failures > 0
+        """Whether its last processes ended before they were ready, or could not be started."""
+        return self._backoff.failures >= FAILURES
 
     # -- its process ------------------------------------------------------------------------------
 

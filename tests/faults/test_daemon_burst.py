@@ -24,7 +24,7 @@ def slow(home):
     running = []
 
     def start(**values):
-        more = f"[timeouts]\nscan_s = {SCAN_S}\n"
+        more = f"[timeouts]\nscan_s = {SCAN_S}\nscan_wait_s = 300\nfinal_s = 1000\n"
         config = settings_in(home, more=more, **values)
         program = [sys.executable, HERE / "daemon_stand_ins.py", home / "home", config]
         roles = ["learner=real", "post=real", "worker=slow_worker"]
