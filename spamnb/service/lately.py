@@ -23,7 +23,13 @@ LEAST: Final = 5
 reason to call an administrator"""
 _STEP_S: Final = 30.0
 _REASONS: Final = tuple(sorted(REASONS))
-COUNTED: Final = ("scanned", *(f"unscanned_{reason}" for reason in _REASONS))
+COUNTED: Final = (
+    "scanned",
+    "unscanned_deferred",
+    *(f"unscanned_{reason}" for reason in _REASONS),
+)
+_FIRST: Final = 2
+"""where the reasons begin"""
 
 
 class Lately:
@@ -45,17 +51,18 @@ class Lately:
 
 def facts_of(found: Sequence[int]) -> dict[str, Any]:
     """The numbers by name; reasons without a message are left out."""
-    by_reason = dict(zip(_REASONS, found[1:], strict=True))
+    by_reason = dict(zip(_REASONS, found[_FIRST:], strict=True))
     return {
         "minutes": round(WINDOW_S / 60),
         "scanned": found[0],
+        "deferred": found[1],
         "unscanned": {reason: number for reason, number in by_reason.items() if number},
     }
 
 
 def too_many(found: Sequence[int], percent: float) -> bool:
     """Whether more than this share passed unscanned, but for what the administrator bypasses."""
-    unscanned = sum(found[1:]) - found[1 + _REASONS.index("bypass")]
+    unscanned = sum(found[_FIRST:]) - found[_FIRST + _REASONS.index("bypass")]
     return unscanned >= LEAST and unscanned * 100 > percent * (found[0] + unscanned)
 
 
@@ -66,5 +73,5 @@ def sentence(facts: dict[str, Any]) -> str:
     reasons = ", ".join(f"{reason} {count}" for reason, count in unscanned.items())
     return (
         f"{number} of {facts['scanned'] + number} messages of the last {facts['minutes']} minutes "
-        f"passed unscanned: {reasons}"
+        f"passed unscanned: {reasons}; {facts['deferred']} were deferred instead"
     )

@@ -28,7 +28,7 @@ def test_only_the_last_minutes_count():
         assert facts_of(lately.seen(float(second), meters))["unscanned"] == {"busy": 7}
     for second in range(int(WINDOW_S) - 60, int(WINDOW_S) * 2, 5):
         found = lately.seen(float(second), meters)
-    assert facts_of(found) == {"minutes": 10, "scanned": 0, "unscanned": {}}
+    assert facts_of(found) == {"minutes": 10, "scanned": 0, "deferred": 0, "unscanned": {}}
     assert len(lately._samples) < 30
 
 
@@ -41,6 +41,7 @@ def test_only_the_last_minutes_count():
         ({"scanned": 1000, "unscanned_busy": LEAST}, False),
         ({"scanned": 100, "unscanned_bypass": 50}, False),
         ({"unscanned_model": LEAST}, True),
+        ({"scanned": 100, "unscanned_deferred": 50}, False),
     ],
 )
 def test_a_share_and_a_number_make_an_alarm(numbers, expected):
@@ -50,7 +51,8 @@ def test_a_share_and_a_number_make_an_alarm(numbers, expected):
 
 def test_an_administrator_reads_the_reasons():
     """One sentence with the numbers."""
-    facts = facts_of(found_for(scanned=90, unscanned_busy=8, unscanned_poison=2))
-    assert sentence(facts) == (
-        "10 of 100 messages of the last 10 minutes passed unscanned: busy 8, poison 2"
+    numbers = {"unscanned_busy": 8, "unscanned_poison": 2, "unscanned_deferred": 3}
+    assert sentence(facts_of(found_for(scanned=90, **numbers))) == (
+        "10 of 100 messages of the last 10 minutes passed unscanned: busy 8, poison 2; "
+        "3 were deferred instead"
     )
