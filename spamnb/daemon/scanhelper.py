@@ -134,7 +134,7 @@ class Helper:
     @property
     def is_ready(self) -> bool:
         """Whether it would begin a message now."""
-        return self._ready and self._job is None
+        return self._ready and self._job is None and not self._stale
 
     @property
     def is_starting(self) -> bool:
@@ -158,8 +158,14 @@ class Helper:
     def renew(self) -> None:
         """Have another process for the next message: the settings have changed."""
         self._stale = True
-        if self._job is None and self._wire is not None:
+        if self._job is None:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """End a process that knows old settings; what waits goes to another one."""
+        if self._wire is not None:
             self._wire.end()
+            self._pool.feed()
 
     async def close(self) -> None:
         """Let the process end."""
@@ -183,8 +189,8 @@ class Helper:
             self._failed(0.0)
         finally:
             self._dialling = None
-        if self._stale and self._wire is not None:
-            self._wire.end()
+        if self._stale:
+            self._let_go()
 
     async def _connect(
         self, settings: Settings, ours: socket.socket, theirs: socket.socket
@@ -273,8 +279,8 @@ class Helper:
         except ValueError:
             answer = {"reason": "fault"}
         self._answer(answer)
-        if self._stale and self._job is None and self._wire is not None:
-            self._wire.end()
+        if self._stale and self._job is None:
+            self._let_go()
 
     def _answer(self, answer: dict[str, Any]) -> None:
         job, self._job = self._job, None

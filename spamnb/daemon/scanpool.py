@@ -69,7 +69,6 @@ class ScanPool:
         self._settings = settings
         for helper in self._helpers:
             helper.renew()
-        self.feed()
 
     async def close(self) -> None:
         """Let the helpers end; what waits is answered."""

@@ -50,6 +50,10 @@ def stand_in(start, board, orders):
                 end = time.process_time() + 0.4
                 while time.process_time() < end:
                     pass
+            if word == "gate":
+                Path(raw[4:].decode()).touch()
+                while Path(raw[4:].decode()).exists():
+                    time.sleep(0.01)
             if word == "nap ":
                 time.sleep(float(raw[4:].decode()))
             if word == "die " or (word == "once" and first(raw[5:].decode())):
@@ -380,6 +384,29 @@ def test_new_settings_give_a_new_helper(runner, board):
     first, second, logged = runner(run())
     assert first != second
     assert not is_alive(first)
+    assert logged == []
+
+
+def test_new_settings_are_in_force_for_what_waits(runner, board, tmp_path):
+    """A queue that never empties keeps no helper with old settings, and none is forgotten."""
+
+    async def run():
+        side = Side(board)
+        gate = b"gate" + bytes(tmp_path / "gate")
+        asked = [asyncio.create_task(side.ask(raw)) for raw in (gate, b"good", b"good")]
+        while not (tmp_path / "gate").exists():  # noqa: ASYNC110 - made by the helper
+            await asyncio.sleep(0.01)
+        side.pool.renew(Settings())
+        (tmp_path / "gate").unlink()
+        found = [(await one)["pid"] for one in asked]
+        starting = asyncio.create_task(side.ask(b"good"))
+        side.pool.renew(Settings())
+        await starting
+        await side.end()
+        return found, side.logged
+
+    found, logged = runner(run())
+    assert found[0] != found[1] == found[2]
     assert logged == []
 
 
