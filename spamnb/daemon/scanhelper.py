@@ -371,7 +371,8 @@ class _Wire(asyncio.Protocol):
         """Hand a message over."""
         if self._transport is not None and not self._transport.is_closing():
             head = json.dumps({"bytes": len(job.raw), "notes": job.notes}).encode() + b"\n"
-            self._transport.write(head + job.raw)
+            self._transport.write(head)
+            self._transport.write(job.raw)
 
     def end(self) -> None:
         """No more messages: it ends by itself, and is seen to."""

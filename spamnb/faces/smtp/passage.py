@@ -161,8 +161,9 @@ class Passage:
             self._stored = bytearray()
             return self._sealed
         door = self._host.door
-        by_head = door.oversize == "head"
-        return bytes(self._stored[: door.scan_limit_bytes if by_head else self._header_bytes()])
+        most = door.scan_limit_bytes if door.oversize == "head" else self._header_bytes()
+        with memoryview(self._stored) as stored:
+            return bytes(stored[:most])
 
     def _unjudged(self, reason: str) -> None:
         """There is no verdict: policy decides."""
