@@ -23,6 +23,7 @@ from typing import Self
 
 from spamnb.errors import BugError
 from spamnb.faces.smtp.counts import CELLS, SECRET_BYTES, Counts
+from spamnb.service.lately import COUNTED
 from spamnb.service.meters import WIDTH, Meters, summed
 
 DIGEST_BYTES = 16
@@ -32,8 +33,9 @@ RING = 16
 """poisonous digests kept for each slot"""
 
 _MAGIC = 0x73706D6E62303031
-_HEAD = 8
-_SLOTS, _STARTED, _BYPASS, _WIDTH, _SECRET = 1, 2, 3, 4, 5
+_SLOTS, _STARTED, _BYPASS, _WIDTH, _ALARM, _SECRET = 1, 2, 3, 4, 5, 6
+_LATELY = _SECRET + SECRET_BYTES // 8
+_HEAD = _LATELY + len(COUNTED)
 _COUNTS = 2 * CELLS
 """words in a row of `Counts`"""
 _ROLE_WORDS = 4
@@ -216,6 +218,22 @@ class Board:
     @bypass.setter
     def bypass(self, value: bool) -> None:
         self._words[_BYPASS] = int(value)
+
+    @property
+    def alarm(self) -> bool:
+        """Whether too much mail passes unscanned, as the supervisor judges it."""
+        return bool(self._words[_ALARM])
+
+    @property
+    def lately(self) -> list[int]:
+        """What the supervisor counted in the last minutes: see `service.lately`."""
+        return self._words[_LATELY:_HEAD].tolist()
+
+    def set_lately(self, found: Sequence[int], *, alarm: bool) -> None:
+        """Tell what was counted in the last minutes."""
+        for place, number in enumerate(found):
+            self._words[_LATELY + place] = number
+        self._words[_ALARM] = int(alarm)
 
     # -- what is in hand, and what is poisonous ---------------------------------------------------
 

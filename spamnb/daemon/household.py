@@ -143,7 +143,12 @@ def _bind(sockets: Sockets, wish: Wish, given: dict[str, list[socket.socket]]) -
 
 def workers_of(settings: Settings) -> int:
     """How many workers there are."""
-    return settings.serve.workers or len(os.sched_getaffinity(0))
+    return settings.serve.workers or cores()
+
+
+def cores() -> int:
+    """How many cores the daemon may use."""
+    return len(os.sched_getaffinity(0))
 
 
 @contextmanager
@@ -194,9 +199,9 @@ def _household(wish: Wish, sockets: Sockets) -> Household:
     settings = wish.settings
     roles = ["learner"] + (["post"] if POST in sockets.groups else [])
     roles += ["worker"] * workers_of(settings)
-    # A worker's scan helper has a slot of its own, for what it counts and what kills it.
-    scans = ["scan"] * workers_of(settings)
-    board = Board.create(["supervisor", *roles, *scans])
+    # A scan helper has a slot of its own, for what it counts and what kills it.
+    scans = scan_slots_of(1 + len(roles), workers_of(settings), cores())
+    board = Board.create(["supervisor", *roles, *["scan"] * sum(map(len, scans))])
     start = Start(
         role="",
         entry="",
@@ -212,7 +217,7 @@ def _household(wish: Wish, sockets: Sockets) -> Household:
         one = replace(start, role=role, entry=wish.entries[role], slot=slot)
         if role == "worker":
             names = [name for name in sockets.groups if name not in (CONTROL, POST)]
-            one = replace(one, scan_slot=1 + len(roles) + workers)
+            one = replace(one, scan_slots=scans[workers])
             one = replace(one, sockets=_fds(sockets, names, workers))
             workers += 1
         else:
@@ -221,6 +226,12 @@ def _household(wish: Wish, sockets: Sockets) -> Household:
     return Household(
         wish.home, settings, sockets, tuple(starts), board, lambda: checked(wish.load())
     )
+
+
+def scan_slots_of(first: int, workers: int, helpers: int) -> list[list[int]]:
+    """Each worker's slots for scan helpers: one at least, and in all as many as there are cores."""
+    slots = range(first, first + max(workers, helpers))
+    return [list(slots[worker::workers]) for worker in range(workers)]
 
 
 def _fds(sockets: Sockets, names: list[str], slot: int) -> dict[str, list[int]]:

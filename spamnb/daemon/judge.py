@@ -1,4 +1,4 @@
-"""A worker's judging: one bench, a scanner for each listener, the helper for large messages.
+"""A worker's judging: one bench, a scanner for each listener, the helpers for large messages.
 
 New settings give a new set of all of these; letters under way finish with the old one. Must not
 know connections. Failure: SettingsError for a list that cannot be read.
@@ -15,7 +15,8 @@ from spamnb.daemon.board import Board, Hand
 from spamnb.daemon.household import listeners_of
 from spamnb.daemon.logs import Log
 from spamnb.daemon.mapping import plan_of, policy_of
-from spamnb.daemon.scanhelper import Helper, HelperLinks
+from spamnb.daemon.scanhelper import HelperLinks
+from spamnb.daemon.scanpool import ScanPool
 from spamnb.daemon.start import Start
 from spamnb.errors import SpamnbError
 from spamnb.service.bench import Bench
@@ -43,7 +44,7 @@ class Judge:
 
     def __init__(self, settings: Settings, links: JudgeLinks) -> None:
         self._links = links
-        self._helper = Helper(
+        self._pool = ScanPool(
             settings, HelperLinks(links.start, links.board, links.log, links.loop)
         )
         self._rules = Rules()
@@ -62,12 +63,12 @@ class Judge:
         old = self._bench
         self._bench, self._settings = self._made(settings), settings
         self._links.loop.call_later(_LAST_LETTERS_S, old.close)
-        self._helper.renew(settings)
+        self._pool.renew(settings)
         self._load(settings)
 
     async def close(self) -> None:
-        """Let go of the helper and the model."""
-        await self._helper.close()
+        """Let go of the helpers and the model."""
+        await self._pool.close()
         self._bench.close()
 
     def _made(self, settings: Settings) -> Bench:
@@ -96,7 +97,7 @@ class Judge:
                 self._settings.quarantine,
                 upstream=upstream,
             ),
-            offload=self._helper,
+            offload=self._pool,
             traps=Traps(self._settings.teach.traps, Path(links.start.home) / TRAPS_FOLDER),
             bypassed=lambda: links.board.bypass,
             later=links.loop.call_soon,

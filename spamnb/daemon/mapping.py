@@ -15,6 +15,7 @@ from spamnb.faces.smtp.address import Address
 from spamnb.faces.smtp.door import Door, Limits, Terms
 from spamnb.faces.smtp.nets import Nets
 from spamnb.service.bench import BenchPlan
+from spamnb.service.letters import Fallbacks
 from spamnb.service.manner import Manner
 from spamnb.service.scanning import ScanPolicy
 from spamnb.settings import Settings
@@ -75,9 +76,9 @@ def policy_of(settings: Settings, listener: ListenerSettings) -> ScanPolicy:
     return ScanPolicy(
         treatment=Treatment(settings.handling, settings.domain, exempt),
         observe=listener.observe,
-        on_fault=listener.on_fault,
-        oversize=listener.oversize,
         served=served_of(settings, listener),
+        wait_s=settings.timeouts.begin_s,
+        **_of(Fallbacks, listener),
         **_of(Manner, settings.scan),
     )
 

@@ -35,7 +35,7 @@ from spamnb.daemon.bypass import turn_bypass
 from spamnb.daemon.control import Peer, Reply, Request
 from spamnb.daemon.keeper import Keeper
 from spamnb.errors import RefusedError, StoreError, UserError
-from spamnb.service import status
+from spamnb.service import lately, status
 from spamnb.service.control import Header, answered
 from spamnb.service.expiry import expire
 from spamnb.service.expiry_clock import warning
@@ -185,6 +185,7 @@ class Operations:
             ],
             "counters": as_dict(self.board.total()),
             "bypass": self.board.bypass,
+            "lately": lately.facts_of(self.board.lately) | {"alarm": self.board.alarm},
             "model": None,
             "fault": self.keeper.fault,
             "clock": "",

@@ -1,10 +1,8 @@
-"""The scan helper: a process beside each worker that judges large messages, and may be killed.
+"""A scan helper: a process beside a worker that judges large messages, and may be killed.
 
 No timeout of an event loop stops code that does not return; a signal does. The worker hands over
-one message at a time (a line of JSON, then the bytes) and waits for a line; at the deadline the
-helper is killed, and what it had in hand is poisonous. It is started when it is first needed.
-
-Failure: every job is answered; what went wrong is {"reason": "overrun" | "busy" | "fault"}.
+one message at a time (a line of JSON, then the bytes) and waits for a line. The helper says first
+that it is ready, so its start takes no time of a message. See `scanpool` for what waits.
 """
 
 from __future__ import annotations
@@ -14,16 +12,15 @@ import json
 import os
 import signal
 import socket
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from spamnb.daemon.board import Board, Hand, State
-from spamnb.daemon.children import Child, exit_words, spawn
+from spamnb.daemon.children import Backoff, Child, exit_words, spawn
 from spamnb.daemon.following import begun
 from spamnb.daemon.logs import Log
 from spamnb.daemon.mapping import plan_of
@@ -33,12 +30,15 @@ from spamnb.settings import Settings
 from spamnb.settings.showing import plain
 
 ENTRY = "spamnb.daemon.scanhelper:main"
-MOST_WAITING = 64
-MOST_WAITING_BYTES = 64 << 20
-_SHARE = 0.9
-"""of the time for a scan: the answer must come before the front door gives up on it"""
-
-Answered = Callable[[dict[str, Any]], None]
+START_S = 60.0
+"""until a helper is ready: opening a store after a power cut walks through all of it"""
+NICE = 5
+"""how nice a helper is: the workers, which take all mail, come first"""
+FAILURES = 3
+"""starts that must fail in a row before it is taken for a fault that lasts"""
+DEATHS = 2
+"""processes that must end of a message before it is poisonous: one may have been killed by the
+kernel, for want of memory, or by an administrator"""
 
 
 # --- in the helper ----------------------------------------------------------------------------
@@ -46,6 +46,7 @@ Answered = Callable[[dict[str, Any]], None]
 
 def main(start: Start, board: Board, orders: Orders) -> int:
     """Judge what comes until nobody sends any more."""
+    os.nice(NICE)
     settings, log = begun(start, f"scan {start.slot}")
     bench = Bench(plan_of(settings, Path(start.home)), hand=Hand(board, start.slot), log=log)
     bench.prepare()
@@ -53,15 +54,19 @@ def main(start: Start, board: Board, orders: Orders) -> int:
     (fd,) = start.sockets["jobs"]
     with socket.socket(fileno=fd) as jobs, jobs.makefile("rwb") as stream:
         jobs.setblocking(True)
+        _say(stream, {"ready": True})
         while line := stream.readline():
             board.beat(start.slot)
             job = json.loads(line)
-            answer = judged_aside(bench, stream.read(job["bytes"]), job["notes"])
-            stream.write(json.dumps(answer).encode() + b"\n")
-            stream.flush()
+            _say(stream, judged_aside(bench, stream.read(job["bytes"]), job["notes"]))
     bench.close()
     orders.close()
     return 0
+
+
+def _say(stream: Any, value: dict[str, Any]) -> None:
+    stream.write(json.dumps(value).encode() + b"\n")
+    stream.flush()
 
 
 # --- in the worker ----------------------------------------------------------------------------
@@ -77,108 +82,135 @@ class HelperLinks(NamedTuple):
     loop: asyncio.AbstractEventLoop
 
 
-class _Job(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Job:
+    """A message to be judged."""
+
     raw: bytes
     notes: Notes
-    done: Answered
-    until: float
+    done: Callable[[dict[str, Any]], None]
+    client: str
+    begin_by: float
+    """on the loop's clock: when its scan must have begun"""
+    end_by: float
+    """... and when its scan is broken off, whatever held it up"""
+    limit_s: float
+    """of the time that the helper spends on it"""
+    deaths: int = 0
+    """processes that ended while they had it in hand"""
+    timer: asyncio.TimerHandle | None = None
+
+
+class Pool(Protocol):
+    """What a helper tells of its work."""
+
+    def feed(self) -> None:
+        """A helper became ready, or may be started again."""
+
+    def answered(self, job: Job, answer: dict[str, Any], seconds: float) -> None:
+        """A job is done, and took a helper so long."""
+
+    def again(self, job: Job) -> None:
+        """A helper ended without blame on this job."""
 
 
 class Helper:
-    """The worker's side; implements `scanning.Offload`."""
+    """The worker's side of one helper process."""
 
-    def __init__(self, settings: Settings, links: HelperLinks, entry: str = ENTRY) -> None:
-        self._settings = settings
+    def __init__(self, links: HelperLinks, slot: int, entry: str, pool: Pool) -> None:
         self._links = links
+        self._slot = slot
         self._entry = entry
-        self._jobs: deque[_Job] = deque()
-        self._bytes = 0
-        self._current: _Job | None = None
-        self._wire: _Wire | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._stale = False
+        self._pool = pool
+        self._backoff = Backoff()
         self._dialling: asyncio.Task[None] | None = None
+        self._rest: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._wire: _Wire | None = None
+        self._ready = self._stale = False
+        self._job: Job | None = None
+        self._began = self._starved = 0.0
 
-    def submit(self, raw: bytes, notes: Notes, done: Answered) -> None:
-        """Have a message judged, by `bench.judged_aside`, before its time is over."""
-        if len(self._jobs) >= MOST_WAITING or self._bytes + len(raw) > MOST_WAITING_BYTES:
-            done({"reason": "busy"})
-            return
-        until = self._links.loop.time() + self._settings.timeouts.scan_s * _SHARE
-        self._jobs.append(_Job(raw, notes, done, until))
-        self._bytes += len(raw)
-        self._next()
+    @property
+    def is_ready(self) -> bool:
+        """Whether it would begin a message now."""
+        return self._ready and self._job is None and not self._stale
 
-    def renew(self, settings: Settings) -> None:
-        """Judge by other settings from the next message on."""
-        self._settings = settings
+    @property
+    def is_starting(self) -> bool:
+        """Whether its process is not ready yet."""
+        return not self._ready and (self._wire is not None or self._dialling is not None)
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether its last processes ended before they were ready, or could not be started."""
+        return self._backoff.failures >= FAILURES
+
+    # -- its process ------------------------------------------------------------------------------
+
+    def start(self, settings: Settings) -> bool:
+        """Have a process; False if there is one, or the pause after a failure is not over."""
+        if self._wire is not None or self._dialling is not None or self._rest is not None:
+            return False
+        self._dialling = self._links.loop.create_task(self._start(settings))
+        return True
+
+    def renew(self) -> None:
+        """Have another process for the next message: the settings have changed."""
         self._stale = True
-        self._refresh()
+        if self._job is None:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """End a process that knows old settings; what waits goes to another one."""
+        if self._wire is not None:
+            self._wire.end()
+            self._pool.feed()
 
     async def close(self) -> None:
-        """Let the helper end; whoever waits is answered."""
-        self._fail_all()
+        """Let the process end."""
         # Not cancelled: uvloop's loop does not close any more after a connection that was.
         while self._dialling is not None:
             await asyncio.wait([self._dialling])
+        for timer in (self._rest, self._timer):
+            if timer is not None:
+                timer.cancel()
+        self._stale = True
+        self._answer({"reason": "busy"})
         if self._wire is not None:
             self._wire.end()
 
-    # -- one after the other ----------------------------------------------------------------------
-
-    def _next(self) -> None:
-        """Give the next message to the helper, if it has none; start it if it is not there."""
-        if self._current is not None or not self._jobs or self._dialling is not None:
-            return
-        self._refresh()
-        if self._wire is None:
-            self._dialling = self._links.loop.create_task(self._begin())
-            return
-        job = self._jobs.popleft()
-        self._bytes -= len(job.raw)
-        self._current = job
-        left_s = job.until - self._links.loop.time()
-        if left_s <= 0:
-            self._answer({"reason": "busy"})
-            return
-        self._timer = self._links.loop.call_later(left_s, self._overrun)
-        self._wire.send(job)
-
-    def _refresh(self) -> None:
-        if self._stale and self._current is None and self._dialling is None:
-            wire, self._wire, self._stale = self._wire, None, False
-            if wire is not None:
-                wire.end()
-
-    async def _begin(self) -> None:
-        """Start the helper."""
+    async def _start(self, settings: Settings) -> None:
         self._stale = False
         try:
-            await self._connect(*socket.socketpair())
+            await self._connect(settings, *socket.socketpair())
         except OSError as error:
             self._links.log({"event": "no scan helper", "level": "error", "error": str(error)})
-            self._fail_all()
+            self._failed(0.0)
         finally:
             self._dialling = None
-        self._next()
+        if self._stale:
+            self._let_go()
 
-    async def _connect(self, ours: socket.socket, theirs: socket.socket) -> None:
+    async def _connect(
+        self, settings: Settings, ours: socket.socket, theirs: socket.socket
+    ) -> None:
         """Have it at the other end of a pair of sockets."""
         ours.setblocking(False)
-        worker = self._links.start
         start = replace(
-            worker,
+            self._links.start,
             role="scan",
             entry=self._entry,
-            slot=worker.scan_slot,
+            slot=self._slot,
             parent=os.getpid(),
-            settings=plain(self._settings),
+            settings=plain(settings),
             sockets={"jobs": [theirs.fileno()]},
         )
         child = None
         try:
             with theirs:
                 child = spawn(start, self._links.board)
+            self._timer = self._links.loop.call_later(START_S, self._kill)
             _, self._wire = await self._links.loop.create_unix_connection(
                 partial(_Wire, self, child), sock=ours
             )
@@ -189,58 +221,124 @@ class Helper:
                 child.buried()
             raise
 
-    def _fail_all(self) -> None:
-        jobs, self._jobs, self._bytes = list(self._jobs), deque(), 0
-        for job in jobs:
-            job.done({"reason": "fault"})
+    def _failed(self, age_s: float) -> None:
+        """Pause before the next try."""
+        self._rest = self._links.loop.call_later(self._backoff.after(age_s), self._rested)
 
-    def _answer(self, answer: dict[str, Any]) -> None:
-        job, self._current = self._current, None
+    def _rested(self) -> None:
+        self._rest = None
+        self._pool.feed()
+
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if job is not None:
-            job.done(answer)
-        self._next()
 
-    def _overrun(self) -> None:
-        """The deadline: it is killed, and the message will not be judged again."""
+    # -- its message ------------------------------------------------------------------------------
+
+    def begin(self, job: Job) -> None:
+        """Judge a message; its time begins."""
         wire = self._wire
-        if wire is not None:
-            wire.child.signal(signal.SIGKILL)
-            self.ended(wire, "overrun")
+        assert wire is not None
+        self._job = job
+        self._began, self._starved = self._links.loop.time(), starved_s(wire.child.pid)
+        self._timer = self._links.loop.call_at(
+            min(self._began + job.limit_s, job.end_by), self._look
+        )
+        wire.send(job)
 
-    # -- what the helper does ---------------------------------------------------------------------
+    def _look(self) -> None:
+        """The limit has passed: kill the process, unless it spent the time waiting for a core."""
+        job, wire, loop = self._job, self._wire, self._links.loop
+        assert job is not None
+        assert wire is not None
+        now = loop.time()
+        left_s = job.limit_s - self._own_s(wire)
+        if left_s > 0 and now < job.end_by:
+            self._timer = loop.call_later(min(left_s, job.end_by - now) + 0.01, self._look)
+            return
+        is_guilty = left_s <= 0 and bool(self._links.board.in_hand(self._slot))
+        self._end(wire, "overrun" if is_guilty else "busy", is_guilty=is_guilty)
 
-    def answered(self, line: bytes) -> None:
-        """It has judged."""
+    def _own_s(self, wire: _Wire) -> float:
+        """What the process has spent on the message."""
+        waited_s = starved_s(wire.child.pid) - self._starved
+        return self._links.loop.time() - self._began - waited_s
+
+    # -- what the process does --------------------------------------------------------------------
+
+    def said(self, line: bytes) -> None:
+        """It is ready, or has judged."""
+        self._stop_timer()
+        if not self._ready:
+            self._ready, self._backoff.failures = True, 0
+            self._pool.feed()
+            return
         try:
             answer = json.loads(line)
         except ValueError:
             answer = {"reason": "fault"}
         self._answer(answer)
+        if self._stale and self._job is None:
+            self._let_go()
 
-    def ended(self, wire: _Wire, reason: str) -> None:
-        """It is gone: by itself, by our hand, or because it had nothing more to do."""
+    def _answer(self, answer: dict[str, Any]) -> None:
+        job, self._job = self._job, None
+        if job is not None:
+            self._pool.answered(job, answer, self._links.loop.time() - self._began)
+
+    def _kill(self) -> None:
+        """It does not become ready."""
+        if self._wire is not None:
+            self._wire.end()
+
+    def ended(self, wire: _Wire) -> None:
+        """It is gone: by itself, or because it was let go."""
+        job = self._job
+        held = job is not None and bool(self._links.board.in_hand(self._slot))
+        if job is not None and held:
+            job.deaths += 1
+        is_guilty = held and job is not None and job.deaths >= DEATHS
+        self._end(wire, "poison" if is_guilty else "fault", is_guilty=is_guilty)
+
+    def _end(self, wire: _Wire, reason: str, *, is_guilty: bool) -> None:
+        """Bury the process; its message is poisonous if it is guilty of that."""
         if wire.over:
             return
         wire.over = True
         wire.close()
-        child, board = wire.child, self._links.board
+        self._stop_timer()
+        child, board, was_ready = wire.child, self._links.board, self._ready
         child.signal(signal.SIGKILL)
         code = child.buried()
-        board.set_state(child.start.slot, State.DEAD)
-        poison = board.poison_in_hand(child.start.slot)
-        if self._wire is wire:
-            self._wire = None
-            if self._current is not None:
-                board.meters(self._links.start.slot).count("restarts")
-                self._links.log(
-                    {"event": "scan helper died", "level": "error", "reason": reason}
-                    | {"poisonous": [digest.hex() for digest in poison]}
-                    | exit_words(code)
-                )
-                self._answer({"reason": reason})
+        board.set_state(self._slot, State.DEAD)
+        poison = board.poison_in_hand(self._slot) if is_guilty else []
+        board.release(self._slot)
+        self._wire, self._ready = None, False
+        if not was_ready and not self._stale:
+            self._failed(child.age_s)
+        job = self._job
+        if job is None and (was_ready or self._stale):
+            return
+        board.meters(self._links.start.slot).count("restarts")
+        self._links.log(
+            {"event": "scan helper died", "level": "error", "reason": reason}
+            | {"poisonous": [digest.hex() for digest in poison]}
+            | exit_words(code)
+        )
+        if job is not None and reason == "fault" and not is_guilty:
+            self._job = None
+            self._pool.again(job)
+        else:
+            self._answer({"reason": reason})
+
+
+def starved_s(pid: int) -> float:
+    """How long a process has waited for a core although it could run; 0 where nothing tells."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 class _Wire(asyncio.Protocol):
@@ -260,24 +358,25 @@ class _Wire(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """It answers."""
         self._held += data
-        while (end := self._held.find(b"\n")) >= 0:
+        while not self.over and (end := self._held.find(b"\n")) >= 0:
             line = bytes(self._held[:end])
             del self._held[: end + 1]
-            self._helper.answered(line)
+            self._helper.said(line)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """It is gone."""
-        self._helper.ended(self, "fault")
+        self._helper.ended(self)
 
-    def send(self, job: _Job) -> None:
+    def send(self, job: Job) -> None:
         """Hand a message over."""
         if self._transport is not None and not self._transport.is_closing():
             head = json.dumps({"bytes": len(job.raw), "notes": job.notes}).encode() + b"\n"
-            self._transport.write(head + job.raw)
+            self._transport.write(head)
+            self._transport.write(job.raw)
 
     def end(self) -> None:
         """No more messages: it ends by itself, and is seen to."""
-        self._helper.ended(self, "fault")
+        self._helper.ended(self)
 
     def close(self) -> None:
         """Close the connection."""

@@ -39,8 +39,8 @@ class Start:
     """path of the control socket, for those who teach through it"""
     post: str = ""
     """where the post office listens, for listeners whose upstream it is"""
-    scan_slot: int = -1
-    """a worker's scan helper sits here"""
+    scan_slots: list[int] = field(default_factory=list)
+    """a worker's scan helpers sit here"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from spamnb.daemon.renewal import tenable
 from spamnb.daemon.sockets import Sockets
 from spamnb.daemon.start import Order, Start
 from spamnb.errors import BugError, SpamnbError
+from spamnb.service.lately import WINDOW_S, Lately, facts_of, too_many
 from spamnb.service.meters import Meters
 from spamnb.settings import Settings
 from spamnb.settings.showing import plain
@@ -44,6 +45,9 @@ _OTHERS_S = 10.0
 QUIET_S = 5.0
 """Whoever gave no sign of life for so long does not answer: the watchdog is not told that all is
 well, long before anybody is killed."""
+
+LOOK_S = 5.0
+"""how often the supervisor looks at what passed unscanned"""
 
 LAST = ("post", "learner")
 """who ends after the workers, in this order"""
@@ -82,6 +86,8 @@ class Supervisor:
         self._failure: SpamnbError | None = None
         self._change = asyncio.Event()
         self._last_tick_us = 0
+        self._lately = Lately()
+        self._look_at = self._warn_at = 0.0
 
     async def run(self) -> None:
         """Serve until told to stop."""
@@ -181,6 +187,7 @@ class Supervisor:
         self._last_tick_us = now
         self._board.beat(0)
         self._board.bypass = bypass_is_on(self._house.home, before=self._board.bypass)
+        self._look_at_unscanned(now / 1e6)
         if late:
             return  # we were stopped ourselves, and so were the others: nobody is stuck
         well = [self._look_after(child) for child in self._children.values()]
@@ -190,6 +197,21 @@ class Supervisor:
                 self._notifier.ready(self._status())
                 self._log({"event": "ready", "processes": len(self._children) + 1})
             self._notifier.alive()
+
+    def _look_at_unscanned(self, now: float) -> None:
+        """Warn if too much mail passes unscanned: at once, and again while it goes on."""
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_S
+        found = self._lately.seen(now, self._board.total())
+        alarm, before = too_many(found, self._settings.serve.unscanned_percent), self._board.alarm
+        self._board.set_lately(found, alarm=alarm)
+        if alarm and now >= self._warn_at:
+            self._warn_at = now + WINDOW_S
+            self._log({"event": "mail passes unscanned", "level": "warning"} | facts_of(found))
+        elif before and not alarm:
+            self._warn_at = 0.0
+            self._log({"event": "mail is scanned again"} | facts_of(found))
 
     def _look_after(self, child: Child) -> bool:
         """Whether a child is ready and alive; who gave no sign for too long is killed."""

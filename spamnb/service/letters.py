@@ -9,11 +9,40 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 from spamnb.core.envelope import Envelope
+from spamnb.core.stamp import REASONS, unscanned_block
+from spamnb.service.meters import Meters
 
 Action = Literal["relay", "keep", "refuse", "defer"]
+Fallback = Literal["deliver", "defer"]
+
+DEFERRED: Final = b"4.3.0 Temporary failure, please try again later"
+BUSY: Final = b"4.3.2 Too much mail at the moment, please try again later"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fallbacks:
+    """What becomes of a message that cannot be judged as a whole, by the reason.
+
+    Where a sender can bring the reason about at will, the message is deferred, or judged by a part
+    of it. Where the reason lasts until the administrator acts, or would hit the same message at
+    each attempt, deferral would lose honest mail, so the message passes.
+    """
+
+    oversize: Literal["unscanned", "head"] = "head"
+    on_fault: Fallback = "deliver"
+    busy: Fallback = "defer"
+    overrun: Fallback = "defer"
+    poison: Literal["head", "deliver", "defer"] = "head"
+
+    def of(self, reason: str) -> Fallback:
+        """What becomes of a message that is not judged, for one of `stamp.Reason`."""
+        asked = {"busy": self.busy, "overrun": self.overrun}.get(reason, self.on_fault)
+        if reason == "poison":
+            return "defer" if self.poison == "defer" else "deliver"
+        return "deliver" if reason in {"bypass", "large"} else asked
 
 
 class Letter(NamedTuple):
@@ -57,5 +86,25 @@ Done = Callable[[Outcome], None]
 class Scanner(Protocol):
     """Judges letters."""
 
-    def scan(self, letter: Letter, done: Done) -> None:
-        """Judge; `done` is called exactly once, in the caller's thread."""
+    def scan(self, letter: Letter, done: Done) -> Callable[[], None] | None:
+        """Judge; `done` is called exactly once, in the caller's thread.
+
+        What is returned, if anything, takes the letter back: `done` is then not called any more.
+        """
+
+
+def unjudged(
+    reason: str, fallbacks: Fallbacks, meters: Meters, *, observed: bool = False
+) -> Outcome:
+    """The outcome of a message that was not judged, counted by its reason.
+
+    An observed message is never deferred: its verdict would have changed nothing.
+    """
+    reason = reason if reason in REASONS else "fault"
+    facts: dict[str, object] = {"verdict": "unscanned", "reason": reason}
+    if fallbacks.of(reason) == "defer" and not observed:
+        meters.count("unscanned_deferred")
+        return Outcome("defer", reply=BUSY if reason == "busy" else DEFERRED, facts=facts)
+    meters.count("unscanned")
+    meters.count(f"unscanned_{reason}")
+    return Outcome("relay", b"" if observed else unscanned_block(reason), facts=facts)

@@ -6,13 +6,14 @@
 
 `scan(letter, done)` calls `done(outcome)` exactly once and never raises. Letters that arrive in one
 turn of the event loop are judged together, on one snapshot and with one commit; large ones go to a
-helper process (`Offload`). The order of precedence: bypass, what is too large, what killed a
-process before, the lists, the model; then own clients and `observe` take the headers away again.
+helper process (`Offload`). Letters that wait are taken in an order that is fair to their clients; a
+letter that waited too long is not judged any more (`busy`). The order of precedence: bypass, what
+is too large, what killed a process before, the lists, the model; then own clients and `observe`
+take the headers away again.
 
-Every step that fails falls back by `on_fault`: deliver, with a header that says unscanned and why,
-or defer. The incident id is in the facts and in one log record; neither reply nor header holds
-anything internal. What is too large, poisonous or bypassed is always delivered: it would fail again
-however often it came back. Must not know sockets or event loops.
+A letter that is not judged is delivered, with a header that says unscanned and why, or deferred:
+see `letters.Fallbacks`. The incident id is in the facts and in one log record; neither reply nor
+header holds anything internal. Must not know sockets or event loops.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from spamnb.core.costs import Decision
-from spamnb.core.envelope import Envelope
+from spamnb.core.envelope import Envelope, network_of
 from spamnb.core.handling import Handling, Treatment
 from spamnb.core.stamp import (
     Said,
     as_delivered,
     block_of,
+    header_end,
     junk_line,
     signature_block,
-    unscanned_block,
     written,
 )
 from spamnb.errors import StoreFullError, StoreMissingError
@@ -51,7 +52,8 @@ from spamnb.service.bench import (
     silent,
 )
 from spamnb.service.domains import Served
-from spamnb.service.letters import Done, Letter, Outcome
+from spamnb.service.fairqueue import FairQueue
+from spamnb.service.letters import Done, Fallbacks, Letter, Outcome, unjudged
 from spamnb.service.manner import Manner
 from spamnb.service.meters import Meters
 from spamnb.service.rules import Networks, Rules, Side
@@ -61,11 +63,12 @@ Result = TypeVar("Result")
 
 KEPT: Final = b"2.0.0 Ok: queued as "
 REFUSED: Final = b"5.7.1 This message is not wanted here"
-DEFERRED: Final = b"4.3.0 Temporary failure, please try again later"
 RULED: Final[dict[Side, Decision]] = {"allow": "deliver", "block": "reject"}
 """what a list's word means; the mapping says what becomes of it"""
-FAULTS: Final = frozenset(("fault", "overrun", "busy", "model"))
-"""reasons that are ours and may pass, so that `on_fault` decides"""
+FAULTS: Final = frozenset(("fault", "overrun", "model"))
+"""reasons that are counted as faults of the daemon"""
+TOGETHER_BYTES: Final = 65_536
+"""judged in one turn of the event loop, or one message more: 10 ms of the worst mail"""
 _VERSION: Final[str] = sys.modules["spamnb"].__version__
 _MOST_NOTE_BYTES: Final = 16_384
 """of recipients in one history entry, some 500; others cannot correct by reference alone"""
@@ -73,19 +76,17 @@ _MOST_NOTE: Final = 256
 _BLANK = re.compile(r"\s")
 
 
-@dataclass(frozen=True, slots=True)
-class ScanPolicy(Manner):
+@dataclass(frozen=True)
+class ScanPolicy(Manner, Fallbacks):
     """How one listener's letters are treated."""
 
     treatment: Treatment = field(default_factory=Treatment)
     observe: bool = False
     """judge and log, but add nothing but the signature"""
-    on_fault: Literal["deliver", "defer"] = "deliver"
-    """what becomes of a message that a fault of ours kept from being judged"""
-    oversize: Literal["unscanned", "head"] = "unscanned"
-    """what becomes of a message above the limit: passed, or judged by its first bytes"""
     served: Served = field(default_factory=Served)
     """whose mailboxes are here: mail to others gets no signature, for with it they could teach"""
+    wait_s: float = 30.0
+    """how long a letter may wait until its scan begins"""
 
 
 class Keeper(Protocol):
@@ -101,11 +102,13 @@ class Keeper(Protocol):
 class Offload(Protocol):
     """Judges large messages elsewhere, with a deadline."""
 
-    def submit(self, raw: bytes, notes: Notes, done: Callable[[dict[str, Any]], None]) -> None:
+    def submit(
+        self, raw: bytes, notes: Notes, done: Callable[[dict[str, Any]], None]
+    ) -> Callable[[], None] | None:
         """Have it judged by `bench.judged_aside`; `done` gets that, once, in the caller's thread.
 
-        What went wrong on the way is {"reason": "overrun" | "busy" | "fault"}, maybe with an
-        "incident".
+        What went wrong on the way is {"reason": ...}, one of `stamp.Reason`, maybe with an
+        "incident". What is returned takes the message back; `done` is then not called.
         """
 
 
@@ -150,6 +153,15 @@ class _Case:
     observed: bool
     began: float
     open: bool = True
+    by_header: bool = False
+    """whether it is judged by its header alone"""
+    recall: Callable[[], None] | None = None
+    """takes it back from the helper"""
+
+    @property
+    def client(self) -> str:
+        """For whom it is judged, where shares are to be fair."""
+        return network_of(self.letter.envelope.client.address)
 
 
 class LetterScanner:
@@ -157,7 +169,7 @@ class LetterScanner:
 
     def __init__(self, bench: Bench, policy: ScanPolicy, around: Around | None = None) -> None:
         self._bench = bench
-        self._waiting: list[_Case] = []
+        self._waiting: FairQueue[_Case] = FairQueue()
         self._due = False
         self.renew(policy, around or Around())
 
@@ -168,11 +180,20 @@ class LetterScanner:
         self._own = Networks(policy.own_clients)
         self._junk_log_odds = junk_line(self._bench.plan.costs)
 
-    def scan(self, letter: Letter, done: Done) -> None:
-        """Judge; `done` is called exactly once, in this thread."""
+    def scan(self, letter: Letter, done: Done) -> Callable[[], None]:
+        """Judge; `done` is called exactly once, in this thread, unless the letter is taken back."""
         case = _Case(letter, done, self._is_observed(letter), time.perf_counter())
         self._spring(case)
         self._guarded([case], lambda: self._begin(case))
+        return partial(self._take_back, case)
+
+    def _take_back(self, case: _Case) -> None:
+        """The answer is not wanted any more."""
+        case.open = False
+        if case.recall is not None:
+            case.recall()
+        else:
+            self._waiting.remove(case.client, case)
 
     def _spring(self, case: _Case) -> None:
         """Learn what went into a trap; that it fails is told, and no reason to stop the message."""
@@ -205,18 +226,31 @@ class LetterScanner:
         elif around.offload is not None and len(letter.raw) > self._policy.large_bytes:
             self._send_away(case, around.offload)
         else:
-            self._waiting.append(case)
+            self._waiting.put(case.client, case)
             self._soon()
 
     def _send_away(self, case: _Case, offload: Offload) -> None:
         def arrived(answer: dict[str, Any]) -> None:
-            self._guarded([case], lambda: self._finish(case, found_of(answer)))
+            if case.open:
+                self._guarded([case], lambda: self._finish(case, found_of(answer)))
 
-        raw = as_delivered(case.letter.raw)
-        if self._bench.is_poisonous(raw):
+        # Kept in the letter too, or a queue of these would hold two copies of each.
+        case.letter = case.letter._replace(raw=as_delivered(case.letter.raw))
+        if self._bench.is_poisonous(case.letter.raw):
             self._finish(case, Fault("poison"))
         else:
-            offload.submit(raw, notes_of(case.letter), arrived)
+            case.recall = offload.submit(case.letter.raw, notes_of(case.letter), arrived)
+
+    def _send_header(self, case: _Case, offload: Offload) -> bool:
+        """Have a message that ended a process judged by its header; False if there is no more."""
+        raw = as_delivered(case.letter.raw)
+        header = raw[: max(0, header_end(raw))][: self._policy.large_bytes]
+        if not header or len(header) == len(raw):
+            return False
+        case.by_header = True
+        case.letter = case.letter._replace(raw=header, whole=False)
+        self._send_away(case, offload)
+        return True
 
     def _soon(self) -> None:
         """See to it that `_run` comes, once."""
@@ -232,8 +266,16 @@ class LetterScanner:
     def _run(self) -> None:
         """Judge what has come, a few at a time, so that others have their turn between."""
         self._due = False
-        waiting = [case for case in self._waiting if case.open]
-        cases, self._waiting = waiting[:TOGETHER], waiting[TOGETHER:]
+        cases: list[_Case] = []
+        size = 0
+        while self._waiting and len(cases) < TOGETHER and size < TOGETHER_BYTES:
+            case = self._waiting.take()
+            if time.perf_counter() - case.began > self._policy.wait_s:
+                self._guarded([case], partial(self._finish, case, Fault("busy")))
+                continue
+            cases.append(case)
+            size += len(case.letter.raw)
+            self._waiting.charge(case.client, len(case.letter.raw))
         if self._waiting:
             self._soon()
         self._guarded(cases, lambda: self._judge(cases))
@@ -258,7 +300,7 @@ class LetterScanner:
 
     def _finish(self, case: _Case, found: Found) -> None:
         if isinstance(found, Fault):
-            self._pass(case, found)
+            self._unjudged(case, found)
             return
         letter = case.letter
         if not self._policy.served.holds(letter.envelope.recipients, outgoing=self._is_own(letter)):
@@ -273,11 +315,12 @@ class LetterScanner:
             "probability": round(found.probability, 6),
             "decision": decision,
             "handling": handling,
-            "reason": ruling.reason if ruling else found.reason,
+            "reason": ruling.reason if ruling else found.reason or ("" if letter.whole else "head"),
             "rule": ruling.entry if ruling else "",
             "signature": found.signature,
         }
         self._around.meters.count("scanned")
+        self._around.meters.count("scanned_head", not letter.whole)
         self._around.meters.count(f"decision_{decision}")
         said = self._said(found, decision, str(facts["reason"]))
         if case.observed:
@@ -366,26 +409,30 @@ class LetterScanner:
 
         self._around.aside(work, then)
 
+    def _unjudged(self, case: _Case, fault: Fault) -> None:
+        """Judge by less, if that may do, or answer for a message that was not judged."""
+        offload = self._around.offload if self._policy.poison == "head" else None
+        may_try = fault.reason == "poison" and not case.by_header
+        if offload is None or not may_try or not self._send_header(case, offload):
+            self._pass(case, fault)
+
     def _pass(self, case: _Case, fault: Fault) -> None:
         """Answer for a message that was not judged."""
-        facts: dict[str, object] = {"verdict": "unscanned", "reason": fault.reason}
-        if fault.incident:
-            facts["incident"] = fault.incident
         meters = self._around.meters
         if fault.reason in FAULTS:
             meters.count("faults")
         if fault.reason == "overrun":
             meters.count("scan_overruns")
-        if fault.reason in FAULTS and self._policy.on_fault == "defer":
-            self._answer(case, Outcome("defer", reply=DEFERRED, facts=facts))
-            return
-        meters.count("unscanned")
-        block = b"" if case.observed else unscanned_block(fault.reason)
-        self._answer(case, Outcome("relay", block, facts=facts))
+        outcome = unjudged(fault.reason, self._policy, meters, observed=case.observed)
+        if fault.incident:
+            outcome.facts["incident"] = fault.incident
+        self._answer(case, outcome)
 
     def _answer(self, case: _Case, outcome: Outcome) -> None:
         """Call back, once; what goes wrong there is no reason to call again."""
         if not case.open:
+            if outcome.withdraw is not None:
+                outcome.withdraw()
             return
         case.open = False
         took = time.perf_counter() - case.began

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spamnb.service.clock import now_us
+from spamnb.service.lately import sentence
 from spamnb.store.environment import DATA_FILE
 
 if TYPE_CHECKING:  # who asks a daemon loads no numpy: half of the time that the command takes
@@ -81,6 +82,8 @@ def warnings(facts: Mapping[str, Any], quiet_days: int = QUIET_DAYS) -> list[str
     model = facts.get("model")
     if model:
         found += _model_warnings(model, quiet_days)
+    if facts.get("lately", {}).get("alarm"):
+        found.append(sentence(facts["lately"]))
     counters = facts.get("counters")
     if counters:
         found += _counter_warnings(counters)
@@ -143,6 +146,7 @@ def gauges(facts: Mapping[str, Any]) -> dict[str, float]:
     """What is no counter, for Prometheus."""
     found: dict[str, float] = {"up_seconds": facts.get("up_s", 0.0)}
     found["bypass"] = float(bool(facts.get("bypass")))
+    found["unscanned_alarm"] = float(bool(facts.get("lately", {}).get("alarm")))
     found["review_waiting"] = facts.get("review", 0)
     found["quarantine_messages"] = facts.get("quarantine", {}).get("messages", 0)
     found["quarantine_bytes"] = facts.get("quarantine", {}).get("bytes", 0)

@@ -66,6 +66,11 @@ SERVING: tuple[Setting, ...] = (
     Setting("serve.stuck_s", number(2, 3600),
         "A process that gives no sign of life for so long is killed and replaced; the message it "
         "had in hand passes unscanned afterwards. Keep systemd's WatchdogSec above it."),
+    Setting("serve.unscanned_percent", number(0, 100),
+        "Warn, in the log and in `spamnb status`, when more than this share of the last ten "
+        "minutes' messages passed unscanned, and five at least. A site without faults passes none; "
+        "1 % tells a fault or an attack from a single odd message. `spamnb metrics` counts them "
+        "by reason."),
     Setting("limits.connections", whole(1, 1 << 20),
         "Connections in all; each worker takes its share of them."),
     Setting("limits.crowded", number(0.1, 1),
@@ -126,7 +131,12 @@ SERVING: tuple[Setting, ...] = (
     Setting("timeouts.final_s", number(1, 3600),
         "From a message's end to our reply. Postfix waits for 100 seconds."),
     Setting("timeouts.scan_s", number(0.1, 3600),
-        "Of these, for the judging. Above it the message passes unscanned, or is deferred."),
+        "Of these, for the scan of one message, from its beginning. Above it, see "
+        "listener.*.overrun."),
+    Setting("timeouts.scan_wait_s", number(1, 3600),
+        "Of these, to wait until the scan begins, where other large messages are scanned first. "
+        "Above it, see listener.*.busy. The scan and the wait for it take at most 60 % of "
+        "timeouts.final_s, so that the next hop has time to answer."),
     Setting("scan.clues", whole(0, 50),
         "Write so many of the strongest clues into a header. They show words of the message, and "
         "cost a little time."),
@@ -258,7 +268,9 @@ LISTENERS = Family(
         Setting("listener.*.scan_limit_bytes", _BYTES,
             "Larger messages are passed on while they come, and not stored."),
         Setting("listener.*.oversize", choice("unscanned", "head"),
-            "... and are marked unscanned, or judged by what was read until then."),
+            "head: a larger message is judged by its header and the parts within "
+            "scan_limit_bytes, so a spammer gains nothing by its size alone; text behind the limit "
+            "is not read. unscanned: it passes unscanned."),
         Setting("listener.*.header_limit_bytes", _BYTES,
             "The largest header; forged headers of ours are taken out of all of it."),
         Setting("listener.*.size_limit_bytes", whole(0),
@@ -267,7 +279,21 @@ LISTENERS = Family(
             "Lone CR or LF in a message are never passed on, since servers disagree on them "
             "(SMTP smuggling): made line ends, or refused."),
         Setting("listener.*.on_fault", choice("deliver", "defer"),
-            "If we cannot judge: pass the message unscanned, or ask the sender to try again."),
+            "If no model can be used, or the scanner fails: deliver the message unscanned, or "
+            "defer it (451). Such a fault can last until the administrator mends it, and senders "
+            "give up after days, so deferral loses mail."),
+        Setting("listener.*.busy", choice("defer", "deliver"),
+            "If a scan could not begin within timeouts.scan_wait_s. Any sender can bring that "
+            "about by a burst of large messages, and it passes by itself, so the message is "
+            "deferred (451)."),
+        Setting("listener.*.overrun", choice("defer", "deliver"),
+            "If a scan takes longer than timeouts.scan_s. The next attempt of the message is "
+            "treated by listener.*.poison, so deferral delays it once."),
+        Setting("listener.*.poison", choice("head", "deliver", "defer"),
+            "What becomes of a message at the next attempt after its scan overran, or ended its "
+            "process twice. head: it is judged by its header alone; if that fails too it is "
+            "delivered unscanned, since it would fail as often as it came. deliver: unscanned. "
+            "defer: until its sender gives up."),
         Setting("listener.*.observe", FLAG,
             "Judge and log, but change nothing: a header with the signature is all that is added."),
     ),

@@ -75,6 +75,7 @@ class ServeSettings(NamedTuple):
     delegates: tuple[str, ...] = ()
     drain_s: float = 30.0
     stuck_s: float = 30.0
+    unscanned_percent: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

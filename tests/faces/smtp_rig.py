@@ -329,4 +329,4 @@ def limits(**changes):
     return Limits(**changes)
 
 
-UNSCANNED = stamp.unscanned_block("overrun")
+UNSCANNED = stamp.unscanned_block("busy")

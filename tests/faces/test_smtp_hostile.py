@@ -17,7 +17,8 @@ def test_what_is_kept_too_late_is_taken_back(on_loop):
     """A quarantine slower than the scan may be: the message is relayed, and is not kept as well."""
 
     async def main():
-        async with Rig({"times": times(scan_s=0.2)}) as rig:
+        brief = times(scan_s=0.2, scan_wait_s=0.0)
+        async with Rig({"times": brief, "busy": "deliver"}) as rig:
             rig.judge.holding, withdrawn = True, []
             client = await rig.client()
             await client.start()
@@ -166,5 +167,47 @@ def test_who_stalls_while_the_memory_is_full_is_shed(on_loop):
                 client.send(b"Subject: x\r\n\r\n" + LINES * 200)
             await until(lambda: len(rig.messages) == 12, "the idle to be shed")
             assert {line["action"] for line in rig.messages} == {"timeout"}
+
+    on_loop(main())
+
+
+@pytest.mark.parametrize(("start", "limit"), [(b"", 1 << 20), (b".", 1 << 20), (b"", 4096)])
+def test_a_copy_that_waits_for_its_scan_is_counted(on_loop, start, limit):
+    """The queue of the scanner holds no memory that the budget does not know; all comes back."""
+    body = b"Subject: x\r\n\r\n" + (start + LINES) * 400
+
+    async def main():
+        async with Rig({"scan_limit_bytes": limit}, budget=Budget(1 << 20)) as rig:
+            rig.judge.holding = True
+            client = await rig.client()
+            await client.start()
+            client.send(body.replace(b"\r\n.", b"\r\n..") + b".\r\n")
+            await until(lambda: rig.judge.waiting)
+            (letter,) = rig.judge.letters
+            copied = len(letter.raw) if start or not letter.whole else 0
+            assert rig.budget.used >= copied + min(limit, len(body))
+            rig.judge.waiting[0](Outcome())
+            assert (await client.reply()).startswith(b"250")
+            assert rig.budget.used == 0
+
+    on_loop(main())
+
+
+def test_a_session_that_ends_takes_its_message_back(on_loop):
+    """Nobody waits for the verdict, so the scanner does not hold the message any longer."""
+
+    async def main():
+        async with Rig({}) as rig:
+            taken = []
+            rig.judge.scan = lambda letter, done: lambda: taken.append((letter, done))
+            client = await rig.client()
+            await client.start()
+            client.send(MESSAGE + b".\r\n")
+            await until(lambda: rig.front.open_sessions and rig.budget.used)
+            gone = client.writer.get_extra_info("socket")
+            gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.abort()
+            await until(lambda: taken)
+            assert rig.budget.used == 0
 
     on_loop(main())

@@ -12,9 +12,12 @@ import time
 from functools import partial
 from pathlib import Path
 
+from spamnb.daemon import judge, scanhelper, worker
 from spamnb.daemon.board import State
 from spamnb.daemon.household import ENTRIES, Wish, serve
+from spamnb.daemon.scanpool import ScanPool
 from spamnb.errors import SpamnbError
+from spamnb.service.bench import digest_of, judged_aside
 from spamnb.settings import load
 
 
@@ -84,12 +87,34 @@ def once(start, board, orders):
     return echo(start, board, orders) if len(tries.read_text().split()) > 3 else 3
 
 
+SLOW_S = 0.15
+HANG = b"this hangs"
+
+
+def slow_worker(start, board, orders):
+    """Be a worker with helpers that take their time."""
+    judge.ScanPool = partial(ScanPool, entry="daemon_stand_ins:slow_helper")
+    return worker.main(start, board, orders)
+
+
+def slow_helper(start, board, orders):
+    """Take a moment for each message, and hours for some."""
+
+    def slowly(bench, raw, notes):
+        bench.hand.hold(digest_of(raw))
+        time.sleep(600 if HANG in raw else SLOW_S)
+        bench.hand.release()
+        return judged_aside(bench, raw, notes)
+
+    scanhelper.judged_aside = slowly
+    return scanhelper.main(start, board, orders)
+
+
 def main(home, config, *roles):
-    """Serve with these roles."""
+    """Serve with these roles: stand-ins of this module, or `real`."""
     entries = dict.fromkeys(ENTRIES, "daemon_stand_ins:echo")
-    entries |= {
-        role: f"daemon_stand_ins:{name}" for role, _, name in (r.partition("=") for r in roles)
-    }
+    for role, _, name in (word.partition("=") for word in roles):
+        entries[role] = ENTRIES[role] if name == "real" else f"daemon_stand_ins:{name}"
     read = partial(load, config, flags={"home": home})
     home = Path(home)
     try:

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from spamnb.daemon.domains import served_domains
+from spamnb.daemon.household import scan_slots_of
 from spamnb.daemon.learning import learning_of
 from spamnb.daemon.mapping import door_of, fitting, policy_of
+from spamnb.faces.smtp.door import Times
 from spamnb.settings import Settings
 from spamnb.settings.tree import ListenerSettings
 
@@ -75,3 +77,25 @@ def test_whose_mailboxes_are_here(settings, domains, complete, final):
     assert (served.domains, served.complete, served.final) == (frozenset(domains), complete, final)
     assert served_domains(found) == served.domains
     assert learning_of(found, Path("/nowhere")).teaching.served == served.domains
+
+
+@pytest.mark.parametrize(
+    ("workers", "helpers", "expected"),
+    [
+        (2, 2, [[5], [6]]),
+        (1, 4, [[5, 6, 7, 8]]),
+        (3, 4, [[5, 8], [6], [7]]),
+        (4, 2, [[5], [6], [7], [8]]),
+    ],
+)
+def test_as_many_scan_helpers_as_cores(workers, helpers, expected):
+    """In all workers together, and one for each worker at least."""
+    assert scan_slots_of(5, workers, helpers) == expected
+
+
+@pytest.mark.parametrize(
+    "times", [Times(), Times(final_s=10.0), Times(scan_s=90.0), Times(scan_wait_s=600.0)]
+)
+def test_the_next_hop_keeps_time_to_answer(times):
+    """However the times are set, a scan may wait, and the hop's own deadline holds."""
+    assert 0 < times.begin_s <= times.judge_s < times.final_s

@@ -10,8 +10,11 @@ from typing import Literal, NamedTuple, Protocol
 
 from spamnb.faces.smtp.address import Address, Speech
 from spamnb.faces.smtp.nets import LOOPBACK, Nets
+from spamnb.service.letters import Fallbacks
 
 Queue = Literal["before", "after"]
+
+_JUDGE_SHARE = 0.6
 
 
 class Times(NamedTuple):
@@ -38,10 +41,22 @@ class Times(NamedTuple):
     """from the final dot to our reply: Postfix allows 100 s for a step (smtpd_proxy_timeout)"""
     scan_s: float = 10.0
     """of these, for the scan"""
+    scan_wait_s: float = 30.0
+    """of these, until the scan begins, where others are scanned first"""
     goodbye_s: float = 10.0
     """for a client that does not fetch our last words"""
     sweep_s: float = 1.0
     """how often the clocks are looked at"""
+
+    @property
+    def judge_s(self) -> float:
+        """To wait for a scan and to scan; the next hop keeps its share of `final_s`."""
+        return min(self.scan_wait_s + self.scan_s, _JUDGE_SHARE * self.final_s)
+
+    @property
+    def begin_s(self) -> float:
+        """Until a scan must have begun."""
+        return min(self.scan_wait_s, max(self.judge_s - self.scan_s, self.judge_s / 2))
 
 
 class Limits(NamedTuple):
@@ -77,7 +92,7 @@ class Limits(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class Terms(Fallbacks):
     """On which terms mail passes."""
 
     queue: Queue = "before"
@@ -88,9 +103,6 @@ class Terms:
     """of a message; 0 leaves it to the next hop"""
     bare_newlines: Literal["normalise", "refuse"] = "normalise"
     """refuse exists before the queue only; after it, it would make bounces"""
-    oversize: Literal["unscanned", "head"] = "unscanned"
-    """above the scan limit: pass unjudged, or judge by the first `scan_limit_bytes`"""
-    on_fault: Literal["deliver", "defer"] = "deliver"
 
 
 @dataclass(frozen=True, slots=True)

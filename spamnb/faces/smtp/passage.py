@@ -12,6 +12,7 @@ one line in the log, whatever happens. Never raises on mail.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from spamnb.core import stamp
@@ -19,7 +20,7 @@ from spamnb.faces.smtp import answers, replies
 from spamnb.faces.smtp.commands import shown
 from spamnb.faces.smtp.ends import INPUT, MEMORY, ROOM, STUCK, Host
 from spamnb.faces.smtp.wire import Wire, unstuffed
-from spamnb.service.letters import Letter, Outcome
+from spamnb.service.letters import Letter, Outcome, unjudged
 
 State = Literal["collect", "judge", "stream", "discard", "reply", "over"]
 
@@ -35,16 +36,16 @@ class Passage:
     """The state of one message."""
 
     __slots__ = (
-        "_action", "_codes", "_doom", "_due", "_each", "_ended_at", "_facts", "_header", "_host",
-        "_left", "_looked", "_said", "_sealed", "_seen", "_sent_at", "_size", "_state", "_stored",
-        "_taken", "_whole", "_wire", "began", "hungry",
+        "_action", "_codes", "_copied", "_doom", "_due", "_each", "_ended_at", "_facts",
+        "_header", "_host", "_left", "_looked", "_recall", "_said", "_sealed", "_seen", "_sent_at",
+        "_size", "_state", "_stored", "_taken", "_whole", "_wire", "began", "hungry",
     )  # fmt: skip
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._wire = Wire()
         self._stored, self._sealed = bytearray(), b""
-        self._taken = self._size = 0
+        self._taken = self._size = self._copied = 0
         self._header, self._looked = -1, 0
         self._state: State = "collect"
         self.hungry = True
@@ -65,6 +66,8 @@ class Passage:
         """of all that the client was told"""
         self._action = "relay"
         self._facts: dict[str, object] = {}
+        self._recall: Callable[[], None] | None = None
+        """takes the message back from the scanner"""
         if host.upstream is None:
             self._give_up(replies.UPSTREAM_GONE, "defer")
 
@@ -136,8 +139,12 @@ class Passage:
         host = self._host
         self._header_bytes()
         self._state, self.hungry = "judge", False
-        host.wait(host.door.times.scan_s)
+        host.wait(host.door.times.judge_s)
         wire = self._for_scan()
+        if self._wire.dotted or not self._whole:
+            # A copy, which is memory that the message takes while it waits for its scan.
+            self._copied = len(wire)
+            host.share.take(self._copied, host.ends, self._size)
         letter = Letter(
             raw=unstuffed(wire) if self._wire.dotted else wire,
             envelope=host.envelope(),
@@ -145,7 +152,7 @@ class Passage:
             whole=self._whole,
         )
         try:
-            host.place.scanner.scan(letter, self.judged)
+            self._recall = host.place.scanner.scan(letter, self.judged)
         except Exception:  # noqa: BLE001 - the boundary: whatever fails here, the mail flows on
             self._facts["incident"] = host.place.fault()
             self._unjudged("fault")
@@ -158,16 +165,13 @@ class Passage:
             self._stored = bytearray()
             return self._sealed
         door = self._host.door
-        by_head = door.oversize == "head"
-        return bytes(self._stored[: door.scan_limit_bytes if by_head else self._header_bytes()])
+        most = door.scan_limit_bytes if door.oversize == "head" else self._header_bytes()
+        with memoryview(self._stored) as stored:
+            return bytes(stored[:most])
 
     def _unjudged(self, reason: str) -> None:
-        """The scan failed us: policy decides."""
-        self._host.place.meters.count("unscanned")
-        if self._host.door.on_fault == "deliver":
-            self.judged(Outcome(block=stamp.unscanned_block(reason)))
-        else:
-            self.judged(Outcome("defer"))
+        """There is no verdict: policy decides."""
+        self.judged(unjudged(reason, self._host.door, self._host.place.meters))
 
     def judged(self, outcome: Outcome) -> None:
         """The scanner's word; one that comes too late changes nothing."""
@@ -175,6 +179,8 @@ class Passage:
             outcome.withdraw()
         if self._state != "judge":
             return
+        self._host.share.give(self._copied)
+        self._copied = 0
         self._action = outcome.action
         self._facts.update(outcome.facts)
         if not self._doom and self._host.is_answering():
@@ -236,8 +242,8 @@ class Passage:
         self._host.wait(self._host.door.times.data_s)
 
     def _release(self) -> None:
-        self._host.share.give(self._taken)
-        self._taken = 0
+        self._host.share.give(self._taken + self._copied)
+        self._taken = self._copied = 0
         self._stored, self._sealed = bytearray(), b""
 
     # -- from the next hop ------------------------------------------------------------------------
@@ -301,8 +307,9 @@ class Passage:
     def expire(self) -> None:
         """The deadline has passed."""
         if self._state == "judge":
-            self._host.place.meters.count("scan_overruns")
-            self._unjudged("overrun")
+            # The scanner breaks off a scan that takes too long; it has not even come to that.
+            self._take_back()
+            self._unjudged("busy")
         elif self._state == "reply":
             self._host.upstream_failed("late")
             self._finish_late(replies.UPSTREAM_LATE)
@@ -384,6 +391,8 @@ class Passage:
     def _finish(self) -> None:
         """Count, log, and let the session go on."""
         host = self._host
+        if self._state == "judge":
+            self._take_back()
         first, self._state, self.hungry = self._state, "over", False
         self._release()
         self._count()
@@ -392,6 +401,11 @@ class Passage:
             self._facts["duplicate_likely"] = True
         host.place.tell(self._record(first))
         host.message_done(accepted=200 <= min(self._codes, default=0) < 300)
+
+    def _take_back(self) -> None:
+        """The scanner's word is not wanted any more."""
+        if self._recall is not None:
+            self._recall()
 
     def _count(self) -> None:
         meters = self._host.place.meters

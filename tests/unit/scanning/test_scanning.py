@@ -304,9 +304,14 @@ def test_bypass_passes_all_mail_at_once(desk, surest):
     assert one.records == []
 
 
-def test_a_message_above_the_limit_passes_or_is_judged_by_its_head(desk, surest):
-    """By policy; what was not seen whole is never kept."""
-    outcome = desk().scan(surest["spam"], whole=False)
+def test_a_message_above_the_limit_is_judged_by_its_head_or_passes(desk, surest):
+    """As shipped its size alone lets nothing pass; what was not seen whole is never kept."""
+    one = desk(replace(HARSH, oversize="unscanned"))
+    outcome = one.scan(surest["spam"], whole=False)
     assert outcome.block == b"X-Spamnb-Verdict: unscanned; reason=large\r\n"
-    outcome = desk(replace(HARSH, oversize="head")).scan(surest["spam"], whole=False)
+    assert (one.meters.value("unscanned_large"), one.meters.value("scanned_head")) == (1, 0)
+    one = desk(HARSH)
+    outcome = one.scan(surest["spam"], whole=False)
+    assert (one.meters.value("unscanned_large"), one.meters.value("scanned_head")) == (0, 1)
+    assert outcome.facts["reason"] == "head"
     assert (outcome.action, outcome.facts["handling"], outcome.tag) == ("relay", "tag", b"[SPAM] ")

@@ -5,10 +5,13 @@ import os
 import resource
 import shutil
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import pytest
 from scanning_desk import COSTS, ENVELOPE, HARSH, TAUGHT, raws
 
+from spamnb.core.envelope import Client
 from spamnb.core.handling import Treatment
 from spamnb.errors import StoreBusyError
 from spamnb.service.bench import (
@@ -22,9 +25,10 @@ from spamnb.service.bench import (
     judged_aside,
 )
 from spamnb.service.filter import Filter
-from spamnb.service.letters import Letter
+from spamnb.service.letters import BUSY, DEFERRED, Letter
+from spamnb.service.quarantine import Quarantine
 from spamnb.service.rules import Rules
-from spamnb.service.scanning import DEFERRED, Around, ScanPolicy
+from spamnb.service.scanning import Around, ScanPolicy
 from spamnb.store.environment import DATA_FILE
 
 
@@ -99,7 +103,11 @@ def test_large_messages_are_judged_aside(desk, home, surest):
 @pytest.mark.parametrize("reason", ["overrun", "busy", "fault", "nonsense"])
 def test_a_helper_that_fails_falls_back_by_policy(desk, surest, reason):
     """Delivered with a header that says so, or deferred; counted once."""
-    for policy, action in ((ScanPolicy(), "relay"), (ScanPolicy(on_fault="defer"), "defer")):
+    policies = {
+        "relay": ScanPolicy(busy="deliver", overrun="deliver"),
+        "defer": ScanPolicy(on_fault="defer"),
+    }
+    for action, policy in policies.items():
         helper = Helper(None)
         one = desk(replace(policy, large_bytes=10), offload=helper)
         answers = []
@@ -108,7 +116,10 @@ def test_a_helper_that_fails_falls_back_by_policy(desk, surest, reason):
         (outcome,) = answers
         if reason != "nonsense":
             assert outcome.action == action
-            assert one.meters.value("faults") == 1
+            assert one.meters.value("faults") == (reason != "busy")
+            assert one.meters.value(f"unscanned_{reason}") == (action == "relay")
+            assert one.meters.value("unscanned_deferred") == (action == "defer")
+            assert outcome.reply in {"relay": {b""}, "defer": {DEFERRED, BUSY}}[action]
         assert outcome.facts["incident"] == "abc"
         assert one.meters.value("scan_overruns") == (reason == "overrun")
         if outcome.action == "relay":
@@ -316,3 +327,119 @@ def test_a_scanner_reads_while_another_process_writes(desk, home, surest):
     )  # fmt: skip
     assert code == 0
     assert one.scan(surest["spam"]).facts["verdict"] == "ham"
+
+
+# --- waiting, and judging by less ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_message_that_ended_a_process_is_judged_by_its_header(desk, home, surest, whole):
+    """Its body is not tried again, so it does not pass unscanned; only its header may fail too."""
+    hand = Hand()
+    helper = Helper(Bench(BenchPlan(home, costs=COSTS), hand=hand))
+    policy = ScanPolicy(large_bytes=len(surest["spam"]) - 1)
+    one = desk(policy, hand=hand, offload=helper)
+    hand.poison.add(digest_of(surest["spam"]))
+    answers = []
+    one.scanner.scan(Letter(surest["spam"], ENVELOPE, whole=whole), answers.append)
+    ((header, _, _),) = helper.jobs
+    assert surest["spam"].startswith(header)
+    assert header.endswith(b"\r\n\r\n")
+    hand.poison.add(digest_of(header))
+    helper.work()
+    assert answers[0].facts["reason"] == "poison"
+    assert one.meters.value("unscanned_poison") == 1
+    hand.poison.discard(digest_of(header))
+    one.scanner.scan(Letter(surest["spam"], ENVELOPE, whole=whole), answers.append)
+    helper.work()
+    assert answers[1].facts["reason"] == "head"
+    assert answers[1].facts["verdict"] in {"ham", "spam"}
+    helper.bench.close()
+
+
+def test_a_small_message_that_ended_a_worker_is_judged_by_its_header_elsewhere(desk, home, surest):
+    """Not in the worker: its header may be what ended it."""
+    hand, later, answers = Hand(), [], []
+    helper = Helper(Bench(BenchPlan(home, costs=COSTS)))
+    one = desk(hand=hand, offload=helper, later=later.append)
+    hand.poison.add(digest_of(surest["ham"]))
+    one.scanner.scan(Letter(surest["ham"], ENVELOPE), answers.append)
+    later.pop()()
+    helper.work()
+    assert answers[0].facts["reason"] == "head"
+    helper.bench.close()
+
+
+@pytest.mark.parametrize("poison", ["deliver", "defer"])
+def test_what_ended_a_process_passes_or_waits_where_the_policy_says_so(desk, surest, poison):
+    """Without another scan."""
+    hand = Hand()
+    one = desk(ScanPolicy(poison=poison), hand=hand, offload=Helper(None))
+    hand.poison.add(digest_of(surest["ham"]))
+    outcome = one.scan(surest["ham"])
+    assert outcome.action == {"deliver": "relay", "defer": "defer"}[poison]
+    assert outcome.facts["reason"] == "poison"
+
+
+def test_an_observed_message_is_never_deferred(desk, surest):
+    """Its verdict would change nothing, so a fault does not delay it."""
+    one = desk(ScanPolicy(observe=True, on_fault="defer"), at=Path("/nowhere"))
+    outcome = one.scan(surest["ham"])
+    assert (outcome.action, outcome.block) == ("relay", b"")
+
+
+def turns(later, count):
+    """Judge in so many turns of the loop."""
+    for _ in range(count):
+        later.pop(0)()
+
+
+def test_a_burst_of_one_client_does_not_delay_another(desk, surest):
+    """Messages that are judged in the worker wait by client: the other's is in the next turn."""
+    later, order = [], []
+    one = desk(later=later.append)
+    other = replace(ENVELOPE, client=Client(address="198.51.100.1"))
+    padded = surest["spam"] + b"words of the burst\r\n" * 3000
+    for number in range(30):
+        answer = partial(lambda number, _: order.append(number), number)
+        one.scanner.scan(Letter(padded, ENVELOPE), answer)
+    one.scanner.scan(Letter(surest["ham"], other), lambda _: order.append("other"))
+    turns(later, 2)
+    assert "other" in order
+    assert len(order) <= 5
+    while later:
+        turns(later, 1)
+    assert [number for number in order if number != "other"] == list(range(30))
+
+
+def test_what_waited_too_long_in_the_worker_is_deferred(desk, surest):
+    """It is not judged any more: its sender is told to come again, as is due."""
+    later, answers = [], []
+    one = desk(ScanPolicy(wait_s=-1.0), later=later.append)
+    one.scanner.scan(Letter(surest["ham"], ENVELOPE), answers.append)
+    turns(later, 1)
+    assert (answers[0].action, answers[0].reply) == ("defer", BUSY)
+    assert one.meters.value("unscanned_deferred") == 1
+
+
+def test_a_letter_that_is_taken_back_is_not_judged(desk, surest):
+    """The session that wanted the answer has ended."""
+    later, answers = [], []
+    one = desk(later=later.append)
+    one.scanner.scan(Letter(surest["ham"], ENVELOPE), answers.append)()
+    turns(later, 1)
+    assert answers == []
+    assert one.meters.value("scanned") == 0
+
+
+def test_what_is_kept_for_a_letter_that_was_taken_back_is_withdrawn(desk, home, surest):
+    """The disk was slow, and the sender will send the message again."""
+    quarantine, works, answers = Quarantine(home / "quarantine"), [], []
+    one = desk(HARSH, quarantine=quarantine, aside=lambda *both: works.append(both))
+    recall = one.scanner.scan(Letter(surest["spam"], ENVELOPE), answers.append)
+    recall()
+    while works:
+        work, then = works.pop(0)
+        then(work())
+    assert quarantine.messages() == []
+    assert answers == []

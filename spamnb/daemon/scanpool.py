@@ -1,0 +1,129 @@
+"""A worker's scan helpers, and the queue of large messages in front of them.
+
+All workers together have as many helpers as the machine has cores, and each worker at least one
+(`household`). A pool for all workers would use the cores better when one worker has all the large
+mail; it would need a process that reads everybody's mail, and takes it from everybody when it dies.
+
+A message waits in the queue until a helper is ready, in an order that is fair to the clients. Its
+time in the helper begins when it leaves the queue. A message whose scan could not begin in time is
+answered `busy`. It has harmed nothing, so it is not poisonous.
+
+The queue has no bound of its own: each message in it belongs to a session that waits for its reply,
+is counted in the worker's memory budget (above it the front door stops reading), and leaves the
+queue when its session ends.
+
+Failure: every job is answered; what went wrong is {"reason": ...}: `overrun`, `busy`, `poison` (it
+ended two helpers), or `fault` (no helper can be started, or its answer cannot be read).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from spamnb.core.envelope import network_of
+from spamnb.daemon.scanhelper import ENTRY, Helper, HelperLinks, Job
+from spamnb.service.bench import Notes
+from spamnb.service.fairqueue import FairQueue
+from spamnb.settings import Settings
+
+SHARE = 0.9
+"""of the times that are set: the answer must come before the front door gives up on it"""
+S_PER_BYTE = 1e-6
+"""What a message is taken to cost until it is known; its client's next one competes with that."""
+
+Answered = Callable[[dict[str, Any]], None]
+
+
+class ScanPool:
+    """Implements `scanning.Offload`."""
+
+    def __init__(self, settings: Settings, links: HelperLinks, entry: str = ENTRY) -> None:
+        self._settings = settings
+        self._loop = links.loop
+        self._queue: FairQueue[Job] = FairQueue()
+        self._waiting: dict[Job, None] = {}
+        self._helpers = [Helper(links, slot, entry, self) for slot in links.start.scan_slots]
+        self._is_closed = False
+
+    def submit(self, raw: bytes, notes: Notes, done: Answered) -> Callable[[], None]:
+        """Have a message judged, by `bench.judged_aside`; what is returned takes it back."""
+        times, now = self._settings.timeouts, self._loop.time()
+        job = Job(
+            raw=raw,
+            notes=notes,
+            done=done,
+            client=network_of(notes.get("client", "")),
+            begin_by=now + times.begin_s * SHARE,
+            end_by=now + times.judge_s * SHARE,
+            limit_s=times.scan_s * SHARE,
+        )
+        self._wait(job, self._queue.put)
+        self.feed()
+        return partial(self._take_back, job)
+
+    def renew(self, settings: Settings) -> None:
+        """Judge by other settings from the next message on."""
+        self._settings = settings
+        for helper in self._helpers:
+            helper.renew()
+
+    async def close(self) -> None:
+        """Let the helpers end; what waits is answered."""
+        self._is_closed = True
+        for job in list(self._waiting):
+            self._late(job)
+        await asyncio.gather(*(helper.close() for helper in self._helpers))
+
+    # -- the queue --------------------------------------------------------------------------------
+
+    def _wait(self, job: Job, put: Callable[[str, Job], None]) -> None:
+        put(job.client, job)
+        self._waiting[job] = None
+        job.timer = self._loop.call_at(job.begin_by, self._late, job)
+
+    def _leave(self, job: Job) -> None:
+        """It waits no longer."""
+        del self._waiting[job]
+        if job.timer is not None:
+            job.timer.cancel()
+
+    def _late(self, job: Job) -> None:
+        """No helper began it in time, because others came first or because none can be started."""
+        self._take_back(job)
+        failing = all(helper.is_failing for helper in self._helpers)
+        job.done({"reason": "fault" if failing else "busy"})
+
+    def _take_back(self, job: Job) -> None:
+        if job in self._waiting:
+            self._queue.remove(job.client, job)
+            self._leave(job)
+
+    def feed(self) -> None:
+        """Give what waits to the helpers that are ready; start others for the rest."""
+        for helper in self._helpers:
+            if self._queue and helper.is_ready:
+                job = self._queue.take()
+                self._leave(job)
+                self._queue.charge(job.client, len(job.raw) * S_PER_BYTE)
+                helper.begin(job)
+        missing = len(self._queue) - sum(helper.is_starting for helper in self._helpers)
+        for helper in self._helpers:
+            if missing > 0 and not self._is_closed and helper.start(self._settings):
+                missing -= 1
+
+    def answered(self, job: Job, answer: dict[str, Any], seconds: float) -> None:
+        """A job is done."""
+        self._queue.charge(job.client, max(0.0, seconds - len(job.raw) * S_PER_BYTE))
+        job.done(answer)
+        self.feed()
+
+    def again(self, job: Job) -> None:
+        """Give the job to the next helper, before the others of its client."""
+        if self._is_closed:
+            job.done({"reason": "busy"})
+        else:
+            self._wait(job, self._queue.put_back)
+            self.feed()

@@ -1,0 +1,142 @@
+"""A burst of large mail at a real daemon: nothing passes unscanned or is blamed for it."""
+
+import email
+import json
+import smtplib
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from daemon_runs import HERE, PROJECT, Running, delivered, environment, send, serve, settings_in
+from daemon_stand_ins import HANG, SLOW_S
+
+from spamnb.service.control import Caller
+
+BURST = 40
+SCAN_S = 2.0
+"""above the time of one message, and below the time of the queue before it"""
+
+
+@pytest.fixture
+def slow(home):
+    """Start daemons whose helpers take SLOW_S for a message."""
+    running = []
+
+    def start(**values):
+        more = f"[timeouts]\nscan_s = {SCAN_S}\nscan_wait_s = 300\nfinal_s = 1000\n"
+        config = settings_in(home, more=more, **values)
+        program = [sys.executable, HERE / "daemon_stand_ins.py", home / "home", config]
+        roles = ["learner=real", "post=real", "worker=slow_worker"]
+        running.append(Running([*program, *roles], env=environment()))
+        return running[-1].ready()
+
+    yield start
+    for daemon in running:
+        daemon.__exit__()
+
+
+def verdict_of(folder, ident):
+    """The verdict header of a delivered message."""
+    (raw,) = delivered(folder, ident)
+    return email.message_from_bytes(raw)["X-Spamnb-Verdict"]
+
+
+def code_of(port, text):
+    """Send a message; the code of the reply."""
+    try:
+        send(port, text)
+    except smtplib.SMTPResponseException as error:
+        return error.smtp_code
+    return 250
+
+
+def large(number, size):
+    return f"message {number} " + "words of some length " * (size // 21)
+
+
+def test_a_burst_is_judged_or_deferred_and_poisons_nothing(home, slow):
+    """The queue takes longer than one scan may take: no message passes unscanned for that."""
+    assert BURST * SLOW_S > 2 * SCAN_S
+    daemon = slow()
+    port = daemon.port()
+    sizes = [66_000 + number * 184_000 // BURST for number in range(BURST)]
+    with ThreadPoolExecutor(BURST) as pool:
+        codes = pool.map(code_of, [port] * BURST, map(large, range(BURST), sizes))
+        small = [verdict_of(home, send(port)) for _ in range(20)]
+        codes = list(codes)
+    assert set(codes) <= {250, 451}
+    assert all("p=" in verdict for verdict in small)
+    records = daemon.said("message")
+    assert len(records) == BURST + len(small)
+    assert {record["reason"] for record in records if record["code"] == 451} <= {"busy"}
+    assert all(record["verdict"] != "unscanned" for record in records if record["code"] == 250)
+    assert daemon.said("scan helper died") == []
+    again = [verdict_of(home, send(port, large(number, sizes[number]))) for number in range(3)]
+    assert all("p=" in verdict for verdict in again)
+
+
+@pytest.mark.parametrize("poison", ["head", "deliver", "defer"])
+def test_a_scan_that_hangs_blames_its_message_alone(home, slow, poison):
+    """It is deferred once; then the policy decides. Messages behind it are judged."""
+    daemon = slow(listener=f'poison = "{poison}"')
+    port = daemon.port()
+
+    def hang():
+        with smtplib.SMTP("127.0.0.1", port, timeout=60) as client:
+            client.ehlo()
+            client.mail("alice@example.com")
+            client.rcpt("bob@example.org")
+            return client.data(f"Message-ID: <hang@x>\n\n{large(0, 70_000)}{HANG.decode()}\n")[0]
+
+    with ThreadPoolExecutor(5) as pool:
+        first = pool.submit(hang)
+        others = list(pool.map(code_of, [port] * 4, [large(n, 70_000) for n in range(1, 5)]))
+        assert first.result() == 451
+    assert others == [250] * 4
+    assert len(daemon.hears("scan helper died", reason="overrun")["poisonous"]) == 1
+    assert hang() == (451 if poison == "defer" else 250)
+    found = {"head": "reason=head", "deliver": "unscanned; reason=poison"}
+    if poison in found:
+        assert found[poison] in verdict_of(home, "<hang@x>")
+
+
+def test_a_message_above_the_limit_is_judged_by_its_head_while_it_streams(home):
+    """Its size alone lets nothing pass; the rest arrives unchanged behind the headers."""
+    body = "words of some length\r\n" * 100_000
+    with serve(home).ready() as daemon:
+        ident = send(daemon.port(), body)
+        assert "reason=head" in verdict_of(home, ident)
+        (raw,) = delivered(home, ident)
+        assert raw.replace(b"\r\n", b"\n").count(b"\nwords of some length") == 100_000
+        assert daemon.said("message")[0]["verdict"] != "unscanned"
+
+
+def test_the_bench_of_bursts_runs(tmp_path):
+    """A tenth of the messages of `scripts/bench/burst`: it exits 1 if one passed unscanned."""
+    out = tmp_path / "burst.json"
+    script = PROJECT / "scripts" / "bench" / "burst"
+    done = subprocess.run([sys.executable, script, "--short", "--json", out], check=False)
+    assert done.returncode == 0
+    for case in json.loads(out.read_text()):
+        assert sum(case["counts"]["burst"].values()) == case["messages"]
+        assert sum(case["counts"]["large"].values()) == 5
+        assert case["counts"]["small"].keys() == {"judged"}
+
+
+def test_status_and_metrics_say_what_passes_unscanned(home):
+    """By reason; above the bound the log and the status warn."""
+    data = home / "home" / "data.mdb"
+    data.write_bytes(b"\xff" * data.stat().st_size)
+    with serve(home).ready() as daemon:
+        for _ in range(6):
+            send(daemon.port())
+        record = daemon.hears("mail passes unscanned")
+        assert record["unscanned"].keys() == {"model"}
+        with Caller(home / "home" / "control.sock") as caller:
+            facts = caller.ask("status").header["status"]
+            metrics = caller.ask("metrics").body.decode()
+        assert facts["lately"]["alarm"]
+        assert any("unscanned: model" in warning for warning in facts["warnings"])
+        assert "spamnb_unscanned_model_total 6" in metrics
+        assert "spamnb_unscanned_alarm 1.0" in metrics
