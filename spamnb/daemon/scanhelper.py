@@ -46,7 +46,8 @@ kernel, for want of memory, or by an administrator"""
 
 def main(start: Start, board: Board, orders: Orders) -> int:
     """Judge what comes until nobody sends any more."""
-    os.nice(NICE)
+    with suppress(OSError):  # the system call filter of the systemd unit forbids it
+        os.nice(NICE)
     settings, log = begun(start, f"scan {start.slot}")
     bench = Bench(plan_of(settings, Path(start.home)), hand=Hand(board, start.slot), log=log)
     bench.prepare()

@@ -2,6 +2,7 @@
 
 import email
 import json
+import os
 import smtplib
 import subprocess
 import sys
@@ -16,6 +17,13 @@ from spamnb.service.control import Caller
 BURST = 40
 SCAN_S = 2.0
 """above the time of one message, and below the time of the queue before it"""
+
+REFUSED = """
+import os
+def refused(_):
+    raise PermissionError(1, "Operation not permitted")
+os.nice = refused
+"""
 
 
 @pytest.fixture
@@ -110,6 +118,14 @@ def test_a_message_above_the_limit_is_judged_by_its_head_while_it_streams(home):
         (raw,) = delivered(home, ident)
         assert raw.replace(b"\r\n", b"\n").count(b"\nwords of some length") == 100_000
         assert daemon.said("message")[0]["verdict"] != "unscanned"
+
+
+def test_a_helper_starts_where_its_priority_cannot_be_changed(home):
+    """The systemd unit's filter answers EPERM to nice(2): the helper works all the same."""
+    (home / "sitecustomize.py").write_text(REFUSED)
+    path = os.pathsep.join([str(home), environment()["PYTHONPATH"]])
+    with serve(home, env=environment(PYTHONPATH=path)).ready() as daemon:
+        assert "p=" in verdict_of(home, send(daemon.port(), large(0, 70_000)))
 
 
 def test_the_bench_of_bursts_runs(tmp_path):
