@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from spamnb.core.envelope import Client
 from spamnb.faces.smtp import answers, commands, hello, proxyline, replies
 from spamnb.faces.smtp.address import Address
-from spamnb.faces.smtp.door import Budget
+from spamnb.faces.smtp.door import Budget, Share
 from spamnb.faces.smtp.intake import Intake
 from spamnb.faces.smtp.nets import LOOPBACK, Nets
 
@@ -195,56 +195,59 @@ class Recorder:
     def free_for_memory(self):
         self.reading = True
 
+    def burden(self, _now):
+        return 0.0
 
-LARGE = Budget.SMALL_BYTES + 1
+
+LARGE = Share.SMALL_BYTES + 1
 
 
 def test_the_budget_keeps_no_small_message_out():
     """However many large ones have stalled; they are accounted for all the same."""
-    budget, readers = Budget(100), [Recorder() for _ in range(3)]
+    share, readers = Budget(100).shares[False], [Recorder() for _ in range(3)]
     for reader in readers[:2]:
-        budget.take(101, reader, LARGE)
-    budget.take(60, readers[2], Budget.SMALL_BYTES)
+        share.take(101, reader, LARGE)
+    share.take(60, readers[2], Share.SMALL_BYTES)
     assert [reader.reading for reader in readers] == [True, False, True]
-    assert budget.used == 262
+    assert share.used == 262
 
 
 def test_the_budget_lets_one_read_on():
     """Over it one reads and the others wait; giving back frees all."""
-    budget, readers = Budget(100), [Recorder() for _ in range(3)]
+    share, readers = Budget(100).shares[False], [Recorder() for _ in range(3)]
     for reader in readers:
-        budget.take(60, reader, LARGE)
+        share.take(60, reader, LARGE)
     assert [reader.reading for reader in readers] == [True, True, False]
-    budget.take(60, readers[0], LARGE)
+    share.take(60, readers[0], LARGE)
     assert [reader.reading for reader in readers] == [False, True, False]
-    budget.give(200)
+    share.give(200)
     assert all(reader.reading for reader in readers)
 
 
 def test_the_budget_passes_the_turn_on():
     """A reader that brings nothing, or is gone, does not keep the others waiting for ever."""
-    budget, readers = Budget(100), [Recorder() for _ in range(3)]
+    share, readers = Budget(100).shares[False], [Recorder() for _ in range(3)]
     for reader in readers:
-        budget.take(101, reader, LARGE)
+        share.take(101, reader, LARGE)
     assert [reader.reading for reader in readers] == [True, False, False]
-    budget.turn()
-    budget.turn()
+    share.turn(0.0)
+    share.turn(0.0)
     assert [reader.reading for reader in readers] == [False, True, False]
-    budget.forget(readers[1])
+    share.forget(readers[1])
     assert [reader.reading for reader in readers] == [False, True, True]
 
 
 def test_the_budget_waits_for_nobody_who_dribbles():
     """One byte a second is no progress: the turn passes on; a whole window keeps it."""
-    budget, readers = Budget(100), [Recorder() for _ in range(2)]
+    share, readers = Budget(100).shares[False], [Recorder() for _ in range(2)]
     for reader in readers:
-        budget.take(101, reader, LARGE)
-    budget.turn()
-    budget.take(Budget.LITTLE_BYTES, readers[0], LARGE)
-    budget.turn()
+        share.take(101, reader, LARGE)
+    share.turn(0.0)
+    share.take(Share.LITTLE_BYTES, readers[0], LARGE)
+    share.turn(0.0)
     assert [reader.reading for reader in readers] == [True, False]
-    budget.take(1, readers[0], LARGE)
-    budget.turn()
+    share.take(1, readers[0], LARGE)
+    share.turn(0.0)
     assert [reader.reading for reader in readers] == [False, True]
 
 

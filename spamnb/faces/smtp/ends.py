@@ -94,14 +94,11 @@ class Host(Protocol):
     deadline: float
     closed: bool
     eof: bool
+    share: Share
 
     @property
     def peer(self) -> str:
         """The client socket's address."""
-
-    @property
-    def share(self) -> Share:
-        """Of the memory for messages, what clients like this one have."""
 
     @property
     def recipients(self) -> int:

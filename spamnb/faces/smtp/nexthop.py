@@ -37,14 +37,13 @@ class NextHop:
         self.state: State = "gone"
         self._line = self._hello = self._heard = b""
 
-    @property
     def has_surplus(self) -> bool:
         """Whether it has sent what no command asked for: the next reply would be this one.
 
         Bytes that arrived before a command is sent cannot answer it. They may wait unread in the
         kernel, since the client's command can come out of the event loop first.
         """
-        return self.state == "up" and (self._heard != b"" or self._ends.has_unread())
+        return self._heard != b"" or self._ends.has_unread()
 
     def ask(self, line: bytes, first: bytes, address: Address) -> bytes:
         """Send a command; call `address` before that if need be, and say the hello in `first`.

@@ -32,7 +32,7 @@ class Quota:
     def spend(self, limits: Limits) -> bool:
         """Count a command; whether there was one left."""
         self.commands += 1
-        return self.is_free or self.commands <= limits.commands
+        return self.commands <= limits.commands
 
     def pause(self, now: float) -> None:
         """The client waits for the next hop, or sends a message."""

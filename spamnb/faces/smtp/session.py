@@ -37,7 +37,7 @@ class Session:
     __slots__ = (
         "_client", "_errors", "_hello", "_intake", "_line", "_pumping", "_transaction", "asked",
         "closed", "deadline", "door", "ends", "eof", "guest", "hop", "passage", "phase", "place",
-        "quota", "speaks", "started", "stuck",
+        "quota", "share", "speaks", "started", "stuck",
     )  # fmt: skip
 
     def __init__(self, ends: Ends, place: Place, peer: str) -> None:
@@ -54,9 +54,9 @@ class Session:
         self._client = Client()
         self._intake = Intake()
         self._line = self._hello = b""
-        self._errors = 0
+        self._errors, self._pumping = 0, False
         self.quota = Quota(ends.now())
-        self._pumping = False
+        self.share: Share = place.budget.shares[False]  # of the memory for messages
 
     # -- the client comes, speaks and goes --------------------------------------------------------
 
@@ -69,7 +69,7 @@ class Session:
         if self.guest.is_proxied:
             self.wait(self.door.times.proxy_s)
         elif self.guest.is_in:
-            self.quota.is_free = self.guest.trusted
+            self._judged()
             self._answer(said)
         else:
             self._end(said)
@@ -191,7 +191,7 @@ class Session:
             self._do(found[1], line)
 
     def _do(self, verb: commands.Verb, line: bytes) -> None:
-        if not self.quota.spend(self.door.limits):
+        if not (self.quota.is_free or self.quota.spend(self.door.limits)):
             self._end(replies.TOO_MANY_COMMANDS)
         elif self.phase in verb.phases:
             self._ACTIONS[verb.does](self, line, verb)
@@ -270,7 +270,7 @@ class Session:
 
     def _ask(self, what: Asked, line: bytes) -> None:
         """Pass a command on; the next hop is called first, if it is not there."""
-        if self.hop.has_surplus:
+        if self.hop.state == "up" and self.hop.has_surplus():
             self.upstream_lost()
         up = self.hop.state == "up"
         if not self.closed and not up and what != "hello" and self._transaction.is_open:
@@ -381,8 +381,15 @@ class Session:
         self.deadline = now + seconds
         return now
 
+    def _judged(self) -> None:
+        """The client is trusted, or is not."""
+        self.quota.is_free = self.guest.trusted
+        self.share = self.place.budget.shares[self.guest.trusted]
+
     def _wait_for_client(self) -> None:
-        self.deadline = self.quota.due(self.ends.now(), self.door.times)
+        quota, now, times = self.quota, self.ends.now(), self.door.times
+        usual = quota.is_free and quota.mailed
+        self.deadline = now + times.command_s if usual else quota.due(now, times)
 
     def is_idle(self, now: float) -> bool:
         """Whether it is the client's turn, and it should go first where room is short."""
@@ -433,7 +440,7 @@ class Session:
 
     def is_answering(self) -> bool:
         """Whether the next hop has sent something that no command asked for."""
-        return self.hop.has_surplus
+        return self.hop.state == "up" and self.hop.has_surplus()
 
     def drop(self) -> None:
         """Break off with the next hop."""
@@ -443,11 +450,6 @@ class Session:
     def peer(self) -> str:
         """The client socket's address."""
         return self.guest.peer
-
-    @property
-    def share(self) -> Share:
-        """Of the memory for messages, what clients like this one have."""
-        return self.place.budget.shares[self.guest.trusted]
 
     @property
     def recipients(self) -> int:
@@ -471,7 +473,7 @@ class Session:
         if self.door is not self.place.door:
             self.door = self.place.door
             self.guest.judge(self.door)
-            self.quota.is_free = self.guest.trusted
+            self._judged()
             if self.hop.state == "up" and self.hop.address != self.door.upstream:
                 self.hop.drop()
 
