@@ -134,6 +134,16 @@ def test_delegates_by_name_or_number(caplog):
     assert "no such user" in caplog.text
 
 
+def test_admins_alone_say_where_a_report_came_from():
+    """The domain makes a stranger one of the site's people, and the network has a quota."""
+    told = {"label": "spam", "domain": "evil.example", "client": "192.0.2.7", "trust": "stranger"}
+    post = feedback_of(Peer(0, "admin", "root"), dict(told), b"x")
+    assert (post.domain, post.client) == ("evil.example", "192.0.2.7")
+    for peer in (Peer(8, "delegate", "vmail"), Peer(1000, "self", "alice")):
+        said = feedback_of(peer, dict(told), b"x")
+        assert (said.domain, said.client) == ("", "")
+
+
 def test_who_speaks_and_how_far_they_are_trusted():
     """Admins name whom they like, delegates a person, all others themselves."""
     admin, vmail = Peer(0, "admin", "root"), Peer(8, "delegate", "vmail")
