@@ -61,7 +61,8 @@ def guarded(run: Callable[[], None], words: Sequence[str]) -> None:
         run()
         return
     code = _outcome(child)
-    text = os.pread(said, _MOST_SAID, 0).decode("utf-8", "replace")
+    size = os.fstat(said).st_size
+    text = os.pread(said, size if code >= 0 else _MOST_SAID, 0).decode("utf-8", "replace")
     if code >= 0:
         _say(text)
         os._exit(code)

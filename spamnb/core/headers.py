@@ -302,8 +302,12 @@ def decoded(value: bytes, odd: set[str]) -> Text:
 
 def long_shown(block: Block) -> bool:
     """Whether more stands in what a list of messages shows than is read of it."""
-    values = (taken.get(name, b"") for taken in (block.special, block.other) for name in FIRST_SEEN)
-    return any(len(value) > limits.SHOWN_BYTES for value in values)
+    most, first = limits.SHOWN_BYTES, block.special.get
+    if len(first(b"subject", b"")) > most or len(first(b"from", b"")) > most:
+        return True
+    if not block.other:
+        return False
+    return any(len(block.other.get(name, b"")) > most for name in FIRST_SEEN)
 
 
 def shown_first(fields: Fields) -> Fields:

@@ -126,10 +126,13 @@ def read(raw: bytes, house: House = ANYONE) -> Message:
             odd.add("text:bare-cr")
     plain = head.isascii() and headers.ENCODED.search(head) is None
     if plain and len(head) < limits.VALUE_BYTES:
-        fields: list[tuple[bytes, Text]] = list(headers.shown_first(block.fields))
+        few = len(block.fields) <= limits.FIELDS
+        fields: list[tuple[bytes, Text]] = list(
+            block.fields if few else headers.shown_first(block.fields)
+        )
     else:
         fields = headers.features(block, odd)
-    if headers.long_shown(block):
+    if len(head) > limits.SHOWN_BYTES and headers.long_shown(block):
         odd.add(PARTLY)
     seen = Reading(odd)
     special = block.special

@@ -24,7 +24,7 @@ from spamnb.core.oddities import PARTLY
 from spamnb.core.params import NO_KIND, Kind, disposition_of, encoding_of
 from spamnb.core.parts import ASIDE, INSTEAD, Entity, Leaf, Part, Reading
 from spamnb.core.shares import both_ends, squeezed, text_shares
-from spamnb.core.transfer import UU_BEGIN, Y_BEGIN, unpacked
+from spamnb.core.transfer import BEGIN, UU_BEGIN, Y_BEGIN, unpacked
 
 NOBODY: Final = House()
 INNER_NAMES: Final = frozenset((b"subject", b"from", b"to", b"cc", b"reply-to", b"sender"))
@@ -50,7 +50,10 @@ def read_body(seen: Reading, block: headers.Block, body: bytes) -> None:
     if b"\r" in body and kind.name.startswith(("multipart/", "message/")):
         body = body.replace(b"\r", b"\n")
     found = Entity(body, 0, len(body), block.special, kind)
-    walk(seen, list(_readings(seen, found, block)))
+    if block.other or kind.boundaries or kind.name.startswith(("multipart/", "message/")):
+        walk(seen, _readings(seen, found, block))
+    else:
+        seen.leaves.append(found)
     read_leaves(seen)
 
 
@@ -78,24 +81,24 @@ def _inside(seen: Reading, entity: Entity) -> list[Entity] | None:
     return multipart(seen, entity) if many else _inner(seen, entity)
 
 
-def _readings(seen: Reading, entity: Entity, block: headers.Block) -> Iterator[Entity]:
+def _readings(seen: Reading, entity: Entity, block: headers.Block) -> list[Entity]:
     """An entity, and as programs read it that take the other ones of its fields."""
-    yield entity
+    if not block.other:
+        return [entity]
     other = {
         name: value
         for name, value in block.other.items()
         if name.startswith(b"content-") and block.special.get(name) != value
     }
     if not other:
-        return
+        return [entity]
     seen.odd.add(PARTLY)
-    if seen.rereadings > 0:
-        seen.rereadings -= 1
-        special = block.special | other
-        start = block.other_body if block.other_body >= 0 else entity.start
-        yield entity._replace(
-            start=min(start, entity.end), special=special, kind=seen.kind_of(special)
-        )
+    if seen.rereadings == 0:
+        return [entity]
+    seen.rereadings -= 1
+    special = block.special | other
+    start = min(block.other_body if block.other_body >= 0 else entity.start, entity.end)
+    return [entity, entity._replace(start=start, special=special, kind=seen.kind_of(special))]
 
 
 def multipart(seen: Reading, entity: Entity) -> list[Entity] | None:
@@ -128,7 +131,7 @@ def _part(seen: Reading, entity: Entity, span: tuple[int, int], default: Kind) -
         start=body, end=end, special=block.special, kind=kind if kind.name else default,
         depth=entity.depth + 1,
     )  # fmt: skip
-    return list(_readings(seen, part, block))
+    return _readings(seen, part, block)
 
 
 def _alternatives(parts: list[Entity]) -> list[Entity]:
@@ -300,7 +303,7 @@ def _inner(seen: Reading, entity: Entity) -> list[Entity] | None:
         buffer, body, end, block.special, seen.kind_of(block.special), entity.depth + 1,
         entity.rank,
     )  # fmt: skip
-    return list(_readings(seen, inside, block))
+    return _readings(seen, inside, block)
 
 
 # -- reading the leaves --------------------------------------------------------------------------
@@ -315,6 +318,9 @@ def read_leaves(seen: Reading) -> None:
     for entity in found:
         leaves += _opened(seen, entity)
     seen.parts = [leaf.part for leaf in leaves]
+    if len(leaves) == 1 and leaves[0].text and len(leaves[0].data) <= limits.TEXT_BYTES:
+        _read_text(seen, leaves[0])  # most mail: what follows takes 3 us
+        return
     texts = [leaf for leaf in leaves if leaf.text]
     if sum(len(leaf.data) for leaf in texts) > limits.TEXT_BYTES:
         _cut(seen, texts)
@@ -352,7 +358,9 @@ def _opened(seen: Reading, entity: Entity) -> list[Leaf]:
         return [leaf]
     leaf.html = part.kind in HTML_KINDS or (part.kind == "" and _looks_html(data))
     leaf.data = data
-    return [leaf] if leaf.html else [leaf, *_files_within(seen, leaf)]
+    if leaf.html or BEGIN.search(data) is None:
+        return [leaf]
+    return [leaf, *_files_within(seen, leaf)]
 
 
 def _shown_as_html(part: Part) -> bool:
@@ -396,6 +404,8 @@ def _cut(seen: Reading, leaves: Sequence[Leaf]) -> None:
 def _in_turn(leaves: Sequence[Leaf]) -> Sequence[Leaf]:
     """The order in which the parts may spend what is kept for html: small ones before large."""
     pages = [leaf for leaf in leaves if leaf.html]
+    if len(pages) < 2:
+        return leaves
     few = len(pages) <= limits.HTML_PARTS
     if few and sum(leaf.data.count(b"<") for leaf in pages) <= limits.HTML_TAGS:
         return leaves
