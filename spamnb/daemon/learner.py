@@ -31,6 +31,7 @@ from spamnb.daemon.operations import Operations
 from spamnb.daemon.start import Orders
 from spamnb.errors import SpamnbError, StoreBusyError, StoreError, UserError
 from spamnb.service.spool import Left, Spool
+from spamnb.service.status import check_home
 
 LOG = logging.getLogger("spamnb.learner")
 
@@ -200,6 +201,7 @@ class _Chores:
             done = 0
             try:
                 self._keeper.tend()
+                check_home(self._keeper.learning.home)
                 done = self._drain()
                 self._told = ""
             except SpamnbError as error:

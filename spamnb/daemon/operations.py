@@ -51,8 +51,6 @@ _IMPORT_BYTES = 1 << 33
 _FRESH_S = 1.0
 """so long an answer to `status` serves others: it reads two thousand heads of the journal"""
 _SHOWN_REASONS = 10
-_NOT_FOR_ALL = ("home", "fault", "warnings")
-"""facts with paths and texts in them; others get numbers alone"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +147,7 @@ class Operations:
         """Numbers, and what looks wrong."""
         facts = dict(self.facts())
         if request.peer.role != "admin":
-            for name in _NOT_FOR_ALL:
-                del facts[name]
+            facts = status.public(facts)
         return Reply({"ok": True, "status": facts})
 
     def metrics(self, _: Request) -> Reply:
@@ -180,13 +177,18 @@ class Operations:
             "bypass": self.board.bypass,
             "model": None,
             "fault": self.keeper.fault,
-            "review": self.keeper.reviews.count(),
-            "quarantine": status.folder_size(learning.quarantine or learning.home / "quarantine"),
+            "review": 0,
+            "quarantine": {"messages": 0, "bytes": 0},
             "spool": {
                 "waiting": sum(spool.waiting() for spool in self.spools),
                 "set_aside": sum(spool.set_aside for spool in self.spools),
             },
         }
+        with status.noted(facts):
+            status.check_home(learning.home)
+            facts["review"] = self.keeper.reviews.count()
+            kept = learning.quarantine or learning.home / "quarantine"
+            facts["quarantine"] = status.folder_size(kept)
         with suppress(StoreError), self.keeper.desk() as desk:
             facts["model"] = status.model_facts(learning.home, desk.model)
         facts["warnings"] = status.warnings(facts, learning.quiet_days)

@@ -6,8 +6,8 @@ one way in, durable or waiting for review when the reply goes out. If the teache
 
 Who is believed: who logged in, and clients in `trusted` networks (or LOCAL ones, if that is set)
 that a peer names by XFORWARD; the person is then the login's address, or the envelope's sender.
-A loopback address alone is nobody, From and MAIL FROM alone are nobody: theirs is a stranger's word, which
-counts only with the signature of a message that was delivered to them.
+A loopback address alone is nobody, From and MAIL FROM alone are nobody: theirs is a stranger's
+word, which counts only with the signature of a message that was delivered to them.
 
 Blocking work runs in threads. Failure: a reply of the table; a fault of ours is counted, logged
 with an incident id, and 451.
