@@ -336,37 +336,19 @@ def _delegates(checked: Checked) -> Problems:
 
 
 def _spools(checked: Checked) -> Problems:
-    """Spools that the daemon does not own, or that programs cannot write into as they must."""
+    """Spools that the daemon cannot empty, or that programs cannot write into as they must."""
     named = checked.settings.teach.spool
-    if not named:
-        if SYSTEM_SPOOL.is_dir() and SYSTEM_SPOOL.stat().st_uid == os.geteuid():
-            yield from _spool(SYSTEM_SPOOL)
-        return
-    folder = Path(named)
+    folder = Path(named) if named else SYSTEM_SPOOL
     there = _existing(folder)
     if there == folder:
-        yield from _spool(folder)
-    elif not there.is_dir() or not _may(there, os.W_OK | os.X_OK):
+        wrong = spool.problem(folder)
+        # Without a setting, the system's spool counts if it belongs to the daemon.
+        if wrong and (named or folder.stat().st_uid == os.geteuid()):
+            yield wrong
+    elif named and not (there.is_dir() and _may(there, os.W_OK | os.X_OK)):
         yield UserError(
             f"the spool {folder} is not there and cannot be made",
             hint=f"make it: install -d -m {spool.MODE:o} -o USER {folder}",
-        )
-
-
-def _spool(folder: Path) -> Problems:
-    if not folder.is_dir():
-        yield UserError(f"the spool {folder} is no folder", hint="see teach.spool")
-        return
-    about = folder.stat()
-    if about.st_uid != os.geteuid():
-        yield UserError(
-            f"the spool {folder} does not belong to the daemon's user",
-            hint=f"chown it to the user with the number {os.geteuid()}",
-        )
-    elif about.st_mode & 0o7777 != spool.MODE:
-        yield UserError(
-            f"the spool {folder} has the mode {about.st_mode & 0o7777:o}, not {spool.MODE:o}",
-            hint=f"chmod {spool.MODE:o} {folder}",
         )
 
 

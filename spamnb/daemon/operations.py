@@ -43,7 +43,7 @@ from spamnb.service.feedback import Feedback, Trust
 from spamnb.service.lessons import Origin
 from spamnb.service.meters import as_dict, prometheus
 from spamnb.service.receipt import Receipt
-from spamnb.service.spool import Left, Spool
+from spamnb.service.spool import Left, Spool, problem
 
 MOST_REFS = 16
 _REF_CHARS = 1000
@@ -183,6 +183,8 @@ class Operations:
                 "waiting": sum(spool.waiting() for spool in self.spools),
                 "set_aside": sum(spool.set_aside for spool in self.spools),
             },
+            "moves_failed": sum(spool.failed() for spool in self.spools),
+            "spool_problems": self._spool_problems(),
         }
         with status.noted(facts):
             status.check_home(learning.home)
@@ -193,6 +195,18 @@ class Operations:
             facts["model"] = status.model_facts(learning.home, desk.model)
         facts["warnings"] = status.warnings(facts, learning.quiet_days)
         return facts
+
+    def _spool_problems(self) -> list[str]:
+        """Why what people say cannot be left, or cannot be taken."""
+        learning = self.keeper.learning
+        found = [str(wrong) for one in self.spools if (wrong := problem(one.folder))]
+        within = all(one.folder.is_relative_to(learning.home) for one in self.spools)
+        if learning.delegates and within and not status.is_open(learning.home):
+            found.append(
+                "serve.delegates are set, and none of them can reach a spool:"
+                " set teach.spool, or make /var/spool/spamnb"
+            )
+        return found
 
     # -- upkeep ---------------------------------------------------------------------------------
 

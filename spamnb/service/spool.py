@@ -40,11 +40,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spamnb.errors import StoreAccessError
+from spamnb.errors import StoreAccessError, UserError
 from spamnb.service.limits import SpoolLimits
 from spamnb.store.environment import make_folder, refused
 
 MODE = 0o1733
+_HINT = f"a folder of the daemon's user with mode {MODE:o}; see teach.spool"
+FAILED = ".failed-"
+"""begins the name of an empty file: a message that could not be left"""
 _ASIDE = ".aside-"
 _HEAD_BYTES = 1 << 16
 _SETTLED_NS = 1_000_000_000
@@ -138,6 +141,13 @@ class Spool:
         except OSError:
             return 0
 
+    def failed(self) -> int:
+        """How many moves were lost on their way: the recipe's script left a mark for each."""
+        try:
+            return sum(name.startswith(FAILED) for name in os.listdir(self.folder))  # noqa: PTH208
+        except OSError:
+            return 0
+
     @contextmanager
     def _opened(self) -> Iterator[int]:
         try:
@@ -226,6 +236,22 @@ class Spool:
                     return
             target = _ASIDE + name[:200]
             os.rename(name, target, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def problem(folder: Path) -> UserError | None:
+    """Why other users cannot leave feedback here, or this user cannot take it; None if both can."""
+    try:
+        about = folder.stat()
+    except OSError as error:
+        return UserError(f"the spool {folder} cannot be used: {error.strerror}", hint=_HINT)
+    if not stat.S_ISDIR(about.st_mode):
+        return UserError(f"the spool {folder} is no folder", hint=_HINT)
+    if about.st_uid != os.geteuid():
+        return UserError(f"the spool {folder} does not belong to the daemon's user", hint=_HINT)
+    if stat.S_IMODE(about.st_mode) != MODE:
+        mode = stat.S_IMODE(about.st_mode)
+        return UserError(f"the spool {folder} has the mode {mode:o}, not {MODE:o}", hint=_HINT)
+    return None
 
 
 def leave(folder: Path, label: str, raw: bytes, head: dict[str, Any]) -> None:

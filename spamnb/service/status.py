@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from spamnb.errors import StoreAccessError, StoreError
 from spamnb.service.clock import now_us
+from spamnb.service.spool import FAILED
 from spamnb.store.environment import DATA_FILE
 
 if TYPE_CHECKING:  # who asks a daemon loads no numpy: half of the time that the command takes
@@ -33,6 +34,8 @@ _SEEN = 20
 _DAY_US = 86_400_000_000
 
 _IN_THE_LOG = "a fault that the log of the daemon tells"
+
+_WITH_PATHS = ("home", "unreadable", "spool_problems")
 
 Facts = dict[str, Any]
 
@@ -88,10 +91,15 @@ def warnings(facts: Mapping[str, Any], quiet_days: int = QUIET_DAYS) -> list[str
         found += _counter_warnings(counters)
     if facts.get("review"):
         found.append(f"{facts['review']} reports wait: see `spamnb review list`")
-    aside = facts.get("spool", {}).get("set_aside")
-    if aside:
-        found.append(f"{aside} files of the spool were no feedback and were set aside")
-    return found
+    return found + _spool_warnings(facts)
+
+
+def is_open(home: Path) -> bool:
+    """Whether users of the machine can enter the home."""
+    try:
+        return bool(home.stat().st_mode & 0o001)
+    except OSError:
+        return False
 
 
 @contextmanager
@@ -126,7 +134,7 @@ def public(facts: Facts) -> Facts:
         return _IN_THE_LOG if "/" in text.replace("the home/", "") else text
 
     texts = {"warnings": [plain(text) for text in facts["warnings"]]}
-    shown = {name: value for name, value in facts.items() if name not in ("home", "unreadable")}
+    shown = {name: value for name, value in facts.items() if name not in _WITH_PATHS}
     return shown | texts | {"fault": plain(facts["fault"])}
 
 
@@ -148,6 +156,19 @@ def _model_warnings(model: Mapping[str, Any], quiet_days: int) -> list[str]:
                 f"{share:.0%} of the last {lately} trainings were {label}, "
                 f"of all {count / total:.0%}: is the other side still taught?"
             )
+    return found
+
+
+def _spool_warnings(facts: Mapping[str, Any]) -> list[str]:
+    found = list(facts.get("spool_problems", ()))
+    aside, failed = facts.get("spool", {}).get("set_aside"), facts.get("moves_failed")
+    if aside:
+        found.append(f"{aside} files of the spool were no feedback and were set aside")
+    if failed:
+        found.append(
+            f"{failed} moves of mail could not be handed over: see the log of the mail server,"
+            f" then remove the {FAILED}* files of the spool"
+        )
     return found
 
 
