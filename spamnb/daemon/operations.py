@@ -199,9 +199,9 @@ class Operations:
     def _spool_problems(self) -> list[str]:
         """Why what people say cannot be left, or cannot be taken."""
         learning = self.keeper.learning
-        found = [str(wrong) for one in self.spools if (wrong := problem(one.folder))]
-        within = all(one.folder.is_relative_to(learning.home) for one in self.spools)
-        if learning.delegates and within and not status.is_open(learning.home):
+        outside = [one for one in self.spools if not one.folder.is_relative_to(learning.home)]
+        found = [str(wrong) for one in outside if (wrong := problem(one.folder))]
+        if learning.delegates and not outside and not status.is_open(learning.home):
             found.append(
                 "serve.delegates are set, and none of them can reach a spool:"
                 " set teach.spool, or make /var/spool/spamnb"

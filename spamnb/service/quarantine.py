@@ -43,6 +43,7 @@ from spamnb.errors import (
 from spamnb.service.clock import now_us
 from spamnb.service.limits import QuarantineLimits
 from spamnb.store.environment import make_folder, refused, sync_folder
+from spamnb.store.files import durable_write
 
 VERSION: Final = 1
 _ID = re.compile(r"[0-9]{8}T[0-9]{12}-[0-9a-f]{8}")
@@ -169,19 +170,8 @@ class Quarantine:
 
     def _write(self, name: str, data: bytes) -> None:
         path = self.folder / name
-        beside = self.folder / f".{name}.{secrets.token_hex(4)}.tmp"
         try:
-            handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(handle)
-                beside.rename(path)
-            except BaseException:
-                beside.unlink(missing_ok=True)
-                raise
-            sync_folder(self.folder)
+            durable_write(path, data)
         except OSError as error:
             raise refused(error, path) from error
 

@@ -43,6 +43,7 @@ from typing import Any, NamedTuple
 from spamnb.errors import StoreAccessError, UserError
 from spamnb.service.limits import SpoolLimits
 from spamnb.store.environment import make_folder, refused
+from spamnb.store.files import durable_write
 
 MODE = 0o1733
 _HINT = f"a folder of the daemon's user with mode {MODE:o}; see teach.spool"
@@ -257,15 +258,9 @@ def problem(folder: Path) -> UserError | None:
 def leave(folder: Path, label: str, raw: bytes, head: dict[str, Any]) -> None:
     """Put one message there, durably: for those of our processes that do not teach themselves."""
     name = f"{time.time_ns()}.{secrets.token_hex(8)}"
-    hidden, final = folder / f".{name}", folder / f"{name}.{label}"
     try:
-        with os.fdopen(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(json.dumps(head).encode() + b"\n" + raw)
-            file.flush()
-            os.fsync(file.fileno())
-        hidden.rename(final)
+        durable_write(folder / f"{name}.{label}", json.dumps(head).encode(), b"\n", raw)
     except OSError as error:
-        hidden.unlink(missing_ok=True)
         raise refused(error, folder) from error
 
 
