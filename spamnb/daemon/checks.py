@@ -69,6 +69,8 @@ def _collected(checks: tuple[Callable[[Checked], Problems], ...], checked: Check
             yield from check(checked)
         except UserError as error:
             yield error
+        except OSError as error:
+            yield UserError(f"{error.filename or checked.home}: {error.strerror}")
 
 
 @contextmanager
@@ -113,6 +115,8 @@ def _addresses(checked: Checked) -> Problems:
             _bindable(place, served=_is_served(checked.home))
         except UserError as error:
             yield UserError(f"{_named(name)}: {error}", hint=error.hint)
+        except OSError as error:
+            yield UserError(f"{_named(name)}: {place.text}: {error.strerror}")
 
 
 def _named(name: str) -> str:

@@ -1,12 +1,15 @@
 """`config check` finds what `serve` would meet, one line for each problem."""
 
 import os
+import shutil
 import socket
+import subprocess
 import sys
 from contextlib import closing
 
 import pytest
 from daemon_runs import serve, settings_in
+from learner_runs import as_user
 
 from spamnb.daemon.checks import Checked, problems
 from spamnb.settings import load
@@ -172,3 +175,44 @@ spool = "{spool}"
     told = found(tmp_path, f'[teach]\nspool = "{spool}"', user="nobody")
     (line,) = [line for line in told if sys.executable not in line]
     assert "has the mode 777, not 1733" in line
+
+
+@needs_root
+def test_a_user_who_may_read_nothing_gets_lines_and_no_traceback(tmp_path):
+    """`config check` by a user who cannot enter the home, the folder of the log or the lists."""
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    (tmp_path / "home").mkdir(0o700)
+    (tmp_path / "closed").mkdir(0o700)
+    where = f"{tmp_path}/closed"
+    text = f"""
+[rules]
+allow = "{where}/list"
+[log]
+file = "{where}/log"
+[teach]
+spool = "{where}/spool"
+[post]
+users = "{where}/users"
+certificate = "{where}/cert"
+"""
+    (tmp_path / "spamnb.toml").write_text("")
+    (tmp_path / "spamnb.toml").chmod(0o666)
+    told = as_user(65534, lambda: "\n".join(found(tmp_path, text, user="nobody")))
+    assert told.count("\n") >= 5, told
+    assert "Error" not in told
+    for part in ("control socket", "log file", "home", "list", "users", "certificate", "spool"):
+        assert part in told
+
+
+def test_a_key_with_a_passphrase_is_a_problem_and_no_question(tmp_path):
+    """Nothing waits for a passphrase that no terminal gives."""
+    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-passout", "pass:x"]
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    pem = tmp_path / "pem"
+    words += ["-subj", "/CN=x", "-keyout", str(pem), "-out", str(tmp_path / "cert")]
+    subprocess.run(words, check=True, capture_output=True)
+    text = f'[post]\ncertificate = "{tmp_path}/cert"\nkey = "{pem}"\n'
+    (line,) = found(tmp_path, text)
+    assert "the certificate" in line
