@@ -1,5 +1,6 @@
 """The units for systemd are right, their cage is tight, and `scripts/install` places them."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -34,6 +35,109 @@ def units(root):
     return sorted((root / "etc/systemd/system").iterdir())
 
 
+PIP = """
+import os, sys
+from pathlib import Path
+there = Path(sys.prefix)
+site = next(there.glob("lib/python*/site-packages"))
+(site / "spamnb.pth").write_text(os.environ["TEST_PATH"].replace(":", "\\n"))
+program = there / "bin/spamnb"
+program.write_text(f"#!{sys.executable}\\nfrom spamnb.__main__ import main\\nmain()\\n")
+program.chmod(0o755)
+"""
+PYTHON = """#!/bin/sh
+case "$*" in
+"-m venv "*)
+    "{python}" -m venv --without-pip "$3" || exit 1
+    site=$(echo "$3"/lib/python*/site-packages)
+    mkdir -p "$site/pip" && : >"$site/pip/__init__.py" && cp "{pip}" "$site/pip/__main__.py"
+    ;;
+*) exec "{python}" "$@" ;;
+esac
+"""
+
+
+@pytest.fixture
+def install(tmp_path):
+    """Run the script with a Python whose pip needs no network: all else is as it comes."""
+    pip, python = tmp_path / "pip.py", tmp_path / "python"
+    pip.write_text(PIP)
+    python.write_text(PYTHON.format(python=sys.executable, pip=pip))
+    python.chmod(0o755)
+    packages = [path for path in sys.path if path.endswith("-packages")]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SPAMNB_")}
+    environment |= {"PYTHON": str(python), "TEST_PATH": ":".join([str(PROJECT), *packages])}
+
+    def run(*words, code=0):
+        done = subprocess.run(
+            [PROJECT / "scripts/install", *words],
+            capture_output=True, text=True, check=False, env=environment,
+        )  # fmt: skip
+        assert done.returncode == code, done.stdout + done.stderr
+        return done
+
+    return run
+
+
+def files(root):
+    """Every file and link below a folder."""
+    return {
+        str(path.relative_to(root))
+        for path in root.rglob("*")
+        if path.is_symlink() or not path.is_dir()
+    }
+
+
+def test_a_tree_that_is_moved_runs(install, tmp_path):
+    """What is made below --root names no scratch path: it runs once it is where it belongs."""
+    stage, prefix = tmp_path / "stage", tmp_path / "there" / "opt"
+    install("--root", stage, "--prefix", prefix)
+    made = stage / prefix.relative_to("/")
+    assert (stage / "usr/local/bin/spamnb").readlink() == prefix / "bin/spamnb"
+    for path in [*(made / "bin").iterdir(), made / "pyvenv.cfg", *units(stage)]:
+        if path.is_file() and not path.is_symlink():
+            assert str(stage) not in path.read_text("utf-8", errors="replace"), path
+    prefix.parent.mkdir()
+    made.rename(prefix)
+    done = subprocess.run(
+        [prefix / "bin/spamnb", "--version"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.split()[0]) == (0, "spamnb"), done.stderr
+
+
+def test_it_installs_all_and_removes_all_but_the_settings(install, tmp_path):
+    """Documents, completion and the scripts for Dovecot too; a file of an older version goes."""
+    root = tmp_path / "root"
+    install("--root", root)
+    there = files(root)
+    for name in (
+        "usr/local/share/doc/spamnb/upgrade.md",
+        "usr/local/share/doc/spamnb/dovecot.md",
+        "usr/local/share/bash-completion/completions/spamnb",
+        "usr/local/share/zsh/site-functions/_spamnb",
+        "usr/local/share/fish/vendor_completions.d/spamnb.fish",
+        "usr/local/lib/spamnb/spamnb-teach",
+        "usr/local/lib/spamnb/spamnb-to-junk.sieve",
+        "usr/local/bin/spamnb",
+        "opt/spamnb/bin/spamnb",
+    ):
+        assert name in there
+    assert os.access(root / "usr/local/lib/spamnb/spamnb-teach", os.X_OK)
+    listed = root / "usr/local/lib/spamnb/installed"
+    older = root / "usr/local/share/doc/spamnb/older.md"
+    older.write_text("of a version before\n")
+    listed.write_text(listed.read_text() + "/usr/local/share/doc/spamnb/older.md\n")
+    spool = root / "usr/local/lib/spamnb/spool"
+    spool.write_text("/srv/spool\n")
+    install("--root", root)
+    assert files(root) - there == {"usr/local/lib/spamnb/spool"}
+    mine = root / "etc/spamnb/spamnb.toml"
+    mine.write_text("")
+    install("--uninstall", "--root", root)
+    assert files(root) == {"etc/spamnb/spamnb.toml", "usr/local/lib/spamnb/spool"}
+    assert "nothing is installed" in install("--uninstall", "--root", root, code=1).stderr
+
+
 def test_units_name_the_program_by_its_full_path(installed):
     """Systemd looks for programs in few places; the unit says where ours is."""
     for unit in units(installed):
@@ -45,7 +149,8 @@ def test_the_example_settings_are_read_without_a_complaint(installed):
     """What is put into /etc is a settings file that holds."""
     file = installed / "etc/spamnb/spamnb.toml.example"
     words = [sys.executable, "-m", "spamnb", "--config", file, "config", "check"]
-    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    environment = os.environ | ({"SPAMNB_SERVE_USER": "root"} if os.geteuid() == 0 else {})
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=environment)
 
 
 @needs_systemd

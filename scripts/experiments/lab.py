@@ -4,8 +4,7 @@ The model here is written a second time, on purpose and without a store: an expe
 what the product must not let anybody change. With the default constants it gives the product's
 figures (`scripts/bench/accuracy`).
 
-Corpus: ../shared/corpora/spamassassin if it is there, else the folder named by SPAMNB_CORPUS
-(holding ham/ and spam/), else the committed sample.
+Corpus: the folder named by SPAMNB_CORPUS (holding ham/ and spam/), else the committed sample.
 """
 
 from __future__ import annotations
@@ -81,9 +80,7 @@ class Constants:
 
 
 def folder() -> Path:
-    shared = PROJECT.parent / "shared" / "corpora" / "spamassassin"
-    named = os.environ.get("SPAMNB_CORPUS")
-    return Path(named) if named else shared if shared.is_dir() else PROJECT / "corpora" / "sample"
+    return Path(os.environ.get("SPAMNB_CORPUS") or PROJECT / "corpora" / "sample")
 
 
 def corpus(where: Path | None = None) -> Corpus:

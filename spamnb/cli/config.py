@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
-from spamnb.cli.printing import say, say_json
+from spamnb.cli.printing import say, say_json, warn
 from spamnb.cli.session import Session, pass_session
 from spamnb.cli.teaching_help import Command, Group, taught
+from spamnb.errors import UserError
 
 CONFIG_EXAMPLES = """
 spamnb config example > spamnb.toml         every setting, its default, and the reason for it
-spamnb --config spamnb.toml config check    is it right?
+spamnb --config spamnb.toml config check    could `serve` run with it?
 spamnb config show                          what is in force, from file and environment
 """
 COMPLETION_EXAMPLES = """
@@ -49,11 +52,24 @@ def show(session: Session, as_json: bool) -> None:
     say(shown(settings).rstrip("\n"))
 
 
-@config.command(cls=Command, short_help="Read the settings and find mistakes.")
+@config.command(cls=Command, short_help="Find what `serve` would refuse.")
 @pass_session
-def check(session: Session) -> None:
-    """Read the settings and say whether they are right: exit 0, or 2 and the first mistake."""
+@click.pass_context
+def check(ctx: click.Context, session: Session) -> None:
+    """Check whether `serve` could run with these settings: exit 0, or 2 and one line a problem.
+
+    The check reads the files that the settings name, as the user that the daemon runs as, and tries
+    the addresses. It changes nothing.
+    """
+    from spamnb.daemon.checks import Checked, problems
+    from spamnb.settings import home_of
+
     settings = session.settings
+    found = problems(Checked(settings, home_of(settings).absolute(), os.environ))
+    for problem in found:
+        warn(f"{problem} - {problem.hint}" if problem.hint else str(problem))
+    if found:
+        ctx.exit(UserError.exit_code)
     say(f"{settings.file or 'no settings file; the defaults'}: all right")
 
 

@@ -60,15 +60,17 @@ def _asked(daemon: Served, op: str) -> tuple[dict[str, Any], bytes]:
 def _alone(session: Session) -> dict[str, Any]:
     """What the files tell."""
     from spamnb.service.review import Reviews
-    from spamnb.service.status import folder_size, model_facts, warnings
+    from spamnb.service.status import folder_size, model_facts, noted, warnings
 
     home = session.home
     facts: dict[str, Any] = {
-        "home": str(home), "model": None, "fault": "", "bypass": (home / "bypass").exists(),
+        "home": str(home), "model": None, "fault": "", "bypass": False,
     }  # fmt: skip
-    try:
+    with noted(facts):
+        facts["bypass"] = (home / "bypass").exists()
         facts["review"] = Reviews(home / "review").count()
         facts["quarantine"] = folder_size(home / "quarantine")
+    try:
         with session.open(readonly=True) as model:
             facts["model"] = model_facts(home, model)
     except StoreError as error:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -16,6 +17,7 @@ from spamnb.cli.served import Served, refuse_while_served, served
 from spamnb.cli.session import Session, pass_session
 from spamnb.cli.teaching_help import taught
 from spamnb.errors import RefusedError, UserError
+from spamnb.store.files import durable_file
 
 if TYPE_CHECKING:
     from spamnb.service.upkeep import Stats
@@ -169,22 +171,14 @@ def _written(file: str) -> Iterator[TextIO]:
         with target.open("w", encoding="ascii") as out:
             yield out
         return
-    part = Path(f"{target}.part")
     try:
-        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(handle, "w", encoding="ascii") as out:
+        with durable_file(target) as raw:
+            out = io.TextIOWrapper(raw, encoding="ascii")
             yield out
             out.flush()
-            os.fsync(handle)
-        part.replace(target)
+            out.detach()
     except OSError as error:
-        with suppress(OSError):
-            part.unlink()
         raise UserError(f"{file} cannot be written: {error.strerror}") from error
-    except BaseException:
-        with suppress(OSError):
-            part.unlink()
-        raise
 
 
 IMPORT_EXAMPLES = """

@@ -103,6 +103,14 @@ def wants_post(settings: Settings) -> bool:
     return no_hop or bool(settings.post.address)
 
 
+def addresses_of(settings: Settings) -> dict[str, str]:
+    """Where mail comes in: the address of each listener, and of the post office if it is needed."""
+    addresses = {name: one.address for name, one in listeners_of(settings).items()}
+    if wants_post(settings):
+        addresses[POST] = settings.post.address or POST_ADDRESS
+    return addresses
+
+
 def bound(wish: Wish) -> Sockets:
     """Everything that we listen on."""
     sockets = Sockets()
@@ -117,10 +125,7 @@ def bound(wish: Wish) -> Sockets:
 def _bind(sockets: Sockets, wish: Wish, given: dict[str, list[socket.socket]]) -> None:
     """Take what was given by name, bind the rest."""
     settings = wish.settings
-    addresses = {name: one.address for name, one in listeners_of(settings).items()}
-    if wants_post(settings):
-        addresses[POST] = settings.post.address or POST_ADDRESS
-    for name, text in addresses.items():
+    for name, text in addresses_of(settings).items():
         if name in given:
             sockets.adopt(name, given.pop(name))
             continue

@@ -31,6 +31,7 @@ from spamnb.daemon.operations import Operations
 from spamnb.daemon.start import Orders
 from spamnb.errors import SpamnbError, StoreBusyError, StoreError, UserError
 from spamnb.service.spool import Left, Spool
+from spamnb.service.status import check_home
 from spamnb.service.traps import TRAPS_FOLDER
 
 LOG = logging.getLogger("spamnb.learner")
@@ -69,11 +70,20 @@ def uids_of(names: Iterable[str]) -> frozenset[int]:
     """Users by name or number, as numbers; who is unknown here is left out, and told."""
     found = set()
     for name in names:
-        try:
-            found.add(int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid)
-        except KeyError:
+        uid = user_id(name)
+        if uid is None:
             LOG.warning("serve.delegates names %r, who is no user here", name)
+        else:
+            found.add(uid)
     return frozenset(found)
+
+
+def user_id(name: str) -> int | None:
+    """The number of a user, by name or number; None for a name that is unknown here."""
+    try:
+        return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
+    except KeyError:
+        return None
 
 
 def run(learning: Learning, post: Post) -> int:
@@ -204,6 +214,7 @@ class _Chores:
             done = 0
             try:
                 self._keeper.tend()
+                check_home(self._keeper.learning.home)
                 self._read_clock()
                 done = self._drain()
                 self._told = ""

@@ -44,7 +44,7 @@ from spamnb.service.feedback import Feedback, Trust
 from spamnb.service.lessons import Origin
 from spamnb.service.meters import as_dict, prometheus
 from spamnb.service.receipt import Receipt
-from spamnb.service.spool import Left, Spool
+from spamnb.service.spool import Left, Spool, problem
 
 LOG = logging.getLogger("spamnb.learner")
 
@@ -55,8 +55,6 @@ _IMPORT_BYTES = 1 << 33
 _FRESH_S = 1.0
 """so long an answer to `status` serves others: it reads two thousand heads of the journal"""
 _SHOWN_REASONS = 10
-_NOT_FOR_ALL = ("home", "fault", "warnings")
-"""facts with paths and texts in them; others get numbers alone"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +154,7 @@ class Operations:
         """Numbers, and what looks wrong."""
         facts = dict(self.facts())
         if request.peer.role != "admin":
-            for name in _NOT_FOR_ALL:
-                del facts[name]
+            facts = status.public(facts)
         return Reply({"ok": True, "status": facts})
 
     def metrics(self, _: Request) -> Reply:
@@ -189,18 +186,37 @@ class Operations:
             "model": None,
             "fault": self.keeper.fault,
             "clock": "",
-            "review": self.keeper.reviews.count(),
-            "quarantine": status.folder_size(learning.quarantine or learning.home / "quarantine"),
+            "review": 0,
+            "quarantine": {"messages": 0, "bytes": 0},
             "spool": {
                 "waiting": sum(spool.waiting() for spool in self.spools),
                 "set_aside": sum(spool.set_aside for spool in self.spools),
             },
+            "moves_failed": sum(spool.failed() for spool in self.spools),
+            "spool_problems": self._spool_problems(),
         }
+        with status.noted(facts):
+            status.check_home(learning.home)
+            facts["review"] = self.keeper.reviews.count()
+            kept = learning.quarantine or learning.home / "quarantine"
+            facts["quarantine"] = status.folder_size(kept)
         with suppress(StoreError), self.keeper.desk() as desk:
             facts["model"] = status.model_facts(learning.home, desk.model)
             facts["clock"] = warning(self.keeper.read_clock())
         facts["warnings"] = status.warnings(facts, learning.quiet_days)
         return facts
+
+    def _spool_problems(self) -> list[str]:
+        """Why what people say cannot be left, or cannot be taken."""
+        learning = self.keeper.learning
+        outside = [one for one in self.spools if not one.folder.is_relative_to(learning.home)]
+        found = [str(wrong) for one in outside if (wrong := problem(one.folder))]
+        if learning.delegates and not outside and not status.is_open(learning.home):
+            found.append(
+                "serve.delegates are set, and none of them can reach a spool:"
+                " set teach.spool, or make /var/spool/spamnb"
+            )
+        return found
 
     # -- upkeep ---------------------------------------------------------------------------------
 

@@ -11,9 +11,7 @@ Failure: UserError for a file that cannot be read; a home without one has no thr
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +20,7 @@ from spamnb.core.model import one_against_rest
 from spamnb.core.verdict import Verdict
 from spamnb.errors import UserError
 from spamnb.store.environment import refused
+from spamnb.store.files import durable_write
 
 FILE = "thresholds.json"
 _MODE = 0o600
@@ -29,17 +28,10 @@ _MODE = 0o600
 
 def save(home: Path, thresholds: Mapping[str, float]) -> None:
     """Keep them, replacing what was there, whole or not at all."""
-    part = home / f"{FILE}.part"
+    text = json.dumps({"log_odds_against_the_rest": dict(thresholds)}, indent=2)
     try:
-        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, _MODE)
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            json.dump({"log_odds_against_the_rest": dict(thresholds)}, out, indent=2)
-            out.flush()
-            os.fsync(handle)
-        part.replace(home / FILE)
+        durable_write(home / FILE, text.encode(), mode=_MODE)
     except OSError as error:
-        with suppress(OSError):
-            part.unlink()
         raise refused(error, home / FILE) from error
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import re
 import secrets
 from base64 import b64decode, b64encode
@@ -28,6 +27,8 @@ from pathlib import Path
 
 from spamnb.core.envelope import network_of
 from spamnb.errors import SettingsError, StoreAccessError
+from spamnb.store.environment import make_folder
+from spamnb.store.files import durable_write
 
 MOST_PASSWORD = 1_024
 """Bytes; a longer one is no password. scrypt's first step reads all of it."""
@@ -177,16 +178,11 @@ def write_logins(path: Path, logins: Mapping[str, Login]) -> None:
     lines = [
         f"{login.name}:{login.secret}:{','.join(login.addresses)}\n" for login in logins.values()
     ]
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        path.parent.mkdir(0o700, parents=True, exist_ok=True)
-        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.writelines(lines)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
+        if not path.parent.is_dir():
+            make_folder(path.parent)
+        durable_write(path, "".join(lines).encode())
     except OSError as error:
-        aside.unlink(missing_ok=True)
         raise StoreAccessError(f"cannot write {path}: {error.strerror}") from error
 
 

@@ -46,6 +46,7 @@ from spamnb.service.clock import now_us
 from spamnb.service.expiry_clock import expiry_mark
 from spamnb.service.limits import QuarantineLimits
 from spamnb.store.environment import make_folder, refused, sync_folder
+from spamnb.store.files import durable_write
 
 LOG = logging.getLogger("spamnb.quarantine")
 
@@ -175,19 +176,8 @@ class Quarantine:
 
     def _write(self, name: str, data: bytes) -> None:
         path = self.folder / name
-        beside = self.folder / f".{name}.{secrets.token_hex(4)}.tmp"
         try:
-            handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(handle)
-                beside.rename(path)
-            except BaseException:
-                beside.unlink(missing_ok=True)
-                raise
-            sync_folder(self.folder)
+            durable_write(path, data)
         except OSError as error:
             raise refused(error, path) from error
 

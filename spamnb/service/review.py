@@ -28,6 +28,7 @@ from spamnb.errors import LimitError, RefError
 from spamnb.service.expiry_clock import DAY_US, expiry_mark
 from spamnb.service.limits import ReviewLimits
 from spamnb.store.environment import make_folder, refused, sync_folder
+from spamnb.store.files import durable_write
 
 LOG = logging.getLogger("spamnb.review")
 
@@ -112,18 +113,10 @@ class Reviews:
     def _write(self, name: str, entry: Waiting, raw: bytes) -> None:
         head = entry.as_dict() | {"version": VERSION, "raw_bytes": len(raw)}
         del head["name"]
-        part = self.folder / f".{name}.part"
         try:
             make_folder(self.folder)
-            handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with os.fdopen(handle, "wb") as file:
-                file.write(json.dumps(head).encode() + b"\n" + raw)
-                file.flush()
-                os.fsync(handle)
-            part.rename(self.folder / name)
-            sync_folder(self.folder)
+            durable_write(self.folder / name, json.dumps(head).encode(), b"\n", raw)
         except OSError as error:
-            part.unlink(missing_ok=True)
             raise refused(error, self.folder) from error
 
     def entries(self) -> Iterator[Waiting]:

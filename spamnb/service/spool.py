@@ -54,14 +54,18 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spamnb.errors import StoreAccessError
+from spamnb.errors import StoreAccessError, UserError
 from spamnb.service.limits import SpoolLimits
 from spamnb.store.environment import make_folder, refused
+from spamnb.store.files import durable_write
 
 MODE = 0o1733
 _PRIVATE = 0o700
 _STEP = 1 << 18
 """entries that one look lists: some 0.2 s"""
+_HINT = f"a folder of the daemon's user with mode {MODE:o}; see teach.spool"
+FAILED = ".failed-"
+"""begins the name of an empty file: a message that could not be left"""
 _ASIDE = ".aside-"
 _HEAD_BYTES = 1 << 16
 _SETTLED_NS = 1_000_000_000
@@ -188,6 +192,13 @@ class Spool:
         except OSError:
             return 0
 
+    def failed(self) -> int:
+        """How many moves were lost on their way: the recipe's script left a mark for each."""
+        try:
+            return sum(name.startswith(FAILED) for name in os.listdir(self.folder))  # noqa: PTH208
+        except OSError:
+            return 0
+
     @contextmanager
     def _opened(self) -> Iterator[int]:
         try:
@@ -307,18 +318,28 @@ class Spool:
             os.unlink(name, dir_fd=folder)
 
 
+def problem(folder: Path) -> UserError | None:
+    """Why other users cannot leave feedback here, or this user cannot take it; None if both can."""
+    try:
+        about = folder.stat()
+    except OSError as error:
+        return UserError(f"the spool {folder} cannot be used: {error.strerror}", hint=_HINT)
+    if not stat.S_ISDIR(about.st_mode):
+        return UserError(f"the spool {folder} is no folder", hint=_HINT)
+    if about.st_uid != os.geteuid():
+        return UserError(f"the spool {folder} does not belong to the daemon's user", hint=_HINT)
+    if stat.S_IMODE(about.st_mode) != MODE:
+        mode = stat.S_IMODE(about.st_mode)
+        return UserError(f"the spool {folder} has the mode {mode:o}, not {MODE:o}", hint=_HINT)
+    return None
+
+
 def leave(folder: Path, label: str, raw: bytes, head: dict[str, Any]) -> None:
     """Put one message into a private spool, durably: for processes that do not teach themselves."""
     name = f"{time.time_ns()}.{secrets.token_hex(8)}"
-    hidden, final = folder / f".{name}", folder / f"{name}.{label}"
     try:
-        with os.fdopen(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(json.dumps(head).encode() + b"\n" + raw)
-            file.flush()
-            os.fsync(file.fileno())
-        hidden.rename(final)
+        durable_write(folder / f"{name}.{label}", json.dumps(head).encode(), b"\n", raw)
     except OSError as error:
-        hidden.unlink(missing_ok=True)
         raise refused(error, folder) from error
 
 

@@ -6,13 +6,17 @@ months too late: training that stopped, one class alone, moves that teach nothin
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spamnb.errors import StoreAccessError, StoreError
 from spamnb.service.clock import now_us
 from spamnb.service.lately import sentence
+from spamnb.service.spool import FAILED
 from spamnb.store.environment import DATA_FILE
 
 if TYPE_CHECKING:  # who asks a daemon loads no numpy: half of the time that the command takes
@@ -31,6 +35,10 @@ _NEARLY = 0.8
 """of the limit of the model's file"""
 _SEEN = 20
 _DAY_US = 86_400_000_000
+
+_IN_THE_LOG = "a fault that the log of the daemon tells"
+
+_WITH_PATHS = ("home", "unreadable", "spool_problems")
 
 Facts = dict[str, Any]
 
@@ -75,6 +83,8 @@ def warnings(facts: Mapping[str, Any], quiet_days: int = QUIET_DAYS) -> list[str
     found: list[str] = []
     if facts.get("fault"):
         found.append(f"the model cannot be used: {facts['fault']}")
+    elif facts.get("unreadable"):
+        found.append(facts["unreadable"])
     if facts.get("bypass"):
         found.append("bypass is on: all mail passes unscanned")
     if facts.get("clock"):
@@ -89,10 +99,51 @@ def warnings(facts: Mapping[str, Any], quiet_days: int = QUIET_DAYS) -> list[str
         found += _counter_warnings(counters)
     if facts.get("review"):
         found.append(f"{facts['review']} reports wait: see `spamnb review list`")
-    aside = facts.get("spool", {}).get("set_aside")
-    if aside:
-        found.append(f"{aside} files of the spool were no feedback and were set aside")
-    return found
+    return found + _spool_warnings(facts)
+
+
+def is_open(home: Path) -> bool:
+    """Whether users of the machine can enter the home."""
+    try:
+        return bool(home.stat().st_mode & 0o001)
+    except OSError:
+        return False
+
+
+@contextmanager
+def noted(facts: Facts) -> Iterator[None]:
+    """A block that reads files; what cannot be read becomes a warning."""
+    try:
+        yield
+    except (StoreError, OSError) as error:
+        facts["unreadable"] = str(error)
+
+
+def check_home(home: Path) -> None:
+    """Raise StoreAccessError if the home cannot be read."""
+    try:
+        os.scandir(home).close()
+        (home / DATA_FILE).stat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreAccessError(
+            f"the home {home} cannot be read: {error.strerror}",
+            hint="it must belong to the user that the daemon runs as",
+        ) from error
+
+
+def public(facts: Facts) -> Facts:
+    """The facts as every user may see them: without the paths of this machine."""
+    home = facts["home"]
+
+    def plain(text: str) -> str:
+        text = text.replace(f"the home {home}", "the home").replace(home, "the home")
+        return _IN_THE_LOG if "/" in text.replace("the home/", "") else text
+
+    texts = {"warnings": [plain(text) for text in facts["warnings"]]}
+    shown = {name: value for name, value in facts.items() if name not in _WITH_PATHS}
+    return shown | texts | {"fault": plain(facts["fault"])}
 
 
 def _model_warnings(model: Mapping[str, Any], quiet_days: int) -> list[str]:
@@ -116,6 +167,19 @@ def _model_warnings(model: Mapping[str, Any], quiet_days: int) -> list[str]:
                 f"{share:.0%} of the last {lately} trainings were {label}, "
                 f"of all {count / total:.0%}: is the other side still taught?"
             )
+    return found
+
+
+def _spool_warnings(facts: Mapping[str, Any]) -> list[str]:
+    found = list(facts.get("spool_problems", ()))
+    aside, failed = facts.get("spool", {}).get("set_aside"), facts.get("moves_failed")
+    if aside:
+        found.append(f"{aside} files of the spool were no feedback and were set aside")
+    if failed:
+        found.append(
+            f"{failed} moves of mail could not be handed over: see the log of the mail server,"
+            f" then remove the {FAILED}* files of the spool"
+        )
     return found
 
 
@@ -172,7 +236,10 @@ def _labelled(label: str) -> str:
 def folder_size(folder: Path) -> dict[str, int]:
     """Messages and bytes of a folder of files; those that begin with a dot are not counted."""
     messages = size = 0
-    for path in folder.glob("**/*") if folder.is_dir() else ():
+    there = folder.is_dir()
+    if there:
+        os.scandir(folder).close()  # `glob` says nothing of a folder that cannot be read
+    for path in folder.glob("**/*") if there else ():
         if not path.name.startswith(".") and path.is_file():
             messages += path.suffix != ".json"
             size += path.stat().st_size

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from spamnb.core.costs import Costs
 from spamnb.errors import SettingsError
+from spamnb.store.files import durable_write
 
 if TYPE_CHECKING:
     from spamnb.core.assurance import Assurance
@@ -44,13 +45,8 @@ def keep(home: Path, found: Assurance, costs: Costs) -> Path:
         f"reject = {list(costs.reject)}",
         "",
     ]
-    part = home / f"{FILE}.part"
-    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, _MODE)
-    with os.fdopen(handle, "w", encoding="utf-8") as out:
-        out.write("\n".join(lines))
-        out.flush()
-        os.fsync(handle)
-    return part.replace(home / FILE)
+    durable_write(home / FILE, "\n".join(lines).encode(), mode=_MODE)
+    return home / FILE
 
 
 def drop(home: Path) -> None:

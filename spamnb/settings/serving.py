@@ -196,8 +196,9 @@ SERVING: tuple[Setting, ...] = (
         "Clients whose reports are believed without a login. Loopback is nobody even here: behind "
         "a mail server everybody comes from there."),
     Setting("post.trust_local", FLAG,
-        "Believe clients that your mail server calls local (XFORWARD SOURCE=LOCAL); with Postfix, "
-        "those of local_header_rewrite_clients, such as permit_sasl_authenticated."),
+        "Believe clients that your mail server calls local (XFORWARD SOURCE=LOCAL). With Postfix, "
+        "local_header_rewrite_clients must be permit_sasl_authenticated then: as shipped it names "
+        "every program on this machine. The sendmail command is never believed."),
     Setting("post.received", FLAG,
         "Write a Received line. Name us in house.hosts then, or a message is another one after "
         "delivery."),

@@ -95,13 +95,21 @@ LOOP = {"trusted": ("127.0.0.0/8", "unix")}
         # what Postfix calls local, if that was chosen
         (LOCAL, {"xforward": "ADDR=192.0.2.7 SOURCE=LOCAL"}, ALICE, "user"),
         (LOCAL, {"xforward": "ADDR=192.0.2.7 SOURCE=REMOTE"}, ALICE, "stranger"),
-        (LOCAL, {"xforward": "ADDR=127.0.0.1 SOURCE=LOCAL"}, ALICE, "stranger"),
+        (LOCAL, {"xforward": "ADDR=127.0.0.1 SOURCE=LOCAL"}, ALICE, "user"),  # a webmail's login
+        (LOCAL, {"xforward": "ADDR=IPV6:::1 SOURCE=LOCAL"}, ALICE, "user"),
+        (LOCAL, {"xforward": "ADDR=127.0.0.1 SOURCE=REMOTE"}, ALICE, "stranger"),
+        (LOCAL, {"xforward": "ADDR=127.0.0.1"}, ALICE, "stranger"),
+        (LOCAL | LOOP, {"xforward": "ADDR=127.0.0.1 SOURCE=REMOTE"}, ALICE, "stranger"),
+        (LOCAL, {"xforward": "ADDR=[UNAVAILABLE] SOURCE=LOCAL"}, ALICE, "stranger"),
         (LOCAL, {"xforward": "SOURCE=LOCAL"}, ALICE, "stranger"),  # Postfix's sendmail command
         (LOCAL, {}, ALICE, "stranger"),
     ],
 )  # fmt: skip
 def test_whose_word_it_is(settings, more, how, who, trust):
-    """Logins and clients of trusted networks are believed; From, MAIL FROM and loopback never."""
+    """Logins and clients of trusted networks are believed, From and MAIL FROM never.
+
+    A loopback address is believed only where the mail server says that the client logged in.
+    """
     with post_office(**settings | more) as rig:
         reply = send(rig, report(SPAM), **how)
     assert reply[:9] == "250 2.0.0"

@@ -38,8 +38,8 @@ def with_teaching(rig, spool):
     rig.dovecot += changed(_conf("Filing teaches"), place)
     for path in SCRIPTS.glob("*.sieve"):
         rig.files[f"dovecot/sieve/{path.name}"] = path.read_text()
-    teach = (SCRIPTS / "spamnb-teach").read_text()
-    rig.files["bin/spamnb-teach"] = changed(teach, {"/var/spool/spamnb": spool})
+    rig.files["bin/spamnb-teach"] = (SCRIPTS / "spamnb-teach").read_text()
+    rig.files["bin/spool"] = f"{spool}\n"
 
 
 def _conf(section):

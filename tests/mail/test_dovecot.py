@@ -120,3 +120,21 @@ def test_a_thousand_in_one_move(house):
         return sorted(e["message_id"] for e in house.journal() if e["message_id"] in mine)
 
     until(lambda: learnt() == sorted(mine), 60, "a thousand events")
+
+
+def test_a_move_that_cannot_be_handed_over_is_told(house):
+    """The person's move goes well, and `spamnb status` tells the administrator that it was lost."""
+    teach = house.rig.root / "bin/spamnb-teach"
+    whole = teach.read_text()
+    teach.write_text(whole.replace('sync "$hidden"', "false"))  # as on a disk that is full
+    try:
+        assert "could not be handed over" not in house.daemon.spamnb("status")
+        name = house.lay()
+        move(house.alice.imap, house.alice.select("INBOX", name), "Junk")
+        warning = "! 1 moves of mail could not be handed over"
+        until(lambda: warning in house.daemon.spamnb("status"), what="the warning")
+        assert house.learnt(name) == []
+    finally:
+        teach.write_text(whole)
+        for mark in house.spool.glob(".failed-*"):
+            mark.unlink()

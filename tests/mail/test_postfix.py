@@ -184,6 +184,23 @@ def test_people_teach_by_mail_and_strangers_do_not(model, tmp_path):
         assert '"channel": "address"' in event
 
 
+def trusts(rig):
+    """What the reports so far were worth, in order."""
+    lines = rig.daemon.log.read_text().splitlines()
+    return [word for line in lines for word in line.split() if word.startswith("trust=")]
+
+
+def test_only_a_login_makes_a_report_that_of_a_user(model, tmp_path):
+    """A webmail that logs in on this machine speaks for its user, the sendmail command does not."""
+    for rig in running(model, tmp_path, "before", with_feedback):
+        report = report_of(mail_of("spam", 6), "alice@example.org", "spam@example.org")
+        rig.submit(report, ["spam@example.org"], "alice")
+        until(lambda rig=rig: trusts(rig) == ["trust=user"], what="the user's report")
+        rig.sendmail(report, "spam@example.org", sender="alice@example.org")
+        until(lambda rig=rig: len(trusts(rig)) == 2, what="the program's report")
+        assert trusts(rig) == ["trust=user", "trust=stranger"]
+
+
 def test_in_front_of_delivery_each_recipient_has_a_reply(model, tmp_path):
     """LMTP on both sides: Dovecot refuses one of two, and Postfix bounces that one alone."""
     for rig in running(model, tmp_path, "lmtp"):

@@ -213,12 +213,10 @@ def test_a_line_that_drips_is_let_go(tmp_path):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with connection:
             connection.connect(str(path))
-            began = time.monotonic()
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                while time.monotonic() - began < 10:
+            with pytest.raises((BrokenPipeError, ConnectionResetError)):  # noqa: PT012 - until then
+                for _ in range(3000):
                     connection.sendall(b"x")
                     time.sleep(0.02)
-        assert time.monotonic() - began < 5
 
 
 def test_too_many_connections_are_told_so(tmp_path):

@@ -136,10 +136,10 @@ def test_what_cannot_be_read_is_skipped(reviews):
 
 
 def test_what_was_half_written_is_not_there(reviews):
-    """Killed before the rename: no entry, and the next one takes its place."""
+    """A file of a writer that was killed before the rename is no entry."""
     name = reviews.add(waiting(), b"x")
     reviews.drop(name)
-    (reviews.folder / f".{name}.part").write_bytes(b"half")
+    (reviews.folder / f".{name}.0123abcd.tmp").write_bytes(b"half")
     assert list(reviews.entries()) == []
     assert reviews.add(waiting(), b"x") == name
-    assert [path.name for path in reviews.folder.iterdir()] == [name]
+    assert [entry.name for entry in reviews.entries()] == [name]

@@ -6,7 +6,14 @@ from spamnb.service.clock import now_us
 from spamnb.service.filter import Filter, new_recipe
 from spamnb.service.lessons import Origin, Teach
 from spamnb.service.meters import BOUNDS_S, Meters, as_dict, prometheus
-from spamnb.service.status import folder_size, gauges, model_facts, quantile, warnings
+from spamnb.service.status import (
+    folder_size,
+    gauges,
+    model_facts,
+    public,
+    quantile,
+    warnings,
+)
 
 DAY_US = 86_400_000_000
 
@@ -120,3 +127,24 @@ def test_the_size_of_a_folder(tmp_path):
     (tmp_path / ".part").write_bytes(b"x")
     assert folder_size(tmp_path) == {"messages": 1, "bytes": 7}
     assert folder_size(tmp_path / "none") == {"messages": 0, "bytes": 0}
+
+
+def test_other_users_see_the_reason_without_paths():
+    """The fault and the warnings are for all, the paths of the machine are not."""
+    facts = {
+        "home": "/srv/x/home",
+        "fault": "/srv/x/home: Permission denied",
+        "warnings": ["the model cannot be used: /srv/x/home/history: Permission denied",
+                     "the home /srv/x/home cannot be read: Permission denied",
+                     "/var/spool/other: Permission denied", "3 reports wait"],
+        "unreadable": "/srv/x/home",
+        "review": 3,
+    }  # fmt: skip
+    shown = public(facts)
+    assert "srv" not in str(shown)
+    assert "/var/spool" not in str(shown)
+    assert shown["fault"] == "the home: Permission denied"
+    assert shown["warnings"][0].startswith("the model cannot be used: the home/history: Permission")
+    assert shown["warnings"][1] == "the home cannot be read: Permission denied"
+    assert shown["warnings"][3] == "3 reports wait"
+    assert "home" not in shown

@@ -41,9 +41,10 @@ class PostOffice:
     """networks of clients whose reports are believed, named by XFORWARD or connected directly;
     loopback is nobody even here, since behind an MTA everybody comes from there"""
     trust_local: bool = False
-    """believe clients that XFORWARD calls LOCAL and whose address is not loopback: with Postfix,
-    what local_header_rewrite_clients names. That must be permit_sasl_authenticated alone, and
-    senders must be held to their logins (reject_authenticated_sender_login_mismatch)"""
+    """believe clients that XFORWARD calls LOCAL and names an address of, loopback too: with
+    Postfix, what local_header_rewrite_clients names. That must be permit_sasl_authenticated alone
+    (as shipped it is every program of the machine), and senders must be held to their logins
+    (reject_authenticated_sender_login_mismatch)"""
     received: bool = False
     """write a Received line (RFC 5321 4.4). Only if `hostname` is one of the house's hosts, or the
     message would be another one after delivery (its digest)"""

@@ -6,8 +6,8 @@ one way in, durable or waiting for review when the reply goes out. If the teache
 
 Who is believed: who logged in, and clients in `trusted` networks (or LOCAL ones, if that is set)
 that a peer names by XFORWARD; the person is then the login's address, or the envelope's sender.
-Loopback alone is nobody, From and MAIL FROM alone are nobody: theirs is a stranger's word, which
-counts only with the signature of a message that was delivered to them.
+A loopback address alone is nobody, From and MAIL FROM alone are nobody: theirs is a stranger's
+word, which counts only with the signature of a message that was delivered to them.
 
 Blocking work runs in threads. Failure: a reply of the table; a fault of ours is counted, logged
 with an incident id, and 451.
@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 from spamnb.core.envelope import Client, network_of
 from spamnb.core.message import without_mbox
 from spamnb.errors import PeerError, StoreError, UserError
-from spamnb.faces.smtp.nets import UNIX, Nets
+from spamnb.faces.smtp.nets import Nets
 from spamnb.faces.smtp.postoffice import receipts, replies, trace
 from spamnb.faces.smtp.postoffice.config import PostOffice
 from spamnb.faces.smtp.postoffice.links import Links
@@ -291,11 +291,11 @@ class Office:
             # A relay that names nobody speaks for nobody.
             known = self._trusted.contains(mail.peer) and not self._peers.contains(mail.peer)
             return known and not _is_loopback(mail.peer)
-        # Postfix calls mail of its sendmail command LOCAL too, and names no address then: whatever
-        # runs on the host could speak for everybody.
-        local = self.config.trust_local and client.source.upper() == "LOCAL"
-        known = local or self._trusted.contains(client.address)
-        return known and not _is_loopback(client.address)
+        if self.config.trust_local and client.source.upper() == "LOCAL":
+            # Postfix calls mail of its sendmail command LOCAL too, and names no address then. A
+            # webmail logs in from this machine: it has an address, and that is loopback.
+            return _is_address(client.address)
+        return self._trusted.contains(client.address) and not _is_loopback(client.address)
 
     async def _answer(self, mail: Mail, report: Report, done: Done) -> str:
         """Send a receipt; what was learnt stays learnt if it cannot be written."""
@@ -326,13 +326,19 @@ class Office:
         return receipts.HANDED_OVER
 
 
-def _is_loopback(address: str) -> bool:
-    if address == UNIX:
-        return True
+def _is_address(text: str) -> bool:
+    """Whether this is an IP address."""
     try:
-        found = ipaddress.ip_address(address.partition("%")[0])
+        ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
+        return False
+    return True
+
+
+def _is_loopback(address: str) -> bool:
+    if not _is_address(address):
         return True
+    found = ipaddress.ip_address(address.partition("%")[0])
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
     return (mapped or found).is_loopback
 

@@ -78,7 +78,8 @@ def tls_context(config: PostOffice) -> ssl.SSLContext | None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(config.certificate, config.key or None)
+        # An empty passphrase: OpenSSL would ask for one on the terminal, and wait.
+        context.load_cert_chain(config.certificate, config.key or None, password=lambda: "")
     except (OSError, ssl.SSLError) as error:
         raise SettingsError(
             f"the certificate {config.certificate} cannot be used: {error}",

@@ -1,0 +1,218 @@
+"""`config check` finds what `serve` would meet, one line for each problem."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+from daemon_runs import serve, settings_in
+from learner_runs import as_user
+
+from spamnb.daemon.checks import Checked, problems
+from spamnb.settings import load
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+OWN = "root" if os.geteuid() == 0 else ""
+
+
+def free_port():
+    with closing(socket.create_server(("127.0.0.1", 0))) as one:
+        return one.getsockname()[1]
+
+
+def found(folder, text, user=OWN, **environment):
+    """The problems of a settings file, each as one line."""
+    file = folder / "spamnb.toml"
+    listener = '[listener.mx]\naddress = "127.0.0.1:0"\nupstream = "127.0.0.1:9"\n'
+    who = f'[serve]\nuser = "{user}"\n'
+    text = text if "[listener." in text else listener + text
+    text = text.replace("[serve]\n", who) if "[serve]" in text else who + text
+    file.write_text(text)
+    flags = {"home": str(folder / "home")}
+    settings = load(file, environment={}, flags=flags)
+    return [
+        f"{problem} - {problem.hint}"
+        for problem in problems(Checked(settings, folder / "home", environment))
+    ]
+
+
+def test_settings_that_serve_takes_have_no_problem(tmp_path):
+    """A home that `serve --create` would make is no problem."""
+    assert found(tmp_path, "") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[rules]\nallow = "{here}/none"\nblock = "{here}/none2"', ["none", "none2"]),
+        ('[rules]\nallow = "{here}"', ["cannot be read"]),
+        ('[rules]\nblock = "{here}/bad"', ["line 1"]),
+        ('[post]\ncertificate = "{here}/none.pem"', ["the certificate"]),
+        ('[post]\ncertificate = "{here}/bad"', ["the certificate"]),
+        ('[post]\nusers = "{here}/none"', ["the table of users"]),
+        ('[post]\npasswords = "{here}/none"', ["none"]),
+        ('[log]\nfile = "{here}/none/log"', ["the log file"]),
+        ('[log]\nfile = "{here}"', ["the log file"]),
+        ('[log]\nfile = "{here}/bad/log"', ["the log file"]),
+        ('[teach]\nspool = "{here}/bad"', ["is no folder"]),
+        ('[serve]\ndelegates = ["no-such-user"]', ["no-such-user"]),
+        ('[serve]\ncontrol = "{here}/none/c.sock"', ["is no folder"]),
+        ('[serve]\ncontrol = "{here}/bad"', ["is no socket"]),
+        ('[listener.a]\naddress = "unix:{here}/none/s"\nupstream = "127.0.0.1:9"', ["listener.a"]),
+        ('[listener.a]\naddress = "192.0.2.1:2525"\npeers = ["unix"]', ["192.0.2.1:2525"]),
+        ('[listener.a]\naddress = "no.such.invalid:25"\npeers = ["unix"]', ["no.such.invalid"]),
+        ('[listener.control]\naddress = "127.0.0.1:0"\nupstream = "127.0.0.1:9"',
+         ["no listener can be named control"]),
+    ],
+)  # fmt: skip
+def test_each_problem_is_told_in_a_line(tmp_path, text, said):
+    """What `serve` cannot read, write or listen on is named; each line has the name in it."""
+    (tmp_path / "bad").write_text("what is this\n")
+    told = found(tmp_path, text.replace("{here}", str(tmp_path)))
+    assert len(told) == len(said), told
+    for line, part in zip(told, said, strict=True):
+        assert part in line
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("127.0.0.1:{port}", "127.0.0.1:{port}"),
+        ("127.0.0.1:{port}", "localhost:{port}"),
+        ("127.0.0.1:{port}", "0.0.0.0:{port}"),
+        ("lmtp:127.0.0.1:{port}", "127.0.0.1:{port}"),
+        ("unix:{here}/s", "unix:{here}/../{name}/s"),
+    ],
+)
+def test_two_listeners_on_one_address(tmp_path, first, second):
+    """Two listeners that cannot both listen are told, in whatever words the address is written."""
+    values = {"port": free_port(), "here": tmp_path, "name": tmp_path.name}
+    text = "".join(
+        f'[listener.{name}]\naddress = "{address.format(**values)}"\npeers = ["127.0.0.1"]\n'
+        f'upstream = "127.0.0.1:9"\n'
+        for name, address in (("a", first), ("b", second))
+    )
+    (line,) = found(tmp_path, text)
+    assert "listener.a and listener.b both listen on" in line
+
+
+def test_ports_of_the_kernels_choice_are_not_one_address(tmp_path):
+    """Port 0 is another port for each listener."""
+    one = '[listener.{}]\naddress = "127.0.0.1:0"\nupstream = "127.0.0.1:9"\n'
+    assert found(tmp_path, one.format("a") + one.format("b")) == []
+
+
+def test_the_post_office_has_an_address_too(tmp_path):
+    """A listener on the address of the post office is told."""
+    text = '[listener.a]\naddress = "127.0.0.1:{0}"\n[post]\naddress = "localhost:{0}"\n'
+    (line,) = found(tmp_path, text.format(free_port()))
+    assert "listener.a and the post office both listen on" in line
+
+
+def test_mail_that_would_go_in_a_ring(tmp_path):
+    """A next hop that is a listener of this daemon is told, also by another name."""
+    text = '[listener.{}]\naddress = "127.0.0.1:{}"\nupstream = "localhost:{}"\n'
+    one, other = free_port(), free_port()
+    told = found(tmp_path, text.format("a", one, other) + text.format("b", other, 9))
+    assert len(told) == 1
+    assert "the upstream of listener.a" in told[0]
+    assert "listener.b" in told[0]
+
+
+def test_an_address_that_another_program_has(tmp_path):
+    """A port that is taken is told."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        text = '[listener.a]\naddress = "127.0.0.1:{}"\nupstream = "127.0.0.1:9"\n'
+        (line,) = found(tmp_path, text.format(taken.getsockname()[1]))
+    assert "is in use" in line
+
+
+def test_the_addresses_of_the_running_daemon_are_no_problem(tmp_path):
+    """Settings can be checked before a reload, while the daemon listens on these addresses."""
+    config = settings_in(tmp_path, address=f"127.0.0.1:{free_port()}")
+    with serve(tmp_path, "--create", config=config).ready():
+        settings = load(config, environment={}, flags={"home": str(tmp_path / "home")})
+        assert problems(Checked(settings, tmp_path / "home", {})) == []
+
+
+def test_an_unknown_user(tmp_path):
+    """A user that is not there is told, beside every other problem."""
+    told = found(tmp_path, '[rules]\nallow = "/none"', user="no-such-user")
+    assert len(told) == 2
+    assert "no-such-user" in told[0]
+    assert "/none" in told[1]
+
+
+@needs_root
+def test_files_are_read_as_the_user_of_the_daemon(tmp_path):
+    """What root can read and the daemon's user cannot is a problem."""
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    home, secret, spool = tmp_path / "home", tmp_path / "secret", tmp_path / "spool"
+    home.mkdir(0o700)
+    secret.write_text("")
+    secret.chmod(0o600)
+    spool.mkdir(0o700)
+    (tmp_path / "closed").mkdir(0o700)
+    text = f"""
+[rules]
+allow = "{secret}"
+[log]
+file = "{tmp_path}/closed/log"
+[teach]
+spool = "{spool}"
+"""
+    told = [line for line in found(tmp_path, text, user="nobody") if sys.executable not in line]
+    for line, part in zip(told, ("the home", "the log file", str(secret), "belong"), strict=True):
+        assert part in line
+    assert os.geteuid() == 0
+    os.chown(spool, 65534, 65534)
+    os.chown(home, 65534, 65534)
+    spool.chmod(0o777)
+    told = found(tmp_path, f'[teach]\nspool = "{spool}"', user="nobody")
+    (line,) = [line for line in told if sys.executable not in line]
+    assert "has the mode 777, not 1733" in line
+
+
+@needs_root
+def test_a_user_who_may_read_nothing_gets_lines_and_no_traceback(tmp_path):
+    """`config check` by a user who cannot enter the home, the folder of the log or the lists."""
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    (tmp_path / "home").mkdir(0o700)
+    (tmp_path / "closed").mkdir(0o700)
+    where = f"{tmp_path}/closed"
+    text = f"""
+[rules]
+allow = "{where}/list"
+[log]
+file = "{where}/log"
+[teach]
+spool = "{where}/spool"
+[post]
+users = "{where}/users"
+certificate = "{where}/cert"
+"""
+    (tmp_path / "spamnb.toml").write_text("")
+    (tmp_path / "spamnb.toml").chmod(0o666)
+    told = as_user(65534, lambda: "\n".join(found(tmp_path, text, user="nobody")))
+    assert told.count("\n") >= 5, told
+    assert "Error" not in told
+    for part in ("control socket", "log file", "home", "list", "users", "certificate", "spool"):
+        assert part in told
+
+
+def test_a_key_with_a_passphrase_is_a_problem_and_no_question(tmp_path):
+    """Nothing waits for a passphrase that no terminal gives."""
+    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-passout", "pass:x"]
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    pem = tmp_path / "pem"
+    words += ["-subj", "/CN=x", "-keyout", str(pem), "-out", str(tmp_path / "cert")]
+    subprocess.run(words, check=True, capture_output=True)
+    text = f'[post]\ncertificate = "{tmp_path}/cert"\nkey = "{pem}"\n'
+    (line,) = found(tmp_path, text)
+    assert "the certificate" in line

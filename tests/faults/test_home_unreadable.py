@@ -1,0 +1,72 @@
+"""A home that the daemon cannot read: the daemon tells why, in its status and in its log."""
+
+import os
+import pwd
+
+import pytest
+from daemon_runs import environment, serve, settings_in, until
+from learner_runs import as_user
+
+from spamnb.service.control import Caller
+from spamnb.service.filter import Filter, new_recipe
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can serve as another user")
+NOBODY = pwd.getpwnam("nobody")
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A folder with a home of nobody's, and settings that serve as nobody."""
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    home = tmp_path / "home"
+    Filter.open(home, create=True, recipe=new_recipe(), history=False).close()
+    for path in (home, *home.iterdir()):
+        os.chown(path, NOBODY.pw_uid, NOBODY.pw_gid)
+    return tmp_path
+
+
+def status(folder, uid=0):
+    """What the daemon answers a user."""
+
+    def run():
+        with Caller(folder / "c.sock", 20) as caller:
+            return "\n".join(caller.ask("status").header["status"]["warnings"])
+
+    return as_user(uid, run) if uid else run()
+
+
+def served(folder):
+    control = f'control = "{folder}/c.sock"'
+    config = settings_in(folder, user="nobody", serve=control, more=f'root = "{folder}/mail"')
+    (folder / "mail").mkdir(exist_ok=True)
+    return serve(folder, config=config, env=environment(SPAMNB_LOG_FORMAT="text"))
+
+
+def lines(running, text):
+    return [line for line in running.plain if text in line]
+
+
+def test_a_model_that_cannot_be_read(place):
+    """Root and every other user see the reason; the log of the learner has it once."""
+    (place / "home/data.mdb").chmod(0o000)
+    with served(place) as running:
+        until(lambda: lines(running, " ready "), "ready")
+        assert f"the model cannot be used: {place}/home: Permission denied" in status(place)
+        told = status(place, 8)
+        assert "the model cannot be used: the home: Permission denied" in told
+        assert str(place) not in told
+        assert len(lines(running, "nothing can be learnt")) == 1
+
+
+def test_a_home_that_is_closed_while_the_daemon_runs(place):
+    """Status answers with the reason instead of an error, and the log has it in one line."""
+    with served(place) as running:
+        until(lambda: lines(running, " ready "), "ready")
+        (place / "home").chmod(0o000)
+        assert f"the home {place}/home cannot be read: Permission denied" in status(place)
+        assert "the home cannot be read: Permission denied" in status(place, 8)
+        until(lambda: lines(running, "home cannot be read"), "the line in the log")
+        (place / "home").chmod(0o700)
+        until(lambda: "cannot be read" not in status(place), "a home that can be read")
+        assert len(lines(running, "home cannot be read")) == 1
