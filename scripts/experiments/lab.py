@@ -44,7 +44,7 @@ class Corpus:
         return replace(self, group=self.by_place(of_place))
 
     def by_place(self, of_place):
-        return np.array([of_place(Place(p)) for p in range(1, 21)])[self.place - 1]
+        return np.array([of_place(Place(p)) for p in range(1, max(Place) + 1)])[self.place - 1]
 
     def only(self, keep):
         kept = keep[self.rows]

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from spamnb.core import sorting
 from spamnb.core.sorting import changes, merged_order, order_of
-from spamnb.core.tokens import WRITTEN, Field, Place
+from spamnb.core.tokens import WRITTEN, Field, Place, own
 
 U64 = NDArray[np.uint64]
 I64 = NDArray[np.int64]
@@ -132,6 +132,11 @@ class Key:
     def fingerprint(self) -> bytes:
         """Tells two keys apart without telling the key: 16 bytes."""
         return hashlib.blake2b(b"fingerprint", key=self._secret, digest_size=16).digest()
+
+
+def own_id(key: Key, digest: bytes) -> np.uint64:
+    """The id of the feature that a message has alone."""
+    return np.uint64(extract(key, [[own(digest)]]).ids[0])
 
 
 GROUPS = 2

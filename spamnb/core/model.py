@@ -177,14 +177,6 @@ def softmax(z: list[float]) -> list[float]:
     return [value / whole for value in grown]
 
 
-def less_sure(seen: Opinion, label: int, margin: float) -> Opinion:
-    """The same, but that the label would need so many nats more for its probability."""
-    if not margin:
-        return seen
-    z = [value - margin * (k == label) for k, value in enumerate(seen.z)]
-    return seen._replace(P=softmax(z))
-
-
 def doubt(seen: Opinion, label: int) -> float:
     """How much of a step a label deserves that nobody vouches for."""
     return min(1.0, seen.P[label] * len(seen.P) / DOUBT)

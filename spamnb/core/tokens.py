@@ -6,6 +6,8 @@ words are cut or hashed (`features`), nor what a model makes of them.
 
 Invariants: total (no text makes it raise), bounded by `limits`, and free of whatever names only
 one message (dates, random ids, boundaries): such words never come back, they only fill the store.
+The one exception is the message's digest (`SELF`): what an explicit correction cannot move without
+harm to other mail, it moves there.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ class Place(IntEnum):
     INNER = 18  # headers of a message inside
     DIGEST = 19  # attachments by content
     WORD = 20  # plain text documents
+    SELF = 21  # the message's own digest: a person's correction holds on to it
 
 
 HEADERS_READ = 512
@@ -169,7 +172,13 @@ def fields(message: Message) -> list[Field]:
     for part in message.parts:
         _part_fields(part, found)
     found.append((Place.MARK, b"", " ".join(marks(message, names)).encode("ascii", "replace")))
+    found.append(own(message.digest))
     return found
+
+
+def own(digest: bytes) -> Field:
+    """The one feature that no other message has."""
+    return Place.SELF, b"", digest.hex().encode()
 
 
 def _part_fields(part: Part, found: list[Field]) -> None:
@@ -197,9 +206,9 @@ def _bytes(text: Text) -> bytes:
     return text if isinstance(text, bytes) else plain(text)
 
 
-def document(text: str) -> list[Field]:
-    """A plain text that is no mail, as one field."""
-    return [(Place.WORD, b"", plain(text[:DOCUMENT_READ]))]
+def document(text: str, digest: bytes) -> list[Field]:
+    """A plain text that is no mail, as one field; and its own."""
+    return [(Place.WORD, b"", plain(text[:DOCUMENT_READ])), own(digest)]
 
 
 def _bucket(number: int) -> int:

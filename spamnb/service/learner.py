@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.costs import Costs, Decision, Role, roles_of, thresholds
+from spamnb.core.costs import Costs, roles_of
 from spamnb.core.decision import decide
 from spamnb.core.event import (
     NO_LABEL,
@@ -28,32 +28,17 @@ from spamnb.core.event import (
     Recipe,
     no_push,
 )
-from spamnb.core.features import Words, distinct
-from spamnb.core.model import View, doubt, less_sure, probabilities, scores, softmax, step
+from spamnb.core.features import Key, Words, distinct, own_id
+from spamnb.core.insistence import EXPECTED, Holders, insisted, margins, missing
+from spamnb.core.model import View, doubt, probabilities, scores, softmax, step
 from spamnb.core.sheet import Lines, Sheet, day_of
 from spamnb.service.judging import judge_examples
 from spamnb.service.lessons import Example, Lesson, Load, Teach, WordSource
 from spamnb.service.packing import Glossary
 from spamnb.service.plans import STREAK, Outlook, Plan, Planner
 from spamnb.service.receipt import Receipt
+from spamnb.service.step_budget import StepBudgets
 from spamnb.store.contract import ReadView, WriteView
-
-INSISTENCE = 20
-"""Steps that a person's correction may take; two or three are usual."""
-
-_EXPECTED: dict[Role, tuple[Decision, ...]] = {
-    "ham": ("deliver",),
-    "spam": ("junk", "reject"),
-}
-"""What a person expects to become of a message that they called so."""
-
-
-def _margins(costs: Costs) -> dict[Role, float]:
-    """How far beyond even odds, in nats, a message must be for the decision that is expected."""
-    steps = thresholds(costs)
-    junk = [at.log_odds for at in steps if at.decision in _EXPECTED["spam"]]
-    above = [at.log_odds for at in steps if at.decision not in _EXPECTED["ham"]]
-    return {"spam": max(min(junk, default=0.0), 0.0), "ham": max(-min(above, default=0.0), 0.0)}
 
 
 class Learner:
@@ -64,7 +49,9 @@ class Learner:
         self.costs = costs
         self._planner = Planner(recipe)
         self._roles = roles_of(recipe.labels)
-        self._margins = _margins(costs)
+        self._margins = margins(costs)
+        self._key = Key(recipe.key)
+        self._budgets = StepBudgets(recipe)
         self._recent: tuple[int, list[int]] = (-1, [])
         self.next_recent = self._recent
 
@@ -120,29 +107,28 @@ class Learner:
         assert isinstance(lesson, Teach)
         assert lines is not None
         if plan.before == plan.after:
-            return self._reinforced(plan, lines, sheet, journal)
+            return self._reinforced(plan, sheet, journal)
         times = plan.example.times
         back = self._take_back(plan, sheet, journal)
         if plan.before != NO_LABEL:
             # As if it had not been known: the old label goes first, so the step sees the model
             # without this message, as a forget and a learn would.
             sheet.count(lines, plan.before, NO_LABEL, times=times)
-        push = self._step(sheet, lines, lesson)
+        push = self._step(plan, lines, sheet, journal)
         sheet.move(lines, NO_LABEL, plan.after, times=times, day=day_of(lesson.time_us))
         sheet.put(lines)
         push = self._rehearse(plan, sheet, push)
         if lesson.origin.insist:
             # Last of all, for what is rehearsed may pull this message back.
-            push = self._insist(sheet, sheet.lines(plan.rows, plan.sizes), push, lesson)
+            push = self._insist(plan, sheet, push)
         delta = push if back is None else back.plus(push)
         return self._event(plan, delta, push)
 
-    def _reinforced(self, plan: Plan, lines: Lines, sheet: Sheet, journal: Outlook) -> Event:
-        """Further steps towards the label that the message has."""
-        assert isinstance(plan.lesson, Teach)
+    def _reinforced(self, plan: Plan, sheet: Sheet, journal: Outlook) -> Event:
+        """What is still missing towards the label that the message has."""
         previous = journal.event(plan.previous)
         assert previous is not None, "a live event that is not folded is in the journal"
-        push = self._insist(sheet, lines, self._nothing(), plan.lesson)
+        push = self._insist(plan, sheet, self._nothing())
         return self._event(plan, push, previous.standing.plus(push))
 
     def _take_back(self, plan: Plan, sheet: Sheet, journal: Outlook) -> Push | None:
@@ -160,34 +146,31 @@ class Learner:
         sheet.push(plan.lines, back.steps)
         return back
 
-    def _step(self, sheet: Sheet, lines: Lines, lesson: Teach, margin: float = 0.0) -> Push:
-        recipe, origin = self.recipe, lesson.origin
+    def _step(self, plan: Plan, lines: Lines, sheet: Sheet, journal: Outlook) -> Push:
+        recipe = self.recipe
         if recipe.kind != "corrected":
             return self._nothing()
         seen = sheet.opinion(recipe, lines)
-        vouched = 1.0 if origin.insist else doubt(seen, lesson.label)
-        seen = less_sure(seen, lesson.label, margin)
-        push = step(recipe, seen, lines.sizes, lesson.label, origin.weight * vouched)
+        left = self._budgets.left(plan, sheet.totals.messages, journal)
+        weight = plan.lesson.origin.weight * left * doubt(seen, plan.after)
+        push = step(recipe, seen, lines.sizes, plan.after, weight)
         sheet.push(lines, push.steps)
         sheet.lean(push)
         return push
 
-    def _insist(self, sheet: Sheet, lines: Lines, push: Push, lesson: Teach) -> Push:
-        """Repeat a person's step until they are agreed with; in the end the lines are put back.
-
-        Plain steps shrink as the probability nears its goal: twenty of them ended at odds of 130,
-        below the 180 that junk asks by default. So they aim as far beyond even odds as the
-        decision lies.
-        """
-        if self.recipe.kind != "corrected":
+    def _insist(self, plan: Plan, sheet: Sheet, push: Push) -> Push:
+        """Add what is missing for a person's label on features that are hardly any other's."""
+        recipe, lines = self.recipe, sheet.lines(plan.rows, plan.sizes)
+        z, label = sheet.opinion(recipe, lines).z, plan.after
+        if recipe.kind != "corrected" or self.agrees(z, label):
             return push
-        margin = self._margins[self._roles[lesson.label]]
-        for _ in range(INSISTENCE):
-            if self.agrees(sheet.opinion(self.recipe, lines).z, lesson.label):
-                break
-            push = push.plus(self._step(sheet, lines, lesson, margin))
-        sheet.put(lines)
-        return push
+        nats = missing(z, label, self._margins[self._roles[label]])
+        held = lines.cells[: len(recipe.labels)].sum(axis=0)
+        message = Holders(plan.example.ids, held, own_id(self._key, plan.example.digest))
+        echoes = insisted(recipe, message, label, nats)
+        more = self._nothing()._replace(echoes=echoes)
+        sheet.echo(more)
+        return push.plus(more)
 
     def needs_more(self, view: ReadView, example: Example, label: int) -> bool:
         """Whether a message has the label, but is judged otherwise all the same."""
@@ -201,7 +184,7 @@ class Learner:
         """Whether verdict and decision are what a person who gave this label would expect."""
         if max(z) != z[label]:
             return False
-        return decide(softmax(z), self.costs, self._roles) in _EXPECTED[self._roles[label]]
+        return decide(softmax(z), self.costs, self._roles) in EXPECTED[self._roles[label]]
 
     def _rehearse(self, plan: Plan, sheet: Sheet, push: Push) -> Push:
         for label, ids in plan.rehearsed:
@@ -304,6 +287,7 @@ class Sitting:
         self._learner = learner
         self._view = view
         self._totals = view.totals()
+        self._stored = self._totals.last_seq
         self._labels = learner.newest(view, self._totals.last_seq)
         self._sheet: Sheet | None = None
         self._texts: list[Words] = []
@@ -312,7 +296,7 @@ class Sitting:
     def take(self, lessons: Sequence[Lesson], *, scored: bool) -> list[Receipt]:
         """Learn these; what they change is in the store when the sitting is closed."""
         learner, view = self._learner, self._view
-        journal = Outlook(view, self._labels, self._totals.last_seq)
+        journal = Outlook(view, self._labels, self._totals.last_seq, stored=self._stored)
         plans: list[Plan | Receipt] = [learner.plan(lesson, journal) for lesson in lessons]
         work = [plan for plan in plans if isinstance(plan, Plan)]
         receipts: dict[int, Receipt] = {}

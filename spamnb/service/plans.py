@@ -64,6 +64,8 @@ class Outlook:
     gone: set[int] = field(default_factory=set)
     ours: dict[int, list[int]] = field(default_factory=dict)
     """sequence numbers of this batch that are live, by label, rising"""
+    stored: int = 0
+    """the last event that was in the store before the transaction"""
 
     def standing(self, digest: bytes) -> Live | None:
         """What is held of a message now."""

@@ -158,8 +158,9 @@ def _reliability(axes: Axes, evaluation: Evaluation) -> None:
     bins = curves.reliability(judged.truth, judged.probability)
     axes.plot([0, 1], [0, 1], color=GREY, lw=1, ls=":")
     said, seen = [part.said for part in bins], [part.seen for part in bins]
-    below = [part.seen - part.low for part in bins]
-    above = [part.high - part.seen for part in bins]
+    # Of a bin of one class the interval ends at what was seen, but for a rounding.
+    below = [max(part.seen - part.low, 0.0) for part in bins]
+    above = [max(part.high - part.seen, 0.0) for part in bins]
     axes.errorbar(said, seen, [below, above], fmt="o", color=LINE, ecolor=GREY, ms=5, capsize=3)
     for part in bins:
         left = part.said > 0.8

@@ -41,8 +41,9 @@ class MessageReader:
     def portion(self, raws: Sequence[bytes]) -> Portion:
         """Read these messages together."""
         if self._documents:
-            texts = [document(text_of(raw)) for raw in raws]
-            return Portion([read_document(raw) for raw in raws], extract(self._key, texts))
+            documents = [read_document(raw) for raw in raws]
+            texts = [document(text_of(r), d.digest) for r, d in zip(raws, documents, strict=True)]
+            return Portion(documents, extract(self._key, texts))
         messages = [read(raw, self._house) for raw in raws]
         found = extract(self._key, [fields(message) for message in messages])
         return Portion(messages, found.bounded(limits.FEATURES))

@@ -102,7 +102,7 @@ def test_places_keep_their_numbers():
         ("BODY", 1), ("SUBJECT", 2), ("URL", 3), ("FROM", 4), ("REPLY", 5), ("TO", 6),
         ("RECEIVED", 7), ("ID", 8), ("CONTENT", 9), ("AUTH", 10), ("NAMES", 11), ("HEADER", 12),
         ("PART", 13), ("FILE", 14), ("HIDDEN", 15), ("MARKUP", 16), ("MARK", 17), ("INNER", 18),
-        ("DIGEST", 19), ("WORD", 20),
+        ("DIGEST", 19), ("WORD", 20), ("SELF", 21),
     ]  # fmt: skip
 
 
@@ -194,8 +194,11 @@ def test_links_are_bounded():
 
 def test_a_plain_document_is_one_field():
     """Text that is no mail: one place, and read to a bound."""
-    assert document("plum Fig") == [(Place.WORD, b"", b"plum Fig")]
-    assert len(document("x" * 10**6)[0][2]) == tokens.DOCUMENT_READ
+    assert document("plum Fig", b"\x07\xff") == [
+        (Place.WORD, b"", b"plum Fig"),
+        (Place.SELF, b"", b"07ff"),
+    ]
+    assert len(document("x" * 10**6, b"")[0][2]) == tokens.DOCUMENT_READ
 
 
 @pytest.mark.parametrize(

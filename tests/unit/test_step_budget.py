@@ -1,0 +1,145 @@
+"""How far one person may move what is everybody's in a day."""
+
+import contextlib
+from random import Random
+
+import numpy as np
+import pytest
+
+from spamnb.core.event import BIAS_ONE
+from spamnb.service.filter import Filter, new_recipe
+from spamnb.service.learner import Learner
+from spamnb.service.lessons import Origin, Teach
+from spamnb.service.step_budget import DAY_US, LEAST, budget
+from spamnb.store.memory import MemoryStore
+
+NOW = 20_000 * DAY_US
+RECIPE = new_recipe()
+
+
+def mail(number, text):
+    return f"From: a@x.test\nMessage-ID: <{number}@x.test>\n\n{text}\n".encode()
+
+
+def grown(store=None):
+    """A model of 1,800 messages, half of them of each label, taught by others."""
+    model = Filter(store or MemoryStore(RECIPE))
+    raws = [mail(n, "minutes agenda" if n % 2 else "pills offer") for n in range(1_800)]
+    others = Origin("others")
+    model.teach([Teach(model.example(raw), n % 2, others, 1) for n, raw in enumerate(raws)])
+    return model
+
+
+def word(model, number, who="mallory", at=NOW, label=1, weight=1.0, *, insist=True):
+    """One contradiction; how far it moved the bias, in full steps."""
+    raw = mail(f"w{number}", f"unknown x{number}")
+    origin = Origin(who, "imap", weight, insist)
+    before = model.store
+    with before.read() as view:
+        then = view.totals().bias.copy()
+    model.teach([Teach(model.example(raw), label, origin, at)])
+    with before.read() as view:
+        moved = np.abs(view.totals().bias - then).max()
+    return moved / (RECIPE.rate_bias / 2 * BIAS_ONE)
+
+
+def test_the_steps_of_one_person_in_a_day_sum_to_less_than_the_budget():
+    """Bias, temperatures and common words: a hundred words move them no further than one step."""
+    model = grown()
+    moved = [word(model, n, at=NOW + n) for n in range(100)]
+    assert sum(moved) <= LEAST
+    assert moved[0] > 10 * moved[-1]
+
+
+def test_a_budget_is_a_persons_own_and_of_one_day():
+    """Another person, and the same one a day later, begin anew; capitals make nobody another."""
+    model = grown()
+    first = word(model, 0)
+    for number in range(1, 60):
+        word(model, number, label=number % 2)
+    assert word(model, 60, "Mallory", label=0) < first / 10
+    assert word(model, 61, "ann", label=1) > first / 3
+    assert word(model, 62, at=NOW + DAY_US + 1, label=0) > first / 3
+
+
+def test_channels_that_nobody_vouches_for_share_one_budget():
+    """Names of strangers cost nothing, so a new name brings nothing."""
+    model = grown()
+    moved = [word(model, n, f"s{n}", weight=0.5, insist=False) for n in range(100)]
+    assert sum(moved) <= LEAST
+
+
+def test_training_has_no_budget():
+    """Labels of plain training move the model as far as its errors go."""
+    model = grown()
+    moved = [word(model, n, label=n % 2, insist=False) for n in range(30)]
+    assert sum(moved) > 4 * LEAST
+
+
+@pytest.mark.parametrize("messages", [[0, 0], [5, 0], [900, 0], [4, 4]])
+def test_a_young_model_has_nothing_to_lose(messages):
+    """Its budget is large; an unused third label does not keep a large model young."""
+    assert budget(np.array(messages), 0) >= 10
+    assert budget(np.array([900, 900, 0]), 0) == LEAST
+
+
+def test_who_taught_a_model_alone_has_no_budget():
+    """It grows with the share of the messages that are the person's own."""
+    messages = np.array([900, 900])
+    shares = [budget(messages, own) for own in (0, 900, 1700, 1800, 2000)]
+    assert shares == sorted(shares)
+    assert shares[1] == 2 * LEAST
+    assert shares[-2] == shares[-1] == np.inf
+
+
+def test_learning_and_forgetting_in_turn_brings_no_share():
+    """A message counts once for who taught it, and no longer when it is taken back."""
+    model = grown()
+    raw, ann = mail("own", "unknown words"), Origin("ann", "imap")
+    for _ in range(150):
+        receipt = model.correct(raw, "spam", origin=ann)
+        model.undo(receipt, origin=ann)
+    for number in range(60):
+        word(model, number, "ann", label=number % 2)
+    assert word(model, 60, "ann", label=0) < 0.05
+
+
+def test_a_restart_gives_no_new_budget(tmp_path):
+    """What was spent is read from the journal: the numbers are those of a learner that went on."""
+    states = []
+    for restarts in (False, True):
+        with Filter.open(tmp_path / str(restarts), create=True, recipe=RECIPE) as model:
+            grown_here = grown(model.store)
+            for number in range(12):
+                if restarts:
+                    grown_here = Filter(model.store)
+                word(grown_here, number, at=NOW + number)
+            with model.store.read() as view:
+                totals = view.totals()
+                states.append((totals.bias.tolist(), totals.tempers.tolist()))
+    assert states[0] == states[1]
+
+
+def abandoned(store, learner, lesson):
+    with contextlib.suppress(ZeroDivisionError), store.write() as view:
+        learner.run(view, [lesson])
+        raise ZeroDivisionError
+
+
+def test_an_abandoned_transaction_spends_nothing():
+    """What was not committed is not remembered: the next words come out as if it had not been."""
+
+    def moved(*, abandons):
+        model, learner = grown(), Learner(RECIPE, Filter(MemoryStore(RECIPE)).costs)
+        for number in range(6):
+            example = model.example(mail(f"w{number}", f"pills minutes x{number}"))
+            origin = Origin("mallory", "imap", insist=True)
+            lesson = Teach(example, Random(number).randrange(2), origin, NOW + number)
+            if abandons:
+                abandoned(model.store, learner, lesson._replace(label=1))
+            model.store.transact(lambda view, one=lesson: learner.run(view, [one]))
+            learner.committed()
+        with model.store.read() as view:
+            return view.totals().bias.tolist(), view.totals().tempers.tolist()
+
+    assert moved(abandons=True) == moved(abandons=False)

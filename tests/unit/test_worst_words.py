@@ -1,0 +1,44 @@
+"""What one person can do to everybody else's mail with corrections of their own choice."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "experiments"))
+from poisoning import oscillate, site, spend
+
+SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
+WORDS = 5
+DIRECTIONS = ("spam", "ham")
+
+
+def small_site():
+    """A small model, 240 messages, where each word weighs much; the harm before."""
+    made = site(SAMPLE, held_out=160, own=60)
+    return made, made.harm()
+
+
+@pytest.mark.parametrize("label", DIRECTIONS)
+def test_five_corrections_of_a_persons_own_mail_do_not_flip_the_site(label):
+    """Five of a person's own messages under the wrong label cost others little of their mail."""
+    made, before = small_site()
+    for raw in [raw for raw, truth in made.own if truth != label][:WORDS]:
+        made.say(made.model.example(raw), label)
+    assert made.harm().of(label)[0] <= before.of(label)[0] + 15
+
+
+@pytest.mark.parametrize("label", DIRECTIONS)
+def test_the_five_worst_words_do_not_flip_the_site(label):
+    """Nor do five words that were searched for by somebody who knows every count."""
+    made, before = small_site()
+    after = spend(made, label, WORDS, tries=12)[-1]
+    assert after.of(label)[0] <= before.of(label)[0] + 35
+
+
+@pytest.mark.parametrize("label", DIRECTIONS)
+def test_saying_now_this_and_now_that_wins_nothing(label):
+    """The same three messages, twenty times each way: the harm is that of three words."""
+    made, before = small_site()
+    raws = [raw for raw, truth in made.own if truth != label][:3]
+    assert oscillate(made, raws, label, 20).of(label)[0] <= before.of(label)[0] + 15
