@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from spamnb.cli.messages import one_message, standard_input
+from spamnb.cli.messages import is_path, one_message, standard_input
 from spamnb.cli.printing import coloured, safe, say, say_json, warn
 from spamnb.cli.session import Session, pass_session
 from spamnb.cli.teaching_help import taught
@@ -174,7 +173,7 @@ def explain(session: Session, ref: str, count: int, as_json: bool) -> None:
     log-odds, from which the probability follows. A message that was taught, or scored by the
     daemon, can be named by its message id, digest or signature.
     """
-    known = ref == "-" or os.path.exists(ref)  # noqa: PTH110 - false also for what is no path
+    known = ref == "-" or is_path(ref)
     with session.open(readonly=known, history=not known) as model:
         verdict = model.explain(
             one_message(ref, documents=model.recipe.documents) if known else ref

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -163,27 +163,22 @@ def _written(file: str) -> Iterator[TextIO]:
     if file == "-":
         yield sys.stdout
         return
-    target = Path(os.path.realpath(file))
-    if target.exists() and not target.is_file():
-        with target.open("w", encoding="ascii") as out:
-            yield out
-        return
-    part = Path(f"{target}.part")
+    from spamnb.store.named_files import as_caller, open_named, replacing
+
+    with as_caller():
+        special = Path(file).exists() and not Path(file).is_file()
     try:
-        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(handle, "w", encoding="ascii") as out:
+        if special:
+            with os.fdopen(open_named(file, os.O_WRONLY), "w", encoding="ascii") as out:
+                yield out
+            return
+        with (
+            replacing(file) as handle,
+            os.fdopen(handle, "w", encoding="ascii", closefd=False) as out,
+        ):
             yield out
-            out.flush()
-            os.fsync(handle)
-        part.replace(target)
     except OSError as error:
-        with suppress(OSError):
-            part.unlink()
         raise UserError(f"{file} cannot be written: {error.strerror}") from error
-    except BaseException:
-        with suppress(OSError):
-            part.unlink()
-        raise
 
 
 IMPORT_EXAMPLES = """
@@ -213,7 +208,7 @@ def import_(session: Session, file: str, as_new: bool, as_json: bool) -> None:
         _import_through(session, daemon, file, as_json=as_json)
         return
     try:
-        with click.open_file(file, encoding="utf-8") as lines:
+        with _lines(file) as lines:
             exported = read_export(lines)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{file} cannot be read: {error}") from error
@@ -226,6 +221,17 @@ def import_(session: Session, file: str, as_new: bool, as_json: bool) -> None:
     with session.open() as model:
         receipt = merge(model, exported, origin=session.origin())
     _show_import(receipt.as_dict() | {"features": len(exported.bulk.ids)}, as_json=as_json)
+
+
+@contextmanager
+def _lines(file: str) -> Iterator[TextIO]:
+    from spamnb.store.named_files import open_named
+
+    if file == "-":
+        yield sys.stdin
+        return
+    with os.fdopen(open_named(file), encoding="utf-8") as lines:
+        yield lines
 
 
 def _import_through(session: Session, daemon: Served, file: str, *, as_json: bool) -> None:

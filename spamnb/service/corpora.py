@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from spamnb.errors import CorpusError
+from spamnb.store.named_files import as_caller, open_named
 
 LARGEST_BYTES = 64 * 1024 * 1024
 """No mail server of today passes larger messages; the reader looks at the first part anyway."""
@@ -50,6 +51,7 @@ class Unreadable(NamedTuple):
     reason: str
 
 
+@as_caller()
 def paths(path: str) -> list[str]:
     """The files under a path, in a fixed order; the path itself if it is a file, or `-`."""
     if path == "-":
@@ -150,7 +152,7 @@ def read_unit(unit: Unit, *, documents: bool = False) -> Item | Unreadable:
 
 def _bytes_of(unit: Unit) -> bytes:
     """Read with plain system calls, no more than is there: a file object costs 10 us more."""
-    handle = os.open(unit.path, os.O_RDONLY | os.O_CLOEXEC)
+    handle = open_named(unit.path)
     try:
         stop = unit.stop or os.fstat(handle).st_size
         return os.pread(handle, min(stop - unit.start, LARGEST_BYTES), unit.start)
@@ -172,7 +174,7 @@ whether the writer of the mbox quoted them."""
 def _cut(path: str) -> Iterator[Unit]:
     """The messages of one file: many if it is an mbox."""
     try:
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - as above
+        with os.fdopen(open_named(path), "rb", buffering=0) as file:
             if file.read(5) != b"From ":
                 yield Unit(path)
                 return
@@ -190,6 +192,7 @@ def _cut(path: str) -> Iterator[Unit]:
         yield Unit(path, start, stop, number)
 
 
+@as_caller()
 def kept(source: BinaryIO) -> str:
     """Name a file that holds what a stream brings, until we end: a pipe can't be read twice."""
     file = tempfile.NamedTemporaryFile(prefix="spamnb-")  # noqa: SIM115 - it lives as long as we

@@ -25,6 +25,7 @@ from spamnb.errors import CorpusError
 from spamnb.faces.maildir.inotify import Inotify
 from spamnb.faces.maildir.places import Folders, Role, delivered_as, role_of, word_of
 from spamnb.service.feedback import Answer, Feedback
+from spamnb.store.named_files import as_caller, open_named
 
 PARTS = ("new", "cur")
 LIMIT_BYTES = 32 << 20
@@ -99,15 +100,16 @@ class Watcher:
         """Watch, then look at what happened meanwhile: in this order nothing falls between."""
         since = self._memory.load()
         for maildir in self._maildirs:
-            if not any((maildir.root / part).is_dir() for part in PARTS):
-                raise CorpusError(f"{maildir.root} is no Maildir", hint="it needs new/ and cur/")
             self._watch_maildir(maildir)
         if since:
             self._look_back(since)
         else:
             self._memory.save(time.time_ns())
 
+    @as_caller()
     def _watch_maildir(self, maildir: Maildir) -> None:
+        if not any((maildir.root / part).is_dir() for part in PARTS):
+            raise CorpusError(f"{maildir.root} is no Maildir", hint="it needs new/ and cur/")
         self._inotify.watch(maildir.root)
         self._owners[maildir.root] = (maildir, "")
         self._watch_folder(maildir, "")
@@ -126,6 +128,7 @@ class Watcher:
                 self._inotify.watch(place / part)
                 self._owners[place / part] = (maildir, folder)
 
+    @as_caller()
     def _look_back(self, since_ns: int) -> None:
         """Look at what came since; twice does no harm."""
         for place in list(self._owners):
@@ -154,6 +157,7 @@ class Watcher:
             else:
                 self._arrived(event.folder, event.name, time.time_ns())
 
+    @as_caller()
     def _folder_made(self, place: Path, name: str) -> None:
         maildir, folder = self._owners[place]
         new = place / name
@@ -213,6 +217,7 @@ class Watcher:
         self._inotify.close()
 
 
+@as_caller()
 def _find(arrival: _Arrival) -> Path | None:
     """Where the file lies now: a mail program gives it flags, and moves it from new to cur."""
     path = arrival.part / arrival.name
@@ -229,7 +234,7 @@ def _find(arrival: _Arrival) -> Path | None:
 def _read(path: Path) -> bytes:
     """The file, if it is a plain one that is not too large; else nothing."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        handle = open_named(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return b""
     with os.fdopen(handle, "rb") as file:
