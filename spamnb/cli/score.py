@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from spamnb.cli.messages import is_path, one_message, standard_input
+from spamnb.cli.options import Count
 from spamnb.cli.printing import coloured, safe, say, say_json, warn
 from spamnb.cli.session import Session, pass_session
 from spamnb.cli.teaching_help import taught
@@ -31,7 +32,7 @@ spamnb score --exit-code < new.eml         0 ham, 1 spam, 2 unsure, 75 for every
 
 EXPLAIN_EXAMPLES = """
 spamnb explain new.eml                     the twenty strongest clues
-spamnb explain --count 0 new.eml           all of them
+spamnb explain --count all new.eml         all of them
 spamnb explain 1234@example.org            a message known by its id, digest or signature
 spamnb explain --json new.eml
 """
@@ -41,8 +42,8 @@ spamnb explain --json new.eml
 @click.argument("paths", nargs=-1, metavar="[PATH...|-]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line: path, id, label, "
               "probability, log_odds, decision, evidence, clues.")  # fmt: skip
-@click.option("--clues", type=click.IntRange(0), default=0, metavar="N",
-              help="Add the N strongest clues of each message.")  # fmt: skip
+@click.option("--clues", type=Count(), default=0, metavar="N",
+              help="Add the N strongest clues of each message; `all` adds all.")  # fmt: skip
 @click.option("--exit-code", is_flag=True, help="Answer for one message: 0 ham, 1 spam, 2 unsure; "
               "75 for every failure.")  # fmt: skip
 @click.option("--remember", is_flag=True, help="Keep the verdict in the history, so that `correct` "
@@ -162,8 +163,8 @@ def as_dict(path: str, verdict: Verdict, clues: Sequence[Clue]) -> dict[str, Any
 
 @taught("Show why: the clues of a message.", EXPLAIN_EXAMPLES)
 @click.argument("ref", metavar="PATH|REF")
-@click.option("--count", type=click.IntRange(0), default=20, metavar="N",
-              help="How many clues; 0 shows all.")  # fmt: skip
+@click.option("--count", type=Count(), default=20, metavar="N",
+              help="How many clues; `all` shows all.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="As `score --json`, with the bias.")
 @pass_session
 def explain(session: Session, ref: str, count: int, as_json: bool) -> None:
@@ -178,7 +179,7 @@ def explain(session: Session, ref: str, count: int, as_json: bool) -> None:
         verdict = model.explain(
             one_message(ref, documents=model.recipe.documents) if known else ref
         )
-    clues = verdict.clues(count or None)
+    clues = verdict.clues(count)
     if as_json:
         say_json(as_dict(ref, verdict, clues) | {"bias": verdict.bias})
     else:
@@ -189,9 +190,21 @@ def _explained(ref: str, verdict: Verdict, clues: Sequence[Clue]) -> None:
     label = coloured(verdict.label, verdict.label)
     whose = "spam" if "spam" in verdict.labels else safe(verdict.label)
     say(f"{safe(ref)}: {label}, {verdict.probability:.2%} {whose}, decision {verdict.decision}")
-    if not clues:
+    if not verdict.clues():
         say("no feature of this message is known")
         return
+    if clues:
+        _draw(clues)
+    rest = verdict.log_odds - verdict.bias - sum(clue.nats for clue in clues)
+    others = len(verdict.clues()) - len(clues)
+    if others:
+        say(f"{rest:+.3f} by {others} {'weaker ' if clues else ''}clues")
+    say(f"{verdict.bias:+.3f} bias")
+    say(f"{verdict.log_odds:+.3f} log-odds in all")
+
+
+def _draw(clues: Sequence[Clue]) -> None:
+    """Print clues as a table, each with a bar."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -207,12 +220,6 @@ def _explained(ref: str, verdict: Verdict, clues: Sequence[Clue]) -> None:
         side = "red" if nats > 0 else "green"
         shown.add_row(f"{nats:+.3f}", Text(_bar(nats, strongest), side), place, Text(safe(token)))
     Console(highlight=False).print(shown)
-    rest = verdict.log_odds - verdict.bias - sum(clue.nats for clue in clues)
-    others = len(verdict.clues()) - len(clues)
-    if others:
-        say(f"{rest:+.3f} by {others} weaker clues")
-    say(f"{verdict.bias:+.3f} bias")
-    say(f"{verdict.log_odds:+.3f} log-odds in all")
 
 
 def _bar(nats: float, strongest: float) -> str:

@@ -5,6 +5,8 @@ import shutil
 import pytest
 from cli_runs import HAM, ONE_HAM, ONE_SPAM, SAMPLE, SPAM, spamnb
 
+from spamnb.service.filter import Filter
+
 KEYS = ["path", "id", "label", "probability", "log_odds", "decision", "evidence", "clues"]
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -85,6 +87,17 @@ def test_train_skips_what_cannot_be_read(tmp_path):
     assert done.code == 0
     assert "1 unreadable" in done.out
     assert "zero.eml" in done.err
+
+
+def test_train_that_could_read_nothing_fails(home, tmp_path):
+    """A script that names the wrong folder is told, and not by a number in a line of success."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "photo").write_bytes(bytes(range(128, 256)) * 100)
+    for words in ([], ["--json"], ["--thresholds"]):
+        done = spamnb(home, "train", *words, tmp_path / "a", tmp_path / "b")
+        assert done.code == 2
+        assert "none of the 2 files could be read as mail" in done.err.splitlines()[-1]
 
 
 def test_train_does_not_change_the_kind_of_a_model(home):
@@ -236,10 +249,33 @@ def test_text_of_strangers_cannot_steer_the_terminal(trained, tmp_path):
 
 def test_explain_shows_clues_that_add_up(trained):
     """Bias and all clues are the log-odds."""
-    done = spamnb(trained, "explain", "--count", 0, "--json", ONE_SPAM)
+    done = spamnb(trained, "explain", "--count", "all", "--json", ONE_SPAM)
     plain = done.json[0]
     total = plain["bias"] + sum(clue["nats"] for clue in plain["clues"])
     assert total == pytest.approx(plain["log_odds"], abs=1e-9)
+
+
+@pytest.mark.parametrize("words", [["score", "--clues"], ["explain", "--count"]])
+def test_a_count_of_clues_means_one_thing(trained, words):
+    """0 is none and `all` is all, in each command as in Python."""
+    with Filter.open(trained, readonly=True, history=False) as model:
+        verdict = model.score(ONE_SPAM.read_bytes())
+    every = len(verdict.clues())
+    assert every > 20
+    for given, count in (("0", 0), ("3", 3), ("all", every)):
+        done = spamnb(trained, *words, given, "--json", ONE_SPAM)
+        assert len(done.json[0]["clues"]) == count
+        assert spamnb(trained, *words, given, ONE_SPAM).code == 0
+    assert verdict.clues(0) == []
+    shown = spamnb(trained, "explain", "--count", "0", ONE_SPAM).out
+    assert f"by {every} clues" in shown
+    assert spamnb(trained, *words, "-1", ONE_SPAM).code == 2
+
+
+def test_reload_without_a_daemon_says_what_to_do(trained):
+    """A word that is meant for the daemon is no mistyped `relearn`."""
+    done = spamnb(trained, "reload")
+    assert (done.code, "no daemon serves this home" in done.err) == (2, True)
 
 
 def test_explain_draws_a_table_without_colours_in_a_pipe(trained):

@@ -342,8 +342,10 @@ def test_a_scan_that_hangs_is_cut_off(home):
 # --- reload, bypass, end --------------------------------------------------------------------------
 
 
-def test_a_reload_changes_what_holds_for_the_next_message(home):
-    """SIGHUP with a good file: new settings, same processes, same sessions."""
+@pytest.mark.parametrize("way", ["SIGHUP", "spamnb reload"])
+def test_a_reload_changes_what_holds_for_the_next_message(home, way):
+    """A signal or a command, and a good file: new settings, same processes, same sessions."""
+    command = [sys.executable, "-m", "spamnb", "--home", home / "home", "reload"]
     spam = (SAMPLE / "spam" / "0001.eml").read_bytes()
 
     def subject_after(client):
@@ -357,7 +359,10 @@ def test_a_reload_changes_what_holds_for_the_next_message(home):
             settings_in(
                 home, more='[scan]\ntag = "[S] "\n[handling]\njunk = "tag"\nreject = "tag"\n'
             )
-            daemon.signal(signal.SIGHUP)
+            if way == "SIGHUP":
+                daemon.signal(signal.SIGHUP)
+            else:
+                subprocess.run(command, env=environment(), check=True, capture_output=True)
             daemon.hears("new settings are in force")
             until(lambda: any(s.startswith("[S]") for s in subject_after(client)), "the tag")
         assert daemon.children("worker") == [pid]
