@@ -81,7 +81,7 @@ def test_it_serves_as_it_says(clone):
         maildir = clone / "run/home/mail/you/Maildir"
         arrived = [*maildir.glob("new/*"), *maildir.glob(".Junk/new/*")]
         assert len(arrived) == 1
-        assert b"X-Spamnb-Verdict: spam" in arrived[0].read_bytes()
+        assert b"X-Spamnb-Verdict: junk; label=spam" in arrived[0].read_bytes()
     finally:
         os.killpg(running.pid, signal.SIGINT)
         assert running.wait(60) == 0, said.read_text()

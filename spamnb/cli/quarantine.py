@@ -60,14 +60,17 @@ def _folder(session: Session) -> Quarantine:
 @JSON
 @pass_session
 def list_(session: Session, as_json: bool) -> None:
-    """List what is kept, oldest first: ID, time, state, probability of spam, from, to, subject."""
+    """List what is kept, oldest first.
+
+    ID, time, state, decision, label, probability of spam, from, to, subject.
+    """
     folder = _folder(session)
     kept = [(entry, _subject(folder.head(entry.id))) for entry in folder.messages()]
     if as_json:
         for entry, subject in kept:
             say_json(_told(entry) | {"subject": subject})
         return
-    table((_row(entry, subject) for entry, subject in kept), right=(3,))
+    table((_row(entry, subject) for entry, subject in kept), right=(5,))
 
 
 def _subject(head: bytes) -> str:
@@ -107,6 +110,8 @@ def _row(entry: Kept, subject: str) -> tuple[str, ...]:
         entry.id,
         shown_time(entry.time_us),
         "maybe sent" if entry.state == "releasing" else entry.state,
+        str(entry.facts.get("decision") or ""),
+        str(entry.facts.get("verdict") or ""),
         f"{probability:.4f}" if isinstance(probability, float) else "",
         f"{entry.sender or '<>'}"[:_SHOWN],
         f"{to}"[:_SHOWN] + (f" and {more} more" if more > 0 else ""),

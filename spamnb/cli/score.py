@@ -23,7 +23,7 @@ ANSWERS = {"deliver": 0, "unsure": 2, "junk": 1, "reject": 1}
 BAR = 24
 
 SCORE_EXAMPLES = """
-spamnb score new.eml                       label, probability of spam, path
+spamnb score new.eml                       decision, label, probability of spam, path
 spamnb score ~/Maildir/new ~/Maildir/cur   every message under these folders
 fetch-a-message | spamnb score             standard input, one message or an mbox
 spamnb score --json --clues 5 new.eml      for programs, with the five strongest clues
@@ -62,9 +62,12 @@ def score(
     remember: bool,
     jobs: int,
 ) -> None:
-    """Say of each message what it is: its label, the probability of spam, its path.
+    """Say of each message what the filter does with it: decision, label, probability of spam, path.
 
-    Nothing is changed. Files, folders of any depth, Maildirs and mboxes may be given; without any,
+    The decision follows from the probability and the costs of mistakes: deliver, unsure, junk or
+    reject. The label is the more probable one, whatever the decision. Nothing is changed.
+
+    Files, folders of any depth, Maildirs and mboxes may be given, compressed ones too; without any,
     standard input is read. A message that cannot be read is reported and skipped. With labels that
     were trained with thresholds, those that a message reaches follow its path.
     """
@@ -133,9 +136,10 @@ def _show(
     if as_json:
         say_json(as_dict(path, verdict, clues) | given)
         return
-    label = coloured(f"{verdict.label:<4}", verdict.label)
+    decision = coloured(f"{verdict.decision:<7}", verdict.decision)
     told = f"  [{safe(', '.join(given['assigned']))}]" if given else ""
-    say(f"{label} {verdict.probability:.4f} {safe(path)}{told}")
+    label = safe(f"{verdict.label:<4}")
+    say(f"{decision} {label} {verdict.probability:.4f} {safe(path)}{told}")
     for place, token, nats in clues:
         say(f"    {nats:+7.3f}  {place:<8} {safe(token)}")
 
@@ -187,9 +191,10 @@ def explain(session: Session, ref: str, count: int, as_json: bool) -> None:
 
 
 def _explained(ref: str, verdict: Verdict, clues: Sequence[Clue]) -> None:
-    label = coloured(verdict.label, verdict.label)
+    decision = coloured(verdict.decision, verdict.decision)
     whose = "spam" if "spam" in verdict.labels else safe(verdict.label)
-    say(f"{safe(ref)}: {label}, {verdict.probability:.2%} {whose}, decision {verdict.decision}")
+    label = f"label {safe(verdict.label)}, {verdict.probability:.2%} {whose}"
+    say(f"{safe(ref)}: {decision}, {label}")
     if not verdict.clues():
         say("no feature of this message is known")
         return

@@ -117,14 +117,27 @@ def test_train_refuses_labels_the_model_was_not_made_with(home):
 # --- score and explain ---------------------------------------------------------------------------
 
 
-def test_score_prints_label_probability_and_path(trained):
-    """One line a message, in the order of the paths."""
+def test_score_prints_decision_label_probability_and_path(trained):
+    """One line a message, in the order of the paths; what is done with it comes first."""
     done = spamnb(trained, "score", ONE_SPAM, ONE_HAM)
     assert done.code == 0
     first, second = (line.split() for line in done.lines)
-    assert (first[0], first[2]) == ("spam", str(ONE_SPAM))
-    assert (second[0], second[2]) == ("ham", str(ONE_HAM))
-    assert float(first[1]) > 0.5 > float(second[1])
+    assert (first[:2], first[3]) == (["junk", "spam"], str(ONE_SPAM))
+    assert (second[:2], second[3]) == (["deliver", "ham"], str(ONE_HAM))
+    assert float(first[2]) > 0.5 > float(second[2])
+
+
+def test_every_place_names_the_decision_first(tmp_path, home):
+    """An unsure message is nowhere called spam before it is called unsure."""
+    costs = tmp_path / "costs.toml"
+    costs.write_text("[costs]\njunk = [2e9, 0.2]\nreject = [3e9, 0.1]\n")
+    asked = (home, "--config", costs)
+    told = spamnb(*asked, "score", "--remember", "--json", ONE_SPAM).json[0]
+    assert (told["label"], told["decision"]) == ("spam", "unsure")
+    p = f"{told['probability']:.4f}"
+    assert spamnb(*asked, "score", ONE_SPAM).out.split()[:3] == ["unsure", "spam", p]
+    assert f"{ONE_SPAM}: unsure, label spam," in spamnb(*asked, "explain", ONE_SPAM).out
+    assert f"  unsure  spam  {p}  " in spamnb(home, "history").out
 
 
 def test_score_json_keeps_its_keys(trained):
@@ -141,9 +154,9 @@ def test_score_reads_folders_and_standard_input(trained):
     """Folders of any depth and pipes are the same to it; what came by a pipe is called -."""
     assert len(spamnb(trained, "score", SAMPLE).lines) == 400
     done = spamnb(trained, "score", stdin=ONE_SPAM.read_bytes())
-    assert done.lines[0].split()[::2] == ["spam", "-"]
+    assert done.lines[0].split()[1::2] == ["spam", "-"]
     mixed = spamnb(trained, "score", ONE_HAM, "-", stdin=ONE_SPAM.read_bytes())
-    assert [line.split()[2] for line in mixed.lines] == [str(ONE_HAM), "-"]
+    assert [line.split()[3] for line in mixed.lines] == [str(ONE_HAM), "-"]
 
 
 def test_score_tells_what_it_cannot_read_and_goes_on(trained, tmp_path):
@@ -168,10 +181,10 @@ def test_the_exit_code_answers_for_one_message(trained, tmp_path):
     """0 ham, 1 spam, 2 unsure: what a mail system asks for."""
     strange = tmp_path / "strange.eml"
     strange.write_bytes(b"Subject: xylophone\n\nquixotic zebra\n")
-    verdicts = [("ham", ONE_HAM, 0), ("spam", ONE_SPAM, 1)]
-    for label, path, code in verdicts:
+    verdicts = [("deliver", ONE_HAM, 0), ("junk", ONE_SPAM, 1)]
+    for decision, path, code in verdicts:
         done = spamnb(trained, "score", "--exit-code", path)
-        assert (done.code, done.out.split()[0]) == (code, label)
+        assert (done.code, done.out.split()[0]) == (code, decision)
     plain = spamnb(trained, "score", "--json", strange).json[0]
     wanted = {"deliver": 0, "unsure": 2, "junk": 1}[plain["decision"]]
     assert spamnb(trained, "score", "--exit-code", strange).code == wanted
@@ -305,7 +318,7 @@ def test_a_correction_works_at_once_and_can_be_undone(home):
     done = spamnb(home, "correct", "--json", "ham", ONE_SPAM)
     receipt = done.json[0]
     assert (receipt["changed"], receipt["before"], receipt["after"]) == (True, "spam", "ham")
-    assert spamnb(home, "score", ONE_SPAM).out.startswith("ham")
+    assert spamnb(home, "score", ONE_SPAM).out.split()[1] == "ham"
     again = spamnb(home, "correct", "ham", ONE_SPAM)
     assert (again.code, again.out.startswith("unchanged")) == (0, True)
     assert spamnb(home, "undo", receipt["event"]).code == 0

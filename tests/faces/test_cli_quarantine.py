@@ -64,7 +64,7 @@ def test_what_is_kept_is_listed_for_people_and_programs(home):
     first, second = kept(home), kept(home)
     shown = spamnb(home, "quarantine", "list")
     assert [line.split()[0] for line in shown.lines] == [first, second]
-    assert "0.9987" in shown.out
+    assert "  kept  junk  spam  0.9987  " in shown.out
     assert "\x1b" not in shown.out
     listed = spamnb(home, "quarantine", "list", "--json").json
     assert [line["id"] for line in listed] == [first, second]
