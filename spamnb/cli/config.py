@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from spamnb.cli.printing import say, say_json
+from spamnb.cli.printing import say, say_json, warn
 from spamnb.cli.session import Session, pass_session
 from spamnb.cli.teaching_help import Command, Group, taught
 
@@ -53,7 +53,12 @@ def show(session: Session, as_json: bool) -> None:
 @pass_session
 def check(session: Session) -> None:
     """Read the settings and say whether they are right: exit 0, or 2 and the first mistake."""
+    from spamnb.service.rules import RuleFiles, Rules
+
     settings = session.settings
+    lists = Rules.load(RuleFiles(settings.rules.allow, settings.rules.block))
+    if warning := lists.warning(settings.house):
+        warn(warning)
     say(f"{settings.file or 'no settings file; the defaults'}: all right")
 
 

@@ -409,6 +409,25 @@ def test_a_reload_with_a_mistake_keeps_the_old_settings(home):
         assert "p=" in header(raw, "X-Spamnb-Verdict")
 
 
+def test_an_allow_list_without_effect_is_told(home):
+    """At the start, at a reload and by `config check`: else nobody knows why a friend is junk."""
+    friends = home / "friends"
+    friends.write_text("sender ann@a.example\n")
+    config = settings_in(home, more=f'[rules]\nallow = "{friends}"\n')
+    never = "1 senders and domains of the allow list never match"
+    with serve(home, config=config).ready() as daemon:
+        assert daemon.hears("list without effect")["error"].startswith(never)
+        friends.write_text("sender ann@a.example unauthenticated\n")
+        daemon.signal(signal.SIGHUP)
+        daemon.hears("new settings are in force")
+        friends.write_text("sender bob@a.example\n")
+        daemon.signal(signal.SIGHUP)
+        assert daemon.hears("list without effect", 2)["error"].startswith(never)
+    command = [sys.executable, "-m", "spamnb", "--config", config, "config", "check"]
+    done = subprocess.run(command, env=environment(), capture_output=True, check=False, text=True)
+    assert never in done.stderr
+
+
 def test_bypass_lets_all_mail_pass(home):
     """`spamnb bypass on` holds at once, over a restart too, until it is turned off."""
 
