@@ -35,6 +35,7 @@ make_venv() {
     fi
 }
 
+# set_up run|test: what spamnb needs to run, or what its tests need as well.
 set_up() {
     VENV=$PWD/.venv/bin
     if ! usable "$VENV/python"; then
@@ -43,11 +44,13 @@ set_up() {
     fi
     # The path is part of it: a virtual environment cannot be moved.
     wanted="$PWD $("$VENV/python" --version) $(cat pyproject.toml constraints.txt | cksum)"
-    if [ "$(cat .venv/installed 2>/dev/null)" = "$wanted" ]; then
-        return 0
+    [ "$(cat .venv/installed 2>/dev/null)" = "$wanted" ] && return 0
+    stamp=.venv/installed extras=test,fast,plots
+    if [ "$1" = run ]; then
+        stamp=.venv/installed-run extras=fast
+        [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && return 0
     fi
-    say "installing spamnb and its tests into .venv"
-    "$VENV/python" -m pip install --quiet --disable-pip-version-check \
-        -c constraints.txt -e '.[test,fast,plots]' || return 1
-    printf '%s\n' "$wanted" >.venv/installed
+    say "installing spamnb into .venv, to $1"
+    "$VENV/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$extras]" || return 1
+    printf '%s\n' "$wanted" >"$stamp"
 }

@@ -81,7 +81,7 @@ def test_it_serves_as_it_says(clone):
         maildir = clone / "run/home/mail/you/Maildir"
         arrived = [*maildir.glob("new/*"), *maildir.glob(".Junk/new/*")]
         assert len(arrived) == 1
-        assert b"X-Spamnb-Verdict: spam" in arrived[0].read_bytes()
+        assert b"X-Spamnb-Verdict: junk; label=spam" in arrived[0].read_bytes()
     finally:
         os.killpg(running.pid, signal.SIGINT)
         assert running.wait(60) == 0, said.read_text()
@@ -141,3 +141,34 @@ def test_a_python_that_is_named_is_taken_or_refused(tmp_path):
     refused = found(os.environ | {"PYTHON": str(stub(tmp_path, "old", version=False))})
     assert refused.returncode == 1
     assert "no Python 3.11 or later found" in refused.stderr
+
+
+def installed(folder, what):
+    """What pip is told to install when an environment is set up for something."""
+    words = folder / "words"
+    words.write_text("")
+    done = subprocess.run(
+        ["sh", "-c", f". scripts/setup.sh; set_up {what}"], cwd=folder, check=True, text=True,
+        capture_output=True,
+    )  # fmt: skip
+    assert ("installing" in done.stdout) == bool(words.read_text())
+    return words.read_text().split()[-1:]
+
+
+def test_the_tools_of_the_tests_are_installed_for_the_tests_alone(tmp_path):
+    """A first try of the program needs no half a gigabyte; what the tests have is enough for it."""
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(PROJECT / "scripts/setup.sh", tmp_path / "scripts")
+    for name in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / name).write_text("")
+    python = tmp_path / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\n[ "$2" != pip ] || echo "$@" >>words\n')
+    python.chmod(0o755)
+    assert installed(tmp_path, "run") == [".[fast]"]
+    assert installed(tmp_path, "run") == []
+    assert installed(tmp_path, "test") == [".[test,fast,plots]"]
+    assert installed(tmp_path, "test") == installed(tmp_path, "run") == []
+    (tmp_path / "constraints.txt").write_text("numpy==9\n")
+    assert installed(tmp_path, "run") == [".[fast]"]
+    assert installed(tmp_path, "test") == [".[test,fast,plots]"]

@@ -62,6 +62,7 @@ def check(ctx: click.Context, session: Session) -> None:
     the addresses. It changes nothing.
     """
     from spamnb.daemon.checks import Checked, problems
+    from spamnb.service.rules import RuleFiles, Rules
     from spamnb.settings import home_of
 
     settings = session.settings
@@ -70,6 +71,9 @@ def check(ctx: click.Context, session: Session) -> None:
         warn(f"{problem} - {problem.hint}" if problem.hint else str(problem))
     if found:
         ctx.exit(UserError.exit_code)
+    lists = Rules.load(RuleFiles(settings.rules.allow, settings.rules.block))
+    if warning := lists.warning(settings.house):
+        warn(warning)
     say(f"{settings.file or 'no settings file; the defaults'}: all right")
 
 

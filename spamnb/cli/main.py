@@ -52,6 +52,7 @@ COMMANDS = {
     "evaluate": "spamnb.cli.evaluate:evaluate",
     "tune": "spamnb.cli.tune:tune",
     "serve": "spamnb.cli.serve:serve",
+    "reload": "spamnb.cli.serve:reload",
     "bypass": "spamnb.cli.serve:bypass",
     "passwd": "spamnb.cli.passwd:passwd",
     "backup": "spamnb.cli.store:backup",

@@ -40,7 +40,7 @@ def named(
 ) -> Iterator[tuple[str, bytes | str]]:
     """Resolve (name, message or reference): what is a path is read, the rest is left."""
     for ref in refs or (standard_input(),):
-        if ref == "-" or os.path.exists(ref):  # noqa: PTH110 - false also for what is no path
+        if ref == "-" or is_path(ref):
             yield from all_messages(ref, documents=documents)
         else:
             yield ref, ref
@@ -48,9 +48,19 @@ def named(
 
 def kept_file(path: str) -> str:
     """Name a plain file with what is at a path: standard input and pipes are copied to one."""
-    if path != "-" and Path(path).is_file():
-        return path
     from spamnb.service.corpora import kept
+    from spamnb.store.named_files import as_caller, open_named
 
-    with sys.stdin.buffer if path == "-" else Path(path).open("rb") as file:
+    with as_caller():
+        if path != "-" and Path(path).is_file():
+            return path
+    with sys.stdin.buffer if path == "-" else os.fdopen(open_named(path), "rb") as file:
         return kept(file)
+
+
+def is_path(ref: str) -> bool:
+    """Tell whether a reference is a path that is there."""
+    from spamnb.store.named_files import as_caller
+
+    with as_caller():
+        return os.path.exists(ref)  # noqa: PTH110 - false also for what cannot be a path

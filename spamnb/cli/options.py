@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,20 @@ class Number(click.FloatRange):
         number: float = super().convert(value, param, ctx)
         if isnan(number):
             self.fail(f"{value!r} is no number.", param, ctx)
+        return number
+
+
+class Count(click.IntRange):
+    """How many: a number, or the word `all`."""
+
+    name = "count"
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def convert(self, value: Any, param: Parameter | None, ctx: Context | None) -> int:
+        """The number."""
+        number: int = sys.maxsize if value == "all" else super().convert(value, param, ctx)
         return number
 
 

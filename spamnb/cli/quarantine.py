@@ -34,6 +34,7 @@ _PLACES = {
     "expire": "spamnb.cli.quarantine:expire",
 }
 _SHOWN = 40
+_SUBJECT_BYTES = 1000
 JSON = click.option("--json", "as_json", is_flag=True, help="JSON, one object a line.")
 IDS = click.argument("ids", nargs=-1, required=True, metavar="ID...")
 
@@ -59,13 +60,31 @@ def _folder(session: Session) -> Quarantine:
 @JSON
 @pass_session
 def list_(session: Session, as_json: bool) -> None:
-    """List what is kept, oldest first: ID, time, state, probability of spam, from, to."""
-    kept = _folder(session).messages()
+    """List what is kept, oldest first.
+
+    ID, time, state, decision, label, probability of spam, from, to, subject.
+    """
+    folder = _folder(session)
+    kept = [(entry, _subject(folder.head(entry.id))) for entry in folder.messages()]
     if as_json:
-        for entry in kept:
-            say_json(_told(entry))
+        for entry, subject in kept:
+            say_json(_told(entry) | {"subject": subject})
         return
-    table(map(_row, kept), right=(3,))
+    table((_row(entry, subject) for entry, subject in kept), right=(5,))
+
+
+def _subject(head: bytes) -> str:
+    """Read the subject of a message from its first bytes."""
+    from spamnb.core.headers import decoded, split
+    from spamnb.core.house import House
+    from spamnb.core.stamp import header_end
+
+    end = header_end(head)
+    head = (head if end < 0 else head[:end]).replace(b"\r\n", b"\n")
+    block, _ = split(head, (0, len(head)), House(), set())
+    found = next((value for name, value in block.fields if name == b"subject"), b"")
+    text = decoded(found[:_SUBJECT_BYTES], set())
+    return " ".join((text.decode("ascii") if isinstance(text, bytes) else text).split())
 
 
 def _told(entry: Kept) -> dict[str, Any]:
@@ -83,7 +102,7 @@ def _told(entry: Kept) -> dict[str, Any]:
     }
 
 
-def _row(entry: Kept) -> tuple[str, ...]:
+def _row(entry: Kept, subject: str) -> tuple[str, ...]:
     probability = entry.facts.get("probability")
     to = entry.recipients[0] if entry.recipients else ""
     more = len(entry.recipients) - 1
@@ -91,9 +110,12 @@ def _row(entry: Kept) -> tuple[str, ...]:
         entry.id,
         shown_time(entry.time_us),
         "maybe sent" if entry.state == "releasing" else entry.state,
+        str(entry.facts.get("decision") or ""),
+        str(entry.facts.get("verdict") or ""),
         f"{probability:.4f}" if isinstance(probability, float) else "",
         f"{entry.sender or '<>'}"[:_SHOWN],
         f"{to}"[:_SHOWN] + (f" and {more} more" if more > 0 else ""),
+        subject[:_SHOWN],
     )
 
 

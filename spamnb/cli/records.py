@@ -126,6 +126,7 @@ def history(
 ) -> None:
     """List what was said of recent messages, newest first.
 
+    Time, decision, label, probability of spam, signature, message id or digest.
     Each can be corrected by its id or signature, without the message, as long as it stands here.
     """
     start = since_us(since) or 0
@@ -154,7 +155,7 @@ def history(
         for line in lines:
             say_json(line)
         return
-    table(map(_entry_row, lines), right=(2,))
+    table(map(_entry_row, lines), right=(3,))
 
 
 def _entry(entry: HistoryEntry) -> dict[str, Any]:
@@ -176,6 +177,6 @@ def _entry(entry: HistoryEntry) -> dict[str, Any]:
 def _entry_row(line: dict[str, Any]) -> tuple[str, ...]:
     time_us = int(datetime.fromisoformat(line["time"]).timestamp() * 1_000_000)
     return (
-        shown_time(time_us), line["label"], f"{line['probability']:.4f}", line["decision"],
+        shown_time(time_us), line["decision"], line["label"], f"{line['probability']:.4f}",
         line["signature"], line["message_id"] or line["id"],
     )  # fmt: skip

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from spamnb.cli.messages import one_message, standard_input
+from spamnb.cli.messages import is_path, one_message, standard_input
+from spamnb.cli.options import Count
 from spamnb.cli.printing import coloured, safe, say, say_json, warn
 from spamnb.cli.session import Session, pass_session
 from spamnb.cli.teaching_help import taught
@@ -23,7 +23,7 @@ ANSWERS = {"deliver": 0, "unsure": 2, "junk": 1, "reject": 1}
 BAR = 24
 
 SCORE_EXAMPLES = """
-spamnb score new.eml                       label, probability of spam, path
+spamnb score new.eml                       decision, label, probability of spam, path
 spamnb score ~/Maildir/new ~/Maildir/cur   every message under these folders
 fetch-a-message | spamnb score             standard input, one message or an mbox
 spamnb score --json --clues 5 new.eml      for programs, with the five strongest clues
@@ -32,7 +32,7 @@ spamnb score --exit-code < new.eml         0 ham, 1 spam, 2 unsure, 75 for every
 
 EXPLAIN_EXAMPLES = """
 spamnb explain new.eml                     the twenty strongest clues
-spamnb explain --count 0 new.eml           all of them
+spamnb explain --count all new.eml         all of them
 spamnb explain 1234@example.org            a message known by its id, digest or signature
 spamnb explain --json new.eml
 """
@@ -42,8 +42,8 @@ spamnb explain --json new.eml
 @click.argument("paths", nargs=-1, metavar="[PATH...|-]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line: path, id, label, "
               "probability, log_odds, decision, evidence, clues.")  # fmt: skip
-@click.option("--clues", type=click.IntRange(0), default=0, metavar="N",
-              help="Add the N strongest clues of each message.")  # fmt: skip
+@click.option("--clues", type=Count(), default=0, metavar="N",
+              help="Add the N strongest clues of each message; `all` adds all.")  # fmt: skip
 @click.option("--exit-code", is_flag=True, help="Answer for one message: 0 ham, 1 spam, 2 unsure; "
               "75 for every failure.")  # fmt: skip
 @click.option("--remember", is_flag=True, help="Keep the verdict in the history, so that `correct` "
@@ -62,9 +62,12 @@ def score(
     remember: bool,
     jobs: int,
 ) -> None:
-    """Say of each message what it is: its label, the probability of spam, its path.
+    """Say of each message what the filter does with it: decision, label, probability of spam, path.
 
-    Nothing is changed. Files, folders of any depth, Maildirs and mboxes may be given; without any,
+    The decision follows from the probability and the costs of mistakes: deliver, unsure, junk or
+    reject. The label is the more probable one, whatever the decision. Nothing is changed.
+
+    Files, folders of any depth, Maildirs and mboxes may be given, compressed ones too; without any,
     standard input is read. A message that cannot be read is reported and skipped. With labels that
     were trained with thresholds, those that a message reaches follow its path.
     """
@@ -133,9 +136,10 @@ def _show(
     if as_json:
         say_json(as_dict(path, verdict, clues) | given)
         return
-    label = coloured(f"{verdict.label:<4}", verdict.label)
+    decision = coloured(f"{verdict.decision:<7}", verdict.decision)
     told = f"  [{safe(', '.join(given['assigned']))}]" if given else ""
-    say(f"{label} {verdict.probability:.4f} {safe(path)}{told}")
+    label = safe(f"{verdict.label:<4}")
+    say(f"{decision} {label} {verdict.probability:.4f} {safe(path)}{told}")
     for place, token, nats in clues:
         say(f"    {nats:+7.3f}  {place:<8} {safe(token)}")
 
@@ -167,8 +171,8 @@ def as_dict(path: str, verdict: Verdict, clues: Sequence[Clue]) -> dict[str, Any
 
 @taught("Show why: the clues of a message.", EXPLAIN_EXAMPLES)
 @click.argument("ref", metavar="PATH|REF")
-@click.option("--count", type=click.IntRange(0), default=20, metavar="N",
-              help="How many clues; 0 shows all.")  # fmt: skip
+@click.option("--count", type=Count(), default=20, metavar="N",
+              help="How many clues; `all` shows all.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="As `score --json`, with the bias.")
 @pass_session
 def explain(session: Session, ref: str, count: int, as_json: bool) -> None:
@@ -178,12 +182,12 @@ def explain(session: Session, ref: str, count: int, as_json: bool) -> None:
     log-odds, from which the probability follows. A message that was taught, or scored by the
     daemon, can be named by its message id, digest or signature.
     """
-    known = ref == "-" or os.path.exists(ref)  # noqa: PTH110 - false also for what is no path
+    known = ref == "-" or is_path(ref)
     with session.open(readonly=known, history=not known) as model:
         verdict = model.explain(
             one_message(ref, documents=model.recipe.documents) if known else ref
         )
-    clues = verdict.clues(count or None)
+    clues = verdict.clues(count)
     if as_json:
         say_json(as_dict(ref, verdict, clues) | {"bias": verdict.bias})
     else:
@@ -191,13 +195,26 @@ def explain(session: Session, ref: str, count: int, as_json: bool) -> None:
 
 
 def _explained(ref: str, verdict: Verdict, clues: Sequence[Clue]) -> None:
-    label = coloured(verdict.label, verdict.label)
+    decision = coloured(verdict.decision, verdict.decision)
     whose = "spam" if "spam" in verdict.labels else safe(verdict.label)
-    said = f"{verdict.decision} ({verdict.reason})" if verdict.reason else verdict.decision
-    say(f"{safe(ref)}: {label}, {verdict.probability:.2%} {whose}, decision {said}")
-    if not clues:
+    said = f"{decision} ({verdict.reason})" if verdict.reason else decision
+    label = f"label {safe(verdict.label)}, {verdict.probability:.2%} {whose}"
+    say(f"{safe(ref)}: {said}, {label}")
+    if not verdict.clue_count:
         say("no feature of this message is known")
         return
+    if clues:
+        _draw(clues)
+    rest = verdict.log_odds - verdict.bias - sum(clue.nats for clue in clues)
+    others = verdict.clue_count - len(clues)
+    if others:
+        say(f"{rest:+.3f} by {others} {'weaker ' if clues else ''}clues")
+    say(f"{verdict.bias:+.3f} bias")
+    say(f"{verdict.log_odds:+.3f} log-odds in all")
+
+
+def _draw(clues: Sequence[Clue]) -> None:
+    """Print clues as a table, each with a bar."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -213,12 +230,6 @@ def _explained(ref: str, verdict: Verdict, clues: Sequence[Clue]) -> None:
         side = "red" if nats > 0 else "green"
         shown.add_row(f"{nats:+.3f}", Text(_bar(nats, strongest), side), place, Text(safe(token)))
     Console(highlight=False).print(shown)
-    rest = verdict.log_odds - verdict.bias - sum(clue.nats for clue in clues)
-    others = verdict.clue_count - len(clues)
-    if others:
-        say(f"{rest:+.3f} by {others} weaker clues")
-    say(f"{verdict.bias:+.3f} bias")
-    say(f"{verdict.log_odds:+.3f} log-odds in all")
 
 
 def _bar(nats: float, strongest: float) -> str:

@@ -1,4 +1,4 @@
-"""`spamnb serve` and `spamnb bypass`: the daemon, and the switch that lets all mail pass."""
+"""`spamnb serve`, `reload` and `bypass`: the daemon, its settings, and its main switch."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spamnb.cli.printing import say
+from spamnb.cli.printing import say, warn
 from spamnb.cli.session import Session, pass_session
 from spamnb.cli.teaching_help import taught
+from spamnb.errors import UserError
 
 if TYPE_CHECKING:
     from spamnb.settings import Settings
@@ -19,7 +20,10 @@ SERVE_EXAMPLES = """
 spamnb serve --create                       a first try: send mail to 127.0.0.1:10025
 spamnb serve --listen 127.0.0.1:10025 --upstream 127.0.0.1:10026
 spamnb --config spamnb.toml serve           listeners, limits and rules from a file
-kill -HUP PID                               read the settings again
+spamnb reload                               read the settings again, as `kill -HUP` does
+"""
+RELOAD_EXAMPLES = """
+spamnb config check && spamnb reload        the settings and the lists, read again
 """
 BYPASS_EXAMPLES = """
 spamnb bypass on                            all mail passes unscanned, at once
@@ -88,3 +92,24 @@ def bypass(session: Session, way: str | None) -> None:
     if way is not None:
         turn_bypass(home, on=way == "on")
     say("all mail passes unscanned" if bypass_is_on(home) else "mail is scanned")
+
+
+@taught("Have the daemon read its settings again.", RELOAD_EXAMPLES)
+@pass_session
+def reload(session: Session) -> None:
+    """Have the daemon read its settings and lists again, as SIGHUP does; no connection is dropped.
+
+    The settings are checked first as this command finds them (--config). The daemon keeps its old
+    settings if it finds a mistake in the new ones, and names the mistake in its log.
+    """
+    from spamnb.cli.served import served
+    from spamnb.service.control import Caller
+
+    daemon = served(session)
+    if daemon is None:
+        raise UserError("no daemon serves this home", hint="start it with `spamnb serve`")
+    with Caller(daemon.control) as caller:
+        fault = caller.ask("reload").header.get("fault")
+    say("the daemon reads its settings again; its log tells what changed")
+    if fault:
+        warn(f"the model cannot be used: {fault}")

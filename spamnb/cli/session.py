@@ -1,8 +1,10 @@
 """What every command starts from: settings, the home, the model in it, and who is speaking.
 
 Everything is found when it is first asked for, so that a command that needs no model opens none.
-Run as root on a home of somebody else's, we become its owner before anything is opened there: files
-that root made could not be written by the daemon any more. Failure: SettingsError, StoreError.
+Root becomes the owner of a home of another user before it opens the home: the daemon could not
+write files that root made. Files that root names are opened as root all the same
+(`store.named_files`).
+Failure: SettingsError, StoreError.
 """
 
 from __future__ import annotations

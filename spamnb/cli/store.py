@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from spamnb.cli.served import Served, refuse_while_served, served
 from spamnb.cli.session import Session, pass_session
 from spamnb.cli.teaching_help import taught
 from spamnb.errors import RefusedError, UserError
-from spamnb.store.files import durable_file
 
 if TYPE_CHECKING:
     from spamnb.service.upkeep import Stats
@@ -166,17 +164,20 @@ def _written(file: str) -> Iterator[TextIO]:
     if file == "-":
         yield sys.stdout
         return
-    target = Path(os.path.realpath(file))
-    if target.exists() and not target.is_file():
-        with target.open("w", encoding="ascii") as out:
-            yield out
-        return
+    from spamnb.store.named_files import as_caller, open_named, replacing
+
+    with as_caller():
+        special = Path(file).exists() and not Path(file).is_file()
     try:
-        with durable_file(target) as raw:
-            out = io.TextIOWrapper(raw, encoding="ascii")
+        if special:
+            with os.fdopen(open_named(file, os.O_WRONLY), "w", encoding="ascii") as out:
+                yield out
+            return
+        with (
+            replacing(file) as handle,
+            os.fdopen(handle, "w", encoding="ascii", closefd=False) as out,
+        ):
             yield out
-            out.flush()
-            out.detach()
     except OSError as error:
         raise UserError(f"{file} cannot be written: {error.strerror}") from error
 
@@ -208,7 +209,7 @@ def import_(session: Session, file: str, as_new: bool, as_json: bool) -> None:
         _import_through(session, daemon, file, as_json=as_json)
         return
     try:
-        with click.open_file(file, encoding="utf-8") as lines:
+        with _lines(file) as lines:
             exported = read_export(lines)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{file} cannot be read: {error}") from error
@@ -221,6 +222,17 @@ def import_(session: Session, file: str, as_new: bool, as_json: bool) -> None:
     with session.open() as model:
         receipt = merge(model, exported, origin=session.origin())
     _show_import(receipt.as_dict() | {"features": len(exported.bulk.ids)}, as_json=as_json)
+
+
+@contextmanager
+def _lines(file: str) -> Iterator[TextIO]:
+    from spamnb.store.named_files import open_named
+
+    if file == "-":
+        yield sys.stdin
+        return
+    with os.fdopen(open_named(file), encoding="utf-8") as lines:
+        yield lines
 
 
 def _import_through(session: Session, daemon: Served, file: str, *, as_json: bool) -> None:

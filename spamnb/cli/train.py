@@ -13,7 +13,7 @@ from spamnb.cli.printing import progress_bar, safe, say, say_json, warn
 from spamnb.cli.served import Served, served
 from spamnb.cli.session import Session, pass_session
 from spamnb.cli.teaching_help import taught
-from spamnb.errors import StoreMissingError, UserError
+from spamnb.errors import CorpusError, StoreMissingError, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,8 +89,14 @@ def train(
             summary = _through(session, daemon, sources, recipe, show)
         else:
             summary = learn(session.home, sources, recipe=recipe, course=course, progress=show)
-    chosen = _chosen(session, sources, jobs) if thresholds else {}
+    nothing = summary.unreadable == summary.messages
+    chosen = _chosen(session, sources, jobs) if thresholds and not nothing else {}
     _report(summary, session.home, chosen, as_json=as_json)
+    if nothing:
+        raise CorpusError(
+            f"none of the {summary.messages} files could be read as mail",
+            hint="name folders, mboxes or files with mail; with --plain, of any text",
+        )
 
 
 def _through(

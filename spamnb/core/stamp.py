@@ -205,7 +205,7 @@ def block_of(said: Said) -> bytes:
         f"{'Yes' if yes else 'No'}, score={score:.1f}, required={REQUIRED:.1f}, "
         f"tests=SPAMNB_{said.decision.upper()}, version={said.version or '0'}"
     )
-    verdict = f"{said.label}; p={said.probability:.4f}; decision={said.decision}"
+    verdict = f"{said.decision}; label={said.label}; p={said.probability:.4f}"
     lines = [
         f"X-Spam-Flag: {'YES' if yes else 'NO'}",
         _folded("X-Spam-Status", status),

@@ -14,6 +14,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from spamnb.daemon.start import Order, Start
 from spamnb.errors import BugError, SpamnbError
 from spamnb.service.lately import WINDOW_S, Lately, facts_of, too_many
 from spamnb.service.meters import Meters
+from spamnb.service.rules import RuleFiles, Rules
 from spamnb.settings import Settings
 from spamnb.settings.showing import plain
 
@@ -98,6 +100,7 @@ class Supervisor:
         self._board.begin(0)
         self._board.set_pid(0, os.getpid())
         self._board.set_state(0, State.READY)
+        self._warn_of_lists()
         for start in self._house.starts:
             self._start(start)
         try:
@@ -250,12 +253,19 @@ class Supervisor:
             self._renew(settings, later)
         self._notifier.ready(self._status())
 
+    def _warn_of_lists(self) -> None:
+        with suppress(SpamnbError):  # each worker logs a list that cannot be read
+            files = RuleFiles(self._settings.rules.allow, self._settings.rules.block)
+            if warning := Rules.load(files).warning(self._settings.house):
+                self._log({"event": "list without effect", "level": "warning", "error": warning})
+
     def _renew(self, settings: Settings, later: list[str]) -> None:
         """Hand checked settings to everybody."""
         if later:
             self._log({"event": "needs a restart", "level": "warning", "settings": later})
         self._settings = settings
         self._log.renew(settings.log)
+        self._warn_of_lists()
         order = Order("renew", plain(settings))
         for child in self._children.values():
             if not child.tell(order):

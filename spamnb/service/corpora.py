@@ -1,5 +1,7 @@
 """Where messages lie: files, folders of any depth, Maildirs, mboxes, standard input.
 
+Messages and mboxes may be compressed (`compressed`).
+
 Gives them one by one, never holding more than one message, in an order that is the same on every
 run. Must not know what is done with them. A file that can't be read is a value that says so; only
 a path that is missing, empty or no mail at all is an error (CorpusError).
@@ -8,6 +10,8 @@ a path that is missing, empty or no mail at all is an error (CorpusError).
 from __future__ import annotations
 
 import atexit
+import errno
+import itertools
 import mmap
 import os
 import re
@@ -19,9 +23,13 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from spamnb.errors import CorpusError
+from spamnb.service.compressed import HEAD, expanded, expanded_bytes, is_compressed
+from spamnb.store.named_files import as_caller, open_named
 
 LARGEST_BYTES = 64 * 1024 * 1024
 """No mail server of today passes larger messages; the reader looks at the first part anyway."""
+MAILBOX_BYTES = 16 << 30
+"""what a compressed mbox may expand to"""
 
 _MAILDIR = ("cur", "new")
 _NOT_MAIL = frozenset(
@@ -50,6 +58,7 @@ class Unreadable(NamedTuple):
     reason: str
 
 
+@as_caller()
 def paths(path: str) -> list[str]:
     """The files under a path, in a fixed order; the path itself if it is a file, or `-`."""
     if path == "-":
@@ -102,6 +111,8 @@ class Unit(NamedTuple):
     number: int = 0
     shown: str = ""
     """how people call the file, if not by its path"""
+    fault: str = ""
+    """why it cannot be read, where that is known already"""
 
     @property
     def name(self) -> str:
@@ -134,6 +145,8 @@ def items(path: str | Path, *, documents: bool = False) -> Iterator[Item | Unrea
 
 def read_unit(unit: Unit, *, documents: bool = False) -> Item | Unreadable:
     """One message, or one document: that may be any text."""
+    if unit.fault:
+        return Unreadable(unit.name, unit.fault)
     try:
         raw = _bytes_of(unit)
     except OSError as error:
@@ -150,12 +163,13 @@ def read_unit(unit: Unit, *, documents: bool = False) -> Item | Unreadable:
 
 def _bytes_of(unit: Unit) -> bytes:
     """Read with plain system calls, no more than is there: a file object costs 10 us more."""
-    handle = os.open(unit.path, os.O_RDONLY | os.O_CLOEXEC)
+    handle = open_named(unit.path)
     try:
         stop = unit.stop or os.fstat(handle).st_size
-        return os.pread(handle, min(stop - unit.start, LARGEST_BYTES), unit.start)
+        raw = os.pread(handle, min(stop - unit.start, LARGEST_BYTES), unit.start)
     finally:
         os.close(handle)
+    return expanded_bytes(raw, LARGEST_BYTES) if is_compressed(raw[:HEAD]) else raw
 
 
 _HEADER = re.compile(rb"(?m)^[A-Za-z][A-Za-z0-9_-]{1,99}[ \t]*:")
@@ -172,8 +186,13 @@ whether the writer of the mbox quoted them."""
 def _cut(path: str) -> Iterator[Unit]:
     """The messages of one file: many if it is an mbox."""
     try:
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - as above
-            if file.read(5) != b"From ":
+        with os.fdopen(open_named(path), "rb", buffering=0) as file:
+            head = file.read(max(HEAD, 5))
+            if is_compressed(head):
+                file.seek(0)
+                yield from _cut_compressed(path, file)
+                return
+            if not head.startswith(b"From "):
                 yield Unit(path)
                 return
             size = os.fstat(file.fileno()).st_size
@@ -190,6 +209,46 @@ def _cut(path: str) -> Iterator[Unit]:
         yield Unit(path, start, stop, number)
 
 
+def _cut_compressed(path: str, file: BinaryIO) -> Iterator[Unit]:
+    """The messages of a compressed file; an mbox is expanded once, into a file until we end."""
+    pieces = expanded(file)
+    try:
+        first = next(pieces, b"")
+        name = _kept_pieces(first, pieces) if first.startswith(b"From ") else ""
+    except OSError as error:
+        yield Unit(path, fault=error.strerror or "cannot be expanded")
+        return
+    if not name:
+        yield Unit(path)
+        return
+    for unit in _cut(name):
+        yield unit._replace(shown=path)
+
+
+def _bounded(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    size = 0
+    for piece in pieces:
+        size += len(piece)
+        if size > MAILBOX_BYTES:
+            raise OSError(errno.EFBIG, f"it expands to more than {MAILBOX_BYTES} bytes")
+        yield piece
+
+
+@as_caller()
+def _kept_pieces(first: bytes, pieces: Iterator[bytes]) -> str:
+    file = tempfile.NamedTemporaryFile(prefix="spamnb-")  # noqa: SIM115 - it lives as long as we
+    try:
+        for piece in _bounded(itertools.chain([first], pieces)):
+            file.write(piece)
+        file.flush()
+    except BaseException:
+        file.close()
+        raise
+    atexit.register(file.close)
+    return file.name
+
+
+@as_caller()
 def kept(source: BinaryIO) -> str:
     """Name a file that holds what a stream brings, until we end: a pipe can't be read twice."""
     file = tempfile.NamedTemporaryFile(prefix="spamnb-")  # noqa: SIM115 - it lives as long as we

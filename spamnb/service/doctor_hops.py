@@ -175,7 +175,7 @@ def _verdict(walk: Walk) -> str:
     entry = walk.until(lambda: ledger.remembered(walk.signature))
     if entry is None:
         raise PeerError("the history of this home does not know the signature")
-    return f"kept as {entry.label}, {entry.probability:.4f}"
+    return f"kept as {entry.decision}, label {entry.label}, {entry.probability:.4f}"
 
 
 def _move(walk: Walk) -> str:

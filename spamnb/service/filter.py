@@ -20,7 +20,7 @@ from spamnb.core.features import GROUPS
 from spamnb.core.house import House
 from spamnb.core.kinds import KINDS
 from spamnb.core.verdict import Verdict
-from spamnb.errors import LabelError
+from spamnb.errors import LabelError, UserError
 from spamnb.service.clock import now_us
 from spamnb.service.committer import Arriving, Committer
 from spamnb.service.judging import judge_examples, judge_portions
@@ -142,7 +142,7 @@ class Filter:
 
     def score_many(self, raws: Iterable[bytes], *, remember: bool = False) -> Iterator[Verdict]:
         """Our word on many messages, in order; the fast path."""
-        portions = self.reader.portions(raws)
+        portions = self.reader.portions(map(_message, _several(raws)))
         while several := list(islice(portions, TOGETHER)):
             verdicts = self.judge(several)
             yield from self.remember(several, verdicts) if remember else verdicts
@@ -154,7 +154,7 @@ class Filter:
 
     def explain(self, ref: bytes | str) -> Verdict:
         """Our word on a message now; by reference, its words come from the vocabulary."""
-        if isinstance(ref, bytes):
+        if not isinstance(ref, str):
             return self.score(ref, remember=False)
         with self.store.read() as view:
             example = find_example(view, self.history, ref)
@@ -205,15 +205,16 @@ class Filter:
 
     def learn(self, raw: bytes, label: str, *, origin: Origin = MINE) -> Receipt:
         """Teach with a message; doubted if it contradicts the model. Durable when it returns."""
-        return self._one(Teach(self.example(raw), self.label(label), origin, now_us()))
+        index = self.label(label)
+        return self._one(Teach(self.example(_content(raw)), index, origin, now_us()))
 
     def correct(self, ref: bytes | str | Example, label: str, *, origin: Origin = MINE) -> Receipt:
         """A person's word: afterwards the message is judged as they said."""
         index = self.label(label)
         if isinstance(ref, Example):
             example = ref
-        elif isinstance(ref, bytes):
-            example = self.example(ref)
+        elif not isinstance(ref, str):
+            example = self.example(_content(ref))
         else:
             with self.store.read() as view:
                 example = find_example(view, self.history, ref)
@@ -223,7 +224,7 @@ class Filter:
 
     def forget(self, ref: bytes | str, *, origin: Origin = MINE) -> Receipt:
         """As if the message had never been taught; every number returns to what it was."""
-        if isinstance(ref, bytes):
+        if not isinstance(ref, str):
             digest = self.example(ref).digest
         else:
             with self.store.read() as view:
@@ -259,7 +260,7 @@ class Filter:
 
     def example(self, raw: bytes) -> Example:
         """A message as this model sees it."""
-        portion = self.reader.portion([raw])
+        portion = self.reader.portion([_message(raw)])
         return example_of(
             portion.messages[0], portion.features, 0, occurrences=self.recipe.occurrences
         )
@@ -271,3 +272,25 @@ class Filter:
                 f"this model has no label {name!r}", hint=f"its labels: {', '.join(self.labels)}"
             )
         return self.labels.index(name)
+
+
+def _message(raw: object) -> bytes:
+    if isinstance(raw, bytes):
+        return raw
+    raise UserError(
+        f"a message is bytes, not {type(raw).__name__}", hint="read the file in the mode 'rb'"
+    )
+
+
+def _several(raws: object) -> Iterable[object]:
+    if isinstance(raws, Iterable) and not isinstance(raws, (bytes, str)):
+        return raws
+    raise UserError("one message is given, not several", hint="give a list of messages")
+
+
+def _content(raw: object) -> bytes:
+    """A message that can be learnt."""
+    message = _message(raw)
+    if not message.strip():
+        raise UserError("the message is empty", hint="nothing can be learnt from it")
+    return message

@@ -5,7 +5,8 @@ and no queue can starve. Fork because a worker then starts in a millisecond with
 imported; so whoever calls must not have a store open nor a thread running yet.
 
 Failure: an exception in a worker is raised here; a worker that dies raises BugError. An interrupt
-reaches only the parent: its pipes close, and the workers end.
+reaches only the parent. A block that ends by an exception kills the workers; else their pipes
+close, and they end.
 """
 
 from __future__ import annotations
@@ -99,7 +100,11 @@ class Pool(Generic[Task, Result]):
     def __enter__(self) -> Pool[Task, Result]:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            # Nobody waits for the tasks under way, which would take seconds.
+            for process in self._processes:
+                process.kill()
         self.close()
 
 

@@ -56,6 +56,7 @@ _DAY_US: Final = 86_400_000_000
 _ORPHAN_S: Final = 3_600
 """how long a file without its other half may be on its way"""
 _COUNT_AGAIN_S: Final = 60.0
+_HEAD_BYTES: Final = 65_536
 _TIDY_S: Final = 3_600.0
 
 State = Literal["kept", "releasing"]
@@ -211,6 +212,14 @@ class Quarantine:
             return self._path(identity, "eml").read_bytes()
         except OSError as error:
             raise refused(error, self._path(identity, "eml")) from error
+
+    def head(self, identity: str) -> bytes:
+        """The first bytes of a message; nothing of one that is gone."""
+        try:
+            with self._path(identity, "eml").open("rb") as file:
+                return file.read(_HEAD_BYTES)
+        except OSError:
+            return b""
 
     def used_bytes(self) -> int:
         """Bytes of all files here."""

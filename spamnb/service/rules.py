@@ -4,13 +4,17 @@
     client 192.0.2.0/24        the host that handed the message in, as trusted peers name it
     sender ann@example.org     the envelope's sender, or the author in From
     domain example.org         the same by domain, with its subdomains
+    sender me@example.org 192.0.2.0/24      ... if the client is in this network
+    domain example.org unauthenticated      ... whoever sent it
     recipient bob@example.net  all of a message's recipients must be listed; @example.net takes all
 
 Anybody can write any sender into a message. So a sender or domain is allowed only if our own
 server's Authentication-Results (`House.authserv_ids`) say that DKIM or SPF passed for a domain
 that fits the listed address (aligned: the same, or one within the other). That server has to take
-out what strangers wrote under its name (RFC 8601 5); OpenDKIM and its kin do. Blocking needs no
-proof. Allow wins over block, so one friend at a blocked domain can be let in.
+out what strangers wrote under its name (RFC 8601 5); OpenDKIM and its kin do. Where no server
+does, an entry may name the client's network as its proof, or say that it needs none: every stranger
+who writes the address is then let in. Blocking needs no proof, and takes no such word. Allow wins
+over block, so one friend at a blocked domain can be let in.
 
 What a list decided is named as the verdict's reason and never learnt from. Must not know models or
 sockets. Failure: SettingsError naming file and line, when lists are loaded; judging never fails.
@@ -19,7 +23,7 @@ sockets. Failure: SettingsError naming file and line, when lists are loaded; jud
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -36,6 +40,7 @@ Network = IPv4Network | IPv6Network
 Side = Literal["allow", "block"]
 
 UNIX: Final = "unix"
+UNAUTHENTICATED: Final = "unauthenticated"
 _MOST_RESULTS: Final = 32
 _ADDRESS = re.compile(r"[^\s@<>]*@[^\s@<>]+")
 _DOMAIN = re.compile(r"[^\s@<>/]+")
@@ -113,17 +118,23 @@ class RuleList:
     sender: frozenset[str] = frozenset()
     domain: frozenset[str] = frozenset()
     recipient: frozenset[str] = frozenset()
+    unproven: Mapping[tuple[str, str], Networks | None] = field(default_factory=dict)
+    """senders and domains that need no authentication: the clients' networks, None for all"""
 
     def listed(self, address: str) -> tuple[str, str] | None:
-        """The kind and entry by which a sender is listed."""
-        address = address.lower()
-        if address in self.sender:
-            return "sender", address
-        parent = domain_of(address)
-        while parent:
-            if parent in self.domain:
-                return "domain", parent
-            parent = parent.partition(".")[2]
+        """The kind and entry by which a sender is listed, if it is authenticated."""
+        sides = {"sender": self.sender, "domain": self.domain}
+        return next((entry for entry in _entries(address) if entry[1] in sides[entry[0]]), None)
+
+    def listed_from(self, address: str, client: str) -> tuple[str, str] | None:
+        """The kind and entry by which a sender is listed for this client, authenticated or not."""
+        for kind, value in _entries(address):
+            if (kind, value) in self.unproven:
+                networks = self.unproven[kind, value]
+                if networks is None:
+                    return kind, f"{value} {UNAUTHENTICATED}"
+                if network := networks.find(client):
+                    return kind, f"{value} {network}"
         return None
 
     def takes(self, recipients: tuple[str, ...]) -> str:
@@ -136,6 +147,16 @@ class RuleList:
     def _recipient(self, address: str) -> str:
         domain = f"@{domain_of(address)}"
         return next((name for name in (address, domain) if name in self.recipient), "")
+
+
+def _entries(address: str) -> Iterator[tuple[str, str]]:
+    """The entries that can name an address, the nearest first."""
+    address = address.lower()
+    yield "sender", address
+    parent = domain_of(address)
+    while parent:
+        yield "domain", parent
+        parent = parent.partition(".")[2]
 
 
 def _network(text: str) -> str:
@@ -152,36 +173,56 @@ def _fitting(pattern: re.Pattern[str]) -> Callable[[str], str]:
     return take
 
 
-KINDS: Final[dict[str, tuple[Callable[[str], str], str]]] = {
+_Kind = tuple[Callable[[str], str], str]
+KINDS: Final[dict[str, _Kind]] = {
     "client": (_network, "an address or network, such as 192.0.2.0/24"),
     "sender": (_fitting(_ADDRESS), "an address, such as ann@example.org"),
     "domain": (_fitting(_DOMAIN), "a domain, such as example.org"),
     "recipient": (_fitting(_ADDRESS), "an address, such as bob@example.net, or @example.net"),
 }
 """kind of entry -> how it is read, and what it is"""
+_PROVEN: Final = ("sender", "domain")
+_PROOF: Final[_Kind] = (
+    lambda text: text if text in {UNAUTHENTICATED, UNIX} else _network(text),
+    f"a network of clients, such as 192.0.2.0/24, or the word {UNAUTHENTICATED}",
+)
 
 
 def parse(text: str, source: str) -> RuleList:
     """Read a list."""
     found: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    proofs: dict[tuple[str, str], list[str]] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
         if not words:
             continue
         where = f"{source}, line {number}"
-        if len(words) != 2 or words[0] not in KINDS:
+        most = 3 if words[0] in _PROVEN else 2
+        if words[0] not in KINDS or not 2 <= len(words) <= most:
             raise SettingsError(
                 f"{where}: {line.strip()[:80]!r} is no entry",
                 hint=f"write one of {', '.join(KINDS)}, a blank, and its value",
             )
-        take, allowed = KINDS[words[0]]
-        try:
-            found[words[0]].append(take(words[1]))
-        except ValueError as error:
-            raise SettingsError(f"{where}: {words[1][:80]!r} is not {allowed}") from error
+        value = _taken(KINDS[words[0]], words[1], where)
+        if len(words) == 2:
+            found[words[0]].append(value)
+        else:
+            proofs.setdefault((words[0], value), []).append(_taken(_PROOF, words[2], where))
     return RuleList(
-        Networks(found["client"]), *(frozenset(found[kind]) for kind in tuple(KINDS)[1:])
+        Networks(found["client"]),
+        frozenset(found["sender"]),
+        frozenset(found["domain"]),
+        frozenset(found["recipient"]),
+        {entry: None if UNAUTHENTICATED in of else Networks(of) for entry, of in proofs.items()},
     )
+
+
+def _taken(kind: _Kind, text: str, where: str) -> str:
+    take, allowed = kind
+    try:
+        return take(text)
+    except ValueError as error:
+        raise SettingsError(f"{where}: {text[:80]!r} is not {allowed}") from error
 
 
 def _read(path: str) -> RuleList:
@@ -206,7 +247,24 @@ class Rules:
     @classmethod
     def load(cls, files: RuleFiles) -> Rules:
         """Read the files, also again after they changed; what was read before stays as it is."""
-        return cls(_read(files.allow), _read(files.block))
+        block = _read(files.block)
+        if block.unproven:
+            raise SettingsError(
+                f"{files.block}: {' '.join(next(iter(block.unproven)))} has a third word",
+                hint="a sender is blocked without any proof; leave the word out",
+            )
+        return cls(_read(files.allow), block)
+
+    def warning(self, house: House) -> str:
+        """What of the lists has no effect; empty for nothing."""
+        names = len(self.allow.sender) + len(self.allow.domain)
+        if house.authserv_ids or not names:
+            return ""
+        return (
+            f"{names} senders and domains of the allow list never match, for house.authserv_ids is "
+            f"empty: name the server that checks DKIM and SPF, or add to each entry a network of "
+            f"clients or the word {UNAUTHENTICATED}"
+        )
 
     def on(self, envelope: Envelope, raw: bytes, house: House) -> Ruling | None:
         """What the lists say of a message; None if they say nothing."""
@@ -226,10 +284,12 @@ def _plainly(side: Side, rules: RuleList, envelope: Envelope) -> Ruling | None:
 def _allowed(rules: RuleList, envelope: Envelope, message: _Paper) -> Ruling | None:
     if found := _plainly("allow", rules, envelope):
         return found
-    if not (rules.sender or rules.domain):
+    if not (rules.sender or rules.domain or rules.unproven):
         return None
     authors = message.authors()
     for address in message.envelope_sender() + (authors if len(authors) == 1 else []):
+        if vouched := rules.listed_from(address, envelope.client.address):
+            return Ruling("allow", *vouched)
         listed = rules.listed(address)
         if listed and any(aligned(domain_of(address), one) for one in message.passed()):
             return Ruling("allow", *listed)

@@ -16,6 +16,7 @@ from pathlib import Path
 from spamnb.service.control import LONG_S, Caller, Header
 from spamnb.service.corpora import Item, Unit, read_unit, units
 from spamnb.service.trainer import Progress, Summary, interleaved, mixed, refuse_twins
+from spamnb.store.named_files import open_named
 
 MESSAGES = 1000
 BODY_BYTES = 8 << 20
@@ -111,5 +112,5 @@ def _batches(messages: Iterator[_Message]) -> Iterator[list[_Message]]:
 
 def sent_file(control: Path, op: str, path: str, **fields: str) -> Header:
     """One request whose bytes are a file, which is not read into memory; the reply."""
-    with Caller(control, LONG_S) as caller, open(path, "rb") as file:  # noqa: PTH123 - a descriptor's path
+    with Caller(control, LONG_S) as caller, os.fdopen(open_named(path), "rb") as file:
         return caller.pour(op, file, os.fstat(file.fileno()).st_size, **fields)

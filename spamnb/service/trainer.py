@@ -15,6 +15,8 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -308,7 +310,44 @@ class _Pupil(NamedTuple):
 
 def _learn_all(model: Filter, portions: Iterator[_Portion], pupil: _Pupil) -> None:
     """Transaction after transaction; interrupted, what was read until then is still learnt."""
-    read = _lessons(model, portions, pupil)
+    with _FirstInterrupt() as interrupt:
+        _learn_until(interrupt, model, portions, pupil)
+    if interrupt.pressed:
+        raise KeyboardInterrupt
+
+
+class _FirstInterrupt:
+    """Ctrl-C ends the reading, so that the transaction ends as usual; a second one breaks it off.
+
+    A transaction that is broken off has to be done again from its start, which takes a second.
+    """
+
+    def __init__(self) -> None:
+        self.pressed = False
+        self._set = False
+
+    def __enter__(self) -> Self:
+        usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if usual and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, self._press)
+            self._set = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._set:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _press(self, *_: object) -> None:
+        if self.pressed:
+            raise KeyboardInterrupt
+        self.pressed = True
+
+
+def _learn_until(
+    interrupt: _FirstInterrupt, model: Filter, portions: Iterator[_Portion], pupil: _Pupil
+) -> None:
+    wanted = itertools.takewhile(lambda _: not interrupt.pressed, portions)
+    read = _lessons(model, wanted, pupil)
     for first in read:
         rest = itertools.islice(read, BATCH // CHUNK - 1)
         batch = Arriving(itertools.chain([first], rest))

@@ -156,7 +156,9 @@ SERVING: tuple[Setting, ...] = (
     Setting("rules.allow", TEXT,
         "A file of clients, senders, domains and recipients whose mail is delivered, one entry a "
         "line: `client 192.0.2.0/24`. Senders and domains need a DKIM or SPF pass by one of "
-        "house.authserv_ids."),
+        "house.authserv_ids; or write the network of the client behind the entry, as in `sender "
+        "me@example.org 192.0.2.0/24`, or the word `unauthenticated`: every stranger who writes "
+        "this address into a message is then let in."),
     Setting("rules.block", TEXT, "... and of those whose mail is rejected."),
     Setting("rules.exempt", TEXTS,
         "Recipients who get headers and nothing harsher: user@example.org, @example.org or user@. "

@@ -44,6 +44,13 @@ from spamnb.store.journal import Pages, Pieces
 from spamnb.store.lexicon import WORD_BYTES, Lexicon, shelve_words
 from spamnb.store.lmdb_environment import Environment, environments, release, share, sound
 from spamnb.store.lmdb_store import open_store, read_recipe
+from spamnb.store.named_files import (
+    LOCKED_BY_THEN_S,
+    PART,
+    as_caller,
+    open_named,
+    replacing,
+)
 from spamnb.store.records import row_type
 from spamnb.store.shelves import SNUG_BYTES, Layout, Shelves, Table, shelve
 from spamnb.store.views import LAYOUT_KEYS, ROOM_KEY, Tables
@@ -54,10 +61,7 @@ _PORTION = 1 << 25
 LEAST_FREE = 1024
 """pages that are worth the two syncs of a new file, 5 ms"""
 
-_WORKSHOP = ".spamnb-new-"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_LOCKED_BY_THEN_S = 60
-"""Between making a workshop and locking it pass some microseconds."""
 
 Pairs = Iterator[tuple[bytes, bytes]]
 
@@ -151,19 +155,25 @@ def fill(new: Environment, name: str, pairs: Pairs) -> None:
 
 
 def backup(path: str | Path, target: str | Path) -> int:
-    """Copy a model, which may be in use, to one file; its size. Replaces a file that is there."""
-    target = Path(os.path.realpath(target))
-    if target.exists() and not target.is_file():
-        raise RefusedError(f"{target} is no plain file", hint="name a file that may be replaced")
+    """Copy a model, which may be in use, to one file; its size. Replaces a file that is there.
+
+    The file is the caller's (`named_files`).
+    """
+    target = Path(target)
+    with as_caller():
+        if target.exists() and not target.is_file():
+            raise RefusedError(
+                f"{target} is no plain file", hint="name a file that may be replaced"
+            )
     if not holds_data(Path(path)):
         raise StoreMissingError(f"there is no model in {path}")
     environment = share(Plan(Path(path), Tables._fields, readonly=True), create=False)
     try:
-        with beside(target.parent) as workshop:
-            copy = workshop / DATA_FILE
-            _write_private(copy, environment.copy_to)
-            put_in_place(copy, target)
-            return target.stat().st_size
+        with replacing(target) as handle:
+            environment.copy_to(handle)
+            return os.fstat(handle).st_size
+    except OSError as error:
+        raise refused(error, target) from error
     finally:
         release(environment)
 
@@ -171,9 +181,10 @@ def backup(path: str | Path, target: str | Path) -> int:
 def restore(source: str | Path, path: str | Path, *, overwrite: bool = False) -> None:
     """Make a model of a backup (or of another model's folder), once it is proven whole."""
     source, folder = Path(source), Path(path)
-    file = source / DATA_FILE if source.is_dir() else source
-    if not file.exists():
-        raise StoreMissingError(f"there is no backup at {source}")
+    with as_caller():
+        file = source / DATA_FILE if source.is_dir() else source
+        if not file.exists():
+            raise StoreMissingError(f"there is no backup at {source}")
     data = folder / DATA_FILE
     if data.exists() and not overwrite:
         raise RefusedError(f"there is a model in {folder} already", hint="overwrite it on purpose")
@@ -235,7 +246,7 @@ def beside(parent: Path) -> Iterator[Path]:
     with ExitStack() as stack:
         try:
             _sweep(parent)
-            made = Path(tempfile.mkdtemp(prefix=_WORKSHOP, dir=parent))
+            made = Path(tempfile.mkdtemp(prefix=PART, dir=parent))
             stack.callback(shutil.rmtree, made, ignore_errors=True)
             handle = os.open(made, _FOLDER)
             stack.callback(os.close, handle)
@@ -249,12 +260,12 @@ def beside(parent: Path) -> Iterator[Path]:
 
 def _sweep(parent: Path) -> None:
     """Remove our own workshops that nobody works in."""
-    for left in parent.glob(_WORKSHOP + "*"):
+    for left in parent.glob(PART + "*"):
         with suppress(OSError), ExitStack() as stack:
             handle = os.open(left, _FOLDER)
             stack.callback(os.close, handle)
             about = os.fstat(handle)
-            if about.st_uid == os.geteuid() and time.time() - about.st_mtime > _LOCKED_BY_THEN_S:
+            if about.st_uid == os.geteuid() and time.time() - about.st_mtime > LOCKED_BY_THEN_S:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(left)
 
@@ -268,7 +279,7 @@ def _write_private(path: Path, write: Callable[[int], None]) -> None:
 
 
 def _copy(file: Path, handle: int) -> None:
-    with file.open("rb") as origin, open(handle, "wb", closefd=False) as copy:
+    with os.fdopen(open_named(file), "rb") as origin, open(handle, "wb", closefd=False) as copy:
         shutil.copyfileobj(origin, copy, 1 << 20)
 
 

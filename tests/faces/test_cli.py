@@ -5,6 +5,8 @@ import shutil
 import pytest
 from cli_runs import HAM, ONE_HAM, ONE_SPAM, SAMPLE, SPAM, spamnb
 
+from spamnb.service.filter import Filter
+
 KEYS = ["path", "id", "label", "probability", "log_odds", "decision", "evidence", "clues"]
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -87,6 +89,17 @@ def test_train_skips_what_cannot_be_read(tmp_path):
     assert "zero.eml" in done.err
 
 
+def test_train_that_could_read_nothing_fails(home, tmp_path):
+    """A script that names the wrong folder is told, and not by a number in a line of success."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "photo").write_bytes(bytes(range(128, 256)) * 100)
+    for words in ([], ["--json"], ["--thresholds"]):
+        done = spamnb(home, "train", *words, tmp_path / "a", tmp_path / "b")
+        assert done.code == 2
+        assert "none of the 2 files could be read as mail" in done.err.splitlines()[-1]
+
+
 def test_train_does_not_change_the_kind_of_a_model(home):
     """A model keeps what it was made with; another wish is an error."""
     other = spamnb(home, "train", "--kind", "bernoulli", HAM, SPAM)
@@ -104,14 +117,27 @@ def test_train_refuses_labels_the_model_was_not_made_with(home):
 # --- score and explain ---------------------------------------------------------------------------
 
 
-def test_score_prints_label_probability_and_path(trained):
-    """One line a message, in the order of the paths."""
+def test_score_prints_decision_label_probability_and_path(trained):
+    """One line a message, in the order of the paths; what is done with it comes first."""
     done = spamnb(trained, "score", ONE_SPAM, ONE_HAM)
     assert done.code == 0
     first, second = (line.split() for line in done.lines)
-    assert (first[0], first[2]) == ("spam", str(ONE_SPAM))
-    assert (second[0], second[2]) == ("ham", str(ONE_HAM))
-    assert float(first[1]) > 0.5 > float(second[1])
+    assert (first[:2], first[3]) == (["junk", "spam"], str(ONE_SPAM))
+    assert (second[:2], second[3]) == (["deliver", "ham"], str(ONE_HAM))
+    assert float(first[2]) > 0.5 > float(second[2])
+
+
+def test_every_place_names_the_decision_first(tmp_path, home):
+    """An unsure message is nowhere called spam before it is called unsure."""
+    costs = tmp_path / "costs.toml"
+    costs.write_text("[costs]\njunk = [2e9, 0.2]\nreject = [3e9, 0.1]\n")
+    asked = (home, "--config", costs)
+    told = spamnb(*asked, "score", "--remember", "--json", ONE_SPAM).json[0]
+    assert (told["label"], told["decision"]) == ("spam", "unsure")
+    p = f"{told['probability']:.4f}"
+    assert spamnb(*asked, "score", ONE_SPAM).out.split()[:3] == ["unsure", "spam", p]
+    assert f"{ONE_SPAM}: unsure, label spam," in spamnb(*asked, "explain", ONE_SPAM).out
+    assert f"  unsure  spam  {p}  " in spamnb(home, "history").out
 
 
 def test_score_json_keeps_its_keys(trained):
@@ -128,9 +154,9 @@ def test_score_reads_folders_and_standard_input(trained):
     """Folders of any depth and pipes are the same to it; what came by a pipe is called -."""
     assert len(spamnb(trained, "score", SAMPLE).lines) == 400
     done = spamnb(trained, "score", stdin=ONE_SPAM.read_bytes())
-    assert done.lines[0].split()[::2] == ["spam", "-"]
+    assert done.lines[0].split()[1::2] == ["spam", "-"]
     mixed = spamnb(trained, "score", ONE_HAM, "-", stdin=ONE_SPAM.read_bytes())
-    assert [line.split()[2] for line in mixed.lines] == [str(ONE_HAM), "-"]
+    assert [line.split()[3] for line in mixed.lines] == [str(ONE_HAM), "-"]
 
 
 def test_score_tells_what_it_cannot_read_and_goes_on(trained, tmp_path):
@@ -155,10 +181,10 @@ def test_the_exit_code_answers_for_one_message(trained, tmp_path):
     """0 ham, 1 spam, 2 unsure: what a mail system asks for."""
     strange = tmp_path / "strange.eml"
     strange.write_bytes(b"Subject: xylophone\n\nquixotic zebra\n")
-    verdicts = [("ham", ONE_HAM, 0), ("spam", ONE_SPAM, 1)]
-    for label, path, code in verdicts:
+    verdicts = [("deliver", ONE_HAM, 0), ("junk", ONE_SPAM, 1)]
+    for decision, path, code in verdicts:
         done = spamnb(trained, "score", "--exit-code", path)
-        assert (done.code, done.out.split()[0]) == (code, label)
+        assert (done.code, done.out.split()[0]) == (code, decision)
     plain = spamnb(trained, "score", "--json", strange).json[0]
     wanted = {"deliver": 0, "unsure": 2, "junk": 1}[plain["decision"]]
     assert spamnb(trained, "score", "--exit-code", strange).code == wanted
@@ -236,10 +262,33 @@ def test_text_of_strangers_cannot_steer_the_terminal(trained, tmp_path):
 
 def test_explain_shows_clues_that_add_up(trained):
     """Bias and all clues are the log-odds."""
-    done = spamnb(trained, "explain", "--count", 0, "--json", ONE_SPAM)
+    done = spamnb(trained, "explain", "--count", "all", "--json", ONE_SPAM)
     plain = done.json[0]
     total = plain["bias"] + sum(clue["nats"] for clue in plain["clues"])
     assert total == pytest.approx(plain["log_odds"], abs=1e-9)
+
+
+@pytest.mark.parametrize("words", [["score", "--clues"], ["explain", "--count"]])
+def test_a_count_of_clues_means_one_thing(trained, words):
+    """0 is none and `all` is all, in each command as in Python."""
+    with Filter.open(trained, readonly=True, history=False) as model:
+        verdict = model.score(ONE_SPAM.read_bytes())
+    every = len(verdict.clues())
+    assert every > 20
+    for given, count in (("0", 0), ("3", 3), ("all", every)):
+        done = spamnb(trained, *words, given, "--json", ONE_SPAM)
+        assert len(done.json[0]["clues"]) == count
+        assert spamnb(trained, *words, given, ONE_SPAM).code == 0
+    assert verdict.clues(0) == []
+    shown = spamnb(trained, "explain", "--count", "0", ONE_SPAM).out
+    assert f"by {every} clues" in shown
+    assert spamnb(trained, *words, "-1", ONE_SPAM).code == 2
+
+
+def test_reload_without_a_daemon_says_what_to_do(trained):
+    """A word that is meant for the daemon is no mistyped `relearn`."""
+    done = spamnb(trained, "reload")
+    assert (done.code, "no daemon serves this home" in done.err) == (2, True)
 
 
 def test_explain_draws_a_table_without_colours_in_a_pipe(trained):
@@ -269,7 +318,7 @@ def test_a_correction_works_at_once_and_can_be_undone(home):
     done = spamnb(home, "correct", "--json", "ham", ONE_SPAM)
     receipt = done.json[0]
     assert (receipt["changed"], receipt["before"], receipt["after"]) == (True, "spam", "ham")
-    assert spamnb(home, "score", ONE_SPAM).out.startswith("ham")
+    assert spamnb(home, "score", ONE_SPAM).out.split()[1] == "ham"
     again = spamnb(home, "correct", "ham", ONE_SPAM)
     assert (again.code, again.out.startswith("unchanged")) == (0, True)
     assert spamnb(home, "undo", receipt["event"]).code == 0

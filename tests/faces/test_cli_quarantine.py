@@ -64,13 +64,25 @@ def test_what_is_kept_is_listed_for_people_and_programs(home):
     first, second = kept(home), kept(home)
     shown = spamnb(home, "quarantine", "list")
     assert [line.split()[0] for line in shown.lines] == [first, second]
-    assert "0.9987" in shown.out
+    assert "  kept  junk  spam  0.9987  " in shown.out
     assert "\x1b" not in shown.out
     listed = spamnb(home, "quarantine", "list", "--json").json
     assert [line["id"] for line in listed] == [first, second]
     assert listed[0]["recipients"] == listed[0]["waiting"] == ["bob@b.example"]
     assert listed[0]["facts"]["decision"] == "junk"
     assert spamnb(home / "nothing", "quarantine", "list").out == ""
+
+
+def test_the_list_shows_subjects(home):
+    """As people read them: decoded, on one line, without control characters, cut where long."""
+    for subject in (b"=?utf-8?q?gr=C3=BC=C3=9Fe?=", b"two\r\n lines", b"\x1b[31mred", b"x" * 500):
+        kept(home, raw=b"To: a@b.example\r\nSubject: " + subject + b"\r\n\r\nbody\r\n")
+    kept(home, raw=b"To: a@b.example\r\n\r\nSubject: of the body\r\n")
+    shown = spamnb(home, "quarantine", "list").lines
+    ends = ["grüße", "two lines", "\ufffd[31mred", "b.example  " + "x" * 40, "b.example"]
+    assert all(line.endswith(end) for line, end in zip(shown, ends, strict=True))
+    told = [line["subject"] for line in spamnb(home, "quarantine", "list", "--json").json]
+    assert told == ["grüße", "two lines", "\x1b[31mred", "x" * 500, ""]
 
 
 def test_a_message_can_be_looked_at(home):

@@ -16,7 +16,7 @@ from spamnb.core.message import read
 from spamnb.errors import SettingsError
 from spamnb.service import maildir
 
-JUNK = b"X-Spam-Flag: YES\r\nX-Spamnb-Verdict: spam; p=0.9987; decision=junk\r\n"
+JUNK = b"X-Spam-Flag: YES\r\nX-Spamnb-Verdict: junk; label=spam; p=0.9987\r\n"
 
 
 def send(rig, *recipients, message=MESSAGE, hello=b"EHLO me.example"):

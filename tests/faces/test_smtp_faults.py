@@ -1,6 +1,7 @@
 """A next hop, a scanner or a client that fails: never a false 250, never a 5xx of ours."""
 
 import asyncio
+import re
 import select
 
 import pytest
@@ -264,7 +265,7 @@ def test_a_message_that_is_kept_never_reaches_the_next_hop(on_loop):
 
 
 @pytest.mark.parametrize(
-    ("queue", "reply", "arrived"), [("before", b"550 5.7.1 no\r\n", 0), ("after", b"250", 1)]
+    ("queue", "reply", "arrived"), [("before", b"550 5.7.1 no (", 0), ("after", b"250", 1)]
 )
 def test_a_refusal_exists_before_the_queue_only(on_loop, queue, reply, arrived):
     """After it, a refusal would be a bounce: the message is relayed, and the log says so."""
@@ -290,8 +291,33 @@ def test_a_deferral_is_a_451_whose_text_is_safe(on_loop):
             client = await rig.client()
             await client.start()
             reply = await client.ask(MESSAGE + b"\r\n.\r\n")
-            assert reply == b"451 4.7.1 a??250 b?\r\n"
+            assert re.fullmatch(rb"451 4\.7\.1 a\?\?250 b\? \(reference [0-9a-f]{8}\)\r\n", reply)
             assert rig.server.messages == []
+
+    on_loop(main())
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text"),
+    [
+        (Outcome("refuse", reply=b"5.7.9 no"), MESSAGE),
+        (Outcome("defer"), MESSAGE),
+        (Outcome(), b"Subject: x\r\n\r\na bare \n line"),
+        (Outcome(), b"Subject: x\r\n\r\n" + b"large\r\n" * 300),
+    ],
+)
+def test_the_reply_to_a_refused_message_names_its_line_in_the_log(on_loop, outcome, text):
+    """A sender who asks about a refusal quotes the reply, and the administrator finds the line."""
+
+    async def main():
+        door = {"size_limit_bytes": 1000, "bare_newlines": "refuse"}
+        async with Rig(door, Judge(outcome)) as rig:
+            client = await rig.client()
+            await client.start()
+            reply = await client.ask(text + b"\r\n.\r\n")
+            (line,) = rig.messages
+            assert reply[:1] in b"45"
+            assert reply.endswith(b" (reference " + line["reference"].encode() + b")\r\n")
 
     on_loop(main())
 

@@ -123,7 +123,7 @@ def test_mail_goes_through_is_marked_and_lies_in_the_maildir(home):
         ident = header(spam, "Message-ID")
         (raw,) = delivered(home, ident)
         assert header(raw, "X-Spam-Flag") == "YES"
-        assert "decision=junk" in header(raw, "X-Spamnb-Verdict")
+        assert header(raw, "X-Spamnb-Verdict").startswith("junk; label=spam; p=")
         assert header(raw, "X-Spamnb-Signature")
         line = daemon.hears("message")
         assert line["verdict"] == "spam"
@@ -342,8 +342,10 @@ def test_a_helper_that_hangs_is_cut_off(home):
 # --- reload, bypass, end --------------------------------------------------------------------------
 
 
-def test_a_reload_changes_what_holds_for_the_next_message(home):
-    """SIGHUP with a good file: new settings, same processes, same sessions."""
+@pytest.mark.parametrize("way", ["SIGHUP", "spamnb reload"])
+def test_a_reload_changes_what_holds_for_the_next_message(home, way):
+    """A signal or a command, and a good file: new settings, same processes, same sessions."""
+    command = [sys.executable, "-m", "spamnb", "--home", home / "home", "reload"]
     spam = (SAMPLE / "spam" / "0001.eml").read_bytes()
 
     def subject_after(client):
@@ -357,7 +359,10 @@ def test_a_reload_changes_what_holds_for_the_next_message(home):
             settings_in(
                 home, more='[scan]\ntag = "[S] "\n[handling]\njunk = "tag"\nreject = "tag"\n'
             )
-            daemon.signal(signal.SIGHUP)
+            if way == "SIGHUP":
+                daemon.signal(signal.SIGHUP)
+            else:
+                subprocess.run(command, env=environment(), check=True, capture_output=True)
             daemon.hears("new settings are in force")
             until(lambda: any(s.startswith("[S]") for s in subject_after(client)), "the tag")
         assert daemon.children("worker") == [pid]
@@ -402,6 +407,25 @@ def test_a_reload_with_a_mistake_keeps_the_old_settings(home):
         assert "scan.clues" in daemon.hears("the old settings stay")["error"]
         (raw,) = delivered(home, send(daemon.port()))
         assert "p=" in header(raw, "X-Spamnb-Verdict")
+
+
+def test_an_allow_list_without_effect_is_told(home):
+    """At the start, at a reload and by `config check`: else nobody knows why a friend is junk."""
+    friends = home / "friends"
+    friends.write_text("sender ann@a.example\n")
+    config = settings_in(home, more=f'[rules]\nallow = "{friends}"\n')
+    never = "1 senders and domains of the allow list never match"
+    with serve(home, config=config).ready() as daemon:
+        assert daemon.hears("list without effect")["error"].startswith(never)
+        friends.write_text("sender ann@a.example unauthenticated\n")
+        daemon.signal(signal.SIGHUP)
+        daemon.hears("new settings are in force")
+        friends.write_text("sender bob@a.example\n")
+        daemon.signal(signal.SIGHUP)
+        assert daemon.hears("list without effect", 2)["error"].startswith(never)
+    command = [sys.executable, "-m", "spamnb", "--config", config, "config", "check"]
+    done = subprocess.run(command, env=environment(), capture_output=True, check=False, text=True)
+    assert never in done.stderr
 
 
 def test_bypass_lets_all_mail_pass(home):

@@ -54,7 +54,7 @@ def test_all_labels_but_spam_are_mail(tmp_path, labels):
         scores = {}
         for side in ("ham", "spam"):
             head = judged(daemon, tmp_path, side)
-            assert head["X-Spamnb-Verdict"].partition(";")[0] in labels
+            assert head["X-Spamnb-Verdict"].split("; ")[1].removeprefix("label=") in labels
             assert head["X-Spam-Flag"] == "NO"  # the sample is small, and nobody is so sure
             scores[side] = float(head["X-Spam-Score"])
         signature = head["X-Spamnb-Signature"]
@@ -83,9 +83,10 @@ def test_a_model_of_documents_takes_corrections_while_it_is_served(tmp_path):
     assert done.returncode == 0, done.stderr
     with serve(tmp_path).ready() as daemon:
         head = judged(daemon, tmp_path, "ham")
-        assert head["X-Spamnb-Verdict"].partition(";")[0] in documentcraft.SHARES
+        label = head["X-Spamnb-Verdict"].split("; ")[1].removeprefix("label=")
+        assert label in documentcraft.SHARES
         assert head["X-Spam-Score"] == "0.0"
         one = next((tmp_path / "texts" / "trade").iterdir())
         assert "trade -> health" in cli(tmp_path, "correct", "health", one).stdout
-        assert cli(tmp_path, "score", one).stdout.startswith("health")
+        assert cli(tmp_path, "score", one).stdout.split()[1] == "health"
         assert daemon.stop() == 0

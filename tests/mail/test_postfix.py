@@ -102,7 +102,7 @@ def test_mail_is_judged_and_filed(house):
     assert header(good[0], "X-Spam-Flag") == "NO"
     assert rig.delivered("alice", "X-Spam-Flag: NO")
     junk = until(lambda: rig.delivered("alice", "X-Spam-Flag: YES", ".Junk"))
-    assert header(junk[0], "X-Spamnb-Verdict").startswith("spam;")
+    assert header(junk[0], "X-Spamnb-Verdict").startswith("junk; label=spam;")
     assert header(junk[0], "X-Spamnb-Signature")
     assert "postfix/spamnb/smtpd" in rig.log()
     assert "203.0.113.9" in rig.daemon.log.read_text()

@@ -51,7 +51,7 @@ class Box:
 class House:
     """A model, a desk, and mail that is stamped and laid into the box."""
 
-    flag, verdict, signed = "NO", "ham; p=0.1000; decision=deliver", True
+    flag, verdict, signed = "NO", "deliver; label=ham; p=0.1000", True
 
     def __init__(self, home):
         self.home = home

@@ -8,8 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import spamnb
 from spamnb.core.event import Bulk
-from spamnb.errors import BugError, LabelError, RefError, RefusedError, StoreMissingError
+from spamnb.errors import (
+    BugError,
+    LabelError,
+    RefError,
+    RefusedError,
+    StoreMissingError,
+    UserError,
+)
 from spamnb.service.filter import MINE, Filter, new_recipe
 from spamnb.service.lessons import Load, Origin, Teach, Undo
 from spamnb.service.trainer import train
@@ -417,3 +425,53 @@ def test_a_refused_lesson_in_a_batch_says_so_in_its_receipt(small):
     good, bad = small.teach([Teach(example, 0, MINE, 1), Undo(99, MINE, 2)])
     assert good.changed
     assert isinstance(bad.error, RefError)
+
+
+# --- what is no message ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("empty", [b"", b"\r\n", b" \n\n"])
+@pytest.mark.parametrize("teach", [Filter.learn, Filter.correct])
+def test_an_empty_message_is_not_learnt(small, teach, empty):
+    """Nothing is in it but the mistake of a program that failed to read it."""
+    before = numbers(small)
+    with pytest.raises(UserError, match="the message is empty"):
+        teach(small, empty, "ham")
+    assert numbers(small) == before
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model, wrong: model.score(wrong),
+        lambda model, wrong: list(model.score_many([b"Subject: x\n\nx", wrong])),
+        lambda model, wrong: model.learn(wrong, "ham"),
+        lambda model, wrong: model.example(wrong),
+    ],
+)
+@pytest.mark.parametrize("wrong", ["text", bytearray(b"Subject: x\n\nx"), None, 7])
+def test_what_is_not_bytes_is_the_callers_mistake(small, call, wrong):
+    """It says what is wanted, instead of an error from deep inside."""
+    with pytest.raises(UserError, match=f"a message is bytes, not {type(wrong).__name__}"):
+        call(small, wrong)
+
+
+@pytest.mark.parametrize("wrong", [bytearray(b"Subject: x\n\nx"), None, 7])
+def test_a_reference_is_text_or_a_message(small, wrong):
+    """Everything else is told in the same words."""
+    for call in (small.explain, small.forget, lambda ref: small.correct(ref, "ham")):
+        with pytest.raises(UserError, match="a message is bytes"):
+            call(wrong)
+
+
+@pytest.mark.parametrize("wrong", [b"Subject: x\n\nx", "text"])
+def test_one_message_is_not_many(small, wrong):
+    """Its bytes would each be taken for a message."""
+    with pytest.raises(UserError, match="one message is given, not several"):
+        list(small.score_many(wrong))
+
+
+def test_the_package_lists_its_public_names():
+    """`dir` shows them before they are loaded, as a shell's completion wants it."""
+    assert {*spamnb.__all__} <= {*dir(spamnb)}
+    assert {"__name__", "__doc__"} <= {*dir(spamnb)}

@@ -90,6 +90,30 @@ def test_the_workers_end_when_the_block_is_left_by_an_error():
     assert all(gone(pid) for pid in pids)
 
 
+def waiting_for_ever():
+    lasting, _ = os.pipe()
+    return lambda number: (os.getpid(), os.getpid() if number < 2 else os.read(lasting, 1))
+
+
+def test_no_task_under_way_is_waited_for_after_an_error():
+    """A worker that is busy when the block fails is ended at once: its result is wanted nowhere."""
+    code = (
+        "from test_pool import Pool, waiting_for_ever\n"
+        "try:\n"
+        "    with Pool(waiting_for_ever, 2) as pool:\n"
+        "        for _ in pool.map(range(100)):\n"
+        "            raise KeyboardInterrupt\n"
+        "except KeyboardInterrupt:\n"
+        "    print('left')\n"
+    )
+    # In a process of its own: should it wait, this test fails and does not hang.
+    child = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, timeout=60,
+        check=False, env=os.environ | {"PYTHONPATH": str(PROJECT)},
+    )  # fmt: skip
+    assert child.stdout == b"left\n", child.stderr.decode()
+
+
 def refusing():
     def run(number):
         if number == 3:

@@ -23,7 +23,7 @@ from spamnb.service.reports import MOST, read_report
 SAMPLES = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 SIGNATURE = "s" + "abcdefghijklmnopqrstuvwxyz"
 BLOCK = (
-    b"X-Spam-Flag: YES\r\nX-Spamnb-Verdict: spam; p=0.9987; decision=junk\r\n"
+    b"X-Spam-Flag: YES\r\nX-Spamnb-Verdict: junk; label=spam; p=0.9987\r\n"
     b"X-Spamnb-Signature: " + SIGNATURE.encode() + b"\r\n"
 )
 SCORED = (

@@ -62,6 +62,10 @@ def test_a_list_is_read_and_read_again(tmp_path):
         ("client 192.0.2.1 x", "no entry"),
         ("client 192.0.2.300", "not an address or network"),
         ("sender example.org", "not an address"),
+        ("sender ann@a.example always", "not a network of clients"),
+        ("sender ann@a.example 192.0.2.0/33", "not a network of clients"),
+        ("sender ann@a.example 192.0.2.0/24 x", "no entry"),
+        ("recipient bob@b.example unauthenticated", "no entry"),
         ("domain ann@example.org", "not a domain"),
         ("domain 192.0.2.0/24", "not a domain"),
         ("recipient bob", "not an address"),
@@ -130,6 +134,57 @@ def test_recipients_count_only_if_all_are_listed(make):
     assert ruled(rules, to=("bob@b.example", "x@C.example")).entry == "bob@b.example"
     assert ruled(rules, to=("bob@b.example", "eve@b.example")) is None
     assert ruled(rules, to=()) is None
+
+
+def test_a_sender_may_be_vouched_for_by_the_clients_network():
+    """Where no server checks DKIM and SPF: mail of this sender from these clients is let in."""
+    rules = allow("sender ann@a.example 192.0.2.0/24\nsender ann@a.example 2001:db8::/32")
+    for client, inside in (("192.0.2.9", True), ("2001:db8::1", True), ("198.51.100.1", False)):
+        for house in (HOUSE, House()):
+            ruling = ruled(rules, sender="Ann@A.example", client=client, house=house)
+            assert (ruling is not None) == inside
+    assert ruled(rules, sender="ann@a.example").entry == "ann@a.example 192.0.2.0/24"
+    assert ruled(rules, sender="eve@a.example") is None
+    head = b"From: <ann@a.example>\r\n"
+    assert ruled(rules, sender="bounce@list.example", head=head).reason == "allow-sender"
+    two = b"From: <ann@a.example>, <eve@e.example>\r\n"
+    assert ruled(rules, sender="bounce@list.example", head=two) is None
+
+
+def test_a_sender_may_be_let_in_without_any_proof():
+    """Only if the entry says so: then every stranger who writes the address passes."""
+    rules = allow("domain a.example unauthenticated\nsender bob@b.example")
+    ruling = ruled(rules, sender="x@sub.a.example", house=House())
+    assert (ruling.reason, ruling.entry) == ("allow-domain", "a.example unauthenticated")
+    assert ruled(rules, sender="bob@b.example", house=House()) is None
+    assert ruled(rules, sender="bob@bad-a.example", house=House()) is None
+
+
+def test_a_proof_of_one_entry_vouches_for_no_other():
+    """An entry with a network does not loosen the entry of the domain, nor the other way round."""
+    rules = allow("sender ann@a.example 192.0.2.0/24\ndomain a.example")
+    assert ruled(rules, sender="ann@a.example", client="198.51.100.1") is None
+    assert ruled(rules, sender="bob@a.example") is None
+    head = b"Authentication-Results: mx.example; dkim=pass header.d=a.example\r\n"
+    for sender in ("ann@a.example", "bob@a.example"):
+        assert ruled(rules, sender=sender, client="198.51.100.1", head=head).kind == "domain"
+
+
+def test_a_block_list_takes_no_proof(tmp_path):
+    """A word that would do nothing is a mistake."""
+    (tmp_path / "block").write_text("sender ann@a.example unauthenticated\n")
+    with pytest.raises(SettingsError, match=r"block: sender ann@a\.example has a third word"):
+        Rules.load(RuleFiles(block=str(tmp_path / "block")))
+
+
+def test_entries_that_never_match_are_told():
+    """Without a server that checks senders, entries that wait for its word do nothing."""
+    rules = allow("sender ann@a.example\ndomain b.example\nclient 192.0.2.1")
+    assert rules.warning(House()).startswith("2 senders and domains of the allow list never match")
+    assert rules.warning(HOUSE) == ""
+    for text in ("client 192.0.2.1", "sender ann@a.example unauthenticated", ""):
+        assert allow(text).warning(House()) == ""
+    assert block("sender ann@a.example").warning(House()) == ""
 
 
 def test_allow_wins_over_block():

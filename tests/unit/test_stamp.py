@@ -285,7 +285,7 @@ def test_the_block_says_what_was_promised():
         "X-Spam-Status": "Yes, score=7.3, required=5.0, tests=SPAMNB_JUNK, version=0.1.0",
         "X-Spam-Score": "7.3",
         "X-Spam-Level": "*******",
-        "X-Spamnb-Verdict": "spam; p=0.9987; decision=junk",
+        "X-Spamnb-Verdict": "junk; label=spam; p=0.9987",
         "X-Spamnb-Signature": SIGNATURE,
     }
 

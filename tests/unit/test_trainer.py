@@ -2,7 +2,9 @@
 
 import itertools
 import mailbox
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,6 +16,7 @@ import pytest
 from spamnb.errors import CorpusError, LabelError, StoreMissingError
 from spamnb.service import trainer
 from spamnb.service.filter import Filter, new_recipe
+from spamnb.service.learner import Sitting
 from spamnb.service.lessons import Origin
 from spamnb.service.trainer import Course, interleaved, train
 from spamnb.store import audit, maintenance
@@ -108,6 +111,28 @@ def test_interrupted_in_the_midst_of_a_chunk_what_was_read_is_learnt(tmp_path, m
     with Filter.open(tmp_path / "m", history=False) as model, model.store.read() as view:
         assert audit.check(view) == []
         assert len(list(view.events())) == 128
+
+
+def test_an_interrupt_ends_the_transaction_as_it_is(tmp_path, monkeypatch):
+    """Ctrl-C in a long transaction: what was read is learnt once, not once more from the start."""
+    taken, take = [], Sitting.take
+
+    def counted(sitting, lessons, **how):
+        taken.append(len(lessons))
+        return take(sitting, lessons, **how)
+
+    def press(now):
+        if now.done == 256 and not taken[3:]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Sitting, "take", counted)
+    monkeypatch.setattr(trainer, "CHUNK", 64)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "m", SOURCES, recipe=MADE, course=Course(jobs=2), progress=press)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with Filter.open(tmp_path / "m", history=False) as model, model.store.read() as view:
+        assert audit.check(view) == []
+        assert len(list(view.events())) == sum(taken) == 256
 
 
 def test_training_is_learning_one_by_one(tmp_path):
@@ -248,7 +273,7 @@ def test_a_file_without_permission_is_skipped(tmp_path):
         "from spamnb.service.trainer import train\n"
         "os.chdir(sys.argv[1])\n"
         "if os.geteuid() == 0:\n"
-        "    os.setegid(65534), os.seteuid(65534)\n"
+        "    os.setresgid(65534, 65534, 65534), os.setresuid(65534, 65534, 65534)\n"
         "done = train(Path('m'), [('ham', 'ham')], recipe=new_recipe())\n"
         "print(done.learnt, done.unreadable, *done.unreadable_paths)\n"
     )

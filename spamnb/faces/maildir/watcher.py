@@ -30,6 +30,7 @@ from spamnb.faces.maildir.inotify import Inotify
 from spamnb.faces.maildir.places import Folders, Role, delivered_as, role_of, word_of
 from spamnb.service.feedback import Answer, Feedback
 from spamnb.service.folders import opened
+from spamnb.store.named_files import as_caller
 
 PARTS = ("new", "cur")
 _NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EPERM)
@@ -122,6 +123,7 @@ class Watcher:
         else:
             self._memory.save(time.time_ns())
 
+    @as_caller()
     def _watch_maildir(self, maildir: Maildir) -> None:
         self._watch_folder(maildir, "")
         for entry in _entries(maildir.root):
@@ -148,6 +150,7 @@ class Watcher:
         self._owners[place] = (maildir, folder)
         return True
 
+    @as_caller()
     def _look_back(self, since_ns: int) -> None:
         """Look at what came since; twice does no harm."""
         for place in list(self._owners):
@@ -175,6 +178,7 @@ class Watcher:
             else:
                 self._arrived(event.folder, event.name, time.time_ns())
 
+    @as_caller()
     def _folder_made(self, place: Path, name: str) -> None:
         maildir, folder = self._owners[place]
         parts: list[Path] = []
@@ -227,6 +231,7 @@ class Watcher:
         self._inotify.close()
 
 
+@as_caller()
 def _find(arrival: _Arrival) -> Path | None:
     """Where the file lies now: a mail program gives it flags, and moves it from new to cur."""
     with suppress(OSError), opened(arrival.part) as folder:
@@ -254,7 +259,7 @@ def _read(path: Path) -> bytes:
     """The file, if it is a plain one that is not too large; else nothing."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
-        with opened(path.parent) as folder:
+        with as_caller(), opened(path.parent) as folder:
             handle = os.open(path.name, flags, dir_fd=folder)
     except OSError:
         return b""

@@ -12,6 +12,7 @@ one line in the log, whatever happens. Never raises on mail.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from typing import Literal
 
@@ -83,7 +84,7 @@ class Passage:
             self._taken += size
             host.share.take(size, host.ends, self._size)
         if self._state != "discard" and (reply := self._unfit()):
-            self._give_up(reply, "refuse" if reply.startswith(b"5") else "defer")
+            self._give_up(self._known(reply), "refuse" if reply.startswith(b"5") else "defer")
         elif self._state == "stream" and data:
             host.ends.pass_on(data)
         if ended:
@@ -192,11 +193,19 @@ class Passage:
             self._action = "defer"
             self._settle(self._doom)
         elif outcome.action == "defer":
-            self._settle(replies.with_text(451, "4.7.1", outcome.reply, replies.DEFERRED_TEXT))
+            reply = replies.with_text(451, "4.7.1", outcome.reply, replies.DEFERRED_TEXT)
+            self._settle(self._known(reply))
         elif outcome.action == "refuse" and self._host.door.queue == "before":
-            self._settle(replies.with_text(550, "5.7.1", outcome.reply, replies.REFUSED_TEXT))
+            reply = replies.with_text(550, "5.7.1", outcome.reply, replies.REFUSED_TEXT)
+            self._settle(self._known(reply))
         else:
             self._relay(outcome)
+
+    def _known(self, reply: bytes) -> bytes:
+        """The reply with a reference, by which the administrator finds the message in the log."""
+        reference = secrets.token_hex(4)
+        self._facts["reference"] = reference
+        return replies.with_reference(reply, reference)
 
     def _relay(self, outcome: Outcome) -> None:
         if self._action != "relay":

@@ -72,6 +72,11 @@ def with_text(code: int, enhanced: str, text: bytes, otherwise: str) -> bytes:
     return line(code, enhanced, (shown or otherwise)[:400])
 
 
+def with_reference(reply: bytes, reference: str) -> bytes:
+    """A reply that names the line in the log which tells more of it."""
+    return reply.removesuffix(b"\r\n") + f" (reference {reference})\r\n".encode("ascii")
+
+
 def greeting(hostname: str, speech: str) -> bytes:
     """The first line of a session."""
     name = "LMTP" if speech == "lmtp" else "ESMTP"

@@ -247,7 +247,8 @@ def test_lists_decide_and_are_named(desk, surest):
     said = fields(outcome.block)
     assert outcome.action == "relay"
     assert (said["X-Spam-Flag"], float(said["X-Spam-Score"]) < 5) == ("NO", True)
-    assert said["X-Spamnb-Verdict"].endswith("decision=deliver; reason=allow-client")
+    assert said["X-Spamnb-Verdict"].startswith("deliver; label=")
+    assert said["X-Spamnb-Verdict"].endswith("; reason=allow-client")
     assert outcome.facts["rule"] == "192.0.2.0/24"
     one.close()
     one = desk(HARSH, rules=Rules(block=parse("sender ann@a.example", "b")))
