@@ -181,7 +181,7 @@ def test_words_are_left_where_nobody_looks(served, unchanged):
     spool = served.rig.root / "elsewhere"
     spool.mkdir(mode=0o777)
     spool.chmod(0o777)
-    with served.other("bin/spamnb-teach", f"{served.rig.root}/spool", spool):
+    with served.other("bin/spool", f"{served.rig.root}/spool", f"{spool}"):
         told = served.alice("--wait", "2")
     told.is_broken("learning", "nothing was learnt within 2 s", "teach.spool")
     assert "spamnb forget" in told.hops["cleaning up"]["todo"]
