@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import NamedTuple
@@ -192,8 +192,10 @@ class Features:
         middle = int(self.sizes[GROUPS * message])
         return ids[:middle], ids[middle:]
 
-    def bounded(self, most: tuple[int, ...]) -> Features:
+    def bounded(self, most: tuple[int, ...], always: Callable[[], U64]) -> Features:
         """At most so many features of each group of each message: those with the smallest ids.
+
+        The ids that `always` gives stay besides; it is called only if a message has too many.
 
         Ids are keyed hashes, so this is a random sample that no sender can foresee: it does not
         depend on where in the message a word stands, evidence is averaged over a group, so that
@@ -203,11 +205,12 @@ class Features:
         if (self.sizes <= limits).all():
             return self
         rank = np.arange(len(self.rows)) - (self.sizes.cumsum() - self.sizes).repeat(self.sizes)
-        kept = rank < limits.repeat(self.sizes)
+        kept = (rank < limits.repeat(self.sizes)) | np.isin(self.ids, always())[self.rows]
         times, rows = self.times[kept].astype(np.int64), self.rows[kept]
         used = np.zeros(len(self.ids), np.bool_)
         used[rows] = True
-        sizes = np.minimum(self.sizes, limits)
+        ends = np.concatenate(([0], kept.cumsum()))[self.sizes.cumsum()]
+        sizes = np.diff(ends, prepend=0)
         return Features(
             ids=self.ids[used],
             rows=(used.cumsum() - 1).take(rows),

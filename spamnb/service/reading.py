@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from spamnb.core import limits
-from spamnb.core.features import Features, Key, extract
+from spamnb.core.features import U64, Features, Key, extract
 from spamnb.core.house import House
 from spamnb.core.message import Message, read
-from spamnb.core.tokens import document, fields
+from spamnb.core.oddities import PARTLY
+from spamnb.core.tokens import Place, document, fields, mark_of, own
 from spamnb.service.documents import read_document, text_of
 from spamnb.service.lessons import Among, Example
 
@@ -46,7 +47,14 @@ class MessageReader:
             return Portion(documents, extract(self._key, texts))
         messages = [read(raw, self._house) for raw in raws]
         found = extract(self._key, [fields(message) for message in messages])
-        return Portion(messages, found.bounded(limits.FEATURES))
+
+        def always() -> U64:
+            # Corrections hold on to the first, the decision looks for the second.
+            owned = [own(message.digest) for message in messages]
+            partly = Place.MARK, b"", mark_of(PARTLY).encode("ascii")
+            return extract(self._key, [[*owned, partly]]).ids
+
+        return Portion(messages, found.bounded(limits.FEATURES, always))
 
     def portions(self, raws: Iterable[bytes]) -> Iterator[Portion]:
         """Read any number of messages, some at a time."""
