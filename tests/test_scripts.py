@@ -13,6 +13,8 @@ import pytest
 
 PROJECT = Path(__file__).resolve().parent.parent
 ELSEWHERE = {
+    "bench/burst": "tests/faults/test_daemon_burst.py",
+    "bench/hold": "tests/faults/test_daemon_hold.py",
     "dovecot": "tests/mail/test_dovecot.py",
     "experiments": "tests/unit/test_lab.py",
     "fetch-corpora": "tests/faces/test_fetch.py",

@@ -200,9 +200,9 @@ class Operations:
             facts["review"] = self.keeper.reviews.count()
             kept = learning.quarantine or learning.home / "quarantine"
             facts["quarantine"] = status.folder_size(kept)
+            facts["clock"] = warning(self.keeper.read_clock())
         with suppress(StoreError), self.keeper.desk() as desk:
             facts["model"] = status.model_facts(learning.home, desk.model)
-            facts["clock"] = warning(self.keeper.read_clock())
         facts["warnings"] = status.warnings(facts, learning.quiet_days)
         return facts
 

@@ -153,7 +153,7 @@ def _headers(walk: Walk) -> str:
         reason = verdict.partition("reason=")[2]
         raise PeerError(f"it passed unscanned: {reason}", hint=_UNSCANNED.get(reason, ""))
     if not (verdict or walk.signature):
-        raise PeerError("it has none of our headers: it went around spamnb", hint=_UNSIGNED)
+        raise PeerError("it has none of our headers: it went around spamnb")
     if not walk.signature:
         raise PeerError("it has no signature", hint=_UNSIGNED)
     return verdict or "the signature alone: mail that comes this way is observed"

@@ -22,8 +22,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import threading
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -32,6 +30,7 @@ from pathlib import Path
 from typing import Final
 
 from spamnb.service.clock import now_us
+from spamnb.store.files import durable_write
 
 LOG = logging.getLogger("spamnb.clock")
 
@@ -183,17 +182,10 @@ def _read(path: Path) -> Mark | None:
 
 def _write(path: Path, mark: Mark) -> None:
     """Keep a record; without room for it the old one stays, by which nothing expires too early."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        with os.fdopen(os.open(beside, flags, 0o644), "w", encoding="ascii") as file:
-            json.dump(asdict(mark), file)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+        durable_write(path, json.dumps(asdict(mark)).encode("ascii"), mode=0o644)
     except OSError as error:
         LOG.warning("%s cannot be written: %s", path, error.strerror)
-        beside.unlink(missing_ok=True)
 
 
 def _entries(home: Path) -> list[int]:

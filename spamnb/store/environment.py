@@ -51,6 +51,8 @@ class Plan(NamedTuple):
     readonly: bool = False
     map_size: int = MAP_SIZE
     limit_bytes: int = 0
+    disk_share: bool = False
+    """without a limit, the file system gives one, which follows what is free there"""
     sync: bool = True
     lock: bool = True
     """False only inside `alone`"""

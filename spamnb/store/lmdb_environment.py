@@ -45,6 +45,7 @@ from spamnb.store.environment import (
     no_room,
 )
 from spamnb.store.lmdb_table import LmdbTable
+from spamnb.store.room import PAGE_BYTES, limit_of
 
 _LEAST_MAP = 1 << 20
 _MAX_READERS = 510
@@ -67,8 +68,7 @@ class Environment:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        # A reader of a file that has grown beyond the limit must see all of it.
-        self._limit = 0 if plan.readonly else plan.limit_bytes - plan.limit_bytes % 4096
+        self._limit = self._limit_now()
         self._fresh_locks()
         self._env: Any = None
         self._inherited: Any = None
@@ -300,14 +300,27 @@ class Environment:
         if info["map_size"] - used < used // 4 and not self._at_limit(info["map_size"]):
             self._grow()
 
+    @property
+    def limit_bytes(self) -> int:
+        """The largest size of the file as of now; 0 is no limit."""
+        plan = self.plan
+        limit = limit_of(plan.path, plan.limit_bytes) if plan.disk_share else plan.limit_bytes
+        return limit - limit % PAGE_BYTES
+
+    def _limit_now(self) -> int:
+        # A reader of a file that has grown beyond the limit must see all of it.
+        return 0 if self.plan.readonly else self.limit_bytes
+
     def _at_limit(self, size: int) -> bool:
         return bool(self._limit) and size >= self._limit
 
     def _grow(self) -> None:
         size = int(self._env.info()["map_size"])
         if self._at_limit(size):
+            self._limit = self._limit_now()
+        if self._at_limit(size):
             raise StoreFullError(
-                f"{self.plan.path}: the limit of {self.plan.limit_bytes} bytes is reached",
+                f"{self.plan.path}: the limit of {self._limit} bytes is reached",
                 hint="raise store.limit_bytes, expire features, or compact",
             )
         bigger = min(2 * size, self._limit or 2 * size)

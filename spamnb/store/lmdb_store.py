@@ -26,7 +26,6 @@ from spamnb.store.lmdb_environment import Environment, release, share
 from spamnb.store.lmdb_table import LmdbTable
 from spamnb.store.recall import Recall
 from spamnb.store.records import decode_recipe, row_type
-from spamnb.store.room import limit_of
 from spamnb.store.views import (
     FORMAT,
     FORMAT_KEY,
@@ -96,7 +95,7 @@ class LmdbStore:
     @property
     def limit_bytes(self) -> int:
         """What the file may grow to."""
-        return self.environment.plan.limit_bytes
+        return self.environment.limit_bytes
 
     def close(self) -> None:
         """Let go."""
@@ -124,8 +123,7 @@ def open_store(
         raise StoreMissingError(f"there is no model in {folder}", hint="train one first")
     if not there:
         make_folder(folder)
-    limit_bytes = limit_of(folder, limit_bytes)
-    plan = Plan(folder, Tables._fields, readonly, map_size, limit_bytes)
+    plan = Plan(folder, Tables._fields, readonly, map_size, limit_bytes, disk_share=True)
     environment, fresh = _shared(plan, there=there, create=create is not None)
     try:
         if fresh and create is not None:

@@ -84,12 +84,12 @@ def test_each_problem_is_told_in_a_line(tmp_path, text, said):
         ("127.0.0.1:{port}", "localhost:{port}"),
         ("127.0.0.1:{port}", "0.0.0.0:{port}"),
         ("lmtp:127.0.0.1:{port}", "127.0.0.1:{port}"),
-        ("unix:{here}/s", "unix:{here}/../{name}/s"),
+        ("unix:{here}/s", "unix:{here}/./s"),
     ],
 )
 def test_two_listeners_on_one_address(tmp_path, first, second):
     """Two listeners that cannot both listen are told, in whatever words the address is written."""
-    values = {"port": free_port(), "here": tmp_path, "name": tmp_path.name}
+    values = {"port": free_port(), "here": tmp_path}
     text = "".join(
         f'[listener.{name}]\naddress = "{address.format(**values)}"\npeers = ["127.0.0.1"]\n'
         f'upstream = "127.0.0.1:9"\n'

@@ -30,7 +30,7 @@ def written(dice, number):
     words = dice.choices(WORDS, k=dice.choice((1, 2, 8, 40)))
     head = f"From: a{number % 3}@x.test\nSubject: {dice.choice(WORDS)}\n"
     if kind == 0:
-        return f"{number * ' '}\n".encode()
+        return f"{number * ' '}.\n".encode()
     if kind == 1:
         return f"\n{' '.join(words)} {number * '.'}\n".encode()
     if kind == 2:

@@ -301,7 +301,7 @@ def test_a_home_that_takes_no_record_expires_by_the_old_one(tmp_path, clock, mon
     def refuse(*_args, **_more):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(place.os, "open", refuse)
+    monkeypatch.setattr(place, "durable_write", refuse)
     for _ in range(2):
         assert expiry_mark(tmp_path).ahead_us > 39 * DAY_US
 

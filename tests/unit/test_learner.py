@@ -281,8 +281,8 @@ def test_insistence_ends_even_where_it_cannot_win():
     """A message without a word of its own, corrected to and fro: bounded, exact, undone."""
     model = new(labels=THREE)
     for turn in range(6):
-        model.correct(b"\n", THREE[turn % 3], origin=PERSON)
-        assert model.score(b"\n").label == THREE[turn % 3]
+        model.correct(b".\n", THREE[turn % 3], origin=PERSON)
+        assert model.score(b".\n").label == THREE[turn % 3]
     assert check(model) == []
 
 
