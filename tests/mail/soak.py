@@ -212,8 +212,8 @@ class Soak:
         books, arrived = self.books, {}
         counted = Counter()
         for line in self.taken.read_text().splitlines():
-            name, _, digest, marked = line.split()
-            arrived[name] = (digest, marked == "1")
+            name, _, digest, verdict = line.split()
+            arrived[name] = (digest, verdict != "-")
             counted[name] += 1
         books.sent = len(outcome.done)
         books.given_up = len(outcome.given_up)

@@ -1,12 +1,14 @@
 """A next hop for the soak: takes messages, writes down what it took, and only then says 250.
 
 Run as a program: `soak_sink.py PORT FILE`. One line in FILE for each message: its sender, the size
-and the digest of its body. It can be killed at any time; what it said 250 to is in the file.
+and the digest of its body, and what X-Spamnb-Verdict says of it (`-` without that field). The
+program can be killed at any time; each message with a 250 is in the file.
 """
 
 import asyncio
 import hashlib
 import os
+import re
 import socket
 import sys
 
@@ -24,6 +26,7 @@ REPLIES = {
     b"QUIT": b"221 2.0.0 Bye\r\n",
 }
 END = b"\r\n.\r\n"
+VERDICT = re.compile(rb"(?im)^X-Spamnb-Verdict: ([^\r\n]*)")
 
 
 class Sink(asyncio.Protocol):
@@ -85,8 +88,9 @@ async def serve(port, path):
 
     def record(sender, wire):
         name = sender.partition(b"<")[2].partition(b">")[0].decode("latin-1")
-        marked = b"X-Spamnb-" in wire.partition(b"\r\n\r\n")[0]
-        os.write(file, f"{name} {len(wire)} {body_digest(wire)} {int(marked)}\n".encode())
+        verdict = VERDICT.search(wire.partition(b"\r\n\r\n")[0])
+        said = verdict[1].decode("latin-1").replace(" ", "") if verdict else "-"
+        os.write(file, f"{name} {len(wire)} {body_digest(wire)} {said}\n".encode())
 
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

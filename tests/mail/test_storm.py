@@ -1,0 +1,42 @@
+"""All attacks at once, with honest clients beside; then kills of the daemon's processes."""
+
+import pytest
+from storm import Storm
+
+MOST_P99_S = 1.0
+MOST_HARM = 0.03
+
+
+def check(results):
+    """Honest mail arrives whole, honest training stands once, hostile training is bounded."""
+    print(f"delivered {dict(results.delivered)}, deferrals {dict(results.deferrals)}")
+    print(f"unscanned {dict(results.unscanned)}, kills {dict(results.kills)}, harm {results.harm}")
+    for kind in results.latency:
+        print(kind, [round(results.quantile(kind, share), 3) for share in (0.5, 0.9, 0.99, 1.0)])
+    print(f"words {results.words}")
+    assert results.lost == []
+    assert results.changed == []
+    assert results.refused == []
+    assert results.given_up == []
+    assert results.word_faults == []
+    assert results.words
+    reasons = {verdict.partition("reason=")[2] for _, verdict in results.unscanned}
+    assert not reasons & {"busy", "large"}
+    before, after = results.harm["before"], results.harm["after"]
+    assert after[0] - before[0] <= MOST_HARM
+    assert after[1] - before[1] <= MOST_HARM
+    assert results.code == 0
+
+
+def test_a_short_storm(tmp_path):
+    """Half a minute of all attacks, then twenty kills."""
+    check(Storm(tmp_path).run(30, 20))
+
+
+@pytest.mark.full
+def test_ten_minutes(tmp_path):
+    """Ten minutes of all attacks with a p99 of small mail below a second, then 600 kills."""
+    results = Storm(tmp_path).run(600, 600)
+    check(results)
+    for kind in ("trusted", "small"):
+        assert results.quantile(kind, 0.99) <= MOST_P99_S
