@@ -1,4 +1,4 @@
-"""What can one person do to everybody else's mail with the worst words that can be found?
+"""What can one person do to the mail of others with the worst corrections that a search finds?
 
 A model of 4,546 messages (SpamAssassin corpus, seed 7); 300 more are the attacker's own mail, the
 other 1,200 are other people's and are judged. Before each word 15 to 40 messages are tried
@@ -26,7 +26,7 @@ out; spam filed of 433 / 462, labels needed, 1-AUC over all messages, seeds 7 / 
 
     until now                                  303 / 176   340 / 351   0.0954 / 0.0713 %
     one plain step, no budget                  245 / -     350 / -     0.0908 / -
-    budget 0.5 for everybody                    61 /  75   764 / 685   0.1037 / 0.0722 %
+    budget 0.5 for each person                  61 /  75   764 / 685   0.1037 / 0.0722 %
     ... and 400 / messages of the rarer label  206 / 172   376 / 389   0.0794 / 0.0656 %
     0.5 by the share of others' messages       279 / 213   347 / 349   0.0878 / 0.0697 %
     ... five people in turn                    168 / 117   441 / 464   0.0736 / 0.0646 %

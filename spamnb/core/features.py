@@ -136,7 +136,8 @@ class Key:
 
 def own_id(key: Key, digest: bytes) -> np.uint64:
     """The id of the feature that a message has alone."""
-    return np.uint64(extract(key, [[own(digest)]]).ids[0])
+    place, _, word = own(digest)
+    return np.uint64(id_of(key, place, word))
 
 
 GROUPS = 2

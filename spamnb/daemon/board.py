@@ -3,8 +3,8 @@
 A memfd, handed to each child. Every process has a slot: who sits there, whether it is ready, when
 it last gave a sign of life, its row of `meters`, the digests of the messages it has in hand, and a
 small ring of digests that killed a scan. Each has a row of `Counts`, too, of the connections that
-it has open by client. So a number counted survives `kill -9` of whoever counted it, and asking
-costs nobody a message. Must not know sockets, mail or settings.
+it has open by client. So a number survives `kill -9` of the process that counted it, and reading
+the numbers takes no message between processes. Must not know sockets, mail or settings.
 
 Invariants: each number is one aligned 64-bit word, so it is read whole; each slot is written by its
 process, and by the supervisor while that process is not there; the flags by whoever may turn them.

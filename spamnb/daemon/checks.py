@@ -237,7 +237,7 @@ def _upstreams(checked: Checked) -> Problems:
 
 
 def _log_file(checked: Checked) -> Problems:
-    """A log file that cannot be opened; whoever starts the daemon opens it first."""
+    """A log file that cannot be opened; the user that starts the daemon opens it."""
     file = checked.settings.log.file
     if file and (why := _unwritable(Path(file))):
         yield UserError(f"the log file {file} cannot be written: {why}", hint="see log.file")

@@ -136,7 +136,7 @@ class Operations:
         with self.keeper.desk() as desk:
             answer = desk.teach(feedback_of(peer, header, left.raw))
         if answer.state == "refused":
-            # Nobody waits for an answer here.
+            # A file in the spool has no sender that waits for an answer.
             LOG.info("what uid %d left in the spool was not learnt: %s", left.uid, answer.reason)
 
     # -- looking --------------------------------------------------------------------------------

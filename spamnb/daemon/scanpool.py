@@ -2,7 +2,7 @@
 
 All workers together have as many helpers as the machine has cores, and each worker at least one
 (`household`). A pool for all workers would use the cores better when one worker has all the large
-mail; it would need a process that reads everybody's mail, and takes it from everybody when it dies.
+mail; it would need one process that all mail passes, and whose death stops all scans.
 
 A message waits in the queue until a helper is ready, in an order that is fair to the clients. Its
 time in the helper begins when it leaves the queue. A message whose scan could not begin in time is

@@ -1,4 +1,4 @@
-"""What one person can do to everybody else's mail with corrections of their own choice."""
+"""What one person can do to the mail of others with corrections of that person's choice."""
 
 import sys
 from pathlib import Path
