@@ -9,6 +9,7 @@ be taken for a verdict by the mail system that asked.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -106,7 +107,12 @@ def run(arguments: Sequence[str] | None = None) -> None:
     """Run the program and end it."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     _open_streams()
-    code = _guarded(words)
+    try:
+        code = _guarded(words)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command is over
+    except KeyboardInterrupt as error:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        code = _tell(_SAFE, error, verbose=_verbose(words), code=INTERRUPTED)
     strict = "score" in words and "--exit-code" in words[words.index("score") :]
     sys.exit(TEMPORARY if strict and not isinstance(code, Answer) else int(code))
 
@@ -127,8 +133,8 @@ class Answer(int):
 
 
 def _guarded(words: list[str]) -> int:
-    """Run, with every way to fail mapped to a line and an exit code."""
-    verbose = "-v" in words or "--verbose" in words
+    """Run; map each failure except an interrupt to a line and an exit code."""
+    verbose = _verbose(words)
     try:
         return _run(words)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -136,7 +142,7 @@ def _guarded(words: list[str]) -> int:
         return 2
     except click.ClickException as error:
         return _tell(_usage(error), error, verbose=verbose, code=2)
-    except (KeyboardInterrupt, click.Abort) as error:
+    except click.Abort as error:
         return _tell(_SAFE, error, verbose=verbose, code=INTERRUPTED)
     except BrokenPipeError:
         return _hang_up()
@@ -152,6 +158,10 @@ def _guarded(words: list[str]) -> int:
         what = f"{type(error).__name__}: {error}"
         hint = "this is a bug" if verbose else "this is a bug; run it again with -v and report it"
         return _tell(f"{what} - {hint}", error, verbose=verbose, code=BUG)
+
+
+def _verbose(words: list[str]) -> bool:
+    return "-v" in words or "--verbose" in words
 
 
 def _was_interrupted(error: BaseException | None) -> bool:

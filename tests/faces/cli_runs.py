@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -52,6 +53,8 @@ def spamnb(home, *words, stdin=b""):
     except SystemExit as ended:
         return Done(ended.code, out.getvalue(), err.getvalue())
     finally:
+        # A program that ends ignores further interrupts; this process goes on.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.stdin = old
         _let_go(home)
     raise AssertionError("the program did not end")
