@@ -15,6 +15,7 @@ FLOORS = (
     "core",
     "store",
     "service",
+    "lab",
     "faces",
     "settings",
     "daemon",
@@ -102,7 +103,9 @@ def through_the_door(sources):
     return [
         f"{name}:{line} imports the door"
         for name, line, target in own_imports(sources)
-        if target in DOORS and name != "spamnb.__main__"
+        if target in DOORS
+        and name != "spamnb.__main__"
+        and not name.startswith("spamnb.lab.")
     ]
 
 
@@ -138,7 +141,7 @@ def cycles(sources):
 def walls(sources):
     """Complain of foreign packages outside of their place."""
     places = {"lmdb": "spamnb.store", "click": "spamnb.cli", "aiosmtpd": "spamnb.faces.smtp"}
-    places["matplotlib"] = "spamnb.service.plots"
+    places["matplotlib"] = "spamnb.lab.plots"
     complaints, knowing = [], set()
     for name, text in sources.items():
         for line, target in imports(name, text, sources):

@@ -32,7 +32,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 from lab import folder
 
-from spamnb.core.measures import auc
+from spamnb.lab.statistics.metrics import auc
 from spamnb.service import plans
 from spamnb.service.filter import Filter, new_recipe
 from spamnb.service.trainer import train

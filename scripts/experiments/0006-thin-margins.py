@@ -54,8 +54,8 @@ from arrays import Variant, all_streams, compare, picked
 from lab import Constants
 from streams import streams
 
-from spamnb.core.measures import auc
-from spamnb.service import evaluation_trial
+from spamnb.lab import trial
+from spamnb.lab.statistics.metrics import auc
 from spamnb.service.learner import Learner
 
 
@@ -98,7 +98,7 @@ def by_the_product():
     for stream in streams():
         if stream.name in {"few spam", "wrong labels"}:
             for learner in (Learner, Repeating):
-                evaluation_trial.Learner = learner
+                trial.Learner = learner
                 area = 100 * (1 - auc(*stream.judged()))
                 found.setdefault((stream.name, learner.__name__), []).append(area)
     for names, areas in found.items():

@@ -29,7 +29,7 @@ from facts import of_corpus
 from lab import corpus
 
 from spamnb import bayes
-from spamnb.core.measures import auc, missed_at
+from spamnb.lab.statistics.metrics import auc, missed_at
 
 BLOCK, FIRST = 100, 300
 """Judge so many, then learn them; the first so many are only learnt, and the bins are cut there."""

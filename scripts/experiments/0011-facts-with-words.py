@@ -24,7 +24,7 @@ from facts import CATEGORIES, NUMBERS, of_corpus
 from lab import Constants, Corpus, corpus, folder, online
 
 from spamnb.bayes import cut
-from spamnb.core.measures import auc, missed_at
+from spamnb.lab.statistics.metrics import auc, missed_at
 
 
 def with_facts(words: Corpus, facts, *, bins: int, group: int = 1) -> Corpus:

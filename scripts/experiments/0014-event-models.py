@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from lab import corpus
 
-from spamnb.core.measures import auc, missed_at
+from spamnb.lab.statistics.metrics import auc, missed_at
 
 beside = import_module("0011-facts-with-words")
 

@@ -38,9 +38,9 @@ from sklearn.svm import LinearSVC
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from documentcraft import SHARES, collection
 
-from spamnb.core.classes import macro_f1, pooled, quality
-from spamnb.service.evaluation_labels import evaluate_against_rest, evaluate_labels
-from spamnb.service.evaluation_trial import Options
+from spamnb.lab.multiclass import evaluate_against_rest, evaluate_labels
+from spamnb.lab.statistics.classification import macro_f1, pooled, quality
+from spamnb.lab.trial import Options
 
 warnings.simplefilter("ignore")
 LABELS = tuple(SHARES)

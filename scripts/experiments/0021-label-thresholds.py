@@ -26,10 +26,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from documentcraft import SHARES, collection
 
-from spamnb.core.classes import best_threshold, macro_f1, pooled, quality
 from spamnb.core.model import one_against_rest
-from spamnb.service.evaluation_protocols import run
-from spamnb.service.evaluation_trial import Options, Samples, read_samples
+from spamnb.lab.protocols import run
+from spamnb.lab.statistics.classification import best_threshold, macro_f1, pooled, quality
+from spamnb.lab.trial import Options, Samples, read_samples
 
 LABELS = tuple(SHARES)
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from lab import folder
 
-from spamnb.service.evaluation import Options, evaluate
+from spamnb.lab.evaluation import Options, evaluate
 
 WAYS = {
     "every label at once": {},

@@ -48,7 +48,7 @@ import sys
 import numpy as np
 from streams import streams
 
-from spamnb.core.measures import auc, missed_at
+from spamnb.lab.statistics.metrics import auc, missed_at
 
 CHANGES = (
     {},

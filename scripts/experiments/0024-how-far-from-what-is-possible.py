@@ -28,7 +28,7 @@ from dataclasses import asdict
 import numpy as np
 from streams import streams
 
-from spamnb.core.possible import possible
+from spamnb.lab.statistics.bayes_error import possible
 
 
 def main() -> None:

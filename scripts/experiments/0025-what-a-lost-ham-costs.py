@@ -39,10 +39,10 @@ from dataclasses import replace
 import numpy as np
 from streams import Stream, streams
 
-from spamnb.core.assurance import assured, most_lost
 from spamnb.core.costs import BINARY, Costs
 from spamnb.core.decision import decide_many
 from spamnb.core.handling import LEAST_MESSAGES
+from spamnb.lab.statistics.loss_bound import assured, most_lost
 
 JUNK = (20.0, 50.0, 100.0, 200.0, 500.0)
 HEAD = " " * 18 + "ham junked expected  at most %  unsure %   spam delivered  unsure  cost expected"

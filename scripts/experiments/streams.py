@@ -30,8 +30,8 @@ from typing import Any
 
 from lab import PROJECT, folder
 
-from spamnb.service.evaluation_protocols import Said, run
-from spamnb.service.evaluation_trial import Options, Samples, read_samples
+from spamnb.lab.protocols import Said, run
+from spamnb.lab.trial import Options, Samples, read_samples
 
 import numpy as np  # isort: skip - after lab, which sets its threads
 

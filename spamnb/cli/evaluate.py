@@ -22,9 +22,9 @@ from spamnb.errors import CorpusError, UserError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from spamnb.lab.evaluation import Evaluation, Options
+    from spamnb.lab.sources import Named
     from spamnb.service.corpora import Unit
-    from spamnb.service.evaluation import Evaluation, Options
-    from spamnb.service.evaluation_sources import Named
 
 EXAMPLES = """
 spamnb evaluate ham/ spam/                         each message judged, then learnt
@@ -137,7 +137,7 @@ def _refuse_idle(ctx: click.Context, given: dict[str, Any]) -> None:
 
 
 def _options(session: Session, given: dict[str, Any]) -> Options:
-    from spamnb.service.evaluation import Options
+    from spamnb.lab.evaluation import Options
     from spamnb.service.pool import cores
 
     settings = session.settings
@@ -153,8 +153,8 @@ def _options(session: Session, given: dict[str, Any]) -> Options:
 
 
 def _measured(session: Session, given: dict[str, Any]) -> Evaluation:
-    from spamnb.service.evaluation import evaluate as measure
-    from spamnb.service.evaluation_sources import read_each
+    from spamnb.lab.evaluation import evaluate as measure
+    from spamnb.lab.sources import read_each
 
     options = _options(session, given)
     found, order = ordered(given["sources"], given["order"], given["seed"])
@@ -170,8 +170,8 @@ def ordered(
     sources: Sequence[str], order: str | None, seed: int
 ) -> tuple[list[tuple[Unit, str]], str]:
     """Find the messages and bring them in order; say which."""
-    from spamnb.service.evaluation_sources import as_given, index_of, indexed, shuffled
-    from spamnb.service.evaluation_sources import units_by_time as by_time
+    from spamnb.lab.sources import as_given, index_of, indexed, shuffled
+    from spamnb.lab.sources import units_by_time as by_time
 
     if not sources:
         return [], order or "shuffle"
@@ -186,7 +186,7 @@ def ordered(
 
 
 def _sorted(sources: Sequence[str]) -> Iterator[Named[Unit]]:
-    from spamnb.service.evaluation_sources import sorted_mail
+    from spamnb.lab.sources import sorted_mail
 
     if len(sources) != 2:
         raise UserError(
@@ -203,7 +203,7 @@ def _sorted(sources: Sequence[str]) -> Iterator[Named[Unit]]:
 def _written(outcome: Evaluation, given: dict[str, Any], *, one_in: int) -> None:
     """Write what was asked for: figures, pictures, the page; else tell the figures."""
     from spamnb.core.costs import Costs
-    from spamnb.service.report import decision_rows, figures, how_far, promise, report_page
+    from spamnb.lab.html_report import decision_rows, figures, how_far, promise, report_page
 
     found = outcome.assurance(one_in)
     if given["plots"]:
@@ -226,7 +226,7 @@ def _written(outcome: Evaluation, given: dict[str, Any], *, one_in: int) -> None
 
 
 def _draw(outcome: Evaluation, folder: Path) -> None:
-    from spamnb.service.plots import as_png, draw
+    from spamnb.lab.plots import as_png, draw
 
     figures = draw(outcome)
     try:
@@ -238,7 +238,7 @@ def _draw(outcome: Evaluation, folder: Path) -> None:
 
 
 def _compare(a: str, b: str, *, json_file: str | None) -> None:
-    from spamnb.service.evaluation_compare import compare
+    from spamnb.lab.compare import compare
 
     found = compare(Path(a), Path(b))
     if json_file is not None:

@@ -11,9 +11,9 @@ from spamnb.cli.printing import progress_bar, say, table, warn, write_text
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:
-    from spamnb.service.documents import Document
-    from spamnb.service.evaluation import Options
-    from spamnb.service.evaluation_labels import LabelEvaluation
+    from spamnb.lab.collections import Document
+    from spamnb.lab.evaluation import Options
+    from spamnb.lab.multiclass import LabelEvaluation
 
 FEWEST = 20
 """Documents of a label that is judged against the rest; fewer tell nothing."""
@@ -50,8 +50,8 @@ def evaluate_by_label(options: Options, given: dict[str, Any]) -> None:
 def _labelled(given: dict[str, Any]) -> _Collection:
     """Documents of --label NAME=PATH, in the order that was asked for."""
     from spamnb.cli.train import named_sources
+    from spamnb.lab.sources import by_time, read_each, shuffled
     from spamnb.service.corpora import units
-    from spamnb.service.evaluation_sources import by_time, read_each, shuffled
 
     if given["sources"]:
         raise UserError("--label names all folders", hint="leave the others out")
@@ -74,8 +74,8 @@ def _labelled(given: dict[str, Any]) -> _Collection:
 
 def _whole(path: str, options: Options) -> _Collection:
     """A collection by its layout; mixed by the seed, but for the part that is to be judged."""
-    from spamnb.service.documents import documents
-    from spamnb.service.evaluation_sources import shuffled
+    from spamnb.lab.collections import documents
+    from spamnb.lab.sources import shuffled
 
     found = documents(path)
 
@@ -90,7 +90,7 @@ def _whole(path: str, options: Options) -> _Collection:
 
 
 def _judged(collection: _Collection, options: Options, *, against_rest: bool) -> LabelEvaluation:
-    from spamnb.service.evaluation_labels import evaluate_against_rest, evaluate_labels
+    from spamnb.lab.multiclass import evaluate_against_rest, evaluate_labels
 
     held = [label for _, labels in collection.documents for label in labels]
     single = all(len(labels) == 1 for _, labels in collection.documents)
@@ -110,7 +110,7 @@ def _judged(collection: _Collection, options: Options, *, against_rest: bool) ->
 
 
 def _tell(found: LabelEvaluation, json_file: str | None) -> None:
-    from spamnb.core.classes import macro_f1, pooled
+    from spamnb.lab.statistics.classification import macro_f1, pooled
 
     if json_file is not None:
         write_text(json_file, json.dumps(found.as_dict(), indent=2) + "\n")

@@ -9,7 +9,7 @@ from spamnb.errors import UserError
 
 if TYPE_CHECKING:
     from spamnb.cli.session import Session
-    from spamnb.core.assurance import Assurance
+    from spamnb.lab.statistics.loss_bound import Assurance
 
 
 def keep_promise(session: Session, found: Assurance) -> bool:
@@ -18,8 +18,8 @@ def keep_promise(session: Session, found: Assurance) -> bool:
     What was kept before goes in that case too: it was found for a filter that is no more, or for
     mail that has changed.
     """
-    from spamnb.core.assurance import costs_for
     from spamnb.core.costs import Costs
+    from spamnb.lab.statistics.loss_bound import costs_for
     from spamnb.settings.promise import drop, keep, kept
 
     home, costs = session.home, session.settings.costs

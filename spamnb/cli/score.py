@@ -71,7 +71,7 @@ def score(
     standard input is read. A message that cannot be read is reported and skipped. With labels that
     were trained with thresholds, those that a message reaches follow its path.
     """
-    from spamnb.service.label_thresholds import load
+    from spamnb.lab.label_thresholds import load
 
     wanted = paths or (standard_input(),)
     found = (
@@ -146,7 +146,7 @@ def _show(
 
 def assigned_labels(verdict: Verdict, thresholds: Mapping[str, float]) -> list[str]:
     """Tell the labels whose own threshold the message reaches."""
-    from spamnb.service.label_thresholds import assigned
+    from spamnb.lab.label_thresholds import assigned
 
     return assigned(verdict, thresholds)
 

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from spamnb.store.history import History
 
 _LATER = (
-    "spamnb.service.evaluation_labels",
+    "spamnb.lab.multiclass",
     "spamnb.service.expiry",
     "spamnb.service.export_import",
-    "spamnb.service.label_thresholds",
+    "spamnb.lab.label_thresholds",
     "spamnb.service.scorer",
     "spamnb.service.trainer",
-    "spamnb.service.tune",
+    "spamnb.lab.tune",
     "spamnb.service.upkeep",
     "spamnb.store.maintenance",
     "multiprocessing.popen_fork",

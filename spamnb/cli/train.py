@@ -193,11 +193,11 @@ def _folders_in(classes: str | None) -> tuple[str, ...]:
 
 def _chosen(session: Session, sources: list[tuple[str, str]], jobs: int) -> dict[str, float]:
     """Choose the thresholds on what was taught, and keep them beside the model."""
-    from spamnb.service import label_thresholds
+    from spamnb.lab import label_thresholds
+    from spamnb.lab.multiclass import thresholds_of
+    from spamnb.lab.sources import read_each, shuffled
+    from spamnb.lab.trial import Options
     from spamnb.service.corpora import units
-    from spamnb.service.evaluation_labels import thresholds_of
-    from spamnb.service.evaluation_sources import read_each, shuffled
-    from spamnb.service.evaluation_trial import Options
     from spamnb.service.pool import cores
 
     recipe = _recipe_there(session.home)

@@ -16,7 +16,7 @@ from spamnb.errors import StoreMissingError
 if TYPE_CHECKING:
     from spamnb.core.costs import Costs
     from spamnb.core.event import Recipe
-    from spamnb.service.tune import Search, Tuning
+    from spamnb.lab.tune import Search, Tuning
 
 EXAMPLES = """
 spamnb tune ham/ spam/                   look, and tell what would be gained
@@ -64,7 +64,7 @@ def tune(
     features, which a model is made with, and the costs, which move no score: `spamnb evaluate
     --apply` finds those that keep promise.ham_lost_one_in.
     """
-    from spamnb.service.tune import Search
+    from spamnb.lab.tune import Search
 
     if applied:
         refuse_while_served(session, "tune --apply")
@@ -98,9 +98,9 @@ def _searched(
     there: Recipe | None,
 ) -> Tuning:
     from spamnb.cli.evaluate import ordered
-    from spamnb.service import tune as service
-    from spamnb.service.evaluation_sources import read_each
-    from spamnb.service.evaluation_trial import Options
+    from spamnb.lab import tune as service
+    from spamnb.lab.sources import read_each
+    from spamnb.lab.trial import Options
     from spamnb.service.pool import cores
 
     order, seed, most, jobs = how
@@ -131,7 +131,7 @@ def _recipe_or_none(session: Session) -> Recipe | None:
 
 
 def _show(found: Tuning, costs: Costs) -> None:
-    from spamnb.service.report import promise
+    from spamnb.lab.html_report import promise
 
     say(f"{found.tries} sets of constants tried on {found.searched} messages, the best one "
         f"confirmed on {found.held_back} others")  # fmt: skip

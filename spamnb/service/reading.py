@@ -14,8 +14,8 @@ from spamnb.core.features import U64, Features, Key, extract
 from spamnb.core.house import House
 from spamnb.core.message import Message, read
 from spamnb.core.oddities import PARTLY
+from spamnb.core.plain_text import read_document, text_of
 from spamnb.core.tokens import Place, document, fields, mark_of, own
-from spamnb.service.documents import read_document, text_of
 from spamnb.service.lessons import Among, Example
 
 PORTION = 64

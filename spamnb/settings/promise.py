@@ -27,7 +27,7 @@ from spamnb.errors import SettingsError
 from spamnb.store.files import durable_write
 
 if TYPE_CHECKING:
-    from spamnb.core.assurance import Assurance
+    from spamnb.lab.statistics.loss_bound import Assurance
 
 FILE = "promise.toml"
 _MODE = 0o600

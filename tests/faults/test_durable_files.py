@@ -112,7 +112,7 @@ from spamnb.settings.promise import keep
 keep(place, found(), Costs())
 """,
     "thresholds": """
-from spamnb.service.label_thresholds import save
+from spamnb.lab.label_thresholds import save
 save(place, {"a": 1.0})
 """,
     "export": """

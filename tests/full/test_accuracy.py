@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spamnb.core.measures import auc, paired
-from spamnb.service.evaluation import Options, evaluate
+from spamnb.lab.evaluation import Options, evaluate
+from spamnb.lab.statistics.metrics import auc, paired
 from spamnb.service.filter import Filter, new_recipe
 from spamnb.service.trainer import train
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from spamnb.core.assurance import assured, costs_for, ham_needed, most_lost
 from spamnb.core.costs import Costs, thresholds
+from spamnb.lab.statistics.loss_bound import assured, costs_for, ham_needed, most_lost
 
 
 def test_the_bound_is_clopper_and_pearsons():

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamnb.core import curves
-from spamnb.core.measures import auc
+from spamnb.lab.statistics import curves
+from spamnb.lab.statistics.metrics import auc
 
 MARKS = st.lists(st.tuples(st.booleans(), st.integers(-9, 9)), min_size=2, max_size=60).filter(
     lambda rows: len({row[0] for row in rows}) == 2

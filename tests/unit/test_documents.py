@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from spamnb.core.plain_text import read_document, text_of
 from spamnb.errors import CorpusError
+from spamnb.lab.collections import documents
 from spamnb.service.corpora import Unreadable, read_unit, units
-from spamnb.service.documents import documents, read_document, text_of
 from spamnb.service.filter import Filter, new_recipe
 from spamnb.service.trainer import train
 

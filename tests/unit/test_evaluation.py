@@ -9,8 +9,8 @@ import pytest
 
 from spamnb.core.costs import Costs
 from spamnb.errors import CorpusError, UserError
-from spamnb.service.evaluation import Options, by_time, evaluate, shuffled
-from spamnb.service.evaluation_sources import (
+from spamnb.lab.evaluation import Options, by_time, evaluate, shuffled
+from spamnb.lab.sources import (
     as_given,
     index_of,
     indexed,

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from spamnb.core.measures import auc
 from spamnb.errors import UserError
-from spamnb.service.evaluation_compare import compare
+from spamnb.lab.compare import compare
+from spamnb.lab.statistics.metrics import auc
 
 
 def scored(path, odds, truth, ids=None):

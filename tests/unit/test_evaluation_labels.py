@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spamnb.core.classes import macro_f1, pooled, quality
 from spamnb.errors import StoreAccessError, StoreError, UserError
-from spamnb.service.evaluation_labels import evaluate_against_rest, evaluate_labels, thresholds_of
-from spamnb.service.evaluation_trial import Options
+from spamnb.lab.label_thresholds import FILE, assigned, load, save
+from spamnb.lab.multiclass import evaluate_against_rest, evaluate_labels, thresholds_of
+from spamnb.lab.statistics.classification import macro_f1, pooled, quality
+from spamnb.lab.trial import Options
 from spamnb.service.filter import Filter, new_recipe
-from spamnb.service.label_thresholds import FILE, assigned, load, save
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import documentcraft

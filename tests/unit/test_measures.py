@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from sklearn.metrics import brier_score_loss, roc_auc_score
 from sklearn.metrics import log_loss as sklearn_log_loss
 
-from spamnb.core import measures
-from spamnb.core.measures import Outcomes
 from spamnb.errors import BugError
+from spamnb.lab.statistics import metrics as measures
+from spamnb.lab.statistics.metrics import Outcomes
 
 
 def judged(seed, size=400, better=1.0):

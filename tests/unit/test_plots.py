@@ -9,11 +9,11 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from spamnb.core.assurance import assured
 from spamnb.errors import UserError
-from spamnb.service import plots
-from spamnb.service.evaluation import Options, evaluate
-from spamnb.service.report import decision_rows, figures, promise, report_page
+from spamnb.lab import plots
+from spamnb.lab.evaluation import Options, evaluate
+from spamnb.lab.html_report import decision_rows, figures, promise, report_page
+from spamnb.lab.statistics.loss_bound import assured
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def outcome():
 def test_nothing_is_imported_before_a_picture_is_asked_for():
     """It takes half a second: whoever wants figures alone does not wait for it."""
     code = (
-        "import sys, spamnb.service.report, spamnb.cli.evaluate\n"
+        "import sys, spamnb.lab.html_report, spamnb.cli.evaluate\n"
         "sys.exit('matplotlib' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

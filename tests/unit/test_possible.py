@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from spamnb.core.possible import SAMPLE, disagreeing, possible, sample
+from spamnb.lab.statistics.bayes_error import SAMPLE, disagreeing, possible, sample
 
 
 def words(rng, many, *, most=40):

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spamnb.core.assurance import assured, costs_for
 from spamnb.core.costs import Costs, thresholds
 from spamnb.errors import SettingsError
+from spamnb.lab.statistics.loss_bound import assured, costs_for
 from spamnb.settings import load, restored
 from spamnb.settings.promise import FILE, drop, keep, kept
 from spamnb.settings.showing import plain

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from spamnb.errors import UserError
-from spamnb.service.evaluation_trial import Options
-from spamnb.service.tune import STEPS, Search, tune
+from spamnb.lab.trial import Options
+from spamnb.lab.tune import STEPS, Search, tune
 
 WORDS = {
     "ham": ("meeting", "report", "train", "garden", "letter", "cousin", "budget", "lunch"),

@@ -23,7 +23,7 @@ import numpy as np
 from spamnb.core.bayes.risk import bayes_error, least_error
 from spamnb.core.bayes.smoothing import Floats
 from spamnb.core.event import Ids, Ints
-from spamnb.core.measures import Bools
+from spamnb.lab.statistics.metrics import Bools
 
 SAMPLE = 2000
 """0.2 s of CPU for the words of so many messages, 0.1 s for their scores."""

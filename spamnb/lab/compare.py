@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spamnb.core.measures import Bools, Interval, auc, paired, paired_mean
 from spamnb.core.model import Floats
 from spamnb.errors import UserError
+from spamnb.lab.statistics.metrics import Bools, Interval, auc, paired, paired_mean
 
 
 @dataclass(frozen=True, slots=True)

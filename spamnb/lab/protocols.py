@@ -16,7 +16,7 @@ import numpy as np
 
 from spamnb.core.event import Ints
 from spamnb.core.model import Floats
-from spamnb.service.evaluation_trial import UNSURE, Due, Options, Samples, Trial
+from spamnb.lab.trial import UNSURE, Due, Options, Samples, Trial
 from spamnb.service.pool import Pool
 
 Task = TypeVar("Task")

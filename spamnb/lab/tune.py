@@ -24,13 +24,13 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from spamnb.core.assurance import Assurance, assured
 from spamnb.core.event import Recipe
-from spamnb.core.measures import Bools, Interval, auc, paired, paired_mean
 from spamnb.core.model import Floats
 from spamnb.errors import UserError
-from spamnb.service.evaluation_protocols import run
-from spamnb.service.evaluation_trial import Labelled, Options, Samples, read_samples, recipe_of
+from spamnb.lab.protocols import run
+from spamnb.lab.statistics.loss_bound import Assurance, assured
+from spamnb.lab.statistics.metrics import Bools, Interval, auc, paired, paired_mean
+from spamnb.lab.trial import Labelled, Options, Samples, read_samples, recipe_of
 from spamnb.service.pool import Pool
 
 Constants = dict[str, float]

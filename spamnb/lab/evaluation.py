@@ -17,18 +17,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spamnb.core import curves
-from spamnb.core.assurance import Assurance, assured
 from spamnb.core.costs import BINARY, DECISIONS, Costs, thresholds
 from spamnb.core.decision import decide_many
 from spamnb.core.event import Ints
-from spamnb.core.measures import Bools, Outcomes, Report, report
 from spamnb.core.model import Floats, probabilities
-from spamnb.core.possible import Possible, possible, sample
 from spamnb.errors import UserError
-from spamnb.service.evaluation_protocols import FOLDS, Said, run
-from spamnb.service.evaluation_sources import by_time, shuffled
-from spamnb.service.evaluation_trial import (
+from spamnb.lab.protocols import FOLDS, Said, run
+from spamnb.lab.sources import by_time, shuffled
+from spamnb.lab.statistics import curves
+from spamnb.lab.statistics.bayes_error import Possible, possible, sample
+from spamnb.lab.statistics.loss_bound import Assurance, assured
+from spamnb.lab.statistics.metrics import Bools, Outcomes, Report, report
+from spamnb.lab.trial import (
     LABELS,
     UNSURE,
     Labelled,

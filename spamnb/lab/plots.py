@@ -13,15 +13,15 @@ from collections.abc import Callable
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
-from spamnb.core import curves
 from spamnb.core.costs import Costs, thresholds
 from spamnb.errors import UserError
+from spamnb.lab.statistics import curves
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from spamnb.service.evaluation import Evaluation
+    from spamnb.lab.evaluation import Evaluation
 
 HAM, SPAM, LINE, GREY = "#2a6f97", "#c1440e", "#22223b", "#8d99ae"
 _STYLE: dict[str, Any] = {

@@ -17,7 +17,7 @@ import numpy as np
 
 from spamnb.core.bayes.smoothing import Floats
 from spamnb.core.costs import Costs
-from spamnb.core.measures import Bools
+from spamnb.lab.statistics.metrics import Bools
 
 CONFIDENCE = 0.95
 

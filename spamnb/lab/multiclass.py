@@ -19,7 +19,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spamnb.core.classes import (
+from spamnb.core.event import Ints
+from spamnb.core.model import Floats, one_against_rest
+from spamnb.errors import UserError
+from spamnb.lab.protocols import FOLDS, Said, run, spread
+from spamnb.lab.statistics.classification import (
     Quality,
     best_threshold,
     break_even,
@@ -28,12 +32,8 @@ from spamnb.core.classes import (
     pooled,
     quality,
 )
-from spamnb.core.event import Ints
-from spamnb.core.measures import Bools
-from spamnb.core.model import Floats, one_against_rest
-from spamnb.errors import UserError
-from spamnb.service.evaluation_protocols import FOLDS, Said, run, spread
-from spamnb.service.evaluation_trial import Labelled, Options, Samples, read_samples
+from spamnb.lab.statistics.metrics import Bools
+from spamnb.lab.trial import Labelled, Options, Samples, read_samples
 
 REST = "(rest)"
 _STRETCHES = 10

@@ -12,12 +12,9 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable, Iterator
-from hashlib import blake2b
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from spamnb.core.charset import to_text
-from spamnb.core.message import Message
 from spamnb.errors import CorpusError
 
 Split = Literal["train", "test", ""]
@@ -31,17 +28,6 @@ class Document(NamedTuple):
     labels: tuple[str, ...]
     split: Split = ""
     """empty: the collection does not say"""
-
-
-def text_of(raw: bytes) -> str:
-    """The text in these bytes, by the best guess at their charset."""
-    text = to_text(raw, "", set(), "text")
-    return text.decode("ascii", "replace") if isinstance(text, bytes) else text
-
-
-def read_document(raw: bytes) -> Message:
-    """A document's identity: its digest is of the bytes as they are; it has no other parts."""
-    return Message([], [], [], blake2b(raw, digest_size=16).digest(), "")
 
 
 def documents(path: str | Path) -> list[Document]:

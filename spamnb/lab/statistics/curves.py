@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spamnb.core.bayes.smoothing import Floats
-from spamnb.core.measures import Bools, auc
+from spamnb.lab.statistics.metrics import Bools, auc
 
 POINTS = 400
 BLOCKS = 20

@@ -13,7 +13,7 @@ import numpy as np
 
 from spamnb.core.bayes.smoothing import Floats
 from spamnb.core.event import Ints
-from spamnb.core.measures import Bools
+from spamnb.lab.statistics.metrics import Bools
 
 
 class Quality(NamedTuple):

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from spamnb.core.assurance import Assurance, costs_for
 from spamnb.core.costs import Costs, Decision, thresholds
-from spamnb.core.possible import Possible
-from spamnb.service.evaluation import Evaluation
-from spamnb.service.plots import as_svg, draw
+from spamnb.lab.evaluation import Evaluation
+from spamnb.lab.plots import as_svg, draw
+from spamnb.lab.statistics.bayes_error import Possible
+from spamnb.lab.statistics.loss_bound import Assurance, costs_for
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #22223b; background: #fff;

@@ -1,0 +1,1 @@
+"""Evaluation, tuning and reports. The daemon never loads this package."""
