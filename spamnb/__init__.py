@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spamnb.core.verdict import Verdict
+    from spamnb.core.model.verdict import Verdict
     from spamnb.errors import SpamnbError
     from spamnb.service.filter import Filter
     from spamnb.service.receipt import Receipt
@@ -28,7 +28,7 @@ _HOMES = {
     "Filter": "spamnb.service.filter",
     "Receipt": "spamnb.service.receipt",
     "SpamnbError": "spamnb.errors",
-    "Verdict": "spamnb.core.verdict",
+    "Verdict": "spamnb.core.model.verdict",
 }
 
 

@@ -17,7 +17,7 @@ even as an option: what nobody should switch on need not be kept in order.
 import numpy as np
 from lab import Constants, Corpus, corpus, folder, show
 
-from spamnb.core.message import canonical
+from spamnb.core.mail.message import canonical
 
 HEAD_BYTES = 3000
 

@@ -43,8 +43,8 @@ from functools import partial
 import numpy as np
 from arrays import KEY, Variant, all_streams, as_corpus, compare, picked
 
-from spamnb.core.features import LEAST_BYTES, MOST_BYTES, _cut, _hash
-from spamnb.core.tokens import Place
+from spamnb.core.features.extract import LEAST_BYTES, MOST_BYTES, _cut, _hash
+from spamnb.core.features.tokens import Place
 
 SEED = np.array([[3], [5]], np.uint64)
 FIRST, SECOND, GAP = (np.uint64(odd) for odd in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667))

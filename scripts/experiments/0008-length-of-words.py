@@ -43,21 +43,21 @@ from functools import partial
 
 from arrays import Variant, all_streams, as_corpus, compare, picked
 
-from spamnb.core import features
+from spamnb.core.features import extract
 
 CONSTANTS = ("LEAST_BYTES", "MOST_BYTES", "CUT_BYTES")
 
 
 def cut_by(mail, least=3, most=64, cut=12):
     """The features with other limits."""
-    before = [getattr(features, name) for name in CONSTANTS]
+    before = [getattr(extract, name) for name in CONSTANTS]
     try:
         for name, value in zip(CONSTANTS, (least, most, cut), strict=True):
-            setattr(features, name, value)
+            setattr(extract, name, value)
         return as_corpus(mail)
     finally:
         for name, value in zip(CONSTANTS, before, strict=True):
-            setattr(features, name, value)
+            setattr(extract, name, value)
 
 
 VARIANTS = [

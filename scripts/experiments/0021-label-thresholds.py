@@ -26,7 +26,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from documentcraft import SHARES, collection
 
-from spamnb.core.model import one_against_rest
+from spamnb.core.model.scoring import one_against_rest
 from spamnb.lab.protocols import run
 from spamnb.lab.statistics.classification import best_threshold, macro_f1, pooled, quality
 from spamnb.lab.trial import Options, Samples, read_samples

@@ -39,9 +39,9 @@ from dataclasses import replace
 import numpy as np
 from streams import Stream, streams
 
-from spamnb.core.costs import BINARY, Costs
-from spamnb.core.decision import decide_many
-from spamnb.core.handling import LEAST_MESSAGES
+from spamnb.core.model.costs import BINARY, Costs
+from spamnb.core.model.decision import decide_many
+from spamnb.core.policy.actions import LEAST_MESSAGES
 from spamnb.lab.statistics.loss_bound import assured, most_lost
 
 JUNK = (20.0, 50.0, 100.0, 200.0, 500.0)

@@ -19,9 +19,9 @@ from streams import Stream, streams
 
 import numpy as np  # isort: skip - after lab, which sets its threads
 
-from spamnb.core.features import Key, extract
-from spamnb.core.message import read
-from spamnb.core.tokens import Field, fields
+from spamnb.core.features.extract import Key, extract
+from spamnb.core.features.tokens import Field, fields
+from spamnb.core.mail.message import read
 from spamnb.lab.statistics.metrics import auc, missed_at
 
 KEY = Key(b"experiments" + bytes(21))

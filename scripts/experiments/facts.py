@@ -12,7 +12,7 @@ from math import log1p
 
 from lab import folder
 
-from spamnb.core.message import canonical, read
+from spamnb.core.mail.message import canonical, read
 
 DATE = re.compile(
     rb"(?:(\w{3}),)?\s*\d{1,2}\s+\w{3}\s+\d{2,4}\s+(\d{1,2}):(\d\d)(?::\d\d)?\s*([+-]\d{4})?"

@@ -18,9 +18,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
-from spamnb.core.features import Features, Key, extract
-from spamnb.core.message import read
-from spamnb.core.tokens import WRITTEN, Place, fields
+from spamnb.core.features.extract import Features, Key, extract
+from spamnb.core.features.tokens import WRITTEN, Place, fields
+from spamnb.core.mail.message import read
 from spamnb.lab.statistics.metrics import auc, missed_at
 
 PROJECT = Path(__file__).resolve().parents[2]

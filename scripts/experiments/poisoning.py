@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 from lab import folder
 
-from spamnb.core.costs import Costs
-from spamnb.core.decision import decide_many
-from spamnb.core.message import canonical
-from spamnb.core.model import View, probabilities, scores
-from spamnb.core.tokens import Place
+from spamnb.core.features.tokens import Place
+from spamnb.core.mail.message import canonical
+from spamnb.core.model.costs import Costs
+from spamnb.core.model.decision import decide_many
+from spamnb.core.model.scoring import View, probabilities, scores
 from spamnb.service.filter import Filter, new_recipe
 from spamnb.service.learner import Learner
 from spamnb.service.lessons import Example, Origin, Teach

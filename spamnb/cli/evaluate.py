@@ -202,7 +202,7 @@ def _sorted(sources: Sequence[str]) -> Iterator[Named[Unit]]:
 
 def _written(outcome: Evaluation, given: dict[str, Any], *, one_in: int) -> None:
     """Write what was asked for: figures, pictures, the page; else tell the figures."""
-    from spamnb.core.costs import Costs
+    from spamnb.core.model.costs import Costs
     from spamnb.lab.html_report import decision_rows, figures, how_far, promise, report_page
 
     found = outcome.assurance(one_in)

@@ -18,7 +18,7 @@ def keep_promise(session: Session, found: Assurance) -> bool:
     What was kept before goes in that case too: it was found for a filter that is no more, or for
     mail that has changed.
     """
-    from spamnb.core.costs import Costs
+    from spamnb.core.model.costs import Costs
     from spamnb.lab.statistics.loss_bound import costs_for
     from spamnb.settings.promise import drop, keep, kept
 

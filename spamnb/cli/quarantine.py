@@ -75,9 +75,9 @@ def list_(session: Session, as_json: bool) -> None:
 
 def _subject(head: bytes) -> str:
     """Read the subject of a message from its first bytes."""
-    from spamnb.core.headers import decoded, split
-    from spamnb.core.house import House
-    from spamnb.core.stamp import header_end
+    from spamnb.core.mail.headers import decoded, split
+    from spamnb.core.mail.local_hosts import House
+    from spamnb.core.policy.verdict_headers import header_end
 
     end = header_end(head)
     head = (head if end < 0 else head[:end]).replace(b"\r\n", b"\n")

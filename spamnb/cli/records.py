@@ -17,7 +17,7 @@ from spamnb.cli.teaching_help import taught
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from spamnb.core.event import Event
+    from spamnb.core.model.events import Event
     from spamnb.store.history_entry import HistoryEntry
 
 JOURNAL_EXAMPLES = """

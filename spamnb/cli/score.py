@@ -16,7 +16,7 @@ from spamnb.errors import CorpusError, UserError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from spamnb.core.verdict import Clue, Verdict
+    from spamnb.core.model.verdict import Clue, Verdict
     from spamnb.service.scorer import Scored
 
 ANSWERS = {"deliver": 0, "unsure": 2, "junk": 1, "reject": 1}

@@ -18,7 +18,7 @@ from spamnb.errors import CorpusError, StoreMissingError, UserError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from spamnb.core.event import Recipe
+    from spamnb.core.model.events import Recipe
     from spamnb.service.trainer import Progress, Summary
 
 SHOWN_UNREADABLE = 10

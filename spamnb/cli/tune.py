@@ -14,8 +14,8 @@ from spamnb.cli.teaching_help import taught
 from spamnb.errors import StoreMissingError
 
 if TYPE_CHECKING:
-    from spamnb.core.costs import Costs
-    from spamnb.core.event import Recipe
+    from spamnb.core.model.costs import Costs
+    from spamnb.core.model.events import Recipe
     from spamnb.lab.tune import Search, Tuning
 
 EXAMPLES = """

@@ -141,7 +141,7 @@ class _Desk:
 
     def label_of(self, raw: bytes) -> str | None:
         """What was taught of a message."""
-        from spamnb.core.event import NO_LABEL
+        from spamnb.core.model.events import NO_LABEL
 
         with self._session.open(readonly=True) as model, model.store.read() as view:
             live = view.live(model.example(raw).digest)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import chain
 
+from spamnb.core.mail.domains import Served, domains_of
 from spamnb.faces.smtp.address import Address
-from spamnb.service.domains import Served, domains_of
 from spamnb.settings import Settings
 from spamnb.settings.tree import ListenerSettings
 

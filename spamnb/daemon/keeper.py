@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spamnb.core.costs import Costs
-from spamnb.core.house import House
+from spamnb.core.mail.local_hosts import House
+from spamnb.core.model.costs import Costs
 from spamnb.daemon.control import ControlLimits
 from spamnb.errors import (
     SpamnbError,

@@ -8,7 +8,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from spamnb.core.handling import Treatment
+from spamnb.core.policy.actions import Treatment
 from spamnb.daemon.domains import served_of
 from spamnb.errors import BugError
 from spamnb.faces.smtp.address import Address

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from spamnb.core.envelope import network_of
+from spamnb.core.mail.envelope import network_of
 from spamnb.daemon.scanhelper import ENTRY, Helper, HelperLinks, Job
 from spamnb.service.bench import Notes
 from spamnb.service.fairqueue import FairQueue

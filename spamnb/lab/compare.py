@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spamnb.core.model import Floats
+from spamnb.core.model.scoring import Floats
 from spamnb.errors import UserError
 from spamnb.lab.statistics.metrics import Bools, Interval, auc, paired, paired_mean
 

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spamnb.core.costs import BINARY, DECISIONS, Costs, thresholds
-from spamnb.core.decision import decide_many
-from spamnb.core.event import Ints
-from spamnb.core.model import Floats, probabilities
+from spamnb.core.model.costs import BINARY, DECISIONS, Costs, thresholds
+from spamnb.core.model.decision import decide_many
+from spamnb.core.model.events import Ints
+from spamnb.core.model.scoring import Floats, probabilities
 from spamnb.errors import UserError
 from spamnb.lab.protocols import FOLDS, Said, run
 from spamnb.lab.sources import by_time, shuffled

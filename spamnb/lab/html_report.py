@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from spamnb.core.costs import Costs, Decision, thresholds
+from spamnb.core.model.costs import Costs, Decision, thresholds
 from spamnb.lab.evaluation import Evaluation
 from spamnb.lab.plots import as_svg, draw
 from spamnb.lab.statistics.bayes_error import Possible

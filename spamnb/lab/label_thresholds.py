@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from spamnb.core.model import one_against_rest
-from spamnb.core.verdict import Verdict
+from spamnb.core.model.scoring import one_against_rest
+from spamnb.core.model.verdict import Verdict
 from spamnb.errors import UserError
 from spamnb.store.environment import refused
 from spamnb.store.files import durable_write

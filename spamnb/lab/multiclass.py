@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spamnb.core.event import Ints
-from spamnb.core.model import Floats, one_against_rest
+from spamnb.core.model.events import Ints
+from spamnb.core.model.scoring import Floats, one_against_rest
 from spamnb.errors import UserError
 from spamnb.lab.protocols import FOLDS, Said, run, spread
 from spamnb.lab.statistics.classification import (

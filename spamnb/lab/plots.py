@@ -13,7 +13,7 @@ from collections.abc import Callable
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
-from spamnb.core.costs import Costs, thresholds
+from spamnb.core.model.costs import Costs, thresholds
 from spamnb.errors import UserError
 from spamnb.lab.statistics import curves
 

@@ -14,8 +14,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from spamnb.core.event import Ints
-from spamnb.core.model import Floats
+from spamnb.core.model.events import Ints
+from spamnb.core.model.scoring import Floats
 from spamnb.lab.trial import UNSURE, Due, Options, Samples, Trial
 from spamnb.service.pool import Pool
 

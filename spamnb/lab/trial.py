@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spamnb.core.costs import Costs
-from spamnb.core.event import Ids, Ints, Recipe
-from spamnb.core.features import Features
-from spamnb.core.house import House
-from spamnb.core.model import Floats, View, probabilities, scores
+from spamnb.core.features.extract import Features
+from spamnb.core.mail.local_hosts import House
+from spamnb.core.model.costs import Costs
+from spamnb.core.model.events import Ids, Ints, Recipe
+from spamnb.core.model.scoring import Floats, View, probabilities, scores
 from spamnb.errors import UserError
 from spamnb.service.learner import Learner
 from spamnb.service.lessons import Example, Origin, Teach

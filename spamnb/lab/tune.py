@@ -24,8 +24,8 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from spamnb.core.event import Recipe
-from spamnb.core.model import Floats
+from spamnb.core.model.events import Recipe
+from spamnb.core.model.scoring import Floats
 from spamnb.errors import UserError
 from spamnb.lab.protocols import run
 from spamnb.lab.statistics.loss_bound import Assurance, assured

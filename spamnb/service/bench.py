@@ -27,10 +27,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from spamnb.core.costs import Costs, Decision, roles_of
-from spamnb.core.handling import LEAST_MESSAGES, sobered
-from spamnb.core.house import House
-from spamnb.core.verdict import Clue, Verdict
+from spamnb.core.mail.local_hosts import House
+from spamnb.core.model.costs import Costs, Decision, roles_of
+from spamnb.core.model.verdict import Clue, Verdict
+from spamnb.core.policy.actions import LEAST_MESSAGES, sobered
 from spamnb.errors import SpamnbError, StoreBusyError
 from spamnb.service.filter import Filter
 from spamnb.store.environment import DATA_FILE

@@ -17,11 +17,11 @@ from itertools import islice
 
 import numpy as np
 
-from spamnb.core.event import NO_LABEL, Bulk, Echo, Event, Ids, Recipe
-from spamnb.core.model import View, scores
-from spamnb.core.sheet import Sheet
-from spamnb.core.sorting import place
-from spamnb.core.verdict import sides
+from spamnb.core.model.events import NO_LABEL, Bulk, Echo, Event, Ids, Recipe
+from spamnb.core.model.id_arrays import place
+from spamnb.core.model.scoring import View, scores
+from spamnb.core.model.training_rows import Sheet
+from spamnb.core.model.verdict import sides
 from spamnb.service.lessons import Example
 from spamnb.service.plans import Outlook
 from spamnb.store.contract import ReadView

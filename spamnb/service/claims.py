@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spamnb.core.event import Ids
-from spamnb.core.message import bare_id
+from spamnb.core.mail.message import bare_id
+from spamnb.core.model.events import Ids
 from spamnb.errors import RefError
 from spamnb.service.feedback import Feedback, Trust
 from spamnb.service.filter import Filter

@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from spamnb.core.event import Event
-from spamnb.core.verdict import Verdict
+from spamnb.core.model.events import Event
+from spamnb.core.model.verdict import Verdict
 from spamnb.errors import RefError, RefusedError, UserError
 from spamnb.service.claims import Claim, Claims
 from spamnb.service.clock import now_us

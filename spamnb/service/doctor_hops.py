@@ -21,8 +21,8 @@ from email.parser import BytesHeaderParser
 from email.utils import formatdate
 from typing import Final, NamedTuple, TypeVar
 
-from spamnb.core.handling import LEAST_MESSAGES
-from spamnb.core.verdict import Verdict
+from spamnb.core.model.verdict import Verdict
+from spamnb.core.policy.actions import LEAST_MESSAGES
 from spamnb.errors import PeerError
 from spamnb.service.doctor_means import LABEL, OTHER, Found, Mailbox, Means, Side
 from spamnb.service.ledger import Heard, Ledger, Mark

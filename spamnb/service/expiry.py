@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spamnb.core.costs import Costs
-from spamnb.core.event import Bulk, Ids
-from spamnb.core.sheet import day_of
+from spamnb.core.model.costs import Costs
+from spamnb.core.model.events import Bulk, Ids
+from spamnb.core.model.training_rows import day_of
 from spamnb.service.learner import Learner
 from spamnb.service.lessons import Load, Origin
 from spamnb.store.audit import named, stale

@@ -30,9 +30,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.event import Bulk, Recipe, Totals
-from spamnb.core.features import Key, Words
-from spamnb.core.tokens import Place
+from spamnb.core.features.extract import Key, Words
+from spamnb.core.features.tokens import Place
+from spamnb.core.model.events import Bulk, Recipe, Totals
 from spamnb.errors import UserError
 from spamnb.service.clock import now_us
 from spamnb.service.filter import Filter

@@ -14,12 +14,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from spamnb.core.costs import Costs
-from spamnb.core.event import Recipe
-from spamnb.core.features import GROUPS
-from spamnb.core.house import House
-from spamnb.core.kinds import KINDS
-from spamnb.core.verdict import Verdict
+from spamnb.core.features.extract import GROUPS
+from spamnb.core.mail.local_hosts import House
+from spamnb.core.model.costs import Costs
+from spamnb.core.model.events import Recipe
+from spamnb.core.model.kinds import KINDS
+from spamnb.core.model.verdict import Verdict
 from spamnb.errors import LabelError, UserError
 from spamnb.service.clock import now_us
 from spamnb.service.committer import Arriving, Committer

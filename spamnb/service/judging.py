@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.costs import Costs, roles_of
-from spamnb.core.decision import at_least, decide
-from spamnb.core.event import Ids, Recipe, Records, Totals
-from spamnb.core.features import Key, distinct, id_of
-from spamnb.core.model import View, scores, shares, softmax
-from spamnb.core.oddities import PARTLY
-from spamnb.core.tokens import Place, mark_of
-from spamnb.core.verdict import Clue, Clues, Verdict, sides
+from spamnb.core.features.extract import Key, distinct, id_of
+from spamnb.core.features.tokens import Place, mark_of
+from spamnb.core.mail.marks import PARTLY
+from spamnb.core.model.costs import Costs, roles_of
+from spamnb.core.model.decision import at_least, decide
+from spamnb.core.model.events import Ids, Recipe, Records, Totals
+from spamnb.core.model.scoring import View, scores, shares, softmax
+from spamnb.core.model.verdict import Clue, Clues, Verdict, sides
 from spamnb.service.lessons import Example
 from spamnb.service.reading import Portion
 from spamnb.store.contract import ReadView

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-from spamnb.core.stamp import REASONS
+from spamnb.core.policy.verdict_headers import REASONS
 from spamnb.service.meters import Meters
 
 WINDOW_S: Final = 600.0

@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.costs import Costs, roles_of
-from spamnb.core.decision import decide
-from spamnb.core.event import (
+from spamnb.core.features.extract import Key, Words, distinct, own_id
+from spamnb.core.model.correction import EXPECTED, Holders, insisted, margins, missing
+from spamnb.core.model.costs import Costs, roles_of
+from spamnb.core.model.decision import decide
+from spamnb.core.model.events import (
     NO_LABEL,
     Echo,
     Event,
@@ -28,10 +30,8 @@ from spamnb.core.event import (
     Recipe,
     no_push,
 )
-from spamnb.core.features import Key, Words, distinct, own_id
-from spamnb.core.insistence import EXPECTED, Holders, insisted, margins, missing
-from spamnb.core.model import View, doubt, probabilities, scores, softmax, step
-from spamnb.core.sheet import Lines, Sheet, day_of
+from spamnb.core.model.scoring import View, doubt, probabilities, scores, softmax, step
+from spamnb.core.model.training_rows import Lines, Sheet, day_of
 from spamnb.service.judging import judge_examples
 from spamnb.service.lessons import Example, Lesson, Load, Teach, WordSource
 from spamnb.service.packing import Glossary

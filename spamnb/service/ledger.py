@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spamnb.core.event import NO_LABEL, Totals
-from spamnb.core.verdict import Verdict
+from spamnb.core.model.events import NO_LABEL, Totals
+from spamnb.core.model.verdict import Verdict
 from spamnb.errors import RefError, SpamnbError
 from spamnb.service.clock import now_us
 from spamnb.service.feedback import Answer, Feedback

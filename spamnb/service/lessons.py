@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.event import Bulk, Ids
-from spamnb.core.features import Words
+from spamnb.core.features.extract import Words
+from spamnb.core.model.events import Bulk, Ids
 
 
 class WordSource(Protocol):

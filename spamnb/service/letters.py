@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, Protocol
 
-from spamnb.core.envelope import Envelope
-from spamnb.core.stamp import REASONS, unscanned_block
+from spamnb.core.mail.envelope import Envelope
+from spamnb.core.policy.verdict_headers import REASONS, unscanned_block
 from spamnb.service.meters import Meters
 
 Action = Literal["relay", "keep", "refuse", "defer"]

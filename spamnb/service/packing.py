@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.event import Ids
-from spamnb.core.features import Features, Words, spliced
-from spamnb.core.sorting import merged_order
+from spamnb.core.features.extract import Features, Words, spliced
+from spamnb.core.model.events import Ids
+from spamnb.core.model.id_arrays import merged_order
 from spamnb.service.corpora import Unreadable
 from spamnb.service.lessons import Among, Example, WordSource
 

@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from spamnb.core.envelope import network_of
+from spamnb.core.mail.envelope import network_of
 from spamnb.errors import SettingsError, StoreAccessError
 from spamnb.store.environment import make_folder
 from spamnb.store.files import durable_write

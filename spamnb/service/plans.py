@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.event import NO_LABEL, Event, Ids, Kind, Recipe
-from spamnb.core.sheet import Lines
+from spamnb.core.model.events import NO_LABEL, Event, Ids, Kind, Recipe
+from spamnb.core.model.training_rows import Lines
 from spamnb.errors import RefError, RefusedError, SpamnbError
 from spamnb.service.lessons import Example, Forget, Lesson, Load, Teach, Undo
 from spamnb.service.receipt import Receipt

@@ -33,8 +33,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from spamnb.core.envelope import Envelope
-from spamnb.core.stamp import released_block, written
+from spamnb.core.mail.envelope import Envelope
+from spamnb.core.policy.verdict_headers import released_block, written
 from spamnb.errors import (
     PeerError,
     RefError,

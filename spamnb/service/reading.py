@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from spamnb.core import limits
-from spamnb.core.features import U64, Features, Key, extract
-from spamnb.core.house import House
-from spamnb.core.message import Message, read
-from spamnb.core.oddities import PARTLY
-from spamnb.core.plain_text import read_document, text_of
-from spamnb.core.tokens import Place, document, fields, mark_of, own
+from spamnb.core.features.extract import U64, Features, Key, extract
+from spamnb.core.features.tokens import Place, document, fields, mark_of, own
+from spamnb.core.mail import limits
+from spamnb.core.mail.local_hosts import House
+from spamnb.core.mail.marks import PARTLY
+from spamnb.core.mail.message import Message, read
+from spamnb.core.mail.plain_text import read_document, text_of
 from spamnb.service.lessons import Among, Example
 
 PORTION = 64

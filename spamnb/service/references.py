@@ -11,7 +11,7 @@ import re
 from base64 import b32decode
 from itertools import product
 
-from spamnb.core.message import bare_id
+from spamnb.core.mail.message import bare_id
 from spamnb.errors import RefError
 from spamnb.service.lessons import Example
 from spamnb.store.contract import ReadView

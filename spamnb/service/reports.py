@@ -19,9 +19,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from spamnb.core import attached, headers, limits, mime
-from spamnb.core.charset import Text
-from spamnb.core.message import bare_id, read
+from spamnb.core.mail import headers, limits
+from spamnb.core.mail.body import attachments, mime
+from spamnb.core.mail.charset import Text
+from spamnb.core.mail.message import bare_id, read
 
 How = Literal["attached", "arf", "resent", "quoted", "nothing"]
 
@@ -101,7 +102,7 @@ def _found(
     original = _resent(buffer[:body])
     if original >= 0:
         return "resent", label, [_item(buffer[original:])]
-    opened = attached.open_message(buffer)
+    opened = attachments.open_message(buffer)
     if opened.kind == "multipart/report" and opened.report_type == "feedback-report":
         return _arf(opened.attached)
     items = [_item(one.raw) for one in opened.attached if one.carrier == "message"]
@@ -111,7 +112,7 @@ def _found(
     return ("quoted", label, [Item(refs=refs)]) if refs else ("nothing", label, [])
 
 
-def _arf(parts: list[attached.Attached]) -> tuple[How, str, list[Item]]:
+def _arf(parts: list[attachments.Attached]) -> tuple[How, str, list[Item]]:
     kinds = [_FEEDBACK_TYPE.search(one.raw) for one in parts if one.carrier == "report"]
     said = kinds[0][1].decode("ascii").lower() if kinds and kinds[0] else ""
     whole = [_item(one.raw) for one in parts if one.carrier == "message"]

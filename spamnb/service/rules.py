@@ -30,10 +30,10 @@ from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_netw
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from spamnb.core import headers, limits
-from spamnb.core.envelope import Envelope, domain_of
-from spamnb.core.house import House
-from spamnb.core.stamp import header_end
+from spamnb.core.mail import headers, limits
+from spamnb.core.mail.envelope import Envelope, domain_of
+from spamnb.core.mail.local_hosts import House
+from spamnb.core.policy.verdict_headers import header_end
 from spamnb.errors import SettingsError
 
 Network = IPv4Network | IPv6Network

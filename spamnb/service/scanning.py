@@ -26,10 +26,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
-from spamnb.core.costs import Decision
-from spamnb.core.envelope import Envelope, network_of
-from spamnb.core.handling import Handling, Treatment
-from spamnb.core.stamp import (
+from spamnb.core.mail.domains import Served
+from spamnb.core.mail.envelope import Envelope, network_of
+from spamnb.core.model.costs import Decision
+from spamnb.core.policy.actions import Handling, Treatment
+from spamnb.core.policy.verdict_headers import (
     Said,
     as_delivered,
     block_of,
@@ -51,7 +52,6 @@ from spamnb.service.bench import (
     incident,
     silent,
 )
-from spamnb.service.domains import Served
 from spamnb.service.fairqueue import FairQueue
 from spamnb.service.letters import Done, Fallbacks, Letter, Outcome, unjudged
 from spamnb.service.manner import Manner

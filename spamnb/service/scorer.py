@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from spamnb.core.costs import Costs
-from spamnb.core.house import House
-from spamnb.core.verdict import Clue, Verdict
+from spamnb.core.mail.local_hosts import House
+from spamnb.core.model.costs import Costs
+from spamnb.core.model.verdict import Clue, Verdict
 from spamnb.service.corpora import Item, Unit, Unreadable, read_unit, units
 from spamnb.service.filter import TOGETHER, Filter
 from spamnb.service.reading import PORTION

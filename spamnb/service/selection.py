@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spamnb.core.event import Event, Kind
+from spamnb.core.model.events import Event, Kind
 from spamnb.store.contract import ReadView
 
 Takes = Callable[[Event], bool]

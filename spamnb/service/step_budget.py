@@ -18,7 +18,7 @@ from __future__ import annotations
 from math import inf
 from typing import NamedTuple
 
-from spamnb.core.event import NO_LABEL, STEP_ONE, Event, Ints, Kind, Recipe
+from spamnb.core.model.events import NO_LABEL, STEP_ONE, Event, Ints, Kind, Recipe
 from spamnb.service.plans import Outlook, Plan
 
 DAY_US = 86_400_000_000

@@ -24,9 +24,9 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from spamnb.core.costs import Costs
-from spamnb.core.event import NO_LABEL, Event, Ids, Kind, Recipe
-from spamnb.core.features import Words
+from spamnb.core.features.extract import Words
+from spamnb.core.model.costs import Costs
+from spamnb.core.model.events import NO_LABEL, Event, Ids, Kind, Recipe
 from spamnb.errors import RefusedError, UserError
 from spamnb.service.clock import now_us
 from spamnb.service.filter import Filter

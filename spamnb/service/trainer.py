@@ -27,9 +27,9 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.costs import Costs
-from spamnb.core.event import Recipe
-from spamnb.core.house import House
+from spamnb.core.mail.local_hosts import House
+from spamnb.core.model.costs import Costs
+from spamnb.core.model.events import Recipe
 from spamnb.errors import CorpusError, StoreError
 from spamnb.service.clock import now_us
 from spamnb.service.committer import Arriving

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from spamnb.core.stamp import as_delivered
+from spamnb.core.policy.verdict_headers import as_delivered
 from spamnb.service.letters import Letter
 from spamnb.service.spool import leave
 

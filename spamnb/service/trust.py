@@ -12,8 +12,8 @@ import threading
 from collections import Counter
 from dataclasses import dataclass
 
+from spamnb.core.mail.domains import address_of, domain_of
 from spamnb.errors import LimitError, RefusedError
-from spamnb.service.domains import address_of, domain_of
 from spamnb.service.feedback import Feedback
 from spamnb.service.limits import TeachingRules
 from spamnb.store.history_entry import HistoryEntry

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from spamnb.core.costs import Costs, thresholds
-from spamnb.core.features import Key
+from spamnb.core.features.extract import Key
+from spamnb.core.model.costs import Costs, thresholds
 from spamnb.store import audit
 from spamnb.store.contract import Store
 from spamnb.store.environment import DATA_FILE

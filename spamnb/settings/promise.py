@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spamnb.core.costs import Costs
+from spamnb.core.model.costs import Costs
 from spamnb.errors import SettingsError
 from spamnb.store.files import durable_write
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spamnb.core.handling import HANDLINGS
+from spamnb.core.policy.actions import HANDLINGS
 from spamnb.settings.setting import Family, Setting
 from spamnb.settings.sorts import (
     ADDRESS,

@@ -6,7 +6,7 @@ variable. A setting that does nothing has no place here.
 
 from __future__ import annotations
 
-from spamnb.core.kinds import KINDS
+from spamnb.core.model.kinds import KINDS
 from spamnb.settings.serving import DOMAINS_FAMILY, LISTENERS, SERVING
 from spamnb.settings.setting import MASKED, PREFIX, Family, Setting, toml_of
 from spamnb.settings.sorts import DAYS, DOMAINS, FLAG, LABELS, PAIR, TEXT, TEXTS, choice, whole

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from spamnb.core.costs import Costs
-from spamnb.core.handling import Handlings
-from spamnb.core.house import House
+from spamnb.core.mail.local_hosts import House
+from spamnb.core.model.costs import Costs
+from spamnb.core.policy.actions import Handlings
 from spamnb.errors import SettingsError
 from spamnb.faces.smtp.address import Address
 from spamnb.faces.smtp.door import Limits, Terms, Times

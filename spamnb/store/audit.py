@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.event import NO_LABEL, Event, Ids, Records, Totals
-from spamnb.core.sheet import Sheet
-from spamnb.core.sorting import place
+from spamnb.core.model.events import NO_LABEL, Event, Ids, Records, Totals
+from spamnb.core.model.id_arrays import place
+from spamnb.core.model.training_rows import Sheet
 from spamnb.errors import SpamnbError
 from spamnb.store.contract import Live, ReadView
 from spamnb.store.folding import event_ids, named_ids

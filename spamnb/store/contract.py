@@ -32,8 +32,8 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from spamnb.core.event import Event, Ids, Recipe, Records, Totals
-from spamnb.core.features import Words
+from spamnb.core.features.extract import Words
+from spamnb.core.model.events import Event, Ids, Recipe, Records, Totals
 
 Result = TypeVar("Result")
 

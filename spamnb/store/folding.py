@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spamnb.core.event import Event, Ids, Recipe, Records, Totals, no_totals
-from spamnb.core.sheet import Sheet, day_of
+from spamnb.core.model.events import Event, Ids, Recipe, Records, Totals, no_totals
+from spamnb.core.model.training_rows import Sheet, day_of
 
 
 def first_totals(recipe: Recipe) -> Totals:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.event import Ids
+from spamnb.core.model.events import Ids
 from spamnb.errors import StoreDamagedError, StoreVersionError
 from spamnb.store.idcode import (
     Buffer,

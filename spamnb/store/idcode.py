@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.event import Ids, Ints
+from spamnb.core.model.events import Ids, Ints
 from spamnb.errors import BugError, StoreDamagedError
 
 Buffer = bytes | memoryview

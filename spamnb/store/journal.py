@@ -24,7 +24,7 @@ import hashlib
 import struct
 from collections.abc import Iterator, Sequence
 
-from spamnb.core.event import NO_LABEL, Event, Kind
+from spamnb.core.model.events import NO_LABEL, Event, Kind
 from spamnb.errors import BugError, StoreDamagedError
 from spamnb.store.contract import Live
 from spamnb.store.idcode import Buffer, Reader

@@ -26,9 +26,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.event import Ids
-from spamnb.core.features import Words
-from spamnb.core.sorting import order_of, place
+from spamnb.core.features.extract import Words
+from spamnb.core.model.events import Ids
+from spamnb.core.model.id_arrays import order_of, place
 from spamnb.errors import BugError, StoreDamagedError
 from spamnb.store.contract import Word
 from spamnb.store.idcode import Buffer

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from spamnb.core.event import Recipe
+from spamnb.core.model.events import Recipe
 from spamnb.errors import (
     BugError,
     StoreAccessError,

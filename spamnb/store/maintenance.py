@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
-from spamnb.core.event import Recipe
+from spamnb.core.model.events import Recipe
 from spamnb.errors import RefusedError, StoreBusyError, StoreDamagedError, StoreMissingError
 from spamnb.store.audit import check
 from spamnb.store.environment import (

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from spamnb.core.event import NO_LABEL, Event, Ids, Kind, Recipe, Records, Totals
-from spamnb.core.features import Words
+from spamnb.core.features.extract import Words
+from spamnb.core.model.events import NO_LABEL, Event, Ids, Kind, Recipe, Records, Totals
 from spamnb.errors import BugError
 from spamnb.store.contract import Live, ReadView, Word, WriteView, unpacked
 from spamnb.store.folding import apply_event, event_ids, first_totals, older

@@ -25,9 +25,9 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from spamnb.core.event import Event, Ids, Recipe
-from spamnb.core.features import Words
-from spamnb.core.sheet import Sheet
+from spamnb.core.features.extract import Words
+from spamnb.core.model.events import Event, Ids, Recipe
+from spamnb.core.model.training_rows import Sheet
 from spamnb.errors import StoreMissingError
 from spamnb.store.contract import Live, ReadView, Store, WriteView, packed
 from spamnb.store.environment import DATA_FILE, MAP_SIZE, Plan, sync_folder

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from spamnb.core.event import Ids
+from spamnb.core.model.events import Ids
 from spamnb.store.records import Rows, unparted
 
 SLOTS = 1 << 17

@@ -49,7 +49,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.event import Bulk, Echo, Event, Ids, Kind, Push, Recipe, Records, Totals
+from spamnb.core.model.events import Bulk, Echo, Event, Ids, Kind, Push, Recipe, Records, Totals
 from spamnb.errors import StoreDamagedError, StoreVersionError
 from spamnb.store.contract import Live
 from spamnb.store.idcode import (

@@ -25,8 +25,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.event import Ids
-from spamnb.core.sorting import changes, place
+from spamnb.core.model.events import Ids
+from spamnb.core.model.id_arrays import changes, place
 from spamnb.errors import StoreDamagedError
 from spamnb.store.idcode import Buffer
 from spamnb.store.recall import Recall

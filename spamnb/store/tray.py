@@ -22,8 +22,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.event import Ids
-from spamnb.core.sorting import place
+from spamnb.core.model.events import Ids
+from spamnb.core.model.id_arrays import place
 from spamnb.errors import StoreDamagedError
 from spamnb.store.idcode import Buffer
 from spamnb.store.records import Rows, unparted

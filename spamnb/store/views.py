@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spamnb.core.event import Event, Ids, Recipe, Records, Totals
-from spamnb.core.features import Words
-from spamnb.core.sheet import Sheet
+from spamnb.core.features.extract import Words
+from spamnb.core.model.events import Event, Ids, Recipe, Records, Totals
+from spamnb.core.model.training_rows import Sheet
 from spamnb.errors import BugError, StoreDamagedError
 from spamnb.store.contract import Live, Word
 from spamnb.store.folding import event_ids, first_totals, older

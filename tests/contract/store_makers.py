@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from spamnb.core.event import NO_LABEL, Bulk, Echo, Event, Kind, Push, Recipe, no_push
+from spamnb.core.model.events import NO_LABEL, Bulk, Echo, Event, Kind, Push, Recipe, no_push
 from spamnb.store.audit import check, collect
 from spamnb.store.contract import Word, packed
 from spamnb.store.folding import apply_event, event_ids

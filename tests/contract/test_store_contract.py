@@ -24,7 +24,7 @@ from store_makers import (
     word,
 )
 
-from spamnb.core.event import NO_LABEL, Kind, Recipe, Records
+from spamnb.core.model.events import NO_LABEL, Kind, Recipe, Records
 from spamnb.errors import BugError
 from spamnb.store.audit import check
 from spamnb.store.contract import Live, packed

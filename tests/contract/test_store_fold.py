@@ -23,7 +23,7 @@ from store_makers import (
     word,
 )
 
-from spamnb.core.event import NO_LABEL, Kind, Recipe
+from spamnb.core.model.events import NO_LABEL, Kind, Recipe
 from spamnb.errors import BugError, RefusedError, StoreDamagedError
 from spamnb.store.audit import check, named, refold, stale
 from spamnb.store.contract import Live, packed

@@ -9,7 +9,7 @@ import socket
 import time
 from dataclasses import dataclass, field, replace
 
-from spamnb.core import stamp
+from spamnb.core.policy import verdict_headers
 from spamnb.faces.smtp.address import Address
 from spamnb.faces.smtp.door import Budget, Door, Limits, Times
 from spamnb.faces.smtp.frontdoor import FrontDoor
@@ -329,4 +329,4 @@ def limits(**changes):
     return Limits(**changes)
 
 
-UNSCANNED = stamp.unscanned_block("busy")
+UNSCANNED = verdict_headers.unscanned_block("busy")

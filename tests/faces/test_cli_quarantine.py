@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 from cli_runs import ONE_SPAM, PROGRAM, environment, spamnb
 
-from spamnb.core.envelope import Envelope
+from spamnb.core.mail.envelope import Envelope
 from spamnb.service.quarantine import Quarantine
 
 pytestmark = pytest.mark.usefixtures("alone")

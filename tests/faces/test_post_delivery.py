@@ -11,8 +11,8 @@ import threading
 import pytest
 from post_rig import MESSAGE, certificate, files, post_office
 
-from spamnb.core.house import House
-from spamnb.core.message import read
+from spamnb.core.mail.local_hosts import House
+from spamnb.core.mail.message import read
 from spamnb.errors import SettingsError
 from spamnb.service import maildir
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from post_rig import MESSAGE, begun, files, post_office, sent
 
-from spamnb.core.envelope import Client
+from spamnb.core.mail.envelope import Client
 from spamnb.faces.smtp.postoffice.paths import read_client, read_path
 
 # -- addresses ------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from email.mime.multipart import MIMEMultipart
 import pytest
 from post_rig import MESSAGE, files, logins, post_office
 
-from spamnb.core.message import read
+from spamnb.core.mail.message import read
 from spamnb.errors import PeerError, RefError, StoreBusyError
 from spamnb.service.desk import Desk
 from spamnb.service.feedback import Answer

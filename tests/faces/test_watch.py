@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from spamnb.core.event import NO_LABEL
+from spamnb.core.model.events import NO_LABEL
 from spamnb.errors import CorpusError
 from spamnb.faces.maildir.places import Folders, delivered_as, role_of, word_of
 from spamnb.faces.maildir.watcher import Maildir, Patience, Watcher

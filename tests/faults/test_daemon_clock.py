@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from daemon_runs import environment, serve, settings_in, until
 
-from spamnb.core.envelope import Envelope
+from spamnb.core.mail.envelope import Envelope
 from spamnb.service.control import Caller
 from spamnb.service.quarantine import Quarantine
 

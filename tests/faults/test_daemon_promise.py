@@ -9,8 +9,8 @@ import sys
 import pytest
 from daemon_runs import PROJECT, delivered, environment, serve, settings_in, until
 
-from spamnb.core.costs import Costs
-from spamnb.core.stamp import junk_line
+from spamnb.core.model.costs import Costs
+from spamnb.core.policy.verdict_headers import junk_line
 from spamnb.settings.promise import kept
 
 SAMPLE = PROJECT / "corpora" / "sample"

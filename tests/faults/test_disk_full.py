@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from spamnb.core import limits
+from spamnb.core.mail import limits
 from spamnb.errors import StoreFullError
 from spamnb.service.filter import Filter, new_recipe
 from spamnb.service.trainer import train

@@ -90,7 +90,7 @@ def test_readers_see_one_or_the_other(tmp_path):
 
 CALLERS = {
     "quarantine": """
-from spamnb.core.envelope import Envelope
+from spamnb.core.mail.envelope import Envelope
 from spamnb.service.quarantine import Quarantine
 Quarantine(place / "q").keep(b"x", Envelope(), {})
 """,
@@ -130,7 +130,7 @@ def waiting(made):
     return made(**{f.name: 0 if f.name.endswith("_us") else "x"
                    for f in fields(made) if f.name not in ("refs", "verdict")})
 from types import SimpleNamespace
-from spamnb.core.costs import Costs
+from spamnb.core.model.costs import Costs
 def found():
     return SimpleNamespace(ham_above=0, ham=1, at_worst_percent=0.1, one_in=1000)
 """

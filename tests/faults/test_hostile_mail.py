@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from spamnb.core import limits
-from spamnb.core.house import House
-from spamnb.core.message import canonical, read
+from spamnb.core.mail import limits
+from spamnb.core.mail.local_hosts import House
+from spamnb.core.mail.message import canonical, read
 
 MB = 1_000_000
 BOUND_S = 0.3

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from spamnb.core.features import Key, extract
-from spamnb.core.message import read
-from spamnb.core.tokens import fields
+from spamnb.core.features.extract import Key, extract
+from spamnb.core.features.tokens import fields
+from spamnb.core.mail.message import read
 
 HEAD = b"From: a@b.example\nSubject: x\nContent-Type: text/plain; charset=utf-8\n\n"
 MOST_SECONDS = 0.1

@@ -17,7 +17,7 @@ sys.path.append(str(Path(__file__).parents[1] / "contract"))
 
 from store_makers import RECIPE, apply, bulk_event, ids_of, learn, mail
 
-from spamnb.core.event import Records
+from spamnb.core.model.events import Records
 from spamnb.errors import BugError, StoreBusyError, StoreFullError
 from spamnb.store import environment as surroundings
 from spamnb.store import lmdb_environment

@@ -234,7 +234,7 @@ def _open_script(folder, *, create=False, first=""):
     made = "Recipe()" if create else "None"
     return f"""
 import os, resource
-from spamnb.core.event import Recipe
+from spamnb.core.model.events import Recipe
 from spamnb.errors import SpamnbError
 from spamnb.store.lmdb_store import open_store
 {first}

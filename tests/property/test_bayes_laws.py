@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.naive_bayes import BernoulliNB, MultinomialNB
 
-from spamnb.core.bayes import bernoulli, multinomial
-from spamnb.core.bayes.batch import Batch, Sides
-from spamnb.core.bayes.smoothing import Assumptions, softmax
-from spamnb.core.event import no_totals
+from spamnb.core.model.events import no_totals
+from spamnb.core.model.likelihood import bernoulli, multinomial
+from spamnb.core.model.likelihood.batch import Batch, Sides
+from spamnb.core.model.likelihood.smoothing import Assumptions, softmax
 
 F = 12
 

@@ -11,9 +11,9 @@ sys.path.append(str(Path(__file__).parent))
 
 from test_learning import NOW, WORDS, recipe
 
-from spamnb.core.costs import roles_of
-from spamnb.core.features import Key, own_id
-from spamnb.core.insistence import EXPECTED, HELD_BY
+from spamnb.core.features.extract import Key, own_id
+from spamnb.core.model.correction import EXPECTED, HELD_BY
+from spamnb.core.model.costs import roles_of
 from spamnb.service.filter import Filter
 from spamnb.service.lessons import Origin, Teach
 from spamnb.store import audit

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spamnb.core.event import Kind, Records
-from spamnb.core.sheet import Sheet
+from spamnb.core.model.events import Kind, Records
+from spamnb.core.model.training_rows import Sheet
 from spamnb.errors import RefError, RefusedError
 from spamnb.service.filter import Filter, new_recipe
 from spamnb.service.lessons import Forget, Origin, Teach, Undo

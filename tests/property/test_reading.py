@@ -4,9 +4,9 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from spamnb.core import limits
-from spamnb.core.house import House
-from spamnb.core.message import Message, canonical, read
+from spamnb.core.mail import limits
+from spamnb.core.mail.local_hosts import House
+from spamnb.core.mail.message import Message, canonical, read
 
 WORDS = [
     *(b"\n", b"\n\n", b"\r\n", b"\r", b" ", b"\t", b":", b";", b"=", b'"', b"'", b"--", b"\0"),

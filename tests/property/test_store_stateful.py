@@ -26,7 +26,7 @@ from store_makers import (
     picture,
 )
 
-from spamnb.core.event import NO_LABEL, Kind, Recipe
+from spamnb.core.model.events import NO_LABEL, Kind, Recipe
 from spamnb.store import lexicon, tray
 from spamnb.store.audit import check, named, stale
 from spamnb.store.lmdb_store import open_store

@@ -17,8 +17,8 @@ sys.path.append(str(Path(__file__).parent))
 from store_makers import picture
 from test_learning import NOW, WORDS, each_recipe, mail, open_memory
 
-from spamnb.core.costs import Costs
-from spamnb.core.event import Bulk, Kind
+from spamnb.core.model.costs import Costs
+from spamnb.core.model.events import Bulk, Kind
 from spamnb.service.bisection import bisect
 from spamnb.service.filter import Filter
 from spamnb.service.judging import judge_examples

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from spamnb.core.costs import Costs, thresholds
+from spamnb.core.model.costs import Costs, thresholds
 from spamnb.lab.statistics.loss_bound import assured, costs_for, ham_needed, most_lost
 
 

@@ -7,9 +7,13 @@ from importlib import import_module
 import pytest
 
 import spamnb.bayes
-import spamnb.core.bayes as family
+import spamnb.core.model.likelihood
 
-MODULES = [f"{family.__name__}.{found.name}" for found in pkgutil.iter_modules(family.__path__)]
+MODULES = [
+    f"{family.__name__}.{found.name}"
+    for family in (spamnb.bayes, spamnb.core.model.likelihood)
+    for found in pkgutil.iter_modules(family.__path__)
+]
 
 
 @pytest.mark.parametrize("name", MODULES)

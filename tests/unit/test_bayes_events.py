@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from sklearn.naive_bayes import BernoulliNB, MultinomialNB
 
-from spamnb.core.bayes import bernoulli, multinomial
-from spamnb.core.bayes.batch import Batch, Sides
-from spamnb.core.bayes.smoothing import Assumptions, softmax
-from spamnb.core.event import Totals, no_totals
+from spamnb.core.model.events import Totals, no_totals
+from spamnb.core.model.likelihood import bernoulli, multinomial
+from spamnb.core.model.likelihood.batch import Batch, Sides
+from spamnb.core.model.likelihood.smoothing import Assumptions, softmax
 from spamnb.errors import BugError
 
 MODELS = [multinomial, bernoulli]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from spamnb.bayes import bayes_error, error_probability, minimum_risk, zero_one
-from spamnb.core.costs import Costs
-from spamnb.core.decision import decide_many
+from spamnb.core.model.costs import Costs
+from spamnb.core.model.decision import decide_many
 from spamnb.errors import UserError
 
 
@@ -62,7 +62,7 @@ def test_equal_cases_count_by_their_shares(monkeypatch):
     y = [0] * 7 + [1] * 3
     expected = (7 * 3 / 9 + 3 * 7 / 9) / 10
     for block in (1 << 22, 25):
-        monkeypatch.setattr("spamnb.core.bayes.risk.BLOCK", block)
+        monkeypatch.setattr("spamnb.bayes.risk.BLOCK", block)
         assert bayes_error([[1e6 / 3]] * 10, y).nearest == pytest.approx(expected)
 
 

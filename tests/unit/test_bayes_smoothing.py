@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from spamnb.core.bayes.smoothing import (
+from spamnb.core.model.likelihood.smoothing import (
     Assumptions,
     log_m_estimate,
     log_prior,

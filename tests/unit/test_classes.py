@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamnb.core.model import one_against_rest
+from spamnb.core.model.scoring import one_against_rest
 from spamnb.lab.statistics import classification
 from spamnb.lab.statistics.classification import Quality, quality
 

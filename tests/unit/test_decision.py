@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from spamnb.core.costs import DECISIONS, Costs, roles_of, thresholds
-from spamnb.core.decision import decide, decide_many
+from spamnb.core.model.costs import DECISIONS, Costs, roles_of, thresholds
+from spamnb.core.model.decision import decide, decide_many
 from spamnb.errors import BugError, SettingsError
 
 ZERO_ONE = Costs(deliver=(0, 1), unsure=(1, 1), junk=(1, 0), reject=(1, 0))

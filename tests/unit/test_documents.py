@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from spamnb.core.plain_text import read_document, text_of
+from spamnb.core.mail.plain_text import read_document, text_of
 from spamnb.errors import CorpusError
 from spamnb.lab.collections import documents
 from spamnb.service.corpora import Unreadable, read_unit, units

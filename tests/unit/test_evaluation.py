@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spamnb.core.costs import Costs
+from spamnb.core.model.costs import Costs
 from spamnb.errors import CorpusError, UserError
 from spamnb.lab.evaluation import Options, by_time, evaluate, shuffled
 from spamnb.lab.sources import (

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from spamnb.core.envelope import Envelope
+from spamnb.core.mail.envelope import Envelope
 from spamnb.service import expiry_clock as place
 from spamnb.service.expiry import DAY_US, fold, newest_us
 from spamnb.service.expiry_clock import (

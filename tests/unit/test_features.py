@@ -8,10 +8,18 @@ from random import Random
 import numpy as np
 import pytest
 
-from spamnb.core import features
-from spamnb.core.features import CUT_BYTES, MOST_BYTES, SEEDS_KEPT, Key, distinct, extract, spliced
-from spamnb.core.script import plain
-from spamnb.core.tokens import WRITTEN, Place
+from spamnb.core.features import extract as features
+from spamnb.core.features.extract import (
+    CUT_BYTES,
+    MOST_BYTES,
+    SEEDS_KEPT,
+    Key,
+    distinct,
+    extract,
+    spliced,
+)
+from spamnb.core.features.tokens import WRITTEN, Place
+from spamnb.core.mail.confusables import plain
 
 SECRET = bytes(range(32))
 OTHER = bytes(range(1, 33))

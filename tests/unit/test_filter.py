@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import spamnb
-from spamnb.core.event import Bulk
+from spamnb.core.model.events import Bulk
 from spamnb.errors import (
     BugError,
     LabelError,

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamnb.core.costs import DECISIONS
-from spamnb.core.handling import HANDLINGS, LEAST_MESSAGES, Handlings, Treatment, sobered
+from spamnb.core.model.costs import DECISIONS
+from spamnb.core.policy.actions import HANDLINGS, LEAST_MESSAGES, Handlings, Treatment, sobered
 from spamnb.errors import SettingsError
 
 HARSH = Handlings(unsure="tag", junk="quarantine", reject="reject")

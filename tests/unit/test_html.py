@@ -2,8 +2,8 @@
 
 import pytest
 
-from spamnb.core import limits
-from spamnb.core.html import Budget, Page, guarded, read_html
+from spamnb.core.mail import limits
+from spamnb.core.mail.html import Budget, Page, guarded, read_html
 
 
 def page(source: bytes | str) -> tuple[Page, list[str]]:

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spamnb.core.event import BIAS_ONE
-from spamnb.core.kinds import KINDS
-from spamnb.core.model import probabilities
+from spamnb.core.model.events import BIAS_ONE
+from spamnb.core.model.kinds import KINDS
+from spamnb.core.model.scoring import probabilities
 from spamnb.service.filter import Filter, new_recipe
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"

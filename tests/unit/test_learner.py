@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spamnb.core.event import BIAS_ONE, STEP_ONE, Bulk, Kind
+from spamnb.core.model.events import BIAS_ONE, STEP_ONE, Bulk, Kind
 from spamnb.errors import RefusedError
 from spamnb.service.filter import MINE, Filter, new_recipe
 from spamnb.service.lessons import Load, Origin, Teach

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from spamnb.core import limits
-from spamnb.core.house import House
-from spamnb.core.message import canonical, read, without_mbox
+from spamnb.core.mail import limits
+from spamnb.core.mail.local_hosts import House
+from spamnb.core.mail.message import canonical, read, without_mbox
 
 MESSAGE = (
     b"Received: from a.example by b.example; Mon, 1 Jan 2024 10:00:00 +0000\n"

@@ -5,8 +5,8 @@ import codecs
 
 import pytest
 
-from spamnb.core import charset, limits
-from spamnb.core.message import Part, read
+from spamnb.core.mail import charset, limits
+from spamnb.core.mail.message import Part, read
 
 
 def part(body: bytes, encoding: bytes = b"8bit", label: bytes = b"") -> tuple[Part, list[str]]:

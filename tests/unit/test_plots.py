@@ -139,6 +139,6 @@ def test_a_promise_is_a_sentence_with_its_settings(outcome):
 
 
 def outcome_costs():
-    from spamnb.core.costs import Costs
+    from spamnb.core.model.costs import Costs
 
     return Costs()

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from spamnb.core.costs import Costs
+from spamnb.core.model.costs import Costs
 from spamnb.service.filter import Filter, new_recipe
 from spamnb.service.lessons import Origin, Teach
 from spamnb.service.selection import Without

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spamnb.core.costs import Costs, thresholds
+from spamnb.core.model.costs import Costs, thresholds
 from spamnb.errors import SettingsError
 from spamnb.lab.statistics.loss_bound import assured, costs_for
 from spamnb.settings import load, restored

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spamnb.core.envelope import Client, Envelope
+from spamnb.core.mail.envelope import Client, Envelope
 from spamnb.errors import PeerError, RefError, RefusedError, StoreDamagedError, StoreFullError
 from spamnb.service.clock import now_us
 from spamnb.service.limits import QuarantineLimits
@@ -85,7 +85,7 @@ def test_a_crash_at_any_step_lists_no_message_without_its_body(tmp_path, steps):
     """Killed at the first, second, third ... call to the disk: kept whole, or not listed."""
     program = """
 import os, sys
-from spamnb.core.envelope import Envelope
+from spamnb.core.mail.envelope import Envelope
 from spamnb.service.quarantine import Quarantine
 from pathlib import Path
 left = int(sys.argv[2])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamnb.core.event import (
+from spamnb.core.model.events import (
     Bulk,
     Echo,
     Event,

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamnb.core.message import read
+from spamnb.core.mail.message import read
 from spamnb.service.filter import Filter
 from spamnb.service.reports import MOST, read_report
 

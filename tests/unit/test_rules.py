@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamnb.core.envelope import Client, Envelope
-from spamnb.core.house import House
+from spamnb.core.mail.envelope import Client, Envelope
+from spamnb.core.mail.local_hosts import House
 from spamnb.errors import SettingsError
 from spamnb.service.rules import (
     Networks,

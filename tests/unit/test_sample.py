@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from sklearn.naive_bayes import BernoulliNB, MultinomialNB
 
-from spamnb.core.bayes import bernoulli, multinomial
-from spamnb.core.bayes.batch import Batch
-from spamnb.core.bayes.smoothing import Assumptions
-from spamnb.core.event import no_totals
+from spamnb.core.model.events import no_totals
+from spamnb.core.model.likelihood import bernoulli, multinomial
+from spamnb.core.model.likelihood.batch import Batch
+from spamnb.core.model.likelihood.smoothing import Assumptions
 
 PROJECT = Path(__file__).resolve().parents[2]
 SAMPLE = PROJECT / "corpora" / "sample"

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from spamnb.core.script import plain
+from spamnb.core.mail.confusables import plain
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from spamnb.core.costs import Costs
+from spamnb.core.model.costs import Costs
 from spamnb.errors import SettingsError
 from spamnb.settings import Settings, home_of, load
 from spamnb.settings.setting import toml_of

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamnb.core.envelope import Client
+from spamnb.core.mail.envelope import Client
 from spamnb.faces.smtp import answers, commands, hello, proxyline, replies
 from spamnb.faces.smtp.address import Address
 from spamnb.faces.smtp.door import Budget, Share

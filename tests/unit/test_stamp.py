@@ -7,9 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spamnb.core.costs import Costs, thresholds
-from spamnb.core.message import read
-from spamnb.core.stamp import (
+from spamnb.core.mail.message import read
+from spamnb.core.model.costs import Costs, thresholds
+from spamnb.core.model.verdict import Clue
+from spamnb.core.policy.verdict_headers import (
     COLUMNS,
     REASONS,
     Said,
@@ -24,7 +25,6 @@ from spamnb.core.stamp import (
     unscanned_block,
     written,
 )
-from spamnb.core.verdict import Clue
 
 JUNK = junk_line(Costs())
 SIGNATURE = "s" + "a2" * 13

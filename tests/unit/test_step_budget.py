@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from spamnb.core.event import BIAS_ONE
+from spamnb.core.model.events import BIAS_ONE
 from spamnb.service.filter import Filter, new_recipe
 from spamnb.service.learner import Learner
 from spamnb.service.lessons import Origin, Teach

@@ -2,10 +2,10 @@
 
 import pytest
 
-from spamnb.core import tokens
-from spamnb.core.house import House
-from spamnb.core.message import read
-from spamnb.core.tokens import READINGS, WRITTEN, Place, document, fields, marks
+from spamnb.core.features import tokens
+from spamnb.core.features.tokens import READINGS, WRITTEN, Place, document, fields, marks
+from spamnb.core.mail.local_hosts import House
+from spamnb.core.mail.message import read
 
 MAIL = b"""Return-Path: <x@y.example>
 Received: from mail.a.example (mail.a.example [192.0.2.1])

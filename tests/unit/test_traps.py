@@ -2,8 +2,8 @@
 
 import pytest
 
-from spamnb.core.envelope import Envelope
-from spamnb.core.stamp import as_delivered
+from spamnb.core.mail.envelope import Envelope
+from spamnb.core.policy.verdict_headers import as_delivered
 from spamnb.errors import StoreError
 from spamnb.service.letters import Letter
 from spamnb.service.spool import Spool

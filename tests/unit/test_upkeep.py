@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from spamnb.core.costs import Costs
-from spamnb.core.event import Kind
-from spamnb.core.sheet import day_of
+from spamnb.core.model.costs import Costs
+from spamnb.core.model.events import Kind
+from spamnb.core.model.training_rows import day_of
 from spamnb.service import expiry, upkeep
 from spamnb.service.expiry import DAY_US, Rules, expire
 from spamnb.service.filter import MINE, Filter, new_recipe

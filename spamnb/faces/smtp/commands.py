@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple
 
-from spamnb.core.envelope import Client, domain_of
+from spamnb.core.mail.envelope import Client, domain_of
 from spamnb.faces.smtp import replies
 
 Phase = Literal["start", "ready", "mail", "rcpt"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from spamnb.core.envelope import Envelope
+from spamnb.core.mail.envelope import Envelope
 from spamnb.faces.smtp.address import Address, Speech
 from spamnb.faces.smtp.door import Budget, Door, Reader, Share
 from spamnb.service.letters import Scanner

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
-from spamnb.core.envelope import network_of
+from spamnb.core.mail.envelope import network_of
 from spamnb.faces.smtp import replies
 from spamnb.faces.smtp.address import Address
 from spamnb.faces.smtp.commands import shown

@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Callable
 from typing import Literal
 
-from spamnb.core import stamp
+from spamnb.core.policy import verdict_headers
 from spamnb.faces.smtp import answers, replies
 from spamnb.faces.smtp.commands import shown
 from spamnb.faces.smtp.ends import INPUT, MEMORY, ROOM, STUCK, Host
@@ -110,7 +110,7 @@ class Passage:
     def _header_bytes(self) -> int:
         """Length of the header section, all that is stored if it has not ended."""
         if self._header < 0 and self._state == "collect":
-            self._header = stamp.header_end(self._stored, self._looked)
+            self._header = verdict_headers.header_end(self._stored, self._looked)
             self._looked = len(self._stored)
         return self._header if self._header >= 0 else len(self._stored)
 
@@ -214,7 +214,7 @@ class Passage:
             self._action = "relay"
         body = self._sealed if self._whole else self._stored
         cut = self._header if self._header >= 0 else len(body)
-        head = stamp.stamped(bytes(body[:cut]), outcome.block, outcome.tag)
+        head = verdict_headers.stamped(bytes(body[:cut]), outcome.block, outcome.tag)
         end = b".\r\n" if self._ended_at else b""
         if len(body) - cut <= TOGETHER_BYTES:
             self._host.ends.pass_on(b"".join((head, body[cut:], end)))

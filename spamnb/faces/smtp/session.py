@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from spamnb.core.envelope import Client, Envelope
+from spamnb.core.mail.envelope import Client, Envelope
 from spamnb.faces.smtp import commands, hello, replies
 from spamnb.faces.smtp.address import Speech
 from spamnb.faces.smtp.answers import TAKEN, Asked

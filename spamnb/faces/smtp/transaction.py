@@ -5,7 +5,7 @@ Pure. The lines are those that the next hop accepted; nothing is ever written ou
 
 from __future__ import annotations
 
-from spamnb.core.envelope import Client, Envelope
+from spamnb.core.mail.envelope import Client, Envelope
 from spamnb.faces.smtp import commands
 
 

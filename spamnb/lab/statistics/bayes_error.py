@@ -20,9 +20,9 @@ from math import sqrt
 
 import numpy as np
 
-from spamnb.core.bayes.risk import bayes_error, least_error
-from spamnb.core.bayes.smoothing import Floats
-from spamnb.core.event import Ids, Ints
+from spamnb.bayes.risk import bayes_error, least_error
+from spamnb.core.model.events import Ids, Ints
+from spamnb.core.model.likelihood.smoothing import Floats
 from spamnb.lab.statistics.metrics import Bools
 
 SAMPLE = 2000

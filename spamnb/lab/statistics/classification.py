@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spamnb.core.bayes.smoothing import Floats
-from spamnb.core.event import Ints
+from spamnb.core.model.events import Ints
+from spamnb.core.model.likelihood.smoothing import Floats
 from spamnb.lab.statistics.metrics import Bools
 
 

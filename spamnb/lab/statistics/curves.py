@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spamnb.core.bayes.smoothing import Floats
+from spamnb.core.model.likelihood.smoothing import Floats
 from spamnb.lab.statistics.metrics import Bools, auc
 
 POINTS = 400

@@ -15,8 +15,8 @@ from math import ceil, exp, inf, lgamma, log, log1p
 
 import numpy as np
 
-from spamnb.core.bayes.smoothing import Floats
-from spamnb.core.costs import Costs
+from spamnb.core.model.costs import Costs
+from spamnb.core.model.likelihood.smoothing import Floats
 from spamnb.lab.statistics.metrics import Bools
 
 CONFIDENCE = 0.95

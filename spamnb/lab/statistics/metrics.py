@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from spamnb.core.bayes.smoothing import Floats
-from spamnb.core.event import Ints
+from spamnb.core.model.events import Ints
+from spamnb.core.model.likelihood.smoothing import Floats
 from spamnb.errors import BugError
 
 Bools = NDArray[np.bool_]

@@ -5,10 +5,10 @@ from pathlib import Path
 import evasions
 import pytest
 
-from spamnb.core.features import Key, extract
-from spamnb.core.message import read
-from spamnb.core.oddities import PARTLY
-from spamnb.core.tokens import Place, fields
+from spamnb.core.features.extract import Key, extract
+from spamnb.core.features.tokens import Place, fields
+from spamnb.core.mail.marks import PARTLY
+from spamnb.core.mail.message import read
 from spamnb.service.filter import Filter, new_recipe
 
 WORDS = [f"quickfox{number:02}pills" for number in range(40)]

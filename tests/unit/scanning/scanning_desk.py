@@ -4,9 +4,9 @@ from dataclasses import replace
 from email.parser import BytesParser
 from pathlib import Path
 
-from spamnb.core.costs import Costs
-from spamnb.core.envelope import Client, Envelope
-from spamnb.core.handling import Handlings, Treatment
+from spamnb.core.mail.envelope import Client, Envelope
+from spamnb.core.model.costs import Costs
+from spamnb.core.policy.actions import Handlings, Treatment
 from spamnb.service.bench import (
     Bench,
     BenchPlan,

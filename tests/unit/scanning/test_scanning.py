@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from scanning_desk import ENVELOPE, HARSH, fields, raws
 
-from spamnb.core.envelope import Client, Envelope
-from spamnb.core.handling import Handlings, Treatment
-from spamnb.core.house import House
-from spamnb.core.stamp import as_delivered, written
+from spamnb.core.mail.envelope import Client, Envelope
+from spamnb.core.mail.local_hosts import House
+from spamnb.core.policy.actions import Handlings, Treatment
+from spamnb.core.policy.verdict_headers import as_delivered, written
 from spamnb.errors import SettingsError
 from spamnb.service.bench import (
     BenchPlan,

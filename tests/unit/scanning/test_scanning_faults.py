@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from scanning_desk import COSTS, ENVELOPE, HARSH, TAUGHT, raws
 
-from spamnb.core.envelope import Client
-from spamnb.core.handling import Treatment
+from spamnb.core.mail.envelope import Client
+from spamnb.core.policy.actions import Treatment
 from spamnb.errors import StoreBusyError
 from spamnb.service.bench import (
     Bench,

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from scanning_desk import ENVELOPE, fields
 
-from spamnb.core.envelope import Client
-from spamnb.core.handling import Handlings, Treatment
-from spamnb.service.domains import Served, address_of, domain_of, domains_of
+from spamnb.core.mail.domains import Served, address_of, domain_of, domains_of
+from spamnb.core.mail.envelope import Client
+from spamnb.core.policy.actions import Handlings, Treatment
 from spamnb.service.scanning import ScanPolicy
 
 SITE = domains_of(["b.example", "B\u00fccher.example."])

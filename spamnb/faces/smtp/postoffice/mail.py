@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from spamnb.core.envelope import Client
+from spamnb.core.mail.envelope import Client
 from spamnb.faces.smtp.address import Speech
 from spamnb.faces.smtp.postoffice.recipients import Box
 

@@ -26,8 +26,8 @@ from email.utils import formatdate
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from spamnb.core.envelope import Client, network_of
-from spamnb.core.message import without_mbox
+from spamnb.core.mail.envelope import Client, network_of
+from spamnb.core.mail.message import without_mbox
 from spamnb.errors import PeerError, StoreError, UserError
 from spamnb.faces.smtp.nets import Nets
 from spamnb.faces.smtp.postoffice import receipts, replies, trace

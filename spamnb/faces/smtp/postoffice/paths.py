@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from spamnb.core.envelope import Client
+from spamnb.core.mail.envelope import Client
 from spamnb.faces.smtp.commands import client_of
 
 MOST_LOCAL: Final = 64

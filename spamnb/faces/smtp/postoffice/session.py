@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 
 from aiosmtpd.smtp import MISSING, SMTP, TLSSetupException
 
-from spamnb.core.envelope import Client
+from spamnb.core.mail.envelope import Client
 from spamnb.faces.smtp.address import Speech
 from spamnb.faces.smtp.postoffice import replies
 from spamnb.faces.smtp.postoffice.config import PostOffice

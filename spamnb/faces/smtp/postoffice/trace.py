@@ -6,7 +6,7 @@ import re
 from email.utils import formatdate
 from typing import Final
 
-from spamnb.core.message import without_mbox
+from spamnb.core.mail.message import without_mbox
 from spamnb.faces.smtp.postoffice.config import PostOffice
 from spamnb.faces.smtp.postoffice.mail import Mail
 

@@ -1,0 +1,257 @@
+"""Bayes classifiers over numbers: Gaussian naive Bayes and its relatives with covariances.
+
+Mean and variance come from exact sums, so forgetting leaves no dust and no cancellation can make a
+variance negative. Must not know where the numbers come from. Invariants: equal to scikit-learn's
+GaussianNB, LinearDiscriminantAnalysis and QuadraticDiscriminantAnalysis on the same cases; one case
+is enough of a class, and equal or dependent columns are no error: a spread of nothing is widened to
+a floor. A class without cases has no density, so it is impossible. Fails as its parent does.
+
+A population's variance divides by the number of cases, a sample's by one less. The population's is
+the default of both models: it is the maximum of likelihood, what scikit-learn uses (older
+versions took the sample's for discriminants), and defined for one case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from math import log, pi
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from spamnb.bayes.classifier import Cases, Classifier, Joint, prior_of
+from spamnb.bayes.sums import Moments
+from spamnb.core.model.likelihood.smoothing import Assumptions, Floats
+from spamnb.errors import UserError
+
+Variance = Literal["population", "sample"]
+DDOF: dict[Variance, int] = {"population": 0, "sample": 1}
+
+Covariance = Literal[
+    "full", "shared", "diagonal", "isotropic", "shared diagonal", "shared isotropic"
+]
+
+
+@dataclass(eq=False, kw_only=True)
+class _Measured(Classifier[Moments]):
+    """A classifier that keeps sums of numbers."""
+
+    priors: ArrayLike | None = None
+    variance: Variance = "population"
+
+    @property
+    def _assumed(self) -> Assumptions:
+        return prior_of(self.priors)
+
+    def _of(self, cases: Cases, weights: Floats) -> Moments:
+        return Moments.of(cases, weights)
+
+    @property
+    def theta_(self) -> Floats:
+        """[K, d] the means."""
+        return np.stack([_mean(held) for held in self._all_sums()])
+
+
+@dataclass(eq=False, kw_only=True)
+class GaussianNB(_Measured):
+    """Each column has a normal distribution in each class, independent of the others.
+
+        log p(x|k) = sum over columns of -log(2 pi s^2)/2 - (x - mean)^2 / (2 s^2)
+
+    >>> ages = [[23], [35], [40], [31], [20], [38], [22]]
+    >>> labels = ["no", "no", "no", "yes", "yes", "yes", "yes"]
+    >>> model = GaussianNB(variance="sample", priors=[0.5, 0.5]).fit(ages, labels)
+    >>> model.theta_.ravel().round(2), model.var_.ravel().round(2)
+    (array([32.67, 27.75]), array([76.33, 69.58]))
+
+    By hand: (23 + 35 + 40) / 3 = 32.67, and (9.67^2 + 2.33^2 + 7.33^2) / 2 = 76.33. The densities
+    at 30 are 0.0436 and 0.0461:
+
+    >>> (2 * np.exp(model.predict_joint_log_proba([[30]]))).round(4)
+    array([[0.0436, 0.0461]])
+
+    Every variance is raised by `var_smoothing` times the largest variance of any column over all
+    cases, so that a column that never varied in a class does not decide alone.
+    """
+
+    var_smoothing: float = 1e-9
+
+    @property
+    def var_(self) -> Floats:
+        """[K, d] the variances, raised."""
+        return self._variances(self._all_sums())
+
+    def _variances(self, sums: Sequence[Moments]) -> Floats:
+        whole = reduce(Moments.plus, sums)
+        widest = whole.variance().max(initial=0.0) if not whole.nothing else 0.0
+        spread = np.stack([held.variance(DDOF[self.variance]) for held in sums])
+        # A thing that never varied at all has no scale; any width serves, since all classes get it.
+        return np.asarray(spread + (self.var_smoothing * widest or 1.0))
+
+    def _prepare(self, sums: Sequence[Moments], prior: Floats) -> Joint:
+        mean, spread = np.stack([_mean(held) for held in sums]), self._variances(sums)
+        start = prior + _possible(sums) - 0.5 * np.log(2 * pi * spread).sum(axis=1)
+
+        def joint(cases: Cases) -> Floats:
+            scores = np.tile(start, (len(cases), 1))
+            for k in range(len(sums)):
+                with np.errstate(over="ignore"):
+                    scores[:, k] -= 0.5 * ((cases - mean[k]) ** 2 / spread[k]).sum(axis=1)
+            return scores
+
+        return joint
+
+
+class _Shape(NamedTuple):
+    """What a covariance is allowed to be."""
+
+    shared: bool
+    kind: Literal["full", "diagonal", "isotropic"]
+
+
+_SHAPES: dict[Covariance, _Shape] = {
+    "full": _Shape(shared=False, kind="full"),
+    "shared": _Shape(shared=True, kind="full"),
+    "diagonal": _Shape(shared=False, kind="diagonal"),
+    "isotropic": _Shape(shared=False, kind="isotropic"),
+    "shared diagonal": _Shape(shared=True, kind="diagonal"),
+    "shared isotropic": _Shape(shared=True, kind="isotropic"),
+}
+
+
+class _Bell(NamedTuple):
+    """A normal distribution made ready: distances are lengths of (x - mean) @ whitener."""
+
+    mean: Floats
+    whitener: Floats
+    log_norm: float
+
+
+@dataclass(eq=False, kw_only=True)
+class GaussianDiscriminant(_Measured):
+    """Each class has a normal distribution over all columns together.
+
+    `covariance` says what these may look like: `full` gives each class its own (quadratic borders),
+    `shared` one for all (linear borders), `diagonal` has independent columns, `isotropic` one
+    variance for all columns. A shared one is the sum of the classes' scatters over all cases (less
+    the number of classes, for a sample).
+
+    >>> model = GaussianDiscriminant(covariance="shared isotropic")
+    >>> model = model.fit([[0, 0], [2, 0], [0, 4], [2, 4]], ["low", "low", "high", "high"])
+    >>> model.covariance_[0]
+    array([[0.5, 0. ],
+           [0. , 0.5]])
+
+    By hand: the first column has variance 1 within each class and the second none; the mean is 1/2.
+    Half way between the means (1, 0) and (1, 4) both are equally probable, and at (1, 1) the log
+    odds of low are ((1-4)^2 - 1^2) / (2 * 1/2) = 8:
+
+    >>> model.predict_proba([[1, 2]])
+    array([[0.5, 0.5]])
+    >>> log_odds = model.predict_log_proba([[1, 1]])
+    >>> round(float(log_odds[0, 1] - log_odds[0, 0]), 9)
+    8.0
+
+    `shrinkage` draws the covariance towards its mean variance, `reg_param` towards the identity;
+    both are a share from 0 to 1. No direction gets a variance below `tol` of what its columns have
+    over all cases, so a singular covariance still has a density.
+    """
+
+    covariance: Covariance = "full"
+    shrinkage: float = 0.0
+    reg_param: float = 0.0
+    tol: float = 1e-9
+
+    def __post_init__(self) -> None:
+        if self.covariance not in _SHAPES:
+            raise UserError(f"no covariance is called {self.covariance}", hint=", ".join(_SHAPES))
+        if not (0 <= self.shrinkage <= 1 and 0 <= self.reg_param <= 1 and 0 < self.tol <= 1):
+            raise UserError("shrinkage, reg_param and tol are shares from 0 to 1, tol above 0")
+
+    def _of(self, cases: Cases, weights: Floats) -> Moments:
+        return Moments.of(cases, weights, products=_SHAPES[self.covariance].kind == "full")
+
+    @property
+    def covariance_(self) -> Floats:
+        """[K, d, d] the covariances, shaped and drawn, not yet widened to the floor."""
+        return np.stack(self._covariances(self._all_sums()))
+
+    def _covariances(self, sums: Sequence[Moments]) -> list[Floats]:
+        shape, ddof = _SHAPES[self.covariance], DDOF[self.variance]
+        if not shape.shared:
+            found = [held.variance(ddof) for held in sums]
+        else:
+            taught = [held for held in sums if not held.nothing]
+            cases = sum(held.weight for held in taught) - ddof * len(taught)
+            scatter = sum((held.scatter() for held in taught), np.zeros(sums[0].seconds.shape))
+            found = [scatter / cases if cases > 0 else scatter] * len(sums)
+        return [self._drawn(_shaped(spread, shape.kind)) for spread in found]
+
+    def _drawn(self, S: Floats) -> Floats:
+        one = np.eye(len(S))
+        S = (1 - self.shrinkage) * S + self.shrinkage * np.trace(S) / max(len(S), 1) * one
+        return np.asarray((1 - self.reg_param) * S + self.reg_param * one)
+
+    def _prepare(self, sums: Sequence[Moments], prior: Floats) -> Joint:
+        whole = reduce(Moments.plus, sums)
+        scale = _variances_of(whole.variance())
+        # A column that never varied has no scale: any does. One that varies by less than 1e-100
+        # counts as that, for its distances would leave the range of float64.
+        scale = np.where(scale > 1e-200, scale, 1.0)
+        bells = [
+            _bell(_mean(held), S, scale, self.tol)
+            for held, S in zip(sums, self._covariances(sums), strict=True)
+        ]
+        start = prior + _possible(sums)
+
+        def joint(cases: Cases) -> Floats:
+            scores = np.tile(start, (len(cases), 1))
+            for k, bell in enumerate(bells):
+                with np.errstate(over="ignore"):
+                    distances = (((cases - bell.mean) @ bell.whitener) ** 2).sum(axis=1)
+                scores[:, k] += bell.log_norm - 0.5 * distances
+            return scores
+
+        return joint
+
+
+def _bell(mean: Floats, S: Floats, scale: Floats, tol: float) -> _Bell:
+    """Make a distribution ready, in units in which every column varies by about 1.
+
+    In the columns' own units a column of millionths beside one of millions would be lost to the
+    rounding of the eigenvalues.
+    """
+    unit = np.sqrt(scale)
+    values, axes = np.linalg.eigh(S / unit / unit[:, None])
+    values = np.maximum(values, tol)
+    log_det = np.log(values).sum() + np.log(scale).sum()
+    return _Bell(
+        mean,
+        (axes / np.sqrt(values)) / unit[:, None],
+        -0.5 * float(log_det + len(mean) * log(2 * pi)),
+    )
+
+
+def _shaped(spread: Floats, kind: Literal["full", "diagonal", "isotropic"]) -> Floats:
+    """[d, d] the covariance that is allowed, from variances [d] or a covariance [d, d]."""
+    if kind == "full":
+        return spread
+    if kind == "isotropic":
+        spread = np.full_like(spread, spread.mean())
+    return np.asarray(np.diag(spread))
+
+
+def _variances_of(spread: Floats) -> Floats:
+    return np.asarray(np.diagonal(spread) if spread.ndim == 2 else spread)
+
+
+def _mean(held: Moments) -> Floats:
+    return held.mean() if not held.nothing else np.zeros(len(held.firsts))
+
+
+def _possible(sums: Sequence[Moments]) -> Floats:
+    """[K] 0 for a class that has cases, -inf for one that has none."""
+    return np.where([held.nothing for held in sums], -np.inf, 0.0)

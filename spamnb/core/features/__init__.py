@@ -1,0 +1,1 @@
+"""From a parsed message to feature ids."""

@@ -1,0 +1,1 @@
+"""From the bytes of a message to its headers, text and attachments."""

@@ -1,0 +1,1 @@
+"""The MIME structure of a message: entities, encodings, parts, attachments."""

@@ -1,0 +1,433 @@
+"""The structure of a message: multiparts, inner messages, and the leaves.
+
+Holds how a body falls apart into `Part`s, and how the bounds on reading are shared between them. It
+must not know what is done with them, nor read HTML itself. It works on positions in one buffer, so
+nesting copies nothing.
+
+Invariants: nesting, number of parts and decoded text are bounded. First all leaves are found, then
+they are read: no part takes what another one needs, what mail programs show goes first, and what
+remains unread leaves the mark `PARTLY`. Nothing raises; broken structure leaves a mark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import Final
+
+from spamnb.core.mail import headers, limits
+from spamnb.core.mail.body.parameters import NO_KIND, Kind, disposition_of, encoding_of
+from spamnb.core.mail.body.parts import ASIDE, INSTEAD, Entity, Leaf, Part, Reading
+from spamnb.core.mail.body.text_shares import both_ends, squeezed, text_shares
+from spamnb.core.mail.body.transfer import BEGIN, UU_BEGIN, Y_BEGIN, unpacked
+from spamnb.core.mail.charset import looked_at, to_text
+from spamnb.core.mail.html import read_html
+from spamnb.core.mail.local_hosts import House
+from spamnb.core.mail.marks import PARTLY
+
+NOBODY: Final = House()
+INNER_NAMES: Final = frozenset((b"subject", b"from", b"to", b"cc", b"reply-to", b"sender"))
+MESSAGES: Final = frozenset(("message/rfc822", "message/global", "message/news", "message/partial"))
+HTML_KINDS: Final = frozenset(("text/html", "application/xhtml+xml"))
+UNTYPED: Final = frozenset(("application/octet-stream", "application/x-unknown-content-type"))
+"""programs go by the name of the file"""
+HTML_ENDINGS: Final = (".htm", ".html", ".shtml", ".xhtml")
+TEXTS: Final = ("text/", "message/", "multipart/")
+
+META = re.compile(rb"<meta\b[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
+PART_LINE = re.compile(rb"(?:\A|\n)--([^\s-][^\n]{0,199})\n(?=content-|\n)", re.IGNORECASE)
+
+MESSAGE: Final = Kind("message/rfc822", {})
+
+
+# -- finding the leaves --------------------------------------------------------------------------
+
+
+def read_body(seen: Reading, block: headers.Block, body: bytes) -> None:
+    """Read the parts of a message from the fields of its block and its body."""
+    kind = seen.kind_of(block.special)
+    if b"\r" in body and kind.name.startswith(("multipart/", "message/")):
+        body = body.replace(b"\r", b"\n")
+    found = Entity(body, 0, len(body), block.special, kind)
+    if block.other or kind.boundaries or kind.name.startswith(("multipart/", "message/")):
+        walk(seen, _readings(seen, found, block))
+    else:
+        seen.leaves.append(found)
+    read_leaves(seen)
+
+
+def walk(seen: Reading, entities: list[Entity]) -> None:
+    """Find the leaves of some entities, in order; without recursion, since strangers nest."""
+    stack = entities[::-1]
+    while stack:
+        entity = stack.pop()
+        inside = _inside(seen, entity)
+        if inside is None:
+            seen.leaves.append(entity)
+        else:
+            stack += inside[::-1]
+
+
+def _inside(seen: Reading, entity: Entity) -> list[Entity] | None:
+    """What is in an entity; None for a leaf."""
+    name = entity.kind.name
+    many = name.startswith("multipart/") or (not name and entity.kind.boundaries)
+    if not many and name not in MESSAGES:
+        return None
+    if entity.depth >= limits.DEPTH:
+        seen.odd.update(("mime:depth", PARTLY))
+        return None
+    return multipart(seen, entity) if many else _inner(seen, entity)
+
+
+def _readings(seen: Reading, entity: Entity, block: headers.Block) -> list[Entity]:
+    """An entity, and as programs read it that take the other ones of its fields."""
+    if not block.other:
+        return [entity]
+    other = {
+        name: value
+        for name, value in block.other.items()
+        if name.startswith(b"content-") and block.special.get(name) != value
+    }
+    if not other:
+        return [entity]
+    seen.odd.add(PARTLY)
+    if seen.rereadings == 0:
+        return [entity]
+    seen.rereadings -= 1
+    special = block.special | other
+    start = min(block.other_body if block.other_body >= 0 else entity.start, entity.end)
+    return [entity, entity._replace(start=start, special=special, kind=seen.kind_of(special))]
+
+
+def multipart(seen: Reading, entity: Entity) -> list[Entity] | None:
+    """The parts of a multipart; None if it has none."""
+    found = delimiters(seen, entity)
+    if not found:
+        return _encoded_multipart(seen, entity)
+    if not found[-1][2]:
+        seen.odd.add("boundary:unclosed")
+    spans = [
+        (start, max(start, found[i + 1][0] - 1) if i + 1 < len(found) else entity.end)
+        for i, (_, start, closes) in enumerate(found)
+        if not closes
+    ]
+    default = MESSAGE if entity.kind.name == "multipart/digest" else NO_KIND
+    parts: list[Entity] = []
+    for start, end in _affordable(seen, entity.buffer, spans):
+        parts += _part(seen, entity, (start, end), default)
+    if entity.kind.name == "multipart/alternative":
+        return _alternatives(parts)
+    return parts
+
+
+def _part(seen: Reading, entity: Entity, span: tuple[int, int], default: Kind) -> list[Entity]:
+    seen.entities += 1
+    block, body = headers.split(entity.buffer, span, NOBODY, seen.odd)
+    kind = seen.kind_of(block.special)
+    end = max(body, span[1])
+    part = entity._replace(
+        start=body, end=end, special=block.special, kind=kind if kind.name else default,
+        depth=entity.depth + 1,
+    )  # fmt: skip
+    return _readings(seen, part, block)
+
+
+def _alternatives(parts: list[Entity]) -> list[Entity]:
+    """Rank alternatives: programs show the last one that they can, html if there is any."""
+    texts = [i for i, part in enumerate(parts) if not part.kind.name or _may_show(part.kind.name)]
+    last = texts[-1] if texts else -1
+    return [
+        part
+        if i == last or not part.kind.name.startswith("text/") or part.kind.name in HTML_KINDS
+        else part._replace(rank=max(part.rank, INSTEAD))
+        for i, part in enumerate(parts)
+    ]
+
+
+def _may_show(name: str) -> bool:
+    return name.startswith(TEXTS) or name in HTML_KINDS
+
+
+def _encoded_multipart(seen: Reading, entity: Entity) -> list[Entity] | None:
+    """Look for parts below a transfer encoding, or for a boundary that was not told."""
+    buffer, start, end, special, *_ = entity
+    encoding = encoding_of(special, seen.odd, seen.steps)
+    if encoding in {"base64", "quoted-printable"} and end - start <= seen.unpacked_left:
+        seen.unpacked_left -= end - start
+        data = unpacked(buffer[start:end], encoding, seen.odd).replace(b"\r\n", b"\n")
+        bare = {name: value for name, value in special.items() if b"encoding" not in name}
+        return [entity._replace(buffer=data, start=0, end=len(data), special=bare)]
+    seen.odd.add("boundary:missing")
+    line = PART_LINE.search(buffer, start, min(end, start + limits.HEADER_BYTES))
+    if line is None or line[1].rstrip() in entity.kind.boundaries:
+        return None
+    seen.odd.add(PARTLY)
+    kind = entity.kind._replace(boundaries=(line[1].rstrip(),))
+    return [entity._replace(start=max(start, line.start()), kind=kind)]
+
+
+def _affordable(
+    seen: Reading, buffer: bytes, spans: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Those parts that are looked at, in their order: the largest of those that are not empty."""
+    if len(spans) > limits.CROWD:
+        seen.odd.add("mime:parts")
+        spans = [span for span in spans if not _is_blank(buffer, span)]
+    most = max(limits.LEAST_PART_HEADERS, seen.entities_left // 2)
+    most = min(most, limits.MOST_PART_HEADERS - seen.entities)
+    if len(spans) > most:
+        seen.odd.update(("mime:parts", PARTLY))
+        spans = sorted(sorted(spans, key=lambda span: span[0] - span[1])[: max(most, 0)])
+    seen.entities_left -= min(len(spans), seen.entities_left)
+    return spans
+
+
+def _is_blank(buffer: bytes, span: tuple[int, int]) -> bool:
+    """Whether nothing stands in a part, or in the body below its header."""
+    text = buffer[slice(*span)]
+    if text.startswith(b"\n") or not text.strip():
+        return not text.strip()
+    if len(text) > limits.LINE_BYTES:
+        return False
+    return not text.partition(b"\n\n")[2].strip() and b":" in text.partition(b"\n")[0]
+
+
+def delimiters(seen: Reading, entity: Entity) -> list[tuple[int, int, bool]]:
+    """Find boundary lines: (where it starts, where the next line starts, whether it closes).
+
+    Those of all readings of the boundary together; the last one closes when all of them are closed.
+    None if the first one closes.
+    """
+    most = max(limits.LEAST_DELIMITERS, seen.delimiters_left // 2)
+    found: dict[int, tuple[int, int, bool]] = {}
+    for boundary in entity.kind.boundaries:
+        seen.scanned_left -= entity.end - entity.start
+        if seen.scanned_left < 0:
+            seen.odd.update(("mime:depth", PARTLY))
+            break
+        lines = _lines_of(seen, entity, b"--" + boundary, most)
+        if lines and not lines[0][2]:
+            found |= {line[0]: line for line in lines}
+    out = [found[at] for at in sorted(found)]
+    return [line for i, line in enumerate(out) if not line[2] or i == len(out) - 1]
+
+
+def _lines_of(seen: Reading, entity: Entity, mark: bytes, most: int) -> list[tuple[int, int, bool]]:
+    """The lines of one boundary: the first ones, and the last ones if there are too many.
+
+    A line that only starts like the boundary is none (RFC 2046 5.1.1): inner boundaries may extend
+    outer ones.
+    """
+    buffer, span = entity.buffer, (entity.start, entity.end)
+    out = []
+    spent = 0
+    for spent, at in enumerate(_forwards(buffer, mark, span)):
+        if spent >= most:
+            seen.odd.update(("mime:parts", PARTLY))
+            tail = _backwards(buffer, mark, (at, entity.end))
+            later = (_delimiter(buffer, mark, where, span) for where in tail)
+            out += sorted(line for line in later if line is not None)
+            break
+        line = _delimiter(buffer, mark, at, span)
+        if line is not None:
+            out.append(line)
+            if line[2]:
+                _note_more(seen, entity, mark, line[1])
+                break
+    seen.delimiters_left -= min(spent, seen.delimiters_left)
+    return out
+
+
+def _note_more(seen: Reading, entity: Entity, mark: bytes, start: int) -> None:
+    """Mark parts behind the end of a multipart: most programs show none of them."""
+    span = (start, entity.end)
+    at = next(_forwards(entity.buffer, mark, span), -1)
+    if at >= 0 and _delimiter(entity.buffer, mark, at, span) is not None:
+        seen.odd.update(("boundary:again", PARTLY))
+
+
+def _forwards(buffer: bytes, mark: bytes, span: tuple[int, int]) -> Iterator[int]:
+    at, end = span
+    if buffer.startswith(mark, at, end):
+        yield at
+    while (at := buffer.find(b"\n" + mark, at, end)) >= 0:
+        at += 1
+        yield at
+
+
+def _backwards(buffer: bytes, mark: bytes, span: tuple[int, int]) -> Iterator[int]:
+    start, end = span
+    for _ in range(limits.LEAST_DELIMITERS):
+        end = buffer.rfind(b"\n" + mark, start, end)
+        if end < 0:
+            return
+        yield end + 1
+
+
+def _delimiter(
+    buffer: bytes, mark: bytes, at: int, span: tuple[int, int]
+) -> tuple[int, int, bool] | None:
+    """Read one line that starts like a boundary line."""
+    end = span[1]
+    stop = buffer.find(b"\n", at, end)
+    stop = end if stop < 0 else stop
+    tail = buffer[at + len(mark) : min(stop, at + len(mark) + 80)].rstrip()
+    return (at, min(stop + 1, end), bool(tail)) if tail in {b"", b"--"} else None
+
+
+def _inner(seen: Reading, entity: Entity) -> list[Entity] | None:
+    """Read a message inside the message: its headers count as inner ones, its parts as ours."""
+    buffer, start, end, special, *_ = entity
+    encoding = encoding_of(special, seen.odd, seen.steps)
+    if encoding in {"base64", "quoted-printable"}:
+        seen.unpacked_left -= end - start
+        if seen.unpacked_left < 0:
+            seen.odd.update(("mime:depth", PARTLY))
+            return None
+        buffer = unpacked(buffer[start:end], encoding, seen.odd).replace(b"\r\n", b"\n")
+        start, end = 0, len(buffer)
+    block, body = headers.split(buffer, (start, end), NOBODY, seen.odd)
+    wanted = [
+        (name, value)
+        for name, value in block.fields
+        if name in INNER_NAMES or name.startswith(b"content-")
+    ]
+    if len(seen.inner) < limits.INNER_FIELDS:
+        for name, value in headers.features(headers.Block(fields=wanted), seen.odd):
+            seen.inner.append((b"inner-" + name, value))
+    else:
+        seen.odd.add("header:huge")
+    inside = Entity(
+        buffer, body, end, block.special, seen.kind_of(block.special), entity.depth + 1,
+        entity.rank,
+    )  # fmt: skip
+    return _readings(seen, inside, block)
+
+
+# -- reading the leaves --------------------------------------------------------------------------
+
+
+def read_leaves(seen: Reading) -> None:
+    """Read what was found."""
+    found = seen.leaves
+    if len(found) > limits.PARTS:
+        found = _chosen(seen)
+    leaves: list[Leaf] = []
+    for entity in found:
+        leaves += _opened(seen, entity)
+    seen.parts = [leaf.part for leaf in leaves]
+    if len(leaves) == 1 and leaves[0].text and len(leaves[0].data) <= limits.TEXT_BYTES:
+        _read_text(seen, leaves[0])  # most mail: what follows takes 3 us
+        return
+    texts = [leaf for leaf in leaves if leaf.text]
+    if sum(len(leaf.data) for leaf in texts) > limits.TEXT_BYTES:
+        _cut(seen, texts)
+    for leaf in _in_turn(texts):
+        _read_text(seen, leaf)
+
+
+def _chosen(seen: Reading) -> list[Entity]:
+    """Choose among too many leaves: by what is shown, then the largest; they stay in order."""
+    seen.odd.update(("mime:parts", PARTLY))
+    order = sorted(
+        range(len(seen.leaves)),
+        key=lambda i: (seen.leaves[i].rank, seen.leaves[i].start - seen.leaves[i].end),
+    )
+    return [seen.leaves[i] for i in sorted(order[: limits.PARTS])]
+
+
+def _opened(seen: Reading, entity: Entity) -> list[Leaf]:
+    """Undo the transfer encoding of a part; files within its text become parts of their own."""
+    odd, kind, special = seen.odd, entity.kind, entity.special
+    raw = entity.buffer[entity.start : entity.end]
+    encoding = encoding_of(special, odd, seen.steps)
+    data = raw if encoding in {"7bit", ""} else unpacked(raw, encoding, odd)
+    part = Part(kind.name, encoding=encoding, size=len(data), depth=entity.depth)
+    if b"content-disposition" in special or kind.params:
+        part.disposition, part.name = disposition_of(special, kind, odd, seen.steps)
+        part.charset = kind.param("charset").lower()[:40]
+    aside = part.disposition == "attachment" and entity.depth > 0
+    leaf = Leaf(part, ASIDE if aside else entity.rank)
+    if kind.name and not kind.name.startswith(TEXTS):
+        part.digest = blake2b(data, digest_size=8).digest()
+        part.head = data[:8]
+        leaf.text = leaf.html = not aside and _shown_as_html(part)
+        leaf.data = data if leaf.html else b""
+        return [leaf]
+    leaf.html = part.kind in HTML_KINDS or (part.kind == "" and _looks_html(data))
+    leaf.data = data
+    if leaf.html or BEGIN.search(data) is None:
+        return [leaf]
+    return [leaf, *_files_within(seen, leaf)]
+
+
+def _shown_as_html(part: Part) -> bool:
+    if part.kind in HTML_KINDS:
+        return True
+    name = part.name if isinstance(part.name, str) else part.name.decode("latin-1")
+    return part.kind in UNTYPED and name.lower().endswith(HTML_ENDINGS)
+
+
+def _files_within(seen: Reading, leaf: Leaf) -> list[Leaf]:
+    """Read the first html page or text in a text, as programs of old show it."""
+    for pattern, encoding in ((UU_BEGIN, "uuencode"), (Y_BEGIN, "yenc")):
+        found = pattern.search(leaf.data)
+        if found is None:
+            continue
+        seen.odd.add("text:" + encoding)
+        ending = found[1].strip().rpartition(b".")[2].lower()
+        if ending in {b"htm", b"html", b"txt"}:
+            data = unpacked(leaf.data[found.start() :], encoding, seen.odd)
+            kind = "text/plain" if ending == b"txt" else "text/html"
+            part = Part(kind, encoding=encoding, size=len(data), depth=leaf.part.depth + 1)
+            return [Leaf(part, leaf.rank, data, html=kind == "text/html")]
+    return []
+
+
+def _cut(seen: Reading, leaves: Sequence[Leaf]) -> None:
+    """Share the text that may be read between the parts."""
+    seen.odd.add("text:huge")
+    each = limits.TEXT_BYTES // len(leaves)
+    for leaf in leaves:
+        if len(leaf.data) > each:
+            leaf.data = squeezed(leaf.data, html=leaf.html)
+    shares = text_shares([(leaf.rank, len(leaf.data)) for leaf in leaves])
+    for leaf, share in zip(leaves, shares, strict=True):
+        if share < len(leaf.data):
+            leaf.data = both_ends(leaf.data, share)
+            if leaf.rank < ASIDE:
+                seen.odd.add(PARTLY)
+
+
+def _in_turn(leaves: Sequence[Leaf]) -> Sequence[Leaf]:
+    """The order in which the parts may spend what is kept for html: small ones before large."""
+    pages = [leaf for leaf in leaves if leaf.html]
+    if len(pages) < 2:
+        return leaves
+    few = len(pages) <= limits.HTML_PARTS
+    if few and sum(leaf.data.count(b"<") for leaf in pages) <= limits.HTML_TAGS:
+        return leaves
+    return sorted(leaves, key=lambda leaf: (leaf.rank, leaf.data.count(b"<")))
+
+
+def _read_text(seen: Reading, leaf: Leaf) -> None:
+    odd, part, data = seen.odd, leaf.part, leaf.data
+    if b"\0" in data:
+        odd.add("text:nul")
+    charset = part.charset
+    if leaf.html and not charset and not data.isascii():
+        found = META.search(data[:1024])
+        charset = found[1].decode("ascii") if found else ""
+    text = to_text(data, charset, odd, "text")
+    if not leaf.html:
+        part.text = looked_at(text, odd)
+        return
+    page = read_html(text, seen.html_left, odd)
+    part.text, part.hidden = looked_at(page.text, odd), page.hidden
+    part.links, part.images, part.markup = page.links, page.images, page.markup
+
+
+def _looks_html(data: bytes) -> bool:
+    return data[:64].lstrip()[:14].lower().startswith((b"<html", b"<!doctype html"))

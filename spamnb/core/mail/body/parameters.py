@@ -1,0 +1,255 @@
+"""What Content-* fields say: type, parameters, boundary, encoding, disposition, file name.
+
+Holds the grammar of RFC 2045 and 2231 (comments, quoted pairs, continuations) and the other ways
+in which mail programs read a boundary. It must not know structure.
+
+Invariants: every value is parsed in bounded steps: some for each value, the rest from a pot that
+the message shares (`Steps`); a value that needs more leaves the mark of a message read in part.
+Nothing raises.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import repeat
+from typing import Final, NamedTuple, TypeVar
+from urllib.parse import unquote_to_bytes
+
+from spamnb.core.mail import headers, limits
+from spamnb.core.mail.body.transfer import KNOWN
+from spamnb.core.mail.charset import Text, looked_at, to_text
+from spamnb.core.mail.marks import PARTLY
+
+Special = dict[bytes, bytes]
+One = TypeVar("One")
+
+_TOKEN: Final = rb"[\w!#$&^.+-]{1,80}"
+KIND = re.compile(rb"[ \t]*+(" + _TOKEN + rb")\s*+(/)\s*+(" + _TOKEN + rb")[ \t]*+(?=;|$|\s|,)")
+PARAM = re.compile(
+    rb';\s*+([^\s=;*"]++)(\*\d{1,4})?(\*)?\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"?+|([^;]*+))', re.DOTALL
+)
+QUOTED_PAIR = re.compile(rb"\\(.)", re.DOTALL)
+COMMENT_OR_QUOTE = re.compile(rb'[("]')
+QUOTED_REST = re.compile(rb'(?:[^"\\]|\\.)*+"?+', re.DOTALL)
+IN_COMMENT = re.compile(rb"[()]|\\.", re.DOTALL)
+FIRST_WORD = re.compile(r"[\w-]+")
+LITERAL: Final = ("name", "filename")
+"""Senders write `name=report (1).pdf`: that is no comment."""
+
+
+class Kind(NamedTuple):
+    """A parsed Content-Type or Content-Disposition."""
+
+    name: str
+    params: dict[str, Text]
+    boundaries: tuple[bytes, ...] = ()
+    """what programs may take for the boundary; the one of the RFCs first"""
+
+    def param(self, name: str) -> str:
+        """Give a parameter as text, "" if missing."""
+        value = self.params.get(name, "")
+        return value.decode("ascii") if isinstance(value, bytes) else value
+
+
+NO_KIND: Final = Kind("", {})
+
+
+@dataclass(slots=True)
+class Steps:
+    """What parsing the fields of one message may still cost beyond some steps for each."""
+
+    left: int = limits.PARAM_STEPS
+    own: int = limits.PARAMS
+    """of the field that is parsed now"""
+
+    def begin(self) -> None:
+        """Begin a field."""
+        self.own = limits.PARAMS
+
+    def bounded(self, found: Iterator[One], odd: set[str]) -> Iterator[One]:
+        """Give as many as the value's own steps and the pot allow."""
+        for one in found:
+            if self.own > 0:
+                self.own -= 1
+            elif self.left > 0:
+                self.left -= 1
+            else:
+                odd.update(("param:many", PARTLY))
+                return
+            yield one
+
+
+def without_comments(value: bytes, steps: Steps, odd: set[str]) -> bytes:
+    """Give a value without its comments (RFC 5322 3.2.2); one that never ends is text."""
+    if b"(" not in value:
+        return value
+    out = []
+    start = at = 0
+    for _ in steps.bounded(repeat(None), odd):
+        found = COMMENT_OR_QUOTE.search(value, at)
+        if found is None:
+            break
+        if found[0] == b'"':
+            rest = QUOTED_REST.match(value, found.end())
+            at = rest.end() if rest is not None else len(value)
+            continue
+        end = _comment_end(value, found.end(), steps, odd)
+        if end < 0:
+            break
+        out.append(value[start : found.start()])
+        start = at = end
+    out.append(value[start:])
+    return b" ".join(out)
+
+
+def _comment_end(value: bytes, at: int, steps: Steps, odd: set[str]) -> int:
+    depth = 1
+    for sign in steps.bounded(IN_COMMENT.finditer(value, at), odd):
+        depth += {b"(": 1, b")": -1}.get(sign[0], 0)
+        if depth == 0:
+            return sign.end()
+    return -1
+
+
+@dataclass(slots=True)
+class _Param:
+    """All that a field says under one name."""
+
+    pieces: dict[int, bytes]
+    """by number; a plain value is number 0, unless there is one"""
+    escaped: set[int]
+    """the numbers of the pieces that are percent-encoded"""
+    every: list[bytes]
+    """each value as it stands"""
+    charset: str = ""
+
+    def joined(self) -> bytes:
+        """The whole value, with percent signs undone where RFC 2231 says so."""
+        return b"".join(
+            unquote_to_bytes(self.pieces[n]) if self.charset and n in self.escaped
+            else self.pieces[n]
+            for n in sorted(self.pieces)
+        )  # fmt: skip
+
+    def text(self, odd: set[str]) -> Text:
+        """By RFC 2231 if it said so, else as many senders do, by encoded words."""
+        if self.charset:
+            return looked_at(to_text(self.joined(), self.charset, odd, "header"), odd)
+        return headers.decoded(self.joined(), odd)
+
+
+def _found(rest: bytes, steps: Steps, odd: set[str]) -> dict[bytes, _Param]:
+    params: dict[bytes, _Param] = {}
+    for found in steps.bounded(PARAM.finditer(rest), odd):
+        value = found[5].strip() if found[4] is None else QUOTED_PAIR.sub(rb"\1", found[4])
+        number = int(found[2][1:]) if found[2] else 0
+        param = params.setdefault(found[1].lower(), _Param({}, set(), []))
+        param.every.append(value)
+        if found[3]:
+            param.escaped.add(number)
+            charset, quote, tail = value.partition(b"'")
+            if quote and number == 0:
+                param.charset = charset.decode("latin-1") or "utf-8"
+                value = tail.partition(b"'")[2]
+        if number in param.pieces:
+            odd.add("param:double")
+        param.pieces.setdefault(number, value)
+    return params
+
+
+def params(rest: bytes, odd: set[str], steps: Steps) -> tuple[dict[str, Text], tuple[bytes, ...]]:
+    """Read parameters, and what may be the boundary."""
+    bare = without_comments(rest, steps, odd)
+    found = _found(bare, steps, odd)
+    literal = found if bare is rest else _found(rest, steps, odd)
+    texts = {
+        name: param.text(odd)
+        for name, param in ((n.decode("latin-1"), p) for n, p in found.items())
+        if name not in LITERAL
+    }
+    texts |= {name: literal[key].text(odd) for name in LITERAL if (key := name.encode()) in literal}
+    if b"boundary" not in found:
+        return texts, ()
+    said = found[b"boundary"]
+    literally = literal[b"boundary"].every if b"boundary" in literal else []
+    return texts, _boundaries([said.joined(), *said.every, *literally])
+
+
+def _boundaries(values: list[bytes]) -> tuple[bytes, ...]:
+    """What the boundary may be: as the RFCs have it, and as less careful programs read it."""
+    every = []
+    for value in values:
+        every += [value, *value.split(None, 1)[:1], value.strip(b"'<> \t")]
+    whole = (value.rstrip() for value in every)
+    known = dict.fromkeys(value for value in whole if 0 < len(value) <= limits.BOUNDARY_BYTES)
+    return tuple(known)[: limits.BOUNDARIES]
+
+
+def parse_kind(value: bytes, odd: set[str], steps: Steps) -> Kind:
+    """Read a Content-Type; its name is "" if it is garbage."""
+    steps.begin()
+    if len(value) > limits.PARAM_BYTES:
+        odd.add(PARTLY)
+        value = value[: limits.PARAM_BYTES]
+    found = KIND.match(value) or KIND.match(without_comments(value, steps, odd))
+    if found is None:
+        odd.add("mime:bad-type")
+        rest = value.partition(b";")[2]
+        if b"boundary" in value and b"boundary" not in rest:
+            rest = value.partition(b" ")[2]
+        return Kind("", *params(b";" + rest, odd, steps))
+    name = b"".join(found.groups()).decode("latin-1").lower()
+    return Kind(name, *params(found.string[found.end() :], odd, steps))
+
+
+@lru_cache(maxsize=1024)
+def _cached_kind(value: bytes) -> tuple[Kind, tuple[str, ...]]:
+    odd: set[str] = set()
+    return parse_kind(value, odd, Steps()), tuple(odd)
+
+
+def kind_of(special: Special, odd: set[str], steps: Steps) -> Kind:
+    """Find the Content-Type among some fields."""
+    value = special.get(b"content-type")
+    if value is None:
+        return NO_KIND
+    if len(value) > 80 or b"boundary" in value:
+        return parse_kind(value, odd, steps)
+    # a few spellings make up most mail: 0.1 us instead of 4
+    kind, marks = _cached_kind(value)
+    odd.update(marks)
+    return kind
+
+
+def encoding_of(special: Special, odd: set[str], steps: Steps) -> str:
+    """Name the transfer encoding, in lower case."""
+    value = special.get(b"content-transfer-encoding")
+    if value is None:
+        return ""
+    if b"(" in value:
+        steps.begin()
+        value = without_comments(value[: limits.PARAM_BYTES], steps, odd).strip()
+    said = value[:40].decode("latin-1").lower().strip(" \t\"'")
+    if said not in KNOWN:
+        first = FIRST_WORD.match(said)
+        return first[0] if first is not None and first[0] in KNOWN else said
+    return said
+
+
+def disposition_of(special: Special, kind: Kind, odd: set[str], steps: Steps) -> tuple[str, Text]:
+    """Tell how the part wants to be shown, and its file name."""
+    value = special.get(b"content-disposition")
+    name: Text = b""
+    said = ""
+    if value is not None:
+        steps.begin()
+        value = value[: limits.PARAM_BYTES]
+        first, _, rest = value.partition(b";")
+        if b"(" in first:
+            first, _, _ = without_comments(value, steps, odd).partition(b";")
+        said = first.strip()[:40].decode("latin-1").lower()
+        name = params(b";" + rest, odd, steps)[0].get("filename", b"") if rest else b""
+    return said, (name or kind.params.get("name", b""))[: limits.NAME_TEXT]

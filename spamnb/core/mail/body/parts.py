@@ -1,0 +1,91 @@
+"""What reading a message works on and gives: entities, parts, and what may still be spent.
+
+Values only; they know nothing of how structure is found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from spamnb.core.mail import limits
+from spamnb.core.mail.body.parameters import Kind, Special, Steps, kind_of
+from spamnb.core.mail.charset import Text
+from spamnb.core.mail.html import Budget
+
+SHOWN, INSTEAD, ASIDE = range(3)
+"""what a program shows; what it shows instead if it is told so; what it shows when asked"""
+
+
+@dataclass(slots=True)
+class Part:
+    """A leaf of the structure."""
+
+    kind: str
+    """"text/html", lower case, "" if missing or garbage"""
+    charset: str = ""
+    encoding: str = ""
+    disposition: str = ""
+    name: Text = b""
+    """decoded file name"""
+    size: int = 0
+    """decoded size in bytes"""
+    digest: bytes = b""
+    """8 bytes of blake2b of the decoded content of parts that are not text"""
+    head: bytes = b""
+    """first 8 decoded bytes of parts that are not text"""
+    text: Text = b""
+    """what a person sees of a text part"""
+    hidden: Text = b""
+    """html: text that is there but not seen, and comments"""
+    links: list[Text] = field(default_factory=list)
+    images: list[Text] = field(default_factory=list)
+    markup: bytes = b""
+    """html: the names of its tags, each once, joined by blanks"""
+    depth: int = 0
+
+
+class Entity(NamedTuple):
+    """A body with its fields: the message's own, of a part, or of a message inside."""
+
+    buffer: bytes
+    start: int
+    end: int
+    special: Special
+    kind: Kind
+    depth: int = 0
+    rank: int = SHOWN
+
+
+@dataclass(slots=True)
+class Leaf:
+    """A part whose transfer encoding is undone, before its text is read."""
+
+    part: Part
+    rank: int
+    data: bytes = b""
+    """of a text part"""
+    text: bool = True
+    html: bool = False
+
+
+@dataclass(slots=True)
+class Reading:
+    """What one message has yielded so far, and what may still be spent on it."""
+
+    odd: set[str]
+    parts: list[Part] = field(default_factory=list)
+    inner: list[tuple[bytes, Text]] = field(default_factory=list)
+    leaves: list[Entity] = field(default_factory=list)
+    html_left: Budget = field(default_factory=Budget)
+    steps: Steps = field(default_factory=Steps)
+    entities: int = 0
+    entities_left: int = limits.PART_HEADERS
+    delimiters_left: int = limits.DELIMITERS
+    scanned_left: int = limits.SCANNED_BYTES
+    unpacked_left: int = limits.UNPACKED_BYTES
+    rereadings: int = limits.REREADINGS
+
+    def kind_of(self, special: Special) -> Kind:
+        """Find the Content-Type among some fields."""
+        return kind_of(special, self.odd, self.steps)

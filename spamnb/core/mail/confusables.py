@@ -1,0 +1,91 @@
+"""Text in any script, made plain: UTF-8 bytes in which every word is a run of word bytes.
+
+ASCII stays as it is, case included, so that a text gives the same words whether it came as bytes
+or as str. Outside ASCII: compatibility forms become their plain letters (fullwidth, mathematical
+and circled letters are how spam hides from word lists), case is folded, punctuation becomes a
+space, and scripts written without spaces become overlapping pairs of characters: no dictionary is
+needed and nothing is lost at a wrong cut. Pure; total; linear in the text's length.
+"""
+
+from __future__ import annotations
+
+import itertools
+import unicodedata
+from functools import lru_cache
+
+import regex
+
+from spamnb.core.mail.charset import foreign
+
+_FOREIGN = regex.compile(r"[^\x00-\x7f]+")
+_UNSPACED = regex.compile(
+    r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\u30fc]+"
+)
+_STACKED = regex.compile(r"(\p{M}{16})\p{M}+")
+"""Longer stacks of marks are no language, and sorting them makes NFKC quadratic. Measured, marks of
+alternating classes: 16,000 took 0.13 s, 64,000 two seconds."""
+_MARK = regex.compile(r"\p{M}")
+_NO_WORD = regex.compile(r"[^\p{L}\p{M}\p{N}]+")
+_ANY_UNSPACED = regex.compile(
+    r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
+)
+
+
+def _pairs(run: str) -> str:
+    if len(run) == 1:
+        return f" {run} "
+    return f" {' '.join(a + b for a, b in itertools.pairwise(run))} "
+
+
+def _folded(run: str) -> str:
+    run = _NO_WORD.sub(" ", run.casefold())
+    if _ANY_UNSPACED.search(run):
+        run = _UNSPACED.sub(lambda part: _pairs(part[0]), run)
+    return run
+
+
+_folded_word = lru_cache(maxsize=4096)(_folded)
+_WORD_LETTERS = 32
+"""of what is remembered from message to message, so that it takes two megabytes at most"""
+
+
+class _Folds(dict[str, str]):
+    """Runs folded once each: words come back, and so does whatever fills a megabyte to hurt."""
+
+    def __missing__(self, run: str) -> str:
+        folded = self[run] = (_folded_word if len(run) <= _WORD_LETTERS else _folded)(run)
+        return folded
+
+
+MOST = 262_144
+"""Characters that one text may become. U+FDFA alone becomes eighteen; a megabyte took 0.35 s."""
+_PIECE = 16_384
+
+
+def _normal(text: str) -> str:
+    """Compatibility forms as plain letters; a text that swells is cut.
+
+    Most texts have none, and that is told by the few characters beyond ASCII: nothing but marks
+    joins an ASCII letter. A third of the time.
+    """
+    signs = foreign(text)
+    marked = _MARK.search(signs) is not None
+    if not marked and unicodedata.is_normalized("NFKC", signs):
+        return text[:MOST]
+    text = _STACKED.sub(r"\1", text) if marked else text
+    pieces, size = [], 0
+    for start in range(0, len(text), _PIECE):
+        pieces.append(unicodedata.normalize("NFKC", text[start : start + _PIECE]))
+        size += len(pieces[-1])
+        if size > MOST:
+            break
+    return "".join(pieces)[:MOST]
+
+
+def plain(text: str) -> bytes:
+    """The text as UTF-8 for `features`: every non-ASCII run folded, split and paired."""
+    if text.isascii():
+        return text.encode()
+    folds = _Folds()
+    folded: str = _FOREIGN.sub(lambda found: folds[found[0]], _normal(text))
+    return folded.encode("utf-8", "replace")

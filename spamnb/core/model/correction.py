@@ -1,0 +1,97 @@
+"""How a person's correction takes effect at once without harm to other mail.
+
+A correction first takes one doubted step, as any label does. If the message is still judged
+otherwise, what is missing is put on features that hardly any other message holds: some of it on the
+rare ones, the rest on the message's own feature, which no other message has. Bias, temperatures and
+common words do not move, so the most harmful message that a person can write changes the verdicts
+of other mail no more than one step does.
+
+Pure arithmetic; must not know stores or messages. Every number is rounded here once (`Echo`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, log
+from typing import NamedTuple
+
+import numpy as np
+
+from spamnb.core.model.costs import Costs, Decision, Role, thresholds
+from spamnb.core.model.events import STEP_ONE, Echo, Ids, Recipe
+from spamnb.core.model.scoring import Floats
+
+EXPECTED: dict[Role, tuple[Decision, ...]] = {
+    "ham": ("deliver",),
+    "spam": ("junk", "reject"),
+}
+"""What a person expects to become of a message that they called so."""
+HELD_BY = 3
+"""A rare feature is held by so many messages at most, this one included."""
+RARE_STEPS = 1.0
+"""How far rare features go at most, in full steps of the model."""
+BEYOND = 1.0
+"""Nats beyond the threshold, so that the next correction of similar mail does not lead back."""
+
+
+def margins(costs: Costs) -> dict[Role, float]:
+    """How far beyond even odds, in nats, a message must be for the decision that is expected."""
+    steps = thresholds(costs)
+    junk = [at.log_odds for at in steps if at.decision in EXPECTED["spam"]]
+    above = [at.log_odds for at in steps if at.decision not in EXPECTED["ham"]]
+    return {"spam": max(min(junk, default=0.0), 0.0), "ham": max(-min(above, default=0.0), 0.0)}
+
+
+def missing(z: Sequence[float], label: int, margin: float) -> float:
+    """How many nats the label needs over all others together."""
+    others = [value for k, value in enumerate(z) if k != label]
+    most = max(others)
+    together = most + log(sum(exp(value - most) for value in others))
+    return together - z[label] + margin + BEYOND
+
+
+class Holders(NamedTuple):
+    """A message's features, group after group, and who holds them."""
+
+    ids: tuple[Ids, ...]
+    held: Floats
+    """[m] the messages that hold each feature"""
+    own: np.uint64
+    """the feature that the message has alone"""
+
+
+def insisted(recipe: Recipe, message: Holders, label: int, nats: float) -> tuple[Echo, ...]:
+    """Steps on a message's rare and own features that add so many nats to the label's lead.
+
+    Of a message whose own feature is not among its ids (an import) the rarest ones stand in for it.
+    """
+    ids, held, own = message
+    ends = np.cumsum([len(part) for part in ids])[:-1]
+    alone = [part == own for part in ids]
+    if not any(part.any() for part in alone):
+        alone = np.split(held == held.min(initial=np.inf), ends)
+    rare = [(of <= HELD_BY) & ~mine for of, mine in zip(np.split(held, ends), alone, strict=True)]
+    reach = _reach(ids, rare)
+    slope = min(nats / reach, RARE_STEPS * recipe.eta / recipe.groups) if reach else 0.0
+    rest = (nats - slope * reach) / (_reach(ids, alone) or 1.0)
+    moved = ((rare, slope), (alone, rest))
+    return tuple(_echo(recipe, ids, chosen, far, label) for chosen, far in moved if far > 0)
+
+
+def _reach(ids: tuple[Ids, ...], chosen: Sequence[np.ndarray]) -> float:
+    """What a slope of one on the chosen features adds to the message's score."""
+    return float(
+        sum(mask.sum() / max(len(part), 1) for part, mask in zip(ids, chosen, strict=True))
+    )
+
+
+def _echo(
+    recipe: Recipe, ids: tuple[Ids, ...], chosen: Sequence[np.ndarray], slope: float, label: int
+) -> Echo:
+    K = len(recipe.labels)
+    towards = [(k == label) - 1 / K for k in range(K)]
+    steps = [
+        [round(slope * e * STEP_ONE / max(len(part), 1) ** 0.5) for e in towards] for part in ids
+    ]
+    some = tuple(part[mask] for part, mask in zip(ids, chosen, strict=True))
+    return Echo(some, np.array(steps, np.int64))

@@ -1,0 +1,62 @@
+"""From probabilities to a decision: the one that is expected to cost least.
+
+Must not know models or mail. Equal costs go to the milder decision. Fails with BugError for what
+are no probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, reduce
+from operator import add, mul
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from spamnb.core.model.costs import BINARY, DECISIONS, Costs, Decision, Role
+from spamnb.core.model.likelihood.losses import least_expected
+from spamnb.core.model.likelihood.smoothing import Floats
+from spamnb.errors import BugError
+
+
+def decide(P: Sequence[float], costs: Costs, roles: tuple[Role, ...] = BINARY) -> Decision:
+    """Decide on one message, from the probability of each label.
+
+    As `decide_many`, sum for sum, in plain numbers: a third of the time.
+    """
+    if len(P) != len(roles):
+        raise BugError(f"{len(P)} probabilities for {len(roles)} labels")
+    if not all(0 <= p <= 1 for p in P):
+        raise BugError("a probability is not between 0 and 1")
+    expected = [reduce(add, map(mul, P, line)) for line in _loss_lines(costs, roles)]
+    return DECISIONS[expected.index(min(expected))]
+
+
+def at_least(decision: Decision, least: Decision) -> Decision:
+    """The harsher one of two decisions."""
+    return max(decision, least, key=DECISIONS.index)
+
+
+def decide_many(
+    probabilities: ArrayLike, costs: Costs, roles: tuple[Role, ...] = BINARY
+) -> NDArray[np.intp]:
+    """[M] index into DECISIONS for each message, from the probabilities [M, K]."""
+    P = np.asarray(probabilities, np.float64)
+    if P.ndim != 2 or P.shape[1] != len(roles):
+        raise BugError(f"probabilities of shape {P.shape} for {len(roles)} labels")
+    if not ((P >= 0) & (P <= 1)).all():
+        raise BugError("a probability is not between 0 and 1")
+    # Of equal costs the first is taken, which is the milder.
+    return least_expected(P, _losses(costs, roles))
+
+
+@lru_cache(maxsize=64)
+def _losses(costs: Costs, roles: tuple[Role, ...]) -> Floats:
+    """[decision, label] the costs; the same for message after message."""
+    return np.array(costs.table())[:, [BINARY.index(role) for role in roles]]
+
+
+@lru_cache(maxsize=64)
+def _loss_lines(costs: Costs, roles: tuple[Role, ...]) -> list[list[float]]:
+    lines: list[list[float]] = _losses(costs, roles).tolist()
+    return lines

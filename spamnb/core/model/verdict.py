@@ -1,0 +1,114 @@
+"""What we say of a message: label, probability, decision, and the clues that add up to it.
+
+A verdict is a value. Its clues are worked out when somebody asks for them, from the rows that the
+score came from; they need no store and no message. Must not know where the numbers came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+
+from spamnb.core.model.costs import Decision, Role, roles_of
+from spamnb.core.model.events import Ids
+from spamnb.core.model.scoring import softmax
+
+
+class Clue(NamedTuple):
+    """One feature and its share of the log-odds, in nats; above 0 speaks for the verdict's side."""
+
+    place: str
+    token: str
+    nats: float
+
+
+class Clues(NamedTuple):
+    """Clues of a message, strongest first, and what it starts with before any of them."""
+
+    clues: tuple[Clue, ...]
+    bias: float
+    known: int
+    """the number of all clues, whether they are named or not"""
+
+
+Explain = Callable[[int | None], Clues]
+"""Works out as many clues as are asked for, all of them without a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Our word on one message. A person's word is a label, and always stronger."""
+
+    label: str
+    probability: float
+    """of spam where there is such a label, else of `label`"""
+    log_odds: float
+    """z[spam] - z[ham]; for other labels the winner's less the runner-up's. Never clipped."""
+    decision: Decision
+    evidence: float
+    """messages of the rarest label, times the share of this message's features that are known"""
+    labels: tuple[str, ...]
+    z: tuple[float, ...]
+    digest: bytes = b""
+    message_id: str = ""
+    signature: str = ""
+    """names the history entry, if the verdict was remembered"""
+    reason: str = ""
+    """"partly-read" if something that a mail program may show was not read; the decision is then
+    `unsure` at least"""
+    ids: tuple[Ids, ...] = field(default=(), repr=False, compare=False)
+    _explain: Explain | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def probabilities(self) -> dict[str, float]:
+        """The probability of every label."""
+        return dict(zip(self.labels, softmax(list(self.z)), strict=True))
+
+    @property
+    def spam_log_odds(self) -> float:
+        """Spam against all other labels together: what decisions go by, however many labels.
+
+        The same as `log_odds` for ham and spam; -inf where no label is spam.
+        """
+        if len(self.labels) == 2 and "spam" in self.labels and "ham" in self.labels:
+            return self.log_odds
+        parts: dict[Role, list[float]] = {"ham": [], "spam": []}
+        for role, z in zip(roles_of(self.labels), self.z, strict=True):
+            parts[role].append(z)
+        if not parts["spam"]:
+            return -inf
+        spam, others = (np.logaddexp.reduce(np.array(parts[role])) for role in ("spam", "ham"))
+        return float(spam - others)
+
+    def signed(self, signature: str) -> Verdict:
+        """The same, under its name in the history; `replace` takes twice as long."""
+        return Verdict(
+            self.label, self.probability, self.log_odds, self.decision, self.evidence, self.labels,
+            self.z, self.digest, self.message_id, signature, self.reason, self.ids, self._explain,
+        )  # fmt: skip
+
+    @property
+    def bias(self) -> float:
+        """The log-odds of a message without features; clues plus bias make `log_odds`."""
+        return self._explain(0).bias if self._explain else 0.0
+
+    @property
+    def clue_count(self) -> int:
+        """How many clues there are."""
+        return self._explain(0).known if self._explain else 0
+
+    def clues(self, count: int | None = None) -> list[Clue]:
+        """The strongest clues, all of them without a number."""
+        return list(self._explain(count).clues) if self._explain else []
+
+
+def sides(labels: tuple[str, ...], z: Sequence[float]) -> tuple[int, int]:
+    """Which label the log-odds speak for, and against: spam and ham, or winner and runner-up."""
+    if set(labels) == {"ham", "spam"}:
+        return labels.index("spam"), labels.index("ham")
+    first, second, *_ = sorted(range(len(z)), key=lambda k: -z[k])
+    return first, second

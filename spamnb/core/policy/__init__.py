@@ -1,0 +1,1 @@
+"""From a verdict to an action and to header fields."""
