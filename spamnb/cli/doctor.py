@@ -39,7 +39,7 @@ _LATER = (
     "spamnb.faces.smtp.sender",
     "spamnb.service.control",
     "spamnb.service.desk",
-    "spamnb.service.folders",
+    "spamnb.store.folders",
     "spamnb.service.ledger",
 )
 _MARKS = {"ok": "green", "broken": "red", "skipped": "yellow"}
@@ -254,7 +254,7 @@ def _owner(root: Path) -> str:
 
 def _held_by(root: Path) -> os.stat_result:
     """Tell whose a Maildir is: of the first user on the way who could put a link there."""
-    from spamnb.service.folders import owner_of
+    from spamnb.store.folders import owner_of
 
     uid = os.geteuid()
     os.seteuid(os.getuid())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from spamnb.core.model.events import Event
-    from spamnb.store.history_entry import HistoryEntry
+    from spamnb.store.history.entry import HistoryEntry
 
 JOURNAL_EXAMPLES = """
 spamnb journal                          the last fifty trainings, newest first

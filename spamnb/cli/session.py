@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from spamnb.service.filter import Filter
     from spamnb.service.lessons import Origin
     from spamnb.settings import Settings
-    from spamnb.store.history import History
+    from spamnb.store.history.verdict_history import History
 
 _LATER = (
     "spamnb.lab.multiclass",
@@ -101,7 +101,7 @@ class Session:
 
     def open_history(self) -> History:
         """Open the history beside the model, with the limits that were set."""
-        from spamnb.store.history import History
+        from spamnb.store.history.verdict_history import History
 
         history = History.open(self.home / "history", self.settings.history)
         if history.warning:

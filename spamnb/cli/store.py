@@ -118,7 +118,7 @@ spamnb restore --force /backup/model.spamnb      over the model that is there
 def restore(session: Session, file: str, force: bool) -> None:
     """Bring a backup back. The copy is checked before anything is touched."""
     from spamnb.store import maintenance
-    from spamnb.store.environment import DATA_FILE
+    from spamnb.store.lmdb.sharing import DATA_FILE
 
     if (session.home / DATA_FILE).exists() and not force:
         raise RefusedError(
@@ -201,8 +201,8 @@ def import_(session: Session, file: str, as_new: bool, as_json: bool) -> None:
     model: its fingerprint, kind and labels are compared. Importing twice counts twice.
     """
     from spamnb.service.export_import import merge, read_export, recipe_of
-    from spamnb.store.environment import DATA_FILE
-    from spamnb.store.lmdb_store import open_store
+    from spamnb.store.lmdb.sharing import DATA_FILE
+    from spamnb.store.lmdb.store import open_store
 
     daemon = served(session)
     if daemon is not None and not as_new:

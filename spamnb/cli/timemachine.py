@@ -18,7 +18,7 @@ from spamnb.errors import UserError
 if TYPE_CHECKING:
     from spamnb.service.bisection import Bisection, Share
     from spamnb.service.filter import Filter
-    from spamnb.store.rebuilding import Rebuilt
+    from spamnb.store.rebuild import Rebuilt
 
 JSON = click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 YES = click.option("--yes", is_flag=True, help="Do it without asking.")

@@ -109,7 +109,7 @@ def _through(
     """Have the daemon learn it; a model is made here if there is none, and found over there."""
     from spamnb.service.control import Caller
     from spamnb.service.sending import send
-    from spamnb.store.lmdb_store import open_store
+    from spamnb.store.lmdb.store import open_store
 
     if daemon.role != "admin":
         raise UserError("`train` is for admins", hint="`spamnb correct` is for everybody")
@@ -225,7 +225,7 @@ def _chosen(session: Session, sources: list[tuple[str, str]], jobs: int) -> dict
 
 
 def _recipe_there(home: Path) -> Recipe | None:
-    from spamnb.store.lmdb_store import open_store
+    from spamnb.store.lmdb.store import open_store
 
     try:
         store = open_store(home, readonly=True)

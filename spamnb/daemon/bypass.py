@@ -11,7 +11,7 @@ from pathlib import Path
 
 from spamnb.daemon.board import Board
 from spamnb.errors import StoreAccessError
-from spamnb.store.environment import refused
+from spamnb.store.lmdb.sharing import refused
 
 FILE = "bypass"
 

@@ -36,8 +36,8 @@ from spamnb.service.limits import ReviewLimits, SpoolLimits, TeachingRules
 from spamnb.service.meters import Meters
 from spamnb.service.review import Reviews
 from spamnb.service.status import QUIET_DAYS
-from spamnb.store.history import History
-from spamnb.store.history_limits import HistoryLimits
+from spamnb.store.history.limits import HistoryLimits
+from spamnb.store.history.verdict_history import History
 
 LOG = logging.getLogger("spamnb.learner")
 

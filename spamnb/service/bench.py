@@ -33,10 +33,10 @@ from spamnb.core.model.verdict import Clue, Verdict
 from spamnb.core.policy.actions import LEAST_MESSAGES, sobered
 from spamnb.errors import SpamnbError, StoreBusyError
 from spamnb.service.filter import Filter
-from spamnb.store.environment import DATA_FILE
-from spamnb.store.history import History
-from spamnb.store.history_limits import HistoryLimits
-from spamnb.store.lmdb_store import open_store
+from spamnb.store.history.limits import HistoryLimits
+from spamnb.store.history.verdict_history import History
+from spamnb.store.lmdb.sharing import DATA_FILE
+from spamnb.store.lmdb.store import open_store
 
 LogRecord = dict[str, object]
 Log = Callable[[LogRecord], None]

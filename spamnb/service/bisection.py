@@ -24,8 +24,8 @@ from spamnb.core.model.training_rows import Sheet
 from spamnb.core.model.verdict import sides
 from spamnb.service.lessons import Example
 from spamnb.service.plans import Outlook
+from spamnb.store.apply_events import event_ids
 from spamnb.store.contract import ReadView
-from spamnb.store.folding import event_ids
 
 _AT_ONCE = 256
 """events whose rows are gathered together"""

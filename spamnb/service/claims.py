@@ -29,7 +29,7 @@ from spamnb.service.lessons import Example
 from spamnb.service.limits import TeachingRules
 from spamnb.service.references import find_example, signature_bytes
 from spamnb.service.trust import delivered_to, is_local_stranger
-from spamnb.store.history_entry import HistoryEntry
+from spamnb.store.history.entry import HistoryEntry
 
 _SIGNATURE_LINE = re.compile(
     rb"(?im)^X-Spamnb-Signature[ \t]{0,80}:[ \t]{0,80}(s[a-z2-7]{26})[ \t]{0,80}\r?$"

@@ -35,7 +35,7 @@ from spamnb.service.receipt import Receipt
 from spamnb.service.references import find_example
 from spamnb.service.review import Reviews, Waiting
 from spamnb.service.trust import DAY_US, STRANGER, WAYS, Caps, Key, Way, keys_of, way_of
-from spamnb.store.records import encode_events
+from spamnb.store.rows.codec import encode_events
 
 _LOOKED_BACK = 5000
 """Events of today that are counted at the start, so that a restart does not lift the caps."""

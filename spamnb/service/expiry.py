@@ -23,10 +23,10 @@ from spamnb.core.model.events import Bulk, Ids
 from spamnb.core.model.training_rows import day_of
 from spamnb.service.learner import Learner
 from spamnb.service.lessons import Load, Origin
-from spamnb.store.audit import named, stale
+from spamnb.store.apply_events import named_ids, surely_older
+from spamnb.store.check import named, stale
 from spamnb.store.contract import Store, WriteView
-from spamnb.store.folding import named_ids, surely_older
-from spamnb.store.history import History
+from spamnb.store.history.verdict_history import History
 
 DAY_US = 86_400_000_000
 FOLDED_AT_ONCE = 256

@@ -35,9 +35,9 @@ from spamnb.service.references import (
     signature_text,
 )
 from spamnb.store.contract import Store
-from spamnb.store.history import History
-from spamnb.store.history_entry import HistoryEntry
-from spamnb.store.lmdb_store import open_store
+from spamnb.store.history.entry import HistoryEntry
+from spamnb.store.history.verdict_history import History
+from spamnb.store.lmdb.store import open_store
 
 TOGETHER = 8
 """Portions that are judged on one snapshot."""

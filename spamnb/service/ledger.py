@@ -24,7 +24,7 @@ from spamnb.service.filter import Filter
 from spamnb.service.quarantine import Quarantine
 from spamnb.service.references import signature_bytes
 from spamnb.service.review import Reviews, Waiting
-from spamnb.store.history_entry import HistoryEntry
+from spamnb.store.history.entry import HistoryEntry
 
 Forget = Callable[[Feedback], Answer]
 """has a word taken at the desk, or raises what was refused"""

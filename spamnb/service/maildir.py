@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from spamnb.service import folders
+from spamnb.store import folders
 
 JUNK = ".Junk"
 """Maildir++: a sub-folder begins with a dot"""

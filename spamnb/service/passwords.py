@@ -27,8 +27,8 @@ from pathlib import Path
 
 from spamnb.core.mail.envelope import network_of
 from spamnb.errors import SettingsError, StoreAccessError
-from spamnb.store.environment import make_folder
 from spamnb.store.files import durable_write
+from spamnb.store.lmdb.sharing import make_folder
 
 MOST_PASSWORD = 1_024
 """Bytes; a longer one is no password. scrypt's first step reads all of it."""

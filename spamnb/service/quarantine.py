@@ -45,8 +45,8 @@ from spamnb.errors import (
 from spamnb.service.clock import now_us
 from spamnb.service.expiry_clock import expiry_mark
 from spamnb.service.limits import QuarantineLimits
-from spamnb.store.environment import make_folder, refused, sync_folder
 from spamnb.store.files import durable_write
+from spamnb.store.lmdb.sharing import make_folder, refused, sync_folder
 
 LOG = logging.getLogger("spamnb.quarantine")
 

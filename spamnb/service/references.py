@@ -15,8 +15,8 @@ from spamnb.core.mail.message import bare_id
 from spamnb.errors import RefError
 from spamnb.service.lessons import Example
 from spamnb.store.contract import ReadView
-from spamnb.store.history import History
-from spamnb.store.history_entry import HistoryEntry
+from spamnb.store.history.entry import HistoryEntry
+from spamnb.store.history.verdict_history import History
 
 SIGNATURE_BYTES = 16
 """128 unguessable bits; law 8 asks for 96."""

@@ -17,7 +17,7 @@ from spamnb.errors import StoreAccessError, StoreError
 from spamnb.service.clock import now_us
 from spamnb.service.lately import sentence
 from spamnb.service.spool import FAILED
-from spamnb.store.environment import DATA_FILE
+from spamnb.store.lmdb.sharing import DATA_FILE
 
 if TYPE_CHECKING:  # who asks a daemon loads no numpy: half of the time that the command takes
     from spamnb.service.filter import Filter

@@ -36,7 +36,7 @@ from spamnb.service.plans import Outlook, Plan, Planner
 from spamnb.service.receipt import Receipt
 from spamnb.service.selection import Takes, left_out, standing
 from spamnb.store.contract import ReadView, Store, WriteView
-from spamnb.store.rebuilding import Rebuilt, rebuild, replay, texts_of
+from spamnb.store.rebuild import Rebuilt, rebuild, replay, texts_of
 
 TAUGHT_AT_ONCE = 1024
 """Lessons in one transaction: more gain nothing, and hold more rows in memory."""

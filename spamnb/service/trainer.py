@@ -40,7 +40,7 @@ from spamnb.service.packing import Glossary, Name, Packed, Packer, examples
 from spamnb.service.pool import Pool, cores, settle_garbage
 from spamnb.service.reading import PORTION, MessageReader
 from spamnb.service.receipt import Receipt
-from spamnb.store.lmdb_store import open_store
+from spamnb.store.lmdb.store import open_store
 from spamnb.store.maintenance import trim
 
 BATCH = 6144

@@ -16,7 +16,7 @@ from spamnb.core.mail.domains import address_of, domain_of
 from spamnb.errors import LimitError, RefusedError
 from spamnb.service.feedback import Feedback
 from spamnb.service.limits import TeachingRules
-from spamnb.store.history_entry import HistoryEntry
+from spamnb.store.history.entry import HistoryEntry
 
 DAY_US = 86_400_000_000
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from spamnb.core.features.extract import Key
 from spamnb.core.model.costs import Costs, thresholds
-from spamnb.store import audit
+from spamnb.store import check as audit
 from spamnb.store.contract import Store
-from spamnb.store.environment import DATA_FILE
-from spamnb.store.history import History
+from spamnb.store.history.verdict_history import History
+from spamnb.store.lmdb.sharing import DATA_FILE
 
 
 @dataclass(frozen=True, slots=True)

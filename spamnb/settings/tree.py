@@ -20,7 +20,7 @@ from spamnb.faces.smtp.nets import LOOPBACK
 from spamnb.faces.smtp.postoffice.config import PostOffice
 from spamnb.service.limits import QuarantineLimits, ReviewLimits, SpoolLimits, TeachingRules
 from spamnb.service.manner import Manner
-from spamnb.store.history_limits import HistoryLimits
+from spamnb.store.history.limits import HistoryLimits
 
 
 class ModelSettings(NamedTuple):

@@ -27,9 +27,9 @@ from collections.abc import Iterator, Sequence
 from spamnb.core.model.events import NO_LABEL, Event, Kind
 from spamnb.errors import BugError, StoreDamagedError
 from spamnb.store.contract import Live
-from spamnb.store.idcode import Buffer, Reader
-from spamnb.store.records import decode_event, decode_live, encode_events, encode_live, read_head
-from spamnb.store.shelves import Table
+from spamnb.store.rows.codec import decode_event, decode_live, encode_events, encode_live, read_head
+from spamnb.store.rows.hash_buckets import Table
+from spamnb.store.rows.id_codec import Buffer, Reader
 
 _KEY = struct.Struct(">QH")
 _KEPT = struct.Struct(">HQ")

@@ -29,8 +29,10 @@ from pathlib import Path
 
 from spamnb.core.model.events import Recipe
 from spamnb.errors import RefusedError, StoreBusyError, StoreDamagedError, StoreMissingError
-from spamnb.store.audit import check
-from spamnb.store.environment import (
+from spamnb.store.check import check
+from spamnb.store.journal import Pages, Pieces
+from spamnb.store.lmdb.environment import Environment, environments, release, share, sound
+from spamnb.store.lmdb.sharing import (
     DATA_FILE,
     LOCK_FILE,
     Plan,
@@ -40,10 +42,7 @@ from spamnb.store.environment import (
     sync_file,
     sync_folder,
 )
-from spamnb.store.journal import Pages, Pieces
-from spamnb.store.lexicon import WORD_BYTES, Lexicon, shelve_words
-from spamnb.store.lmdb_environment import Environment, environments, release, share, sound
-from spamnb.store.lmdb_store import open_store, read_recipe
+from spamnb.store.lmdb.store import open_store, read_recipe
 from spamnb.store.named_files import (
     LOCKED_BY_THEN_S,
     PART,
@@ -51,9 +50,10 @@ from spamnb.store.named_files import (
     open_named,
     replacing,
 )
-from spamnb.store.records import row_type
-from spamnb.store.shelves import SNUG_BYTES, Layout, Shelves, Table, shelve
-from spamnb.store.views import LAYOUT_KEYS, ROOM_KEY, Tables
+from spamnb.store.rows.codec import row_type
+from spamnb.store.rows.hash_buckets import SNUG_BYTES, Layout, Shelves, Table, shelve
+from spamnb.store.rows.vocabulary import WORD_BYTES, Lexicon, shelve_words
+from spamnb.store.table_views import LAYOUT_KEYS, ROOM_KEY, Tables
 
 _PORTION = 1 << 25
 """bytes put in one transaction of a rewrite: bounds what LMDB holds in memory"""

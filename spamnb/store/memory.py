@@ -22,10 +22,10 @@ import numpy as np
 from spamnb.core.features.extract import Words
 from spamnb.core.model.events import NO_LABEL, Event, Ids, Kind, Recipe, Records, Totals
 from spamnb.errors import BugError
+from spamnb.store.apply_events import apply_event, event_ids, first_totals, older
 from spamnb.store.contract import Live, ReadView, Word, WriteView, unpacked
-from spamnb.store.folding import apply_event, event_ids, first_totals, older
 from spamnb.store.journal import MOST_DIGESTS
-from spamnb.store.records import empty_rows, no_records
+from spamnb.store.rows.codec import empty_rows, no_records
 
 _BLOCK = 16_384
 _TABLES = ("rows", "base", "words", "live", "mids", "events", "sums")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from store_makers import RECIPE
 
-from spamnb.store.lmdb_store import open_store
+from spamnb.store.lmdb.store import open_store
 from spamnb.store.memory import MemoryStore
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from spamnb.core.model.events import NO_LABEL, Bulk, Echo, Event, Kind, Push, Recipe, no_push
-from spamnb.store.audit import check, collect
+from spamnb.store.apply_events import apply_event, event_ids
+from spamnb.store.check import check, collect
 from spamnb.store.contract import Word, packed
-from spamnb.store.folding import apply_event, event_ids
-from spamnb.store.records import encode_event
+from spamnb.store.rows.codec import encode_event
 
 NOON_2026 = 1_767_268_800_000_000
 DAY_US = 86_400_000_000

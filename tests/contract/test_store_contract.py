@@ -26,9 +26,9 @@ from store_makers import (
 
 from spamnb.core.model.events import NO_LABEL, Kind, Recipe, Records
 from spamnb.errors import BugError
-from spamnb.store.audit import check
+from spamnb.store.check import check
 from spamnb.store.contract import Live, packed
-from spamnb.store.records import same_push
+from spamnb.store.rows.codec import same_push
 
 
 class TestRecords:

@@ -25,9 +25,9 @@ from store_makers import (
 
 from spamnb.core.model.events import NO_LABEL, Kind, Recipe
 from spamnb.errors import BugError, RefusedError, StoreDamagedError
-from spamnb.store.audit import check, named, refold, stale
+from spamnb.store.apply_events import apply_event, day_of
+from spamnb.store.check import check, named, refold, stale
 from spamnb.store.contract import Live, packed
-from spamnb.store.folding import apply_event, day_of
 
 
 class TestFold:

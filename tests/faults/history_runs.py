@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from spamnb.errors import StoreDamagedError
-from spamnb.store import history as module
-from spamnb.store.history import History
-from spamnb.store.history_entry import HistoryEntry
+from spamnb.store.history import verdict_history as module
+from spamnb.store.history.entry import HistoryEntry
+from spamnb.store.history.verdict_history import History
 
 HERE = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
 NOON_2026 = 1_767_268_800_000_000
@@ -127,7 +127,7 @@ def die_at(place, name):
 
 
 def die_before_the_commit(folder, first):
-    from spamnb.store.lmdb_table import LmdbTable
+    from spamnb.store.lmdb.table import LmdbTable
 
     history = History.open(folder)
     history.add([entry(first), entry(first + 1), entry(first + 2)])

@@ -13,7 +13,7 @@ from pathlib import Path
 from spamnb.service.control import Caller
 from spamnb.service.filter import Filter, new_recipe
 from spamnb.service.references import signature_text
-from spamnb.store import audit
+from spamnb.store import check as audit
 
 PROJECT = Path(__file__).resolve().parents[2]
 PROGRAM = """

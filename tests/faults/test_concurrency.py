@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from spamnb.service.filter import Filter, new_recipe
-from spamnb.store import audit
+from spamnb.store import check as audit
 
 WRITERS = READERS = 4
 SMALL_MAP = 1 << 20

@@ -24,8 +24,8 @@ from daemon_runs import (
 )
 
 from spamnb.service.control import Caller
-from spamnb.store.audit import check
-from spamnb.store.lmdb_store import open_store
+from spamnb.store.check import check
+from spamnb.store.lmdb.store import open_store
 
 SAMPLE = PROJECT / "corpora" / "sample"
 

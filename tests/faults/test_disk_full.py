@@ -11,7 +11,7 @@ from spamnb.core.mail import limits
 from spamnb.errors import StoreFullError
 from spamnb.service.filter import Filter, new_recipe
 from spamnb.service.trainer import train
-from spamnb.store import audit
+from spamnb.store import check as audit
 
 PROJECT = Path(__file__).resolve().parents[2]
 SAMPLE = PROJECT / "corpora" / "sample"

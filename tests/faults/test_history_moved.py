@@ -7,8 +7,8 @@ import pytest
 from history_runs import damaged_once, entry, number_of, run
 
 from spamnb.errors import StoreFullError
-from spamnb.store import history as module
-from spamnb.store.history import History
+from spamnb.store.history import verdict_history as module
+from spamnb.store.history.verdict_history import History
 
 
 def opened(folder):

@@ -21,8 +21,8 @@ from spamnb.service import trainer
 from spamnb.service.expiry import Rules, expire
 from spamnb.service.filter import MINE, Filter, new_recipe
 from spamnb.service.trainer import Course, train
-from spamnb.store import audit
-from spamnb.store.lmdb_store import Environment, Plan
+from spamnb.store import check as audit
+from spamnb.store.lmdb.store import Environment, Plan
 from spamnb.store.maintenance import backup, restore
 
 PROJECT = Path(__file__).resolve().parents[2]

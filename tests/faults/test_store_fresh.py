@@ -14,12 +14,19 @@ import pytest
 from history_runs import APART, EACH, NOON_2026, WRITERS, entry, number_of, run
 
 from spamnb.errors import BugError, StoreDamagedError, StoreFullError
-from spamnb.store import history as module
-from spamnb.store.environment import DATA_FILE
-from spamnb.store.history import History
-from spamnb.store.history_entry import encode_entry
-from spamnb.store.history_fresh import _HEAD, _MAGIC, Fresh, records, release_fresh, share_fresh
-from spamnb.store.history_limits import HistoryLimits
+from spamnb.store.history import verdict_history as module
+from spamnb.store.history.append_file import (
+    _HEAD,
+    _MAGIC,
+    Fresh,
+    records,
+    release_fresh,
+    share_fresh,
+)
+from spamnb.store.history.entry import encode_entry
+from spamnb.store.history.limits import HistoryLimits
+from spamnb.store.history.verdict_history import History
+from spamnb.store.lmdb.sharing import DATA_FILE
 
 
 @pytest.fixture(autouse=True)

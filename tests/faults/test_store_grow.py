@@ -19,12 +19,12 @@ from store_makers import RECIPE, apply, bulk_event, ids_of, learn, mail
 
 from spamnb.core.model.events import Records
 from spamnb.errors import BugError, StoreBusyError, StoreFullError
-from spamnb.store import environment as surroundings
-from spamnb.store import lmdb_environment
-from spamnb.store.audit import check
-from spamnb.store.environment import Gate, Waiting
-from spamnb.store.lmdb_environment import Environment, MapGrownError
-from spamnb.store.lmdb_store import open_store
+from spamnb.store.check import check
+from spamnb.store.lmdb import environment as lmdb_environment
+from spamnb.store.lmdb import sharing as surroundings
+from spamnb.store.lmdb.environment import Environment, MapGrownError
+from spamnb.store.lmdb.sharing import Gate, Waiting
+from spamnb.store.lmdb.store import open_store
 from spamnb.store.maintenance import backup
 
 HERE = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}

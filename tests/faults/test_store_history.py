@@ -12,13 +12,13 @@ import pytest
 from history_runs import NOON_2026, damaged_once, entry
 
 from spamnb.errors import BugError, StoreDamagedError, StoreError, StoreFullError, StoreVersionError
-from spamnb.store import history as module
-from spamnb.store import history_boot
-from spamnb.store.environment import Plan
-from spamnb.store.history import History
-from spamnb.store.history_entry import decode_entry, encode_entry
-from spamnb.store.history_limits import HistoryLimits
-from spamnb.store.lmdb_environment import Environment
+from spamnb.store.history import boot_marker
+from spamnb.store.history import verdict_history as module
+from spamnb.store.history.entry import decode_entry, encode_entry
+from spamnb.store.history.limits import HistoryLimits
+from spamnb.store.history.verdict_history import History
+from spamnb.store.lmdb.environment import Environment
+from spamnb.store.lmdb.sharing import Plan
 
 DAY_US = 86_400_000_000
 
@@ -368,7 +368,7 @@ class TestDamage:
 
     def test_a_machine_without_boot_ids(self, tmp_path, monkeypatch):
         """Where nothing names the boot, the history opens all the same."""
-        monkeypatch.setattr(history_boot, "_boot_id", lambda: "")
+        monkeypatch.setattr(boot_marker, "_boot_id", lambda: "")
         for _ in range(2):
             with contextlib.closing(History.open(tmp_path / "history")) as history:
                 history.add([entry(1)])

@@ -23,10 +23,10 @@ sys.path.append(str(Path(__file__).parents[1] / "contract"))
 from store_makers import NOON_2026, RECIPE, apply, event_for, learn, mail
 
 from spamnb.errors import StoreFullError
-from spamnb.store.audit import check
-from spamnb.store.history import History
-from spamnb.store.history_entry import HistoryEntry
-from spamnb.store.lmdb_store import open_store
+from spamnb.store.check import check
+from spamnb.store.history.entry import HistoryEntry
+from spamnb.store.history.verdict_history import History
+from spamnb.store.lmdb.store import open_store
 from spamnb.store.maintenance import backup, compact, restore
 
 HERE = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}

@@ -28,12 +28,12 @@ from spamnb.errors import (
     StoreMissingError,
     StoreVersionError,
 )
-from spamnb.store import lmdb_environment
-from spamnb.store.audit import check
-from spamnb.store.environment import Plan, no_room, refused
-from spamnb.store.lmdb_environment import Environment, sound
-from spamnb.store.lmdb_store import open_store
-from spamnb.store.views import FORMAT_KEY, LAYOUT_KEYS, RECIPE_KEY, Tables
+from spamnb.store.check import check
+from spamnb.store.lmdb import environment as lmdb_environment
+from spamnb.store.lmdb.environment import Environment, sound
+from spamnb.store.lmdb.sharing import Plan, no_room, refused
+from spamnb.store.lmdb.store import open_store
+from spamnb.store.table_views import FORMAT_KEY, LAYOUT_KEYS, RECIPE_KEY, Tables
 
 HERE = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
 
@@ -236,7 +236,7 @@ def _open_script(folder, *, create=False, first=""):
 import os, resource
 from spamnb.core.model.events import Recipe
 from spamnb.errors import SpamnbError
-from spamnb.store.lmdb_store import open_store
+from spamnb.store.lmdb.store import open_store
 {first}
 try:
     open_store({str(folder)!r}, create={made})

@@ -28,8 +28,8 @@ from spamnb.errors import (
     StoreMissingError,
 )
 from spamnb.store import maintenance
-from spamnb.store.audit import check
-from spamnb.store.lmdb_store import open_store
+from spamnb.store.check import check
+from spamnb.store.lmdb.store import open_store
 from spamnb.store.maintenance import backup, compact, restore, trim
 
 HERE = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
@@ -104,7 +104,7 @@ class TestCompact:
         with contextlib.closing(open_store(folder)), pytest.raises(StoreBusyError):
             compact(folder)
         script = f"""
-from spamnb.store.lmdb_store import open_store
+from spamnb.store.lmdb.store import open_store
 store = open_store({str(folder)!r})
 print("open", flush=True)
 input()

@@ -10,9 +10,9 @@ import pytest
 from spamnb.errors import StoreMissingError
 from spamnb.service.filter import Filter
 from spamnb.service.timemachine import rewind
-from spamnb.store.audit import check
-from spamnb.store.lmdb_store import open_store
-from spamnb.store.rebuilding import rebuild
+from spamnb.store.check import check
+from spamnb.store.lmdb.store import open_store
+from spamnb.store.rebuild import rebuild
 
 HERE = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
 MESSAGES = [f"Subject: {n}\nMessage-ID: <{n}@x.test>\n\nword{n} apple\n".encode() for n in range(9)]
@@ -21,7 +21,8 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from spamnb.service.timemachine import rewind
-from spamnb.store import maintenance, rebuilding
+from spamnb.store import maintenance
+from spamnb.store import rebuild as rebuilding
 
 home, step, when = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 owner = {"link": os, "rename": Path, "sync_file": maintenance, "prove": rebuilding}[step]

@@ -16,7 +16,7 @@ from spamnb.core.model.correction import EXPECTED, HELD_BY
 from spamnb.core.model.costs import roles_of
 from spamnb.service.filter import Filter
 from spamnb.service.lessons import Origin, Teach
-from spamnb.store import audit
+from spamnb.store import check as audit
 from spamnb.store.memory import MemoryStore
 
 LABELS = (("ham", "spam"), ("ham", "spam", "list"), ("a", "spam", "b", "c", "d"))

@@ -18,10 +18,10 @@ from spamnb.core.model.training_rows import Sheet
 from spamnb.errors import RefError, RefusedError
 from spamnb.service.filter import Filter, new_recipe
 from spamnb.service.lessons import Forget, Origin, Teach, Undo
-from spamnb.store import audit
-from spamnb.store.folding import first_totals
+from spamnb.store import check as audit
+from spamnb.store.apply_events import first_totals
 from spamnb.store.memory import MemoryStore
-from spamnb.store.records import encode_event, no_records
+from spamnb.store.rows.codec import encode_event, no_records
 
 WORDS = ["apple", "pear", "plum", "fig", "lemon", "lime", "quince", "cherry", "melon", "grape"]
 DAY_US = 86_400_000_000

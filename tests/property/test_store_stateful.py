@@ -27,11 +27,11 @@ from store_makers import (
 )
 
 from spamnb.core.model.events import NO_LABEL, Kind, Recipe
-from spamnb.store import lexicon, tray
-from spamnb.store.audit import check, named, stale
-from spamnb.store.lmdb_store import open_store
+from spamnb.store.check import check, named, stale
+from spamnb.store.lmdb.store import open_store
 from spamnb.store.memory import MemoryStore
-from spamnb.store.views import LAYOUT_KEYS
+from spamnb.store.rows import hot_rows, vocabulary
+from spamnb.store.table_views import LAYOUT_KEYS
 
 RECIPE = Recipe(kind="bernoulli", groups=2)
 MESSAGES = st.integers(1, 12)
@@ -180,15 +180,15 @@ class CrowdedHistories(Histories):
     """The same where every feature wants to be on a tray that has room for few, and words wait."""
 
     def __init__(self):
-        self.kept = tray.LEAST, tray.TRAY_ROWS
-        self.fresh = lexicon.FRESH_MOST, lexicon.FRESH_JOINED
-        tray.LEAST, tray.TRAY_ROWS = 1, 40
-        lexicon.FRESH_MOST, lexicon.FRESH_JOINED = 25, 2
+        self.kept = hot_rows.LEAST, hot_rows.TRAY_ROWS
+        self.fresh = vocabulary.FRESH_MOST, vocabulary.FRESH_JOINED
+        hot_rows.LEAST, hot_rows.TRAY_ROWS = 1, 40
+        vocabulary.FRESH_MOST, vocabulary.FRESH_JOINED = 25, 2
         super().__init__()
 
     def teardown(self):
-        tray.LEAST, tray.TRAY_ROWS = self.kept
-        lexicon.FRESH_MOST, lexicon.FRESH_JOINED = self.fresh
+        hot_rows.LEAST, hot_rows.TRAY_ROWS = self.kept
+        vocabulary.FRESH_MOST, vocabulary.FRESH_JOINED = self.fresh
         super().teardown()
 
 

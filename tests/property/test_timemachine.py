@@ -25,8 +25,8 @@ from spamnb.service.judging import judge_examples
 from spamnb.service.lessons import Forget, Load, Origin, Teach, Undo
 from spamnb.service.selection import Selection
 from spamnb.service.timemachine import relearn, rewind, take_back, undoable
-from spamnb.store import audit
-from spamnb.store.rebuilding import rebuild, replay
+from spamnb.store import check as audit
+from spamnb.store.rebuild import rebuild, replay
 
 PEOPLE = ("ann", "bob", "mallory")
 seeds = st.integers(0, 2**32)

@@ -9,7 +9,7 @@ from spamnb.errors import LabelError, RefError, RefusedError
 from spamnb.service.committer import Arriving
 from spamnb.service.filter import MINE, Filter, new_recipe
 from spamnb.service.lessons import Forget, Origin, Teach, Undo
-from spamnb.store import audit
+from spamnb.store import check as audit
 
 THREADS = 8
 EACH = 40

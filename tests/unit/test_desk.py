@@ -15,8 +15,8 @@ from spamnb.service.meters import Meters
 from spamnb.service.references import signature_text
 from spamnb.service.review import Reviews
 from spamnb.service.trust import WAYS, delivered_to
-from spamnb.store import audit
-from spamnb.store.history_entry import HistoryEntry
+from spamnb.store import check as audit
+from spamnb.store.history.entry import HistoryEntry
 
 ALICE = "alice@example.org"
 MADE = new_recipe()

@@ -25,7 +25,7 @@ from spamnb.service.lessons import Teach
 from spamnb.service.limits import QuarantineLimits, ReviewLimits
 from spamnb.service.quarantine import Quarantine
 from spamnb.service.review import Reviews, Waiting
-from spamnb.store.folding import surely_older
+from spamnb.store.apply_events import surely_older
 
 T0 = 20_000 * DAY_US
 HOUR_US = 60 * MINUTE_US

@@ -21,7 +21,7 @@ from spamnb.errors import (
 from spamnb.service.filter import MINE, Filter, new_recipe
 from spamnb.service.lessons import Load, Origin, Teach, Undo
 from spamnb.service.trainer import train
-from spamnb.store import audit
+from spamnb.store import check as audit
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 TAUGHT = 150

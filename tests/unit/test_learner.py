@@ -10,7 +10,7 @@ from spamnb.errors import RefusedError
 from spamnb.service.filter import MINE, Filter, new_recipe
 from spamnb.service.lessons import Load, Origin, Teach
 from spamnb.service.plans import STREAK
-from spamnb.store import audit
+from spamnb.store import check as audit
 from spamnb.store.memory import MemoryStore
 
 PERSON = Origin(who="ann", channel="test", insist=True)

@@ -10,10 +10,10 @@ sys.path.append(str(Path(__file__).parents[1] / "contract"))
 
 from store_makers import RECIPE, ids_of, word
 
-from spamnb.store import lexicon
 from spamnb.store.contract import packed
-from spamnb.store.lmdb_store import open_store
+from spamnb.store.lmdb.store import open_store
 from spamnb.store.maintenance import compact
+from spamnb.store.rows import vocabulary
 
 JOINED, MOST = 4, 30
 
@@ -21,8 +21,8 @@ JOINED, MOST = 4, 30
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     """A model that joins four values, and has room for thirty words before they are shelved."""
-    monkeypatch.setattr(lexicon, "FRESH_JOINED", JOINED)
-    monkeypatch.setattr(lexicon, "FRESH_MOST", MOST)
+    monkeypatch.setattr(vocabulary, "FRESH_JOINED", JOINED)
+    monkeypatch.setattr(vocabulary, "FRESH_MOST", MOST)
     model = open_store(tmp_path / "model", create=RECIPE)
     yield model
     model.close()
@@ -36,7 +36,9 @@ def put(store, ids):
 def lying(store):
     """How many words each of the values holds that wait."""
     with store.environment.read() as tables:
-        return [len(lexicon._read([value]).heads) for _, value in tables["words"].scan(b"\xff" * 8)]
+        return [
+            len(vocabulary._read([value]).heads) for _, value in tables["words"].scan(b"\xff" * 8)
+        ]
 
 
 def found(store, ids):
@@ -60,7 +62,7 @@ def test_words_wait_are_joined_and_come_to_their_shelves(store):
 
 def test_large_lessons_do_not_make_the_pile_large(store, monkeypatch):
     """The bound is on words, not on lessons: strangers choose how many words a message brings."""
-    monkeypatch.setattr(lexicon, "FRESH_WORDS", 50)
+    monkeypatch.setattr(vocabulary, "FRESH_WORDS", 50)
     ids = ids_of(*range(1000))
     for start in range(0, 1000, 50):
         put(store, ids[start : start + 50])

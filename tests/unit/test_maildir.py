@@ -9,7 +9,8 @@ from contextlib import suppress
 
 import pytest
 
-from spamnb.service import folders, maildir
+from spamnb.service import maildir
+from spamnb.store import folders
 
 ALICE, BOB = 65531, 65530
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs several users")

@@ -10,7 +10,7 @@ from spamnb.service.filter import Filter, new_recipe
 from spamnb.service.lessons import Origin, Teach
 from spamnb.service.selection import Without
 from spamnb.service.timemachine import relearn, take_back, undoable
-from spamnb.store.audit import collect
+from spamnb.store.check import collect
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 RECIPE = new_recipe()

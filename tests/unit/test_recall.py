@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamnb.store import recall
-from spamnb.store.recall import Recall
-from spamnb.store.records import row_type
+from spamnb.store.rows import row_cache
+from spamnb.store.rows.codec import row_type
+from spamnb.store.rows.row_cache import Recall
 
 ROW = row_type(2)
 SLOTS = 16
@@ -40,8 +40,8 @@ class World:
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Room for sixteen rows."""
-    monkeypatch.setattr(recall, "SLOTS", SLOTS)
-    monkeypatch.setattr(recall, "MOST_ASKED", 50)
+    monkeypatch.setattr(row_cache, "SLOTS", SLOTS)
+    monkeypatch.setattr(row_cache, "MOST_ASKED", 50)
 
 
 def test_what_was_found_is_not_looked_for_again():

@@ -25,20 +25,8 @@ from spamnb.core.model.events import (
 )
 from spamnb.errors import BugError, StoreDamagedError, StoreVersionError
 from spamnb.store.contract import Live
-from spamnb.store.idcode import (
-    Reader,
-    chunk,
-    decode_ids,
-    decode_ints,
-    encode_ids,
-    encode_ints,
-    encode_sets,
-    plain_ids,
-    text,
-    varint,
-)
 from spamnb.store.journal import Pages
-from spamnb.store.records import (
+from spamnb.store.rows.codec import (
     decode_event,
     decode_live,
     decode_recipe,
@@ -51,6 +39,18 @@ from spamnb.store.records import (
     from_rows,
     row_type,
     to_rows,
+)
+from spamnb.store.rows.id_codec import (
+    Reader,
+    chunk,
+    decode_ids,
+    decode_ints,
+    encode_ids,
+    encode_ints,
+    encode_sets,
+    plain_ids,
+    text,
+    varint,
 )
 
 U64 = st.integers(0, (1 << 64) - 1)

@@ -6,7 +6,7 @@ import pytest
 
 from spamnb.service.filter import Filter
 from spamnb.service.status import gauges, model_facts, warnings
-from spamnb.store.room import limit_of, share_of
+from spamnb.store.size_limit import limit_of, share_of
 
 GB = 1 << 30
 

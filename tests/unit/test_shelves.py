@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spamnb.store.shelves import Layout, distinct, keys_of
+from spamnb.store.rows.hash_buckets import Layout, distinct, keys_of
 
 LEVELS = st.integers(0, 62)
 IDS = st.lists(st.integers(0, (1 << 64) - 1), min_size=1)

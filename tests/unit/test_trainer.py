@@ -19,7 +19,8 @@ from spamnb.service.filter import Filter, new_recipe
 from spamnb.service.learner import Sitting
 from spamnb.service.lessons import Origin
 from spamnb.service.trainer import Course, interleaved, train
-from spamnb.store import audit, maintenance
+from spamnb.store import check as audit
+from spamnb.store import maintenance
 
 PROJECT = Path(__file__).resolve().parents[2]
 SAMPLE = PROJECT / "corpora" / "sample"

@@ -11,15 +11,15 @@ sys.path.append(str(Path(__file__).parents[1] / "contract"))
 from store_makers import RECIPE, apply, bulk_event, ids_of
 
 from spamnb.errors import StoreDamagedError
-from spamnb.store import shelves, tray
-from spamnb.store.audit import check
-from spamnb.store.lmdb_store import open_store
+from spamnb.store.check import check
+from spamnb.store.lmdb.store import open_store
+from spamnb.store.rows import hash_buckets, hot_rows
 
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     """A model whose tray has room for ten rows."""
-    monkeypatch.setattr(tray, "TRAY_ROWS", 10)
+    monkeypatch.setattr(hot_rows, "TRAY_ROWS", 10)
     model = open_store(tmp_path / "model", create=RECIPE)
     yield model
     model.close()
@@ -62,8 +62,8 @@ def test_a_tray_that_is_not_whole_is_damage(store):
     """Bytes that contradict themselves are told, not read."""
     bring(store, range(5), 9)
     with store.environment.write() as tables:
-        whole = bytes(tables["meta"].get(tray.TRAY_KEY))
-        tables["meta"].put(tray.TRAY_KEY, whole[:-1])
+        whole = bytes(tables["meta"].get(hot_rows.TRAY_KEY))
+        tables["meta"].put(hot_rows.TRAY_KEY, whole[:-1])
     with store.read() as view, pytest.raises(StoreDamagedError, match="tray"):
         view.gather(ids_of(1))
 
@@ -71,7 +71,7 @@ def test_a_tray_that_is_not_whole_is_damage(store):
 def test_what_was_read_is_remembered_until_the_model_changes(store, monkeypatch):
     """The table is asked for what earlier readers did not want, and for all after a lesson."""
     bring(store, range(9), 2)
-    asked, load = [], shelves.Shelves._load
+    asked, load = [], hash_buckets.Shelves._load
 
     def counted(self, starts):
         asked.append(len(starts))
@@ -82,7 +82,7 @@ def test_what_was_read_is_remembered_until_the_model_changes(store, monkeypatch)
         with store.read() as view:
             return sorted(view.gather(ids_of(*names)).n[:, 0].tolist()), list(asked)
 
-    monkeypatch.setattr(shelves.Shelves, "_load", counted)
+    monkeypatch.setattr(hash_buckets.Shelves, "_load", counted)
     assert read(1, 2, 3) == ([2, 2, 2], [1])
     assert read(1, 2, 3, 30) == ([0, 2, 2, 2], [1])
     assert read(1, 3, 30) == ([0, 2, 2], [])

@@ -11,7 +11,7 @@ from spamnb.service.expiry import DAY_US, Rules, expire
 from spamnb.service.filter import MINE, Filter, new_recipe
 from spamnb.service.lessons import Teach
 from spamnb.service.plans import STREAK
-from spamnb.store import audit
+from spamnb.store import check as audit
 from spamnb.store.memory import MemoryStore
 
 NOW_US = 9_500 * DAY_US + 10_957 * DAY_US

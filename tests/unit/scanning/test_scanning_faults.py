@@ -29,7 +29,7 @@ from spamnb.service.letters import BUSY, DEFERRED, Letter
 from spamnb.service.quarantine import Quarantine
 from spamnb.service.rules import Rules
 from spamnb.service.scanning import Around, ScanPolicy
-from spamnb.store.environment import DATA_FILE
+from spamnb.store.lmdb.sharing import DATA_FILE
 
 
 class Hand(Nobody):

@@ -21,12 +21,12 @@ from spamnb.errors import (
     StoreVersionError,
 )
 from spamnb.store.contract import ReadView, WriteView
-from spamnb.store.environment import MAP_SIZE, Plan, holds_data, make_folder, sync_folder
-from spamnb.store.lmdb_environment import Environment, release, share
-from spamnb.store.lmdb_table import LmdbTable
-from spamnb.store.recall import Recall
-from spamnb.store.records import decode_recipe, row_type
-from spamnb.store.views import (
+from spamnb.store.lmdb.environment import Environment, release, share
+from spamnb.store.lmdb.sharing import MAP_SIZE, Plan, holds_data, make_folder, sync_folder
+from spamnb.store.lmdb.table import LmdbTable
+from spamnb.store.rows.codec import decode_recipe, row_type
+from spamnb.store.rows.row_cache import Recall
+from spamnb.store.table_views import (
     FORMAT,
     FORMAT_KEY,
     RECIPE_KEY,

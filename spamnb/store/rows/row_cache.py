@@ -20,7 +20,7 @@ from collections.abc import Callable
 import numpy as np
 
 from spamnb.core.model.events import Ids
-from spamnb.store.records import Rows, unparted
+from spamnb.store.rows.codec import Rows, unparted
 
 SLOTS = 1 << 17
 """5.5 MB at two labels, once they are filled. Of 134 rows of a message, some 50 have to be looked

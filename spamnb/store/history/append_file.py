@@ -28,7 +28,7 @@ from pathlib import Path
 from zlib import crc32
 
 from spamnb.errors import BugError
-from spamnb.store.environment import Registry, refused
+from spamnb.store.lmdb.sharing import Registry, refused
 
 _MAGIC = b"\xffhi\xfe"
 _HEAD = struct.Struct("<4sII")

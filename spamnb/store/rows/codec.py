@@ -52,7 +52,7 @@ from numpy.typing import NDArray
 from spamnb.core.model.events import Bulk, Echo, Event, Ids, Kind, Push, Recipe, Records, Totals
 from spamnb.errors import StoreDamagedError, StoreVersionError
 from spamnb.store.contract import Live
-from spamnb.store.idcode import (
+from spamnb.store.rows.id_codec import (
     Buffer,
     Reader,
     chunk,

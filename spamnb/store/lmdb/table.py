@@ -11,7 +11,7 @@ from itertools import repeat
 from typing import Any
 
 from spamnb.errors import BugError
-from spamnb.store.idcode import Buffer
+from spamnb.store.rows.id_codec import Buffer
 
 
 class LmdbTable:

@@ -60,21 +60,21 @@ from spamnb.errors import (
     StoreMissingError,
     StoreVersionError,
 )
-from spamnb.store.environment import DATA_FILE, Plan, make_folder, refused
-from spamnb.store.folding import surely_older
-from spamnb.store.history_boot import Boot
-from spamnb.store.history_entry import (
+from spamnb.store.apply_events import surely_older
+from spamnb.store.history.append_file import records, release_fresh, renewed_fresh, share_fresh
+from spamnb.store.history.boot_marker import Boot
+from spamnb.store.history.entry import (
     HistoryEntry,
     Named,
     decode_entry,
     decode_names,
     encode_entry,
 )
-from spamnb.store.history_fresh import records, release_fresh, renewed_fresh, share_fresh
-from spamnb.store.history_limits import HistoryLimits
+from spamnb.store.history.limits import HistoryLimits
 from spamnb.store.journal import Pages, Pieces
-from spamnb.store.lmdb_environment import Environment, environments, release, share, sound
-from spamnb.store.lmdb_table import LmdbTable
+from spamnb.store.lmdb.environment import Environment, environments, release, share, sound
+from spamnb.store.lmdb.sharing import DATA_FILE, Plan, make_folder, refused
+from spamnb.store.lmdb.table import LmdbTable
 
 _NAMES = ("entries", "signatures", "mids", "digests", "meta")
 _SEQ = struct.Struct(">Q")

@@ -22,12 +22,10 @@ from spamnb.core.features.extract import Words
 from spamnb.core.model.events import Event, Ids, Recipe, Records, Totals
 from spamnb.core.model.training_rows import Sheet
 from spamnb.errors import BugError, StoreDamagedError
+from spamnb.store.apply_events import event_ids, first_totals, older
 from spamnb.store.contract import Live, Word
-from spamnb.store.folding import event_ids, first_totals, older
 from spamnb.store.journal import Index, Journal, Pages
-from spamnb.store.lexicon import Lexicon
-from spamnb.store.recall import Recall
-from spamnb.store.records import (
+from spamnb.store.rows.codec import (
     decode_totals,
     empty_rows,
     encode_recipe,
@@ -37,8 +35,10 @@ from spamnb.store.records import (
     row_type,
     to_rows,
 )
-from spamnb.store.shelves import Layout, Shelves, Table
-from spamnb.store.tray import TrayedShelves
+from spamnb.store.rows.hash_buckets import Layout, Shelves, Table
+from spamnb.store.rows.hot_rows import TrayedShelves
+from spamnb.store.rows.row_cache import Recall
+from spamnb.store.rows.vocabulary import Lexicon
 
 FORMAT = 2
 """of the whole store; raised when the meaning of any table changes"""

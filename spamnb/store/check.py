@@ -15,9 +15,9 @@ from spamnb.core.model.events import NO_LABEL, Event, Ids, Records, Totals
 from spamnb.core.model.id_arrays import place
 from spamnb.core.model.training_rows import Sheet
 from spamnb.errors import SpamnbError
+from spamnb.store.apply_events import event_ids, named_ids
 from spamnb.store.contract import Live, ReadView
-from spamnb.store.folding import event_ids, named_ids
-from spamnb.store.records import empty_rows, no_records
+from spamnb.store.rows.codec import empty_rows, no_records
 
 _MOST_NAMED = 5
 """of one sort of contradiction; a broken store would fill the screen"""

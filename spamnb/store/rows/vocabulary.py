@@ -31,8 +31,7 @@ from spamnb.core.model.events import Ids
 from spamnb.core.model.id_arrays import order_of, place
 from spamnb.errors import BugError, StoreDamagedError
 from spamnb.store.contract import Word
-from spamnb.store.idcode import Buffer
-from spamnb.store.shelves import (
+from spamnb.store.rows.hash_buckets import (
     BLOCK_SHELVES,
     SHELF_BYTES,
     SLAB_SHELVES,
@@ -43,6 +42,7 @@ from spamnb.store.shelves import (
     keys_of,
     united,
 )
+from spamnb.store.rows.id_codec import Buffer
 
 _HEAD = np.dtype([("id", "<u8"), ("place", "u1"), ("size", "u1")])
 WORD_BYTES = 20

@@ -29,15 +29,15 @@ from spamnb.core.features.extract import Words
 from spamnb.core.model.events import Event, Ids, Recipe
 from spamnb.core.model.training_rows import Sheet
 from spamnb.errors import StoreMissingError
+from spamnb.store.apply_events import event_ids
 from spamnb.store.contract import Live, ReadView, Store, WriteView, packed
-from spamnb.store.environment import DATA_FILE, MAP_SIZE, Plan, sync_folder
-from spamnb.store.folding import event_ids
-from spamnb.store.lmdb_environment import Environment
-from spamnb.store.lmdb_store import LmdbStore, open_store, read_recipe
+from spamnb.store.lmdb.environment import Environment
+from spamnb.store.lmdb.sharing import DATA_FILE, MAP_SIZE, Plan, sync_folder
+from spamnb.store.lmdb.store import LmdbStore, open_store, read_recipe
 from spamnb.store.maintenance import Pairs, alone, beside, fill, prove, put_in_place
-from spamnb.store.records import decode_live, encode_live, encode_recipe
-from spamnb.store.shelves import Layout
-from spamnb.store.views import (
+from spamnb.store.rows.codec import decode_live, encode_live, encode_recipe
+from spamnb.store.rows.hash_buckets import Layout
+from spamnb.store.table_views import (
     BASE_TOTALS_KEY,
     FORMAT,
     FORMAT_KEY,

@@ -35,7 +35,7 @@ from spamnb.errors import (
     StoreMissingError,
     StoreVersionError,
 )
-from spamnb.store.environment import (
+from spamnb.store.lmdb.sharing import (
     DATA_FILE,
     LOCK_FILE,
     Gate,
@@ -44,8 +44,8 @@ from spamnb.store.environment import (
     Waiting,
     no_room,
 )
-from spamnb.store.lmdb_table import LmdbTable
-from spamnb.store.room import PAGE_BYTES, limit_of
+from spamnb.store.lmdb.table import LmdbTable
+from spamnb.store.size_limit import PAGE_BYTES, limit_of
 
 _LEAST_MAP = 1 << 20
 _MAX_READERS = 510

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from spamnb.core.model.events import Ids
 from spamnb.errors import StoreDamagedError, StoreVersionError
-from spamnb.store.idcode import (
+from spamnb.store.rows.id_codec import (
     Buffer,
     Reader,
     chunk,

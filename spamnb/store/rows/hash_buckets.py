@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from spamnb.core.model.events import Ids
 from spamnb.core.model.id_arrays import changes, place
 from spamnb.errors import StoreDamagedError
-from spamnb.store.idcode import Buffer
-from spamnb.store.recall import Recall
-from spamnb.store.records import Rows, unparted
+from spamnb.store.rows.codec import Rows, unparted
+from spamnb.store.rows.id_codec import Buffer
+from spamnb.store.rows.row_cache import Recall
 
 _LAYOUT = struct.Struct("<BQQ")
 _KEY = np.dtype(">u8")

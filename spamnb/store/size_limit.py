@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from spamnb.store.environment import DATA_FILE
+from spamnb.store.lmdb.sharing import DATA_FILE
 
 SHARE = 4
 LEFT_FREE = 20

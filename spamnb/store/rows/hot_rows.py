@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from spamnb.core.model.events import Ids
 from spamnb.core.model.id_arrays import place
 from spamnb.errors import StoreDamagedError
-from spamnb.store.idcode import Buffer
-from spamnb.store.records import Rows, unparted
-from spamnb.store.shelves import Layout, Mask, Shelves, Table, merged
+from spamnb.store.rows.codec import Rows, unparted
+from spamnb.store.rows.hash_buckets import Layout, Mask, Shelves, Table, merged
+from spamnb.store.rows.id_codec import Buffer
 
 TRAY_KEY = b"tray"
 TRAY_ROWS = 4096

@@ -1,0 +1,1 @@
+"""Feature rows and words as bytes."""
