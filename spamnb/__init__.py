@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from spamnb.core.model.verdict import Verdict
     from spamnb.errors import SpamnbError
-    from spamnb.service.filter import Filter
-    from spamnb.service.receipt import Receipt
+    from spamnb.service.engine.filter import Filter
+    from spamnb.service.engine.receipt import Receipt
 
 __version__ = "0.1.0"
 __all__ = ["Filter", "Receipt", "SpamnbError", "Verdict", "__version__"]
 
 _HOMES = {
-    "Filter": "spamnb.service.filter",
-    "Receipt": "spamnb.service.receipt",
+    "Filter": "spamnb.service.engine.filter",
+    "Receipt": "spamnb.service.engine.receipt",
     "SpamnbError": "spamnb.errors",
     "Verdict": "spamnb.core.model.verdict",
 }

@@ -33,9 +33,9 @@ import numpy as np
 from lab import folder
 
 from spamnb.lab.statistics.metrics import auc
-from spamnb.service import plans
-from spamnb.service.filter import Filter, new_recipe
-from spamnb.service.trainer import train
+from spamnb.service.engine import planner
+from spamnb.service.engine.filter import Filter, new_recipe
+from spamnb.service.training.trainer import train
 
 HELD_OUT = 1500
 
@@ -62,11 +62,11 @@ def one(seed, orders, work):
         shutil.rmtree(model, ignore_errors=True)
         for labels in order:
             train(model, [(label, str(work / label)) for label in labels], recipe=new_recipe())
-        print(seed, plans.STREAK, order, judged(model, files[-HELD_OUT:]), flush=True)
+        print(seed, planner.STREAK, order, judged(model, files[-HELD_OUT:]), flush=True)
 
 
 if __name__ == "__main__":
-    plans.STREAK = int(sys.argv[1]) if len(sys.argv) > 1 else plans.STREAK
+    planner.STREAK = int(sys.argv[1]) if len(sys.argv) > 1 else planner.STREAK
     for seed in (7, 8):
         with tempfile.TemporaryDirectory() as work:
             one(seed, [[("ham",), ("spam",)], [("spam",), ("ham",)], [("ham", "spam")]], Path(work))

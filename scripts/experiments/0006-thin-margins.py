@@ -56,7 +56,7 @@ from streams import streams
 
 from spamnb.lab import trial
 from spamnb.lab.statistics.metrics import auc
-from spamnb.service.learner import Learner
+from spamnb.service.engine.learner import Learner
 
 
 def repeated(most, thin, **constants):

@@ -26,9 +26,9 @@ from spamnb.core.mail.message import canonical
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.decision import decide_many
 from spamnb.core.model.scoring import View, probabilities, scores
-from spamnb.service.filter import Filter, new_recipe
-from spamnb.service.learner import Learner
-from spamnb.service.lessons import Example, Origin, Teach
+from spamnb.service.engine.filter import Filter, new_recipe
+from spamnb.service.engine.learner import Learner
+from spamnb.service.engine.requests import Example, Origin, Teach
 from spamnb.store.memory import MemoryStore
 
 import numpy as np  # isort: skip - after lab, which sets its threads

@@ -17,7 +17,7 @@ from spamnb.errors import UserError
 
 if TYPE_CHECKING:
     from spamnb.cli.session import Session
-    from spamnb.service.filter import Filter
+    from spamnb.service.engine.filter import Filter
     from spamnb.service.selection import Selection
 
 _SPAN = re.compile(r"(\d{1,9})\s*([mhdw])")
@@ -67,7 +67,7 @@ def chosen(
 
 def _digest(session: Session, model: Filter, ref: str) -> bytes:
     """Name one message, by its file or a reference."""
-    from spamnb.service.references import find_digest
+    from spamnb.service.engine.lookup import find_digest
 
     found = [what for _, what in named((ref,), documents=model.recipe.documents)]
     if len(found) != 1:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from spamnb.lab.evaluation import Evaluation, Options
     from spamnb.lab.sources import Named
-    from spamnb.service.corpora import Unit
+    from spamnb.service.training.sources import Unit
 
 EXAMPLES = """
 spamnb evaluate ham/ spam/                         each message judged, then learnt
@@ -138,7 +138,7 @@ def _refuse_idle(ctx: click.Context, given: dict[str, Any]) -> None:
 
 def _options(session: Session, given: dict[str, Any]) -> Options:
     from spamnb.lab.evaluation import Options
-    from spamnb.service.pool import cores
+    from spamnb.service.training.worker_pool import cores
 
     settings = session.settings
     names = ("protocol", "seed", "feedback", "delay", "share", "noise")

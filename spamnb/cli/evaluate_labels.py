@@ -51,7 +51,7 @@ def _labelled(given: dict[str, Any]) -> _Collection:
     """Documents of --label NAME=PATH, in the order that was asked for."""
     from spamnb.cli.train import named_sources
     from spamnb.lab.sources import by_time, read_each, shuffled
-    from spamnb.service.corpora import units
+    from spamnb.service.training.sources import units
 
     if given["sources"]:
         raise UserError("--label names all folders", hint="leave the others out")

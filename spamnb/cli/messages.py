@@ -27,7 +27,7 @@ def one_message(path: str, *, documents: bool = False) -> bytes:
 
 def all_messages(path: str, *, documents: bool = False) -> Iterator[tuple[str, bytes]]:
     """Read every message at a path, with its name; what cannot be read is an error."""
-    from spamnb.service.corpora import Item, items
+    from spamnb.service.training.sources import Item, items
 
     for item in items(path, documents=documents):
         if not isinstance(item, Item):
@@ -48,7 +48,7 @@ def named(
 
 def kept_file(path: str) -> str:
     """Name a plain file with what is at a path: standard input and pipes are copied to one."""
-    from spamnb.service.corpora import kept
+    from spamnb.service.training.sources import kept
     from spamnb.store.named_files import as_caller, open_named
 
     with as_caller():

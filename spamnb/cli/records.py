@@ -159,7 +159,7 @@ def history(
 
 
 def _entry(entry: HistoryEntry) -> dict[str, Any]:
-    from spamnb.service.references import signature_text
+    from spamnb.service.engine.lookup import signature_text
 
     return {
         "time": iso(entry.time_us),

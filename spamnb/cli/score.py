@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from spamnb.core.model.verdict import Clue, Verdict
-    from spamnb.service.scorer import Scored
+    from spamnb.service.training.bulk_scoring import Scored
 
 ANSWERS = {"deliver": 0, "unsure": 2, "junk": 1, "reject": 1}
 BAR = 24
@@ -92,7 +92,7 @@ def score(
 
 
 def _scored(session: Session, paths: Sequence[str], clues: int, jobs: int) -> Iterator[Scored]:
-    from spamnb.service.scorer import Scoring, score_paths
+    from spamnb.service.training.bulk_scoring import Scoring, score_paths
 
     settings = session.settings
     how = Scoring(jobs, clues, settings.house, settings.costs)
@@ -100,8 +100,8 @@ def _scored(session: Session, paths: Sequence[str], clues: int, jobs: int) -> It
 
 
 def _remembered(session: Session, paths: Sequence[str], clues: int) -> Iterator[Scored]:
-    from spamnb.service.corpora import Item, items
-    from spamnb.service.scorer import Scored
+    from spamnb.service.training.bulk_scoring import Scored
+    from spamnb.service.training.sources import Item, items
 
     with session.open(history=True) as model:
         documents = model.recipe.documents

@@ -71,7 +71,7 @@ def _flags(listen: tuple[str, ...], upstream: str | None) -> dict[str, Any]:
 
 
 def _make_model(home: Path, settings: Settings) -> None:
-    from spamnb.service.filter import Filter, new_recipe
+    from spamnb.service.engine.filter import Filter, new_recipe
 
     recipe = new_recipe(settings.model.kind, settings.labels, vocabulary=settings.model.vocabulary)
     Filter.open(home, create=True, recipe=recipe, history=False).close()

@@ -23,8 +23,8 @@ import click
 from spamnb.cli.printing import warn
 
 if TYPE_CHECKING:
-    from spamnb.service.filter import Filter
-    from spamnb.service.lessons import Origin
+    from spamnb.service.engine.filter import Filter
+    from spamnb.service.engine.requests import Origin
     from spamnb.settings import Settings
     from spamnb.store.history.verdict_history import History
 
@@ -33,8 +33,8 @@ _LATER = (
     "spamnb.service.expiry",
     "spamnb.service.export_import",
     "spamnb.lab.label_thresholds",
-    "spamnb.service.scorer",
-    "spamnb.service.trainer",
+    "spamnb.service.training.bulk_scoring",
+    "spamnb.service.training.trainer",
     "spamnb.lab.tune",
     "spamnb.service.upkeep",
     "spamnb.store.maintenance",
@@ -80,7 +80,7 @@ class Session:
 
     def open(self, *, readonly: bool = False, history: bool = False) -> Filter:
         """Open the model."""
-        from spamnb.service.filter import Filter
+        from spamnb.service.engine.filter import Filter
 
         settings = self.settings
         model = Filter.open(
@@ -110,7 +110,7 @@ class Session:
 
     def origin(self) -> Origin:
         """Who speaks."""
-        from spamnb.service.lessons import Origin
+        from spamnb.service.engine.requests import Origin
 
         return Origin(who=speaker(), channel="cli")
 

@@ -17,7 +17,7 @@ from spamnb.errors import UserError
 
 if TYPE_CHECKING:
     from spamnb.service.bisection import Bisection, Share
-    from spamnb.service.filter import Filter
+    from spamnb.service.engine.filter import Filter
     from spamnb.store.rebuild import Rebuilt
 
 JSON = click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
@@ -171,7 +171,7 @@ def bisect(session: Session, message: str, limit: int, as_json: bool) -> None:
 
 
 def _example(session: Session, model: Filter, what: bytes | str) -> Any:
-    from spamnb.service.references import find_example
+    from spamnb.service.engine.lookup import find_example
 
     if isinstance(what, bytes):
         return model.example(what)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from spamnb.core.model.events import Recipe
-    from spamnb.service.trainer import Progress, Summary
+    from spamnb.service.training.trainer import Progress, Summary
 
 SHOWN_UNREADABLE = 10
 
@@ -71,8 +71,8 @@ def train(
     """
     sources = _sources(folders, (*labelled, *_folders_in(classes)))
     recipe = _recipe(session, sources, kind, no_vocabulary=no_vocabulary, plain=plain)
-    from spamnb.service.trainer import Course
-    from spamnb.service.trainer import train as learn
+    from spamnb.service.training.trainer import Course
+    from spamnb.service.training.trainer import train as learn
 
     settings = session.settings
     course = Course(
@@ -154,7 +154,7 @@ def _recipe(
     """Make a recipe for a home without a model; what is there must be what was asked for."""
     there = _recipe_there(session.home)
     if there is None:
-        from spamnb.service.filter import new_recipe
+        from spamnb.service.engine.filter import new_recipe
 
         model = session.settings.model
         labels = _labels(session.settings.labels, [label for label, _ in sources])
@@ -197,8 +197,8 @@ def _chosen(session: Session, sources: list[tuple[str, str]], jobs: int) -> dict
     from spamnb.lab.multiclass import thresholds_of
     from spamnb.lab.sources import read_each, shuffled
     from spamnb.lab.trial import Options
-    from spamnb.service.corpora import units
-    from spamnb.service.pool import cores
+    from spamnb.service.training.sources import units
+    from spamnb.service.training.worker_pool import cores
 
     recipe = _recipe_there(session.home)
     assert recipe is not None, "it was trained a moment ago"

@@ -101,7 +101,7 @@ def _searched(
     from spamnb.lab import tune as service
     from spamnb.lab.sources import read_each
     from spamnb.lab.trial import Options
-    from spamnb.service.pool import cores
+    from spamnb.service.training.worker_pool import cores
 
     order, seed, most, jobs = how
     there = there or _recipe_or_none(session)

@@ -29,9 +29,9 @@ from spamnb.errors import (
     StoreMissingError,
 )
 from spamnb.service.desk import Desk
+from spamnb.service.engine.filter import Filter
 from spamnb.service.expiry import Rules, newest_us
 from spamnb.service.expiry_clock import Mark, expiry_mark
-from spamnb.service.filter import Filter
 from spamnb.service.limits import ReviewLimits, SpoolLimits, TeachingRules
 from spamnb.service.meters import Meters
 from spamnb.service.review import Reviews

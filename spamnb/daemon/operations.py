@@ -37,13 +37,13 @@ from spamnb.daemon.keeper import Keeper
 from spamnb.errors import RefusedError, StoreError, UserError
 from spamnb.service import lately, status
 from spamnb.service.control import Header, answered
+from spamnb.service.engine.receipt import Receipt
+from spamnb.service.engine.requests import Origin
 from spamnb.service.expiry import expire
 from spamnb.service.expiry_clock import warning
 from spamnb.service.export_import import merge, read_export
 from spamnb.service.feedback import Feedback, Trust
-from spamnb.service.lessons import Origin
 from spamnb.service.meters import as_dict, prometheus
-from spamnb.service.receipt import Receipt
 from spamnb.service.spool import Left, Spool, problem
 
 LOG = logging.getLogger("spamnb.learner")

@@ -17,7 +17,7 @@ import numpy as np
 from spamnb.core.model.events import Ints
 from spamnb.core.model.scoring import Floats
 from spamnb.lab.trial import UNSURE, Due, Options, Samples, Trial
-from spamnb.service.pool import Pool
+from spamnb.service.training.worker_pool import Pool
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from spamnb.errors import CorpusError
-from spamnb.service.corpora import Item, Unit, read_unit, units
+from spamnb.service.training.sources import Item, Unit, read_unit, units
 
 What = TypeVar("What")
 Named = tuple[str, tuple[What, str]]

@@ -20,9 +20,9 @@ from spamnb.core.model.costs import Costs
 from spamnb.core.model.events import Ids, Ints, Recipe
 from spamnb.core.model.scoring import Floats, View, probabilities, scores
 from spamnb.errors import UserError
-from spamnb.service.learner import Learner
-from spamnb.service.lessons import Example, Origin, Teach
-from spamnb.service.reading import MessageReader, example_of
+from spamnb.service.engine.extraction import MessageReader, example_of
+from spamnb.service.engine.learner import Learner
+from spamnb.service.engine.requests import Example, Origin, Teach
 from spamnb.store.contract import ReadView, WriteView
 from spamnb.store.memory import MemoryStore
 

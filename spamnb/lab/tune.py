@@ -31,7 +31,7 @@ from spamnb.lab.protocols import run
 from spamnb.lab.statistics.loss_bound import Assurance, assured
 from spamnb.lab.statistics.metrics import Bools, Interval, auc, paired, paired_mean
 from spamnb.lab.trial import Labelled, Options, Samples, read_samples, recipe_of
-from spamnb.service.pool import Pool
+from spamnb.service.training.worker_pool import Pool
 
 Constants = dict[str, float]
 

@@ -32,7 +32,7 @@ from spamnb.core.model.costs import Costs, Decision, roles_of
 from spamnb.core.model.verdict import Clue, Verdict
 from spamnb.core.policy.actions import LEAST_MESSAGES, sobered
 from spamnb.errors import SpamnbError, StoreBusyError
-from spamnb.service.filter import Filter
+from spamnb.service.engine.filter import Filter
 from spamnb.store.history.limits import HistoryLimits
 from spamnb.store.history.verdict_history import History
 from spamnb.store.lmdb.sharing import DATA_FILE

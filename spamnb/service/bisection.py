@@ -22,8 +22,8 @@ from spamnb.core.model.id_arrays import place
 from spamnb.core.model.scoring import View, scores
 from spamnb.core.model.training_rows import Sheet
 from spamnb.core.model.verdict import sides
-from spamnb.service.lessons import Example
-from spamnb.service.plans import Outlook
+from spamnb.service.engine.planner import Outlook
+from spamnb.service.engine.requests import Example
 from spamnb.store.apply_events import event_ids
 from spamnb.store.contract import ReadView
 

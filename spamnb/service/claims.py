@@ -23,11 +23,11 @@ import numpy as np
 from spamnb.core.mail.message import bare_id
 from spamnb.core.model.events import Ids
 from spamnb.errors import RefError
+from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.lookup import find_example, signature_bytes
+from spamnb.service.engine.requests import Example
 from spamnb.service.feedback import Feedback, Trust
-from spamnb.service.filter import Filter
-from spamnb.service.lessons import Example
 from spamnb.service.limits import TeachingRules
-from spamnb.service.references import find_example, signature_bytes
 from spamnb.service.trust import delivered_to, is_local_stranger
 from spamnb.store.history.entry import HistoryEntry
 

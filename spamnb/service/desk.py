@@ -23,16 +23,16 @@ from spamnb.core.model.events import Event
 from spamnb.core.model.verdict import Verdict
 from spamnb.errors import RefError, RefusedError, UserError
 from spamnb.service.claims import Claim, Claims
-from spamnb.service.clock import now_us
+from spamnb.service.engine.clock import now_us
+from spamnb.service.engine.extraction import example_of
+from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.lookup import find_example
+from spamnb.service.engine.receipt import Receipt
+from spamnb.service.engine.requests import Example, Forget, Origin, Teach
+from spamnb.service.engine.scoring import judge_examples
 from spamnb.service.feedback import Answer, Feedback, Trust
-from spamnb.service.filter import Filter
-from spamnb.service.judging import judge_examples
-from spamnb.service.lessons import Example, Forget, Origin, Teach
 from spamnb.service.limits import TeachingRules
 from spamnb.service.meters import Meters
-from spamnb.service.reading import example_of
-from spamnb.service.receipt import Receipt
-from spamnb.service.references import find_example
 from spamnb.service.review import Reviews, Waiting
 from spamnb.service.trust import DAY_US, STRANGER, WAYS, Caps, Key, Way, keys_of, way_of
 from spamnb.store.rows.codec import encode_events

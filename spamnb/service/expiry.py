@@ -21,8 +21,8 @@ import numpy as np
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.events import Bulk, Ids
 from spamnb.core.model.training_rows import day_of
-from spamnb.service.learner import Learner
-from spamnb.service.lessons import Load, Origin
+from spamnb.service.engine.learner import Learner
+from spamnb.service.engine.requests import Load, Origin
 from spamnb.store.apply_events import named_ids, surely_older
 from spamnb.store.check import named, stale
 from spamnb.store.contract import Store, WriteView

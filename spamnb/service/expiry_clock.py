@@ -29,7 +29,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from spamnb.service.clock import now_us
+from spamnb.service.engine.clock import now_us
 from spamnb.store.files import durable_write
 
 LOG = logging.getLogger("spamnb.clock")

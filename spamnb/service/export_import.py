@@ -34,11 +34,11 @@ from spamnb.core.features.extract import Key, Words
 from spamnb.core.features.tokens import Place
 from spamnb.core.model.events import Bulk, Recipe, Totals
 from spamnb.errors import UserError
-from spamnb.service.clock import now_us
-from spamnb.service.filter import Filter
-from spamnb.service.lessons import Load, Origin
-from spamnb.service.packing import Glossary
-from spamnb.service.receipt import Receipt
+from spamnb.service.engine.clock import now_us
+from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.receipt import Receipt
+from spamnb.service.engine.requests import Load, Origin
+from spamnb.service.training.packing import Glossary
 from spamnb.store.contract import ReadView, Store, Word
 
 FORMAT = "spamnb export"

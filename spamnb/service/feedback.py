@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from spamnb.service.receipt import Receipt
+from spamnb.service.engine.receipt import Receipt
 
 Channel = Literal["cli", "address", "imap", "maildir", "arf", "trap", "api"]
 Trust = Literal["admin", "user", "stranger"]

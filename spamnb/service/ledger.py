@@ -18,11 +18,11 @@ import numpy as np
 from spamnb.core.model.events import NO_LABEL, Totals
 from spamnb.core.model.verdict import Verdict
 from spamnb.errors import RefError, SpamnbError
-from spamnb.service.clock import now_us
+from spamnb.service.engine.clock import now_us
+from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.lookup import signature_bytes
 from spamnb.service.feedback import Answer, Feedback
-from spamnb.service.filter import Filter
 from spamnb.service.quarantine import Quarantine
-from spamnb.service.references import signature_bytes
 from spamnb.service.review import Reviews, Waiting
 from spamnb.store.history.entry import HistoryEntry
 

@@ -42,7 +42,7 @@ from spamnb.errors import (
     StoreDamagedError,
     StoreFullError,
 )
-from spamnb.service.clock import now_us
+from spamnb.service.engine.clock import now_us
 from spamnb.service.expiry_clock import expiry_mark
 from spamnb.service.limits import QuarantineLimits
 from spamnb.store.files import durable_write

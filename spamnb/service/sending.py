@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spamnb.service.control import LONG_S, Caller, Header
-from spamnb.service.corpora import Item, Unit, read_unit, units
-from spamnb.service.trainer import Progress, Summary, interleaved, mixed, refuse_twins
+from spamnb.service.training.sources import Item, Unit, read_unit, units
+from spamnb.service.training.trainer import Progress, Summary, interleaved, mixed, refuse_twins
 from spamnb.store.named_files import open_named
 
 MESSAGES = 1000

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spamnb.errors import StoreAccessError, StoreError
-from spamnb.service.clock import now_us
+from spamnb.service.engine.clock import now_us
 from spamnb.service.lately import sentence
 from spamnb.service.spool import FAILED
 from spamnb.store.lmdb.sharing import DATA_FILE
 
 if TYPE_CHECKING:  # who asks a daemon loads no numpy: half of the time that the command takes
-    from spamnb.service.filter import Filter
+    from spamnb.service.engine.filter import Filter
     from spamnb.store.contract import ReadView
 
 QUIET_DAYS = 30

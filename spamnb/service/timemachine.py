@@ -28,12 +28,12 @@ from spamnb.core.features.extract import Words
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.events import NO_LABEL, Event, Ids, Kind, Recipe
 from spamnb.errors import RefusedError, UserError
-from spamnb.service.clock import now_us
-from spamnb.service.filter import Filter
-from spamnb.service.learner import Learner
-from spamnb.service.lessons import Example, Forget, Lesson, Load, Origin, Teach, Undo
-from spamnb.service.plans import Outlook, Plan, Planner
-from spamnb.service.receipt import Receipt
+from spamnb.service.engine.clock import now_us
+from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.learner import Learner
+from spamnb.service.engine.planner import Outlook, Plan, Planner
+from spamnb.service.engine.receipt import Receipt
+from spamnb.service.engine.requests import Example, Forget, Lesson, Load, Origin, Teach, Undo
 from spamnb.service.selection import Takes, left_out, standing
 from spamnb.store.contract import ReadView, Store, WriteView
 from spamnb.store.rebuild import Rebuilt, rebuild, replay, texts_of

@@ -8,8 +8,8 @@ import subprocess
 import pytest
 from cli_runs import ONE_HAM, PROGRAM, SAMPLE, environment, spamnb
 
-from spamnb.service.filter import Filter
-from spamnb.service.lessons import Origin
+from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.requests import Origin
 
 pytestmark = pytest.mark.usefixtures("alone")
 

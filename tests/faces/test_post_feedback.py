@@ -13,9 +13,9 @@ from post_rig import MESSAGE, files, logins, post_office
 from spamnb.core.mail.message import read
 from spamnb.errors import PeerError, RefError, StoreBusyError
 from spamnb.service.desk import Desk
+from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.scoring import judge_portions
 from spamnb.service.feedback import Answer
-from spamnb.service.filter import Filter
-from spamnb.service.judging import judge_portions
 from spamnb.service.review import Reviews
 
 SPAM = (

@@ -10,7 +10,7 @@ from spamnb.errors import CorpusError
 from spamnb.faces.maildir.places import Folders, delivered_as, role_of, word_of
 from spamnb.faces.maildir.watcher import Maildir, Patience, Watcher
 from spamnb.service.desk import Desk
-from spamnb.service.filter import Filter
+from spamnb.service.engine.filter import Filter
 from spamnb.service.review import Reviews
 
 FOLDERS = ("", ".Junk", ".Junk.old", ".Trash", ".Work", ".Sent")

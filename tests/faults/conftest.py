@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spamnb.service.filter import Filter
+from spamnb.service.engine.filter import Filter
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from spamnb.service.control import Caller
-from spamnb.service.filter import Filter, new_recipe
-from spamnb.service.references import signature_text
+from spamnb.service.engine.filter import Filter, new_recipe
+from spamnb.service.engine.lookup import signature_text
 from spamnb.store import check as audit
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from spamnb.service.filter import Filter, new_recipe
+from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.store import check as audit
 
 WRITERS = READERS = 4

@@ -52,7 +52,7 @@ def everybodys_python():
     command = ["setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups", python]
     env = environment(PYTHONPATH=os.pathsep.join([str(PROJECT), site]))
     tried = subprocess.run(
-        [*command, "-c", "import numpy, lmdb, click, spamnb.service.filter"],
+        [*command, "-c", "import numpy, lmdb, click, spamnb.service.engine.filter"],
         env=env, capture_output=True, check=False,
     )  # fmt: skip
     if tried.returncode:

@@ -9,8 +9,8 @@ import pytest
 
 from spamnb.core.mail import limits
 from spamnb.errors import StoreFullError
-from spamnb.service.filter import Filter, new_recipe
-from spamnb.service.trainer import train
+from spamnb.service.engine.filter import Filter, new_recipe
+from spamnb.service.training.trainer import train
 from spamnb.store import check as audit
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -96,7 +96,7 @@ def test_training_that_finds_no_room_keeps_what_it_finished(tmp_path):
 FULL = """
 import resource, sys
 from spamnb.errors import StoreError
-from spamnb.service.filter import Filter
+from spamnb.service.engine.filter import Filter
 def mail(number):
     words = " ".join(f"w{number}x{k}" for k in range(300))
     return f"Message-ID: <{number}@a.example>\\nSubject: s\\n\\nplum {words}\\n".encode()

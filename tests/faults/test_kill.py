@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spamnb.service import trainer
+from spamnb.service.engine.filter import MINE, Filter, new_recipe
 from spamnb.service.expiry import Rules, expire
-from spamnb.service.filter import MINE, Filter, new_recipe
-from spamnb.service.trainer import Course, train
+from spamnb.service.training import trainer
+from spamnb.service.training.trainer import Course, train
 from spamnb.store import check as audit
 from spamnb.store.lmdb.store import Environment, Plan
 from spamnb.store.maintenance import backup, restore
@@ -210,7 +210,7 @@ def test_killed_while_it_makes_a_backup_there_is_a_whole_one_or_none(tmp_path, k
 
 TRACED = """
 import sys
-from spamnb.service.filter import Filter
+from spamnb.service.engine.filter import Filter
 with Filter.open(sys.argv[1], create=True) as model:
     for number in range(6):
         raw = f"Message-ID: <{number}@a.example>\\nSubject: s\\n\\nplum {number}\\n".encode()

@@ -14,7 +14,7 @@ from learner_runs import PROJECT, Learner, as_user, events, learner, mail, score
 
 from spamnb.cli import main
 from spamnb.cli.session import _import_ahead
-from spamnb.service.filter import Filter, new_recipe
+from spamnb.service.engine.filter import Filter, new_recipe
 
 SAMPLE = PROJECT / "corpora" / "sample"
 NOBODY = pwd.getpwnam("nobody")

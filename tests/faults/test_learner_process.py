@@ -23,10 +23,10 @@ from spamnb.errors import (
     UserError,
 )
 from spamnb.service.control import Caller, answer_of
+from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.export_import import export
 from spamnb.service.feedback import Feedback
-from spamnb.service.filter import Filter, new_recipe
-from spamnb.service.trainer import train
+from spamnb.service.training.trainer import train
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 ROOT = os.geteuid() == 0

@@ -12,8 +12,8 @@ import sys
 import pytest
 from learner_runs import PROGRAM, PROJECT, WAIT_S, Learner, mail, until
 
+from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.export_import import export
-from spamnb.service.filter import Filter, new_recipe
 from spamnb.service.spool import Spool, SpoolLimits
 from spamnb.store import check as audit
 

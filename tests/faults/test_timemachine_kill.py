@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spamnb.errors import StoreMissingError
-from spamnb.service.filter import Filter
+from spamnb.service.engine.filter import Filter
 from spamnb.service.timemachine import rewind
 from spamnb.store.check import check
 from spamnb.store.lmdb.store import open_store

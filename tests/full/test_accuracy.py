@@ -15,8 +15,8 @@ import pytest
 
 from spamnb.lab.evaluation import Options, evaluate
 from spamnb.lab.statistics.metrics import auc, paired
-from spamnb.service.filter import Filter, new_recipe
-from spamnb.service.trainer import train
+from spamnb.service.engine.filter import Filter, new_recipe
+from spamnb.service.training.trainer import train
 
 BENCH = Path(__file__).resolve().parents[2] / "scripts" / "bench" / "accuracy"
 ORDERS, NOISE_SEEDS = (7, 8, 9), (1, 2, 3)

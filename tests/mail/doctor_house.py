@@ -7,7 +7,7 @@ import sys
 
 from mail_rig import PROJECT, Daemon, until
 
-from spamnb.service.filter import Filter
+from spamnb.service.engine.filter import Filter
 
 SAMPLE = PROJECT / "corpora" / "sample"
 HOPS = ["daemon", "model", "mailbox", "delivery", "arrival", "headers", "filing", "verdict", "move",

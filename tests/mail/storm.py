@@ -24,8 +24,8 @@ from storm_attackers import Client, RefusedError, words
 
 from spamnb.errors import SpamnbError, UserError
 from spamnb.service.control import Caller
+from spamnb.service.engine.filter import Filter
 from spamnb.service.feedback import Feedback
-from spamnb.service.filter import Filter
 
 PROJECT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent

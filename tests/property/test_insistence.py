@@ -14,8 +14,8 @@ from test_learning import NOW, WORDS, recipe
 from spamnb.core.features.extract import Key, own_id
 from spamnb.core.model.correction import EXPECTED, HELD_BY
 from spamnb.core.model.costs import roles_of
-from spamnb.service.filter import Filter
-from spamnb.service.lessons import Origin, Teach
+from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.requests import Origin, Teach
 from spamnb.store import check as audit
 from spamnb.store.memory import MemoryStore
 

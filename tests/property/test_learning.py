@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from spamnb.core.model.events import Kind, Records
 from spamnb.core.model.training_rows import Sheet
 from spamnb.errors import RefError, RefusedError
-from spamnb.service.filter import Filter, new_recipe
-from spamnb.service.lessons import Forget, Origin, Teach, Undo
+from spamnb.service.engine.filter import Filter, new_recipe
+from spamnb.service.engine.requests import Forget, Origin, Teach, Undo
 from spamnb.store import check as audit
 from spamnb.store.apply_events import first_totals
 from spamnb.store.memory import MemoryStore

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from spamnb.errors import LabelError, RefError, RefusedError
-from spamnb.service.committer import Arriving
-from spamnb.service.filter import MINE, Filter, new_recipe
-from spamnb.service.lessons import Forget, Origin, Teach, Undo
+from spamnb.service.engine.filter import MINE, Filter, new_recipe
+from spamnb.service.engine.group_commit import Arriving
+from spamnb.service.engine.requests import Forget, Origin, Teach, Undo
 from spamnb.store import check as audit
 
 THREADS = 8

@@ -7,9 +7,9 @@ import tracemalloc
 
 import pytest
 
-from spamnb.service import compressed, corpora
-from spamnb.service.compressed import expanded_bytes, is_compressed
-from spamnb.service.corpora import Item, Unreadable, items
+from spamnb.service.training import compressed, sources
+from spamnb.service.training.compressed import expanded_bytes, is_compressed
+from spamnb.service.training.sources import Item, Unreadable, items
 
 KINDS = pytest.mark.parametrize(
     ("ending", "pack"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)]
@@ -83,7 +83,7 @@ def test_damaged_and_short_files_are_told(tmp_path, ending, pack):
 
 def test_a_mailbox_may_not_fill_the_disk(tmp_path, monkeypatch):
     """What it expands to has a bound of its own."""
-    monkeypatch.setattr(corpora, "MAILBOX_BYTES", 1000)
+    monkeypatch.setattr(sources, "MAILBOX_BYTES", 1000)
     (tmp_path / "m.gz").write_bytes(gzip.compress(mbox(100)))
     assert [type(item) for item in items(tmp_path / "m.gz")] == [Unreadable]
 

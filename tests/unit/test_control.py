@@ -16,8 +16,8 @@ from spamnb.daemon import control
 from spamnb.daemon.control import ControlLimits, ControlServer, Peer, Reply, Roles
 from spamnb.errors import PeerError, RefError, SpamnbError, StoreBusyError, StoreFullError
 from spamnb.service.control import Caller, answer_of, answered, failed, failure
+from spamnb.service.engine.receipt import Receipt
 from spamnb.service.feedback import Answer
-from spamnb.service.receipt import Receipt
 
 LIMITS = ControlLimits(connections=8, body_bytes=10_000, held_bytes=20_000, idle_s=5, read_s=0.5)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from spamnb.errors import CorpusError
-from spamnb.service import corpora
-from spamnb.service.corpora import Item, Unreadable, items, paths, units
+from spamnb.service.training import sources
+from spamnb.service.training.sources import Item, Unreadable, items, paths, units
 
 
 def mail(number):
@@ -145,5 +145,5 @@ def test_standard_input_is_a_message_or_an_mbox(tmp_path, monkeypatch, numbers):
 
 def test_a_huge_file_is_read_to_a_bound(tmp_path, monkeypatch):
     """A disk image in a mail folder must not fill the memory."""
-    monkeypatch.setattr(corpora, "LARGEST_BYTES", 1000)
+    monkeypatch.setattr(sources, "LARGEST_BYTES", 1000)
     assert read(put(tmp_path / "big", mail(1) + b"x" * 5000)) == [(mail(1) + b"x" * 5000)[:1000]]

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from spamnb.service.desk import Desk
+from spamnb.service.engine.filter import MINE, Filter, new_recipe
+from spamnb.service.engine.lookup import signature_text
+from spamnb.service.engine.requests import Teach
 from spamnb.service.feedback import Feedback
-from spamnb.service.filter import MINE, Filter, new_recipe
-from spamnb.service.lessons import Teach
 from spamnb.service.limits import TeachingRules
 from spamnb.service.meters import Meters
-from spamnb.service.references import signature_text
 from spamnb.service.review import Reviews
 from spamnb.service.trust import WAYS, delivered_to
 from spamnb.store import check as audit

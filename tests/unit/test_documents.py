@@ -8,9 +8,9 @@ import pytest
 from spamnb.core.mail.plain_text import read_document, text_of
 from spamnb.errors import CorpusError
 from spamnb.lab.collections import documents
-from spamnb.service.corpora import Unreadable, read_unit, units
-from spamnb.service.filter import Filter, new_recipe
-from spamnb.service.trainer import train
+from spamnb.service.engine.filter import Filter, new_recipe
+from spamnb.service.training.sources import Unreadable, read_unit, units
+from spamnb.service.training.trainer import train
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import documentcraft

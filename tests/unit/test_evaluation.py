@@ -69,7 +69,7 @@ def test_online_knows_nothing_of_what_comes_later():
 def test_feedback_on_errors_teaches_less(monkeypatch):
     """With feedback on errors what is surely right is not taught."""
     taught = []
-    from spamnb.service.learner import Learner
+    from spamnb.service.engine.learner import Learner
 
     real = Learner.run
 

@@ -13,7 +13,7 @@ from spamnb.lab.label_thresholds import FILE, assigned, load, save
 from spamnb.lab.multiclass import evaluate_against_rest, evaluate_labels, thresholds_of
 from spamnb.lab.statistics.classification import macro_f1, pooled, quality
 from spamnb.lab.trial import Options
-from spamnb.service.filter import Filter, new_recipe
+from spamnb.service.engine.filter import Filter, new_recipe
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import documentcraft

@@ -7,6 +7,8 @@ import pytest
 
 from spamnb.core.mail.envelope import Envelope
 from spamnb.service import expiry_clock as place
+from spamnb.service.engine.filter import MINE, Filter
+from spamnb.service.engine.requests import Teach
 from spamnb.service.expiry import DAY_US, fold, newest_us
 from spamnb.service.expiry_clock import (
     AHEAD_US,
@@ -20,8 +22,6 @@ from spamnb.service.expiry_clock import (
     first,
     warning,
 )
-from spamnb.service.filter import MINE, Filter
-from spamnb.service.lessons import Teach
 from spamnb.service.limits import QuarantineLimits, ReviewLimits
 from spamnb.service.quarantine import Quarantine
 from spamnb.service.review import Reviews, Waiting

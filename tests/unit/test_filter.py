@@ -18,9 +18,9 @@ from spamnb.errors import (
     StoreMissingError,
     UserError,
 )
-from spamnb.service.filter import MINE, Filter, new_recipe
-from spamnb.service.lessons import Load, Origin, Teach, Undo
-from spamnb.service.trainer import train
+from spamnb.service.engine.filter import MINE, Filter, new_recipe
+from spamnb.service.engine.requests import Load, Origin, Teach, Undo
+from spamnb.service.training.trainer import train
 from spamnb.store import check as audit
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"

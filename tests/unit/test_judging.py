@@ -9,7 +9,7 @@ import pytest
 from spamnb.core.model.events import BIAS_ONE
 from spamnb.core.model.kinds import KINDS
 from spamnb.core.model.scoring import probabilities
-from spamnb.service.filter import Filter, new_recipe
+from spamnb.service.engine.filter import Filter, new_recipe
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 THREE = ("ham", "spam", "list")

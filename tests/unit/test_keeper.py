@@ -12,8 +12,8 @@ import pytest
 from spamnb.daemon import keeper as place
 from spamnb.daemon.keeper import Keeper, Learning
 from spamnb.errors import BugError, StoreBusyError, StoreDamagedError, StoreMissingError
+from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.feedback import Feedback
-from spamnb.service.filter import Filter, new_recipe
 from spamnb.service.limits import TeachingRules
 from spamnb.service.meters import Meters
 from spamnb.store.maintenance import compact, environments

@@ -7,9 +7,9 @@ import pytest
 
 from spamnb.core.model.events import BIAS_ONE, STEP_ONE, Bulk, Kind
 from spamnb.errors import RefusedError
-from spamnb.service.filter import MINE, Filter, new_recipe
-from spamnb.service.lessons import Load, Origin, Teach
-from spamnb.service.plans import STREAK
+from spamnb.service.engine.filter import MINE, Filter, new_recipe
+from spamnb.service.engine.planner import STREAK
+from spamnb.service.engine.requests import Load, Origin, Teach
 from spamnb.store import check as audit
 from spamnb.store.memory import MemoryStore
 

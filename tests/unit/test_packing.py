@@ -5,9 +5,9 @@ import pickle
 import numpy as np
 import pytest
 
-from spamnb.service.corpora import Unreadable
-from spamnb.service.packing import Glossary, Name, Packer, examples
-from spamnb.service.reading import MessageReader, example_of
+from spamnb.service.engine.extraction import MessageReader, example_of
+from spamnb.service.training.packing import Glossary, Name, Packer, examples
+from spamnb.service.training.sources import Unreadable
 
 KEY = bytes(range(32))
 

@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from spamnb.core.model.costs import Costs
-from spamnb.service.filter import Filter, new_recipe
-from spamnb.service.lessons import Origin, Teach
+from spamnb.service.engine.filter import Filter, new_recipe
+from spamnb.service.engine.requests import Origin, Teach
 from spamnb.service.selection import Without
 from spamnb.service.timemachine import relearn, take_back, undoable
 from spamnb.store.check import collect

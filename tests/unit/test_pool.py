@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spamnb.errors import BugError, RefusedError
-from spamnb.service.pool import Pool, cores
+from spamnb.service.training.worker_pool import Pool, cores
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -164,7 +164,7 @@ def test_large_tasks_and_large_results_cannot_block_each_other():
     """Megabytes both ways: a parent that sends must not wait for a worker that sends."""
     tasks = [bytes([number]) * 400_000 for number in range(20)]
     code = (
-        "from spamnb.service.pool import Pool\n"
+        "from spamnb.service.training.worker_pool import Pool\n"
         "tasks = [bytes([n]) * 400_000 for n in range(20)]\n"
         "with Pool(lambda: lambda data: data + data, 2) as pool:\n"
         "    print(all(two == one + one for one, two in zip(tasks, pool.map(tasks))))\n"
@@ -182,7 +182,7 @@ def test_orphaned_workers_end(tmp_path, how):
     """The parent is killed: its pipes close, and no worker lives on."""
     code = (
         "import os, time\n"
-        "from spamnb.service.pool import Pool\n"
+        "from spamnb.service.training.worker_pool import Pool\n"
         "pool = Pool(lambda: lambda _: os.getpid(), 2)\n"
         "print(*pool.map(range(2)), flush=True)\n"
         "time.sleep(60)\n"

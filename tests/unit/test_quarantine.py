@@ -13,7 +13,7 @@ import pytest
 
 from spamnb.core.mail.envelope import Client, Envelope
 from spamnb.errors import PeerError, RefError, RefusedError, StoreDamagedError, StoreFullError
-from spamnb.service.clock import now_us
+from spamnb.service.engine.clock import now_us
 from spamnb.service.limits import QuarantineLimits
 from spamnb.service.quarantine import Quarantine, Reply
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from spamnb.service.filter import Filter
+from spamnb.service.engine.filter import Filter
 from spamnb.service.status import gauges, model_facts, warnings
 from spamnb.store.size_limit import limit_of, share_of
 

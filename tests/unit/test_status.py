@@ -2,9 +2,9 @@
 
 import pytest
 
-from spamnb.service.clock import now_us
-from spamnb.service.filter import Filter, new_recipe
-from spamnb.service.lessons import Origin, Teach
+from spamnb.service.engine.clock import now_us
+from spamnb.service.engine.filter import Filter, new_recipe
+from spamnb.service.engine.requests import Origin, Teach
 from spamnb.service.meters import BOUNDS_S, Meters, as_dict, prometheus
 from spamnb.service.status import (
     folder_size,

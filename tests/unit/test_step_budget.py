@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from spamnb.core.model.events import BIAS_ONE
-from spamnb.service.filter import Filter, new_recipe
-from spamnb.service.learner import Learner
-from spamnb.service.lessons import Origin, Teach
-from spamnb.service.step_budget import DAY_US, LEAST, budget
+from spamnb.service.engine.filter import Filter, new_recipe
+from spamnb.service.engine.learner import Learner
+from spamnb.service.engine.requests import Origin, Teach
+from spamnb.service.engine.step_budget import DAY_US, LEAST, budget
 from spamnb.store.memory import MemoryStore
 
 NOW = 20_000 * DAY_US

@@ -7,8 +7,8 @@ import pytest
 from test_desk import ALICE, MADE, delivered, events, mail, signed, teach_some
 
 from spamnb.service.desk import Desk
+from spamnb.service.engine.filter import Filter
 from spamnb.service.feedback import Feedback
-from spamnb.service.filter import Filter
 from spamnb.service.limits import TeachingRules
 from spamnb.service.review import Reviews
 

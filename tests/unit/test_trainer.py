@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from spamnb.errors import CorpusError, LabelError, StoreMissingError
-from spamnb.service import trainer
-from spamnb.service.filter import Filter, new_recipe
-from spamnb.service.learner import Sitting
-from spamnb.service.lessons import Origin
-from spamnb.service.trainer import Course, interleaved, train
+from spamnb.service.engine.filter import Filter, new_recipe
+from spamnb.service.engine.learner import Sitting
+from spamnb.service.engine.requests import Origin
+from spamnb.service.training import trainer
+from spamnb.service.training.trainer import Course, interleaved, train
 from spamnb.store import check as audit
 from spamnb.store import maintenance
 
@@ -270,8 +270,8 @@ def test_a_file_without_permission_is_skipped(tmp_path):
     code = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from spamnb.service.filter import new_recipe\n"
-        "from spamnb.service.trainer import train\n"
+        "from spamnb.service.engine.filter import new_recipe\n"
+        "from spamnb.service.training.trainer import train\n"
         "os.chdir(sys.argv[1])\n"
         "if os.geteuid() == 0:\n"
         "    os.setresgid(65534, 65534, 65534), os.setresuid(65534, 65534, 65534)\n"

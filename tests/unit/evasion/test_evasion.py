@@ -9,7 +9,7 @@ from spamnb.core.features.extract import Key, extract
 from spamnb.core.features.tokens import Place, fields
 from spamnb.core.mail.marks import PARTLY
 from spamnb.core.mail.message import read
-from spamnb.service.filter import Filter, new_recipe
+from spamnb.service.engine.filter import Filter, new_recipe
 
 WORDS = [f"quickfox{number:02}pills" for number in range(40)]
 KEY = Key(b"k" * 32)

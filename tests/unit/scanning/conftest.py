@@ -5,8 +5,8 @@ import shutil
 import pytest
 from scanning_desk import COSTS, SAMPLE, TAUGHT, Desk, raws
 
-from spamnb.service.filter import Filter, new_recipe
-from spamnb.service.trainer import train
+from spamnb.service.engine.filter import Filter, new_recipe
+from spamnb.service.training.trainer import train
 
 
 @pytest.fixture(scope="module")

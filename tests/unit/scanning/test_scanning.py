@@ -15,7 +15,7 @@ from spamnb.errors import SettingsError
 from spamnb.service.bench import (
     BenchPlan,
 )
-from spamnb.service.filter import Filter
+from spamnb.service.engine.filter import Filter
 from spamnb.service.letters import Letter
 from spamnb.service.limits import QuarantineLimits
 from spamnb.service.quarantine import Quarantine

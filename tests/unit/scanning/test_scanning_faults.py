@@ -24,7 +24,7 @@ from spamnb.service.bench import (
     found_of,
     judged_aside,
 )
-from spamnb.service.filter import Filter
+from spamnb.service.engine.filter import Filter
 from spamnb.service.letters import BUSY, DEFERRED, Letter
 from spamnb.service.quarantine import Quarantine
 from spamnb.service.rules import Rules

@@ -16,8 +16,8 @@ from typing import Final
 
 from spamnb.errors import LimitError
 from spamnb.faces.smtp.postoffice import replies
+from spamnb.service.engine.receipt import Receipt
 from spamnb.service.feedback import Answer
-from spamnb.service.receipt import Receipt
 from spamnb.service.reports import Item, Report
 
 DELIVERED: Final = "delivered"

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from spamnb.errors import CorpusError
-from spamnb.service.compressed import HEAD, expanded, expanded_bytes, is_compressed
+from spamnb.service.training.compressed import HEAD, expanded, expanded_bytes, is_compressed
 from spamnb.store.named_files import as_caller, open_named
 
 LARGEST_BYTES = 64 * 1024 * 1024

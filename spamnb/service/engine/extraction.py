@@ -16,7 +16,7 @@ from spamnb.core.mail.local_hosts import House
 from spamnb.core.mail.marks import PARTLY
 from spamnb.core.mail.message import Message, read
 from spamnb.core.mail.plain_text import read_document, text_of
-from spamnb.service.lessons import Among, Example
+from spamnb.service.engine.requests import Among, Example
 
 PORTION = 64
 PORTION_BYTES = 1_048_576

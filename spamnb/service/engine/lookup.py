@@ -13,7 +13,7 @@ from itertools import product
 
 from spamnb.core.mail.message import bare_id
 from spamnb.errors import RefError
-from spamnb.service.lessons import Example
+from spamnb.service.engine.requests import Example
 from spamnb.store.contract import ReadView
 from spamnb.store.history.entry import HistoryEntry
 from spamnb.store.history.verdict_history import History

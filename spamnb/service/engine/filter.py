@@ -21,19 +21,19 @@ from spamnb.core.model.events import Recipe
 from spamnb.core.model.kinds import KINDS
 from spamnb.core.model.verdict import Verdict
 from spamnb.errors import LabelError, UserError
-from spamnb.service.clock import now_us
-from spamnb.service.committer import Arriving, Committer
-from spamnb.service.judging import judge_examples, judge_portions
-from spamnb.service.learner import Learner
-from spamnb.service.lessons import Example, Forget, Lesson, Origin, Teach, Undo
-from spamnb.service.reading import MessageReader, Portion, example_of
-from spamnb.service.receipt import Receipt
-from spamnb.service.references import (
+from spamnb.service.engine.clock import now_us
+from spamnb.service.engine.extraction import MessageReader, Portion, example_of
+from spamnb.service.engine.group_commit import Arriving, Committer
+from spamnb.service.engine.learner import Learner
+from spamnb.service.engine.lookup import (
     SIGNATURE_BYTES,
     find_digest,
     find_example,
     signature_text,
 )
+from spamnb.service.engine.receipt import Receipt
+from spamnb.service.engine.requests import Example, Forget, Lesson, Origin, Teach, Undo
+from spamnb.service.engine.scoring import judge_examples, judge_portions
 from spamnb.store.contract import Store
 from spamnb.store.history.entry import HistoryEntry
 from spamnb.store.history.verdict_history import History

@@ -23,8 +23,8 @@ from spamnb.core.model.decision import at_least, decide
 from spamnb.core.model.events import Ids, Recipe, Records, Totals
 from spamnb.core.model.scoring import View, scores, shares, softmax
 from spamnb.core.model.verdict import Clue, Clues, Verdict, sides
-from spamnb.service.lessons import Example
-from spamnb.service.reading import Portion
+from spamnb.service.engine.extraction import Portion
+from spamnb.service.engine.requests import Example
 from spamnb.store.contract import ReadView
 
 PARTLY_READ = "partly-read"

@@ -31,15 +31,15 @@ from spamnb.core.mail.local_hosts import House
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.events import Recipe
 from spamnb.errors import CorpusError, StoreError
-from spamnb.service.clock import now_us
-from spamnb.service.committer import Arriving
-from spamnb.service.corpora import Item, Unit, Unreadable, read_unit, units
-from spamnb.service.filter import MINE, Filter
-from spamnb.service.lessons import Origin, Teach
-from spamnb.service.packing import Glossary, Name, Packed, Packer, examples
-from spamnb.service.pool import Pool, cores, settle_garbage
-from spamnb.service.reading import PORTION, MessageReader
-from spamnb.service.receipt import Receipt
+from spamnb.service.engine.clock import now_us
+from spamnb.service.engine.extraction import PORTION, MessageReader
+from spamnb.service.engine.filter import MINE, Filter
+from spamnb.service.engine.group_commit import Arriving
+from spamnb.service.engine.receipt import Receipt
+from spamnb.service.engine.requests import Origin, Teach
+from spamnb.service.training.packing import Glossary, Name, Packed, Packer, examples
+from spamnb.service.training.sources import Item, Unit, Unreadable, read_unit, units
+from spamnb.service.training.worker_pool import Pool, cores, settle_garbage
 from spamnb.store.lmdb.store import open_store
 from spamnb.store.maintenance import trim
 

@@ -19,7 +19,7 @@ from math import inf
 from typing import NamedTuple
 
 from spamnb.core.model.events import NO_LABEL, STEP_ONE, Event, Ints, Kind, Recipe
-from spamnb.service.plans import Outlook, Plan
+from spamnb.service.engine.planner import Outlook, Plan
 
 DAY_US = 86_400_000_000
 LOOKED_BACK = 1000

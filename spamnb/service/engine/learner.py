@@ -32,12 +32,12 @@ from spamnb.core.model.events import (
 )
 from spamnb.core.model.scoring import View, doubt, probabilities, scores, softmax, step
 from spamnb.core.model.training_rows import Lines, Sheet, day_of
-from spamnb.service.judging import judge_examples
-from spamnb.service.lessons import Example, Lesson, Load, Teach, WordSource
-from spamnb.service.packing import Glossary
-from spamnb.service.plans import STREAK, Outlook, Plan, Planner
-from spamnb.service.receipt import Receipt
-from spamnb.service.step_budget import StepBudgets
+from spamnb.service.engine.planner import STREAK, Outlook, Plan, Planner
+from spamnb.service.engine.receipt import Receipt
+from spamnb.service.engine.requests import Example, Lesson, Load, Teach, WordSource
+from spamnb.service.engine.scoring import judge_examples
+from spamnb.service.engine.step_budget import StepBudgets
+from spamnb.service.training.packing import Glossary
 from spamnb.store.contract import ReadView, WriteView
 
 

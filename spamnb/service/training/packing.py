@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from spamnb.core.features.extract import Features, Words, spliced
 from spamnb.core.model.events import Ids
 from spamnb.core.model.id_arrays import merged_order
-from spamnb.service.corpora import Unreadable
-from spamnb.service.lessons import Among, Example, WordSource
+from spamnb.service.engine.requests import Among, Example, WordSource
+from spamnb.service.training.sources import Unreadable
 
 _SENT_SLOTS = 1 << 20
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from spamnb.core.mail.local_hosts import House
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.verdict import Clue, Verdict
-from spamnb.service.corpora import Item, Unit, Unreadable, read_unit, units
-from spamnb.service.filter import TOGETHER, Filter
-from spamnb.service.reading import PORTION
+from spamnb.service.engine.extraction import PORTION
+from spamnb.service.engine.filter import TOGETHER, Filter
+from spamnb.service.training.sources import Item, Unit, Unreadable, read_unit, units
 
 _FEW = 4 * PORTION
 _TASK = TOGETHER * PORTION
@@ -68,7 +68,7 @@ def score_paths(home: Path, paths: Sequence[str], how: Scoring | None = None) ->
             for portion in portions:
                 yield from _score(model, how.clues, portion)
         return
-    from spamnb.service.pool import Pool, cores  # noqa: PLC0415 - 6 ms that one message needs not
+    from spamnb.service.training.worker_pool import Pool, cores  # noqa: PLC0415 - 6 ms that one message needs not
 
     with Pool(_Scorer(home, how), how.jobs or cores()) as pool:
         for scored in pool.map(portions):

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from spamnb.errors import RefusedError
-from spamnb.service.learner import Learner, Sitting
-from spamnb.service.lessons import Lesson
-from spamnb.service.receipt import Receipt
+from spamnb.service.engine.learner import Learner, Sitting
+from spamnb.service.engine.receipt import Receipt
+from spamnb.service.engine.requests import Lesson
 from spamnb.store.contract import Store, WriteView
 
 

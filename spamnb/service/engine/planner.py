@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from spamnb.core.model.events import NO_LABEL, Event, Ids, Kind, Recipe
 from spamnb.core.model.training_rows import Lines
 from spamnb.errors import RefError, RefusedError, SpamnbError
-from spamnb.service.lessons import Example, Forget, Lesson, Load, Teach, Undo
-from spamnb.service.receipt import Receipt
+from spamnb.service.engine.receipt import Receipt
+from spamnb.service.engine.requests import Example, Forget, Lesson, Load, Teach, Undo
 from spamnb.store.contract import Live, ReadView
 
 STREAK = 20

@@ -1,0 +1,1 @@
+"""The model in use: extract, score, plan, learn, commit, look up."""

@@ -1,0 +1,1 @@
+"""Bulk training and bulk scoring from files."""
