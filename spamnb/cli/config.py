@@ -62,7 +62,7 @@ def check(ctx: click.Context, session: Session) -> None:
     the addresses. It changes nothing.
     """
     from spamnb.daemon.checks import Checked, problems
-    from spamnb.service.rules import RuleFiles, Rules
+    from spamnb.service.scanning.access_lists import RuleFiles, Rules
     from spamnb.settings import home_of
 
     settings = session.settings

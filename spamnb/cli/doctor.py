@@ -187,7 +187,7 @@ def _forget(session: Session, feedback: Feedback) -> Answer:
 def _carry(address: Address, raw: bytes, rcpt: str) -> str:
     """Hand a message in, from nobody: whatever becomes of it, no answer is sent to anybody."""
     from spamnb.faces.smtp.sender import SendPlan, deliver
-    from spamnb.service.quarantine import Parcel
+    from spamnb.service.scanning.quarantine import Parcel
 
     rcpt_line = f"RCPT TO:<{rcpt}>".encode("ascii")
     parcel = Parcel(raw, b"MAIL FROM:<>", (rcpt_line,))

@@ -18,7 +18,7 @@ from spamnb.errors import PeerError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spamnb.service.quarantine import Kept, Parcel, Quarantine, Reply
+    from spamnb.service.scanning.quarantine import Kept, Parcel, Quarantine, Reply
 
 EXAMPLES = """
 spamnb quarantine list                   oldest first
@@ -51,7 +51,7 @@ def quarantine() -> None:
 
 
 def _folder(session: Session) -> Quarantine:
-    from spamnb.service.quarantine import Quarantine
+    from spamnb.service.scanning.quarantine import Quarantine
 
     return Quarantine(session.home / "quarantine", session.settings.quarantine)
 

@@ -60,7 +60,7 @@ def _asked(daemon: Served, op: str) -> tuple[dict[str, Any], bytes]:
 def _alone(session: Session) -> dict[str, Any]:
     """What the files tell."""
     from spamnb.service.review import Reviews
-    from spamnb.service.status import folder_size, model_facts, noted, warnings
+    from spamnb.service.telemetry.status import folder_size, model_facts, noted, warnings
 
     home = session.home
     facts: dict[str, Any] = {
@@ -134,7 +134,7 @@ def _process(seat: dict[str, Any]) -> tuple[str, ...]:
 
 def _counted(counters: dict[str, Any]) -> list[tuple[str, ...]]:
     """What was counted at all, and how long things took."""
-    from spamnb.service.status import quantile
+    from spamnb.service.telemetry.status import quantile
 
     rows: list[tuple[str, ...]] = []
     for name, found in counters.items():

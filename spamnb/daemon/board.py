@@ -23,8 +23,8 @@ from typing import Self
 
 from spamnb.errors import BugError
 from spamnb.faces.smtp.counts import CELLS, SECRET_BYTES, Counts
-from spamnb.service.lately import COUNTED
-from spamnb.service.meters import WIDTH, Meters, summed
+from spamnb.service.telemetry.metrics import WIDTH, Meters, summed
+from spamnb.service.telemetry.unscanned import COUNTED
 
 DIGEST_BYTES = 16
 HANDS = 8

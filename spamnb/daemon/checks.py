@@ -31,7 +31,7 @@ from spamnb.faces.smtp.postoffice.recipients import Recipients
 from spamnb.faces.smtp.postoffice.server import tls_context
 from spamnb.service import spool
 from spamnb.service.passwords import Passwords
-from spamnb.service.rules import RuleFiles, Rules
+from spamnb.service.scanning.access_lists import RuleFiles, Rules
 from spamnb.settings import Settings, control_of
 
 _ANY = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound

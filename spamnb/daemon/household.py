@@ -25,7 +25,7 @@ from spamnb.daemon.start import Start
 from spamnb.daemon.supervisor import Household, Supervisor
 from spamnb.errors import StoreMissingError, UserError
 from spamnb.faces.smtp.address import Address
-from spamnb.service.rules import RuleFiles, Rules
+from spamnb.service.scanning.access_lists import RuleFiles, Rules
 from spamnb.settings import Settings, control_of
 from spamnb.settings.tree import POST_ADDRESS, ListenerSettings
 

@@ -19,11 +19,11 @@ from spamnb.daemon.scanhelper import HelperLinks
 from spamnb.daemon.scanpool import ScanPool
 from spamnb.daemon.start import Start
 from spamnb.errors import SpamnbError
-from spamnb.service.bench import Bench
-from spamnb.service.quarantine import Quarantine
-from spamnb.service.rules import RuleFiles, Rules
-from spamnb.service.scanning import Around, LetterScanner
-from spamnb.service.traps import TRAPS_FOLDER, Traps
+from spamnb.service.scanning.access_lists import RuleFiles, Rules
+from spamnb.service.scanning.model_session import Bench
+from spamnb.service.scanning.quarantine import Quarantine
+from spamnb.service.scanning.scanner import Around, LetterScanner
+from spamnb.service.scanning.spamtraps import TRAPS_FOLDER, Traps
 from spamnb.settings import Settings
 
 _LAST_LETTERS_S = 60.0

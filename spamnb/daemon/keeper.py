@@ -33,9 +33,9 @@ from spamnb.service.engine.filter import Filter
 from spamnb.service.expiry import Rules, newest_us
 from spamnb.service.expiry_clock import Mark, expiry_mark
 from spamnb.service.limits import ReviewLimits, SpoolLimits, TeachingRules
-from spamnb.service.meters import Meters
 from spamnb.service.review import Reviews
-from spamnb.service.status import QUIET_DAYS
+from spamnb.service.telemetry.metrics import Meters
+from spamnb.service.telemetry.status import QUIET_DAYS
 from spamnb.store.history.limits import HistoryLimits
 from spamnb.store.history.verdict_history import History
 

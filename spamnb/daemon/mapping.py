@@ -14,10 +14,10 @@ from spamnb.errors import BugError
 from spamnb.faces.smtp.address import Address
 from spamnb.faces.smtp.door import Door, Limits, Terms
 from spamnb.faces.smtp.nets import Nets
-from spamnb.service.bench import BenchPlan
-from spamnb.service.letters import Fallbacks
-from spamnb.service.manner import Manner
-from spamnb.service.scanning import ScanPolicy
+from spamnb.service.scanning.model_session import BenchPlan
+from spamnb.service.scanning.options import Manner
+from spamnb.service.scanning.scanner import ScanPolicy
+from spamnb.service.scanning.types import Fallbacks
 from spamnb.settings import Settings
 from spamnb.settings.tree import ListenerSettings
 

@@ -35,7 +35,6 @@ from spamnb.daemon.bypass import turn_bypass
 from spamnb.daemon.control import Peer, Reply, Request
 from spamnb.daemon.keeper import Keeper
 from spamnb.errors import RefusedError, StoreError, UserError
-from spamnb.service import lately, status
 from spamnb.service.control import Header, answered
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import Origin
@@ -43,8 +42,9 @@ from spamnb.service.expiry import expire
 from spamnb.service.expiry_clock import warning
 from spamnb.service.export_import import merge, read_export
 from spamnb.service.feedback import Feedback, Trust
-from spamnb.service.meters import as_dict, prometheus
 from spamnb.service.spool import Left, Spool, problem
+from spamnb.service.telemetry import status, unscanned
+from spamnb.service.telemetry.metrics import as_dict, prometheus
 
 LOG = logging.getLogger("spamnb.learner")
 
@@ -182,7 +182,7 @@ class Operations:
             ],
             "counters": as_dict(self.board.total()),
             "bypass": self.board.bypass,
-            "lately": lately.facts_of(self.board.lately) | {"alarm": self.board.alarm},
+            "lately": unscanned.facts_of(self.board.lately) | {"alarm": self.board.alarm},
             "model": None,
             "fault": self.keeper.fault,
             "clock": "",

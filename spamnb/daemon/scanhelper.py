@@ -25,7 +25,7 @@ from spamnb.daemon.following import begun
 from spamnb.daemon.logs import Log
 from spamnb.daemon.mapping import plan_of
 from spamnb.daemon.start import Orders, Start
-from spamnb.service.bench import Bench, Notes, judged_aside
+from spamnb.service.scanning.model_session import Bench, Notes, judged_aside
 from spamnb.settings import Settings
 from spamnb.settings.showing import plain
 

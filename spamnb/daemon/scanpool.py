@@ -25,8 +25,8 @@ from typing import Any
 
 from spamnb.core.mail.envelope import network_of
 from spamnb.daemon.scanhelper import ENTRY, Helper, HelperLinks, Job
-from spamnb.service.bench import Notes
-from spamnb.service.fairqueue import FairQueue
+from spamnb.service.scanning.fair_queue import FairQueue
+from spamnb.service.scanning.model_session import Notes
 from spamnb.settings import Settings
 
 SHARE = 0.9

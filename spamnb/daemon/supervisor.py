@@ -27,9 +27,9 @@ from spamnb.daemon.renewal import tenable
 from spamnb.daemon.sockets import Sockets
 from spamnb.daemon.start import Order, Start
 from spamnb.errors import BugError, SpamnbError
-from spamnb.service.lately import WINDOW_S, Lately, facts_of, too_many
-from spamnb.service.meters import Meters
-from spamnb.service.rules import RuleFiles, Rules
+from spamnb.service.scanning.access_lists import RuleFiles, Rules
+from spamnb.service.telemetry.metrics import Meters
+from spamnb.service.telemetry.unscanned import WINDOW_S, Lately, facts_of, too_many
 from spamnb.settings import Settings
 from spamnb.settings.showing import plain
 

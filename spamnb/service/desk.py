@@ -32,8 +32,8 @@ from spamnb.service.engine.requests import Example, Forget, Origin, Teach
 from spamnb.service.engine.scoring import judge_examples
 from spamnb.service.feedback import Answer, Feedback, Trust
 from spamnb.service.limits import TeachingRules
-from spamnb.service.meters import Meters
 from spamnb.service.review import Reviews, Waiting
+from spamnb.service.telemetry.metrics import Meters
 from spamnb.service.trust import DAY_US, STRANGER, WAYS, Caps, Key, Way, keys_of, way_of
 from spamnb.store.rows.codec import encode_events
 

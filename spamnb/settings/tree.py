@@ -19,7 +19,7 @@ from spamnb.faces.smtp.door import Limits, Terms, Times
 from spamnb.faces.smtp.nets import LOOPBACK
 from spamnb.faces.smtp.postoffice.config import PostOffice
 from spamnb.service.limits import QuarantineLimits, ReviewLimits, SpoolLimits, TeachingRules
-from spamnb.service.manner import Manner
+from spamnb.service.scanning.options import Manner
 from spamnb.store.history.limits import HistoryLimits
 
 

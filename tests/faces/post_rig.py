@@ -17,8 +17,8 @@ from spamnb.faces.smtp.postoffice.links import Links, Listener
 from spamnb.faces.smtp.postoffice.server import Server
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.feedback import Answer
-from spamnb.service.meters import Meters
 from spamnb.service.passwords import Cost, Login, hashed, write_logins
+from spamnb.service.telemetry.metrics import Meters
 
 CHEAP = Cost(ln=4, r=8, p=1)
 MESSAGE = b"From: a@b.example\r\nSubject: hello\r\nMessage-ID: <1@b.example>\r\n\r\nHello?\r\n"

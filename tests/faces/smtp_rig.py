@@ -13,8 +13,8 @@ from spamnb.core.policy import verdict_headers
 from spamnb.faces.smtp.address import Address
 from spamnb.faces.smtp.door import Budget, Door, Limits, Times
 from spamnb.faces.smtp.frontdoor import FrontDoor
-from spamnb.service.letters import Outcome
-from spamnb.service.meters import Meters
+from spamnb.service.scanning.types import Outcome
+from spamnb.service.telemetry.metrics import Meters
 
 PATIENCE_S = 10.0
 BRISK = Times(sweep_s=0.02)

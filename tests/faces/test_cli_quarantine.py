@@ -10,7 +10,7 @@ import pytest
 from cli_runs import ONE_SPAM, PROGRAM, environment, spamnb
 
 from spamnb.core.mail.envelope import Envelope
-from spamnb.service.quarantine import Quarantine
+from spamnb.service.scanning.quarantine import Quarantine
 
 pytestmark = pytest.mark.usefixtures("alone")
 RAW = ONE_SPAM.read_bytes()

@@ -7,7 +7,7 @@ import select
 import pytest
 from smtp_rig import DIE, MESSAGE, STALL, UNSCANNED, Judge, Rig, Server, times, until
 
-from spamnb.service.letters import Outcome
+from spamnb.service.scanning.types import Outcome
 
 STEPS = ["connect", "EHLO", "MAIL", "RCPT", "DATA", "end"]
 QUICK = {

@@ -8,7 +8,7 @@ import pytest
 from smtp_rig import MESSAGE, UNSCANNED, Rig, times, until
 
 from spamnb.faces.smtp.door import Budget
-from spamnb.service.letters import Outcome
+from spamnb.service.scanning.types import Outcome
 
 LINES = b"y" * 70 + b"\r\n"
 

@@ -2,7 +2,7 @@
 
 from smtp_rig import MESSAGE, Judge, Rig, Server, until
 
-from spamnb.service.letters import Outcome
+from spamnb.service.scanning.types import Outcome
 
 LHLO = b"LHLO client.example\r\n"
 END = MESSAGE + b"\r\n.\r\n"

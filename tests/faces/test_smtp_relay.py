@@ -10,7 +10,7 @@ from test_smtp_wire import ENDINGS
 
 from spamnb.faces.smtp.door import Budget
 from spamnb.faces.smtp.wire import stuffed
-from spamnb.service.letters import Outcome
+from spamnb.service.scanning.types import Outcome
 
 BLOCK = b"X-Spam-Flag: NO\r\n"
 SMALL = {"scan_limit_bytes": 3000, "header_limit_bytes": 2000}

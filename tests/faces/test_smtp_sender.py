@@ -9,7 +9,7 @@ import pytest
 from spamnb.errors import PeerError
 from spamnb.faces.smtp.address import Address
 from spamnb.faces.smtp.sender import SendPlan, deliver
-from spamnb.service.quarantine import Parcel, Reply
+from spamnb.service.scanning.quarantine import Parcel, Reply
 
 PARCEL = Parcel(
     raw=b".dot\r\nSubject: x\n\r\nbare\rcr\r\nlast",

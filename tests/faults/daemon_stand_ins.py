@@ -17,7 +17,7 @@ from spamnb.daemon.board import State
 from spamnb.daemon.household import ENTRIES, Wish, serve
 from spamnb.daemon.scanpool import ScanPool
 from spamnb.errors import SpamnbError
-from spamnb.service.bench import digest_of, judged_aside
+from spamnb.service.scanning.model_session import digest_of, judged_aside
 from spamnb.settings import load
 
 

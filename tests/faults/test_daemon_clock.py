@@ -10,7 +10,7 @@ from daemon_runs import environment, serve, settings_in, until
 
 from spamnb.core.mail.envelope import Envelope
 from spamnb.service.control import Caller
-from spamnb.service.quarantine import Quarantine
+from spamnb.service.scanning.quarantine import Quarantine
 
 WRONG = """
 import os, time

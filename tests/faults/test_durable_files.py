@@ -91,7 +91,7 @@ def test_readers_see_one_or_the_other(tmp_path):
 CALLERS = {
     "quarantine": """
 from spamnb.core.mail.envelope import Envelope
-from spamnb.service.quarantine import Quarantine
+from spamnb.service.scanning.quarantine import Quarantine
 Quarantine(place / "q").keep(b"x", Envelope(), {})
 """,
     "review": """

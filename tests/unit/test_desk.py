@@ -12,8 +12,8 @@ from spamnb.service.engine.lookup import signature_text
 from spamnb.service.engine.requests import Teach
 from spamnb.service.feedback import Feedback
 from spamnb.service.limits import TeachingRules
-from spamnb.service.meters import Meters
 from spamnb.service.review import Reviews
+from spamnb.service.telemetry.metrics import Meters
 from spamnb.service.trust import WAYS, delivered_to
 from spamnb.store import check as audit
 from spamnb.store.history.entry import HistoryEntry

@@ -23,8 +23,8 @@ from spamnb.service.expiry_clock import (
     warning,
 )
 from spamnb.service.limits import QuarantineLimits, ReviewLimits
-from spamnb.service.quarantine import Quarantine
 from spamnb.service.review import Reviews, Waiting
+from spamnb.service.scanning.quarantine import Quarantine
 from spamnb.store.apply_events import surely_older
 
 T0 = 20_000 * DAY_US

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spamnb.service.fairqueue import MOST_REMEMBERED, FairQueue
+from spamnb.service.scanning.fair_queue import MOST_REMEMBERED, FairQueue
 
 
 def taken(queue, cost=1.0):

@@ -15,7 +15,7 @@ from spamnb.errors import BugError, StoreBusyError, StoreDamagedError, StoreMiss
 from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.feedback import Feedback
 from spamnb.service.limits import TeachingRules
-from spamnb.service.meters import Meters
+from spamnb.service.telemetry.metrics import Meters
 from spamnb.store.maintenance import compact, environments
 
 SAID = Feedback("spam", b"Subject: x\n\nx\n", who="root", trust="admin")

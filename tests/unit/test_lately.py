@@ -2,8 +2,8 @@
 
 import pytest
 
-from spamnb.service.lately import LEAST, WINDOW_S, Lately, facts_of, sentence, too_many
-from spamnb.service.meters import Meters
+from spamnb.service.telemetry.metrics import Meters
+from spamnb.service.telemetry.unscanned import LEAST, WINDOW_S, Lately, facts_of, sentence, too_many
 
 
 def counted(**numbers):

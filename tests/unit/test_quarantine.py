@@ -15,7 +15,7 @@ from spamnb.core.mail.envelope import Client, Envelope
 from spamnb.errors import PeerError, RefError, RefusedError, StoreDamagedError, StoreFullError
 from spamnb.service.engine.clock import now_us
 from spamnb.service.limits import QuarantineLimits
-from spamnb.service.quarantine import Quarantine, Reply
+from spamnb.service.scanning.quarantine import Quarantine, Reply
 
 RAW = b"X-Spam-Flag: YES\r\nSubject: x\r\n\r\n.body \xff\r\n"
 ENVELOPE = Envelope(
@@ -86,7 +86,7 @@ def test_a_crash_at_any_step_lists_no_message_without_its_body(tmp_path, steps):
     program = """
 import os, sys
 from spamnb.core.mail.envelope import Envelope
-from spamnb.service.quarantine import Quarantine
+from spamnb.service.scanning.quarantine import Quarantine
 from pathlib import Path
 left = int(sys.argv[2])
 def dying(call):
@@ -173,7 +173,9 @@ def test_old_messages_and_old_halves_go(quarantine, monkeypatch):
     """30 days, also where the sidecar is damaged, and what a crash left behind; no others."""
     new = quarantine.keep(RAW, ENVELOPE, {})
     now = quarantine.get(new).time_us
-    monkeypatch.setattr("spamnb.service.quarantine.now_us", lambda: now - 31 * 86_400_000_000)
+    monkeypatch.setattr(
+        "spamnb.service.scanning.quarantine.now_us", lambda: now - 31 * 86_400_000_000
+    )
     monkeypatch.setattr(quarantine, "_tidy_at", time.monotonic() + 1000)
     _, damaged = (quarantine.keep(RAW, ENVELOPE, {}) for _ in range(2))
     (quarantine.folder / f"{damaged}.json").write_text("{")

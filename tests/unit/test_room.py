@@ -5,7 +5,7 @@ import os
 import pytest
 
 from spamnb.service.engine.filter import Filter
-from spamnb.service.status import gauges, model_facts, warnings
+from spamnb.service.telemetry.status import gauges, model_facts, warnings
 from spamnb.store.size_limit import limit_of, share_of
 
 GB = 1 << 30

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from spamnb.core.mail.envelope import Client, Envelope
 from spamnb.core.mail.local_hosts import House
 from spamnb.errors import SettingsError
-from spamnb.service.rules import (
+from spamnb.service.scanning.access_lists import (
     Networks,
     RuleFiles,
     RuleList,

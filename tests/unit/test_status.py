@@ -5,8 +5,8 @@ import pytest
 from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.engine.requests import Origin, Teach
-from spamnb.service.meters import BOUNDS_S, Meters, as_dict, prometheus
-from spamnb.service.status import (
+from spamnb.service.telemetry.metrics import BOUNDS_S, Meters, as_dict, prometheus
+from spamnb.service.telemetry.status import (
     folder_size,
     gauges,
     model_facts,

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from spamnb.faces.smtp.address import Address, Speech
 from spamnb.faces.smtp.nets import LOOPBACK, Nets
-from spamnb.service.letters import Fallbacks
+from spamnb.service.scanning.types import Fallbacks
 
 Queue = Literal["before", "after"]
 

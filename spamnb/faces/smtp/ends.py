@@ -10,8 +10,8 @@ from typing import Protocol
 from spamnb.core.mail.envelope import Envelope
 from spamnb.faces.smtp.address import Address, Speech
 from spamnb.faces.smtp.door import Budget, Door, Reader, Share
-from spamnb.service.letters import Scanner
-from spamnb.service.meters import Meters
+from spamnb.service.scanning.types import Scanner
+from spamnb.service.telemetry.metrics import Meters
 
 INPUT, ROOM, MEMORY, STUCK = 1, 2, 4, 8
 """why a client is not read: enough input waits; the next hop is slow; the process holds too much;

@@ -24,8 +24,8 @@ from spamnb.faces.smtp.counts import Counts
 from spamnb.faces.smtp.door import Budget, Door
 from spamnb.faces.smtp.nets import wide_network_of
 from spamnb.faces.smtp.sides import ClientSide
-from spamnb.service.letters import Scanner
-from spamnb.service.meters import Meters
+from spamnb.service.scanning.types import Scanner
+from spamnb.service.telemetry.metrics import Meters
 
 FAIR_BYTES_S = 5000
 """A message that comes so fast is not ended for others: ten times the least rate."""

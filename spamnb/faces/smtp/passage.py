@@ -21,7 +21,7 @@ from spamnb.faces.smtp import answers, replies
 from spamnb.faces.smtp.commands import shown
 from spamnb.faces.smtp.ends import INPUT, MEMORY, ROOM, STUCK, Host
 from spamnb.faces.smtp.wire import Wire, unstuffed
-from spamnb.service.letters import Letter, Outcome, unjudged
+from spamnb.service.scanning.types import Letter, Outcome, unjudged
 
 State = Literal["collect", "judge", "stream", "discard", "reply", "over"]
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from spamnb.errors import PeerError
 from spamnb.faces.smtp import answers
 from spamnb.faces.smtp.address import Address
-from spamnb.service.quarantine import Parcel, Reply
+from spamnb.service.scanning.quarantine import Parcel, Reply
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _DOT = re.compile(rb"^\.", re.MULTILINE)

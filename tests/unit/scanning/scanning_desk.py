@@ -7,13 +7,13 @@ from pathlib import Path
 from spamnb.core.mail.envelope import Client, Envelope
 from spamnb.core.model.costs import Costs
 from spamnb.core.policy.actions import Handlings, Treatment
-from spamnb.service.bench import (
+from spamnb.service.scanning.model_session import (
     Bench,
     BenchPlan,
 )
-from spamnb.service.letters import Letter
-from spamnb.service.meters import Meters
-from spamnb.service.scanning import Around, LetterScanner, ScanPolicy
+from spamnb.service.scanning.scanner import Around, LetterScanner, ScanPolicy
+from spamnb.service.scanning.types import Letter
+from spamnb.service.telemetry.metrics import Meters
 
 SAMPLE = Path(__file__).resolve().parents[3] / "corpora" / "sample"
 TAUGHT = 150

@@ -12,15 +12,15 @@ from spamnb.core.mail.local_hosts import House
 from spamnb.core.policy.actions import Handlings, Treatment
 from spamnb.core.policy.verdict_headers import as_delivered, written
 from spamnb.errors import SettingsError
-from spamnb.service.bench import (
+from spamnb.service.engine.filter import Filter
+from spamnb.service.limits import QuarantineLimits
+from spamnb.service.scanning.access_lists import Rules, parse
+from spamnb.service.scanning.model_session import (
     BenchPlan,
 )
-from spamnb.service.engine.filter import Filter
-from spamnb.service.letters import Letter
-from spamnb.service.limits import QuarantineLimits
-from spamnb.service.quarantine import Quarantine
-from spamnb.service.rules import Rules, parse
-from spamnb.service.scanning import REFUSED, ScanPolicy, notes_of
+from spamnb.service.scanning.quarantine import Quarantine
+from spamnb.service.scanning.scanner import REFUSED, ScanPolicy, notes_of
+from spamnb.service.scanning.types import Letter
 
 # --- judged --------------------------------------------------------------------------------------
 

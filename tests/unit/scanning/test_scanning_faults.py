@@ -14,7 +14,9 @@ from scanning_desk import COSTS, ENVELOPE, HARSH, TAUGHT, raws
 from spamnb.core.mail.envelope import Client
 from spamnb.core.policy.actions import Treatment
 from spamnb.errors import StoreBusyError
-from spamnb.service.bench import (
+from spamnb.service.engine.filter import Filter
+from spamnb.service.scanning.access_lists import Rules
+from spamnb.service.scanning.model_session import (
     Bench,
     BenchPlan,
     Fault,
@@ -24,11 +26,9 @@ from spamnb.service.bench import (
     found_of,
     judged_aside,
 )
-from spamnb.service.engine.filter import Filter
-from spamnb.service.letters import BUSY, DEFERRED, Letter
-from spamnb.service.quarantine import Quarantine
-from spamnb.service.rules import Rules
-from spamnb.service.scanning import Around, ScanPolicy
+from spamnb.service.scanning.quarantine import Quarantine
+from spamnb.service.scanning.scanner import Around, ScanPolicy
+from spamnb.service.scanning.types import BUSY, DEFERRED, Letter
 from spamnb.store.lmdb.sharing import DATA_FILE
 
 
@@ -250,7 +250,7 @@ def test_a_message_whose_scan_fails_passes_and_its_companions_are_judged(desk, s
 @pytest.mark.parametrize("step", ["rules", "treatment", "block", "bypass", "later", "notes"])
 def test_a_fault_at_any_other_step_is_answered_once(desk, surest, monkeypatch, step):
     """Whatever breaks, by policy, and never twice."""
-    from spamnb.service import scanning
+    from spamnb.service.scanning import scanner as scanning
 
     def broken(*_, **__):
         raise RuntimeError(step)

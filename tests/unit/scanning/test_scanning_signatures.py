@@ -8,7 +8,7 @@ from scanning_desk import ENVELOPE, fields
 from spamnb.core.mail.domains import Served, address_of, domain_of, domains_of
 from spamnb.core.mail.envelope import Client
 from spamnb.core.policy.actions import Handlings, Treatment
-from spamnb.service.scanning import ScanPolicy
+from spamnb.service.scanning.scanner import ScanPolicy
 
 SITE = domains_of(["b.example", "B\u00fccher.example."])
 OWN = "198.51.100.7"

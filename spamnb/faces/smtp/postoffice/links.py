@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from spamnb.faces.smtp.address import Speech
 from spamnb.service.feedback import Answer, Feedback
-from spamnb.service.meters import Meters
+from spamnb.service.telemetry.metrics import Meters
 
 Log = Callable[[Mapping[str, object]], None]
 Teach = Callable[[Feedback], Answer]

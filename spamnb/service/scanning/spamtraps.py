@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from spamnb.core.policy.verdict_headers import as_delivered
-from spamnb.service.letters import Letter
+from spamnb.service.scanning.types import Letter
 from spamnb.service.spool import leave
 
 TRAPS_FOLDER = "traps"

@@ -40,7 +40,9 @@ from spamnb.core.policy.verdict_headers import (
     written,
 )
 from spamnb.errors import StoreFullError, StoreMissingError
-from spamnb.service.bench import (
+from spamnb.service.scanning.access_lists import Networks, Rules, Side
+from spamnb.service.scanning.fair_queue import FairQueue
+from spamnb.service.scanning.model_session import (
     TOGETHER,
     Bench,
     Fault,
@@ -52,12 +54,10 @@ from spamnb.service.bench import (
     incident,
     silent,
 )
-from spamnb.service.fairqueue import FairQueue
-from spamnb.service.letters import Done, Fallbacks, Letter, Outcome, unjudged
-from spamnb.service.manner import Manner
-from spamnb.service.meters import Meters
-from spamnb.service.rules import Networks, Rules, Side
-from spamnb.service.traps import Traps
+from spamnb.service.scanning.options import Manner
+from spamnb.service.scanning.spamtraps import Traps
+from spamnb.service.scanning.types import Done, Fallbacks, Letter, Outcome, unjudged
+from spamnb.service.telemetry.metrics import Meters
 
 Result = TypeVar("Result")
 

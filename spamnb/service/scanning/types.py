@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 from spamnb.core.mail.envelope import Envelope
 from spamnb.core.policy.verdict_headers import REASONS, unscanned_block
-from spamnb.service.meters import Meters
+from spamnb.service.telemetry.metrics import Meters
 
 Action = Literal["relay", "keep", "refuse", "defer"]
 Fallback = Literal["deliver", "defer"]

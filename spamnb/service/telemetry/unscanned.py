@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from spamnb.core.policy.verdict_headers import REASONS
-from spamnb.service.meters import Meters
+from spamnb.service.telemetry.metrics import Meters
 
 WINDOW_S: Final = 600.0
 LEAST: Final = 5

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from spamnb.errors import StoreAccessError, StoreError
 from spamnb.service.engine.clock import now_us
-from spamnb.service.lately import sentence
 from spamnb.service.spool import FAILED
+from spamnb.service.telemetry.unscanned import sentence
 from spamnb.store.lmdb.sharing import DATA_FILE
 
 if TYPE_CHECKING:  # who asks a daemon loads no numpy: half of the time that the command takes

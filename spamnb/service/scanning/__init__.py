@@ -1,0 +1,1 @@
+"""One message in the mail path: lists, verdict, action, quarantine."""
