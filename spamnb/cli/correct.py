@@ -17,7 +17,7 @@ from spamnb.cli.timemachine import undo_chosen
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:
-    from spamnb.service.feedback import Answer
+    from spamnb.service.feedback.types import Answer
 
 CORRECT_EXAMPLES = """
 spamnb correct ham new.eml                    a file

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from spamnb.faces.smtp.address import Address
     from spamnb.service.doctor import Finding
     from spamnb.service.doctor_means import Mailbox, Means
-    from spamnb.service.feedback import Answer, Feedback
+    from spamnb.service.feedback.types import Answer, Feedback
     from spamnb.service.ledger import Ledger
 
 EXAMPLES = """
@@ -38,7 +38,7 @@ _IMAP_PORT = 993
 _LATER = (
     "spamnb.faces.smtp.sender",
     "spamnb.service.control",
-    "spamnb.service.desk",
+    "spamnb.service.feedback.service",
     "spamnb.store.folders",
     "spamnb.service.ledger",
 )

@@ -17,7 +17,7 @@ from spamnb.cli.session import Session, pass_session
 from spamnb.cli.teaching_help import Group, taught
 
 if TYPE_CHECKING:
-    from spamnb.service.feedback import Answer
+    from spamnb.service.feedback.types import Answer
 
 LIST_EXAMPLES = """
 spamnb review list                       oldest first
@@ -75,7 +75,7 @@ class _List:
         if self._daemon is not None:
             yield lambda name: answer_of(self._ask(do, name)[0])
             return
-        from spamnb.service.desk import Desk
+        from spamnb.service.feedback.service import Desk
 
         with self._session.open(history=True) as model:
             desk = Desk(model, self._reviews(), self._session.settings.teach)
@@ -89,7 +89,7 @@ class _List:
             return caller.ask("review", do=do, name=name)
 
     def _reviews(self) -> Any:
-        from spamnb.service.review import Reviews
+        from spamnb.service.feedback.review_queue import Reviews
 
         return Reviews(self._session.home / "review", self._session.settings.review)
 

@@ -20,7 +20,7 @@ from spamnb.errors import RefusedError, StoreBusyError
 
 if TYPE_CHECKING:
     from spamnb.service.control import Caller
-    from spamnb.service.feedback import Answer, Feedback, Trust
+    from spamnb.service.feedback.types import Answer, Feedback, Trust
 
 WELL_KNOWN = Path("/run/spamnb/control.sock")
 """where the shipped unit puts it"""
@@ -110,7 +110,7 @@ def refuse_while_served(session: Session, what: str) -> None:
 @contextmanager
 def teacher(session: Session, *, who: str = "") -> Iterator[tuple[Teacher, Feedback]]:
     """Whoever takes our words, and an empty word that says who speaks."""
-    from spamnb.service.feedback import Feedback
+    from spamnb.service.feedback.types import Feedback
 
     daemon = served(session)
     if daemon is not None:
@@ -121,8 +121,8 @@ def teacher(session: Session, *, who: str = "") -> Iterator[tuple[Teacher, Feedb
             there = _There(caller, documents=daemon.documents)
             yield there, Feedback("", who=me, channel="cli", trust=daemon.trust)
         return
-    from spamnb.service.desk import Desk
-    from spamnb.service.review import Reviews
+    from spamnb.service.feedback.review_queue import Reviews
+    from spamnb.service.feedback.service import Desk
 
     with session.open(history=True) as model:
         reviews = Reviews(session.home / "review", session.settings.review)

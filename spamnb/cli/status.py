@@ -59,7 +59,7 @@ def _asked(daemon: Served, op: str) -> tuple[dict[str, Any], bytes]:
 
 def _alone(session: Session) -> dict[str, Any]:
     """What the files tell."""
-    from spamnb.service.review import Reviews
+    from spamnb.service.feedback.review_queue import Reviews
     from spamnb.service.telemetry.status import folder_size, model_facts, noted, warnings
 
     home = session.home

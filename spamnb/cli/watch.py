@@ -24,7 +24,7 @@ from spamnb.errors import StoreError, UserError
 
 if TYPE_CHECKING:
     from spamnb.faces.maildir.watcher import Maildir, Watcher
-    from spamnb.service.feedback import Answer, Feedback
+    from spamnb.service.feedback.types import Answer, Feedback
 
 WATCH_EXAMPLES = """
 spamnb watch ~/Maildir                       until Ctrl-C

@@ -29,7 +29,7 @@ from spamnb.errors import UserError
 from spamnb.faces.smtp.address import MOST_PATH_BYTES, Address
 from spamnb.faces.smtp.postoffice.recipients import Recipients
 from spamnb.faces.smtp.postoffice.server import tls_context
-from spamnb.service import spool
+from spamnb.service.feedback import spool
 from spamnb.service.passwords import Passwords
 from spamnb.service.scanning.access_lists import RuleFiles, Rules
 from spamnb.settings import Settings, control_of

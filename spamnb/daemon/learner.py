@@ -30,8 +30,8 @@ from spamnb.daemon.keeper import Keeper, Learning
 from spamnb.daemon.operations import Operations
 from spamnb.daemon.start import Orders
 from spamnb.errors import SpamnbError, StoreBusyError, StoreError, UserError
+from spamnb.service.feedback.spool import Left, Spool
 from spamnb.service.scanning.spamtraps import TRAPS_FOLDER
-from spamnb.service.spool import Left, Spool
 from spamnb.service.telemetry.status import check_home
 
 LOG = logging.getLogger("spamnb.learner")

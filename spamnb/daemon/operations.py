@@ -41,8 +41,8 @@ from spamnb.service.engine.requests import Origin
 from spamnb.service.expiry import expire
 from spamnb.service.expiry_clock import warning
 from spamnb.service.export_import import merge, read_export
-from spamnb.service.feedback import Feedback, Trust
-from spamnb.service.spool import Left, Spool, problem
+from spamnb.service.feedback.spool import Left, Spool, problem
+from spamnb.service.feedback.types import Feedback, Trust
 from spamnb.service.telemetry import status, unscanned
 from spamnb.service.telemetry.metrics import as_dict, prometheus
 

@@ -28,7 +28,7 @@ from typing import Any, BinaryIO, NamedTuple, Self
 from spamnb import errors
 from spamnb.errors import PeerError, SpamnbError, StoreBusyError
 from spamnb.service.engine.receipt import Receipt
-from spamnb.service.feedback import Answer, Feedback
+from spamnb.service.feedback.types import Answer, Feedback
 
 LINE_BYTES = 1 << 16
 CHUNK_BYTES = 1 << 18

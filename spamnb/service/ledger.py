@@ -21,8 +21,8 @@ from spamnb.errors import RefError, SpamnbError
 from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.lookup import signature_bytes
-from spamnb.service.feedback import Answer, Feedback
-from spamnb.service.review import Reviews, Waiting
+from spamnb.service.feedback.review_queue import Reviews, Waiting
+from spamnb.service.feedback.types import Answer, Feedback
 from spamnb.service.scanning.quarantine import Quarantine
 from spamnb.store.history.entry import HistoryEntry
 

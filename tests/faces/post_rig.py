@@ -16,7 +16,7 @@ from spamnb.faces.smtp.postoffice.config import PostOffice
 from spamnb.faces.smtp.postoffice.links import Links, Listener
 from spamnb.faces.smtp.postoffice.server import Server
 from spamnb.service.engine.receipt import Receipt
-from spamnb.service.feedback import Answer
+from spamnb.service.feedback.types import Answer
 from spamnb.service.passwords import Cost, Login, hashed, write_logins
 from spamnb.service.telemetry.metrics import Meters
 

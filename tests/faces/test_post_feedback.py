@@ -12,11 +12,11 @@ from post_rig import MESSAGE, files, logins, post_office
 
 from spamnb.core.mail.message import read
 from spamnb.errors import PeerError, RefError, StoreBusyError
-from spamnb.service.desk import Desk
 from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.scoring import judge_portions
-from spamnb.service.feedback import Answer
-from spamnb.service.review import Reviews
+from spamnb.service.feedback.review_queue import Reviews
+from spamnb.service.feedback.service import Desk
+from spamnb.service.feedback.types import Answer
 
 SPAM = (
     b"From: s@spam.example\r\nTo: alice@x.example\r\nSubject: Cheap watches\r\n"

@@ -16,10 +16,10 @@ from test_post_feedback import (
     settings,
 )
 
-from spamnb.service.desk import Desk
-from spamnb.service.feedback import Answer
+from spamnb.service.feedback.review_queue import Reviews
+from spamnb.service.feedback.service import Desk
+from spamnb.service.feedback.types import Answer
 from spamnb.service.limits import TeachingRules
-from spamnb.service.review import Reviews
 
 __all__ = ["model", "settings"]
 

@@ -9,9 +9,9 @@ from spamnb.core.model.events import NO_LABEL
 from spamnb.errors import CorpusError
 from spamnb.faces.maildir.places import Folders, delivered_as, role_of, word_of
 from spamnb.faces.maildir.watcher import Maildir, Patience, Watcher
-from spamnb.service.desk import Desk
 from spamnb.service.engine.filter import Filter
-from spamnb.service.review import Reviews
+from spamnb.service.feedback.review_queue import Reviews
+from spamnb.service.feedback.service import Desk
 
 FOLDERS = ("", ".Junk", ".Junk.old", ".Trash", ".Work", ".Sent")
 

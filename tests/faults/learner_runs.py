@@ -23,9 +23,9 @@ from spamnb.daemon.board import Board
 from spamnb.daemon.control import ControlLimits
 from spamnb.daemon.keeper import Learning
 from spamnb.daemon.learner import Post, run
-from spamnb.service.review import ReviewLimits
-from spamnb.service.spool import SpoolLimits
-from spamnb.service.trust import TeachingRules
+from spamnb.service.feedback.review_queue import ReviewLimits
+from spamnb.service.feedback.spool import SpoolLimits
+from spamnb.service.feedback.trust import TeachingRules
 logging.basicConfig(level="INFO")
 listener = socket.socket(fileno=int(sys.argv[2]))
 learning = Learning(home=Path(sys.argv[1]), **eval(sys.argv[3]))

@@ -95,11 +95,11 @@ from spamnb.service.scanning.quarantine import Quarantine
 Quarantine(place / "q").keep(b"x", Envelope(), {})
 """,
     "review": """
-from spamnb.service.review import Reviews, Waiting
+from spamnb.service.feedback.review_queue import Reviews, Waiting
 Reviews(place / "r")._write("0" * 13 + "-" + "0" * 24, waiting(Waiting), b"x")
 """,
     "spool": """
-from spamnb.service.spool import leave
+from spamnb.service.feedback.spool import leave
 (place / "s").mkdir()
 leave(place / "s", "spam", b"Subject: x\\n\\nx\\n", {})
 """,

@@ -22,7 +22,7 @@ from mail_rig import children, free_ports, until
 from soak_client import MAY_BE_REFUSED, Sender
 
 from spamnb.service.control import Caller
-from spamnb.service.feedback import Feedback
+from spamnb.service.feedback.types import Feedback
 
 WHO = "root" if os.geteuid() == 0 else ""
 PROJECT = Path(__file__).resolve().parents[2]

@@ -25,7 +25,7 @@ from storm_attackers import Client, RefusedError, words
 from spamnb.errors import SpamnbError, UserError
 from spamnb.service.control import Caller
 from spamnb.service.engine.filter import Filter
-from spamnb.service.feedback import Feedback
+from spamnb.service.feedback.types import Feedback
 
 PROJECT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent

@@ -17,7 +17,7 @@ from spamnb.daemon.control import ControlLimits, ControlServer, Peer, Reply, Rol
 from spamnb.errors import PeerError, RefError, SpamnbError, StoreBusyError, StoreFullError
 from spamnb.service.control import Caller, answer_of, answered, failed, failure
 from spamnb.service.engine.receipt import Receipt
-from spamnb.service.feedback import Answer
+from spamnb.service.feedback.types import Answer
 
 LIMITS = ControlLimits(connections=8, body_bytes=10_000, held_bytes=20_000, idle_s=5, read_s=0.5)
 

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from spamnb.service.desk import Desk
 from spamnb.service.engine.filter import MINE, Filter, new_recipe
 from spamnb.service.engine.lookup import signature_text
 from spamnb.service.engine.requests import Teach
-from spamnb.service.feedback import Feedback
+from spamnb.service.feedback.review_queue import Reviews
+from spamnb.service.feedback.service import Desk
+from spamnb.service.feedback.trust import WAYS, delivered_to
+from spamnb.service.feedback.types import Feedback
 from spamnb.service.limits import TeachingRules
-from spamnb.service.review import Reviews
 from spamnb.service.telemetry.metrics import Meters
-from spamnb.service.trust import WAYS, delivered_to
 from spamnb.store import check as audit
 from spamnb.store.history.entry import HistoryEntry
 
@@ -414,7 +414,7 @@ def test_no_code_hands_the_desk_a_score_of_ours():
     """Never learn from our own verdicts: whoever scores does not teach."""
     from pathlib import Path
 
-    import spamnb.service.desk as place
+    import spamnb.service.feedback.service as place
 
     service = Path(place.__file__).parent
     for name in ("scanning.py", "judging.py", "scorer.py"):

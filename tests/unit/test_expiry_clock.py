@@ -22,8 +22,8 @@ from spamnb.service.expiry_clock import (
     first,
     warning,
 )
+from spamnb.service.feedback.review_queue import Reviews, Waiting
 from spamnb.service.limits import QuarantineLimits, ReviewLimits
-from spamnb.service.review import Reviews, Waiting
 from spamnb.service.scanning.quarantine import Quarantine
 from spamnb.store.apply_events import surely_older
 

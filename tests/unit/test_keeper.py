@@ -13,7 +13,7 @@ from spamnb.daemon import keeper as place
 from spamnb.daemon.keeper import Keeper, Learning
 from spamnb.errors import BugError, StoreBusyError, StoreDamagedError, StoreMissingError
 from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.feedback import Feedback
+from spamnb.service.feedback.types import Feedback
 from spamnb.service.limits import TeachingRules
 from spamnb.service.telemetry.metrics import Meters
 from spamnb.store.maintenance import compact, environments

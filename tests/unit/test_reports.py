@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from spamnb.core.mail.message import read
 from spamnb.service.engine.filter import Filter
-from spamnb.service.reports import MOST, read_report
+from spamnb.service.feedback.report_parser import MOST, read_report
 
 SAMPLES = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 SIGNATURE = "s" + "abcdefghijklmnopqrstuvwxyz"

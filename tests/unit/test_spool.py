@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from spamnb.errors import StoreBusyError, StoreError
-from spamnb.service import spool as place
+from spamnb.service.feedback import spool as place
+from spamnb.service.feedback.spool import MODE, Spool
 from spamnb.service.limits import SpoolLimits
-from spamnb.service.spool import MODE, Spool
 
 LABELS = ("ham", "spam")
 TEACH = Path(__file__).resolve().parents[2] / "scripts" / "dovecot" / "spamnb-teach"
@@ -290,7 +290,7 @@ def test_many_bad_files_cost_no_listing_each(spool, reads):
 
 def test_a_listing_without_end_goes_on_in_the_next_look(spool, monkeypatch):
     """So many entries in one look; what the whole listing shows is taken in order."""
-    monkeypatch.setattr("spamnb.service.spool._STEP", 64)
+    monkeypatch.setattr("spamnb.service.feedback.spool._STEP", 64)
     rubbish(spool, 500)
     for number in range(3):
         leave(spool, f"word{number}.spam", at=1_000_000 + number)

@@ -6,11 +6,11 @@ from random import Random
 import pytest
 from test_desk import ALICE, MADE, delivered, events, mail, signed, teach_some
 
-from spamnb.service.desk import Desk
 from spamnb.service.engine.filter import Filter
-from spamnb.service.feedback import Feedback
+from spamnb.service.feedback.review_queue import Reviews
+from spamnb.service.feedback.service import Desk
+from spamnb.service.feedback.types import Feedback
 from spamnb.service.limits import TeachingRules
-from spamnb.service.review import Reviews
 
 BOB = "bob@example.org"
 SITE = frozenset({"example.org"})

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import get_args
 
 from spamnb.daemon.operations import _OPERATIONS
-from spamnb.service.feedback import Channel, State
-from spamnb.service.trust import WAYS
+from spamnb.service.feedback.trust import WAYS
+from spamnb.service.feedback.types import Channel, State
 
 TEXT = (Path(__file__).parents[2] / "docs" / "teaching.md").read_text()
 

@@ -5,9 +5,9 @@ import pytest
 from spamnb.core.mail.envelope import Envelope
 from spamnb.core.policy.verdict_headers import as_delivered
 from spamnb.errors import StoreError
+from spamnb.service.feedback.spool import Spool
 from spamnb.service.scanning.spamtraps import Traps
 from spamnb.service.scanning.types import Letter
-from spamnb.service.spool import Spool
 
 RAW = b"Subject: buy\r\n\r\nnow\r\n"
 

@@ -28,7 +28,7 @@ from typing import NamedTuple, Protocol
 from spamnb.errors import CorpusError
 from spamnb.faces.maildir.inotify import Inotify
 from spamnb.faces.maildir.places import Folders, Role, delivered_as, role_of, word_of
-from spamnb.service.feedback import Answer, Feedback
+from spamnb.service.feedback.types import Answer, Feedback
 from spamnb.store.folders import opened
 from spamnb.store.named_files import as_caller
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from spamnb.core.policy.verdict_headers import as_delivered
+from spamnb.service.feedback.spool import leave
 from spamnb.service.scanning.types import Letter
-from spamnb.service.spool import leave
 
 TRAPS_FOLDER = "traps"
 """the private spool in the home"""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from spamnb.errors import StoreAccessError, StoreError
 from spamnb.service.engine.clock import now_us
-from spamnb.service.spool import FAILED
+from spamnb.service.feedback.spool import FAILED
 from spamnb.service.telemetry.unscanned import sentence
 from spamnb.store.lmdb.sharing import DATA_FILE
 

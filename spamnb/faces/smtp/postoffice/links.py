@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from spamnb.faces.smtp.address import Speech
-from spamnb.service.feedback import Answer, Feedback
+from spamnb.service.feedback.types import Answer, Feedback
 from spamnb.service.telemetry.metrics import Meters
 
 Log = Callable[[Mapping[str, object]], None]

@@ -37,9 +37,9 @@ from spamnb.faces.smtp.postoffice.mail import Login, Mail
 from spamnb.faces.smtp.postoffice.recipients import Box, Recipients
 from spamnb.faces.smtp.postoffice.session import Session
 from spamnb.service import maildir
-from spamnb.service.feedback import Answer, Feedback, Trust
+from spamnb.service.feedback.report_parser import Item, Report, read_report
+from spamnb.service.feedback.types import Answer, Feedback, Trust
 from spamnb.service.passwords import Attempts, Passwords
-from spamnb.service.reports import Item, Report, read_report
 
 _WORKERS: Final = 8
 """deliveries at once; each waits for the disk"""

@@ -17,8 +17,8 @@ from typing import Final
 from spamnb.errors import LimitError
 from spamnb.faces.smtp.postoffice import replies
 from spamnb.service.engine.receipt import Receipt
-from spamnb.service.feedback import Answer
-from spamnb.service.reports import Item, Report
+from spamnb.service.feedback.report_parser import Item, Report
+from spamnb.service.feedback.types import Answer
 
 DELIVERED: Final = "delivered"
 HANDED_OVER: Final = "sent"

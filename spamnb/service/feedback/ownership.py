@@ -26,9 +26,9 @@ from spamnb.errors import RefError
 from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.lookup import find_example, signature_bytes
 from spamnb.service.engine.requests import Example
-from spamnb.service.feedback import Feedback, Trust
+from spamnb.service.feedback.trust import delivered_to, is_local_stranger
+from spamnb.service.feedback.types import Feedback, Trust
 from spamnb.service.limits import TeachingRules
-from spamnb.service.trust import delivered_to, is_local_stranger
 from spamnb.store.history.entry import HistoryEntry
 
 _SIGNATURE_LINE = re.compile(

@@ -22,7 +22,6 @@ from dataclasses import replace
 from spamnb.core.model.events import Event
 from spamnb.core.model.verdict import Verdict
 from spamnb.errors import RefError, RefusedError, UserError
-from spamnb.service.claims import Claim, Claims
 from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.extraction import example_of
 from spamnb.service.engine.filter import Filter
@@ -30,11 +29,12 @@ from spamnb.service.engine.lookup import find_example
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import Example, Forget, Origin, Teach
 from spamnb.service.engine.scoring import judge_examples
-from spamnb.service.feedback import Answer, Feedback, Trust
+from spamnb.service.feedback.ownership import Claim, Claims
+from spamnb.service.feedback.review_queue import Reviews, Waiting
+from spamnb.service.feedback.trust import DAY_US, STRANGER, WAYS, Caps, Key, Way, keys_of, way_of
+from spamnb.service.feedback.types import Answer, Feedback, Trust
 from spamnb.service.limits import TeachingRules
-from spamnb.service.review import Reviews, Waiting
 from spamnb.service.telemetry.metrics import Meters
-from spamnb.service.trust import DAY_US, STRANGER, WAYS, Caps, Key, Way, keys_of, way_of
 from spamnb.store.rows.codec import encode_events
 
 _LOOKED_BACK = 5000

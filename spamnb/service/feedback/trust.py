@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from spamnb.core.mail.domains import address_of, domain_of
 from spamnb.errors import LimitError, RefusedError
-from spamnb.service.feedback import Feedback
+from spamnb.service.feedback.types import Feedback
 from spamnb.service.limits import TeachingRules
 from spamnb.store.history.entry import HistoryEntry
 
