@@ -18,7 +18,7 @@ from spamnb.errors import UserError
 if TYPE_CHECKING:
     from spamnb.cli.session import Session
     from spamnb.service.engine.filter import Filter
-    from spamnb.service.selection import Selection
+    from spamnb.service.maintenance.event_filter import Selection
 
 _SPAN = re.compile(r"(\d{1,9})\s*([mhdw])")
 _UNIT_S = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -53,7 +53,7 @@ def chosen(
     message: str | None = None,
 ) -> Selection:
     """Read the options."""
-    from spamnb.service.selection import Selection
+    from spamnb.service.maintenance.event_filter import Selection
 
     return Selection(
         who=who,

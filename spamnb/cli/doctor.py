@@ -24,10 +24,10 @@ from spamnb.errors import PeerError, UserError
 
 if TYPE_CHECKING:
     from spamnb.faces.smtp.address import Address
-    from spamnb.service.doctor import Finding
-    from spamnb.service.doctor_means import Mailbox, Means
+    from spamnb.service.diagnostics.doctor import Finding
+    from spamnb.service.diagnostics.ports import Mailbox, Means
+    from spamnb.service.diagnostics.records import Ledger
     from spamnb.service.feedback.types import Answer, Feedback
-    from spamnb.service.ledger import Ledger
 
 EXAMPLES = """
 spamnb doctor                                       the daemon and the model alone
@@ -40,7 +40,7 @@ _LATER = (
     "spamnb.service.control",
     "spamnb.service.feedback.service",
     "spamnb.store.folders",
-    "spamnb.service.ledger",
+    "spamnb.service.diagnostics.records",
 )
 _MARKS = {"ok": "green", "broken": "red", "skipped": "yellow"}
 
@@ -70,7 +70,7 @@ def doctor(ctx: click.Context, session: Session, /, as_json: bool, **options: An
     the journal. Then it is deleted and forgotten, also after a failure or Ctrl-C. What is not
     given is skipped. The exit code is 1 if a hop is broken.
     """
-    from spamnb.service.doctor import Doctor
+    from spamnb.service.diagnostics.doctor import Doctor
 
     walker = Doctor(_means(session, _Options(**options)))
     findings: list[Finding] = []
@@ -106,7 +106,7 @@ class _Options(NamedTuple):
 
 def _means(session: Session, options: _Options) -> Means:
     """What the options give; what makes no sense is told before anything is sent."""
-    from spamnb.service.doctor_means import Means, checked_recipient
+    from spamnb.service.diagnostics.ports import Means, checked_recipient
 
     _import_ahead()
     if options.imap and options.maildir:
@@ -168,7 +168,7 @@ def _status(session: Session) -> dict[str, Any] | None:
 
 
 def _ledger(session: Session) -> Ledger:
-    from spamnb.service.ledger import Ledger
+    from spamnb.service.diagnostics.records import Ledger
 
     opened = partial(session.open, readonly=True, history=True)
     return Ledger(opened, session.home, partial(_forget, session))

@@ -233,7 +233,7 @@ def expire(session: Session) -> None:
 
     A clock that has jumped ahead expires nothing: see `spamnb expire --trust-clock`.
     """
-    from spamnb.service.expiry_clock import expiry_mark, warning
+    from spamnb.service.maintenance.expiry_clock import expiry_mark, warning
 
     mark = expiry_mark(session.home)
     if mark.ahead_us:

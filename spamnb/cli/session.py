@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 _LATER = (
     "spamnb.lab.multiclass",
-    "spamnb.service.expiry",
-    "spamnb.service.export_import",
+    "spamnb.service.maintenance.expiry",
+    "spamnb.service.maintenance.export_import",
     "spamnb.lab.label_thresholds",
     "spamnb.service.training.bulk_scoring",
     "spamnb.service.training.trainer",
     "spamnb.lab.tune",
-    "spamnb.service.upkeep",
+    "spamnb.service.maintenance.stats",
     "spamnb.store.maintenance",
     "multiprocessing.popen_fork",
     "multiprocessing.queues",

@@ -18,7 +18,7 @@ from spamnb.cli.teaching_help import taught
 from spamnb.errors import RefusedError, UserError
 
 if TYPE_CHECKING:
-    from spamnb.service.upkeep import Stats
+    from spamnb.service.maintenance.stats import Stats
 
 JSON = click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 
@@ -28,7 +28,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="As one JSON object.
 @pass_session
 def stats(session: Session, as_json: bool) -> None:
     """Tell what the model holds: messages, features, words, size, thresholds."""
-    from spamnb.service import upkeep
+    from spamnb.service.maintenance import stats as upkeep
 
     kept = session.open_history() if (session.home / "history").is_dir() else None
     try:
@@ -72,7 +72,7 @@ def check(ctx: click.Context, session: Session, as_json: bool) -> None:
     Exit 0 if nothing contradicts itself, 1 if something does, each contradiction on a line. May run
     while others score and learn.
     """
-    from spamnb.service import upkeep
+    from spamnb.service.maintenance import stats as upkeep
 
     with session.open(readonly=True) as model:
         faults = upkeep.check(model.store)
@@ -150,7 +150,7 @@ def export(session: Session, file: str, with_key: bool) -> None:
     id (16 hex digits), n (messages of each label), w (corrections in 2^-20 nats), day (last learnt,
     days since 2000-01-01), place and token.
     """
-    from spamnb.service.export_import import export as lines
+    from spamnb.service.maintenance.export_import import export as lines
 
     if with_key:
         warn("the export holds the secret key: keep it as you keep the model")
@@ -200,7 +200,7 @@ def import_(session: Session, file: str, as_new: bool, as_json: bool) -> None:
     Features mean the same under the same key only, so the export must come from a copy of this
     model: its fingerprint, kind and labels are compared. Importing twice counts twice.
     """
-    from spamnb.service.export_import import merge, read_export, recipe_of
+    from spamnb.service.maintenance.export_import import merge, read_export, recipe_of
     from spamnb.store.lmdb.sharing import DATA_FILE
     from spamnb.store.lmdb.store import open_store
 
@@ -273,9 +273,9 @@ def expire(session: Session, trust_clock: bool, as_json: bool) -> None:
     have passed at the new time, or an administrator says that the clock is right. Until then things
     expire by the uptime.
     """
-    from spamnb.service.expiry import Rules, newest_us
-    from spamnb.service.expiry import expire as let_go
-    from spamnb.service.expiry_clock import expiry_mark, warning
+    from spamnb.service.maintenance.expiry import Rules, newest_us
+    from spamnb.service.maintenance.expiry import expire as let_go
+    from spamnb.service.maintenance.expiry_clock import expiry_mark, warning
 
     daemon = served(session)
     if daemon is not None:

@@ -16,8 +16,8 @@ from spamnb.cli.teaching_help import taught
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:
-    from spamnb.service.bisection import Bisection, Share
     from spamnb.service.engine.filter import Filter
+    from spamnb.service.maintenance.attribution import Bisection, Share
     from spamnb.store.rebuild import Rebuilt
 
 JSON = click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
@@ -49,7 +49,7 @@ def rewind(session: Session, moment: str, yes: bool, as_json: bool) -> None:
     TIME is a date, or how long ago: 30m, 12h, 7d, 2w. Nobody else may have the model open: stop the
     daemon first. The model of now is kept beside it, and `restore --force` brings it back.
     """
-    from spamnb.service import timemachine
+    from spamnb.service.maintenance import rewind as timemachine
 
     time_us = since_us(moment, "TIME") or 0
     refuse_while_served(session, "rewind")
@@ -94,8 +94,8 @@ def relearn(
     whoever taught it. Nobody else may have the model open: stop the daemon first. The model of now
     is kept beside it, and `restore --force` brings it back.
     """
-    from spamnb.service import timemachine
-    from spamnb.service.selection import Without
+    from spamnb.service.maintenance import rewind as timemachine
+    from spamnb.service.maintenance.event_filter import Without
 
     drops = Without(without, without_channel)
     changed = _constants(constants)
@@ -153,13 +153,13 @@ def bisect(session: Session, message: str, limit: int, as_json: bool) -> None:
     first label named. Shares need not add up, since two that say the same stand in for each other.
     MESSAGE is a file, -, or the id, digest or signature of one that was scored or taught.
     """
-    from spamnb.service import bisection
+    from spamnb.service.maintenance import attribution
 
     with session.open(readonly=True) as model:
         ((_, what),) = [*named((message,), documents=model.recipe.documents)][:1]
         example = _example(session, model, what)
         with model.store.read() as view:
-            found = bisection.bisect(view, model.recipe, example)
+            found = attribution.bisect(view, model.recipe, example)
     shares = found.shares[: limit or None]
     if as_json:
         say_json(_as_dict(found, shares))
@@ -214,7 +214,7 @@ def _row(share: Share) -> tuple[str, ...]:
 
 def undo_chosen(session: Session, filters: dict[str, Any], *, yes: bool, as_json: bool) -> None:
     """Undo all events that the options choose, the newest first."""
-    from spamnb.service import timemachine
+    from spamnb.service.maintenance import rewind as timemachine
 
     with session.open(readonly=True) as model:
         wanted = chosen(session, model, **filters)
@@ -235,7 +235,7 @@ def undo_chosen(session: Session, filters: dict[str, Any], *, yes: bool, as_json
 
 def _undo(session: Session, events: list[int]) -> int:
     """Undo events in order; how many changed something. While a daemon serves, it does it."""
-    from spamnb.service import timemachine
+    from spamnb.service.maintenance import rewind as timemachine
 
     if not events:
         return 0

@@ -163,11 +163,11 @@ def _apply(ctx: click.Context, session: Session, found: Tuning) -> None:
     if not found.confirmed:
         warn("nothing is changed")
         ctx.exit(1)
-    from spamnb.service import timemachine
-    from spamnb.service.selection import Without
+    from spamnb.service.maintenance import rewind
+    from spamnb.service.maintenance.event_filter import Without
     from spamnb.settings.promise import FILE
 
-    done = timemachine.relearn(
+    done = rewind.relearn(
         session.home, Without(), session.settings.costs, found.chosen
     )
     warn(f"{done.result.taught} messages learnt again; the old model is {done.kept}")

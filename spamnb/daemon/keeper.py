@@ -29,11 +29,11 @@ from spamnb.errors import (
     StoreMissingError,
 )
 from spamnb.service.engine.filter import Filter
-from spamnb.service.expiry import Rules, newest_us
-from spamnb.service.expiry_clock import Mark, expiry_mark
 from spamnb.service.feedback.review_queue import Reviews
 from spamnb.service.feedback.service import Desk
 from spamnb.service.limits import ReviewLimits, SpoolLimits, TeachingRules
+from spamnb.service.maintenance.expiry import Rules, newest_us
+from spamnb.service.maintenance.expiry_clock import Mark, expiry_mark
 from spamnb.service.telemetry.metrics import Meters
 from spamnb.service.telemetry.status import QUIET_DAYS
 from spamnb.store.history.limits import HistoryLimits

@@ -13,7 +13,7 @@ from spamnb.daemon.following import begun
 from spamnb.daemon.keeper import Learning
 from spamnb.daemon.learner import Post, run, uids_of
 from spamnb.daemon.start import Orders, Start
-from spamnb.service.expiry import Rules
+from spamnb.service.maintenance.expiry import Rules
 from spamnb.settings import Settings, restored
 
 

@@ -38,11 +38,11 @@ from spamnb.errors import RefusedError, StoreError, UserError
 from spamnb.service.control import Header, answered
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import Origin
-from spamnb.service.expiry import expire
-from spamnb.service.expiry_clock import warning
-from spamnb.service.export_import import merge, read_export
 from spamnb.service.feedback.spool import Left, Spool, problem
 from spamnb.service.feedback.types import Feedback, Trust
+from spamnb.service.maintenance.expiry import expire
+from spamnb.service.maintenance.expiry_clock import warning
+from spamnb.service.maintenance.export_import import merge, read_export
 from spamnb.service.telemetry import status, unscanned
 from spamnb.service.telemetry.metrics import as_dict, prometheus
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from spamnb.service.engine.filter import MINE, Filter, new_recipe
-from spamnb.service.expiry import Rules, expire
+from spamnb.service.maintenance.expiry import Rules, expire
 from spamnb.service.training import trainer
 from spamnb.service.training.trainer import Course, train
 from spamnb.store import check as audit

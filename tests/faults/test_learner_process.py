@@ -24,8 +24,8 @@ from spamnb.errors import (
 )
 from spamnb.service.control import Caller, answer_of
 from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.export_import import export
 from spamnb.service.feedback.types import Feedback
+from spamnb.service.maintenance.export_import import export
 from spamnb.service.training.trainer import train
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"

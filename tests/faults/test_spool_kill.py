@@ -13,8 +13,8 @@ import pytest
 from learner_runs import PROGRAM, PROJECT, WAIT_S, Learner, mail, until
 
 from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.export_import import export
 from spamnb.service.feedback.spool import Spool, SpoolLimits
+from spamnb.service.maintenance.export_import import export
 from spamnb.store import check as audit
 
 TEACH = PROJECT / "scripts" / "dovecot" / "spamnb-teach"

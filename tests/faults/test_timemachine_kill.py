@@ -9,7 +9,7 @@ import pytest
 
 from spamnb.errors import StoreMissingError
 from spamnb.service.engine.filter import Filter
-from spamnb.service.timemachine import rewind
+from spamnb.service.maintenance.rewind import rewind
 from spamnb.store.check import check
 from spamnb.store.lmdb.store import open_store
 from spamnb.store.rebuild import rebuild
@@ -20,7 +20,7 @@ MESSAGES = [f"Subject: {n}\nMessage-ID: <{n}@x.test>\n\nword{n} apple\n".encode(
 KILLED = """
 import os, sys
 from pathlib import Path
-from spamnb.service.timemachine import rewind
+from spamnb.service.maintenance.rewind import rewind
 from spamnb.store import maintenance
 from spamnb.store import rebuild as rebuilding
 

@@ -19,12 +19,12 @@ from test_learning import NOW, WORDS, each_recipe, mail, open_memory
 
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.events import Bulk, Kind
-from spamnb.service.bisection import bisect
 from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.requests import Forget, Load, Origin, Teach, Undo
 from spamnb.service.engine.scoring import judge_examples
-from spamnb.service.selection import Selection
-from spamnb.service.timemachine import relearn, rewind, take_back, undoable
+from spamnb.service.maintenance.attribution import bisect
+from spamnb.service.maintenance.event_filter import Selection
+from spamnb.service.maintenance.rewind import relearn, rewind, take_back, undoable
 from spamnb.store import check as audit
 from spamnb.store.rebuild import rebuild, replay
 

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from spamnb.errors import PeerError, UserError
-from spamnb.service.doctor import CLEANING, Doctor
-from spamnb.service.doctor_hops import HOPS, same_person
-from spamnb.service.doctor_means import LABEL, Found, Means, checked_recipient
+from spamnb.service.diagnostics.checks import HOPS, same_person
+from spamnb.service.diagnostics.doctor import CLEANING, Doctor
+from spamnb.service.diagnostics.ports import LABEL, Found, Means, checked_recipient
+from spamnb.service.diagnostics.records import Ledger
 from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.lookup import signature_text
 from spamnb.service.feedback.review_queue import Reviews
 from spamnb.service.feedback.service import Desk
 from spamnb.service.feedback.types import Feedback
-from spamnb.service.ledger import Ledger
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 NAMES = [hop.name for hop in HOPS] + [CLEANING]

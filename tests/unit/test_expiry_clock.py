@@ -6,11 +6,13 @@ import logging
 import pytest
 
 from spamnb.core.mail.envelope import Envelope
-from spamnb.service import expiry_clock as place
 from spamnb.service.engine.filter import MINE, Filter
 from spamnb.service.engine.requests import Teach
-from spamnb.service.expiry import DAY_US, fold, newest_us
-from spamnb.service.expiry_clock import (
+from spamnb.service.feedback.review_queue import Reviews, Waiting
+from spamnb.service.limits import QuarantineLimits, ReviewLimits
+from spamnb.service.maintenance import expiry_clock as place
+from spamnb.service.maintenance.expiry import DAY_US, fold, newest_us
+from spamnb.service.maintenance.expiry_clock import (
     AHEAD_US,
     MINUTE_US,
     OFF_US,
@@ -22,8 +24,6 @@ from spamnb.service.expiry_clock import (
     first,
     warning,
 )
-from spamnb.service.feedback.review_queue import Reviews, Waiting
-from spamnb.service.limits import QuarantineLimits, ReviewLimits
 from spamnb.service.scanning.quarantine import Quarantine
 from spamnb.store.apply_events import surely_older
 

@@ -8,8 +8,8 @@ import pytest
 from spamnb.core.model.costs import Costs
 from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.engine.requests import Origin, Teach
-from spamnb.service.selection import Without
-from spamnb.service.timemachine import relearn, take_back, undoable
+from spamnb.service.maintenance.event_filter import Without
+from spamnb.service.maintenance.rewind import relearn, take_back, undoable
 from spamnb.store.check import collect
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"

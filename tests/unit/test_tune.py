@@ -94,6 +94,6 @@ def test_too_little_mail_is_refused():
 
 def test_every_constant_has_its_step():
     """What can be tuned is what a relearning may change."""
-    from spamnb.service.timemachine import CONSTANTS
+    from spamnb.service.maintenance.rewind import CONSTANTS
 
     assert set(STEPS) == set(CONSTANTS)

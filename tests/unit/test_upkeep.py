@@ -6,11 +6,12 @@ import pytest
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.events import Kind
 from spamnb.core.model.training_rows import day_of
-from spamnb.service import expiry, upkeep
 from spamnb.service.engine.filter import MINE, Filter, new_recipe
 from spamnb.service.engine.planner import STREAK
 from spamnb.service.engine.requests import Teach
-from spamnb.service.expiry import DAY_US, Rules, expire
+from spamnb.service.maintenance import expiry
+from spamnb.service.maintenance import stats as upkeep
+from spamnb.service.maintenance.expiry import DAY_US, Rules, expire
 from spamnb.store import check as audit
 from spamnb.store.memory import MemoryStore
 

@@ -7,7 +7,7 @@ import pytest
 
 from spamnb.errors import UserError
 from spamnb.service.engine.filter import MINE, Filter, new_recipe
-from spamnb.service.export_import import export, merge, read_export, recipe_of
+from spamnb.service.maintenance.export_import import export, merge, read_export, recipe_of
 from spamnb.store import check as audit
 from spamnb.store.memory import MemoryStore
 

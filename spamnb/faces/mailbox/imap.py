@@ -21,7 +21,7 @@ from ipaddress import ip_address
 from typing import Any, Final
 
 from spamnb.errors import PeerError
-from spamnb.service.doctor_means import SIDES, Found, Side
+from spamnb.service.diagnostics.ports import SIDES, Found, Side
 
 _TLS_PORT: Final = 993
 _DAYS_S: Final = 2 * 86_400

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from spamnb.errors import PeerError
-from spamnb.service.doctor_means import SIDES, Found, Side
+from spamnb.service.diagnostics.ports import SIDES, Found, Side
 
 _PARTS: Final = ("new", "cur")
 _HEAD_BYTES: Final = 1 << 17

@@ -43,8 +43,8 @@ from spamnb.errors import (
     StoreFullError,
 )
 from spamnb.service.engine.clock import now_us
-from spamnb.service.expiry_clock import expiry_mark
 from spamnb.service.limits import QuarantineLimits
+from spamnb.service.maintenance.expiry_clock import expiry_mark
 from spamnb.store.files import durable_write
 from spamnb.store.lmdb.sharing import make_folder, refused, sync_folder
 

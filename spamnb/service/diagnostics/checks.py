@@ -24,8 +24,8 @@ from typing import Final, NamedTuple, TypeVar
 from spamnb.core.model.verdict import Verdict
 from spamnb.core.policy.actions import LEAST_MESSAGES
 from spamnb.errors import PeerError
-from spamnb.service.doctor_means import LABEL, OTHER, Found, Mailbox, Means, Side
-from spamnb.service.ledger import Heard, Ledger, Mark
+from spamnb.service.diagnostics.ports import LABEL, OTHER, Found, Mailbox, Means, Side
+from spamnb.service.diagnostics.records import Heard, Ledger, Mark
 
 Result = TypeVar("Result")
 

@@ -34,7 +34,7 @@ from spamnb.service.engine.learner import Learner
 from spamnb.service.engine.planner import Outlook, Plan, Planner
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import Example, Forget, Lesson, Load, Origin, Teach, Undo
-from spamnb.service.selection import Takes, left_out, standing
+from spamnb.service.maintenance.event_filter import Takes, left_out, standing
 from spamnb.store.contract import ReadView, Store, WriteView
 from spamnb.store.rebuild import Rebuilt, rebuild, replay, texts_of
 

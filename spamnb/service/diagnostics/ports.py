@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from spamnb.errors import UserError
-from spamnb.service.ledger import Ledger
+from spamnb.service.diagnostics.records import Ledger
 
 Side = Literal["inbox", "junk"]
 

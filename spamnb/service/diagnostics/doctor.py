@@ -14,9 +14,9 @@ from contextlib import suppress
 from typing import Final, Literal, NamedTuple
 
 from spamnb.errors import SpamnbError
-from spamnb.service.doctor_hops import HOPS, Hop, Walk
-from spamnb.service.doctor_means import Means
-from spamnb.service.ledger import Ledger, Mark
+from spamnb.service.diagnostics.checks import HOPS, Hop, Walk
+from spamnb.service.diagnostics.ports import Means
+from spamnb.service.diagnostics.records import Ledger, Mark
 
 State = Literal["ok", "broken", "skipped"]
 

@@ -1,0 +1,1 @@
+"""The doctor: checks of the whole path of a message."""

@@ -1,0 +1,1 @@
+"""Work on the journal: rewind, relearn, undo, attribution, expiry, export."""
