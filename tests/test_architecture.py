@@ -17,7 +17,7 @@ FLOORS = (
     "store",
     "service",
     "lab",
-    "faces",
+    "endpoints",
     "settings",
     "daemon",
     "cli",
@@ -110,14 +110,14 @@ def public_imports(sources):
     ]
 
 
-def faces_that_meet(sources):
-    """Complain of one face that imports another."""
+def endpoints_that_meet(sources):
+    """Complain of an endpoint that imports another."""
     complaints = []
     for name, line, target in own_imports(sources):
         here, there = name.split("."), target.split(".")
-        both = here[1:2] == there[1:2] == ["faces"] and len(here) > 2 and len(there) > 2
-        if both and here[2] != there[2]:
-            complaints.append(f"{name}:{line} imports another face, {target}")
+        both = here[1:2] == there[1:2] == ["endpoints"] and len(here) > 2 and len(there) > 2
+        if both and there[2] not in (here[2], "net"):
+            complaints.append(f"{name}:{line} imports another endpoint, {target}")
     return complaints
 
 
@@ -141,7 +141,7 @@ def cycles(sources):
 
 def walls(sources):
     """Complain of foreign packages outside of their place."""
-    places = {"lmdb": "spamnb.store", "click": "spamnb.cli", "aiosmtpd": "spamnb.faces.smtp"}
+    places = {"lmdb": "spamnb.store", "click": "spamnb.cli", "aiosmtpd": "spamnb.endpoints.smtp"}
     places["matplotlib"] = "spamnb.lab.plots"
     complaints, knowing = [], set()
     for name, text in sources.items():
@@ -213,7 +213,7 @@ def empty_names(sources):
 PACKAGE_RULES = [
     climbing,
     public_imports,
-    faces_that_meet,
+    endpoints_that_meet,
     cycles,
     walls,
     side_effects,
@@ -250,12 +250,12 @@ GOOD = {
     "spamnb.store": "",
     "spamnb.store.disk": '"""D."""\nimport lmdb\nfrom spamnb.core.event import Event\n',
     "spamnb.service.filter": '"""D."""\nfrom ..store import disk\nimport time\n',
-    "spamnb.faces.http.server": '"""D."""\nfrom spamnb.service.filter import Filter\n',
-    "spamnb.faces.smtp": "",
-    "spamnb.faces.smtp.post": '"""D."""\nimport aiosmtpd.controller\nfrom . import replies\n',
-    "spamnb.faces.smtp.replies": '"""D."""\n',
+    "spamnb.endpoints.http.server": '"""D."""\nfrom spamnb.service.filter import Filter\n',
+    "spamnb.endpoints.smtp": "",
+    "spamnb.endpoints.smtp.post": '"""D."""\nimport aiosmtpd.controller\nfrom . import replies\n',
+    "spamnb.endpoints.smtp.replies": '"""D."""\n',
     "spamnb.cli.main": '"""D."""\nimport click\nfrom spamnb.daemon import run\n',
-    "spamnb.daemon": '"""D."""\nfrom spamnb.faces.http import server\n',
+    "spamnb.daemon": '"""D."""\nfrom spamnb.endpoints.http import server\n',
     "spamnb.__main__": '"""D."""\nfrom spamnb.cli.main import run\n',
 }
 LONG = "def f():\n" + "    x = 1\n" * 60
@@ -264,7 +264,7 @@ TALKATIVE = 'def f():\n    """' + "words\n" * 80 + '    """\n' + "    x = 1\n" *
 
 @pytest.mark.parametrize("rule", PACKAGE_RULES, ids=lambda rule: rule.__name__)
 def test_a_good_house_gives_no_complaint(rule):
-    """Imports down, within a face, relative ones, and long docstrings are all allowed."""
+    """Imports down, within an endpoint, relative ones, and long docstrings are all allowed."""
     assert rule(GOOD | {"spamnb.core.talk": f'"""D."""\n{TALKATIVE}'}) == []
 
 
@@ -275,7 +275,7 @@ def test_a_good_house_gives_no_complaint(rule):
         (climbing, "spamnb.core.a", "def f():\n    import spamnb.service.filter"),
         (climbing, "spamnb.errors", "from spamnb.core import event"),
         (climbing, "spamnb.store.a", "from ..service import filter"),
-        (climbing, "spamnb.service.a", "from spamnb.faces.smtp import post"),
+        (climbing, "spamnb.service.a", "from spamnb.endpoints.smtp import post"),
         (climbing, "spamnb.settings", "import spamnb.daemon"),
         (climbing, "spamnb.daemon", "if TYPE_CHECKING:\n    from spamnb.cli.main import run"),
         (climbing, "spamnb.attic.a", ""),
@@ -283,15 +283,19 @@ def test_a_good_house_gives_no_complaint(rule):
         (public_imports, "spamnb.cli.a", "import spamnb"),
         (public_imports, "spamnb.core.a", "from spamnb.bayes import GaussianNB"),
         (public_imports, "spamnb.cli.a", "from .. import __version__"),
-        (faces_that_meet, "spamnb.faces.http.a", "from spamnb.faces.smtp.replies import OK"),
-        (faces_that_meet, "spamnb.faces.http.a", "from ..smtp import replies"),
+        (
+            endpoints_that_meet,
+            "spamnb.endpoints.http.a",
+            "from spamnb.endpoints.smtp.replies import OK",
+        ),
+        (endpoints_that_meet, "spamnb.endpoints.http.a", "from ..smtp import replies"),
         (cycles, "spamnb.core.event", "from spamnb.core import model"),
         (cycles, "spamnb.errors", "def f():\n    import spamnb.core.model"),
         (walls, "spamnb.service.a", "import lmdb"),
         (walls, "spamnb.store.a", "from lmdb import Environment"),
-        (walls, "spamnb.faces.http.a", "import click"),
+        (walls, "spamnb.endpoints.http.a", "import click"),
         (walls, "spamnb.service.a", "def f():\n    from matplotlib.figure import Figure"),
-        (walls, "spamnb.faces.http.a", "from aiosmtpd.smtp import SMTP"),
+        (walls, "spamnb.endpoints.http.a", "from aiosmtpd.smtp import SMTP"),
         (walls, "spamnb.core.a", "import os.path"),
         (walls, "spamnb.core.a", "from time import monotonic"),
         (walls, "spamnb.core.model.likelihood.a", "def f():\n    import logging"),

@@ -23,7 +23,7 @@ from spamnb.cli.teaching_help import taught
 from spamnb.errors import PeerError, UserError
 
 if TYPE_CHECKING:
-    from spamnb.faces.smtp.address import Address
+    from spamnb.endpoints.net.address import Address
     from spamnb.service.diagnostics.doctor import Finding
     from spamnb.service.diagnostics.ports import Mailbox, Means
     from spamnb.service.diagnostics.records import Ledger
@@ -36,8 +36,8 @@ spamnb doctor --rcpt alice@example.org --maildir ~/Maildir      `spamnb watch` i
 """
 _IMAP_PORT = 993
 _LATER = (
-    "spamnb.faces.smtp.sender",
-    "spamnb.service.control",
+    "spamnb.endpoints.net.smtp_client",
+    "spamnb.endpoints.control.protocol",
     "spamnb.service.feedback.service",
     "spamnb.store.folders",
     "spamnb.service.diagnostics.records",
@@ -142,7 +142,7 @@ def _first_listener(session: Session) -> str:
 
 
 def _address(text: str, option: str) -> Address:
-    from spamnb.faces.smtp.address import Address
+    from spamnb.endpoints.net.address import Address
 
     try:
         return Address.parse(text)
@@ -155,7 +155,7 @@ def _address(text: str, option: str) -> Address:
 
 def _status(session: Session) -> dict[str, Any] | None:
     """The daemon's facts."""
-    from spamnb.service.control import Caller
+    from spamnb.endpoints.control.protocol import Caller
 
     daemon = served(session)
     if daemon is None:
@@ -186,7 +186,7 @@ def _forget(session: Session, feedback: Feedback) -> Answer:
 
 def _carry(address: Address, raw: bytes, rcpt: str) -> str:
     """Hand a message in, from nobody: whatever becomes of it, no answer is sent to anybody."""
-    from spamnb.faces.smtp.sender import SendPlan, deliver
+    from spamnb.endpoints.net.smtp_client import SendPlan, deliver
     from spamnb.service.scanning.quarantine import Parcel
 
     rcpt_line = f"RCPT TO:<{rcpt}>".encode("ascii")
@@ -202,7 +202,7 @@ def _carry(address: Address, raw: bytes, rcpt: str) -> str:
 
 def _imap(options: _Options, user: str) -> Any:
     """How the mailbox is opened."""
-    from spamnb.faces.mailbox.imap import Account, ImapMailbox
+    from spamnb.endpoints.mailbox.imap import Account, ImapMailbox
 
     if not user:
         raise UserError("--imap needs a --user")
@@ -229,7 +229,7 @@ def _password(file: str | None, user: str) -> str:
 
 
 def _maildir(text: str, options: _Options) -> Any:
-    from spamnb.faces.mailbox.maildir import MaildirMailbox, Place
+    from spamnb.endpoints.mailbox.maildir import MaildirMailbox, Place
 
     root = Path(text).expanduser().absolute()
 

@@ -14,7 +14,7 @@ from spamnb.cli.teaching_help import taught
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:
-    from spamnb.service.passwords import Login
+    from spamnb.endpoints.smtp.delivery.logins import Login
 
 EXAMPLES = """
 spamnb passwd alice@example.org                    asks for the password
@@ -48,7 +48,7 @@ def passwd(
     password is asked for, or read from the first line of the input. A new password keeps the
     addresses. Only hashes are kept (scrypt); a running daemon sees the change at once.
     """
-    from spamnb.service.passwords import read_logins, write_logins
+    from spamnb.endpoints.smtp.delivery.logins import read_logins, write_logins
 
     path = _path(session, file)
     logins = read_logins(path) if path.exists() else {}
@@ -76,7 +76,7 @@ def _path(session: Session, file: str | None) -> Path:
 
 
 def _login(login: str, addresses: tuple[str, ...]) -> Login:
-    from spamnb.service.passwords import LOGIN, Login, hashed
+    from spamnb.endpoints.smtp.delivery.logins import LOGIN, Login, hashed
 
     for one in (login, *addresses):
         if not LOGIN.fullmatch(one):
@@ -85,7 +85,7 @@ def _login(login: str, addresses: tuple[str, ...]) -> Login:
 
 
 def _password() -> str:
-    from spamnb.service.passwords import MOST_PASSWORD
+    from spamnb.endpoints.smtp.delivery.logins import MOST_PASSWORD
 
     try:
         if sys.stdin.isatty():

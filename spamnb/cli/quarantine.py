@@ -181,8 +181,8 @@ def release(
 
 def _sender(upstream: str | None) -> Any:
     """A function that sends; it knows the next hop."""
-    from spamnb.faces.smtp.address import Address
-    from spamnb.faces.smtp.sender import deliver
+    from spamnb.endpoints.net.address import Address
+    from spamnb.endpoints.net.smtp_client import deliver
 
     def send(parcel: Parcel) -> Sequence[Reply]:
         where = upstream or parcel.upstream

@@ -70,7 +70,7 @@ class _List:
     @contextmanager
     def decided(self, do: str) -> Iterator[Any]:
         """A function that takes names and gives answers."""
-        from spamnb.service.control import answer_of
+        from spamnb.endpoints.control.protocol import answer_of
 
         if self._daemon is not None:
             yield lambda name: answer_of(self._ask(do, name)[0])
@@ -82,7 +82,7 @@ class _List:
             yield desk.accept if do == "accept" else desk.refuse
 
     def _ask(self, do: str, name: str = "") -> tuple[dict[str, Any], bytes]:
-        from spamnb.service.control import Caller
+        from spamnb.endpoints.control.protocol import Caller
 
         assert self._daemon is not None
         with Caller(self._daemon.control) as caller:

@@ -103,7 +103,7 @@ def reload(session: Session) -> None:
     settings if it finds a mistake in the new ones, and names the mistake in its log.
     """
     from spamnb.cli.served import served
-    from spamnb.service.control import Caller
+    from spamnb.endpoints.control.protocol import Caller
 
     daemon = served(session)
     if daemon is None:

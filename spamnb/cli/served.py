@@ -19,7 +19,7 @@ from spamnb.cli.session import Session, speaker
 from spamnb.errors import RefusedError, StoreBusyError
 
 if TYPE_CHECKING:
-    from spamnb.service.control import Caller
+    from spamnb.endpoints.control.protocol import Caller
     from spamnb.service.feedback.types import Answer, Feedback, Trust
 
 WELL_KNOWN = Path("/run/spamnb/control.sock")
@@ -83,7 +83,7 @@ def _exists(path: Path) -> bool:
 
 def _ping(path: Path, home: str) -> Served | None:
     """Ask who is there; None if nobody is, or if they serve another home."""
-    from spamnb.service.control import Caller
+    from spamnb.endpoints.control.protocol import Caller
 
     try:
         caller = Caller(path, PING_S)
@@ -114,7 +114,7 @@ def teacher(session: Session, *, who: str = "") -> Iterator[tuple[Teacher, Feedb
 
     daemon = served(session)
     if daemon is not None:
-        from spamnb.service.control import Caller
+        from spamnb.endpoints.control.protocol import Caller
 
         me = who or (speaker() if daemon.role == "admin" else "")
         with Caller(daemon.control) as caller:
@@ -143,7 +143,7 @@ class _There:
 
     def undo(self, event: int, feedback: Feedback) -> Answer:
         """Take back an event."""
-        from spamnb.service.control import answer_of, spoken
+        from spamnb.endpoints.control.protocol import answer_of, spoken
 
         return answer_of(self._caller.ask("undo", event=event, **spoken(feedback)).header)
 
@@ -151,7 +151,7 @@ class _There:
 def checked(answer: Answer) -> Answer:
     """Raise what was refused as the error that it is."""
     if answer.state == "refused":
-        from spamnb.service.control import failed
+        from spamnb.endpoints.control.protocol import failed
 
         raise failed({"error": answer.reason, **answer.facts})
     return answer

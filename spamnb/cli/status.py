@@ -51,7 +51,7 @@ def status(ctx: click.Context, session: Session, as_json: bool, prometheus: bool
 
 
 def _asked(daemon: Served, op: str) -> tuple[dict[str, Any], bytes]:
-    from spamnb.service.control import Caller
+    from spamnb.endpoints.control.protocol import Caller
 
     with Caller(daemon.control) as caller:
         return caller.ask(op)

@@ -238,7 +238,7 @@ def _lines(file: str) -> Iterator[TextIO]:
 def _import_through(session: Session, daemon: Served, file: str, *, as_json: bool) -> None:
     """Have the daemon add it; it reads the file through the socket, by our rights."""
     from spamnb.cli.messages import kept_file
-    from spamnb.service.sending import sent_file
+    from spamnb.endpoints.control.training_client import sent_file
 
     who = session.origin().who
     try:
@@ -279,7 +279,7 @@ def expire(session: Session, trust_clock: bool, as_json: bool) -> None:
 
     daemon = served(session)
     if daemon is not None:
-        from spamnb.service.control import LONG_S, Caller
+        from spamnb.endpoints.control.protocol import LONG_S, Caller
 
         who = session.origin().who
         with Caller(daemon.control, LONG_S) as caller:

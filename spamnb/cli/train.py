@@ -107,8 +107,8 @@ def _through(
     show: Callable[[Progress], None],
 ) -> Summary:
     """Have the daemon learn it; a model is made here if there is none, and found over there."""
-    from spamnb.service.control import Caller
-    from spamnb.service.sending import send
+    from spamnb.endpoints.control.protocol import Caller
+    from spamnb.endpoints.control.training_client import send
     from spamnb.store.lmdb.store import open_store
 
     if daemon.role != "admin":

@@ -23,7 +23,7 @@ from spamnb.cli.teaching_help import taught
 from spamnb.errors import StoreError, UserError
 
 if TYPE_CHECKING:
-    from spamnb.faces.maildir.watcher import Maildir, Watcher
+    from spamnb.endpoints.maildir.watcher import Maildir, Watcher
     from spamnb.service.feedback.types import Answer, Feedback
 
 WATCH_EXAMPLES = """
@@ -61,9 +61,9 @@ def watch(
     default the folder's owner. The first run begins now; for mail that lies there already there is
     `spamnb train`. Needs no daemon, and teaches through it if there is one.
     """
-    from spamnb.faces.maildir.memory import FileMemory
-    from spamnb.faces.maildir.places import Folders
-    from spamnb.faces.maildir.watcher import Patience, Watcher
+    from spamnb.endpoints.maildir.checkpoint import FileMemory
+    from spamnb.endpoints.maildir.folder_roles import Folders
+    from spamnb.endpoints.maildir.watcher import Patience, Watcher
 
     usual = Folders()
     folders = Folders(junk or usual.junk, silent or usual.silent)
@@ -115,7 +115,7 @@ def _show(words: Iterator[tuple[Feedback, Answer, Path]], *, as_json: bool) -> N
 
 
 def _maildir(text: str) -> Maildir:
-    from spamnb.faces.maildir.watcher import Maildir
+    from spamnb.endpoints.maildir.watcher import Maildir
 
     who, equals, path = text.partition("=")
     root = Path(path if equals else text).expanduser().absolute()

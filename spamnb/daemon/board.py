@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Self
 
+from spamnb.endpoints.net.connection_counts import CELLS, SECRET_BYTES, Counts
 from spamnb.errors import BugError
-from spamnb.faces.smtp.counts import CELLS, SECRET_BYTES, Counts
 from spamnb.service.telemetry.metrics import WIDTH, Meters, summed
 from spamnb.service.telemetry.unscanned import COUNTED
 

@@ -25,12 +25,12 @@ from spamnb.daemon.household import CONTROL, LOCK, POST, addresses_of, wants_pos
 from spamnb.daemon.learner import SYSTEM_SPOOL, user_id
 from spamnb.daemon.posting import office_of
 from spamnb.daemon.sockets import Place, Sockets
+from spamnb.endpoints.net.address import MOST_PATH_BYTES, Address
+from spamnb.endpoints.smtp.delivery.logins import Passwords
+from spamnb.endpoints.smtp.delivery.recipients import Recipients
+from spamnb.endpoints.smtp.delivery.server import tls_context
 from spamnb.errors import UserError
-from spamnb.faces.smtp.address import MOST_PATH_BYTES, Address
-from spamnb.faces.smtp.postoffice.recipients import Recipients
-from spamnb.faces.smtp.postoffice.server import tls_context
 from spamnb.service.feedback import spool
-from spamnb.service.passwords import Passwords
 from spamnb.service.scanning.access_lists import RuleFiles, Rules
 from spamnb.settings import Settings, control_of
 

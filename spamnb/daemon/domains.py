@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 
 from spamnb.core.mail.domains import Served, domains_of
-from spamnb.faces.smtp.address import Address
+from spamnb.endpoints.net.address import Address
 from spamnb.settings import Settings
 from spamnb.settings.tree import ListenerSettings
 

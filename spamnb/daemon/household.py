@@ -23,8 +23,8 @@ from spamnb.daemon.notify import Notifier
 from spamnb.daemon.sockets import Place, Sockets, inherited
 from spamnb.daemon.start import Start
 from spamnb.daemon.supervisor import Household, Supervisor
+from spamnb.endpoints.net.address import Address
 from spamnb.errors import StoreMissingError, UserError
-from spamnb.faces.smtp.address import Address
 from spamnb.service.scanning.access_lists import RuleFiles, Rules
 from spamnb.settings import Settings, control_of
 from spamnb.settings.tree import POST_ADDRESS, ListenerSettings

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from spamnb.core.mail.local_hosts import House
 from spamnb.core.model.costs import Costs
-from spamnb.daemon.control import ControlLimits
+from spamnb.endpoints.control.server import ControlLimits
 from spamnb.errors import (
     SpamnbError,
     StoreBusyError,

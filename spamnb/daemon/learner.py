@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from spamnb.daemon.board import Board, State
-from spamnb.daemon.control import ControlServer, Peer, Roles, login_of
 from spamnb.daemon.keeper import Keeper, Learning
 from spamnb.daemon.operations import Operations
 from spamnb.daemon.start import Orders
+from spamnb.endpoints.control.server import ControlServer, Peer, Roles, login_of
 from spamnb.errors import SpamnbError, StoreBusyError, StoreError, UserError
 from spamnb.service.feedback.spool import Left, Spool
 from spamnb.service.scanning.spamtraps import TRAPS_FOLDER

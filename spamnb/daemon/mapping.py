@@ -10,10 +10,10 @@ from typing import Any
 
 from spamnb.core.policy.actions import Treatment
 from spamnb.daemon.domains import served_of
+from spamnb.endpoints.net.address import Address
+from spamnb.endpoints.net.networks import Nets
+from spamnb.endpoints.smtp.relay.params import Door, Limits, Terms
 from spamnb.errors import BugError
-from spamnb.faces.smtp.address import Address
-from spamnb.faces.smtp.door import Door, Limits, Terms
-from spamnb.faces.smtp.nets import Nets
 from spamnb.service.scanning.model_session import BenchPlan
 from spamnb.service.scanning.options import Manner
 from spamnb.service.scanning.scanner import ScanPolicy

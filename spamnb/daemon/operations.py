@@ -32,10 +32,10 @@ from typing import Any, get_args
 
 from spamnb.daemon.board import Board, Seat, State
 from spamnb.daemon.bypass import turn_bypass
-from spamnb.daemon.control import Peer, Reply, Request
 from spamnb.daemon.keeper import Keeper
+from spamnb.endpoints.control.protocol import Header, answered
+from spamnb.endpoints.control.server import Peer, Reply, Request
 from spamnb.errors import RefusedError, StoreError, UserError
-from spamnb.service.control import Header, answered
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import Origin
 from spamnb.service.feedback.spool import Left, Spool, problem

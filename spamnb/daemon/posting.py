@@ -12,12 +12,12 @@ from spamnb.daemon.board import Board, State
 from spamnb.daemon.following import Follower, begun
 from spamnb.daemon.logs import Log
 from spamnb.daemon.start import Orders, Start
+from spamnb.endpoints.control.protocol import teach_through
+from spamnb.endpoints.net.address import Address
+from spamnb.endpoints.smtp.delivery.params import PostOffice
+from spamnb.endpoints.smtp.delivery.ports import Links, Listener
+from spamnb.endpoints.smtp.delivery.server import Server
 from spamnb.errors import SpamnbError
-from spamnb.faces.smtp.address import Address
-from spamnb.faces.smtp.postoffice.config import PostOffice
-from spamnb.faces.smtp.postoffice.links import Links, Listener
-from spamnb.faces.smtp.postoffice.server import Server
-from spamnb.service.control import teach_through
 from spamnb.settings import Settings
 
 TICK_S = 1.0

@@ -18,8 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from spamnb.endpoints.net.address import MOST_PATH_BYTES
 from spamnb.errors import UserError
-from spamnb.faces.smtp.address import MOST_PATH_BYTES
 
 BACKLOG = 1024
 """connections that wait while all workers are busy or one is being replaced"""

@@ -26,8 +26,8 @@ from spamnb.daemon.logs import Log
 from spamnb.daemon.mapping import door_of, fitting
 from spamnb.daemon.sockets import BACKLOG
 from spamnb.daemon.start import Orders, Start
-from spamnb.faces.smtp.door import Budget, Door
-from spamnb.faces.smtp.frontdoor import FrontDoor
+from spamnb.endpoints.smtp.relay.listener import FrontDoor
+from spamnb.endpoints.smtp.relay.params import Budget, Door
 from spamnb.settings import Settings
 
 BEAT_S = 1.0

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from spamnb.faces.smtp.address import Address
-from spamnb.faces.smtp.nets import Nets
+from spamnb.endpoints.net.address import Address
+from spamnb.endpoints.net.networks import Nets
 
 
 class Sort(NamedTuple):

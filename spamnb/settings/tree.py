@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from spamnb.core.mail.local_hosts import House
 from spamnb.core.model.costs import Costs
 from spamnb.core.policy.actions import Handlings
+from spamnb.endpoints.net.address import Address
+from spamnb.endpoints.net.networks import LOOPBACK
+from spamnb.endpoints.smtp.delivery.params import PostOffice
+from spamnb.endpoints.smtp.relay.params import Limits, Terms, Times
 from spamnb.errors import SettingsError
-from spamnb.faces.smtp.address import Address
-from spamnb.faces.smtp.door import Limits, Terms, Times
-from spamnb.faces.smtp.nets import LOOPBACK
-from spamnb.faces.smtp.postoffice.config import PostOffice
 from spamnb.service.limits import QuarantineLimits, ReviewLimits, SpoolLimits, TeachingRules
 from spamnb.service.scanning.options import Manner
 from spamnb.store.history.limits import HistoryLimits

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from spamnb.faces.smtp.postoffice.config import PostOffice
-from spamnb.faces.smtp.postoffice.links import Links, Listener
-from spamnb.faces.smtp.postoffice.server import Server
+from spamnb.endpoints.smtp.delivery.logins import Cost, Login, hashed, write_logins
+from spamnb.endpoints.smtp.delivery.params import PostOffice
+from spamnb.endpoints.smtp.delivery.ports import Links, Listener
+from spamnb.endpoints.smtp.delivery.server import Server
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.feedback.types import Answer
-from spamnb.service.passwords import Cost, Login, hashed, write_logins
 from spamnb.service.telemetry.metrics import Meters
 
 CHEAP = Cost(ln=4, r=8, p=1)

@@ -10,9 +10,9 @@ import time
 from dataclasses import dataclass, field, replace
 
 from spamnb.core.policy import verdict_headers
-from spamnb.faces.smtp.address import Address
-from spamnb.faces.smtp.door import Budget, Door, Limits, Times
-from spamnb.faces.smtp.frontdoor import FrontDoor
+from spamnb.endpoints.net.address import Address
+from spamnb.endpoints.smtp.relay.listener import FrontDoor
+from spamnb.endpoints.smtp.relay.params import Budget, Door, Limits, Times
 from spamnb.service.scanning.types import Outcome
 from spamnb.service.telemetry.metrics import Meters
 

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
+from spamnb.endpoints.mailbox.imap import Account, ImapMailbox
+from spamnb.endpoints.mailbox.maildir import MaildirMailbox, Place
 from spamnb.errors import PeerError
-from spamnb.faces.mailbox.imap import Account, ImapMailbox
-from spamnb.faces.mailbox.maildir import MaildirMailbox, Place
 
 IDENT = "<doctor.1@spamnb.invalid>"
 MINE = f"Subject: x\r\nMessage-ID: {IDENT}\r\n\r\nbody\r\n"

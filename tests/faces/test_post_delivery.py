@@ -13,8 +13,8 @@ from post_rig import MESSAGE, certificate, files, post_office
 
 from spamnb.core.mail.local_hosts import House
 from spamnb.core.mail.message import read
+from spamnb.endpoints.smtp.delivery import maildir_writer
 from spamnb.errors import SettingsError
-from spamnb.service import maildir
 
 JUNK = b"X-Spam-Flag: YES\r\nX-Spamnb-Verdict: junk; label=spam; p=0.9987\r\n"
 
@@ -171,9 +171,9 @@ def test_a_full_disk_puts_mail_off(mail, monkeypatch):
                     raise OSError(28, "No space left on device")
                 real(where)
 
-            monkeypatch.setattr(maildir.os, "fsync", sync)
+            monkeypatch.setattr(maildir_writer.os, "fsync", sync)
             assert send(office, b"bob@x.example", b"carol@x.example") == [b"451 4.3.0"]
-            monkeypatch.setattr(maildir.os, "fsync", real)
+            monkeypatch.setattr(maildir_writer.os, "fsync", real)
             assert files(mail) == []
             assert not list(mail.rglob("tmp/*"))
             assert len(calls) == fails
@@ -181,9 +181,9 @@ def test_a_full_disk_puts_mail_off(mail, monkeypatch):
 
 SERVER = """
 import asyncio, socket, sys
-from spamnb.faces.smtp.postoffice.config import PostOffice
-from spamnb.faces.smtp.postoffice.links import Links, Listener
-from spamnb.faces.smtp.postoffice.server import Server
+from spamnb.endpoints.smtp.delivery.params import PostOffice
+from spamnb.endpoints.smtp.delivery.ports import Links, Listener
+from spamnb.endpoints.smtp.delivery.server import Server
 async def life():
     sock = socket.create_server(("127.0.0.1", 0))
     await Server(PostOffice(root=sys.argv[1]), Links(None)).listen([Listener(sock)])
@@ -236,9 +236,9 @@ def test_settings_are_renewed_between_transactions(tmp_path, mail):
     """Other settings hold from the next command on; settings that are wrong change nothing."""
     import asyncio
 
-    from spamnb.faces.smtp.postoffice.config import PostOffice
-    from spamnb.faces.smtp.postoffice.links import Links
-    from spamnb.faces.smtp.postoffice.server import Server
+    from spamnb.endpoints.smtp.delivery.params import PostOffice
+    from spamnb.endpoints.smtp.delivery.ports import Links
+    from spamnb.endpoints.smtp.delivery.server import Server
 
     async def renewed():
         server = Server(PostOffice(root=str(mail)), Links(lambda _: None))

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from post_rig import MESSAGE, begun, files, logins, post_office, sent
 
-from spamnb.faces.smtp.postoffice import replies
+from spamnb.endpoints.smtp.delivery import replies
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_who_says_nothing_is_sent_away(mail):
 
 def test_who_reads_nothing_is_sent_away(mail, monkeypatch):
     """Replies that nobody fetches do not hold a place for ever."""
-    monkeypatch.setattr("spamnb.faces.smtp.postoffice.session._GOODBYE_S", 0.2)
+    monkeypatch.setattr("spamnb.endpoints.smtp.delivery.session._GOODBYE_S", 0.2)
     with (
         post_office(root=str(mail), command_timeout_s=0.3, connections=1) as office,
         office.raw() as deaf,
@@ -314,7 +314,7 @@ def _finish(idle, client):
 
 def test_a_fault_of_ours_is_451_and_tells_nothing(office, monkeypatch):
     """No class name, path or text of an exception leaves the house; the log has an incident."""
-    from spamnb.faces.smtp.postoffice.office import Office
+    from spamnb.endpoints.smtp.delivery.delivery import Office
 
     def broken(*_):
         raise RuntimeError("secret /path")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from post_rig import MESSAGE, begun, files, post_office, sent
 
 from spamnb.core.mail.envelope import Client
-from spamnb.faces.smtp.postoffice.paths import read_client, read_path
+from spamnb.endpoints.smtp.delivery.address_syntax import read_client, read_path
 
 # -- addresses ------------------------------------------------------------------------------------
 

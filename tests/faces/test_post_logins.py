@@ -10,7 +10,7 @@ from base64 import b64encode
 import pytest
 from post_rig import MESSAGE, certificate, logins, post_office
 
-from spamnb.service.passwords import Attempts
+from spamnb.endpoints.smtp.delivery.logins import Attempts
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_guessing_in_parallel_wins_nothing(office):
 
 def test_mail_flows_while_passwords_are_checked(tmp_path):
     """A hash takes a fifth of a second; the event loop does not wait for it."""
-    from spamnb.service.passwords import Cost, Login, hashed, write_logins
+    from spamnb.endpoints.smtp.delivery.logins import Cost, Login, hashed, write_logins
 
     slow = Login("alice", hashed("secret", Cost(ln=16)))
     write_logins(tmp_path / "slow", {"alice": slow})

@@ -5,8 +5,8 @@ import dataclasses
 
 from smtp_rig import MESSAGE, STALL, Rig, times, until
 
-from spamnb.faces.smtp.door import Budget
-from spamnb.faces.smtp.nets import Nets
+from spamnb.endpoints.net.networks import Nets
+from spamnb.endpoints.smtp.relay.params import Budget
 
 END = MESSAGE + b"\r\n.\r\n"
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from smtp_rig import MESSAGE, Rig, limits, times, until
 
-from spamnb.faces.smtp.counts import Counts
-from spamnb.faces.smtp.door import Budget
-from spamnb.faces.smtp.nets import Nets, wide_network_of
+from spamnb.endpoints.net.connection_counts import Counts
+from spamnb.endpoints.net.networks import Nets, wide_network_of
+from spamnb.endpoints.smtp.relay.params import Budget
 
 STRANGERS = {"peers": Nets(("192.0.2.0/24",)), "recipient_domains": frozenset(("x.net",))}
 """loopback is a stranger"""

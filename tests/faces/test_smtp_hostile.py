@@ -7,7 +7,7 @@ import struct
 import pytest
 from smtp_rig import MESSAGE, UNSCANNED, Rig, times, until
 
-from spamnb.faces.smtp.door import Budget
+from spamnb.endpoints.smtp.relay.params import Budget
 from spamnb.service.scanning.types import Outcome
 
 LINES = b"y" * 70 + b"\r\n"

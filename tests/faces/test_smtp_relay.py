@@ -8,8 +8,8 @@ import pytest
 from smtp_rig import MESSAGE, Judge, Rig, Server, times, until
 from test_smtp_wire import ENDINGS
 
-from spamnb.faces.smtp.door import Budget
-from spamnb.faces.smtp.wire import stuffed
+from spamnb.endpoints.smtp.protocol.data_framing import stuffed
+from spamnb.endpoints.smtp.relay.params import Budget
 from spamnb.service.scanning.types import Outcome
 
 BLOCK = b"X-Spam-Flag: NO\r\n"

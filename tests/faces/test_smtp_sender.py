@@ -6,9 +6,9 @@ from contextlib import suppress
 
 import pytest
 
+from spamnb.endpoints.net.address import Address
+from spamnb.endpoints.net.smtp_client import SendPlan, deliver
 from spamnb.errors import PeerError
-from spamnb.faces.smtp.address import Address
-from spamnb.faces.smtp.sender import SendPlan, deliver
 from spamnb.service.scanning.quarantine import Parcel, Reply
 
 PARCEL = Parcel(

@@ -6,8 +6,8 @@ import struct
 import pytest
 from smtp_rig import MESSAGE, OFFERS, Rig, Server, limits, times, until
 
-from spamnb.faces.smtp.nets import Nets
-from spamnb.faces.smtp.proxyline import SIGNATURE
+from spamnb.endpoints.net.networks import Nets
+from spamnb.endpoints.net.proxy_protocol import SIGNATURE
 
 STRANGERS = {"peers": Nets(("192.0.2.0/24",)), "recipient_domains": frozenset(("x.net",))}
 """loopback is a stranger; 192.0.2.0/24 is trusted"""

@@ -6,9 +6,9 @@ import time
 import pytest
 
 from spamnb.core.model.events import NO_LABEL
+from spamnb.endpoints.maildir.folder_roles import Folders, delivered_as, role_of, word_of
+from spamnb.endpoints.maildir.watcher import Maildir, Patience, Watcher
 from spamnb.errors import CorpusError
-from spamnb.faces.maildir.places import Folders, delivered_as, role_of, word_of
-from spamnb.faces.maildir.watcher import Maildir, Patience, Watcher
 from spamnb.service.engine.filter import Filter
 from spamnb.service.feedback.review_queue import Reviews
 from spamnb.service.feedback.service import Desk
@@ -220,7 +220,7 @@ def test_the_first_run_leaves_old_mail_alone(tmp_path):
 
 def test_lost_events_are_looked_for(house):
     """If the kernel lost events, files are looked at as after a restart."""
-    from spamnb.faces.maildir.inotify import Happened
+    from spamnb.endpoints.maildir.inotify import Happened
 
     house.move(house.deliver("", "NO"), ".Junk")
     list(house.watcher._inotify.happened())

@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from spamnb.service.control import Caller
+from spamnb.endpoints.control.protocol import Caller
 from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.engine.lookup import signature_text
 from spamnb.store import check as audit
@@ -20,7 +20,7 @@ PROGRAM = """
 import logging, socket, sys
 from pathlib import Path
 from spamnb.daemon.board import Board
-from spamnb.daemon.control import ControlLimits
+from spamnb.endpoints.control.server import ControlLimits
 from spamnb.daemon.keeper import Learning
 from spamnb.daemon.learner import Post, run
 from spamnb.service.feedback.review_queue import ReviewLimits

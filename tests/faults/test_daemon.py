@@ -23,7 +23,7 @@ from daemon_runs import (
     until,
 )
 
-from spamnb.service.control import Caller
+from spamnb.endpoints.control.protocol import Caller
 from spamnb.store.check import check
 from spamnb.store.lmdb.store import open_store
 

@@ -12,7 +12,7 @@ import pytest
 from daemon_runs import HERE, PROJECT, Running, delivered, environment, send, serve, settings_in
 from daemon_stand_ins import HANG, SLOW_S
 
-from spamnb.service.control import Caller
+from spamnb.endpoints.control.protocol import Caller
 
 BURST = 40
 SCAN_S = 2.0

@@ -9,7 +9,7 @@ import pytest
 from daemon_runs import environment, serve, settings_in, until
 
 from spamnb.core.mail.envelope import Envelope
-from spamnb.service.control import Caller
+from spamnb.endpoints.control.protocol import Caller
 from spamnb.service.scanning.quarantine import Quarantine
 
 WRONG = """

@@ -19,7 +19,7 @@ from spamnb.daemon.board import Board, Hand, State
 from spamnb.daemon.scanhelper import FAILURES, HelperLinks, starved_s
 from spamnb.daemon.scanpool import ScanPool
 from spamnb.daemon.start import Start
-from spamnb.faces.smtp.door import Times
+from spamnb.endpoints.smtp.relay.params import Times
 from spamnb.settings import Settings
 
 DIGEST = b"d" * 16

@@ -7,7 +7,7 @@ from email.message import EmailMessage
 import pytest
 from daemon_runs import delivered, serve, settings_in
 
-from spamnb.service.control import Caller
+from spamnb.endpoints.control.protocol import Caller
 
 SCAN = '[scan]\nown_clients = ["198.51.100.0/24"]\n[teach]\nstranger_per_day = {most}\n'
 OWN = "ADDR=198.51.100.7"

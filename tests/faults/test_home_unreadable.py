@@ -7,7 +7,7 @@ import pytest
 from daemon_runs import environment, serve, settings_in, until
 from learner_runs import as_user
 
-from spamnb.service.control import Caller
+from spamnb.endpoints.control.protocol import Caller
 from spamnb.service.engine.filter import Filter, new_recipe
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can serve as another user")

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from learner_runs import Learner, as_user, events, learner, mail, score, until
 
-from spamnb.daemon.control import Peer
 from spamnb.daemon.learner import uids_of
 from spamnb.daemon.operations import feedback_of
+from spamnb.endpoints.control.protocol import Caller, answer_of
+from spamnb.endpoints.control.server import Peer
 from spamnb.errors import (
     LabelError,
     SpamnbError,
@@ -22,7 +23,6 @@ from spamnb.errors import (
     StoreMissingError,
     UserError,
 )
-from spamnb.service.control import Caller, answer_of
 from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.feedback.types import Feedback
 from spamnb.service.maintenance.export_import import export

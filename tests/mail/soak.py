@@ -21,7 +21,7 @@ from pathlib import Path
 from mail_rig import children, free_ports, until
 from soak_client import MAY_BE_REFUSED, Sender
 
-from spamnb.service.control import Caller
+from spamnb.endpoints.control.protocol import Caller
 from spamnb.service.feedback.types import Feedback
 
 WHO = "root" if os.geteuid() == 0 else ""

@@ -22,8 +22,8 @@ from mail_rig import children, free_ports, until
 from soak_sink import body_digest
 from storm_attackers import Client, RefusedError, words
 
+from spamnb.endpoints.control.protocol import Caller
 from spamnb.errors import SpamnbError, UserError
-from spamnb.service.control import Caller
 from spamnb.service.engine.filter import Filter
 from spamnb.service.feedback.types import Feedback
 

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spamnb import errors
-from spamnb.daemon import control
-from spamnb.daemon.control import ControlLimits, ControlServer, Peer, Reply, Roles
+from spamnb.endpoints.control import server as control
+from spamnb.endpoints.control.protocol import Caller, answer_of, answered, failed, failure
+from spamnb.endpoints.control.server import ControlLimits, ControlServer, Peer, Reply, Roles
 from spamnb.errors import PeerError, RefError, SpamnbError, StoreBusyError, StoreFullError
-from spamnb.service.control import Caller, answer_of, answered, failed, failure
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.feedback.types import Answer
 

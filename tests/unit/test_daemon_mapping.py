@@ -9,7 +9,7 @@ from spamnb.daemon.domains import served_domains
 from spamnb.daemon.household import scan_slots_of
 from spamnb.daemon.learning import learning_of
 from spamnb.daemon.mapping import door_of, fitting, policy_of
-from spamnb.faces.smtp.door import Times
+from spamnb.endpoints.smtp.relay.params import Times
 from spamnb.settings import Settings
 from spamnb.settings.tree import ListenerSettings
 

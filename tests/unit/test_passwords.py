@@ -6,8 +6,7 @@ from base64 import b64decode
 
 import pytest
 
-from spamnb.errors import SettingsError
-from spamnb.service.passwords import (
+from spamnb.endpoints.smtp.delivery.logins import (
     Attempts,
     Cost,
     Login,
@@ -16,6 +15,7 @@ from spamnb.service.passwords import (
     read_logins,
     write_logins,
 )
+from spamnb.errors import SettingsError
 
 CHEAP = Cost(ln=4, r=8, p=1)
 

@@ -7,11 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spamnb.core.mail.envelope import Client
-from spamnb.faces.smtp import answers, commands, hello, proxyline, replies
-from spamnb.faces.smtp.address import Address
-from spamnb.faces.smtp.door import Budget, Share
-from spamnb.faces.smtp.intake import Intake
-from spamnb.faces.smtp.nets import LOOPBACK, Nets
+from spamnb.endpoints.net import proxy_protocol, reply_parser
+from spamnb.endpoints.net.address import Address
+from spamnb.endpoints.net.networks import LOOPBACK, Nets
+from spamnb.endpoints.smtp.protocol import commands, ehlo
+from spamnb.endpoints.smtp.protocol.line_buffer import Intake
+from spamnb.endpoints.smtp.relay import replies
+from spamnb.endpoints.smtp.relay.params import Budget, Share
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,7 @@ def test_a_net_that_is_none_is_refused():
 )
 def test_replies_are_cut_out(data, reply, rest):
     """One line or several; what is not safe to repeat is replaced."""
-    assert answers.take(data) == (reply, rest)
+    assert reply_parser.take(data) == (reply, rest)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,7 @@ def test_replies_are_cut_out(data, reply, rest):
 def test_what_is_no_reply_is_an_error(data):
     """Also one that has no end."""
     with pytest.raises(ValueError, match="SMTP reply"):
-        answers.take(data)
+        reply_parser.take(data)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,7 @@ def test_what_is_no_reply_is_an_error(data):
 )
 def test_queue_ids_are_found(reply, name):
     """In the forms of Postfix and Exim."""
-    assert answers.queue_id(reply) == name
+    assert reply_parser.queue_id(reply) == name
 
 
 @given(st.binary(max_size=300))
@@ -141,8 +143,8 @@ def test_parsers_never_fail_on_bytes(data):
     assert commands.path_of(b"MAIL FROM:" + line).isprintable()
     assert not commands.is_for(b"RCPT TO:" + line, frozenset())
     commands.client_of(Client(), [b"XFORWARD " + line])
-    hello.announced(b"250-x\r\n250 " + line + b"\r\n", b"EHLO x", "h", trusted=True, limit=7)
-    for parse in (answers.take, proxyline.parse):
+    ehlo.announced(b"250-x\r\n250 " + line + b"\r\n", b"EHLO x", "h", trusted=True, limit=7)
+    for parse in (reply_parser.take, proxy_protocol.parse):
         with contextlib.suppress(ValueError):
             parse(data)
 
@@ -165,7 +167,7 @@ def test_sizes_are_read():
     for offer, limit, said in ((b"SIZE 9", 5, b"SIZE 5"), (b"SIZE 0", 5, b"SIZE 5"),
                                (b"SIZE 3", 5, b"SIZE 3"), (b"SIZE", 0, b"SIZE")):  # fmt: skip
         reply = b"250-x\r\n250 " + offer + b"\r\n"
-        told = hello.announced(reply, b"EHLO x", "h", trusted=False, limit=limit)
+        told = ehlo.announced(reply, b"EHLO x", "h", trusted=False, limit=limit)
         assert told == b"250-h\r\n250 " + said + b"\r\n"
 
 

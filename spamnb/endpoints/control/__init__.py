@@ -1,0 +1,1 @@
+"""The control socket: protocol, server and training client."""

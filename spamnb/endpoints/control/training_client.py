@@ -1,0 +1,116 @@
+"""Training through the daemon: mail is read here, in the trainer's order, and learnt over there.
+
+While a daemon serves a model it alone writes it. Messages travel as they are, some hundred in a
+request, and each request is one transaction there. Interrupted, what was answered stays learnt; a
+second run finds it and goes on. Must not know terminals.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spamnb.endpoints.control.protocol import LONG_S, Caller, Header
+from spamnb.service.training.sources import Item, Unit, read_unit, units
+from spamnb.service.training.trainer import Progress, Summary, interleaved, mixed, refuse_twins
+from spamnb.store.named_files import open_named
+
+MESSAGES = 1000
+BODY_BYTES = 8 << 20
+"""of one request; a larger message travels alone"""
+
+_Message = tuple[str, bytes]
+
+
+@dataclass(slots=True)
+class _Sent:
+    """What was answered so far."""
+
+    total: int
+    done: int = 0
+    given: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(("learnt", "moved", "duplicates", "refused"), 0)
+    )
+    unreadable: list[str] = field(default_factory=list)
+
+    def now(self) -> Progress:
+        """How far it is."""
+        return Progress(self.done, self.total, unreadable=len(self.unreadable), **self.counts)
+
+
+def send(
+    control: Path,
+    sources: Sequence[tuple[str, str]],
+    *,
+    who: str,
+    documents: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> Summary:
+    """Have all messages of (label, path) sources learnt by the daemon at this socket.
+
+    `documents`: the model takes texts that are no mail as well.
+    """
+    began, cpu = time.monotonic(), time.process_time()
+    refuse_twins(sources)
+    found = [mixed(units(path, documents=documents)) for _, path in sources]
+    sent = _Sent(sum(map(len, found)))
+    labels = [label for label, _ in sources]
+    with Caller(control, LONG_S) as caller:
+        for batch in _batches(_read(found, labels, sent, documents=documents)):
+            sizes, said = [len(raw) for _, raw in batch], [label for label, _ in batch]
+            body = b"".join(raw for _, raw in batch)
+            fields = {"channel": "cli", "for": who, "trust": "admin"}
+            answer = caller.ask("batch", body, sizes=sizes, labels=said, **fields).header
+            for name in sent.counts:
+                sent.counts[name] += int(answer.get(name, 0))
+            sent.done += len(batch)
+            if progress:
+                progress(sent.now())
+    return Summary(
+        messages=sent.total,
+        **sent.counts,
+        unreadable=len(sent.unreadable),
+        unreadable_paths=tuple(sent.unreadable),
+        labels=sent.given,
+        seconds=time.monotonic() - began,
+        cpu_seconds=time.process_time() - cpu,
+    )
+
+
+def _read(
+    found: list[list[Unit]], labels: list[str], sent: _Sent, *, documents: bool
+) -> Iterator[_Message]:
+    """All messages in their order; what cannot be read is noted."""
+    parts = [iter(part) for part in found]
+    for source in interleaved([len(part) for part in found]).tolist():
+        label = labels[source]
+        sent.given[label] = sent.given.get(label, 0) + 1
+        item = read_unit(next(parts[source]), documents=documents)
+        if isinstance(item, Item):
+            yield label, item.raw
+        else:
+            sent.unreadable.append(f"{item.name}: {item.reason}")
+            sent.done += 1
+
+
+def _batches(messages: Iterator[_Message]) -> Iterator[list[_Message]]:
+    batch: list[_Message] = []
+    size = 0
+    for message in messages:
+        if batch and (len(batch) == MESSAGES or size + len(message[1]) > BODY_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(message)
+        size += len(message[1])
+    if batch:
+        yield batch
+
+
+def sent_file(control: Path, op: str, path: str, **fields: str) -> Header:
+    """One request whose bytes are a file, which is not read into memory; the reply."""
+    with Caller(control, LONG_S) as caller, os.fdopen(open_named(path), "rb") as file:
+        return caller.pour(op, file, os.fstat(file.fileno()).st_size, **fields)

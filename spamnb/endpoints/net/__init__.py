@@ -1,0 +1,1 @@
+"""What endpoints share: addresses, networks, the PROXY protocol, an SMTP client."""

@@ -1,0 +1,151 @@
+"""One message to the next hop, by SMTP or LMTP, with the envelope's own bytes. Blocking.
+
+For messages that leave quarantine. The lines of the envelope go out as they came in, with their
+parameters; nothing is parsed and written anew (a parsed address written out again has made open
+relays). XFORWARD lines are given if the next hop announces XFORWARD. Must not know quarantines'
+files, models or settings.
+
+How it fails: PeerError if it is certain that nobody was given the message. After the final dot a
+missing reply is code 0, for then nobody knows. Every wait is bounded.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from spamnb.endpoints.net import reply_parser
+from spamnb.endpoints.net.address import Address
+from spamnb.errors import PeerError
+from spamnb.service.scanning.quarantine import Parcel, Reply
+
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+_DOT = re.compile(rb"^\.", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class SendPlan:
+    """How a message is sent."""
+
+    hostname: str = "localhost"
+    """what we call ourselves"""
+    connect_s: float = 5.0
+    command_s: float = 60.0
+    final_s: float = 300.0
+    """for the reply to the final dot: RFC 5321 4.5.3.2.6 asks for ten minutes; who waits here is a
+    person"""
+
+
+class _Line:
+    """A connection to the next hop: commands and replies."""
+
+    def __init__(self, wire: socket.socket, plan: SendPlan) -> None:
+        self._wire = wire
+        self._plan = plan
+        self._rest = b""
+
+    def say(self, line: bytes, *wanted: int) -> Reply:
+        """Give a command; PeerError unless the reply's first digit is wanted (none: any is)."""
+        self._wire.settimeout(self._plan.command_s)
+        self._refuse_surplus()
+        self._wire.sendall(line + b"\r\n")
+        return self.hear(*wanted)
+
+    def hear(self, *wanted: int) -> Reply:
+        """The next reply."""
+        reply = self._reply()
+        if wanted and reply.code // 100 not in wanted:
+            raise PeerError(f"the next hop said {reply}", reply=str(reply).encode())
+        return reply
+
+    def _refuse_surplus(self) -> None:
+        """PeerError if it has sent what no command asked for: it would answer the next one."""
+        if self._rest or select.select([self._wire], [], [], 0)[0]:
+            raise PeerError("the next hop sent a reply that nothing asked for, or broke off")
+
+    def _reply(self) -> Reply:
+        while True:
+            try:
+                reply, self._rest = reply_parser.take(self._rest)
+            except ValueError as error:
+                raise PeerError("the next hop does not speak SMTP") from error
+            if reply:
+                break
+            more = self._wire.recv(8192)
+            if not more:
+                raise PeerError("the next hop broke off the dialogue")
+            self._rest += more
+        text = " ".join(line[4:].decode("latin-1") for line in reply.split(b"\r\n")[:-1])
+        return Reply(int(reply[:3]), text)
+
+    def data(self, raw: bytes, recipients: int) -> list[Reply]:
+        """The message, and a reply for each recipient; code 0 where none came."""
+        self._refuse_surplus()
+        replies: list[Reply] = []
+        with suppress(OSError, PeerError):
+            self._wire.settimeout(self._plan.final_s)
+            self._wire.sendall(_in_wire_form(raw))
+            for _ in range(recipients):
+                replies.append(self._reply())  # noqa: PERF401 - those before a fault are kept
+        return replies + [Reply(0)] * (recipients - len(replies))
+
+
+def _in_wire_form(raw: bytes) -> bytes:
+    """CRLF line ends, dots stuffed, the end."""
+    body = _DOT.sub(b"..", _LINE_END.sub(b"\r\n", raw))
+    return body + (b"" if body.endswith(b"\r\n") or not body else b"\r\n") + b".\r\n"
+
+
+@contextmanager
+def _connected(address: Address, plan: SendPlan) -> Iterator[_Line]:
+    try:
+        if address.path:
+            wire = socket.socket(socket.AF_UNIX)
+            wire.settimeout(plan.connect_s)
+            wire.connect(address.path)
+        else:
+            wire = socket.create_connection((address.host, address.port), plan.connect_s)
+    except OSError as error:
+        raise PeerError(
+            f"{address} cannot be reached: {error.strerror or error}",
+            hint="is the next hop running?",
+        ) from error
+    with wire:
+        yield _Line(wire, plan)
+
+
+def deliver(address: Address, parcel: Parcel, plan: SendPlan | None = None) -> list[Reply]:
+    """Send a message on; a reply for each recipient, in order."""
+    plan = plan or SendPlan()
+    try:
+        with _connected(address, plan) as line:
+            replies = _dialogue(line, parcel, address, plan)
+            with suppress(OSError, PeerError):
+                line.say(b"QUIT")
+            return replies
+    except OSError as error:
+        raise PeerError(f"{address} broke off: {error.strerror or error}") from error
+
+
+def _dialogue(line: _Line, parcel: Parcel, address: Address, plan: SendPlan) -> list[Reply]:
+    hello = b"LHLO " if address.speaks == "lmtp" else b"EHLO "
+    line.hear(2)
+    announced = line.say(hello + plan.hostname.encode("ascii", "replace"), 2).text.upper().split()
+    if "XFORWARD" in announced:
+        for xforward in parcel.xforward_lines:
+            line.say(xforward, 2)
+    line.say(parcel.mail_line, 2)
+    replies = [line.say(rcpt) for rcpt in parcel.rcpt_lines]
+    taken = [at for at, reply in enumerate(replies) if reply.code // 100 == 2]
+    if not taken:
+        return replies
+    line.say(b"DATA", 3)
+    lmtp = address.speaks == "lmtp"
+    final = line.data(parcel.raw, len(taken) if lmtp else 1)
+    for at, reply in zip(taken, final if lmtp else final * len(taken), strict=True):
+        replies[at] = reply
+    return replies

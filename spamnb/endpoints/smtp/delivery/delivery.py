@@ -1,0 +1,367 @@
+"""The post office's work: a message is delivered or learnt, and only then answered with 250.
+
+Delivery: every Maildir has the message, file and folder synced. In SMTP one reply stands for all
+recipients, so all of them have it or none; in LMTP each has its own. Reports: read, taught by the
+one way in, durable or waiting for review when the reply goes out. If the teacher is away, 451.
+
+Who is believed: who logged in, and clients in `trusted` networks (or LOCAL ones, if that is set)
+that a peer names by XFORWARD; the person is then the login's address, or the envelope's sender.
+A loopback address alone is nobody, From and MAIL FROM alone are nobody: theirs is a stranger's
+word, which counts only with the signature of a message that was delivered to them.
+
+Blocking work runs in threads. Failure: a reply of the table; a fault of ours is counted, logged
+with an incident id, and 451.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import secrets
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from email.utils import formatdate
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from spamnb.core.mail.envelope import Client, network_of
+from spamnb.core.mail.message import without_mbox
+from spamnb.endpoints.net.networks import Nets
+from spamnb.endpoints.smtp.delivery import maildir_writer, receipts, replies, trace_headers
+from spamnb.endpoints.smtp.delivery.logins import Attempts, Passwords
+from spamnb.endpoints.smtp.delivery.params import PostOffice
+from spamnb.endpoints.smtp.delivery.ports import Links
+from spamnb.endpoints.smtp.delivery.recipients import Box, Recipients
+from spamnb.endpoints.smtp.delivery.session import Session
+from spamnb.endpoints.smtp.delivery.types import Login, Mail
+from spamnb.errors import PeerError, StoreError, UserError
+from spamnb.service.feedback.report_parser import Item, Report, read_report
+from spamnb.service.feedback.types import Answer, Feedback, Trust
+
+_WORKERS: Final = 8
+"""deliveries at once; each waits for the disk"""
+_TEACHERS: Final = 8
+"""reports and teachings at once, in threads of their own: mail never waits for a slow teacher"""
+_REPORTS: Final = 64
+"""reports that may wait for theirs"""
+_CHECKERS: Final = 2
+"""passwords checked at once: 32 MB and a fifth of a second each"""
+
+Done = list[tuple[Item, Answer]]
+
+
+class Believed(NamedTuple):
+    """Whose word a report is."""
+
+    who: str
+    trust: Trust
+
+
+class Office:
+    """One post office, whatever its listeners."""
+
+    def __init__(self, config: PostOffice, links: Links) -> None:
+        self.links = links
+        self.stopping = False
+        self.held_bytes = 0
+        self.sessions: set[Session] = set()
+        self.empty = asyncio.Event()
+        """no session is open"""
+        self.empty.set()
+        self._attempts = Attempts()
+        self._addresses: Counter[str] = Counter()
+        self._swept: set[Path] = set()
+        self._disk = ThreadPoolExecutor(_WORKERS, "post-disk")
+        self._teaching = ThreadPoolExecutor(_TEACHERS, "post-teach")
+        self._reports = 0
+        self._checking = ThreadPoolExecutor(_CHECKERS, "post-login")
+        self.renew(config)
+
+    def renew(self, config: PostOffice) -> None:
+        """Work by other settings from now on; SettingsError leaves the old ones in force."""
+        recipients = Recipients(config)
+        passwords = Passwords(config.passwords) if config.passwords else None
+        peers, trusted = Nets(config.peers), Nets(config.trusted)
+        self.config, self._recipients, self._passwords = config, recipients, passwords
+        self._peers, self._trusted = peers, trusted
+
+    def close(self) -> None:
+        """Let threads go when they are done; a teacher that never answers is not waited for."""
+        self._disk.shutdown(wait=False, cancel_futures=True)
+        self._teaching.shutdown(wait=False, cancel_futures=True)
+        self._checking.shutdown(wait=False, cancel_futures=True)
+
+    # -- connections ----------------------------------------------------------------------------
+
+    def admit(self, session: Session) -> bool:
+        """Whether one more connection is taken."""
+        free = len(self.sessions) < self.config.connections
+        known = self._peers.contains(session.peer)
+        customer = network_of(session.peer)
+        few = self._addresses[customer] < self.config.connections_per_address
+        if self.stopping or not free or not (few or known):
+            self.links.meters.count("connections_refused")
+            return False
+        self.sessions.add(session)
+        self.empty.clear()
+        self._addresses[customer] += 1
+        return True
+
+    def leave(self, session: Session) -> None:
+        """A connection has ended."""
+        self.sessions.discard(session)
+        if not self.sessions:
+            self.empty.set()
+        customer = network_of(session.peer)
+        self._addresses[customer] -= 1
+        if self._addresses[customer] <= 0:
+            del self._addresses[customer]
+
+    def may_xforward(self, peer: str) -> bool:
+        """Whether this peer may name the client."""
+        return self._peers.contains(peer)
+
+    def find(self, address: str) -> Box | str:
+        """Where mail to an address goes, or the reply that refuses it."""
+        return self._recipients.find(address)
+
+    async def log_in(self, name: str, password: bytes, peer: str) -> Login | str:
+        """Check a password. A try is wrong until it was right, so many at once win nothing."""
+        if self._passwords is None:
+            return replies.NO_SUCH
+        now = time.monotonic()
+        if self._attempts.wait_s(peer, now) > 0:
+            return replies.SLOW_DOWN
+        self._attempts.wrong(peer, now)
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._checking, self._passwords.check, name, password)
+        if found is None:
+            self.links.meters.count("logins_refused")
+            self.links.log({"event": "login refused", "peer": peer, "login": _shown(name)})
+            return replies.WRONG_LOGIN
+        self._attempts.right(peer)
+        return Login(found.name, found.addresses)
+
+    def fault(self, error: Exception, peer: str) -> None:
+        """Count and log a fault of ours."""
+        self.links.meters.count("faults")
+        self.links.log(
+            {
+                "event": "fault",
+                "incident": secrets.token_hex(4),
+                "peer": peer,
+                "error": f"{type(error).__name__}: {_shown(str(error))}",
+            }
+        )
+
+    # -- messages -------------------------------------------------------------------------------
+
+    async def take(self, mail: Mail) -> list[str]:
+        """Deliver or learn; one reply for each recipient."""
+        began = time.monotonic()
+        facts: dict[str, object] = {}
+        if mail.boxes[0].label:
+            answers = [await self._heard(mail, facts)]
+        elif mail.speaks == "lmtp":
+            answers = [await self._deliver(mail, (box,), facts) for box in mail.boxes]
+        else:
+            answers = [await self._deliver(mail, mail.boxes, facts)] * len(mail.boxes)
+        self._count(max(answers))
+        self.links.log(_line(mail, answers) | facts | {"ms": _ms(began)})
+        return answers
+
+    def _count(self, answer: str) -> None:
+        sort = {"4": "deferred", "5": "refused"}.get(answer[:1])
+        if sort:
+            self.links.meters.count(sort)
+
+    async def _deliver(self, mail: Mail, boxes: tuple[Box, ...], facts: dict[str, object]) -> str:
+        junk = trace_headers.is_junk(mail.raw)
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._disk, self._to_maildirs, mail, boxes, junk)
+        except OSError as error:
+            self.fault(error, mail.peer)
+            return replies.NOT_STORED
+        facts["folder"] = "junk" if junk else "inbox"
+        self.links.meters.count("delivered", len(boxes))
+        self.links.meters.count("delivered_junk", len(boxes) if junk else 0)
+        return replies.DELIVERED
+
+    def _to_maildirs(self, mail: Mail, boxes: tuple[Box, ...], junk: bool) -> None:  # noqa: FBT001
+        """Write one message for some recipients: all of them get it, or none."""
+        written: list[maildir_writer.Pending] = []
+        try:
+            for box in boxes:
+                assert box.folder is not None, "feedback goes another way"
+                folder = box.folder / maildir_writer.JUNK if junk else box.folder
+                head = trace_headers.head(mail, box.address, self.config)
+                written.append(maildir_writer.prepare(folder, (head, without_mbox(mail.raw))))
+        except BaseException:
+            maildir_writer.drop(written)
+            raise
+        maildir_writer.settle(written)
+        for folder in {pending.folder for pending in written} - self._swept:
+            self._swept.add(folder)
+            with suppress(OSError):  # the message is delivered
+                maildir_writer.sweep(folder)
+
+    # -- reports --------------------------------------------------------------------------------
+
+    async def _heard(self, mail: Mail, facts: dict[str, object]) -> str:
+        """A report's answer, unless too many wait for theirs."""
+        if self._reports >= _REPORTS:
+            return replies.NO_TEACHER
+        self._reports += 1
+        try:
+            return await self._report(mail, facts)
+        finally:
+            self._reports -= 1
+
+    async def _report(self, mail: Mail, facts: dict[str, object]) -> str:
+        loop = asyncio.get_running_loop()
+        report = await loop.run_in_executor(
+            self._teaching, read_report, mail.raw, mail.boxes[0].label
+        )
+        believed = self._believed(mail)
+        facts |= {"how": report.how, "label": report.label, "who": _shown(believed.who)}
+        facts["trust"] = believed.trust
+        try:
+            done = await self._teach_all(mail, report, believed)
+        except (StoreError, PeerError, OSError) as error:
+            self.fault(error, mail.peer)
+            return replies.NO_TEACHER
+        facts["result"] = receipts.summary(done)
+        self.links.meters.count("reports")
+        if not done:
+            self.links.meters.count("feedback_refused")
+        if mail.login and self.config.receipts and mail.sender and not report.automatic:
+            facts["receipt"] = await self._answer(mail, report, done)
+        if mail.login and facts.get("receipt") in receipts.SENT:
+            return f"250 2.0.0 {receipts.summary(done)}"
+        reply = receipts.reply(report, done, authentic=believed.trust == "user")
+        told = mail.login and reply.startswith("250")
+        return f"250 2.0.0 {receipts.summary(done)}" if told else reply
+
+    async def _teach_all(self, mail: Mail, report: Report, believed: Believed) -> Done:
+        done: Done = []
+        domain = mail.boxes[0].address.rpartition("@")[2]
+        # A relay that names nobody, and the host itself, speak for many.
+        named = mail.xforwarded or not self._peers.contains(mail.peer)
+        known = named and not _is_loopback(mail.client.address)
+        client = network_of(mail.client.address) if known else ""
+        for item in report.items if report.label else ():
+            feedback = Feedback(
+                label=report.label,
+                raw=item.raw,
+                refs=item.refs,
+                who=believed.who,
+                channel="arf" if report.how == "arf" else "address",
+                trust=believed.trust,
+                domain=domain,
+                client=client,
+            )
+            done.append((item, await self._teach(feedback)))
+        return done
+
+    async def _teach(self, feedback: Feedback) -> Answer:
+        loop = asyncio.get_running_loop()
+        asked = loop.run_in_executor(self._teaching, self.links.teach, feedback)
+        try:
+            return await asyncio.wait_for(asked, self.config.teach_timeout_s)
+        except UserError as error:
+            return Answer("refused", reason=str(error))
+
+    def _believed(self, mail: Mail) -> Believed:
+        """Whose word it is, and how much it counts."""
+        sender = mail.sender.lower()
+        if mail.login:
+            own = {address.lower() for address in mail.login.addresses}
+            return Believed(sender if sender in own else mail.login.addresses[0].lower(), "user")
+        if sender and self._is_trusted(mail):
+            return Believed(sender, "user")
+        return Believed(sender, "stranger")
+
+    def _is_trusted(self, mail: Mail) -> bool:
+        client: Client = mail.client
+        if not mail.xforwarded:
+            # A relay that names nobody speaks for nobody.
+            known = self._trusted.contains(mail.peer) and not self._peers.contains(mail.peer)
+            return known and not _is_loopback(mail.peer)
+        if self.config.trust_local and client.source.upper() == "LOCAL":
+            # Postfix calls mail of its sendmail command LOCAL too, and names no address then. A
+            # webmail logs in from this machine: it has an address, and that is loopback.
+            return _is_address(client.address)
+        return self._trusted.contains(client.address) and not _is_loopback(client.address)
+
+    async def _answer(self, mail: Mail, report: Report, done: Done) -> str:
+        """Send a receipt; what was learnt stays learnt if it cannot be written."""
+        assert mail.login is not None, "strangers get no receipts"
+        own = {address.lower() for address in mail.login.addresses}
+        to = mail.sender if mail.sender.lower() in own else mail.login.addresses[0]
+        hostname = self.config.hostname
+        occasion = receipts.Occasion(
+            hostname, to, formatdate(localtime=True), f"<{secrets.token_hex(12)}@{hostname}>"
+        )
+        raw = receipts.compose(occasion, report, done)
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._disk, self._hand_over, to, raw)
+        except (OSError, PeerError, StoreError) as error:
+            self.fault(error, mail.peer)
+            return "failed"
+
+    def _hand_over(self, to: str, raw: bytes) -> str:
+        box = self._recipients.find(to)
+        if isinstance(box, Box) and box.folder is not None:
+            head = f"Return-Path: <>\nDelivered-To: {to}\n".encode()
+            maildir_writer.deliver(box.folder, (head, raw))
+            return receipts.DELIVERED
+        if self.links.send is None:
+            return "nowhere to send it"
+        self.links.send(to, raw)
+        return receipts.HANDED_OVER
+
+
+def _is_address(text: str) -> bool:
+    """Whether this is an IP address."""
+    try:
+        ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _is_loopback(address: str) -> bool:
+    if not _is_address(address):
+        return True
+    found = ipaddress.ip_address(address.partition("%")[0])
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return (mapped or found).is_loopback
+
+
+def _line(mail: Mail, answers: list[str]) -> dict[str, object]:
+    client: Client = mail.client
+    return {
+        "event": "post",
+        "peer": mail.peer,
+        "client": client.address,
+        "helo": _shown(client.helo),
+        "ident": _shown(client.ident),
+        "login": mail.login.name if mail.login else "",
+        "from": _shown(mail.sender),
+        "to": [_shown(box.address) for box in mail.boxes[:3]],
+        "recipients": len(mail.boxes),
+        "size": len(mail.raw),
+        "replies": list(dict.fromkeys(answer[:9] for answer in answers)),
+    }
+
+
+def _shown(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:300])
+
+
+def _ms(began: float) -> float:
+    return round((time.monotonic() - began) * 1e3, 1)

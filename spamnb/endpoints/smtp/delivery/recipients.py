@@ -1,0 +1,123 @@
+"""Who lives here: an address to a Maildir, to a feedback address, or to a refusal.
+
+Nothing is ever relayed: an address is delivered here or refused. Names that become folders are
+made of safe characters alone, so no address leaves the root. Must not know protocols or trust.
+Failure: SettingsError if the table cannot be read; at a run-time change that is a fault of ours.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from spamnb.endpoints.smtp.delivery import replies
+from spamnb.endpoints.smtp.delivery.params import PostOffice
+from spamnb.errors import SettingsError
+
+SAFE = re.compile(r"[a-z0-9_][a-z0-9_.=-]{0,63}")
+"""a local part that may name a folder: never hidden, never upwards"""
+POSTMASTER = "postmaster"
+"""takes mail without a domain (RFC 5321 4.5.1)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Where one recipient's mail goes."""
+
+    address: str
+    folder: Path | None = None
+    label: str = ""
+    """of a feedback address: what it teaches"""
+
+
+class Recipients:
+    """The people and feedback addresses of a post office."""
+
+    def __init__(self, config: PostOffice) -> None:
+        self._config = config
+        self._domains = frozenset(domain.lower().rstrip(".") for domain in config.domains)
+        self._labels = {
+            name.lower(): label
+            for name, label in ((config.spam, "spam"), (config.ham, "ham"))
+            if name
+        }
+        self._root = Path(config.root) if config.root else None
+        self._table_path = Path(config.users) if config.users else None
+        self._stamp = (0, 0)
+        self._table: dict[str, Path] = {}
+        self.table()
+
+    def find(self, address: str) -> Box | str:
+        """Where mail to an address goes, or the reply that refuses it."""
+        local, _, domain = address.lower().rpartition("@")
+        if not local:
+            local, domain = domain, ""
+        domain = domain.rstrip(".")
+        local = local.removeprefix('"').removesuffix('"')
+        if not domain and local != POSTMASTER:
+            return replies.BAD_ADDRESS
+        if domain and self._domains and domain not in self._domains:
+            return replies.RELAYING
+        if local in self._labels:
+            return Box(address, label=self._labels[local])
+        folder = self._folder(local, domain)
+        return Box(address, folder) if folder else replies.UNKNOWN_USER
+
+    def _folder(self, local: str, domain: str) -> Path | None:
+        name = local.partition(self._config.delimiter)[0] if self._config.delimiter else local
+        table = self.table()
+        for key in (f"{local}@{domain}", f"{name}@{domain}", f"@{domain}"):
+            if key in table:
+                return table[key]
+        if not domain:
+            found = [folder for key, folder in table.items() if key.startswith(f"{local}@")]
+            if found:
+                return found[0]
+        if self._root is None or not SAFE.fullmatch(name):
+            return None
+        folder = self._root / name / "Maildir"
+        return folder if folder.is_dir() or self._may_grow(self._root) else None
+
+    def _may_grow(self, root: Path) -> bool:
+        if not root.is_dir():
+            return True
+        return sum(1 for _ in islice(root.iterdir(), self._config.mailboxes)) < (
+            self._config.mailboxes
+        )
+
+    def table(self) -> dict[str, Path]:
+        """The table of users; read again when the file is another."""
+        if self._table_path is not None:
+            try:
+                found = self._table_path.stat()
+            except OSError as error:
+                raise SettingsError(
+                    f"the table of users {self._table_path} cannot be read: {error.strerror}"
+                ) from error
+            if (found.st_mtime_ns, found.st_size) != self._stamp:
+                self._table = read_table(self._table_path)
+                self._stamp = found.st_mtime_ns, found.st_size
+        return self._table
+
+
+def read_table(path: Path) -> dict[str, Path]:
+    """Read `ADDRESS FOLDER` lines; `#` begins a comment line."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"the table of users {path} cannot be read: {error}") from error
+    table: dict[str, Path] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        address, _, folder = line.strip().partition(" ")
+        where = Path(folder.strip())
+        if "@" not in address or not where.is_absolute() or ".." in where.parts:
+            raise SettingsError(
+                f"{path}:{number}: not an address and the absolute path of a Maildir",
+                hint="alice@example.org /var/mail/alice/Maildir",
+            )
+        table[address.lower()] = where
+    return table

@@ -1,0 +1,447 @@
+"""One connection to the post office: aiosmtpd's command loop, with our own words in it.
+
+What aiosmtpd 1.4.6 does otherwise than a mail server should is replaced here: addresses that it
+rewrites, DSN parameters that it bounces, lines above 1,001 bytes, one dictionary of limits for all
+connections, `500 (Class) text` for our own faults, passwords checked in the event loop, one LMTP
+reply for all recipients, no limit of connections, and one timer for all of DATA.
+
+Must not know Maildirs, passwords or reports: `Office` does. A fault is counted and logged with an
+incident id by the office, and answered with 451; what a peer does wrong gets a reply of the table.
+"""
+
+# ruff: noqa: N802 - aiosmtpd finds commands by these names
+from __future__ import annotations
+
+import asyncio
+from base64 import b64decode
+from binascii import Error as Base64Error
+from collections import defaultdict
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+from aiosmtpd.smtp import MISSING, SMTP, TLSSetupException
+
+from spamnb.core.mail.envelope import Client
+from spamnb.endpoints.net.address import Speech
+from spamnb.endpoints.smtp.delivery import replies
+from spamnb.endpoints.smtp.delivery.address_syntax import XFORWARD, read_client, read_path
+from spamnb.endpoints.smtp.delivery.esmtp_parameters import why_no_mail, why_no_rcpt
+from spamnb.endpoints.smtp.delivery.params import PostOffice
+from spamnb.endpoints.smtp.delivery.recipients import Box
+from spamnb.endpoints.smtp.delivery.types import Login, Mail, Transaction
+
+COMMAND_BYTES: Final = 4_096
+READ_BYTES: Final = 65_536
+"""the reader holds twice this; also the longest line that is waited for"""
+MOST_FAILURES: Final = 3
+"""wrong passwords in one connection"""
+END: Final = b"\r\n.\r\n"
+_GOODBYE_S: Final = 10.0
+"""for a peer that does not fetch our last word"""
+_HANDLING_S: Final = 900.0
+"""for what follows the final dot: each step in it has a deadline of its own"""
+
+
+class Staff(Protocol):
+    """What a session needs of the post office."""
+
+    config: PostOffice
+    stopping: bool
+    held_bytes: int
+
+    def admit(self, session: Session) -> bool:
+        """Whether one more connection is taken."""
+
+    def leave(self, session: Session) -> None:
+        """It has ended."""
+
+    def may_xforward(self, peer: str) -> bool:
+        """Whether this peer may name the client."""
+
+    def find(self, address: str) -> Box | str:
+        """Where mail to an address goes, or the reply that refuses it."""
+
+    async def log_in(self, name: str, password: bytes, peer: str) -> Login | str:
+        """Check a password; or the reply that refuses it."""
+
+    async def take(self, mail: Mail) -> list[str]:
+        """Deliver or learn; one reply for each box."""
+
+    def fault(self, error: Exception, peer: str) -> None:
+        """Count and log a fault of ours."""
+
+
+class Session(SMTP):
+    """One connection."""
+
+    line_length_limit = READ_BYTES
+
+    def __init__(self, office: Staff, tls: Any, speaks: Speech) -> None:
+        self.command_size_limits = defaultdict(lambda: COMMAND_BYTES)
+        self.command_size_limit = COMMAND_BYTES
+        self.office = office
+        self.speaks = speaks
+        self.peer = ""
+        self.admitted: bool | None = None
+        self.login: Login | None = None
+        self.helo = ""
+        self.extended = False
+        self.mail = Transaction()
+        self.failures = 0
+        self.held_bytes = 0
+        super().__init__(
+            None,
+            data_size_limit=office.config.size_limit_bytes,
+            enable_SMTPUTF8=True,
+            hostname=office.config.hostname,
+            ident="spamnb",
+            tls_context=tls,
+            timeout=office.config.command_timeout_s,
+            loop=asyncio.get_running_loop(),
+        )
+
+    # -- the connection -------------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin; it is called again when TLS has begun, and all that was said is forgotten."""
+        if self.admitted is None:
+            name = transport.get_extra_info("peername")
+            self.peer = name[0] if isinstance(name, tuple) else "unix"
+            self.admitted = self.office.admit(self)
+            if not self.admitted:
+                transport.write(replies.BUSY.encode() + b"\r\n")
+                transport.close()
+                return
+        self.login, self.helo = None, ""
+        super().connection_made(transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """End."""
+        if self.admitted:
+            self._hold(-self.held_bytes)
+            self.office.leave(self)
+            self.admitted = False
+            super().connection_lost(error)
+
+    def eof_received(self) -> bool | None:
+        """The peer has said all."""
+        return bool(super().eof_received()) if self.admitted else None
+
+    def _set_post_data_state(self) -> None:
+        super()._set_post_data_state()  # type: ignore[no-untyped-call]
+        self.mail = Transaction()
+
+    def _timeout_cb(self) -> None:
+        self.say_goodbye(replies.TIMEOUT)
+
+    def say_goodbye(self, reply: str) -> None:
+        """End the connection with a last word."""
+        transport: Any = self.transport
+        if transport is not None and not transport.is_closing():
+            transport.write(reply.encode() + b"\r\n")
+            transport.close()
+            # Closed once all is sent; who reads nothing would keep it open for ever.
+            self.loop.call_later(_GOODBYE_S, transport.abort)
+
+    async def _handle_client(self) -> None:
+        # A peer that is gone while we speak is no fault, and nobody waits for this task.
+        with suppress(ConnectionError):
+            await super()._handle_client()
+
+    def _hold(self, more: int) -> None:
+        """Count bytes of a message that are in memory."""
+        self.held_bytes += more
+        self.office.held_bytes += more
+
+    @property
+    def idle(self) -> bool:
+        """Whether no transaction is under way."""
+        return self.mail.sender is None
+
+    async def push(self, status: str | bytes) -> None:
+        """Say one line."""
+        self._writer.write(replies.clean(status, self.hostname) + b"\r\n")
+        await self._writer.drain()
+
+    async def handle_exception(self, error: Exception) -> str:
+        """A fault of ours: the sender keeps the message, and learns nothing of us."""
+        if isinstance(error, TLSSetupException):
+            return replies.NO_TLS
+        self.office.fault(error, self.peer)
+        self._set_post_data_state()
+        return replies.FAULT
+
+    # -- greetings ------------------------------------------------------------------------------
+
+    async def smtp_EHLO(self, name: str | None) -> None:
+        """List what we can."""
+        if self.speaks == "lmtp":
+            await self.push(replies.NO_SUCH)
+        else:
+            await self._hello(name)
+
+    async def smtp_LHLO(self, name: str | None) -> None:
+        """The same in LMTP."""
+        if self.speaks == "smtp":
+            await self.push(replies.NO_SUCH)
+        else:
+            await self._hello(name)
+
+    async def _hello(self, name: str | None) -> None:
+        if not name:
+            await self.push(replies.BAD_HELLO)
+            return
+        self._set_post_data_state()
+        self.helo, self.extended = name, True
+        config = self.office.config
+        offers = [
+            config.hostname,
+            f"SIZE {config.size_limit_bytes}",
+            *("8BITMIME", "SMTPUTF8", "PIPELINING", "ENHANCEDSTATUSCODES"),
+        ]
+        if self.tls_context and not self._tls_protocol:
+            offers.append("STARTTLS")
+        if self._may_log_in():
+            offers.append("AUTH PLAIN LOGIN")
+        if self.office.may_xforward(self.peer):
+            offers.append(f"XFORWARD {XFORWARD}")
+        lines = [f"250-{offer}\r\n" for offer in offers[:-1]] + [f"250 {offers[-1]}\r\n"]
+        self._writer.write("".join(lines).encode("ascii", "replace"))
+        await self._writer.drain()
+
+    async def smtp_HELO(self, hostname: str | None) -> None:
+        """The greeting of old."""
+        if self.speaks == "lmtp":
+            await self.push(replies.NO_SUCH)
+            return
+        if not hostname:
+            await self.push(replies.BAD_HELLO)
+            return
+        self._set_post_data_state()
+        self.helo, self.extended = hostname, False
+        await self.push(f"250 {self.hostname}")
+
+    async def smtp_STARTTLS(self, arg: str | None) -> None:
+        """Encrypt."""
+        if self._tls_protocol:
+            await self.push(replies.TWICE)
+            return
+        await super().smtp_STARTTLS(arg)
+
+    async def smtp_VRFY(self, arg: str | None) -> None:  # noqa: ARG002
+        """Tell nobody who lives here."""
+        await self.push(replies.VRFY)
+
+    # -- who speaks -----------------------------------------------------------------------------
+
+    def _may_log_in(self) -> bool:
+        config = self.office.config
+        return bool(config.passwords) and (bool(self._tls_protocol) or config.plain_login)
+
+    async def smtp_AUTH(self, arg: str | None) -> None:
+        """Check a login and a password, in a thread, and slowly for those who guess."""
+        refusal = self._why_no_login()
+        if refusal:
+            await self.push(refusal)
+            return
+        given = await self._credentials((arg or "").split())
+        if given is None:
+            return
+        answer = await self.office.log_in(*given, self.peer)
+        if isinstance(answer, Login):
+            self.login = answer
+            await self.push(replies.LOGGED_IN)
+            return
+        self.failures += 1
+        if self.failures >= MOST_FAILURES:
+            self.say_goodbye(replies.TOO_MANY_FAILURES)
+            return
+        await self.push(answer)
+
+    def _why_no_login(self) -> str:
+        if not self.office.config.passwords:
+            return replies.NO_SUCH
+        if not self._may_log_in():
+            return replies.TLS_FIRST
+        if not self.extended:
+            return replies.BAD_HELLO
+        if not self.idle:
+            return replies.IN_TRANSACTION
+        return replies.TWICE if self.login else ""
+
+    async def _credentials(self, words: list[str]) -> tuple[str, bytes] | None:
+        """Login and password, by RFC 4616 or as everybody does LOGIN; None if it was refused."""
+        mechanism = words[0].upper() if words else ""
+        if mechanism not in {"PLAIN", "LOGIN"} or len(words) > 2:
+            await self.push(replies.UNKNOWN_MECHANISM)
+            return None
+        wanted = ("",) if mechanism == "PLAIN" else ("Username:", "Password:")
+        said: list[bytes] = []
+        for number, prompt in enumerate(wanted):
+            given = words[1] if number == 0 and len(words) == 2 else None
+            found = await self._secret(given, prompt)
+            if found is None:
+                return None
+            said.append(found)
+        fields = said[0].split(b"\0")[1:] if mechanism == "PLAIN" else said
+        if len(fields) != 2 or not fields[0]:
+            await self.push(replies.BAD_LOGIN)
+            return None
+        return fields[0].decode("utf-8", "replace"), fields[1]
+
+    async def _secret(self, given: str | None, prompt: str) -> bytes | None:
+        if given is None:
+            try:
+                answer = await self.challenge_auth(prompt)
+            except ValueError:
+                # Longer than a line may be: the rest of it would be taken for commands.
+                self.say_goodbye(replies.BAD_LOGIN)
+                return None
+            return None if answer is MISSING else bytes(answer)
+        try:
+            return b64decode("" if given == "=" else given, validate=True)
+        except (Base64Error, ValueError):
+            await self.push(replies.BAD_LOGIN)
+            return None
+
+    async def smtp_XFORWARD(self, arg: str | None) -> None:
+        """Hear from a trusted peer who the client is, for the next message."""
+        if not self.office.may_xforward(self.peer):
+            await self.push(replies.NOT_YOU)
+        elif not self.idle:
+            await self.push(replies.IN_TRANSACTION)
+        else:
+            client = read_client(self.mail.client or Client(), arg)
+            if client is None:
+                await self.push(replies.BAD_XFORWARD)
+                return
+            self.mail.client = client
+            await self.push(replies.XFORWARD_OK)
+
+    # -- the envelope ---------------------------------------------------------------------------
+
+    async def smtp_MAIL(self, arg: str | None) -> None:
+        """Who sends."""
+        await self.push(self._mail(arg) if self.helo else replies.HELLO_FIRST)
+
+    async def smtp_RCPT(self, arg: str | None) -> None:
+        """Who gets it."""
+        await self.push(self._rcpt(arg))
+
+    def _mail(self, arg: str | None) -> str:
+        if self.office.stopping:
+            return replies.STOPPING
+        if not self.idle:
+            return replies.NESTED
+        found = read_path("FROM:", arg)
+        if found is None:
+            return replies.BAD_MAIL
+        limit = self.office.config.size_limit_bytes
+        refusal = why_no_mail(found, limit, extended=self.extended)
+        if refusal:
+            return refusal
+        self.mail.sender = found.address
+        self.mail.utf8 = "SMTPUTF8" in found.params
+        return replies.SENDER_OK
+
+    def _rcpt(self, arg: str | None) -> str:
+        if self.idle:
+            return replies.NO_SENDER
+        found = read_path("TO:", arg)
+        if found is None:
+            return replies.BAD_RCPT
+        refusal = why_no_rcpt(found, utf8=self.mail.utf8)
+        if refusal:
+            return refusal
+        if len(self.mail.boxes) >= self.office.config.recipients:
+            return replies.TOO_MANY_RECIPIENTS
+        box = self.office.find(found.address)
+        if isinstance(box, str):
+            return box
+        boxes = self.mail.boxes
+        # Learnt and delivered are two promises; one reply could keep only one of them.
+        if boxes and (box.label or boxes[0].label):
+            return replies.ONE_REPORT
+        boxes.append(box)
+        return replies.RECIPIENT_OK
+
+    # -- the message ----------------------------------------------------------------------------
+
+    async def smtp_DATA(self, arg: str | None) -> None:
+        """Read the message, and answer when it is safe."""
+        if arg or not self.mail.boxes:
+            await self.push(replies.BAD_DATA if arg else replies.NO_RECIPIENT)
+            return
+        await self.push(replies.GO_ON)
+        body = await self._body()
+        boxes = tuple(self.mail.boxes)
+        many = boxes if self.speaks == "lmtp" else boxes[:1]
+        if isinstance(body, str):
+            answers = [body] * len(many)
+        else:
+            self._reset_timeout(_HANDLING_S)
+            answers = await self._taken(body, boxes)
+        self._hold(-self.held_bytes)
+        self._set_post_data_state()
+        self._reset_timeout()
+        for answer in answers[: len(many)]:
+            await self.push(answer)
+        if self.office.stopping:
+            self.say_goodbye(replies.STOPPING)
+
+    async def _taken(self, body: bytes, boxes: tuple[Box, ...]) -> list[str]:
+        client = self.mail.client
+        mail = Mail(
+            raw=body,
+            sender=self.mail.sender or "",
+            boxes=boxes,
+            client=client or Client(address=self.peer, helo=self.helo),
+            xforwarded=client is not None,
+            login=self.login,
+            peer=self.peer,
+            secure=bool(self._tls_protocol),
+            speaks=self.speaks,
+        )
+        try:
+            return await self.office.take(mail)
+        except Exception as error:  # noqa: BLE001 - the boundary: one reply a recipient, whatever comes
+            self.office.fault(error, self.peer)
+            return [replies.FAULT] * len(boxes)
+
+    async def _body(self) -> bytes | str:
+        """Read up to the final dot; the message with LF line ends, or why it is refused.
+
+        Only CR LF . CR LF ends it, so a bare CR or LF before a dot stays data. The CR LF put in
+        front makes an end in the first line look like every other.
+        """
+        config, loop = self.office.config, asyncio.get_running_loop()
+        until = loop.time() + config.message_timeout_s
+        reader: Any = self._reader
+        reader._buffer[:0] = b"\r\n"  # noqa: SLF001 - a reader has no way to put back
+        pieces: list[bytes] = []
+        size, ended, refusal = 0, False, ""
+        while not ended:
+            self._reset_timeout(max(min(config.data_timeout_s, until - loop.time()), 0.001))
+            try:
+                piece: bytes = await reader.readuntil(END)
+                ended = True
+            except asyncio.LimitOverrunError as error:
+                piece = await reader.read(error.consumed)
+            size += len(piece)
+            pieces.append(piece)
+            self._hold(len(piece))
+            refusal = refusal or self._why_no_room(size)
+            if refusal:
+                self._hold(-self.held_bytes)
+                pieces.clear()
+        if refusal:
+            return refusal
+        whole = b"".join(pieces)
+        body = whole[: -len(END) + 2].replace(b"\r\n.", b"\r\n")[2:]
+        return body.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def _why_no_room(self, size: int) -> str:
+        config = self.office.config
+        if size > config.size_limit_bytes + len(END) + 2:
+            return replies.TOO_BIG
+        return replies.NO_ROOM if self.office.held_bytes > config.memory_limit_bytes else ""

@@ -1,0 +1,46 @@
+"""What delivery writes above a message, and what it reads there. Pure but for the date given."""
+
+from __future__ import annotations
+
+import re
+from email.utils import formatdate
+from typing import Final
+
+from spamnb.core.mail.message import without_mbox
+from spamnb.endpoints.smtp.delivery.params import PostOffice
+from spamnb.endpoints.smtp.delivery.types import Mail
+
+HEADER_BYTES: Final = 262_144
+"""as much of a header as the front door lets through"""
+
+_FLAG = re.compile(rb"^X-Spam-Flag[ \t]*:[ \t]*(\w{1,8})", re.IGNORECASE | re.MULTILINE)
+
+
+def is_junk(raw: bytes) -> bool:
+    """Whether our front door called it junk: the first X-Spam-Flag is ours, it removes others."""
+    raw = without_mbox(raw[:HEADER_BYTES])
+    end = raw.find(b"\n\n") if raw[:1] != b"\n" else 0
+    found = _FLAG.search(raw, 0, end if end >= 0 else len(raw))
+    return found is not None and found[1].upper() == b"YES"
+
+
+def head(mail: Mail, address: str, config: PostOffice) -> bytes:
+    """The lines that stand above a delivered message (RFC 5321 4.4)."""
+    lines = [f"Return-Path: <{mail.sender}>", f"Delivered-To: {address}"]
+    if config.received:
+        lines.append(_received(mail, config))
+    # A message that begins with a blank would write itself into our last line.
+    gap = "\n" if without_mbox(mail.raw)[:1] in {b" ", b"\t"} else ""
+    return ("\n".join(lines) + "\n" + gap).encode()
+
+
+def _received(mail: Mail, config: PostOffice) -> str:
+    client = mail.client
+    sort = "LMTP" if mail.speaks == "lmtp" else "ESMTP"
+    way = sort + ("S" if mail.secure else "") + ("A" if mail.login else "")
+    helo = re.sub(r"[^A-Za-z0-9.:\[\]_-]", "?", client.helo)[:255] or "unknown"
+    where = re.sub(r"[^A-Za-z0-9.:]", "?", client.address)[:80] or "unknown"
+    return (
+        f"Received: from {helo} ([{where}])\n\tby {config.hostname} with {way};\n"
+        f"\t{formatdate(localtime=True)}"
+    )

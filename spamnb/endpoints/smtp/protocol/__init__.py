@@ -1,0 +1,1 @@
+"""The syntax of SMTP: commands, lines, DATA, replies. No I/O."""

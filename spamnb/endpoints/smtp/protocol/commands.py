@@ -1,0 +1,154 @@
+"""What a client may say and when, as a table; and a parsed copy of what it said.
+
+Only commands that every server reads alike are passed on: letters, then a blank or the end of the
+line, which holds no CR, LF or NUL inside. Anything else could be two commands to the next hop
+(smuggling on the command level). Pure. Parsing never fails: what cannot be read gives an empty text
+and changes nothing that is sent.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+
+from spamnb.core.mail.envelope import Client, domain_of
+from spamnb.endpoints.smtp.relay import replies
+
+Phase = Literal["start", "ready", "mail", "rcpt"]
+"""before a hello; after it; after a sender; after a recipient"""
+Does = Literal["say", "hello", "mail", "rcpt", "data", "xforward", "reset", "quit"]
+
+_ALWAYS: frozenset[Phase] = frozenset(("start", "ready", "mail", "rcpt"))
+_READY: frozenset[Phase] = frozenset(("ready",))
+_MAIL: frozenset[Phase] = frozenset(("mail", "rcpt"))
+_RCPT: frozenset[Phase] = frozenset(("rcpt",))
+
+
+class Verb(NamedTuple):
+    """One command: what it does with us, and in which phases."""
+
+    does: Does
+    phases: frozenset[Phase] = _ALWAYS
+    says: bytes = b""
+
+
+VERBS: dict[bytes, Verb] = {
+    b"EHLO": Verb("hello"),
+    b"HELO": Verb("hello"),
+    b"LHLO": Verb("hello"),
+    b"XFORWARD": Verb("xforward", _READY),
+    b"MAIL": Verb("mail", _READY),
+    b"RCPT": Verb("rcpt", _MAIL),
+    b"DATA": Verb("data", _RCPT),
+    b"RSET": Verb("reset"),
+    b"NOOP": Verb("say", says=replies.DONE),
+    b"QUIT": Verb("quit"),
+    b"VRFY": Verb("say", says=replies.VERIFY),
+    # Known to us and refused: each would change what the bytes after it mean, or who may speak.
+    b"STARTTLS": Verb("say", says=replies.UNKNOWN),
+    b"AUTH": Verb("say", says=replies.UNKNOWN),
+    b"BDAT": Verb("say", says=replies.UNKNOWN),
+    b"XCLIENT": Verb("say", says=replies.UNKNOWN),
+}
+UNKNOWN = Verb("say", says=replies.UNKNOWN)
+
+_WORD = re.compile(rb"([A-Za-z]{4,16})(?:[ \t]|\Z)")
+_WHOLE = re.compile(rb"([A-Za-z]{4,16})(?:[ \t][^\r\n\0]*+)?\r\n")
+_PATH = re.compile(
+    rb"(?i)(?:MAIL[ \t]+FROM|RCPT[ \t]+TO)[ \t]*:[ \t]*"
+    rb"(?:<((?:[^\">]|\"(?:[^\"\\]|\\.)*\")*)>|([^ \t<>]+))"
+)
+_USUAL = re.compile(rb"(?i)(?:MAIL FROM|RCPT TO):<([^<>\"\\]*)()>")
+_ROUTE = re.compile(r"(?:@[^,:]*,?)*:")
+_PLAIN = rb"[A-Za-z0-9.#$&'*+/=?^_`{|}~\x80-\xff-]"
+# Without % ! and a second @, which some servers take for a route to a third domain, and without
+# quoting, where readers differ in what is quoted.
+_SAFE_RCPT = re.compile(
+    rb"(?i)RCPT[ \t]+TO:[ \t]*<(" + _PLAIN + rb'+|"(?:' + _PLAIN + rb'|[ ])*")'
+    rb"@([A-Za-z0-9._\x80-\xff-]+)>(?:[ \t]+[A-Za-z0-9-]+(?:=[!-;=?-~\x80-\xff]*)?)*[ \t]*"
+)
+_POSTMASTER = re.compile(rb"(?i)RCPT[ \t]+TO:[ \t]*<postmaster>[ \t]*")
+
+
+def verb_of(line: bytes) -> tuple[bytes, Verb] | None:
+    """The command of a line (without its CRLF) in capitals; None if it is no command at all."""
+    found = _WORD.match(line)
+    if found is None:
+        return None
+    word = found[1].upper()
+    return word, VERBS.get(word, UNKNOWN)
+
+
+def usual(data: bytes) -> Verb | None:
+    """The command of what is one whole line and nothing more; None of anything else."""
+    found = _WHOLE.fullmatch(data)
+    return None if found is None else VERBS.get(found[1].upper(), UNKNOWN)
+
+
+def is_whole(line: bytes) -> bool:
+    """Whether a line, with its end, is one line to every reader."""
+    return (
+        line.endswith(b"\r\n")
+        and line.count(b"\r") == 1
+        and line.count(b"\n") == 1
+        and b"\0" not in line
+    )
+
+
+def shown(raw: bytes) -> str:
+    """Text for logs and rules: no control characters, whatever came."""
+    text = raw.decode("utf-8", "replace")
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
+def path_of(line: bytes) -> str:
+    """The address in a MAIL or RCPT line, without brackets and source route."""
+    found = _USUAL.match(line) or _PATH.match(line)
+    if found is None:
+        return ""
+    path = shown(found[1] if found[1] is not None else found[2])
+    route = _ROUTE.match(path) if path.startswith("@") else None
+    return path[route.end() :] if route else path
+
+
+def argument_of(line: bytes) -> str:
+    """What stands after the verb."""
+    return shown(line.partition(b" ")[2].strip())[:256]
+
+
+def declared_bytes(line: bytes) -> int:
+    """The SIZE that a MAIL line declares; 0 without one."""
+    found = re.search(rb"(?i)[ \t]SIZE=([0-9]{1,18})(?=[ \t]|\Z)", line)
+    return int(found[1]) if found else 0
+
+
+def is_for(line: bytes, domains: frozenset[str]) -> bool:
+    """Whether a RCPT line names, to every reader, someone in one of the domains."""
+    found = _SAFE_RCPT.fullmatch(line)
+    if found is None:
+        return _POSTMASTER.fullmatch(line) is not None
+    return domain_of("@" + found[2].decode("utf-8", "replace")) in domains
+
+
+def _xtext(value: bytes) -> str:
+    decoded = re.sub(rb"\+([0-9A-Fa-f]{2})", lambda found: bytes([int(found[1], 16)]), value)
+    return shown(decoded)[:256]
+
+
+def client_of(known: Client, lines: list[bytes]) -> Client:
+    """The client, with what XFORWARD lines say of it in place of what we saw."""
+    told: dict[str, str] = {}
+    for line in lines:
+        for word in line.split()[1:]:
+            name, equals, value = word.partition(b"=")
+            text = _xtext(value)
+            if equals and text not in {"[UNAVAILABLE]", "[TEMPUNAVAIL]"}:
+                told[name.decode("ascii", "replace").upper()] = text
+    address = told.get("ADDR", known.address)
+    return Client(
+        address=address[5:] if address[:5].upper() == "IPV6:" else address,
+        name=told.get("NAME", known.name),
+        helo=told.get("HELO", known.helo),
+        ident=told.get("IDENT", known.ident),
+        source=told.get("SOURCE", known.source),
+    )

@@ -1,0 +1,60 @@
+"""EHLO, HELO and LHLO: what is asked of the next hop, and what of its answer we repeat.
+
+Only what the next hop has is announced, and of that only what a relay can keep word of. Never
+STARTTLS, AUTH, CHUNKING, BINARYMIME, ETRN, VRFY, XCLIENT or anything unknown. Pure; never fails.
+"""
+
+from __future__ import annotations
+
+import re
+
+from spamnb.endpoints.net.address import Speech
+
+KEPT = frozenset((b"SIZE", b"8BITMIME", b"SMTPUTF8", b"DSN", b"ENHANCEDSTATUSCODES", b"PIPELINING"))
+FOR_TRUSTED = frozenset((b"XFORWARD",))
+
+HELLO: dict[tuple[bytes, Speech], bytes] = {
+    (b"EHLO", "smtp"): b"EHLO",
+    (b"HELO", "smtp"): b"HELO",
+    (b"LHLO", "smtp"): b"EHLO",
+    (b"EHLO", "lmtp"): b"LHLO",
+    (b"HELO", "lmtp"): b"LHLO",
+    (b"LHLO", "lmtp"): b"LHLO",
+}
+"""(what the client said, what the next hop speaks) -> what the next hop is told"""
+
+_NUMBER = re.compile(rb"[0-9]{1,18}")
+
+SPOKEN: dict[Speech, frozenset[bytes]] = {
+    "smtp": frozenset((b"EHLO", b"HELO")),
+    "lmtp": frozenset((b"LHLO",)),
+}
+"""what a client may say (RFC 2033, 4.1: EHLO is no command of LMTP)"""
+
+
+def asked(line: bytes, upstream: Speech) -> bytes:
+    """The line for the next hop."""
+    return HELLO[line[:4].upper(), upstream] + line[4:]
+
+
+def announced(reply: bytes, line: bytes, hostname: str, *, trusted: bool, limit: int) -> bytes:
+    """Our reply to the client's hello, from the next hop's."""
+    name = hostname.encode("ascii", "replace")
+    if line[:4].upper() == b"HELO":
+        return b"250 " + name + b"\r\n"
+    kept = [name]
+    for offer in reply.split(b"\r\n")[1:-1]:
+        words = offer[4:].split()
+        keyword = words[0].upper() if words else b""
+        if keyword == b"SIZE":
+            kept.append(_size(words, limit))
+        elif keyword in KEPT or (trusted and keyword in FOR_TRUSTED):
+            kept.append(offer[4:])
+    lines = [b"250-" + text for text in kept[:-1]] + [b"250 " + kept[-1]]
+    return b"\r\n".join(lines) + b"\r\n"
+
+
+def _size(words: list[bytes], limit: int) -> bytes:
+    theirs = int(words[1]) if len(words) > 1 and _NUMBER.fullmatch(words[1]) else 0
+    both = [number for number in (theirs, limit) if number]
+    return b"SIZE %d" % min(both) if both else b"SIZE"

@@ -1,0 +1,1 @@
+"""The transparent SMTP and LMTP relay."""
