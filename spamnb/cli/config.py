@@ -61,7 +61,7 @@ def check(ctx: click.Context, session: Session) -> None:
     The check reads the files that the settings name, as the user that the daemon runs as, and tries
     the addresses. It changes nothing.
     """
-    from spamnb.daemon.checks import Checked, problems
+    from spamnb.daemon.config_checks import Checked, problems
     from spamnb.service.scanning.access_lists import RuleFiles, Rules
     from spamnb.settings import home_of
 

@@ -46,8 +46,8 @@ def serve(session: Session, listen: tuple[str, ...], upstream: str | None, creat
     Takes mail as a relay in front of the next hop, judges it, and marks it in its headers. Without
     any settings it listens on 127.0.0.1:10025, and its own post office writes Maildirs.
     """
-    from spamnb.daemon.household import Wish
-    from spamnb.daemon.household import serve as run
+    from spamnb.daemon.processes.bootstrap import Wish
+    from spamnb.daemon.processes.bootstrap import serve as run
     from spamnb.settings import home_of, load
 
     flags = {"home": session.home_flag} | _flags(listen, upstream)
@@ -86,7 +86,7 @@ def bypass(session: Session, way: str | None) -> None:
     Works with and without a daemon, within a second, and holds over restarts: it is the file
     `bypass` in the home.
     """
-    from spamnb.daemon.bypass import bypass_is_on, turn_bypass
+    from spamnb.daemon.processes.bypass import bypass_is_on, turn_bypass
 
     home = session.home
     if way is not None:

@@ -10,9 +10,9 @@ import signal
 import sys
 from importlib import import_module
 
-from spamnb.daemon.board import Board
-from spamnb.daemon.privileges import die_with_parent
-from spamnb.daemon.start import Orders
+from spamnb.daemon.processes.channel import Orders
+from spamnb.daemon.processes.privileges import die_with_parent
+from spamnb.daemon.processes.shared_state import Board
 
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 

@@ -30,9 +30,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from spamnb.daemon.board import Board, Seat, State
-from spamnb.daemon.bypass import turn_bypass
-from spamnb.daemon.keeper import Keeper
+from spamnb.daemon.processes.bypass import turn_bypass
+from spamnb.daemon.processes.shared_state import Board, Seat, State
+from spamnb.daemon.roles.model_holder import Keeper
 from spamnb.endpoints.control.protocol import Header, answered
 from spamnb.endpoints.control.server import Peer, Reply, Request
 from spamnb.errors import RefusedError, StoreError, UserError

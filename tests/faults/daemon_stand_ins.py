@@ -12,10 +12,10 @@ import time
 from functools import partial
 from pathlib import Path
 
-from spamnb.daemon import judge, scanhelper, worker
-from spamnb.daemon.board import State
-from spamnb.daemon.household import ENTRIES, Wish, serve
-from spamnb.daemon.scanpool import ScanPool
+from spamnb.daemon.processes.bootstrap import ENTRIES, Wish, serve
+from spamnb.daemon.processes.shared_state import State
+from spamnb.daemon.roles import scan_process, scan_setup, worker
+from spamnb.daemon.roles.scan_pool import ScanPool
 from spamnb.errors import SpamnbError
 from spamnb.service.scanning.model_session import digest_of, judged_aside
 from spamnb.settings import load
@@ -93,7 +93,7 @@ HANG = b"this hangs"
 
 def slow_worker(start, board, orders):
     """Be a worker with helpers that take their time."""
-    judge.ScanPool = partial(ScanPool, entry="daemon_stand_ins:slow_helper")
+    scan_setup.ScanPool = partial(ScanPool, entry="daemon_stand_ins:slow_helper")
     return worker.main(start, board, orders)
 
 
@@ -106,8 +106,8 @@ def slow_helper(start, board, orders):
         bench.hand.release()
         return judged_aside(bench, raw, notes)
 
-    scanhelper.judged_aside = slowly
-    return scanhelper.main(start, board, orders)
+    scan_process.judged_aside = slowly
+    return scan_process.main(start, board, orders)
 
 
 def main(home, config, *roles):

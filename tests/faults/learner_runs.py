@@ -19,10 +19,10 @@ PROJECT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import logging, socket, sys
 from pathlib import Path
-from spamnb.daemon.board import Board
+from spamnb.daemon.processes.shared_state import Board
 from spamnb.endpoints.control.server import ControlLimits
-from spamnb.daemon.keeper import Learning
-from spamnb.daemon.learner import Post, run
+from spamnb.daemon.roles.model_holder import Learning
+from spamnb.daemon.roles.learner import Post, run
 from spamnb.service.feedback.review_queue import ReviewLimits
 from spamnb.service.feedback.spool import SpoolLimits
 from spamnb.service.feedback.trust import TeachingRules

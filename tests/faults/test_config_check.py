@@ -11,7 +11,7 @@ import pytest
 from daemon_runs import serve, settings_in
 from learner_runs import as_user
 
-from spamnb.daemon.checks import Checked, problems
+from spamnb.daemon.config_checks import Checked, problems
 from spamnb.settings import load
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")

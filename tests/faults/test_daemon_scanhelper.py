@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from daemon_runs import HERE, is_alive
 
-from spamnb.daemon.board import Board, Hand, State
-from spamnb.daemon.scanhelper import FAILURES, HelperLinks, starved_s
-from spamnb.daemon.scanpool import ScanPool
-from spamnb.daemon.start import Start
+from spamnb.daemon.processes.channel import Start
+from spamnb.daemon.processes.shared_state import Board, Hand, State
+from spamnb.daemon.roles.scan_pool import ScanPool
+from spamnb.daemon.roles.scan_process import FAILURES, HelperLinks, starved_s
 from spamnb.endpoints.smtp.relay.params import Times
 from spamnb.settings import Settings
 
@@ -415,7 +415,7 @@ def test_it_ends_with_its_worker(board):
     code = f"""
 import asyncio, os, signal, sys
 sys.path[:0] = [{str(HERE)!r}, {str(Path(HERE).parent)!r}]
-from spamnb.daemon.board import Board
+from spamnb.daemon.processes.shared_state import Board
 from test_daemon_scanhelper import Side
 async def run():
     side = Side(Board({board.fd}))

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from learner_runs import Learner, as_user, events, learner, mail, score, until
 
-from spamnb.daemon.learner import uids_of
 from spamnb.daemon.operations import feedback_of
+from spamnb.daemon.roles.learner import uids_of
 from spamnb.endpoints.control.protocol import Caller, answer_of
 from spamnb.endpoints.control.server import Peer
 from spamnb.errors import (

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from spamnb.daemon.board import HANDS, RING, Board, Hand, State
+from spamnb.daemon.processes.shared_state import HANDS, RING, Board, Hand, State
 from spamnb.errors import BugError
 
 ROLES = ["supervisor", "learner", "worker", "worker"]
@@ -24,7 +24,7 @@ def elsewhere(board, *lines):
     """Run lines in another process that has the board, which then kills itself."""
     code = f"""
 import os, signal
-from spamnb.daemon.board import Board, State
+from spamnb.daemon.processes.shared_state import Board, State
 board = Board({board.fd})
 {chr(10).join(lines)}
 os.kill(os.getpid(), signal.SIGKILL)

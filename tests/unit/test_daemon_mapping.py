@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from spamnb.daemon.domains import served_domains
-from spamnb.daemon.household import scan_slots_of
-from spamnb.daemon.learning import learning_of
-from spamnb.daemon.mapping import door_of, fitting, policy_of
+from spamnb.daemon.configure import door_of, fitting, policy_of
+from spamnb.daemon.local_domains import served_domains
+from spamnb.daemon.processes.bootstrap import scan_slots_of
+from spamnb.daemon.roles.learner_main import learning_of
 from spamnb.endpoints.smtp.relay.params import Times
 from spamnb.settings import Settings
 from spamnb.settings.tree import ListenerSettings

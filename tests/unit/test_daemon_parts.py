@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from spamnb.daemon import logs, privileges
-from spamnb.daemon.bypass import bypass_is_on
-from spamnb.daemon.logs import Log, take_over
-from spamnb.daemon.notify import Notifier
-from spamnb.daemon.sockets import Place, Sockets, inherited
-from spamnb.daemon.start import Line, Order, Orders, Start
+from spamnb.daemon.processes import logs, privileges
+from spamnb.daemon.processes.bypass import bypass_is_on
+from spamnb.daemon.processes.channel import Line, Order, Orders, Start
+from spamnb.daemon.processes.logs import Log, take_over
+from spamnb.daemon.processes.sockets import Place, Sockets, inherited
+from spamnb.daemon.processes.systemd import Notifier
 from spamnb.errors import StoreError, UserError
 from spamnb.settings.tree import LogSettings
 
@@ -170,7 +170,7 @@ def test_a_path_that_cannot_be_bound_says_so(sockets, tmp_path):
 
 ACTIVATED = """
 import os, socket, sys
-from spamnb.daemon.sockets import inherited, text_of
+from spamnb.daemon.processes.sockets import inherited, text_of
 os.environ["LISTEN_PID"] = str(os.getpid())
 found = inherited(os.environ)
 print({name: [text_of(s) for s in many] for name, many in found.items()})
@@ -415,7 +415,7 @@ def test_root_is_nobody_by_default(monkeypatch, tmp_path):
 DROPPED = """
 import os, resource
 from pathlib import Path
-from spamnb.daemon.privileges import Identity, drop, harden
+from spamnb.daemon.processes.privileges import Identity, drop, harden
 import sys
 sys.executable = "/bin/sh"
 harden()

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from spamnb.daemon import keeper as place
-from spamnb.daemon.keeper import Keeper, Learning
+from spamnb.daemon.roles import model_holder as place
+from spamnb.daemon.roles.model_holder import Keeper, Learning
 from spamnb.errors import BugError, StoreBusyError, StoreDamagedError, StoreMissingError
 from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.feedback.types import Feedback

@@ -24,10 +24,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from spamnb.daemon.board import Board, State
-from spamnb.daemon.keeper import Keeper, Learning
 from spamnb.daemon.operations import Operations
-from spamnb.daemon.start import Orders
+from spamnb.daemon.processes.channel import Orders
+from spamnb.daemon.processes.shared_state import Board, State
+from spamnb.daemon.roles.model_holder import Keeper, Learning
 from spamnb.endpoints.control.server import ControlServer, Peer, Roles, login_of
 from spamnb.errors import SpamnbError, StoreBusyError, StoreError, UserError
 from spamnb.service.feedback.spool import Left, Spool

@@ -19,17 +19,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
-from spamnb.daemon.board import Board, Hand, State
-from spamnb.daemon.children import Backoff, Child, exit_words, spawn
-from spamnb.daemon.following import begun
-from spamnb.daemon.logs import Log
-from spamnb.daemon.mapping import plan_of
-from spamnb.daemon.start import Orders, Start
+from spamnb.daemon.configure import plan_of
+from spamnb.daemon.processes.channel import Orders, Start
+from spamnb.daemon.processes.child import Backoff, Child, exit_words, spawn
+from spamnb.daemon.processes.child_loop import begun
+from spamnb.daemon.processes.logs import Log
+from spamnb.daemon.processes.shared_state import Board, Hand, State
 from spamnb.service.scanning.model_session import Bench, Notes, judged_aside
 from spamnb.settings import Settings
 from spamnb.settings.showing import plain
 
-ENTRY = "spamnb.daemon.scanhelper:main"
+ENTRY = "spamnb.daemon.roles.scan_process:main"
 START_S = 60.0
 """until a helper is ready: opening a store after a power cut walks through all of it"""
 NICE = 5

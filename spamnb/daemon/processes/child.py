@@ -16,8 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spamnb.daemon.board import Board
-from spamnb.daemon.start import Line, Order, Start
+from spamnb.daemon.processes.channel import Line, Order, Start
+from spamnb.daemon.processes.shared_state import Board
 
 _FOR_US = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "NOTIFY_SOCKET", "WATCHDOG_USEC",
            "WATCHDOG_PID")  # fmt: skip

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 
-from spamnb.daemon.board import monotonic_us
+from spamnb.daemon.processes.shared_state import monotonic_us
 
 
 class Notifier:

@@ -18,14 +18,14 @@ from contextlib import suppress
 from functools import partial
 from importlib import import_module
 
-from spamnb.daemon.board import Board, State
-from spamnb.daemon.following import Follower, begun
-from spamnb.daemon.household import listeners_of, workers_of
-from spamnb.daemon.judge import Judge, JudgeLinks
-from spamnb.daemon.logs import Log
-from spamnb.daemon.mapping import door_of, fitting
-from spamnb.daemon.sockets import BACKLOG
-from spamnb.daemon.start import Orders, Start
+from spamnb.daemon.configure import door_of, fitting
+from spamnb.daemon.processes.bootstrap import listeners_of, workers_of
+from spamnb.daemon.processes.channel import Orders, Start
+from spamnb.daemon.processes.child_loop import Follower, begun
+from spamnb.daemon.processes.logs import Log
+from spamnb.daemon.processes.shared_state import Board, State
+from spamnb.daemon.processes.sockets import BACKLOG
+from spamnb.daemon.roles.scan_setup import Judge, JudgeLinks
 from spamnb.endpoints.smtp.relay.listener import FrontDoor
 from spamnb.endpoints.smtp.relay.params import Budget, Door
 from spamnb.settings import Settings

@@ -16,13 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from spamnb.daemon import privileges
-from spamnb.daemon.board import Board
-from spamnb.daemon.logs import Log, take_over
-from spamnb.daemon.notify import Notifier
-from spamnb.daemon.sockets import Place, Sockets, inherited
-from spamnb.daemon.start import Start
-from spamnb.daemon.supervisor import Household, Supervisor
+from spamnb.daemon.processes import privileges
+from spamnb.daemon.processes.channel import Start
+from spamnb.daemon.processes.logs import Log, take_over
+from spamnb.daemon.processes.shared_state import Board
+from spamnb.daemon.processes.sockets import Place, Sockets, inherited
+from spamnb.daemon.processes.supervisor import Household, Supervisor
+from spamnb.daemon.processes.systemd import Notifier
 from spamnb.endpoints.net.address import Address
 from spamnb.errors import StoreMissingError, UserError
 from spamnb.service.scanning.access_lists import RuleFiles, Rules
@@ -30,9 +30,9 @@ from spamnb.settings import Settings, control_of
 from spamnb.settings.tree import POST_ADDRESS, ListenerSettings
 
 ENTRIES: Mapping[str, str] = {
-    "learner": "spamnb.daemon.learning:main",
-    "post": "spamnb.daemon.posting:main",
-    "worker": "spamnb.daemon.worker:main",
+    "learner": "spamnb.daemon.roles.learner_main:main",
+    "post": "spamnb.daemon.roles.delivery:main",
+    "worker": "spamnb.daemon.roles.worker:main",
 }
 LOCK = "serve.lock"
 CONTROL, POST = "control", "post"

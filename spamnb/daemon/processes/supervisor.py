@@ -18,14 +18,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from spamnb.daemon.board import Board, State, monotonic_us
-from spamnb.daemon.bypass import bypass_is_on
-from spamnb.daemon.children import Backoff, Child, exit_words, spawn
-from spamnb.daemon.logs import Log
-from spamnb.daemon.notify import Notifier
+from spamnb.daemon.processes.bypass import bypass_is_on
+from spamnb.daemon.processes.channel import Order, Start
+from spamnb.daemon.processes.child import Backoff, Child, exit_words, spawn
+from spamnb.daemon.processes.logs import Log
+from spamnb.daemon.processes.shared_state import Board, State, monotonic_us
+from spamnb.daemon.processes.sockets import Sockets
+from spamnb.daemon.processes.systemd import Notifier
 from spamnb.daemon.renewal import tenable
-from spamnb.daemon.sockets import Sockets
-from spamnb.daemon.start import Order, Start
 from spamnb.errors import BugError, SpamnbError
 from spamnb.service.scanning.access_lists import RuleFiles, Rules
 from spamnb.service.telemetry.metrics import Meters

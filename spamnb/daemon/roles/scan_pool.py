@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 from spamnb.core.mail.envelope import network_of
-from spamnb.daemon.scanhelper import ENTRY, Helper, HelperLinks, Job
+from spamnb.daemon.roles.scan_process import ENTRY, Helper, HelperLinks, Job
 from spamnb.service.scanning.fair_queue import FairQueue
 from spamnb.service.scanning.model_session import Notes
 from spamnb.settings import Settings

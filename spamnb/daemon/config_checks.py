@@ -20,11 +20,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
-from spamnb.daemon import privileges
-from spamnb.daemon.household import CONTROL, LOCK, POST, addresses_of, wants_post
-from spamnb.daemon.learner import SYSTEM_SPOOL, user_id
-from spamnb.daemon.posting import office_of
-from spamnb.daemon.sockets import Place, Sockets
+from spamnb.daemon.processes import privileges
+from spamnb.daemon.processes.bootstrap import CONTROL, LOCK, POST, addresses_of, wants_post
+from spamnb.daemon.processes.sockets import Place, Sockets
+from spamnb.daemon.roles.delivery import office_of
+from spamnb.daemon.roles.learner import SYSTEM_SPOOL, user_id
 from spamnb.endpoints.net.address import MOST_PATH_BYTES, Address
 from spamnb.endpoints.smtp.delivery.logins import Passwords
 from spamnb.endpoints.smtp.delivery.recipients import Recipients

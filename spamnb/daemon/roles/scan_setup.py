@@ -11,13 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spamnb.daemon.board import Board, Hand
-from spamnb.daemon.household import listeners_of
-from spamnb.daemon.logs import Log
-from spamnb.daemon.mapping import plan_of, policy_of
-from spamnb.daemon.scanhelper import HelperLinks
-from spamnb.daemon.scanpool import ScanPool
-from spamnb.daemon.start import Start
+from spamnb.daemon.configure import plan_of, policy_of
+from spamnb.daemon.processes.bootstrap import listeners_of
+from spamnb.daemon.processes.channel import Start
+from spamnb.daemon.processes.logs import Log
+from spamnb.daemon.processes.shared_state import Board, Hand
+from spamnb.daemon.roles.scan_pool import ScanPool
+from spamnb.daemon.roles.scan_process import HelperLinks
 from spamnb.errors import SpamnbError
 from spamnb.service.scanning.access_lists import RuleFiles, Rules
 from spamnb.service.scanning.model_session import Bench

@@ -9,8 +9,8 @@ import asyncio
 import signal
 from collections.abc import Callable
 
-from spamnb.daemon.logs import Log, take_over
-from spamnb.daemon.start import Orders, Start
+from spamnb.daemon.processes.channel import Orders, Start
+from spamnb.daemon.processes.logs import Log, take_over
 from spamnb.settings import Settings, restored
 
 

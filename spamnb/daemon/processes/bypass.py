@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spamnb.daemon.board import Board
+from spamnb.daemon.processes.shared_state import Board
 from spamnb.errors import StoreAccessError
 from spamnb.store.lmdb.sharing import refused
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spamnb.daemon.board import Board
-from spamnb.daemon.domains import served_domains
-from spamnb.daemon.following import begun
-from spamnb.daemon.keeper import Learning
-from spamnb.daemon.learner import Post, run, uids_of
-from spamnb.daemon.start import Orders, Start
+from spamnb.daemon.local_domains import served_domains
+from spamnb.daemon.processes.channel import Orders, Start
+from spamnb.daemon.processes.child_loop import begun
+from spamnb.daemon.processes.shared_state import Board
+from spamnb.daemon.roles.learner import Post, run, uids_of
+from spamnb.daemon.roles.model_holder import Learning
 from spamnb.service.maintenance.expiry import Rules
 from spamnb.settings import Settings, restored
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from spamnb.daemon.board import Board, State
-from spamnb.daemon.following import Follower, begun
-from spamnb.daemon.logs import Log
-from spamnb.daemon.start import Orders, Start
+from spamnb.daemon.processes.channel import Orders, Start
+from spamnb.daemon.processes.child_loop import Follower, begun
+from spamnb.daemon.processes.logs import Log
+from spamnb.daemon.processes.shared_state import Board, State
 from spamnb.endpoints.control.protocol import teach_through
 from spamnb.endpoints.net.address import Address
 from spamnb.endpoints.smtp.delivery.params import PostOffice

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spamnb.core.policy.actions import Treatment
-from spamnb.daemon.domains import served_of
+from spamnb.daemon.local_domains import served_of
 from spamnb.endpoints.net.address import Address
 from spamnb.endpoints.net.networks import Nets
 from spamnb.endpoints.smtp.relay.params import Door, Limits, Terms

@@ -1,0 +1,1 @@
+"""Supervision of processes: start, signals, shared state. Knows no mail."""

@@ -1,0 +1,1 @@
+"""What each process of the daemon does."""
