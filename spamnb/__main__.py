@@ -8,7 +8,7 @@ import sys
 import threading
 from contextlib import suppress
 
-from spamnb.cli.guard import guarded
+from spamnb.cli.child_process import guarded
 from spamnb.cli.main import run
 
 

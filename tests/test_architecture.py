@@ -5,6 +5,7 @@ also tried on a made-up source that breaks it.
 """
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ IMPURE |= {"tempfile", "time"}
 EMPTY_NAMES = {"base", "common", "helper", "helpers", "manager", "util", "utils"}
 MOST_LINES = 500
 MOST_FUNCTION_LINES = 60
+MOST_FILES = 14
 
 
 def package_sources():
@@ -192,6 +194,19 @@ def long_functions(sources):
     return complaints
 
 
+def full_folders(sources):
+    """Complain of folders with too many modules; each command of the CLI has a file."""
+    folders = Counter(name.rpartition(".")[0] for name in sources)
+    packages = {name for name in sources if any(o.startswith(name + ".") for o in sources)}
+    for package in packages:
+        folders[package.rpartition(".")[0]] -= 1
+    return [
+        f"{folder} has {count} modules"
+        for folder, count in folders.items()
+        if count > MOST_FILES and folder != "spamnb.cli"
+    ]
+
+
 def silent_modules(sources):
     """Complain of modules without a docstring; an empty file has nothing to say."""
     return [
@@ -219,6 +234,7 @@ PACKAGE_RULES = [
     side_effects,
     long_files,
     long_functions,
+    full_folders,
     silent_modules,
     empty_names,
 ]

@@ -6,9 +6,9 @@ import os
 
 import click
 
+from spamnb.cli.help import Command, Group, taught
 from spamnb.cli.printing import say, say_json, warn
 from spamnb.cli.session import Session, pass_session
-from spamnb.cli.teaching_help import Command, Group, taught
 from spamnb.errors import UserError
 
 CONFIG_EXAMPLES = """
@@ -31,7 +31,7 @@ def config() -> None:
 @config.command(cls=Command, short_help="Print all settings with their reasons.")
 def example() -> None:
     """Print a settings file with every setting, its default, and the reason for it."""
-    from spamnb.settings.showing import example as written
+    from spamnb.settings.render import example as written
 
     say(written().rstrip("\n"))
 
@@ -42,7 +42,7 @@ def example() -> None:
 def show(session: Session, as_json: bool) -> None:
     """Print the settings in force, secrets masked."""
     from spamnb.settings import home_of
-    from spamnb.settings.showing import as_dict, shown
+    from spamnb.settings.render import as_dict, shown
 
     settings = session.settings
     if as_json:

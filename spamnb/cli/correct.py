@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spamnb.cli.choosing import choosing
+from spamnb.cli.daemon_client import checked, teacher
+from spamnb.cli.event_options import choosing
+from spamnb.cli.help import taught
 from spamnb.cli.messages import named
 from spamnb.cli.printing import MOST, safe, say, say_json
-from spamnb.cli.served import checked, teacher
+from spamnb.cli.rewind import undo_chosen
 from spamnb.cli.session import Session, pass_session
-from spamnb.cli.teaching_help import taught
-from spamnb.cli.timemachine import undo_chosen
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:

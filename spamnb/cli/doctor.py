@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from spamnb.cli.daemon_client import checked, served, teacher
+from spamnb.cli.help import taught
 from spamnb.cli.options import Number
 from spamnb.cli.printing import safe, say, say_json, wants_colour
-from spamnb.cli.served import checked, served, teacher
 from spamnb.cli.session import Session, pass_session
-from spamnb.cli.teaching_help import taught
 from spamnb.errors import PeerError, UserError
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _import_ahead() -> None:
 
 
 def _first_listener(session: Session) -> str:
-    from spamnb.settings.tree import ListenerSettings
+    from spamnb.settings.schema import ListenerSettings
 
     listeners = session.settings.listener.values()
     return next(iter(listeners), ListenerSettings()).address

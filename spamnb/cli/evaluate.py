@@ -12,11 +12,11 @@ import click
 from click.core import ParameterSource
 
 from spamnb.cli.evaluate_labels import evaluate_by_label
+from spamnb.cli.help import taught
+from spamnb.cli.loss_bound import keep_promise
 from spamnb.cli.options import Number, spelt
 from spamnb.cli.printing import progress_bar, say, table, warn, write_text
-from spamnb.cli.promising import keep_promise
 from spamnb.cli.session import Session, pass_session
-from spamnb.cli.teaching_help import taught
 from spamnb.errors import CorpusError, UserError
 
 if TYPE_CHECKING:

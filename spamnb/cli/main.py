@@ -18,9 +18,9 @@ from typing import TextIO
 
 import click
 
+from spamnb.cli.help import Group
 from spamnb.cli.printing import print_anything
 from spamnb.cli.session import Session, one_thread
-from spamnb.cli.teaching_help import Group
 from spamnb.errors import SpamnbError, StoreError
 
 BUG = 70
@@ -43,11 +43,11 @@ COMMANDS = {
     "quarantine": "spamnb.cli.quarantine:quarantine",
     "status": "spamnb.cli.status:status",
     "doctor": "spamnb.cli.doctor:doctor",
-    "history": "spamnb.cli.records:history",
-    "journal": "spamnb.cli.records:journal",
-    "bisect": "spamnb.cli.timemachine:bisect",
-    "rewind": "spamnb.cli.timemachine:rewind",
-    "relearn": "spamnb.cli.timemachine:relearn",
+    "history": "spamnb.cli.history_journal:history",
+    "journal": "spamnb.cli.history_journal:journal",
+    "bisect": "spamnb.cli.rewind:bisect",
+    "rewind": "spamnb.cli.rewind:rewind",
+    "relearn": "spamnb.cli.rewind:relearn",
     "stats": "spamnb.cli.store:stats",
     "check": "spamnb.cli.store:check",
     "evaluate": "spamnb.cli.evaluate:evaluate",

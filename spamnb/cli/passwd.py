@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from spamnb.cli.help import taught
 from spamnb.cli.printing import say, say_json, table, warn
 from spamnb.cli.session import Session, pass_session
-from spamnb.cli.teaching_help import taught
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:

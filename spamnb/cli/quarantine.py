@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spamnb.cli.correct import show as show_answer
+from spamnb.cli.help import Group, taught
+from spamnb.cli.history_journal import iso, shown_time
 from spamnb.cli.printing import safe, say, say_json, table, warn
-from spamnb.cli.records import iso, shown_time
 from spamnb.cli.session import Session, pass_session
-from spamnb.cli.teaching_help import Group, taught
 from spamnb.errors import PeerError
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def _show(entry: Kept, *, as_json: bool) -> None:
 
 
 def _learn(session: Session, identity: str, raw: bytes, *, as_json: bool) -> None:
-    from spamnb.cli.served import checked, teacher
+    from spamnb.cli.daemon_client import checked, teacher
 
     with teacher(session) as (desk, me):
         answer = checked(desk.teach(replace(me, label="ham", raw=raw)))

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spamnb.cli.correct import show
+from spamnb.cli.daemon_client import checked, served
+from spamnb.cli.help import Group, taught
+from spamnb.cli.history_journal import iso, shown_time
 from spamnb.cli.printing import safe, say, say_json, table
-from spamnb.cli.records import iso, shown_time
-from spamnb.cli.served import checked, served
 from spamnb.cli.session import Session, pass_session
-from spamnb.cli.teaching_help import Group, taught
 
 if TYPE_CHECKING:
     from spamnb.service.feedback.types import Answer

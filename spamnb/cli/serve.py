@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spamnb.cli.help import taught
 from spamnb.cli.printing import say, warn
 from spamnb.cli.session import Session, pass_session
-from spamnb.cli.teaching_help import taught
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def reload(session: Session) -> None:
     The settings are checked first as this command finds them (--config). The daemon keeps its old
     settings if it finds a mistake in the new ones, and names the mistake in its log.
     """
-    from spamnb.cli.served import served
+    from spamnb.cli.daemon_client import served
     from spamnb.endpoints.control.protocol import Caller
 
     daemon = served(session)

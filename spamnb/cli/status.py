@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
+from spamnb.cli.daemon_client import Served, served
+from spamnb.cli.help import taught
+from spamnb.cli.history_journal import shown_time
 from spamnb.cli.printing import safe, say, table
-from spamnb.cli.records import shown_time
-from spamnb.cli.served import Served, served
 from spamnb.cli.session import Session, pass_session
-from spamnb.cli.teaching_help import taught
 from spamnb.errors import StoreError, UserError
 
 EXAMPLES = """

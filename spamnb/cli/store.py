@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from spamnb.cli.daemon_client import Served, refuse_while_served, served
+from spamnb.cli.help import taught
 from spamnb.cli.printing import safe, say, say_json, table, warn
-from spamnb.cli.served import Served, refuse_while_served, served
 from spamnb.cli.session import Session, pass_session
-from spamnb.cli.teaching_help import taught
 from spamnb.errors import RefusedError, UserError
 
 if TYPE_CHECKING:

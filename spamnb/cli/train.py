@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from spamnb.cli.daemon_client import Served, served
+from spamnb.cli.help import taught
 from spamnb.cli.printing import progress_bar, safe, say, say_json, warn
-from spamnb.cli.served import Served, served
 from spamnb.cli.session import Session, pass_session
-from spamnb.cli.teaching_help import taught
 from spamnb.errors import CorpusError, StoreMissingError, UserError
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ def _labels(configured: tuple[str, ...], given: list[str]) -> tuple[str, ...]:
 
 def _refuse_odd(labels: tuple[str, ...]) -> None:
     """Labels of mail stand in headers, in addresses and in file names."""
-    from spamnb.settings.sorts import LABELS
+    from spamnb.settings.types import LABELS
 
     try:
         LABELS.take(labels)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from spamnb.cli.daemon_client import refuse_while_served
+from spamnb.cli.help import taught
+from spamnb.cli.loss_bound import keep_promise
 from spamnb.cli.printing import progress_bar, say, say_json, table, warn
-from spamnb.cli.promising import keep_promise
-from spamnb.cli.served import refuse_while_served
 from spamnb.cli.session import Session, pass_session
-from spamnb.cli.teaching_help import taught
 from spamnb.errors import StoreMissingError
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def _apply(ctx: click.Context, session: Session, found: Tuning) -> None:
         ctx.exit(1)
     from spamnb.service.maintenance import rewind
     from spamnb.service.maintenance.event_filter import Without
-    from spamnb.settings.promise import FILE
+    from spamnb.settings.cost_override import FILE
 
     done = rewind.relearn(
         session.home, Without(), session.settings.costs, found.chosen

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import click
 
 from spamnb.cli.correct import show
+from spamnb.cli.daemon_client import teacher
+from spamnb.cli.help import taught
 from spamnb.cli.options import Number
 from spamnb.cli.printing import warn
-from spamnb.cli.served import teacher
 from spamnb.cli.session import Session, pass_session
-from spamnb.cli.teaching_help import taught
 from spamnb.errors import StoreError, UserError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from spamnb.service.scanning.options import Manner
 from spamnb.service.scanning.scanner import ScanPolicy
 from spamnb.service.scanning.types import Fallbacks
 from spamnb.settings import Settings
-from spamnb.settings.tree import ListenerSettings
+from spamnb.settings.schema import ListenerSettings
 
 
 def fitting(door: Door, descriptors: int, doors: int) -> Door:

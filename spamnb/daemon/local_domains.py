@@ -7,7 +7,7 @@ from itertools import chain
 from spamnb.core.mail.domains import Served, domains_of
 from spamnb.endpoints.net.address import Address
 from spamnb.settings import Settings
-from spamnb.settings.tree import ListenerSettings
+from spamnb.settings.schema import ListenerSettings
 
 
 def served_of(settings: Settings, listener: ListenerSettings) -> Served:

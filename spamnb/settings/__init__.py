@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spamnb.errors import SettingsError
-from spamnb.settings.promise import kept
+from spamnb.settings.cost_override import kept
+from spamnb.settings.schema import MEMBERS, SECTIONS, Settings
 from spamnb.settings.setting import MASKED, PREFIX, Setting, toml_of
 from spamnb.settings.table import BY_NAME, BY_VARIABLE, FAMILIES, SETTINGS, setting_of
-from spamnb.settings.tree import MEMBERS, SECTIONS, Settings
 
 __all__ = ["DEFAULT_FILE", "Settings", "control_of", "home_of", "load", "restored"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from spamnb.settings.sorts import Sort
+from spamnb.settings.types import Sort
 
 PREFIX = "SPAMNB_"
 MASKED = "********"

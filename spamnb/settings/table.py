@@ -7,9 +7,9 @@ variable. A setting that does nothing has no place here.
 from __future__ import annotations
 
 from spamnb.core.model.kinds import KINDS
-from spamnb.settings.serving import DOMAINS_FAMILY, LISTENERS, SERVING
+from spamnb.settings.daemon_table import DOMAINS_FAMILY, LISTENERS, SERVING
 from spamnb.settings.setting import MASKED, PREFIX, Family, Setting, toml_of
-from spamnb.settings.sorts import DAYS, DOMAINS, FLAG, LABELS, PAIR, TEXT, TEXTS, choice, whole
+from spamnb.settings.types import DAYS, DOMAINS, FLAG, LABELS, PAIR, TEXT, TEXTS, choice, whole
 
 __all__ = ["BY_NAME", "BY_VARIABLE", "FAMILIES", "MASKED", "PREFIX", "SETTINGS", "setting_of",
            "toml_of"]  # fmt: skip

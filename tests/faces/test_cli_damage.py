@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from cli_runs import HAM, ONE_HAM, PROGRAM, SPAM, environment, program, spamnb
 
-from spamnb.cli.guard import GUARDED, command_of
+from spamnb.cli.child_process import GUARDED, command_of
 
 PAGE = 4096
 STORE_FAILED = 3
@@ -98,7 +98,7 @@ def test_an_abort_of_the_engine_is_told(sound, tmp_path):
     """The engine's own word stands in the one line; a mail system is told to try again."""
     code = (
         "import ctypes, sys\n"
-        "from spamnb.cli.guard import guarded\n"
+        "from spamnb.cli.child_process import guarded\n"
         "def run():\n"
         "    print('spamnb: before', file=sys.stderr)\n"
         "    libc = ctypes.CDLL(None)\n"

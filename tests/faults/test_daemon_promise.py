@@ -11,7 +11,7 @@ from daemon_runs import PROJECT, delivered, environment, serve, settings_in, unt
 
 from spamnb.core.model.costs import Costs
 from spamnb.core.policy.verdict_headers import junk_line
-from spamnb.settings.promise import kept
+from spamnb.settings.cost_override import kept
 
 SAMPLE = PROJECT / "corpora" / "sample"
 

@@ -108,7 +108,7 @@ from spamnb.endpoints.smtp.delivery.logins import Login, write_logins
 write_logins(place / "p" / "logins", {"x": Login("x", "y")})
 """,
     "promise": """
-from spamnb.settings.promise import keep
+from spamnb.settings.cost_override import keep
 keep(place, found(), Costs())
 """,
     "thresholds": """

@@ -11,7 +11,7 @@ from spamnb.daemon.processes.bootstrap import scan_slots_of
 from spamnb.daemon.roles.learner_main import learning_of
 from spamnb.endpoints.smtp.relay.params import Times
 from spamnb.settings import Settings
-from spamnb.settings.tree import ListenerSettings
+from spamnb.settings.schema import ListenerSettings
 
 
 def test_reports_are_never_refused():

@@ -18,7 +18,7 @@ from spamnb.daemon.processes.logs import Log, take_over
 from spamnb.daemon.processes.sockets import Place, Sockets, inherited
 from spamnb.daemon.processes.systemd import Notifier
 from spamnb.errors import StoreError, UserError
-from spamnb.settings.tree import LogSettings
+from spamnb.settings.schema import LogSettings
 
 LOOPBACK = Place("127.0.0.1", 0)
 

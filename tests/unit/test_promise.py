@@ -10,8 +10,8 @@ from spamnb.core.model.costs import Costs, thresholds
 from spamnb.errors import SettingsError
 from spamnb.lab.statistics.loss_bound import assured, costs_for
 from spamnb.settings import load, restored
-from spamnb.settings.promise import FILE, drop, keep, kept
-from spamnb.settings.showing import plain
+from spamnb.settings.cost_override import FILE, drop, keep, kept
+from spamnb.settings.render import plain
 
 pytestmark = pytest.mark.usefixtures("no_system_file")
 

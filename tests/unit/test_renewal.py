@@ -2,9 +2,9 @@
 
 import pytest
 
-from spamnb.daemon.renewal import tenable
 from spamnb.errors import SettingsError
 from spamnb.settings import Settings, load
+from spamnb.settings.reload import tenable
 
 ONE = """
 [listener.mx]

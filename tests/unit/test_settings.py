@@ -8,8 +8,8 @@ import pytest
 from spamnb.core.model.costs import Costs
 from spamnb.errors import SettingsError
 from spamnb.settings import Settings, home_of, load
+from spamnb.settings.render import as_dict, example, shown, value_of
 from spamnb.settings.setting import toml_of
-from spamnb.settings.showing import as_dict, example, shown, value_of
 from spamnb.settings.table import BY_NAME, SETTINGS
 
 pytestmark = pytest.mark.usefixtures("no_system_file")
@@ -163,7 +163,7 @@ def test_a_secret_is_never_shown(monkeypatch):
     import spamnb.settings as module
 
     secret = tuple(s._replace(secret=s.name == "house.hosts") for s in SETTINGS)
-    monkeypatch.setattr("spamnb.settings.showing.SETTINGS", secret)
+    monkeypatch.setattr("spamnb.settings.render.SETTINGS", secret)
     monkeypatch.setitem(module.BY_NAME, "house.hosts", next(s for s in secret if s.secret))
     settings = load(environment={"SPAMNB_HOUSE_HOSTS": "mx.secret"})
     assert "mx.secret" not in shown(settings)

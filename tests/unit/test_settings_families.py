@@ -7,9 +7,9 @@ import pytest
 
 from spamnb.errors import SettingsError
 from spamnb.settings import Settings, control_of, load, restored
-from spamnb.settings.showing import as_dict, example, need_restart, plain, shown
+from spamnb.settings.render import as_dict, example, need_restart, plain, shown
+from spamnb.settings.schema import MEMBERS
 from spamnb.settings.table import FAMILIES
-from spamnb.settings.tree import MEMBERS
 
 pytestmark = pytest.mark.usefixtures("no_system_file")
 

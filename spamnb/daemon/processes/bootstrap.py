@@ -27,7 +27,7 @@ from spamnb.endpoints.net.address import Address
 from spamnb.errors import StoreMissingError, UserError
 from spamnb.service.scanning.access_lists import RuleFiles, Rules
 from spamnb.settings import Settings, control_of
-from spamnb.settings.tree import POST_ADDRESS, ListenerSettings
+from spamnb.settings.schema import POST_ADDRESS, ListenerSettings
 
 ENTRIES: Mapping[str, str] = {
     "learner": "spamnb.daemon.roles.learner_main:main",

@@ -20,7 +20,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from spamnb.settings.tree import LogSettings
+from spamnb.settings.schema import LogSettings
 
 LEVELS: dict[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _PRIORITY = {"debug": "<7>", "info": "<6>", "warning": "<4>", "error": "<3>"}

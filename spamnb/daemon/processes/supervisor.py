@@ -25,13 +25,13 @@ from spamnb.daemon.processes.logs import Log
 from spamnb.daemon.processes.shared_state import Board, State, monotonic_us
 from spamnb.daemon.processes.sockets import Sockets
 from spamnb.daemon.processes.systemd import Notifier
-from spamnb.daemon.renewal import tenable
 from spamnb.errors import BugError, SpamnbError
 from spamnb.service.scanning.access_lists import RuleFiles, Rules
 from spamnb.service.telemetry.metrics import Meters
 from spamnb.service.telemetry.unscanned import WINDOW_S, Lately, facts_of, too_many
 from spamnb.settings import Settings
-from spamnb.settings.showing import plain
+from spamnb.settings.reload import tenable
+from spamnb.settings.render import plain
 
 TICK_S = 1.0
 START_TICK_S = 0.02

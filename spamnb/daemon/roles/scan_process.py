@@ -27,7 +27,7 @@ from spamnb.daemon.processes.logs import Log
 from spamnb.daemon.processes.shared_state import Board, Hand, State
 from spamnb.service.scanning.model_session import Bench, Notes, judged_aside
 from spamnb.settings import Settings
-from spamnb.settings.showing import plain
+from spamnb.settings.render import plain
 
 ENTRY = "spamnb.daemon.roles.scan_process:main"
 START_S = 60.0

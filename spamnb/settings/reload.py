@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spamnb.settings import Settings, restored
-from spamnb.settings.showing import need_restart, plain
+from spamnb.settings.render import need_restart, plain
 
 
 def tenable(before: Settings, after: Settings) -> tuple[Settings, list[str]]:

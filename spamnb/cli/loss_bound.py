@@ -20,7 +20,7 @@ def keep_promise(session: Session, found: Assurance) -> bool:
     """
     from spamnb.core.model.costs import Costs
     from spamnb.lab.statistics.loss_bound import costs_for
-    from spamnb.settings.promise import drop, keep, kept
+    from spamnb.settings.cost_override import drop, keep, kept
 
     home, costs = session.home, session.settings.costs
     if found.log_odds is None:

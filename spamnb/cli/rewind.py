@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spamnb.cli.choosing import agreed, chosen, since_us
+from spamnb.cli.daemon_client import refuse_while_served, served, teacher
+from spamnb.cli.event_options import agreed, chosen, since_us
+from spamnb.cli.help import taught
+from spamnb.cli.history_journal import iso, shown_time
 from spamnb.cli.messages import named
 from spamnb.cli.printing import MOST, safe, say, say_json, table
-from spamnb.cli.records import iso, shown_time
-from spamnb.cli.served import refuse_while_served, served, teacher
 from spamnb.cli.session import Session, pass_session
-from spamnb.cli.teaching_help import taught
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from spamnb.settings import Settings
+from spamnb.settings.schema import MEMBERS
 from spamnb.settings.setting import MASKED, Family, Setting, toml_of
 from spamnb.settings.table import FAMILIES, SETTINGS, setting_of
-from spamnb.settings.tree import MEMBERS
 
 
 def value_of(settings: Settings, name: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spamnb.core.policy.actions import HANDLINGS
 from spamnb.settings.setting import Family, Setting
-from spamnb.settings.sorts import (
+from spamnb.settings.types import (
     ADDRESS,
     DAYS,
     DOMAINS,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spamnb.cli.choosing import choosing, chosen, since_us
+from spamnb.cli.event_options import choosing, chosen, since_us
+from spamnb.cli.help import taught
 from spamnb.cli.printing import MOST, say_json, table
 from spamnb.cli.score import ANSWERS
 from spamnb.cli.session import Session, pass_session
-from spamnb.cli.teaching_help import taught
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
