@@ -62,9 +62,7 @@ def theme(seed: int, number: int) -> Theme:
     dice = Dice(seed, "theme", number)
     first = COMMON + number * OWN
     # A third of its words are common ones that this theme uses more than others do.
-    words = [
-        word(zipf(dice, COMMON, 0.4) if dice.chance(0.35) else first + i) for i in range(OWN)
-    ]
+    words = [word(zipf(dice, COMMON, 0.4) if dice.chance(0.35) else first + i) for i in range(OWN)]
     phrases = [dice.some(words, dice.number(2, 4)) for _ in range(PHRASES)]
     return Theme(words, phrases)
 

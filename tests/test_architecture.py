@@ -225,6 +225,20 @@ def empty_names(sources):
     ]
 
 
+def shared_class_names(sources):
+    """Complain of a class name that two modules define: one name is one idea."""
+    places = {}
+    for name, text in sources.items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name.lstrip("_"), set()).add(name)
+    return [
+        f"{name} is a class of {' and '.join(sorted(modules))}"
+        for name, modules in places.items()
+        if len(modules) > 1
+    ]
+
+
 PACKAGE_RULES = [
     climbing,
     public_imports,
@@ -237,6 +251,7 @@ PACKAGE_RULES = [
     full_folders,
     silent_modules,
     empty_names,
+    shared_class_names,
 ]
 
 
@@ -259,7 +274,7 @@ def test_tests_and_scripts_keep_the_rule(rule):
 
 GOOD = {
     "spamnb": '"""D."""\nfrom spamnb.service.filter import Filter\n',
-    "spamnb.errors": '"""D."""\n',
+    "spamnb.errors": '"""D."""\nclass Twice(Exception):\n    """D."""\n',
     "spamnb.core": "",
     "spamnb.core.event": '"""D."""\nfrom spamnb import errors\nimport numpy\n',
     "spamnb.core.model": '"""D."""\nfrom . import event\nfrom .event import Event\n',
@@ -320,6 +335,7 @@ def test_a_good_house_gives_no_complaint(rule):
         (long_functions, "spamnb.core.a", LONG),
         (long_functions, "spamnb.core.a", "class A:\n    async " + LONG.replace("\n", "\n    ")),
         (silent_modules, "spamnb.core.a", "x = 1"),
+        (shared_class_names, "spamnb.core.a", "class A:\n    pass\nclass _Twice:\n    pass"),
         (empty_names, "spamnb.core.utils", ""),
         (empty_names, "spamnb.service.mail_manager", ""),
         (empty_names, "spamnb.core._common", ""),

@@ -63,7 +63,7 @@ def test_it_serves_as_it_says(clone):
     """Judges, explains, serves; a message sent as it says lies in the Maildir; Ctrl-C ends all."""
     front, post = free_port(), free_port()
     environment = os.environ | {
-        "SPAMNB_POST_ADDRESS": f"127.0.0.1:{post}",
+        "SPAMNB_DELIVERY_ADDRESS": f"127.0.0.1:{post}",
         "PYTHONPATH": str(clone),
         "PYTHONUNBUFFERED": "1",
     }

@@ -50,14 +50,14 @@ def judged(model, tested):
     return f"ham lost {lost:6.2%}  missed {missed:6.2%}  1-AUC {1 - auc(spam, log_odds):.4%}"
 
 
-def one(seed, orders, work):
+def one(seed, channel, work):
     files = sorted(folder().glob("*/*"), key=lambda f: (f.name, f.parent.name))
     random.Random(seed).shuffle(files)
     for label in ("ham", "spam"):
         (work / label).mkdir(parents=True)
     for file in files[:-HELD_OUT]:
         shutil.copy(file, work / file.parent.name / file.name)
-    for order in orders:
+    for order in channel:
         model = work / "model"
         shutil.rmtree(model, ignore_errors=True)
         for labels in order:

@@ -44,13 +44,13 @@ import numpy as np
 from arrays import KEY, Variant, all_streams, as_corpus, compare, picked
 
 from spamnb.core.features.extract import LEAST_BYTES, MOST_BYTES, _cut, _hash
-from spamnb.core.features.tokens import Place
+from spamnb.core.features.tokens import TokenLocation
 
 SEED = np.array([[3], [5]], np.uint64)
 FIRST, SECOND, GAP = (np.uint64(odd) for odd in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667))
 
 
-def pairs(message, *, window, places=(Place.SUBJECT, Place.BODY), words=None):
+def pairs(message, *, window, places=(TokenLocation.SUBJECT, TokenLocation.BODY), words=None):
     """Ids of the pairs of words that stand less than `window` apart, in the first `words`."""
     found = [np.zeros(0, np.uint64)]
     for place, _, text in message:
@@ -72,7 +72,7 @@ def with_pairs(mail, group=0, **how):
     return as_corpus(mail, partial(pairs, **how), group)
 
 
-SUBJECT = (Place.SUBJECT,)
+SUBJECT = (TokenLocation.SUBJECT,)
 VARIANTS = [
     Variant("words (default)"),
     Variant("window 2", partial(with_pairs, window=2)),

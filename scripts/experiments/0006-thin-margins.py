@@ -83,14 +83,14 @@ VARIANTS = [
 class Repeating(Learner):
     """The product's learner with five steps while the label leads by less than 5 nats."""
 
-    def _step(self, sheet, lines, lesson, margin=0.0):
-        push = super()._step(sheet, lines, lesson, margin)
+    def _step(self, training_rows, lines, request, margin=0.0):
+        update = super()._step(training_rows, lines, request, margin)
         for _ in range(4):
-            z = sheet.opinion(self.recipe, lines).z
-            if z[lesson.label] - z[1 - lesson.label] >= 5.0:
+            z = training_rows.opinion(self.recipe, lines).z
+            if z[request.label] - z[1 - request.label] >= 5.0:
                 break
-            push = push.plus(super()._step(sheet, lines, lesson, margin))
-        return push
+            update = update.plus(super()._step(training_rows, lines, request, margin))
+        return update
 
 
 def by_the_product():

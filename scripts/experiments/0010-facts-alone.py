@@ -80,19 +80,19 @@ MODELS = {
 if __name__ == "__main__":
     mail = corpus()
     numbers, named = of_corpus()
-    orders = []
+    channel = []
     for seed in (7, 8):
         order = list(range(len(mail)))
         random.Random(seed).shuffle(order)
-        orders.append(order)
+        channel.append(order)
     for name, (sort, make) in MODELS.items():
         found = []
-        for order in orders:
+        for order in channel:
             X = cases(numbers, named, order)[sort]
             scores, truth = streamed(make(), X, mail.spam, order), mail.spam[order[FIRST:]]
             found.append((100 * (1 - auc(truth, scores)), missed_at(truth, scores, 1)))
         area, missed = np.mean(found, axis=0)
         print(f"{name:30s} 1-AUC {area:6.3f} %  missed at 1 % {missed:6.2f} %", flush=True)
     # What is possible with these numbers: columns scaled, nearest neighbours.
-    bound = bayes.bayes_error(cases(numbers, named, orders[0])[0], mail.spam)
+    bound = bayes.bayes_error(cases(numbers, named, channel[0])[0], mail.spam)
     print(f"least possible error between {bound.lower:.2%} and {bound.upper:.2%}")

@@ -90,9 +90,7 @@ def show(name, mail, fresh, c=None, beside=None):
         found.setdefault(stream, []).append(
             (100 * (1 - auc(truth, said)), missed_at(truth, said, 0.1))
         )
-    line = "  ".join(
-        "{:.4f} {:5.2f}".format(*np.mean(rows, axis=0)) for rows in found.values()
-    )
+    line = "  ".join("{:.4f} {:5.2f}".format(*np.mean(rows, axis=0)) for rows in found.values())
     print(f"{name:34s} {line}", flush=True)
 
 
@@ -113,8 +111,10 @@ def main() -> None:
         fresh = both(Path(where))
         words = corpus(Path(where))
         facts = of_corpus(Path(where))
-    print(f"{'1-AUC %, missed at 0.1 % of':34s} " + "  ".join(dict.fromkeys(
-        name for name, *_ in streams(words, fresh))))
+    print(
+        f"{'1-AUC %, missed at 0.1 % of':34s} "
+        + "  ".join(dict.fromkeys(name for name, *_ in streams(words, fresh)))
+    )
     show("words (default)", words, fresh)
     for bins in (4, 8, 16):
         show(f"facts in group 1, {bins} bins", with_facts(words, facts, bins=bins), fresh)

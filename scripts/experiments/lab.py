@@ -19,7 +19,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 
 from spamnb.core.features.extract import Features, Key, extract
-from spamnb.core.features.tokens import WRITTEN, Place, fields
+from spamnb.core.features.tokens import WRITTEN, TokenLocation, fields
 from spamnb.core.mail.message import read
 from spamnb.lab.statistics.metrics import auc, missed_at
 
@@ -44,7 +44,9 @@ class Corpus:
         return replace(self, group=self.by_place(of_place))
 
     def by_place(self, of_place):
-        return np.array([of_place(Place(p)) for p in range(1, max(Place) + 1)])[self.place - 1]
+        return np.array([of_place(TokenLocation(p)) for p in range(1, max(TokenLocation) + 1)])[
+            self.place - 1
+        ]
 
     def only(self, keep):
         kept = keep[self.rows]
@@ -107,7 +109,7 @@ def about(found: Features) -> tuple[np.ndarray, np.ndarray]:
 
 def sent(place: np.ndarray) -> np.ndarray:
     """The product's groups: 1 for how a message was sent."""
-    return np.array([p not in WRITTEN for p in range(max(Place) + 1)], np.int64)[place]
+    return np.array([p not in WRITTEN for p in range(max(TokenLocation) + 1)], np.int64)[place]
 
 
 def online(corpus: Corpus, order: list[int], c: Constants, extra=None) -> np.ndarray:
@@ -236,4 +238,4 @@ def show(name: str, corpus: Corpus, c: Constants | None = None) -> None:
     )
 
 
-__all__ = ["WRITTEN", "Constants", "Place", "corpus", "figures", "folder", "online", "show"]
+__all__ = ["WRITTEN", "Constants", "TokenLocation", "corpus", "figures", "folder", "online", "show"]

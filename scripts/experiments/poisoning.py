@@ -21,14 +21,14 @@ from typing import Any, NamedTuple
 
 from lab import folder
 
-from spamnb.core.features.tokens import Place
+from spamnb.core.features.tokens import TokenLocation
 from spamnb.core.mail.message import canonical
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.decision import decide_many
-from spamnb.core.model.scoring import View, probabilities, scores
+from spamnb.core.model.scoring import RowView, probabilities, scores
 from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.engine.learner import Learner
-from spamnb.service.engine.requests import Example, Origin, Teach
+from spamnb.service.engine.requests import Example, Learn, Source
 from spamnb.store.memory import MemoryStore
 
 import numpy as np  # isort: skip - after lab, which sets its threads
@@ -36,7 +36,7 @@ import numpy as np  # isort: skip - after lab, which sets its threads
 LABELS = ("ham", "spam")
 DAY_US = 86_400_000_000
 NOW_US = 20_000 * DAY_US
-OTHERS, ATTACKER = Origin("others", "train"), Origin("mallory", "imap", insist=True)
+OTHERS, ATTACKER = Source("others", "train"), Source("mallory", "imap", immediate=True)
 
 
 class Harm(NamedTuple):
@@ -78,7 +78,7 @@ class Site:
         for start in range(0, len(self.taught), 256):
             some = self.taught[start : start + 256]
             self.model.teach([
-                Teach(self.model.example(raw), LABELS.index(label), OTHERS, NOW_US - 30 * DAY_US)
+                Learn(self.model.example(raw), LABELS.index(label), OTHERS, NOW_US - 30 * DAY_US)
                 for raw, label in some
             ])  # fmt: skip
         examples = [self.model.example(raw) for raw, _ in self.victims]
@@ -86,21 +86,21 @@ class Site:
         self._ids, rows = np.unique(flat, return_inverse=True)
         sizes = np.array([len(part) for e in examples for part in e.ids])
         ends = np.cumsum([sum(map(len, e.ids)) for e in examples])
-        self._view = View(rows, np.concatenate(([0], ends)), sizes)
+        self._view = RowView(rows, np.concatenate(([0], ends)), sizes)
         self._spam = np.array([label == "spam" for _, label in self.victims])
         self._words = 0
         with self.store.read() as view:
             self._rows = view.gather(self._ids)
 
-    def lesson(self, example: Example, label: str, who: str = "mallory") -> Teach:
+    def request(self, example: Example, label: str, who: str = "mallory") -> Learn:
         """A correction that insists, a minute after the one before."""
         moment = NOW_US + self._words * 60_000_000
-        return Teach(example, LABELS.index(label), ATTACKER._replace(who=who), moment, again=True)
+        return Learn(example, LABELS.index(label), ATTACKER._replace(who=who), moment, again=True)
 
     def say(self, example: Example, label: str, who: str = "mallory") -> None:
         """One word, for good."""
         self.store.transact(
-            lambda view: self.learner.run(view, [self.lesson(example, label, who)], scored=False)
+            lambda view: self.learner.run(view, [self.request(example, label, who)], scored=False)
         )
         self.learner.committed()
         self._words += 1
@@ -116,11 +116,11 @@ class Site:
         """The harm that one word would do; nothing of it stays."""
         found: list[Harm] = []
         with contextlib.suppress(_AbandonedError), self.store.write() as view:
-            self.learner.run(view, [self.lesson(example, label, who)], scored=False)
+            self.learner.run(view, [self.request(example, label, who)], scored=False)
             last = view.totals().last_seq
             event = view.event(last)
             touched = np.unique(
-                np.concatenate([*event.ids, *(p for e in event.delta.echoes for p in e.ids)])
+                np.concatenate([*event.ids, *(p for e in event.delta.rehearsals for p in e.ids)])
             )
             at = np.searchsorted(self._ids, touched).clip(max=len(self._ids) - 1)
             here = self._ids[at] == touched
@@ -147,7 +147,9 @@ class Site:
     def ranked(self) -> dict[str, list[str]]:
         """Words of the body as the attacker knows them, by what they say; the strongest first."""
         with self.store.read() as view:
-            words = [w for w in view.all_words() if w.place == Place.BODY and w.text.isalpha()]
+            words = [
+                w for w in view.all_words() if w.place == TokenLocation.BODY and w.text.isalpha()
+            ]
             words = [w for w in words if w.text == w.text.lower()]
             ids = np.array([w.id for w in words], np.uint64)
             n = view.gather(ids).n.astype(np.int64)
@@ -193,7 +195,7 @@ def oscillate(site: Site, raws: list[bytes], label: str, turns: int) -> Harm:
     return site.harm()
 
 
-def letter(number: int, words: list[str], head: bytes = b"", subject: str = "") -> bytes:
+def request(number: int, words: list[str], head: bytes = b"", subject: str = "") -> bytes:
     """A message of these words, under headers of its own or of another message."""
     head = head or b"From: mallory@site.test\nTo: mallory@site.test\n"
     return head + f"X-N: n{number}\nSubject: {subject}\n\n{' '.join(words)}\n".encode()
@@ -234,7 +236,7 @@ class Search:
             elif kind == 2 and self.others:
                 yield "copy", b"X-N: %d\n" % self._number + dice.choice(self.others)
             elif kind == 3 and self.others:
-                yield "head", letter(self._number, [], head_of(dice.choice(self.others)))
+                yield "head", request(self._number, [], head_of(dice.choice(self.others)))
             else:
                 yield self._crafted(dice.choice([*against, "common"]))
 
@@ -248,7 +250,7 @@ class Search:
             head, name = head_of(dice.choice(self.others)), " under a head"
         subject = " ".join(self._drawn(of, 8)) if dice.random() < 0.3 else ""
         kind = f"{size} {of}{f' + {share:.0%}' if share else ''}{name}"
-        return kind, letter(self._number, words + tuned, head, subject)
+        return kind, request(self._number, words + tuned, head, subject)
 
     def _drawn(self, of: str, size: int) -> list[str]:
         """Some of the strongest words; a small message of the very strongest."""

@@ -30,7 +30,7 @@ from typing import Any
 
 from lab import PROJECT, folder
 
-from spamnb.lab.protocols import Said, run
+from spamnb.lab.protocols import ScoredMessages, run
 from spamnb.lab.trial import Options, Samples, read_samples
 
 import numpy as np  # isort: skip - after lab, which sets its threads
@@ -50,7 +50,7 @@ class Stream:
         """Truth (is it spam?) and log-odds of what is judged."""
         items = [self.samples.items[i] for i in self.order]
         part = Samples(items, self.samples.truth[self.order])
-        said: Said = run(part, replace(Options(**self.options), constants=constants))
+        said: ScoredMessages = run(part, replace(Options(**self.options), constants=constants))
         odds = said.z[:, 1] - said.z[:, 0]
         return part.truth[self.start :] == 1, odds[self.start :]
 

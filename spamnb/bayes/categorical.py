@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from spamnb.bayes.classifier import Cases, Classifier, Joint, prior_of
-from spamnb.bayes.sums import COUNT_ONE, Census
+from spamnb.bayes.sums import COUNT_ONE, NamedCounts
 from spamnb.core.model.events import Ints
 from spamnb.core.model.likelihood.smoothing import Assumptions, Floats, log_m_estimate
 from spamnb.errors import UserError
@@ -92,7 +92,7 @@ class Smoothing:
 
 
 @dataclass(eq=False, kw_only=True)
-class CategoricalNB(Classifier[Census]):
+class CategoricalNB(Classifier[NamedCounts]):
     """Each column has its own table of values in each class, independent of the others.
 
         p(v|k) = (n[v,k] + m p) / (N[k] + m),   m = alpha * outcomes and p = 1 / outcomes
@@ -132,8 +132,8 @@ class CategoricalNB(Classifier[Census]):
     def _read(self, X: ArrayLike) -> Cases:
         return read_values(X)
 
-    def _of(self, cases: Cases, weights: Floats) -> Census:
-        return Census.of(map(_shown, cases.tolist()), weights)
+    def _of(self, cases: Cases, weights: Floats) -> NamedCounts:
+        return NamedCounts.of(map(_shown, cases.tolist()), weights)
 
     def p(self, column: int, value: Hashable) -> Floats:
         """[K] how probable a value of a column is in each class."""
@@ -141,7 +141,7 @@ class CategoricalNB(Classifier[Census]):
         at = values.slots[column].get(value, len(values.column) + column)
         return np.asarray(np.exp(logs[:, at]))
 
-    def _tables(self, sums: Sequence[Census]) -> tuple[Values, Floats]:
+    def _tables(self, sums: Sequence[NamedCounts]) -> tuple[Values, Floats]:
         """[K, V + d] log p of each value, and behind these of an unseen one of each column."""
         seen = (thing for held in sums for thing in held.counts)
         values = values_of(seen, self._width or 0, self.min_categories)
@@ -157,7 +157,7 @@ class CategoricalNB(Classifier[Census]):
             none = log_m_estimate(0, values.column_sums(n), smoothing.m, share)
         return values, np.hstack([smoothing.log_p(values, n), none])
 
-    def _prepare(self, sums: Sequence[Census], prior: Floats) -> Joint:
+    def _prepare(self, sums: Sequence[NamedCounts], prior: Floats) -> Joint:
         values, logs = self._tables(sums)
         V = len(values.column)
 
@@ -177,7 +177,7 @@ def missing(cases: Cases) -> NDArray[np.bool_]:
     )
 
 
-def counted(sums: Sequence[Census], values: Values) -> Floats:
+def counted(sums: Sequence[NamedCounts], values: Values) -> Floats:
     """[K, V] how often each class had each value."""
     n = np.zeros((len(sums), len(values.column)))
     for k, held in enumerate(sums):

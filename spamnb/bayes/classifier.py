@@ -84,23 +84,23 @@ class Classifier(ABC, Generic[S]):
         sample_weight: ArrayLike | None = None,
     ) -> Self:
         """Learn more cases. Classes that have none yet can be declared, and so take part."""
-        width, portions = self._portions(X, y, sample_weight, self._width)
+        width, feature_batches = self._portions(X, y, sample_weight, self._width)
         declared = {*self._declared, *_plain(classes if classes is not None else ())}
-        return self._now(_joined(self._sums, portions), declared, width)
+        return self._now(_joined(self._sums, feature_batches), declared, width)
 
     def partial_forget(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> Self:
         """Forget cases that were learnt with these classes and weights."""
-        width, portions = self._portions(X, y, sample_weight, self._width)
-        nothing = {label: held.plus(held.negated()) for label, held in portions.items()}
-        taken = {label: held.negated() for label, held in portions.items()}
+        width, feature_batches = self._portions(X, y, sample_weight, self._width)
+        nothing = {label: held.plus(held.negated()) for label, held in feature_batches.items()}
+        taken = {label: held.negated() for label, held in feature_batches.items()}
         return self._now(_joined(nothing | self._sums, taken), self._declared, width)
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Learn these cases and nothing else."""
-        width, portions = self._portions(X, y, sample_weight, None)
-        return self._now(portions, (), width)
+        width, feature_batches = self._portions(X, y, sample_weight, None)
+        return self._now(feature_batches, (), width)
 
     def merge(self, other: Self) -> Self:
         """Learn all that another of the same kind and parameters has learnt."""
@@ -175,8 +175,8 @@ class Classifier(ABC, Generic[S]):
         rows: dict[Label, list[int]] = {}
         for row, label in enumerate(labels):
             rows.setdefault(label, []).append(row)
-        portions = {label: self._of(cases[of], weights[of]) for label, of in rows.items()}
-        return cases.shape[1], portions
+        feature_batches = {label: self._of(cases[of], weights[of]) for label, of in rows.items()}
+        return cases.shape[1], feature_batches
 
     def _now(self, sums: dict[Label, S], declared: Iterable[Label], width: int | None) -> Self:
         """Take over what was made, all at once."""

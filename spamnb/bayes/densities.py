@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from spamnb.bayes.classifier import Cases, Classifier, Joint, prior_of
-from spamnb.bayes.sums import COUNT_ONE, Census
+from spamnb.bayes.sums import COUNT_ONE, NamedCounts
 from spamnb.core.model.likelihood.smoothing import Assumptions, Floats, log_m_estimate, log_sum_exp
 from spamnb.errors import UserError
 
@@ -35,7 +35,7 @@ class _Column(NamedTuple):
 
 
 @dataclass(eq=False, kw_only=True)
-class _Kept(Classifier[Census]):
+class _Kept(Classifier[NamedCounts]):
     """A classifier that keeps the numbers it has seen."""
 
     priors: ArrayLike | None = None
@@ -44,10 +44,10 @@ class _Kept(Classifier[Census]):
     def _assumed(self) -> Assumptions:
         return prior_of(self.priors)
 
-    def _of(self, cases: Cases, weights: Floats) -> Census:
-        return Census.of(map(enumerate, cases.tolist()), weights)
+    def _of(self, cases: Cases, weights: Floats) -> NamedCounts:
+        return NamedCounts.of(map(enumerate, cases.tolist()), weights)
 
-    def _columns(self, sums: Sequence[Census]) -> list[list[_Column]]:
+    def _columns(self, sums: Sequence[NamedCounts]) -> list[list[_Column]]:
         """[K][d] what was seen."""
         return [[_column(held, j) for j in range(self._width or 0)] for held in sums]
 
@@ -91,7 +91,7 @@ class BinnedNB(_Kept):
             )
         ]
 
-    def _prepare(self, sums: Sequence[Census], prior: Floats) -> Joint:
+    def _prepare(self, sums: Sequence[NamedCounts], prior: Floats) -> Joint:
         columns = self._columns(sums)
         edges = self._edges(columns)
         logs = [
@@ -132,7 +132,7 @@ class KernelNB(_Kept):
         if not isinstance(self.bandwidth, str) and not 0 < self.bandwidth < np.inf:
             raise UserError(f"a bandwidth is above 0, not {self.bandwidth}")
 
-    def _prepare(self, sums: Sequence[Census], prior: Floats) -> Joint:
+    def _prepare(self, sums: Sequence[NamedCounts], prior: Floats) -> Joint:
         columns = self._columns(sums)
         widths = [[self._bandwidth(seen) for seen in row] for row in columns]
 
@@ -189,7 +189,7 @@ def _equally_full(numbers: Floats, counts: Floats, bins: int) -> Floats:
 _CUTS = {"uniform": _equally_wide, "quantile": _equally_full}
 
 
-def _column(held: Census, j: int) -> _Column:
+def _column(held: NamedCounts, j: int) -> _Column:
     numbers = sorted(number for column, number in held.counts if column == j)
     counts = [held.counts[j, number] / COUNT_ONE for number in numbers]
     return _Column(np.array(numbers, np.float64), np.array(counts, np.float64))

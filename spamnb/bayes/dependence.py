@@ -20,11 +20,11 @@ from numpy.typing import ArrayLike
 
 from spamnb.bayes.categorical import Values, counted, read_values, values_of
 from spamnb.bayes.classifier import Cases, Classifier, Joint, prior_of
-from spamnb.bayes.sums import COUNT_ONE, Census
+from spamnb.bayes.sums import COUNT_ONE, NamedCounts
 from spamnb.core.model.likelihood.smoothing import Assumptions, Floats, log_m_estimate, log_sum_exp
 
 
-class _Pairs(NamedTuple):
+class _PairCounts(NamedTuple):
     """Counts of single values and of pairs of them, with what they say; row and column V are 0."""
 
     values: Values
@@ -39,7 +39,7 @@ class _Pairs(NamedTuple):
 
 
 @dataclass(eq=False, kw_only=True)
-class _Paired(Classifier[Census]):
+class _Paired(Classifier[NamedCounts]):
     """A classifier that keeps how often each value, and each pair of values, was seen."""
 
     alpha: float = 1.0
@@ -57,10 +57,10 @@ class _Paired(Classifier[Census]):
     def _read(self, X: ArrayLike) -> Cases:
         return read_values(X)
 
-    def _of(self, cases: Cases, weights: Floats) -> Census:
-        return Census.of(map(_shown, cases.tolist()), weights)
+    def _of(self, cases: Cases, weights: Floats) -> NamedCounts:
+        return NamedCounts.of(map(_shown, cases.tolist()), weights)
 
-    def _pairs(self, sums: Sequence[Census]) -> _Pairs:
+    def _pairs(self, sums: Sequence[NamedCounts]) -> _PairCounts:
         seen = (thing for held in sums for thing in held.counts if len(thing) == 2)
         values = values_of(seen, self._width or 0, self.min_categories)
         n, both = counted(sums, values), _together(sums, values)
@@ -69,7 +69,7 @@ class _Paired(Classifier[Census]):
         alone = log_m_estimate(n, values.column_sums(n)[:, of], m, p)
         given = log_m_estimate(both, values.column_sums(both)[:, :, of], m, p)
         given[:, of[:, None] == of] = 0.0
-        return _Pairs(
+        return _PairCounts(
             values,
             n,
             both,
@@ -99,7 +99,7 @@ class AveragedOneDependence(_Paired):
 
     min_count: float = 1.0
 
-    def _prepare(self, sums: Sequence[Census], prior: Floats) -> Joint:
+    def _prepare(self, sums: Sequence[NamedCounts], prior: Floats) -> Joint:
         pairs = self._pairs(sums)
         often = np.append(pairs.n.sum(axis=0) >= self.min_count, False)
 
@@ -107,10 +107,7 @@ class AveragedOneDependence(_Paired):
             at = pairs.values.at(cases)
             # [K, M, d]: the log probability by way of each column.
             ways = np.stack(
-                [
-                    pairs.alone[:, of] + pairs.given[:, of[:, None], at].sum(axis=2)
-                    for of in at.T
-                ],
+                [pairs.alone[:, of] + pairs.given[:, of[:, None], at].sum(axis=2) for of in at.T],
                 axis=2,
             )
             may = often[at]
@@ -147,7 +144,7 @@ class TreeAugmentedNB(_Paired):
         """The column that each column depends on; None for the root."""
         return _tree(_information(self._pairs(self._all_sums())))
 
-    def _prepare(self, sums: Sequence[Census], prior: Floats) -> Joint:
+    def _prepare(self, sums: Sequence[NamedCounts], prior: Floats) -> Joint:
         pairs = self._pairs(sums)
         parents = _tree(_information(pairs))
         V = len(pairs.values.column)
@@ -172,7 +169,7 @@ def _shown(case: Sequence[Hashable]) -> list[Hashable]:
     return [*single, *((*a, *b) for a, b in combinations(single, 2))]
 
 
-def _together(sums: Sequence[Census], values: Values) -> Floats:
+def _together(sums: Sequence[NamedCounts], values: Values) -> Floats:
     """[K, V, V] how often each class had both values."""
     V = len(values.column)
     both = np.zeros((len(sums), V, V))
@@ -184,7 +181,7 @@ def _together(sums: Sequence[Census], values: Values) -> Floats:
     return (both + both.transpose(0, 2, 1)) / COUNT_ONE
 
 
-def _information(pairs: _Pairs) -> Floats:
+def _information(pairs: _PairCounts) -> Floats:
     """[d, d] mutual information of two columns given the class, in cases times nats, unsmoothed.
 
     Shares are of the cases where both columns are known. Sums are exact: where columns tell equally
@@ -213,4 +210,3 @@ def _tree(information: Floats) -> tuple[int | None, ...]:
         parents[best] = max(inside, key=lambda i: (information[i, best], -i))
         inside.append(best)
     return tuple(parents)
-

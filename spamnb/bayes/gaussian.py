@@ -122,7 +122,7 @@ _SHAPES: dict[Covariance, _Shape] = {
 }
 
 
-class _Bell(NamedTuple):
+class _Normal(NamedTuple):
     """A normal distribution made ready: distances are lengths of (x - mean) @ whitener."""
 
     mean: Floats
@@ -218,7 +218,7 @@ class GaussianDiscriminant(_Measured):
         return joint
 
 
-def _bell(mean: Floats, S: Floats, scale: Floats, tol: float) -> _Bell:
+def _bell(mean: Floats, S: Floats, scale: Floats, tol: float) -> _Normal:
     """Make a distribution ready, in units in which every column varies by about 1.
 
     In the columns' own units a column of millionths beside one of millions would be lost to the
@@ -228,7 +228,7 @@ def _bell(mean: Floats, S: Floats, scale: Floats, tol: float) -> _Bell:
     values, axes = np.linalg.eigh(S / unit / unit[:, None])
     values = np.maximum(values, tol)
     log_det = np.log(values).sum() + np.log(scale).sum()
-    return _Bell(
+    return _Normal(
         mean,
         (axes / np.sqrt(values)) / unit[:, None],
         -0.5 * float(log_det + len(mean) * log(2 * pi)),

@@ -80,9 +80,7 @@ class BeliefNetwork:
             raise UserError("the evidence cannot be: it has probability 0")
         return dict(zip(self.nodes[name].values, softmax(logs).tolist(), strict=True))
 
-    def log_probability(
-        self, evidence: Mapping[str, Value], method: Method = "eliminate"
-    ) -> float:
+    def log_probability(self, evidence: Mapping[str, Value], method: Method = "eliminate") -> float:
         """Log P(evidence)."""
         name = next(iter(self.nodes))
         return float(log_sum_exp(_METHODS[method](self, name, self._places(evidence))))

@@ -1,8 +1,8 @@
 """What is kept of the cases of one class: sums that can be added and taken away exactly.
 
-Three kinds, for three kinds of facts: a `Tally` counts columns (words), a `Census` counts whatever
-can be named (values, pairs of values), `Moments` sum numbers and their products. Must not know
-classes, priors or formulas. Invariants: every sum is an integer, so sums commute: learning and
+Three kinds, for three kinds of facts: a `Tally` counts columns (words), a `NamedCounts` counts
+whatever can be named (values, pairs of values), `Moments` sum numbers and their products. Must not
+know classes, priors or formulas. Invariants: every sum is an integer, so sums commute: learning and
 forgetting in any order restores every number, and merging is adding. A count is in units of 2^-32
 and each case's share of it is rounded once; moments are never rounded at all. The values are
 frozen, so a refused change has changed nothing. Fails with RefusedError when more is taken away
@@ -105,14 +105,14 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Census:
+class NamedCounts:
     """How often each named thing was seen, and in how many cases; what is at zero has no name."""
 
     cases: int = 0
     counts: dict[Any, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, cases: Iterable[Iterable[Hashable]], weights: Floats) -> Census:
+    def of(cls, cases: Iterable[Iterable[Hashable]], weights: Floats) -> NamedCounts:
         """The things that each case shows."""
         units, counts = _counted(weights), dict[Any, int]()
         for shown, unit in zip(cases, units.tolist(), strict=True):
@@ -130,7 +130,7 @@ class Census:
         """Whether no case is left."""
         return self.cases == 0
 
-    def plus(self, other: Census) -> Census:
+    def plus(self, other: NamedCounts) -> NamedCounts:
         """Both together."""
         counts = dict(self.counts)
         for thing, count in other.counts.items():
@@ -142,11 +142,11 @@ class Census:
         cases = self.cases + other.cases
         if cases < 0 or (cases == 0 and counts):
             raise _never_learnt()
-        return Census(cases, counts)
+        return NamedCounts(cases, counts)
 
-    def negated(self) -> Census:
+    def negated(self) -> NamedCounts:
         """What takes this away when it is added."""
-        return Census(-self.cases, {thing: -count for thing, count in self.counts.items()})
+        return NamedCounts(-self.cases, {thing: -count for thing, count in self.counts.items()})
 
     def share(self, thing: Hashable) -> float:
         """How often one thing was seen."""

@@ -6,9 +6,9 @@ import os
 
 import click
 
-from spamnb.cli.help import Command, Group, taught
+from spamnb.cli.help import Command, CommandGroup, taught
 from spamnb.cli.printing import say, say_json, warn
-from spamnb.cli.session import Session, pass_session
+from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import UserError
 
 CONFIG_EXAMPLES = """
@@ -23,7 +23,7 @@ spamnb completion fish > ~/.config/fish/completions/spamnb.fish
 """
 
 
-@click.group(cls=Group, examples=CONFIG_EXAMPLES)
+@click.group(cls=CommandGroup, examples=CONFIG_EXAMPLES)
 def config() -> None:
     """Show or check the settings. Without a settings file the defaults hold."""
 
@@ -39,7 +39,7 @@ def example() -> None:
 @config.command(cls=Command, short_help="Print the settings in force.")
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 @pass_session
-def show(session: Session, as_json: bool) -> None:
+def show(session: CliSession, as_json: bool) -> None:
     """Print the settings in force, secrets masked."""
     from spamnb.settings import home_of
     from spamnb.settings.render import as_dict, shown
@@ -55,14 +55,14 @@ def show(session: Session, as_json: bool) -> None:
 @config.command(cls=Command, short_help="Find what `serve` would refuse.")
 @pass_session
 @click.pass_context
-def check(ctx: click.Context, session: Session) -> None:
+def check(ctx: click.Context, session: CliSession) -> None:
     """Check whether `serve` could run with these settings: exit 0, or 2 and one line a problem.
 
     The check reads the files that the settings name, as the user that the daemon runs as, and tries
     the addresses. It changes nothing.
     """
     from spamnb.daemon.config_checks import Checked, problems
-    from spamnb.service.scanning.access_lists import RuleFiles, Rules
+    from spamnb.service.scanning.access_lists import AccessLists, RuleFiles
     from spamnb.settings import home_of
 
     settings = session.settings
@@ -71,8 +71,8 @@ def check(ctx: click.Context, session: Session) -> None:
         warn(f"{problem} - {problem.hint}" if problem.hint else str(problem))
     if found:
         ctx.exit(UserError.exit_code)
-    lists = Rules.load(RuleFiles(settings.rules.allow, settings.rules.block))
-    if warning := lists.warning(settings.house):
+    lists = AccessLists.load(RuleFiles(settings.rules.allow, settings.rules.block))
+    if warning := lists.warning(settings.local):
         warn(warning)
     say(f"{settings.file or 'no settings file; the defaults'}: all right")
 

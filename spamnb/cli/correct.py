@@ -13,7 +13,7 @@ from spamnb.cli.help import taught
 from spamnb.cli.messages import named
 from spamnb.cli.printing import MOST, safe, say, say_json
 from spamnb.cli.rewind import undo_chosen
-from spamnb.cli.session import Session, pass_session
+from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ spamnb undo --who mallory --since 7d          all that somebody taught this week
 @click.argument("refs", nargs=-1, metavar="REF...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each message.")
 @pass_session
-def correct(session: Session, label: str, refs: tuple[str, ...], as_json: bool) -> None:
+def correct(session: CliSession, label: str, refs: tuple[str, ...], as_json: bool) -> None:
     """Tell what a message really is. It is judged so from now on, and so are others like it.
 
     REF is a file, folder or mbox, - for standard input, or the message id, digest or signature of a
@@ -55,7 +55,7 @@ def correct(session: Session, label: str, refs: tuple[str, ...], as_json: bool) 
 @click.argument("refs", nargs=-1, required=True, metavar="REF...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each message.")
 @pass_session
-def forget(session: Session, refs: tuple[str, ...], as_json: bool) -> None:
+def forget(session: CliSession, refs: tuple[str, ...], as_json: bool) -> None:
     """Take back what a message taught, as if it had never been given.
 
     Every number of the model returns to what it would be from the other trainings alone, exactly.
@@ -70,7 +70,7 @@ def forget(session: Session, refs: tuple[str, ...], as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each event.")
 @pass_session
 def undo(
-    session: Session, /, receipts: tuple[int, ...], yes: bool, as_json: bool, **filters: Any
+    session: CliSession, /, receipts: tuple[int, ...], yes: bool, as_json: bool, **filters: Any
 ) -> None:
     """Take back one training, correction, import or expiry, by the number of its event.
 
@@ -87,7 +87,7 @@ def undo(
             show(f"event {event}", checked(desk.undo(event, me)), as_json=as_json)
 
 
-def _teach(session: Session, label: str, refs: tuple[str, ...], *, as_json: bool) -> None:
+def _teach(session: CliSession, label: str, refs: tuple[str, ...], *, as_json: bool) -> None:
     """Say the same of all that is named; an empty label takes back what was said."""
     with teacher(session) as (desk, me):
         for name, what in named(refs, documents=desk.documents):

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from spamnb.cli.session import Session, speaker
+from spamnb.cli.session import CliSession, speaker
 from spamnb.errors import RefusedError, StoreBusyError
 
 if TYPE_CHECKING:
-    from spamnb.endpoints.control.protocol import Caller
+    from spamnb.endpoints.control.protocol import ControlClient
     from spamnb.service.feedback.types import Answer, Feedback, Trust
 
 WELL_KNOWN = Path("/run/spamnb/control.sock")
@@ -27,7 +27,7 @@ WELL_KNOWN = Path("/run/spamnb/control.sock")
 PING_S = 5.0
 
 
-class Served(NamedTuple):
+class RunningDaemon(NamedTuple):
     """A daemon that serves our home."""
 
     control: Path
@@ -41,7 +41,7 @@ class Served(NamedTuple):
         return "admin" if self.role == "admin" else "user"
 
 
-class Teacher(Protocol):
+class FeedbackTarget(Protocol):
     """Takes words on messages: the desk here, or a daemon's."""
 
     @property
@@ -55,7 +55,7 @@ class Teacher(Protocol):
         """Take back an event."""
 
 
-def served(session: Session) -> Served | None:
+def served(session: CliSession) -> RunningDaemon | None:
     """The daemon that serves our home; None if there is none."""
     from spamnb.settings import control_of
 
@@ -69,7 +69,7 @@ def served(session: Session) -> Served | None:
     return _ping(WELL_KNOWN, "" if _roaming(session) else home)
 
 
-def _roaming(session: Session) -> bool:
+def _roaming(session: CliSession) -> bool:
     """Nobody named a home, and we have no model of our own: the system's daemon is meant."""
     return not session.settings.home and not _exists(session.home / "data.mdb")
 
@@ -81,12 +81,12 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _ping(path: Path, home: str) -> Served | None:
+def _ping(path: Path, home: str) -> RunningDaemon | None:
     """Ask who is there; None if nobody is, or if they serve another home."""
-    from spamnb.endpoints.control.protocol import Caller
+    from spamnb.endpoints.control.protocol import ControlClient
 
     try:
-        caller = Caller(path, PING_S)
+        caller = ControlClient(path, PING_S)
     except StoreBusyError as error:
         if isinstance(error.__cause__, TimeoutError):
             raise
@@ -96,10 +96,10 @@ def _ping(path: Path, home: str) -> Served | None:
     if home and told.get("home") != home:
         return None
     role, login = str(told.get("role")), str(told.get("login"))
-    return Served(path, role, login, documents=bool(told.get("documents")))
+    return RunningDaemon(path, role, login, documents=bool(told.get("documents")))
 
 
-def refuse_while_served(session: Session, what: str) -> None:
+def refuse_while_served(session: CliSession, what: str) -> None:
     """For commands that need the model alone."""
     if served(session):
         raise RefusedError(
@@ -108,32 +108,32 @@ def refuse_while_served(session: Session, what: str) -> None:
 
 
 @contextmanager
-def teacher(session: Session, *, who: str = "") -> Iterator[tuple[Teacher, Feedback]]:
+def teacher(session: CliSession, *, who: str = "") -> Iterator[tuple[FeedbackTarget, Feedback]]:
     """Whoever takes our words, and an empty word that says who speaks."""
     from spamnb.service.feedback.types import Feedback
 
     daemon = served(session)
     if daemon is not None:
-        from spamnb.endpoints.control.protocol import Caller
+        from spamnb.endpoints.control.protocol import ControlClient
 
         me = who or (speaker() if daemon.role == "admin" else "")
-        with Caller(daemon.control) as caller:
-            there = _There(caller, documents=daemon.documents)
+        with ControlClient(daemon.control) as caller:
+            there = _DaemonTarget(caller, documents=daemon.documents)
             yield there, Feedback("", who=me, channel="cli", trust=daemon.trust)
         return
-    from spamnb.service.feedback.review_queue import Reviews
-    from spamnb.service.feedback.service import Desk
+    from spamnb.service.feedback.review_queue import ReviewQueue
+    from spamnb.service.feedback.service import FeedbackService
 
     with session.open(history=True) as model:
-        reviews = Reviews(session.home / "review", session.settings.review)
-        desk = Desk(model, reviews, session.settings.teach)
+        review_queue = ReviewQueue(session.home / "review", session.settings.review)
+        desk = FeedbackService(model, review_queue, session.settings.feedback)
         yield desk, Feedback("", who=who or speaker(), channel="cli", trust="admin")
 
 
-class _There:
+class _DaemonTarget:
     """A daemon's desk."""
 
-    def __init__(self, caller: Caller, *, documents: bool) -> None:
+    def __init__(self, caller: ControlClient, *, documents: bool) -> None:
         self._caller = caller
         self.documents = documents
 

@@ -19,14 +19,14 @@ from spamnb.cli.daemon_client import checked, served, teacher
 from spamnb.cli.help import taught
 from spamnb.cli.options import Number
 from spamnb.cli.printing import safe, say, say_json, wants_colour
-from spamnb.cli.session import Session, pass_session
+from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import PeerError, UserError
 
 if TYPE_CHECKING:
     from spamnb.endpoints.net.address import Address
-    from spamnb.service.diagnostics.doctor import Finding
-    from spamnb.service.diagnostics.ports import Mailbox, Means
-    from spamnb.service.diagnostics.records import Ledger
+    from spamnb.service.diagnostics.doctor import CheckResult
+    from spamnb.service.diagnostics.ports import DoctorPorts, Mailbox
+    from spamnb.service.diagnostics.records import ModelRecords
     from spamnb.service.feedback.types import Answer, Feedback
 
 EXAMPLES = """
@@ -63,7 +63,7 @@ _MARKS = {"ok": "green", "broken": "red", "skipped": "yellow"}
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: ok, message_id, hops.")
 @pass_session
 @click.pass_context
-def doctor(ctx: click.Context, session: Session, /, as_json: bool, **options: Any) -> None:
+def doctor(ctx: click.Context, session: CliSession, /, as_json: bool, **options: Any) -> None:
     """Walk the whole way of learning with a test message, and say which hop is broken.
 
     It is sent, found, moved to Junk and back, as a person would; what that taught must be seen in
@@ -72,10 +72,10 @@ def doctor(ctx: click.Context, session: Session, /, as_json: bool, **options: An
     """
     from spamnb.service.diagnostics.doctor import Doctor
 
-    walker = Doctor(_means(session, _Options(**options)))
-    findings: list[Finding] = []
+    walker = Doctor(_means(session, _DoctorOptions(**options)))
+    findings: list[CheckResult] = []
 
-    def tell(finding: Finding) -> None:
+    def tell(finding: CheckResult) -> None:
         findings.append(finding)
         if not as_json:
             _show(finding)
@@ -93,7 +93,7 @@ def doctor(ctx: click.Context, session: Session, /, as_json: bool, **options: An
         ctx.exit(1)
 
 
-class _Options(NamedTuple):
+class _DoctorOptions(NamedTuple):
     rcpt: str | None
     smtp: str | None
     imap: str | None
@@ -104,9 +104,9 @@ class _Options(NamedTuple):
     wait_s: float
 
 
-def _means(session: Session, options: _Options) -> Means:
+def _means(session: CliSession, options: _DoctorOptions) -> DoctorPorts:
     """What the options give; what makes no sense is told before anything is sent."""
-    from spamnb.service.diagnostics.ports import Means, checked_recipient
+    from spamnb.service.diagnostics.ports import DoctorPorts, checked_recipient
 
     _import_ahead()
     if options.imap and options.maildir:
@@ -118,7 +118,7 @@ def _means(session: Session, options: _Options) -> Means:
         opened = _imap(options, options.user or rcpt)
     elif options.maildir:
         opened = _maildir(options.maildir, options)
-    return Means(
+    return DoctorPorts(
         status=partial(_status, session),
         open_ledger=partial(_ledger, session),
         open_mailbox=opened,
@@ -134,7 +134,7 @@ def _import_ahead() -> None:
         import_module(module)
 
 
-def _first_listener(session: Session) -> str:
+def _first_listener(session: CliSession) -> str:
     from spamnb.settings.schema import ListenerSettings
 
     listeners = session.settings.listener.values()
@@ -153,28 +153,28 @@ def _address(text: str, option: str) -> Address:
 # --- the daemon and the model --------------------------------------------------------------------
 
 
-def _status(session: Session) -> dict[str, Any] | None:
+def _status(session: CliSession) -> dict[str, Any] | None:
     """The daemon's facts."""
-    from spamnb.endpoints.control.protocol import Caller
+    from spamnb.endpoints.control.protocol import ControlClient
 
     daemon = served(session)
     if daemon is None:
         return None
     if daemon.role != "admin":
         raise UserError("the doctor is for admins", hint="run it as root, or as the home's owner")
-    with Caller(daemon.control) as caller:
+    with ControlClient(daemon.control) as caller:
         found: dict[str, Any] = caller.ask("status").header["status"]
     return found
 
 
-def _ledger(session: Session) -> Ledger:
-    from spamnb.service.diagnostics.records import Ledger
+def _ledger(session: CliSession) -> ModelRecords:
+    from spamnb.service.diagnostics.records import ModelRecords
 
     opened = partial(session.open, readonly=True, history=True)
-    return Ledger(opened, session.home, partial(_forget, session))
+    return ModelRecords(opened, session.home, partial(_forget, session))
 
 
-def _forget(session: Session, feedback: Feedback) -> Answer:
+def _forget(session: CliSession, feedback: Feedback) -> Answer:
     from dataclasses import replace
 
     with teacher(session) as (desk, me):
@@ -187,12 +187,12 @@ def _forget(session: Session, feedback: Feedback) -> Answer:
 def _carry(address: Address, raw: bytes, rcpt: str) -> str:
     """Hand a message in, from nobody: whatever becomes of it, no answer is sent to anybody."""
     from spamnb.endpoints.net.smtp_client import SendPlan, deliver
-    from spamnb.service.scanning.quarantine import Parcel
+    from spamnb.service.scanning.quarantine import ReleasedMessage
 
     rcpt_line = f"RCPT TO:<{rcpt}>".encode("ascii")
-    parcel = Parcel(raw, b"MAIL FROM:<>", (rcpt_line,))
+    released = ReleasedMessage(raw, b"MAIL FROM:<>", (rcpt_line,))
     try:
-        (reply,) = deliver(address, parcel, SendPlan(final_s=120.0))
+        (reply,) = deliver(address, released, SendPlan(final_s=120.0))
     except PeerError as error:
         raise PeerError(str(error), reply=error.reply) from error  # its hint is for another hop
     if reply.code // 100 not in (0, 2):
@@ -200,9 +200,9 @@ def _carry(address: Address, raw: bytes, rcpt: str) -> str:
     return f"{address} said {reply}"
 
 
-def _imap(options: _Options, user: str) -> Any:
+def _imap(options: _DoctorOptions, user: str) -> Any:
     """How the mailbox is opened."""
-    from spamnb.endpoints.mailbox.imap import Account, ImapMailbox
+    from spamnb.endpoints.mailbox.imap import ImapAccount, ImapMailbox
 
     if not user:
         raise UserError("--imap needs a --user")
@@ -210,7 +210,7 @@ def _imap(options: _Options, user: str) -> Any:
     has_port = text.rpartition(":")[2].isdigit()
     place = _address(text if has_port else f"{text}:{_IMAP_PORT}", "--imap")
     password = _password(options.password_file, user)
-    account = Account(
+    account = ImapAccount(
         place.host, place.port, user, password, options.junk, max(10.0, options.wait_s)
     )
     return partial(ImapMailbox.open, account)
@@ -228,15 +228,15 @@ def _password(file: str | None, user: str) -> str:
         raise UserError(f"{file} cannot be read: {error}") from error
 
 
-def _maildir(text: str, options: _Options) -> Any:
-    from spamnb.endpoints.mailbox.maildir import MaildirMailbox, Place
+def _maildir(text: str, options: _DoctorOptions) -> Any:
+    from spamnb.endpoints.mailbox.maildir import MaildirLocation, MaildirMailbox
 
     root = Path(text).expanduser().absolute()
 
     def opened() -> Mailbox:
         who = options.user or _owner(root)
         acting = partial(_as_owner_of, root)
-        return MaildirMailbox.open(Place(root, who, options.junk or "Junk", acting))
+        return MaildirMailbox.open(MaildirLocation(root, who, options.junk or "Junk", acting))
 
     return opened
 
@@ -316,7 +316,7 @@ def _signals(numbers: Iterable[int], way: Callable[..., Any] | signal.Handlers) 
             signal.signal(number, handler)
 
 
-def _show(finding: Finding) -> None:
+def _show(finding: CheckResult) -> None:
     mark = f"{finding.state:<8}"
     if wants_colour():
         mark = click.style(mark, fg=_MARKS[finding.state])
@@ -326,7 +326,7 @@ def _show(finding: Finding) -> None:
     sys.stdout.flush()
 
 
-def _told(message_id: str, findings: list[Finding]) -> dict[str, Any]:
+def _told(message_id: str, findings: list[CheckResult]) -> dict[str, Any]:
     return {
         "ok": all(finding.state != "broken" for finding in findings),
         "message_id": message_id,

@@ -16,7 +16,7 @@ from spamnb.cli.help import taught
 from spamnb.cli.loss_bound import keep_promise
 from spamnb.cli.options import Number, spelt
 from spamnb.cli.printing import progress_bar, say, table, warn, write_text
-from spamnb.cli.session import Session, pass_session
+from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import CorpusError, UserError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from spamnb.lab.evaluation import Evaluation, Options
     from spamnb.lab.sources import Named
-    from spamnb.service.training.sources import Unit
+    from spamnb.service.training.sources import MessageSpan
 
 EXAMPLES = """
 spamnb evaluate ham/ spam/                         each message judged, then learnt
@@ -36,7 +36,7 @@ spamnb evaluate --test ham2/ --test spam2/ ham/ spam/    learn from one, judge t
 spamnb evaluate --report report.html --plots plots/ ham/ spam/
 spamnb evaluate --json a.json --scores ham/ spam/  with what was said of each message ...
 spamnb evaluate --compare a.json b.json            ... to compare two runs
-spamnb evaluate --apply ham/ spam/                 ... and keep the promise of `ham_lost_one_in`
+spamnb evaluate --apply ham/ spam/                 ... and keep the promise of `ham_loss.one_in`
 spamnb evaluate --plain collection/                documents with labels of their own
 """
 
@@ -65,7 +65,7 @@ spamnb evaluate --plain collection/                documents with labels of thei
               help="The kind of model.")  # fmt: skip
 @click.option("--one-in", type=click.IntRange(2), metavar="N",
               help="Tell where junk must begin so that at most one in N good messages is lost; "
-              "else as `promise.ham_lost_one_in` is set.")  # fmt: skip
+              "else as `ham_loss.one_in` is set.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(0), default=0, metavar="N",
               help="Processes for folds; 0 takes all processors.")  # fmt: skip
 @click.option("--json", "json_file", metavar="FILE", help="Write the figures there; - is stdout.")
@@ -84,7 +84,7 @@ spamnb evaluate --plain collection/                documents with labels of thei
               "for documents with several labels.")  # fmt: skip
 @pass_session
 @click.pass_context
-def evaluate(ctx: click.Context, session: Session, /, **given: Any) -> None:
+def evaluate(ctx: click.Context, session: CliSession, /, **given: Any) -> None:
     """Measure how well the filter would have done on mail that you have sorted.
 
     The model of the home is neither read nor changed. With --apply, exit 1 if there is not enough
@@ -106,11 +106,11 @@ def evaluate(ctx: click.Context, session: Session, /, **given: Any) -> None:
     if given["labelled"] or given["plain"]:
         evaluate_by_label(_options(session, given), given)
         return
-    asked = session.settings.promise.ham_lost_one_in
+    asked = session.settings.ham_loss.one_in
     one_in = given["one_in"] or asked
     if given["apply"] and one_in != asked:
         raise UserError(
-            f"the settings promise one in {asked}", hint=f"set promise.ham_lost_one_in = {one_in}"
+            f"the settings promise one in {asked}", hint=f"set ham_loss.one_in = {one_in}"
         )
     outcome = _measured(session, given)
     _written(outcome, given, one_in=one_in)
@@ -136,7 +136,7 @@ def _refuse_idle(ctx: click.Context, given: dict[str, Any]) -> None:
         raise UserError("--compare reads two files alone", hint="leave the mail out")
 
 
-def _options(session: Session, given: dict[str, Any]) -> Options:
+def _options(session: CliSession, given: dict[str, Any]) -> Options:
     from spamnb.lab.evaluation import Options
     from spamnb.service.training.worker_pool import cores
 
@@ -146,13 +146,13 @@ def _options(session: Session, given: dict[str, Any]) -> Options:
         **{name: given[name] for name in names},
         order=given["order"] or "shuffle",
         kind=given["kind"] or settings.model.kind,
-        house=settings.house,
+        local=settings.local,
         costs=settings.costs,
         jobs=given["jobs"] or cores(),
     )
 
 
-def _measured(session: Session, given: dict[str, Any]) -> Evaluation:
+def _measured(session: CliSession, given: dict[str, Any]) -> Evaluation:
     from spamnb.lab.evaluation import evaluate as measure
     from spamnb.lab.sources import read_each
 
@@ -168,7 +168,7 @@ def _measured(session: Session, given: dict[str, Any]) -> Evaluation:
 
 def ordered(
     sources: Sequence[str], order: str | None, seed: int
-) -> tuple[list[tuple[Unit, str]], str]:
+) -> tuple[list[tuple[MessageSpan, str]], str]:
     """Find the messages and bring them in order; say which."""
     from spamnb.lab.sources import as_given, index_of, indexed, shuffled
     from spamnb.lab.sources import units_by_time as by_time
@@ -185,7 +185,7 @@ def ordered(
     return (by_time if order == "time" else as_given)(named), order
 
 
-def _sorted(sources: Sequence[str]) -> Iterator[Named[Unit]]:
+def _sorted(sources: Sequence[str]) -> Iterator[Named[MessageSpan]]:
     from spamnb.lab.sources import sorted_mail
 
     if len(sources) != 2:

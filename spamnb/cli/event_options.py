@@ -16,9 +16,9 @@ from spamnb.cli.printing import say
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:
-    from spamnb.cli.session import Session
+    from spamnb.cli.session import CliSession
     from spamnb.service.engine.filter import Filter
-    from spamnb.service.maintenance.event_filter import Selection
+    from spamnb.service.maintenance.event_filter import EventFilter
 
 _SPAN = re.compile(r"(\d{1,9})\s*([mhdw])")
 _UNIT_S = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -42,7 +42,7 @@ def choosing(command: Command) -> Command:
 
 
 def chosen(
-    session: Session,
+    session: CliSession,
     model: Filter,
     *,
     who: tuple[str, ...] = (),
@@ -51,11 +51,11 @@ def chosen(
     since: str | None = None,
     until: str | None = None,
     message: str | None = None,
-) -> Selection:
+) -> EventFilter:
     """Read the options."""
-    from spamnb.service.maintenance.event_filter import Selection
+    from spamnb.service.maintenance.event_filter import EventFilter
 
-    return Selection(
+    return EventFilter(
         who=who,
         channel=channel,
         label=None if label is None else model.label(label),
@@ -65,7 +65,7 @@ def chosen(
     )
 
 
-def _digest(session: Session, model: Filter, ref: str) -> bytes:
+def _digest(session: CliSession, model: Filter, ref: str) -> bytes:
     """Name one message, by its file or a reference."""
     from spamnb.service.engine.lookup import find_digest
 

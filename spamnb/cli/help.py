@@ -36,7 +36,7 @@ def taught(
     return click.command(name, cls=Command, short_help=short, examples=examples)
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """A group with examples, whose commands are imported when they are needed."""
 
     def __init__(

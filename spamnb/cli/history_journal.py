@@ -12,7 +12,7 @@ from spamnb.cli.event_options import choosing, chosen, since_us
 from spamnb.cli.help import taught
 from spamnb.cli.printing import MOST, say_json, table
 from spamnb.cli.score import ANSWERS
-from spamnb.cli.session import Session, pass_session
+from spamnb.cli.session import CliSession, pass_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,7 @@ def iso(time_us: int) -> str:
               help="How many at most; 0 shows all.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @pass_session
-def journal(session: Session, /, limit: int, as_json: bool, **filters: Any) -> None:
+def journal(session: CliSession, /, limit: int, as_json: bool, **filters: Any) -> None:
     """List what was taught, newest first: number, time, who, what became of which message."""
     with session.open(readonly=True) as model:
         wanted = chosen(session, model, **filters)
@@ -117,7 +117,7 @@ def _event_row(line: dict[str, Any]) -> tuple[str, ...]:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @pass_session
 def history(
-    session: Session,
+    session: CliSession,
     label: str | None,
     decision: str | None,
     since: str | None,
@@ -145,10 +145,7 @@ def history(
 
     kept = session.open_history()
     try:
-        lines = [
-            _entry(entry)
-            for entry in islice(filter(wanted, kept.newest()), limit or None)
-        ]
+        lines = [_entry(entry) for entry in islice(filter(wanted, kept.newest()), limit or None)]
     finally:
         kept.close()
     if as_json:

@@ -8,11 +8,11 @@ from spamnb.cli.printing import warn
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:
-    from spamnb.cli.session import Session
-    from spamnb.lab.statistics.loss_bound import Assurance
+    from spamnb.cli.session import CliSession
+    from spamnb.lab.statistics.loss_bound import HamLossBound
 
 
-def keep_promise(session: Session, found: Assurance) -> bool:
+def keep_promise(session: CliSession, found: HamLossBound) -> bool:
     """Keep the costs of the promise in the home; False if the evidence is too thin for any.
 
     What was kept before goes in that case too: it was found for a filter that is no more, or for

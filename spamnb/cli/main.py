@@ -18,9 +18,9 @@ from typing import TextIO
 
 import click
 
-from spamnb.cli.help import Group
+from spamnb.cli.help import CommandGroup
 from spamnb.cli.printing import print_anything
-from spamnb.cli.session import Session, one_thread
+from spamnb.cli.session import CliSession, one_thread
 from spamnb.errors import SpamnbError, StoreError
 
 BUG = 70
@@ -84,7 +84,7 @@ def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-@click.group(cls=Group, places=COMMANDS, examples=EXAMPLES, context_settings=_CONTEXT)
+@click.group(cls=CommandGroup, places=COMMANDS, examples=EXAMPLES, context_settings=_CONTEXT)
 @click.option("--home", metavar="DIR", help="The folder that holds the model. Else $SPAMNB_HOME, "
               "`home` in the settings, $STATE_DIRECTORY, ~/.local/share/spamnb.")  # fmt: skip
 @click.option("--config", metavar="FILE", help="The settings; else /etc/spamnb/spamnb.toml, if "
@@ -100,7 +100,7 @@ def cli(ctx: click.Context, home: str | None, config: str | None, verbose: bool)
     message how probable spam is, and why. Every correction works at once and can be undone.
     """
     one_thread()
-    ctx.obj = Session(home, config, verbose)
+    ctx.obj = CliSession(home, config, verbose)
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
@@ -114,7 +114,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         code = _tell(_SAFE, error, verbose=_verbose(words), code=INTERRUPTED)
     strict = "score" in words and "--exit-code" in words[words.index("score") :]
-    sys.exit(TEMPORARY if strict and not isinstance(code, Answer) else int(code))
+    sys.exit(TEMPORARY if strict and not isinstance(code, ExitCode) else int(code))
 
 
 def _open_streams() -> None:
@@ -128,7 +128,7 @@ def _open_streams() -> None:
             setattr(sys, name, nothing)
 
 
-class Answer(int):
+class ExitCode(int):
     """An exit code that a command gave as its answer, not for a failure."""
 
 
@@ -182,7 +182,7 @@ def _run(words: list[str]) -> int:
             cli.invoke(ctx)
         code = 0
     except click.exceptions.Exit as ended:
-        code = Answer(ended.exit_code)
+        code = ExitCode(ended.exit_code)
     sys.stdout.flush()
     return code
 

@@ -27,17 +27,15 @@ def one_message(path: str, *, documents: bool = False) -> bytes:
 
 def all_messages(path: str, *, documents: bool = False) -> Iterator[tuple[str, bytes]]:
     """Read every message at a path, with its name; what cannot be read is an error."""
-    from spamnb.service.training.sources import Item, items
+    from spamnb.service.training.sources import SourceMessage, items
 
     for item in items(path, documents=documents):
-        if not isinstance(item, Item):
+        if not isinstance(item, SourceMessage):
             raise CorpusError(f"{item.name}: {item.reason}")
         yield item.name, item.raw
 
 
-def named(
-    refs: tuple[str, ...], *, documents: bool = False
-) -> Iterator[tuple[str, bytes | str]]:
+def named(refs: tuple[str, ...], *, documents: bool = False) -> Iterator[tuple[str, bytes | str]]:
     """Resolve (name, message or reference): what is a path is read, the rest is left."""
     for ref in refs or (standard_input(),):
         if ref == "-" or is_path(ref):

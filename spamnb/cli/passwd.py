@@ -10,7 +10,7 @@ import click
 
 from spamnb.cli.help import taught
 from spamnb.cli.printing import say, say_json, table, warn
-from spamnb.cli.session import Session, pass_session
+from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ pwgen 20 1 | spamnb passwd alice@example.org       from a program
 @click.option("--remove", is_flag=True, help="Take the login away.")
 @click.option("--list", "listed", is_flag=True, help="Show who may log in.")
 @click.option("--json", "as_json", is_flag=True, help="With --list: one JSON object a line.")
-@click.option("--file", metavar="FILE", help="Else post.passwords, or `passwords` in the home.")
+@click.option("--file", metavar="FILE", help="Else delivery.passwords, or `passwords` in the home.")
 @pass_session
 def passwd(
-    session: Session,
+    session: CliSession,
     login: str | None,
     addresses: tuple[str, ...],
     remove: bool,
@@ -66,13 +66,15 @@ def passwd(
         logins[login.lower()] = made
     write_logins(path, logins)
     say(f"{login}: {'removed from' if remove else 'written to'} {path}")
-    if not file and not session.settings.post.passwords:
-        warn(f'the post office looks there once the settings say: [post] passwords = "{path}"')
+    if not file and not session.settings.delivery.passwords:
+        warn(
+            f'the delivery agent looks there once the settings say: [delivery] passwords = "{path}"'
+        )
 
 
-def _path(session: Session, file: str | None) -> Path:
+def _path(session: CliSession, file: str | None) -> Path:
     home = session.home  # from here on we are who the daemon's files belong to
-    return Path(file or session.settings.post.passwords or home / "passwords")
+    return Path(file or session.settings.delivery.passwords or home / "passwords")
 
 
 def _login(login: str, addresses: tuple[str, ...]) -> Login:

@@ -9,16 +9,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spamnb.cli.correct import show as show_answer
-from spamnb.cli.help import Group, taught
+from spamnb.cli.help import CommandGroup, taught
 from spamnb.cli.history_journal import iso, shown_time
 from spamnb.cli.printing import safe, say, say_json, table, warn
-from spamnb.cli.session import Session, pass_session
+from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import PeerError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spamnb.service.scanning.quarantine import Kept, Parcel, Quarantine, Reply
+    from spamnb.service.scanning.quarantine import (
+        Quarantine,
+        QuarantinedMessage,
+        ReleasedMessage,
+        ReleaseReply,
+    )
 
 EXAMPLES = """
 spamnb quarantine list                   oldest first
@@ -40,7 +45,10 @@ IDS = click.argument("ids", nargs=-1, required=True, metavar="ID...")
 
 
 @click.group(
-    cls=Group, places=_PLACES, examples=EXAMPLES, short_help="Messages kept instead of delivered."
+    cls=CommandGroup,
+    places=_PLACES,
+    examples=EXAMPLES,
+    short_help="Messages kept instead of delivered.",
 )
 def quarantine() -> None:
     """Look after the messages that were kept instead of delivered.
@@ -50,7 +58,7 @@ def quarantine() -> None:
     """
 
 
-def _folder(session: Session) -> Quarantine:
+def _folder(session: CliSession) -> Quarantine:
     from spamnb.service.scanning.quarantine import Quarantine
 
     return Quarantine(session.home / "quarantine", session.settings.quarantine)
@@ -59,7 +67,7 @@ def _folder(session: Session) -> Quarantine:
 @taught("List what is kept.", EXAMPLES, name="list")
 @JSON
 @pass_session
-def list_(session: Session, as_json: bool) -> None:
+def list_(session: CliSession, as_json: bool) -> None:
     """List what is kept, oldest first.
 
     ID, time, state, decision, label, probability of spam, from, to, subject.
@@ -76,18 +84,18 @@ def list_(session: Session, as_json: bool) -> None:
 def _subject(head: bytes) -> str:
     """Read the subject of a message from its first bytes."""
     from spamnb.core.mail.headers import decoded, split
-    from spamnb.core.mail.local_hosts import House
+    from spamnb.core.mail.local_hosts import LocalHosts
     from spamnb.core.policy.verdict_headers import header_end
 
     end = header_end(head)
     head = (head if end < 0 else head[:end]).replace(b"\r\n", b"\n")
-    block, _ = split(head, (0, len(head)), House(), set())
+    block, _ = split(head, (0, len(head)), LocalHosts(), set())
     found = next((value for name, value in block.fields if name == b"subject"), b"")
     text = decoded(found[:_SUBJECT_BYTES], set())
     return " ".join((text.decode("ascii") if isinstance(text, bytes) else text).split())
 
 
-def _told(entry: Kept) -> dict[str, Any]:
+def _told(entry: QuarantinedMessage) -> dict[str, Any]:
     return {
         "id": entry.id,
         "time": iso(entry.time_us),
@@ -102,7 +110,7 @@ def _told(entry: Kept) -> dict[str, Any]:
     }
 
 
-def _row(entry: Kept, subject: str) -> tuple[str, ...]:
+def _row(entry: QuarantinedMessage, subject: str) -> tuple[str, ...]:
     probability = entry.facts.get("probability")
     to = entry.recipients[0] if entry.recipients else ""
     more = len(entry.recipients) - 1
@@ -124,7 +132,7 @@ def _row(entry: Kept, subject: str) -> tuple[str, ...]:
 @click.option("--raw", is_flag=True, help="The message alone, byte for byte.")
 @JSON
 @pass_session
-def show(session: Session, identity: str, raw: bool, as_json: bool) -> None:
+def show(session: CliSession, identity: str, raw: bool, as_json: bool) -> None:
     """Show a message's envelope, what was said of it, and the message itself."""
     folder = _folder(session)
     entry, message = folder.get(identity), folder.raw(identity)
@@ -154,7 +162,7 @@ def show(session: Session, identity: str, raw: bool, as_json: bool) -> None:
 @JSON
 @pass_session
 def release(
-    session: Session,
+    session: CliSession,
     ids: tuple[str, ...],
     learn: bool,
     upstream: str | None,
@@ -169,7 +177,7 @@ def release(
     failed = []
     for identity in ids:
         raw = folder.raw(identity)
-        after = folder.release(identity, _sender(upstream), insist=again)
+        after = folder.release(identity, _sender(upstream), again=again)
         _show(after, as_json=as_json)
         if after.open:
             failed.append(identity)
@@ -184,20 +192,20 @@ def _sender(upstream: str | None) -> Any:
     from spamnb.endpoints.net.address import Address
     from spamnb.endpoints.net.smtp_client import deliver
 
-    def send(parcel: Parcel) -> Sequence[Reply]:
-        where = upstream or parcel.upstream
+    def send(released: ReleasedMessage) -> Sequence[ReleaseReply]:
+        where = upstream or released.upstream
         try:
             address = Address.parse(where)
         except ValueError as error:
             raise PeerError(
                 f"the next hop is {where!r}: {error}", hint="name one with --upstream"
             ) from error
-        return deliver(address, parcel)
+        return deliver(address, released)
 
     return send
 
 
-def _show(entry: Kept, *, as_json: bool) -> None:
+def _show(entry: QuarantinedMessage, *, as_json: bool) -> None:
     if as_json:
         say_json(_told(entry))
         return
@@ -207,7 +215,7 @@ def _show(entry: Kept, *, as_json: bool) -> None:
         say(f"{entry.id}: {safe(recipient)}: {safe(said)}")
 
 
-def _learn(session: Session, identity: str, raw: bytes, *, as_json: bool) -> None:
+def _learn(session: CliSession, identity: str, raw: bytes, *, as_json: bool) -> None:
     from spamnb.cli.daemon_client import checked, teacher
 
     with teacher(session) as (desk, me):
@@ -218,7 +226,7 @@ def _learn(session: Session, identity: str, raw: bytes, *, as_json: bool) -> Non
 @taught("Throw messages away.", "spamnb quarantine delete ID...")
 @IDS
 @pass_session
-def delete(session: Session, ids: tuple[str, ...]) -> None:
+def delete(session: CliSession, ids: tuple[str, ...]) -> None:
     """Throw messages away; nobody will get them."""
     folder = _folder(session)
     for identity in ids:
@@ -228,7 +236,7 @@ def delete(session: Session, ids: tuple[str, ...]) -> None:
 
 @taught("Throw away what is too old.", "spamnb quarantine expire")
 @pass_session
-def expire(session: Session) -> None:
+def expire(session: CliSession) -> None:
     """Throw away what is older than quarantine.keep_days; a daemon that keeps mail does so too.
 
     A clock that has jumped ahead expires nothing: see `spamnb expire --trust-clock`.

@@ -11,10 +11,10 @@ import click
 
 from spamnb.cli.correct import show
 from spamnb.cli.daemon_client import checked, served
-from spamnb.cli.help import Group, taught
+from spamnb.cli.help import CommandGroup, taught
 from spamnb.cli.history_journal import iso, shown_time
 from spamnb.cli.printing import safe, say, say_json, table
-from spamnb.cli.session import Session, pass_session
+from spamnb.cli.session import CliSession, pass_session
 
 if TYPE_CHECKING:
     from spamnb.service.feedback.types import Answer
@@ -36,7 +36,10 @@ JSON = click.option("--json", "as_json", is_flag=True, help="JSON, one object a 
 
 
 @click.group(
-    cls=Group, places=_PLACES, examples=LIST_EXAMPLES, short_help="Decide what waits for your word."
+    cls=CommandGroup,
+    places=_PLACES,
+    examples=LIST_EXAMPLES,
+    short_help="Decide what waits for your word.",
 )
 def review() -> None:
     """Decide what waits for your word.
@@ -49,7 +52,7 @@ def review() -> None:
 class _List:
     """The list, here or over there."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: CliSession) -> None:
         self._session = session
         self._daemon = served(session)
 
@@ -75,29 +78,29 @@ class _List:
         if self._daemon is not None:
             yield lambda name: answer_of(self._ask(do, name)[0])
             return
-        from spamnb.service.feedback.service import Desk
+        from spamnb.service.feedback.service import FeedbackService
 
         with self._session.open(history=True) as model:
-            desk = Desk(model, self._reviews(), self._session.settings.teach)
+            desk = FeedbackService(model, self._reviews(), self._session.settings.feedback)
             yield desk.accept if do == "accept" else desk.refuse
 
     def _ask(self, do: str, name: str = "") -> tuple[dict[str, Any], bytes]:
-        from spamnb.endpoints.control.protocol import Caller
+        from spamnb.endpoints.control.protocol import ControlClient
 
         assert self._daemon is not None
-        with Caller(self._daemon.control) as caller:
+        with ControlClient(self._daemon.control) as caller:
             return caller.ask("review", do=do, name=name)
 
     def _reviews(self) -> Any:
-        from spamnb.service.feedback.review_queue import Reviews
+        from spamnb.service.feedback.review_queue import ReviewQueue
 
-        return Reviews(self._session.home / "review", self._session.settings.review)
+        return ReviewQueue(self._session.home / "review", self._session.settings.review)
 
 
 @taught("List what waits.", LIST_EXAMPLES, name="list")
 @JSON
 @pass_session
-def list_(session: Session, as_json: bool) -> None:
+def list_(session: CliSession, as_json: bool) -> None:
     """List what waits, oldest first: name, time, who says what, our verdict, why it waits."""
     entries = _List(session).entries()
     if as_json:
@@ -121,7 +124,7 @@ def _row(entry: dict[str, Any]) -> tuple[str, ...]:
 @click.argument("name")
 @JSON
 @pass_session
-def show_(session: Session, name: str, as_json: bool) -> None:
+def show_(session: CliSession, name: str, as_json: bool) -> None:
     """Show who says what of a message and why it waits, then the message itself."""
     entry, raw = _List(session).get(name)
     if as_json:
@@ -134,7 +137,7 @@ def show_(session: Session, name: str, as_json: bool) -> None:
         say(safe(line))
 
 
-def _decide(session: Session, do: str, names: tuple[str, ...], *, as_json: bool) -> None:
+def _decide(session: CliSession, do: str, names: tuple[str, ...], *, as_json: bool) -> None:
     with _List(session).decided(do) as decided:
         for name in names:
             answer: Answer = checked(decided(name))
@@ -150,7 +153,7 @@ def _decide(session: Session, do: str, names: tuple[str, ...], *, as_json: bool)
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @JSON
 @pass_session
-def accept(session: Session, names: tuple[str, ...], as_json: bool) -> None:
+def accept(session: CliSession, names: tuple[str, ...], as_json: bool) -> None:
     """Learn what waits as it was said, in the name of who said it, so that it can be undone."""
     _decide(session, "accept", names, as_json=as_json)
 
@@ -159,6 +162,6 @@ def accept(session: Session, names: tuple[str, ...], as_json: bool) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @JSON
 @pass_session
-def refuse(session: Session, names: tuple[str, ...], as_json: bool) -> None:
+def refuse(session: CliSession, names: tuple[str, ...], as_json: bool) -> None:
     """Let go of what waits; nothing is learnt."""
     _decide(session, "refuse", names, as_json=as_json)

@@ -12,12 +12,12 @@ from spamnb.cli.help import taught
 from spamnb.cli.history_journal import iso, shown_time
 from spamnb.cli.messages import named
 from spamnb.cli.printing import MOST, safe, say, say_json, table
-from spamnb.cli.session import Session, pass_session
+from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:
     from spamnb.service.engine.filter import Filter
-    from spamnb.service.maintenance.attribution import Bisection, Share
+    from spamnb.service.maintenance.attribution import Attribution, EventShare
     from spamnb.store.rebuild import Rebuilt
 
 JSON = click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
@@ -43,7 +43,7 @@ spamnb bisect '<1234@example.org>'      ... by id, digest or signature
 @YES
 @JSON
 @pass_session
-def rewind(session: Session, moment: str, yes: bool, as_json: bool) -> None:
+def rewind(session: CliSession, moment: str, yes: bool, as_json: bool) -> None:
     """Bring back the model as it was at a time, in every number. What came later is gone from it.
 
     TIME is a date, or how long ago: 30m, 12h, 7d, 2w. Nobody else may have the model open: stop the
@@ -81,7 +81,7 @@ def rewind(session: Session, moment: str, yes: bool, as_json: bool) -> None:
 @JSON
 @pass_session
 def relearn(
-    session: Session,
+    session: CliSession,
     without: tuple[str, ...],
     without_channel: tuple[str, ...],
     constants: tuple[str, ...],
@@ -95,9 +95,9 @@ def relearn(
     is kept beside it, and `restore --force` brings it back.
     """
     from spamnb.service.maintenance import rewind as timemachine
-    from spamnb.service.maintenance.event_filter import Without
+    from spamnb.service.maintenance.event_filter import RelearnFilter
 
-    drops = Without(without, without_channel)
+    drops = RelearnFilter(without, without_channel)
     changed = _constants(constants)
     refuse_while_served(session, "relearn")
     with session.open(readonly=True) as model, model.store.read() as view:
@@ -146,7 +146,7 @@ def _done(done: Rebuilt[Any], counts: dict[str, int], said: str, *, as_json: boo
               help="How many at most; 0 shows all.")  # fmt: skip
 @JSON
 @pass_session
-def bisect(session: Session, message: str, limit: int, as_json: bool) -> None:
+def bisect(session: CliSession, message: str, limit: int, as_json: bool) -> None:
     """Tell which trainings made a message what it is, the strongest first.
 
     The share of a training is what the log-odds would lose without it: positive ones speak for the
@@ -170,7 +170,7 @@ def bisect(session: Session, message: str, limit: int, as_json: bool) -> None:
         say(f"{found.folded} events are in the checkpoint and cannot be told apart")
 
 
-def _example(session: Session, model: Filter, what: bytes | str) -> Any:
+def _example(session: CliSession, model: Filter, what: bytes | str) -> Any:
     from spamnb.service.engine.lookup import find_example
 
     if isinstance(what, bytes):
@@ -184,7 +184,7 @@ def _example(session: Session, model: Filter, what: bytes | str) -> Any:
             kept.close()
 
 
-def _as_dict(found: Bisection, shares: list[Share]) -> dict[str, Any]:
+def _as_dict(found: Attribution, shares: list[EventShare]) -> dict[str, Any]:
     return {
         "log_odds": found.log_odds,
         "between": list(found.between),
@@ -205,14 +205,14 @@ def _as_dict(found: Bisection, shares: list[Share]) -> dict[str, Any]:
     }
 
 
-def _row(share: Share) -> tuple[str, ...]:
+def _row(share: EventShare) -> tuple[str, ...]:
     return (
         str(share.event), f"{share.nats:+.4f}", shown_time(share.time_us), share.label or "import",
         f"{share.who}/{share.channel}", share.message_id or share.digest.hex(),
     )  # fmt: skip
 
 
-def undo_chosen(session: Session, filters: dict[str, Any], *, yes: bool, as_json: bool) -> None:
+def undo_chosen(session: CliSession, filters: dict[str, Any], *, yes: bool, as_json: bool) -> None:
     """Undo all events that the options choose, the newest first."""
     from spamnb.service.maintenance import rewind as timemachine
 
@@ -233,7 +233,7 @@ def undo_chosen(session: Session, filters: dict[str, Any], *, yes: bool, as_json
         say(f"{undone} events undone.{later}")
 
 
-def _undo(session: Session, events: list[int]) -> int:
+def _undo(session: CliSession, events: list[int]) -> int:
     """Undo events in order; how many changed something. While a daemon serves, it does it."""
     from spamnb.service.maintenance import rewind as timemachine
 
@@ -243,5 +243,5 @@ def _undo(session: Session, events: list[int]) -> int:
         with teacher(session) as (desk, me):
             return sum(desk.undo(event, me).state == "learnt" for event in events)
     with session.open() as model:
-        receipts = timemachine.take_back(model, events, session.origin())
+        receipts = timemachine.take_back(model, events, session.source())
         return sum(receipt.changed for receipt in receipts)

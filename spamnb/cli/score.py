@@ -10,7 +10,7 @@ from spamnb.cli.help import taught
 from spamnb.cli.messages import is_path, one_message, standard_input
 from spamnb.cli.options import Count
 from spamnb.cli.printing import coloured, safe, say, say_json, warn
-from spamnb.cli.session import Session, pass_session
+from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import CorpusError, UserError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ spamnb explain --json new.eml
 @click.pass_context
 def score(
     ctx: click.Context,
-    session: Session,
+    session: CliSession,
     paths: tuple[str, ...],
     as_json: bool,
     clues: int,
@@ -91,22 +91,22 @@ def score(
         ctx.exit(2)
 
 
-def _scored(session: Session, paths: Sequence[str], clues: int, jobs: int) -> Iterator[Scored]:
+def _scored(session: CliSession, paths: Sequence[str], clues: int, jobs: int) -> Iterator[Scored]:
     from spamnb.service.training.bulk_scoring import Scoring, score_paths
 
     settings = session.settings
-    how = Scoring(jobs, clues, settings.house, settings.costs)
+    how = Scoring(jobs, clues, settings.local, settings.costs)
     yield from score_paths(session.home, paths, how)
 
 
-def _remembered(session: Session, paths: Sequence[str], clues: int) -> Iterator[Scored]:
+def _remembered(session: CliSession, paths: Sequence[str], clues: int) -> Iterator[Scored]:
     from spamnb.service.training.bulk_scoring import Scored
-    from spamnb.service.training.sources import Item, items
+    from spamnb.service.training.sources import SourceMessage, items
 
     with session.open(history=True) as model:
         documents = model.recipe.documents
         for item in (item for path in paths for item in items(path, documents=documents)):
-            if isinstance(item, Item):
+            if isinstance(item, SourceMessage):
                 verdict = model.score(item.raw)
                 yield Scored(item.name, verdict, verdict.clues(clues) if clues else [])
             else:
@@ -175,7 +175,7 @@ def as_dict(path: str, verdict: Verdict, clues: Sequence[Clue]) -> dict[str, Any
               help="How many clues; `all` shows all.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="As `score --json`, with the bias.")
 @pass_session
-def explain(session: Session, ref: str, count: int, as_json: bool) -> None:
+def explain(session: CliSession, ref: str, count: int, as_json: bool) -> None:
     """Show why a message is judged as it is: its clues, strongest first.
 
     A clue above 0 speaks for spam, below 0 against it. All clues and the bias add up to the

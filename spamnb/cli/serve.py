@@ -10,7 +10,7 @@ import click
 
 from spamnb.cli.help import taught
 from spamnb.cli.printing import say, warn
-from spamnb.cli.session import Session, pass_session
+from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,13 +40,13 @@ spamnb bypass                               which is it?
               "office, with Maildirs in the home.")  # fmt: skip
 @click.option("--create", is_flag=True, help="Make an empty model if there is none.")
 @pass_session
-def serve(session: Session, listen: tuple[str, ...], upstream: str | None, create: bool) -> None:
+def serve(session: CliSession, listen: tuple[str, ...], upstream: str | None, create: bool) -> None:
     """Serve mail until told to stop.
 
     Takes mail as a relay in front of the next hop, judges it, and marks it in its headers. Without
     any settings it listens on 127.0.0.1:10025, and its own post office writes Maildirs.
     """
-    from spamnb.daemon.processes.bootstrap import Wish
+    from spamnb.daemon.processes.bootstrap import ServeRequest
     from spamnb.daemon.processes.bootstrap import serve as run
     from spamnb.settings import home_of, load
 
@@ -56,7 +56,9 @@ def serve(session: Session, listen: tuple[str, ...], upstream: str | None, creat
     read = partial(load, session.config_flag, flags=flags)
     settings = read()
     home = home_of(settings).absolute()
-    run(Wish(settings, home, read, partial(_make_model, home, settings) if create else None))
+    run(
+        ServeRequest(settings, home, read, partial(_make_model, home, settings) if create else None)
+    )
 
 
 def _flags(listen: tuple[str, ...], upstream: str | None) -> dict[str, Any]:
@@ -80,7 +82,7 @@ def _make_model(home: Path, settings: Settings) -> None:
 @taught("Let all mail pass unscanned, or not.", BYPASS_EXAMPLES)
 @click.argument("way", type=click.Choice(["on", "off"]), required=False)
 @pass_session
-def bypass(session: Session, way: str | None) -> None:
+def bypass(session: CliSession, way: str | None) -> None:
     """Let all mail pass unscanned, or scan again; without a word, say which it is.
 
     Works with and without a daemon, within a second, and holds over restarts: it is the file
@@ -96,19 +98,19 @@ def bypass(session: Session, way: str | None) -> None:
 
 @taught("Have the daemon read its settings again.", RELOAD_EXAMPLES)
 @pass_session
-def reload(session: Session) -> None:
+def reload(session: CliSession) -> None:
     """Have the daemon read its settings and lists again, as SIGHUP does; no connection is dropped.
 
     The settings are checked first as this command finds them (--config). The daemon keeps its old
     settings if it finds a mistake in the new ones, and names the mistake in its log.
     """
     from spamnb.cli.daemon_client import served
-    from spamnb.endpoints.control.protocol import Caller
+    from spamnb.endpoints.control.protocol import ControlClient
 
     daemon = served(session)
     if daemon is None:
         raise UserError("no daemon serves this home", hint="start it with `spamnb serve`")
-    with Caller(daemon.control) as caller:
+    with ControlClient(daemon.control) as caller:
         fault = caller.ask("reload").header.get("fault")
     say("the daemon reads its settings again; its log tells what changed")
     if fault:

@@ -24,7 +24,7 @@ from spamnb.cli.printing import warn
 
 if TYPE_CHECKING:
     from spamnb.service.engine.filter import Filter
-    from spamnb.service.engine.requests import Origin
+    from spamnb.service.engine.requests import Source
     from spamnb.settings import Settings
     from spamnb.store.history.verdict_history import History
 
@@ -50,7 +50,7 @@ THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass
-class Session:
+class CliSession:
     """One run of the program."""
 
     home_flag: str | None = None
@@ -87,7 +87,7 @@ class Session:
             self.home,
             readonly=readonly,
             history=False,
-            house=settings.house,
+            local=settings.local,
             costs=settings.costs,
             limit_bytes=settings.store.limit_bytes,
         )
@@ -108,14 +108,14 @@ class Session:
             warn(history.warning)
         return history
 
-    def origin(self) -> Origin:
+    def source(self) -> Source:
         """Who speaks."""
-        from spamnb.service.engine.requests import Origin
+        from spamnb.service.engine.requests import Source
 
-        return Origin(who=speaker(), channel="cli")
+        return Source(who=speaker(), channel="cli")
 
 
-pass_session = click.make_pass_decorator(Session, ensure=True)
+pass_session = click.make_pass_decorator(CliSession, ensure=True)
 
 
 def speaker() -> str:

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from spamnb.cli.daemon_client import Served, served
+from spamnb.cli.daemon_client import RunningDaemon, served
 from spamnb.cli.help import taught
 from spamnb.cli.history_journal import shown_time
 from spamnb.cli.printing import safe, say, table
-from spamnb.cli.session import Session, pass_session
+from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import StoreError, UserError
 
 EXAMPLES = """
@@ -27,7 +27,7 @@ _QUIET = "no daemon serves this home; what stands here is read from the model it
 @click.option("--prometheus", is_flag=True, help="As Prometheus reads it.")
 @pass_session
 @click.pass_context
-def status(ctx: click.Context, session: Session, as_json: bool, prometheus: bool) -> None:
+def status(ctx: click.Context, session: CliSession, as_json: bool, prometheus: bool) -> None:
     """Tell how the daemon is: processes, numbers, what was learnt when, and what looks wrong.
 
     Without a daemon the exit code is 1, and the facts are those of the model alone.
@@ -50,16 +50,16 @@ def status(ctx: click.Context, session: Session, as_json: bool, prometheus: bool
         ctx.exit(1)
 
 
-def _asked(daemon: Served, op: str) -> tuple[dict[str, Any], bytes]:
-    from spamnb.endpoints.control.protocol import Caller
+def _asked(daemon: RunningDaemon, op: str) -> tuple[dict[str, Any], bytes]:
+    from spamnb.endpoints.control.protocol import ControlClient
 
-    with Caller(daemon.control) as caller:
+    with ControlClient(daemon.control) as caller:
         return caller.ask(op)
 
 
-def _alone(session: Session) -> dict[str, Any]:
+def _alone(session: CliSession) -> dict[str, Any]:
     """What the files tell."""
-    from spamnb.service.feedback.review_queue import Reviews
+    from spamnb.service.feedback.review_queue import ReviewQueue
     from spamnb.service.telemetry.status import folder_size, model_facts, noted, warnings
 
     home = session.home
@@ -68,7 +68,7 @@ def _alone(session: Session) -> dict[str, Any]:
     }  # fmt: skip
     with noted(facts):
         facts["bypass"] = (home / "bypass").exists()
-        facts["review"] = Reviews(home / "review").count()
+        facts["review"] = ReviewQueue(home / "review").count()
         facts["quarantine"] = folder_size(home / "quarantine")
     try:
         with session.open(readonly=True) as model:

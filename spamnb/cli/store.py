@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from spamnb.cli.daemon_client import Served, refuse_while_served, served
+from spamnb.cli.daemon_client import RunningDaemon, refuse_while_served, served
 from spamnb.cli.help import taught
 from spamnb.cli.printing import safe, say, say_json, table, warn
-from spamnb.cli.session import Session, pass_session
+from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import RefusedError, UserError
 
 if TYPE_CHECKING:
-    from spamnb.service.maintenance.stats import Stats
+    from spamnb.service.maintenance.stats import ModelStats
 
 JSON = click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 
@@ -26,7 +26,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="As one JSON object.
 @taught("Tell what the model holds.", "spamnb stats\nspamnb stats --json")
 @JSON
 @pass_session
-def stats(session: Session, as_json: bool) -> None:
+def stats(session: CliSession, as_json: bool) -> None:
     """Tell what the model holds: messages, features, words, size, thresholds."""
     from spamnb.service.maintenance import stats as upkeep
 
@@ -43,7 +43,7 @@ def stats(session: Session, as_json: bool) -> None:
         _show(found)
 
 
-def _show(found: Stats) -> None:
+def _show(found: ModelStats) -> None:
     known = f", {found.bytes_per_feature} a feature" if found.features else ""
     rows = [
         ("home", found.home),
@@ -66,7 +66,7 @@ def _show(found: Stats) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 @pass_session
 @click.pass_context
-def check(ctx: click.Context, session: Session, as_json: bool) -> None:
+def check(ctx: click.Context, session: CliSession, as_json: bool) -> None:
     """Compare the model with its own journal: every count, sum and index.
 
     Exit 0 if nothing contradicts itself, 1 if something does, each contradiction on a line. May run
@@ -91,7 +91,7 @@ def check(ctx: click.Context, session: Session, as_json: bool) -> None:
 @click.argument("file", type=click.Path(dir_okay=False))
 @JSON
 @pass_session
-def backup(session: Session, file: str, as_json: bool) -> None:
+def backup(session: CliSession, file: str, as_json: bool) -> None:
     """Copy the model to one file, consistent and dense, while others go on using it.
 
     The file holds the secret key and words of people's mail: it is readable by its owner only.
@@ -115,7 +115,7 @@ spamnb restore --force /backup/model.spamnb      over the model that is there
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option("--force", is_flag=True, help="Replace the model that is there.")
 @pass_session
-def restore(session: Session, file: str, force: bool) -> None:
+def restore(session: CliSession, file: str, force: bool) -> None:
     """Bring a backup back. The copy is checked before anything is touched."""
     from spamnb.store import maintenance
     from spamnb.store.lmdb.sharing import DATA_FILE
@@ -142,11 +142,11 @@ spamnb export --with-key counts.jsonl       to make a new model of it elsewhere
 @click.option("--with-key", is_flag=True, help="Write the secret key as well, for --as-new. "
               "Whoever has it can make words that this filter takes for others.")  # fmt: skip
 @pass_session
-def export(session: Session, file: str, with_key: bool) -> None:
+def export(session: CliSession, file: str, with_key: bool) -> None:
     """Write the model as text, JSON lines.
 
     The first line is the header: format, version, kind, labels, fingerprint of the key, recipe,
-    messages and tokens of each label, bias, tempers, number of features. Then one line a feature:
+    messages and tokens of each label, bias, temperatures, number of features; then a line each:
     id (16 hex digits), n (messages of each label), w (corrections in 2^-20 nats), day (last learnt,
     days since 2000-01-01), place and token.
     """
@@ -194,7 +194,7 @@ spamnb --home new/ import --as-new counts.jsonl
 @click.option("--as-new", is_flag=True, help="Make a new model; needs an export --with-key.")
 @JSON
 @pass_session
-def import_(session: Session, file: str, as_new: bool, as_json: bool) -> None:
+def import_(session: CliSession, file: str, as_new: bool, as_json: bool) -> None:
     """Add an export to the model, as one event that `undo` takes back.
 
     Features mean the same under the same key only, so the export must come from a copy of this
@@ -220,7 +220,7 @@ def import_(session: Session, file: str, as_new: bool, as_json: bool) -> None:
             )
         open_store(session.home, create=recipe_of(exported)).close()
     with session.open() as model:
-        receipt = merge(model, exported, origin=session.origin())
+        receipt = merge(model, exported, source=session.source())
     _show_import(receipt.as_dict() | {"features": len(exported.bulk.ids)}, as_json=as_json)
 
 
@@ -235,12 +235,14 @@ def _lines(file: str) -> Iterator[TextIO]:
         yield lines
 
 
-def _import_through(session: Session, daemon: Served, file: str, *, as_json: bool) -> None:
+def _import_through(
+    session: CliSession, daemon: RunningDaemon, file: str, *, as_json: bool
+) -> None:
     """Have the daemon add it; it reads the file through the socket, by our rights."""
     from spamnb.cli.messages import kept_file
     from spamnb.endpoints.control.training_client import sent_file
 
-    who = session.origin().who
+    who = session.source().who
     try:
         told = sent_file(
             daemon.control, "import", kept_file(file), channel="cli", trust="admin", **{"for": who}
@@ -262,41 +264,41 @@ def _show_import(told: dict[str, Any], *, as_json: bool) -> None:
 @click.option("--trust-clock", is_flag=True, help="The clock is right, though it has jumped.")
 @JSON
 @pass_session
-def expire(session: Session, trust_clock: bool, as_json: bool) -> None:
+def expire(session: CliSession, trust_clock: bool, as_json: bool) -> None:
     """Let go of what is too old, by the settings; others go on scoring and learning meanwhile.
 
     Trainings older than journal.keep_days can then not be undone any more; features that nobody
-    taught for expire.after_days and that at most expire.most_holders messages held are dropped; the
+    taught for expire.after_days and that at most expire.max_messages messages held are dropped; the
     history forgets verdicts older than history.keep_days. Files do not shrink: `compact` does that.
 
     Nothing expires by a clock that has jumped ahead, here or in quarantine, until 30 days of uptime
     have passed at the new time, or an administrator says that the clock is right. Until then things
     expire by the uptime.
     """
-    from spamnb.service.maintenance.expiry import Rules, newest_us
+    from spamnb.service.maintenance.expiry import ExpiryRules, newest_us
     from spamnb.service.maintenance.expiry import expire as let_go
     from spamnb.service.maintenance.expiry_clock import expiry_mark, warning
 
     daemon = served(session)
     if daemon is not None:
-        from spamnb.endpoints.control.protocol import LONG_S, Caller
+        from spamnb.endpoints.control.protocol import LONG_S, ControlClient
 
-        who = session.origin().who
-        with Caller(daemon.control, LONG_S) as caller:
+        who = session.source().who
+        with ControlClient(daemon.control, LONG_S) as caller:
             said = {"channel": "cli", "trust": "admin", "for": who, "trust_clock": trust_clock}
             told = caller.ask("expire", b"", **said).header
         _show_expired(told["expired"], told["warning"], as_json=as_json)
         return
     settings = session.settings
-    rules = Rules(
-        settings.journal.keep_days, settings.expire.after_days, settings.expire.most_holders
+    rules = ExpiryRules(
+        settings.journal.keep_days, settings.expire.after_days, settings.expire.max_messages
     )
     with session.open() as model:
         kept = session.open_history()
         try:
             mark = expiry_mark(session.home, newest_us(model.store), trust=trust_clock)
             now = mark.expires_us
-            gone = let_go(model.store, kept, rules, now_us=now, origin=session.origin())
+            gone = let_go(model.store, kept, rules, now_us=now, source=session.source())
         finally:
             kept.close()
     _show_expired(gone.as_dict(), warning(mark), as_json=as_json)
@@ -315,7 +317,7 @@ def _show_expired(gone: dict[str, int], warning: str, *, as_json: bool) -> None:
 @taught("Rewrite the file densely.", "spamnb compact")
 @JSON
 @pass_session
-def compact(session: Session, as_json: bool) -> None:
+def compact(session: CliSession, as_json: bool) -> None:
     """Rewrite the model's file densely. Nobody else may have it open: stop the daemon first."""
     from spamnb.store import maintenance
 

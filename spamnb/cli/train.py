@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spamnb.cli.daemon_client import Served, served
+from spamnb.cli.daemon_client import RunningDaemon, served
 from spamnb.cli.help import taught
 from spamnb.cli.printing import progress_bar, safe, say, say_json, warn
-from spamnb.cli.session import Session, pass_session
+from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import CorpusError, StoreMissingError, UserError
 
 if TYPE_CHECKING:
@@ -45,14 +45,18 @@ spamnb train --kind multinomial ham/ spam/         a classical model, if none is
               "model that is made.")  # fmt: skip
 @click.option("--classes", metavar="DIR", help="Like --label NAME=DIR/NAME for every folder in "
               "DIR.")  # fmt: skip
-@click.option("--thresholds", is_flag=True, help="Choose for each label the score from which it is "
-              "given, by folds over this mail; for labels of your own, above all rare ones.")
+@click.option(
+    "--thresholds",
+    is_flag=True,
+    help="Choose for each label the score from which it is "
+    "given, by folds over this mail; for labels of your own, above all rare ones.",
+)
 @click.option("--jobs", type=click.IntRange(0), default=0, metavar="N",
               help="Processes that read mail; 0 takes all processors.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @pass_session
 def train(
-    session: Session,
+    session: CliSession,
     folders: tuple[str, ...],
     labelled: tuple[str, ...],
     kind: str | None,
@@ -71,12 +75,12 @@ def train(
     """
     sources = _sources(folders, (*labelled, *_folders_in(classes)))
     recipe = _recipe(session, sources, kind, no_vocabulary=no_vocabulary, plain=plain)
-    from spamnb.service.training.trainer import Course
+    from spamnb.service.training.trainer import TrainingOptions
     from spamnb.service.training.trainer import train as learn
 
     settings = session.settings
-    course = Course(
-        jobs, session.origin(), settings.house, settings.costs, settings.store.limit_bytes
+    training_options = TrainingOptions(
+        jobs, session.source(), settings.local, settings.costs, settings.store.limit_bytes
     )
     with progress_bar("learning") as bar:
 
@@ -88,7 +92,13 @@ def train(
         if daemon is not None:
             summary = _through(session, daemon, sources, recipe, show)
         else:
-            summary = learn(session.home, sources, recipe=recipe, course=course, progress=show)
+            summary = learn(
+                session.home,
+                sources,
+                recipe=recipe,
+                training_options=training_options,
+                progress=show,
+            )
     nothing = summary.unreadable == summary.messages
     chosen = _chosen(session, sources, jobs) if thresholds and not nothing else {}
     _report(summary, session.home, chosen, as_json=as_json)
@@ -100,14 +110,14 @@ def train(
 
 
 def _through(
-    session: Session,
-    daemon: Served,
+    session: CliSession,
+    daemon: RunningDaemon,
     sources: list[tuple[str, str]],
     recipe: Recipe | None,
     show: Callable[[Progress], None],
 ) -> Summary:
     """Have the daemon learn it; a model is made here if there is none, and found over there."""
-    from spamnb.endpoints.control.protocol import Caller
+    from spamnb.endpoints.control.protocol import ControlClient
     from spamnb.endpoints.control.training_client import send
     from spamnb.store.lmdb.store import open_store
 
@@ -117,9 +127,9 @@ def _through(
     documents = store.recipe.documents
     store.close()
     if recipe is not None:
-        with Caller(daemon.control) as caller:
+        with ControlClient(daemon.control) as caller:
             caller.ask("reload", settings=False)
-    who = session.origin().who
+    who = session.source().who
     return send(daemon.control, sources, who=who, documents=documents, progress=show)
 
 
@@ -144,7 +154,7 @@ def named_sources(labelled: tuple[str, ...]) -> list[tuple[str, str]]:
 
 
 def _recipe(
-    session: Session,
+    session: CliSession,
     sources: list[tuple[str, str]],
     kind: str | None,
     *,
@@ -191,7 +201,7 @@ def _folders_in(classes: str | None) -> tuple[str, ...]:
     return tuple(f"{path.name}={path}" for path in found)
 
 
-def _chosen(session: Session, sources: list[tuple[str, str]], jobs: int) -> dict[str, float]:
+def _chosen(session: CliSession, sources: list[tuple[str, str]], jobs: int) -> dict[str, float]:
     """Choose the thresholds on what was taught, and keep them beside the model."""
     from spamnb.lab import label_thresholds
     from spamnb.lab.multiclass import thresholds_of
@@ -206,7 +216,7 @@ def _chosen(session: Session, sources: list[tuple[str, str]], jobs: int) -> dict
         kind=recipe.kind,
         labels=tuple(dict.fromkeys(label for label, _ in sources)),
         documents=recipe.documents,
-        house=session.settings.house,
+        local=session.settings.local,
         constants={name: getattr(recipe, name) for name in ("alpha", "kappa", "r", "eta")},
         jobs=jobs or cores(),
     )
@@ -265,9 +275,7 @@ def _refuse_odd(labels: tuple[str, ...]) -> None:
         ) from error
 
 
-def _report(
-    summary: Summary, home: Path, chosen: dict[str, float], *, as_json: bool
-) -> None:
+def _report(summary: Summary, home: Path, chosen: dict[str, float], *, as_json: bool) -> None:
     if as_json:
         say_json(
             summary.as_dict() | {"home": str(home)} | ({"thresholds": chosen} if chosen else {})

@@ -10,13 +10,13 @@ from spamnb.cli.daemon_client import refuse_while_served
 from spamnb.cli.help import taught
 from spamnb.cli.loss_bound import keep_promise
 from spamnb.cli.printing import progress_bar, say, say_json, table, warn
-from spamnb.cli.session import Session, pass_session
+from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import StoreMissingError
 
 if TYPE_CHECKING:
     from spamnb.core.model.costs import Costs
     from spamnb.core.model.events import Recipe
-    from spamnb.lab.tune import Search, Tuning
+    from spamnb.lab.tune import SearchOptions, Tuning
 
 EXAMPLES = """
 spamnb tune ham/ spam/                   look, and tell what would be gained
@@ -27,8 +27,13 @@ spamnb tune --order shuffle ham/ spam/   for mail that was collected at differen
 
 @taught("Search better constants for your mail.", EXAMPLES)
 @click.argument("sources", nargs=-1, required=True, metavar="HAM SPAM|INDEX")
-@click.option("--order", type=click.Choice(["time", "shuffle", "given"]), default="time",
-              show_default=True, help="As the messages arrived, by the seed, or as found.")
+@click.option(
+    "--order",
+    type=click.Choice(["time", "shuffle", "given"]),
+    default="time",
+    show_default=True,
+    help="As the messages arrived, by the seed, or as found.",
+)
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
 @click.option("--most", type=click.IntRange(100), default=2000, show_default=True, metavar="N",
               help="Take the newest N messages: each try judges and learns them all.")  # fmt: skip
@@ -36,8 +41,13 @@ spamnb tune --order shuffle ham/ spam/   for mail that was collected at differen
               help="Sets of constants to try at most.")  # fmt: skip
 @click.option("--one-in", type=click.IntRange(2), metavar="N", help="Tell also where junk must "
               "begin so that at most one in N good messages is lost.")  # fmt: skip
-@click.option("--jobs", type=click.IntRange(0), default=0, metavar="N",
-              help="Processes; 0 takes all processors. The result does not depend on it.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="Processes; 0 takes all processors. The result does not depend on it.",
+)
 @click.option("--apply", "applied", is_flag=True, help="Relearn the model of the home with the "
               "constants, if the gain is confirmed. The old model is kept.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
@@ -45,7 +55,7 @@ spamnb tune --order shuffle ham/ spam/   for mail that was collected at differen
 @click.pass_context
 def tune(
     ctx: click.Context,
-    session: Session,
+    session: CliSession,
     sources: tuple[str, ...],
     order: str,
     seed: int,
@@ -62,18 +72,18 @@ def tune(
     confirms. What it does not confirm is no gain, and is not applied. Nothing is written without
     --apply. With --apply, exit 1 if there is nothing to apply. Not searched are the groups of
     features, which a model is made with, and the costs, which move no score: `spamnb evaluate
-    --apply` finds those that keep promise.ham_lost_one_in.
+    --apply` finds those that keep ham_loss.one_in.
     """
-    from spamnb.lab.tune import Search
+    from spamnb.lab.tune import SearchOptions
 
     if applied:
         refuse_while_served(session, "tune --apply")
     there = _recipe_there(session) if applied else None
     with progress_bar("tuning") as bar:
-        search = Search(
+        search = SearchOptions(
             tries=tries,
             progress=(lambda done, total: bar(done, total, "")) if bar else None,
-            one_in=one_in or session.settings.promise.ham_lost_one_in,
+            one_in=one_in or session.settings.ham_loss.one_in,
         )
         found = _searched(session, sources, (order, seed, most, jobs), search, there)
     if as_json:
@@ -84,17 +94,17 @@ def tune(
         _apply(ctx, session, found)
 
 
-def _recipe_there(session: Session) -> Recipe:
+def _recipe_there(session: CliSession) -> Recipe:
     """The recipe of the model that is to be changed; there must be one."""
     with session.open(readonly=True) as model:
         return model.recipe
 
 
 def _searched(
-    session: Session,
+    session: CliSession,
     sources: tuple[str, ...],
     how: tuple[str, int, int, int],
-    search: Search,
+    search: SearchOptions,
     there: Recipe | None,
 ) -> Tuning:
     from spamnb.cli.evaluate import ordered
@@ -113,7 +123,7 @@ def _searched(
         order=order,
         seed=seed,
         kind=kind,
-        house=session.settings.house,
+        local=session.settings.local,
         costs=session.settings.costs,
         constants=constants,
         jobs=jobs or cores(),
@@ -122,7 +132,7 @@ def _searched(
     return service.tune(read_each(found[-most:], warn), options, search)
 
 
-def _recipe_or_none(session: Session) -> Recipe | None:
+def _recipe_or_none(session: CliSession) -> Recipe | None:
     """The recipe of the model in the home, whose constants are the ones to beat."""
     try:
         return _recipe_there(session)
@@ -159,17 +169,15 @@ def _show(found: Tuning, costs: Costs) -> None:
     say(promise(found.assurance, costs))
 
 
-def _apply(ctx: click.Context, session: Session, found: Tuning) -> None:
+def _apply(ctx: click.Context, session: CliSession, found: Tuning) -> None:
     if not found.confirmed:
         warn("nothing is changed")
         ctx.exit(1)
     from spamnb.service.maintenance import rewind
-    from spamnb.service.maintenance.event_filter import Without
+    from spamnb.service.maintenance.event_filter import RelearnFilter
     from spamnb.settings.cost_override import FILE
 
-    done = rewind.relearn(
-        session.home, Without(), session.settings.costs, found.chosen
-    )
+    done = rewind.relearn(session.home, RelearnFilter(), session.settings.costs, found.chosen)
     warn(f"{done.result.taught} messages learnt again; the old model is {done.kept}")
     # A promise that was found with the old constants says nothing of the new ones.
     if (session.home / FILE).exists():

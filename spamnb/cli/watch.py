@@ -19,7 +19,7 @@ from spamnb.cli.daemon_client import teacher
 from spamnb.cli.help import taught
 from spamnb.cli.options import Number
 from spamnb.cli.printing import warn
-from spamnb.cli.session import Session, pass_session
+from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import StoreError, UserError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ AGAIN_S = 10.0
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each message.")
 @pass_session
 def watch(
-    session: Session,
+    session: CliSession,
     maildirs: tuple[str, ...],
     quiet_s: float,
     junk: tuple[str, ...],
@@ -61,17 +61,17 @@ def watch(
     default the folder's owner. The first run begins now; for mail that lies there already there is
     `spamnb train`. Needs no daemon, and teaches through it if there is one.
     """
-    from spamnb.endpoints.maildir.checkpoint import FileMemory
+    from spamnb.endpoints.maildir.checkpoint import FileCheckpoint
     from spamnb.endpoints.maildir.folder_roles import Folders
-    from spamnb.endpoints.maildir.watcher import Patience, Watcher
+    from spamnb.endpoints.maildir.watcher import Watcher, WatchOptions
 
     usual = Folders()
     folders = Folders(junk or usual.junk, silent or usual.silent)
     people = [_maildir(text) for text in maildirs]
     key = " ".join(sorted(str(one.root) for one in people))
-    memory = FileMemory(session.home / STATE_FILE, key)
-    patience = Patience(0.0 if once else quiet_s, folders)
-    desk = _Desk(session)
+    memory = FileCheckpoint(session.home / STATE_FILE, key)
+    patience = WatchOptions(0.0 if once else quiet_s, folders)
+    desk = _WatchTarget(session)
     watcher = Watcher(people, desk.label_of, desk.teach, memory, patience)
     try:
         watcher.begin()
@@ -133,10 +133,10 @@ def _name_of(uid: int) -> str:
         return str(uid)
 
 
-class _Desk:
+class _WatchTarget:
     """The model, here or behind a daemon, found anew for each word: daemons come and go."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: CliSession) -> None:
         self._session = session
 
     def label_of(self, raw: bytes) -> str | None:

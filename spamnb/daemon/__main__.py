@@ -10,9 +10,9 @@ import signal
 import sys
 from importlib import import_module
 
-from spamnb.daemon.processes.channel import Orders
+from spamnb.daemon.processes.channel import ChildChannel
 from spamnb.daemon.processes.privileges import die_with_parent
-from spamnb.daemon.processes.shared_state import Board
+from spamnb.daemon.processes.shared_state import SharedState
 
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -25,13 +25,13 @@ def main() -> int:
     for variable in _THREADS:
         # Before numpy is imported: its threads cost memory and gain nothing on small arrays.
         os.environ.setdefault(variable, "1")
-    orders = Orders(int(sys.argv[2]))
-    start = orders.start()
+    channel = ChildChannel(int(sys.argv[2]))
+    start = channel.start()
     die_with_parent(start.parent)
-    board = Board(start.board_fd)
-    board.beat(start.slot)
+    shared = SharedState(start.board_fd)
+    shared.beat(start.slot)
     module, _, name = start.entry.partition(":")
-    return int(getattr(import_module(module), name)(start, board, orders))
+    return int(getattr(import_module(module), name)(start, shared, channel))
 
 
 if __name__ == "__main__":

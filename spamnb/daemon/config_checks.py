@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from spamnb.daemon.processes import privileges
 from spamnb.daemon.processes.bootstrap import CONTROL, LOCK, POST, addresses_of, wants_post
-from spamnb.daemon.processes.sockets import Place, Sockets
+from spamnb.daemon.processes.sockets import BindAddress, Sockets
 from spamnb.daemon.roles.delivery import office_of
 from spamnb.daemon.roles.learner import SYSTEM_SPOOL, user_id
 from spamnb.endpoints.net.address import MOST_PATH_BYTES, Address
@@ -31,7 +31,7 @@ from spamnb.endpoints.smtp.delivery.recipients import Recipients
 from spamnb.endpoints.smtp.delivery.server import tls_context
 from spamnb.errors import UserError
 from spamnb.service.feedback import spool
-from spamnb.service.scanning.access_lists import RuleFiles, Rules
+from spamnb.service.scanning.access_lists import AccessLists, RuleFiles
 from spamnb.settings import Settings, control_of
 
 _ANY = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound
@@ -127,7 +127,7 @@ class _Place(NamedTuple):
     """Where a listener listens, resolved."""
 
     text: str
-    place: Place
+    place: BindAddress
     ends: frozenset[tuple[str, int]]
     """addresses and ports of TCP; a path with port 0"""
 
@@ -137,12 +137,12 @@ class _Place(NamedTuple):
         address = Address.parse(text)
         if address.path:
             return cls.at(address.path)
-        return cls(address.place, Place(address.host, address.port), _resolved(address))
+        return cls(address.place, BindAddress(address.host, address.port), _resolved(address))
 
     @classmethod
     def at(cls, path: str) -> _Place:
         """The place of a unix socket."""
-        return cls(f"unix:{path}", Place(path=path), frozenset({(os.path.realpath(path), 0)}))
+        return cls(f"unix:{path}", BindAddress(path=path), frozenset({(os.path.realpath(path), 0)}))
 
     def overlaps(self, other: _Place) -> bool:
         """Whether both cannot be listened on; port 0 is a port that the kernel chooses."""
@@ -304,29 +304,29 @@ def _lists(checked: Checked) -> Problems:
     rules = checked.settings.rules
     for files in (RuleFiles(allow=rules.allow), RuleFiles(block=rules.block)):
         try:
-            Rules.load(files)
+            AccessLists.load(files)
         except UserError as error:
             yield error
 
 
 def _post_office(checked: Checked) -> Problems:
     """What the post office reads at its start: certificate, users and logins."""
-    office = office_of(checked.settings, checked.home)
+    agent = office_of(checked.settings, checked.home)
     for step in (
-        lambda: tls_context(office),
-        lambda: Recipients(office),
-        lambda: Passwords(office.passwords) if office.passwords else None,
+        lambda: tls_context(agent),
+        lambda: Recipients(agent),
+        lambda: Passwords(agent.passwords) if agent.passwords else None,
     ):
         try:
             step()
         except UserError as error:
             yield error
-    root = Path(checked.settings.post.root)
-    if checked.settings.post.root and wants_post(checked.settings):
+    root = Path(checked.settings.delivery.root)
+    if checked.settings.delivery.root and wants_post(checked.settings):
         there = _existing(root)
         if not there.is_dir() or not _may(there, os.W_OK | os.X_OK):
             yield UserError(
-                f"post.root {root} cannot be written",
+                f"delivery.root {root} cannot be written",
                 hint="it must belong to the user that the daemon runs as",
             )
 
@@ -341,7 +341,7 @@ def _delegates(checked: Checked) -> Problems:
 
 def _spools(checked: Checked) -> Problems:
     """Spools that the daemon cannot empty, or that programs cannot write into as they must."""
-    named = checked.settings.teach.spool
+    named = checked.settings.feedback.spool
     folder = Path(named) if named else SYSTEM_SPOOL
     there = _existing(folder)
     if there == folder:

@@ -8,21 +8,21 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from spamnb.core.policy.actions import Treatment
+from spamnb.core.policy.actions import ActionPolicy
 from spamnb.daemon.local_domains import served_of
 from spamnb.endpoints.net.address import Address
-from spamnb.endpoints.net.networks import Nets
-from spamnb.endpoints.smtp.relay.params import Door, Limits, Terms
+from spamnb.endpoints.net.networks import NetworkSet
+from spamnb.endpoints.smtp.relay.params import Limits, ListenerParams, RelayPolicy
 from spamnb.errors import BugError
-from spamnb.service.scanning.model_session import BenchPlan
-from spamnb.service.scanning.options import Manner
+from spamnb.service.scanning.model_session import SessionConfig
+from spamnb.service.scanning.options import ScanOptions
 from spamnb.service.scanning.scanner import ScanPolicy
 from spamnb.service.scanning.types import Fallbacks
 from spamnb.settings import Settings
 from spamnb.settings.schema import ListenerSettings
 
 
-def fitting(door: Door, descriptors: int, doors: int) -> Door:
+def fitting(door: ListenerParams, descriptors: int, doors: int) -> ListenerParams:
     """A worker's door with no more connections than it has descriptors for.
 
     Each takes two, and those that are turned away one for a moment; the rest is for everything
@@ -32,22 +32,24 @@ def fitting(door: Door, descriptors: int, doors: int) -> Door:
     return replace(door, limits=door.limits._replace(connections=most))
 
 
-def door_of(settings: Settings, listener: ListenerSettings, post: str, workers: int) -> Door:
+def listener_params_of(
+    settings: Settings, listener: ListenerSettings, post: str, workers: int
+) -> ListenerParams:
     """One listener's door; `post` is where the post office listens."""
     if not (listener.upstream or post):
         raise BugError("a listener needs the post office, and there is none")
     address = Address.parse(listener.address)
-    return Door(
+    return ListenerParams(
         address=address,
         upstream=Address.parse(listener.upstream or post),
         speaks=address.speaks,
-        peers=Nets(listener.peers),
-        proxies=Nets(listener.proxies),
+        peers=NetworkSet(listener.peers),
+        proxies=NetworkSet(listener.proxies),
         recipient_domains=frozenset(listener.recipient_domains),
         hostname=settings.serve.hostname or socket.gethostname(),
         times=settings.timeouts,
         limits=_share(settings.limits, workers),
-        **_of(Terms, listener),
+        **_of(RelayPolicy, listener),
     )
 
 
@@ -56,11 +58,11 @@ def _share(limits: Limits, workers: int) -> Limits:
     return limits._replace(connections=ceil(limits.connections / workers))
 
 
-def plan_of(settings: Settings, home: Path) -> BenchPlan:
+def plan_of(settings: Settings, home: Path) -> SessionConfig:
     """What is judged with."""
-    return BenchPlan(
+    return SessionConfig(
         home=home,
-        house=settings.house,
+        local=settings.local,
         costs=settings.costs,
         history=settings.history,
         clues=settings.scan.clues,
@@ -69,17 +71,17 @@ def plan_of(settings: Settings, home: Path) -> BenchPlan:
 
 def policy_of(settings: Settings, listener: ListenerSettings) -> ScanPolicy:
     """How one listener's letters are treated."""
-    post = settings.post
+    delivery = settings.delivery
     # Reports hold spam, and must reach the post office.
-    reports = tuple(f"{local}@" for local in (post.spam, post.ham) if local)
+    reports = tuple(f"{local}@" for local in (delivery.spam, delivery.ham) if local)
     exempt = settings.rules.exempt + reports
     return ScanPolicy(
-        treatment=Treatment(settings.handling, settings.domain, exempt),
+        action_policy=ActionPolicy(settings.actions, settings.domain, exempt),
         observe=listener.observe,
         served=served_of(settings, listener),
         wait_s=settings.timeouts.begin_s,
         **_of(Fallbacks, listener),
-        **_of(Manner, settings.scan),
+        **_of(ScanOptions, settings.scan),
     )
 
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from itertools import chain
 
-from spamnb.core.mail.domains import Served, domains_of
+from spamnb.core.mail.domains import LocalDomains, domains_of
 from spamnb.endpoints.net.address import Address
 from spamnb.settings import Settings
 from spamnb.settings.schema import ListenerSettings
 
 
-def served_of(settings: Settings, listener: ListenerSettings) -> Served:
+def served_of(settings: Settings, listener: ListenerSettings) -> LocalDomains:
     """Whose mailboxes are at this site, as this listener sees it."""
-    named = settings.house.domains
+    named = settings.local.domains
     own = domains_of(named or listener.recipient_domains)
     final = not listener.upstream or Address.parse(listener.upstream).speaks == "lmtp"
-    return Served(own | served_domains(settings), complete=bool(own), final=final)
+    return LocalDomains(own | served_domains(settings), complete=bool(own), final=final)
 
 
 def served_domains(settings: Settings) -> frozenset[str]:
     """The domains whose mailboxes are at this site, as far as the settings tell."""
     listed = [one.recipient_domains for one in settings.listener.values()]
-    listed += [settings.post.domains, settings.teach.domains]
-    return domains_of(settings.house.domains or chain.from_iterable(listed))
+    listed += [settings.delivery.domains, settings.feedback.domains]
+    return domains_of(settings.local.domains or chain.from_iterable(listed))

@@ -31,14 +31,14 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from spamnb.daemon.processes.bypass import turn_bypass
-from spamnb.daemon.processes.shared_state import Board, Seat, State
-from spamnb.daemon.roles.model_holder import Keeper
+from spamnb.daemon.processes.shared_state import ProcessState, ProcessStatus, SharedState
+from spamnb.daemon.roles.model_holder import ModelHolder
 from spamnb.endpoints.control.protocol import Header, answered
-from spamnb.endpoints.control.server import Peer, Reply, Request
+from spamnb.endpoints.control.server import ControlRequest, ControlResponse, Peer
 from spamnb.errors import RefusedError, StoreError, UserError
 from spamnb.service.engine.receipt import Receipt
-from spamnb.service.engine.requests import Origin
-from spamnb.service.feedback.spool import Left, Spool, problem
+from spamnb.service.engine.requests import Source
+from spamnb.service.feedback.spool import Spool, SpoolFile, problem
 from spamnb.service.feedback.types import Feedback, Trust
 from spamnb.service.maintenance.expiry import expire
 from spamnb.service.maintenance.expiry_clock import warning
@@ -59,7 +59,7 @@ _SHOWN_REASONS = 10
 
 @dataclass(frozen=True, slots=True)
 class _Operation:
-    run: Callable[[Operations, Request], Reply]
+    run: Callable[[Operations, ControlRequest], ControlResponse]
     admins_only: bool = False
 
 
@@ -67,16 +67,16 @@ class Operations:
     """Answers requests; shared by all connections."""
 
     def __init__(
-        self, keeper: Keeper, board: Board, spools: Sequence[Spool], *, parent: int = 0
+        self, keeper: ModelHolder, shared: SharedState, spools: Sequence[Spool], *, parent: int = 0
     ) -> None:
         self.keeper = keeper
-        self.board = board
+        self.shared = shared
         self.spools = spools
         self._parent = parent
         self._lock = threading.Lock()
         self._facts: tuple[float, dict[str, Any]] = (0.0, {})
 
-    def __call__(self, request: Request) -> Reply:
+    def __call__(self, request: ControlRequest) -> ControlResponse:
         """Answer one request."""
         name = request.header.get("op")
         operation = _OPERATIONS.get(name) if isinstance(name, str) else None
@@ -88,31 +88,31 @@ class Operations:
 
     # -- teaching -------------------------------------------------------------------------------
 
-    def teach(self, request: Request) -> Reply:
+    def teach(self, request: ControlRequest) -> ControlResponse:
         """A label for a message."""
         if not _text(request.header, "label"):
             raise UserError("no label is given")
         return self._said(request)
 
-    def forget(self, request: Request) -> Reply:
+    def forget(self, request: ControlRequest) -> ControlResponse:
         """Nothing was ever said of a message."""
         request.header["label"] = ""
         return self._said(request)
 
-    def _said(self, request: Request) -> Reply:
+    def _said(self, request: ControlRequest) -> ControlResponse:
         raw = request.body(self.keeper.learning.teaching.limit_bytes)
         feedback = feedback_of(request.peer, request.header, raw)
         with self.keeper.desk() as desk:
-            return Reply(answered(desk.teach(feedback)))
+            return ControlResponse(answered(desk.teach(feedback)))
 
-    def undo(self, request: Request) -> Reply:
+    def undo(self, request: ControlRequest) -> ControlResponse:
         """An event did not happen."""
         event = _number(request.header, "event")
         feedback = feedback_of(request.peer, request.header, b"")
         with self.keeper.desk() as desk:
-            return Reply(answered(desk.undo(event, feedback)))
+            return ControlResponse(answered(desk.undo(event, feedback)))
 
-    def batch(self, request: Request) -> Reply:
+    def batch(self, request: ControlRequest) -> ControlResponse:
         """Sorted mail, in one transaction."""
         sizes, labels = request.header.get("sizes"), request.header.get("labels")
         if not (isinstance(sizes, list) and isinstance(labels, list) and len(sizes) == len(labels)):
@@ -127,10 +127,10 @@ class Operations:
             said.append((str(label), body.read(size)))
         who = feedback_of(request.peer, request.header, b"")
         with self.keeper.desk() as desk:
-            receipts = desk.batch(said, Origin(who.who, who.channel))
-        return Reply({"ok": True, **_tally(receipts)})
+            receipts = desk.batch(said, Source(who.who, who.channel))
+        return ControlResponse({"ok": True, **_tally(receipts)})
 
-    def of_spool(self, left: Left, peer: Peer) -> None:
+    def of_spool(self, left: SpoolFile, peer: Peer) -> None:
         """Learn what was left in a spool; `peer` says who speaks."""
         header = {"channel": "imap"} | left.head | {"label": left.label}
         with self.keeper.desk() as desk:
@@ -141,27 +141,29 @@ class Operations:
 
     # -- looking --------------------------------------------------------------------------------
 
-    def ping(self, request: Request) -> Reply:
+    def ping(self, request: ControlRequest) -> ControlResponse:
         """Somebody is here."""
         home = os.path.realpath(self.keeper.learning.home)
         peer = request.peer
         told = {"home": home, "pid": os.getpid(), "role": peer.role, "login": peer.login}
         # Its text may hold paths.
         fault = self.keeper.fault if peer.role == "admin" else self.keeper.fault and "see the log"
-        return Reply({"ok": True, **told, "documents": self.keeper.documents, "fault": fault})
+        return ControlResponse(
+            {"ok": True, **told, "documents": self.keeper.documents, "fault": fault}
+        )
 
-    def status(self, request: Request) -> Reply:
+    def status(self, request: ControlRequest) -> ControlResponse:
         """Numbers, and what looks wrong."""
         facts = dict(self.facts())
         if request.peer.role != "admin":
             facts = status.public(facts)
-        return Reply({"ok": True, "status": facts})
+        return ControlResponse({"ok": True, "status": facts})
 
-    def metrics(self, _: Request) -> Reply:
+    def metrics(self, _: ControlRequest) -> ControlResponse:
         """The same for Prometheus."""
         facts = self.facts()
-        text = prometheus(self.board.total(), status.gauges(facts))
-        return Reply({"ok": True}, text.encode())
+        text = prometheus(self.shared.total(), status.gauges(facts))
+        return ControlResponse({"ok": True}, text.encode())
 
     def facts(self) -> dict[str, Any]:
         """All that is known, at most a second old."""
@@ -176,13 +178,13 @@ class Operations:
         learning = self.keeper.learning
         facts: dict[str, Any] = {
             "home": str(learning.home),
-            "up_s": round(self.board.up_s, 1),
+            "up_s": round(self.shared.up_s, 1),
             "processes": [
-                _seat(seat) for seat in self.board.seats() if seat.state != State.EMPTY
+                _seat(seat) for seat in self.shared.seats() if seat.state != ProcessState.EMPTY
             ],
-            "counters": as_dict(self.board.total()),
-            "bypass": self.board.bypass,
-            "lately": unscanned.facts_of(self.board.lately) | {"alarm": self.board.alarm},
+            "counters": as_dict(self.shared.total()),
+            "bypass": self.shared.bypass,
+            "lately": unscanned.facts_of(self.shared.lately) | {"alarm": self.shared.alarm},
             "model": None,
             "fault": self.keeper.fault,
             "clock": "",
@@ -197,7 +199,7 @@ class Operations:
         }
         with status.noted(facts):
             status.check_home(learning.home)
-            facts["review"] = self.keeper.reviews.count()
+            facts["review"] = self.keeper.review_queue.count()
             kept = learning.quarantine or learning.home / "quarantine"
             facts["quarantine"] = status.folder_size(kept)
             facts["clock"] = warning(self.keeper.read_clock())
@@ -214,38 +216,38 @@ class Operations:
         if learning.delegates and not outside and not status.is_open(learning.home):
             found.append(
                 "serve.delegates are set, and none of them can reach a spool:"
-                " set teach.spool, or make /var/spool/spamnb"
+                " set feedback.spool, or make /var/spool/spamnb"
             )
         return found
 
     # -- upkeep ---------------------------------------------------------------------------------
 
-    def bypass(self, request: Request) -> Reply:
+    def bypass(self, request: ControlRequest) -> ControlResponse:
         """Turn scanning off or on; a file in the home keeps it over a restart."""
         on = request.header.get("on")
         if not isinstance(on, bool):
             raise UserError("`on` is true or false")
-        turn_bypass(self.keeper.learning.home, self.board, on=on)
+        turn_bypass(self.keeper.learning.home, self.shared, on=on)
         self._facts = (0.0, {})
-        return Reply({"ok": True, "bypass": on})
+        return ControlResponse({"ok": True, "bypass": on})
 
-    def review(self, request: Request) -> Reply:
+    def review(self, request: ControlRequest) -> ControlResponse:
         """See and decide what waits."""
         do, name = _text(request.header, "do"), _text(request.header, "name")
-        reviews = self.keeper.reviews
+        review_queue = self.keeper.review_queue
         if do == "list":
-            entries = [entry.as_dict() for entry in reviews.entries()]
-            return Reply({"ok": True, "entries": len(entries)}, _lines(entries))
+            entries = [entry.as_dict() for entry in review_queue.entries()]
+            return ControlResponse({"ok": True, "entries": len(entries)}, _lines(entries))
         if do == "show":
-            entry, raw = reviews.get(name)
-            return Reply({"ok": True, "entry": entry.as_dict()}, raw)
+            entry, raw = review_queue.get(name)
+            return ControlResponse({"ok": True, "entry": entry.as_dict()}, raw)
         if do not in ("accept", "refuse"):
             raise UserError("`do` is list, show, accept or refuse")
         with self.keeper.desk() as desk:
             answer = desk.accept(name) if do == "accept" else desk.refuse(name)
-        return Reply(answered(answer))
+        return ControlResponse(answered(answer))
 
-    def import_(self, request: Request) -> Reply:
+    def import_(self, request: ControlRequest) -> ControlResponse:
         """Add an export, which may be larger than memory has room for."""
         home = self.keeper.learning.home
         with tempfile.TemporaryFile(dir=home) as file:
@@ -258,28 +260,28 @@ class Operations:
                 raise UserError(f"this is no export: {error}") from error
         who = feedback_of(request.peer, request.header, b"")
         with self.keeper.desk() as desk:
-            receipt = merge(desk.model, exported, origin=Origin(who.who, who.channel))
+            receipt = merge(desk.model, exported, source=Source(who.who, who.channel))
         count = len(exported.bulk.ids)
-        return Reply({"ok": True, "receipt": receipt.as_dict(), "features": count})
+        return ControlResponse({"ok": True, "receipt": receipt.as_dict(), "features": count})
 
-    def expire(self, request: Request) -> Reply:
+    def expire(self, request: ControlRequest) -> ControlResponse:
         """Let go of what is too old, by the settings in force here."""
         who = feedback_of(request.peer, request.header, b"")
-        origin = Origin(who.who, who.channel)
+        source = Source(who.who, who.channel)
         mark = self.keeper.read_clock(trust=request.header.get("trust_clock") is True)
         now = mark.expires_us
         with self.keeper.desk() as desk:
             model, rules = desk.model, self.keeper.learning.expiry
-            gone = expire(model.store, model.history, rules, now_us=now, origin=origin)
+            gone = expire(model.store, model.history, rules, now_us=now, source=source)
         self._facts = (0.0, {})
-        return Reply({"ok": True, "expired": gone.as_dict(), "warning": warning(mark)})
+        return ControlResponse({"ok": True, "expired": gone.as_dict(), "warning": warning(mark)})
 
-    def reload(self, request: Request) -> Reply:
+    def reload(self, request: ControlRequest) -> ControlResponse:
         """Look for the model, and read the settings again unless `settings` is false."""
         if self._parent and request.header.get("settings", True):
             os.kill(self._parent, signal.SIGHUP)
         self.keeper.open()
-        return Reply({"ok": True, "fault": self.keeper.fault})
+        return ControlResponse({"ok": True, "fault": self.keeper.fault})
 
 
 _OPERATIONS = {
@@ -371,7 +373,7 @@ def _lines(entries: list[dict[str, object]]) -> bytes:
     return b"".join(json.dumps(entry).encode() + b"\n" for entry in entries)
 
 
-def _seat(seat: Seat) -> dict[str, object]:
+def _seat(seat: ProcessStatus) -> dict[str, object]:
     return {
         "role": seat.role,
         "slot": seat.slot,

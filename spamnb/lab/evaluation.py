@@ -22,12 +22,12 @@ from spamnb.core.model.decision import decide_many
 from spamnb.core.model.events import Ints
 from spamnb.core.model.scoring import Floats, probabilities
 from spamnb.errors import UserError
-from spamnb.lab.protocols import FOLDS, Said, run
+from spamnb.lab.protocols import FOLDS, ScoredMessages, run
 from spamnb.lab.sources import by_time, shuffled
 from spamnb.lab.statistics import curves
-from spamnb.lab.statistics.bayes_error import Possible, possible, sample
-from spamnb.lab.statistics.loss_bound import Assurance, assured
-from spamnb.lab.statistics.metrics import Bools, Outcomes, Report, report
+from spamnb.lab.statistics.bayes_error import BayesErrorEstimate, possible, sample
+from spamnb.lab.statistics.loss_bound import HamLossBound, assured
+from spamnb.lab.statistics.metrics import Bools, EvaluationMetrics, Outcomes, report
 from spamnb.lab.trial import (
     LABELS,
     UNSURE,
@@ -67,12 +67,12 @@ class Judged(NamedTuple):
 class Evaluation:
     """The measures, and what was said of each message."""
 
-    report: Report
+    report: EvaluationMetrics
     judged: Judged
     options: Options
     seconds: float
     cpu_seconds: float
-    possible: Possible | None = None
+    possible: BayesErrorEstimate | None = None
     """how far this is from what is possible; None if there is too little mail to tell"""
 
     def as_dict(self) -> dict[str, object]:
@@ -118,7 +118,7 @@ class Evaluation:
             for d, name in enumerate(DECISIONS)
         }  # fmt: skip
 
-    def assurance(self, one_in: int = ONE_IN) -> Assurance:
+    def assurance(self, one_in: int = ONE_IN) -> HamLossBound:
         """What these messages can promise about ham that is lost."""
         return assured(self.judged.truth, self.judged.log_odds, one_in)
 
@@ -149,13 +149,13 @@ def evaluate(messages: Iterable[Labelled], options: Options | None = None) -> Ev
     return Evaluation(found, judged, options, seconds, cpu_seconds, far)
 
 
-def _possible(samples: Samples, said: Said, judged: Judged) -> Possible | None:
+def _possible(samples: Samples, said: ScoredMessages, judged: Judged) -> BayesErrorEstimate | None:
     chosen = sample(len(judged.truth))
     ids = [samples.items[i].ids for i in said.which[chosen].tolist()]
     return possible(judged.truth[chosen], judged.log_odds[chosen], ids)
 
 
-def judged_by(samples: Samples, said: Said, options: Options) -> Judged:
+def judged_by(samples: Samples, said: ScoredMessages, options: Options) -> Judged:
     """What the decisions are that these scores lead to."""
     P = probabilities(said.z)
     decision = decide_many(P, options.costs or Costs(), BINARY)

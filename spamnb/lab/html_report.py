@@ -12,8 +12,8 @@ from html import escape
 from spamnb.core.model.costs import Costs, Decision, thresholds
 from spamnb.lab.evaluation import Evaluation
 from spamnb.lab.plots import as_svg, draw
-from spamnb.lab.statistics.bayes_error import Possible
-from spamnb.lab.statistics.loss_bound import Assurance, costs_for
+from spamnb.lab.statistics.bayes_error import BayesErrorEstimate
+from spamnb.lab.statistics.loss_bound import HamLossBound, costs_for
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #22223b; background: #fff;
@@ -36,7 +36,7 @@ _CAPTIONS = {
 }
 
 
-def report_page(evaluation: Evaluation, assurance: Assurance, title: str = "spamnb") -> str:
+def report_page(evaluation: Evaluation, assurance: HamLossBound, title: str = "spamnb") -> str:
     """Write the whole page."""
     pictures = "".join(
         f"<figure>{as_svg(figure)}<figcaption>{_CAPTIONS[name]}</figcaption></figure>"
@@ -104,7 +104,7 @@ def percent(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f} %"
 
 
-def promise(found: Assurance, costs: Costs) -> str:
+def promise(found: HamLossBound, costs: Costs) -> str:
     """What the messages allow to promise, in a few sentences, and the settings that keep it."""
     if found.log_odds is None:
         return (
@@ -123,7 +123,7 @@ def promise(found: Assurance, costs: Costs) -> str:
     )
 
 
-def how_far(found: Possible | None) -> str:
+def how_far(found: BayesErrorEstimate | None) -> str:
     """How much better anybody could be, as far as that can be known; in a few sentences."""
     if found is None:
         return "How far this is from what is possible: not enough mail of both sorts to tell."
@@ -139,7 +139,7 @@ def how_far(found: Possible | None) -> str:
     return told + f"the words allow more, but not less than about {found.words_at_least:.2f} %."
 
 
-def settings_for(found: Assurance, costs: Costs) -> str:
+def settings_for(found: HamLossBound, costs: Costs) -> str:
     """The costs that put the threshold of junk there, as the settings file has them."""
     made = costs_for(costs, found)
     pairs = (("junk", made.junk), ("reject", made.reject))
@@ -163,16 +163,12 @@ def decision_rows(evaluation: Evaluation) -> list[tuple[str, str, str, str]]:
 def _decisions(evaluation: Evaluation) -> str:
     costs = evaluation.options.costs or Costs()
     price = dict(zip(("deliver", "unsure", "junk", "reject"), costs.table(), strict=True))
-    rows = [
-        (*row, *(f"{cost:g}" for cost in price[row[0]])) for row in decision_rows(evaluation)
-    ]
+    rows = [(*row, *(f"{cost:g}" for cost in price[row[0]])) for row in decision_rows(evaluation)]
     head = ("decision", "from probability", "ham", "spam", "costs, if ham", "if spam")
     return _table(head, rows, numbers=range(1, 6))
 
 
-def _table(
-    head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()
-) -> str:
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()) -> str:
     def line(cells: Sequence[str], tag: str) -> str:
         made = (
             f"<{tag}{' class=n' if i in numbers else ''}>{escape(cell)}</{tag}>"

@@ -22,9 +22,9 @@ import numpy as np
 from spamnb.core.model.events import Ints
 from spamnb.core.model.scoring import Floats, one_against_rest
 from spamnb.errors import UserError
-from spamnb.lab.protocols import FOLDS, Said, run, spread
+from spamnb.lab.protocols import FOLDS, ScoredMessages, run, spread
 from spamnb.lab.statistics.classification import (
-    Quality,
+    LabelMetrics,
     best_threshold,
     break_even,
     confusion,
@@ -45,8 +45,8 @@ class LabelResult:
     """How well one label was found."""
 
     label: str
-    most_probable: Quality
-    by_threshold: Quality
+    most_probable: LabelMetrics
+    by_threshold: LabelMetrics
     threshold: float
     """log-odds of the label against the rest from which it is given; online the last one chosen"""
     break_even: float | None
@@ -98,7 +98,7 @@ class LabelEvaluation:
             "cpu_seconds": round(self.cpu_seconds, 3),
         }
 
-    def ways(self) -> dict[str, list[Quality]]:
+    def ways(self) -> dict[str, list[LabelMetrics]]:
         """The qualities of all labels, by each way of giving labels."""
         return {
             "most_probable": [result.most_probable for result in self.results],
@@ -173,7 +173,7 @@ def _against_rest(label: str, samples: Samples, options: Options) -> LabelResult
     return _result(label, _found(truth, odds, options, learnt), quality(truth, odds > 0))
 
 
-def _result(label: str, found: _Found, most_probable: Quality) -> LabelResult:
+def _result(label: str, found: _Found, most_probable: LabelMetrics) -> LabelResult:
     return LabelResult(
         label,
         most_probable,
@@ -194,7 +194,7 @@ def thresholds_of(messages: Iterable[Labelled], options: Options) -> dict[str, f
     }
 
 
-def _inner(samples: Samples, options: Options) -> Said | None:
+def _inner(samples: Samples, options: Options) -> ScoredMessages | None:
     """Folds within what is learnt, where that comes first; z is against the rest."""
     count = len(samples.items)
     first = {"holdout": 2 * count // 3, "cross": count - options.tested}.get(options.protocol)
@@ -202,7 +202,7 @@ def _inner(samples: Samples, options: Options) -> Said | None:
         return None
     part = Samples(samples.items[:first], samples.truth[:first])
     said = run(part, replace(options, protocol="folds", noise=0.0, progress=None))
-    return Said(said.which, one_against_rest(said.z))
+    return ScoredMessages(said.which, one_against_rest(said.z))
 
 
 def _found(
@@ -224,9 +224,7 @@ def _parts(count: int, protocol: str) -> list[tuple[Ints, Ints]]:
     every = np.arange(count)
     if protocol == "folds":
         return [(every[f::FOLDS], every[every % FOLDS != f]) for f in range(FOLDS)]
-    return [
-        (part, every[: part[0]]) for part in np.array_split(every, min(_STRETCHES, count))
-    ]
+    return [(part, every[: part[0]]) for part in np.array_split(every, min(_STRETCHES, count))]
 
 
 def _refuse_few(truth: Ints, labels: Sequence[str]) -> None:

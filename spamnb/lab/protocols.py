@@ -26,7 +26,7 @@ FOLDS = 10
 _SHOWN_EVERY = 64
 
 
-class Said(NamedTuple):
+class ScoredMessages(NamedTuple):
     """What was said of the messages that were judged."""
 
     which: Ints
@@ -35,7 +35,7 @@ class Said(NamedTuple):
     """[M, K]"""
 
 
-def run(samples: Samples, options: Options) -> Said:
+def run(samples: Samples, options: Options) -> ScoredMessages:
     """Judge by the protocol of the options."""
     taught = with_noise(samples.truth, options)
     return PROTOCOLS[options.protocol](samples, taught, options)
@@ -51,14 +51,14 @@ def with_noise(truth: Ints, options: Options) -> Ints:
     return np.where(wrong, (truth + other) % K, truth)
 
 
-def _online(samples: Samples, taught: Ints, options: Options) -> Said:
+def _online(samples: Samples, taught: Ints, options: Options) -> ScoredMessages:
     count = len(samples.items)
     trial, due_of = Trial(samples, taught, options), _FEEDBACK[options.feedback](taught, options)
     z = np.zeros((count, len(options.labels)))
     for index in range(count):
         z[index] = trial.meet(index, due_of(index))
         _show(options, index + 1, count)
-    return Said(np.arange(count), z)
+    return ScoredMessages(np.arange(count), z)
 
 
 def _full(_taught: Ints, _options: Options) -> Callable[[int], Due]:
@@ -97,24 +97,24 @@ _FEEDBACK: dict[str, Callable[[Ints, Options], Callable[[int], Due]]] = {
 FEEDBACK = tuple(_FEEDBACK)
 
 
-def _holdout(samples: Samples, taught: Ints, options: Options) -> Said:
+def _holdout(samples: Samples, taught: Ints, options: Options) -> ScoredMessages:
     return _split(samples, taught, options, 2 * len(samples.items) // 3)
 
 
-def _cross(samples: Samples, taught: Ints, options: Options) -> Said:
+def _cross(samples: Samples, taught: Ints, options: Options) -> ScoredMessages:
     return _split(samples, taught, options, len(samples.items) - options.tested)
 
 
-def _split(samples: Samples, taught: Ints, options: Options, first: int) -> Said:
+def _split(samples: Samples, taught: Ints, options: Options, first: int) -> ScoredMessages:
     trial = Trial(samples, taught, options)
     asked = range(first, len(samples.items))
     trial.teach(range(first))
     z = trial.judge(asked)
     _show(options, len(samples.items), len(samples.items))
-    return Said(np.array(asked, np.int64), z)
+    return ScoredMessages(np.array(asked, np.int64), z)
 
 
-def _folds(samples: Samples, taught: Ints, options: Options) -> Said:
+def _folds(samples: Samples, taught: Ints, options: Options) -> ScoredMessages:
     """Each fold is a model of its own, so any number of processes gives the same figures."""
     count = len(samples.items)
 
@@ -127,7 +127,7 @@ def _folds(samples: Samples, taught: Ints, options: Options) -> Said:
     for fold, part in enumerate(spread(judged, range(FOLDS), options.jobs)):
         z[fold::FOLDS] = part
         _show(options, (fold + 1) * count // FOLDS, count)
-    return Said(np.arange(count), z)
+    return ScoredMessages(np.arange(count), z)
 
 
 def spread(work: Callable[[Task], Result], tasks: Sequence[Task], jobs: int) -> Iterator[Result]:
@@ -139,7 +139,7 @@ def spread(work: Callable[[Task], Result], tasks: Sequence[Task], jobs: int) -> 
         yield from pool.map(tasks)
 
 
-PROTOCOLS: dict[str, Callable[[Samples, Ints, Options], Said]] = {
+PROTOCOLS: dict[str, Callable[[Samples, Ints, Options], ScoredMessages]] = {
     "online": _online,
     "holdout": _holdout,
     "folds": _folds,

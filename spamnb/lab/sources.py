@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from spamnb.errors import CorpusError
-from spamnb.service.training.sources import Item, Unit, read_unit, units
+from spamnb.service.training.sources import MessageSpan, SourceMessage, read_unit, units
 
 What = TypeVar("What")
 Named = tuple[str, tuple[What, str]]
@@ -37,9 +37,9 @@ def index_of(path: str) -> Path | None:
     return None
 
 
-def indexed(index: Path) -> list[Named[Unit]]:
+def indexed(index: Path) -> list[Named[MessageSpan]]:
     """The messages that an index names, in its order."""
-    found: list[Named[Unit]] = []
+    found: list[Named[MessageSpan]] = []
     text = index.read_text("utf-8", errors="replace")
     for number, line in enumerate(text.splitlines(), 1):
         named = _LINE.fullmatch(line.strip())
@@ -49,11 +49,11 @@ def indexed(index: Path) -> list[Named[Unit]]:
                 hint="each line must be `spam PATH` or `ham PATH`",
             )
         path = index.parent / named[2]
-        found.append((f"{number:09}", (Unit(str(path), shown=named[2]), named[1].lower())))
+        found.append((f"{number:09}", (MessageSpan(str(path), shown=named[2]), named[1].lower())))
     return found
 
 
-def sorted_mail(path: str, label: str) -> list[Named[Unit]]:
+def sorted_mail(path: str, label: str) -> list[Named[MessageSpan]]:
     """The messages under a path, all with one label."""
     return [(Path(unit.name).name, (unit, label)) for unit in units(path)]
 
@@ -75,31 +75,32 @@ def by_time(named: Iterable[Named[bytes]]) -> list[tuple[bytes, str]]:
     return _by_time(named, lambda raw: raw)
 
 
-def units_by_time(named: Iterable[Named[Unit]]) -> list[tuple[Unit, str]]:
+def units_by_time(named: Iterable[Named[MessageSpan]]) -> list[tuple[MessageSpan, str]]:
     """The same for messages that lie in files; the head of each is read."""
 
-    def head(unit: Unit) -> bytes:
+    def head(unit: MessageSpan) -> bytes:
         head = unit.start + _HEAD_BYTES
         read = read_unit(unit._replace(stop=min(unit.stop or head, head)))
-        return read.raw if isinstance(read, Item) else b""
+        return read.raw if isinstance(read, SourceMessage) else b""
 
     return _by_time(named, head)
 
 
-def _by_time(
-    named: Iterable[Named[What]], head: Callable[[What], bytes]
-) -> list[tuple[What, str]]:
+def _by_time(named: Iterable[Named[What]], head: Callable[[What], bytes]) -> list[tuple[What, str]]:
     keyed = [(arrival(head(thing[0])), name, thing[1], thing) for name, thing in named]
     return [row[3] for row in sorted(keyed, key=lambda row: row[:3])]
 
 
 def read_each(
-    found: Iterable[tuple[Unit, str]], warn: Callable[[str], None], *, documents: bool = False
+    found: Iterable[tuple[MessageSpan, str]],
+    warn: Callable[[str], None],
+    *,
+    documents: bool = False,
 ) -> Iterator[tuple[bytes, str]]:
     """The messages, each when it is asked for; what can't be read is told and left out."""
     for unit, label in found:
         read = read_unit(unit, documents=documents)
-        if isinstance(read, Item):
+        if isinstance(read, SourceMessage):
             yield read.raw, label
         else:
             warn(f"skipped {read.name}: {read.reason}")

@@ -15,14 +15,14 @@ from typing import NamedTuple
 import numpy as np
 
 from spamnb.core.features.extract import Features
-from spamnb.core.mail.local_hosts import House
+from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.events import Ids, Ints, Recipe
-from spamnb.core.model.scoring import Floats, View, probabilities, scores
+from spamnb.core.model.scoring import Floats, RowView, probabilities, scores
 from spamnb.errors import UserError
 from spamnb.service.engine.extraction import MessageReader, example_of
 from spamnb.service.engine.learner import Learner
-from spamnb.service.engine.requests import Example, Origin, Teach
+from spamnb.service.engine.requests import Example, Learn, Source
 from spamnb.store.contract import ReadView, WriteView
 from spamnb.store.memory import MemoryStore
 
@@ -32,7 +32,7 @@ UNSURE = (0.1, 0.9)
 _TEACHING = 256
 """messages taught in one transaction where nobody looks in between"""
 
-_ORIGIN = Origin(who="evaluation", channel="evaluation")
+_ORIGIN = Source(who="evaluation", channel="evaluation")
 
 Labelled = tuple[bytes, str]
 Due = Callable[[Floats], Sequence[int]]
@@ -63,7 +63,7 @@ class Options:
     """plain text that is no mail"""
     tested: int = 0
     """cross: so many of the messages, the last ones, are judged by what the others taught"""
-    house: House | None = None
+    local: LocalHosts | None = None
     costs: Costs | None = None
     constants: Mapping[str, float] = field(default_factory=dict)
     """of the model, where they differ from the recipe's"""
@@ -79,7 +79,7 @@ class Sample(NamedTuple):
     example: Example
     ids: Ids
     """of both groups, sorted"""
-    view: View
+    view: RowView
     """over the rows of `ids`"""
 
 
@@ -126,19 +126,21 @@ def read_samples(messages: Iterable[Labelled], options: Options) -> Samples:
 
 def _samples(raws: Iterable[bytes], options: Options) -> Iterator[Sample]:
     recipe = recipe_of(options)
-    reader = MessageReader(recipe.key, options.house, documents=recipe.documents)
-    for portion in reader.portions(raws):
-        for index, message in enumerate(portion.messages):
-            made = example_of(message, portion.features, index, occurrences=recipe.occurrences)
+    reader = MessageReader(recipe.key, options.local, documents=recipe.documents)
+    for feature_batch in reader.feature_batches(raws):
+        for index, message in enumerate(feature_batch.messages):
+            made = example_of(
+                message, feature_batch.features, index, occurrences=recipe.occurrences
+            )
             example = Example(made.digest, made.message_id, made.ids, made.times)
-            yield _sample(example, portion.features, index)
+            yield _sample(example, feature_batch.features, index)
 
 
 def _sample(example: Example, features: Features, index: int) -> Sample:
     by_group = features.of(index)
     rows = np.sort(by_group)
     sizes = np.array([len(part) for part in example.ids])
-    view = View(rows.searchsorted(by_group), np.array([0, len(rows)]), sizes)
+    view = RowView(rows.searchsorted(by_group), np.array([0, len(rows)]), sizes)
     return Sample(example, features.ids[rows], view)
 
 
@@ -158,18 +160,18 @@ class Trial:
 
     def _met(self, view: WriteView, index: int, due: Due) -> Floats:
         z = self._judge(view, self._samples[index])
-        lessons = [self._lesson(i, index + 1) for i in due(probabilities(z))]
-        if lessons:
-            self._learner.run(view, lessons, scored=False)
+        requests = [self._lesson(i, index + 1) for i in due(probabilities(z))]
+        if requests:
+            self._learner.run(view, requests, scored=False)
         return z
 
     def teach(self, indices: Sequence[int]) -> None:
         """Teach in order, many in a transaction."""
         for start in range(0, len(indices), _TEACHING):
             some = indices[start : start + _TEACHING]
-            lessons = [self._lesson(i, start + k + 1) for k, i in enumerate(some)]
+            requests = [self._lesson(i, start + k + 1) for k, i in enumerate(some)]
             with self._store.write() as view:
-                self._learner.run(view, lessons, scored=False)
+                self._learner.run(view, requests, scored=False)
 
     def judge(self, indices: Sequence[int]) -> Floats:
         """[M, K] z of each message."""
@@ -181,5 +183,5 @@ class Trial:
         records = view.gather(sample.ids)
         return np.asarray(scores(self.recipe, view.totals(), records, sample.view)[0])
 
-    def _lesson(self, index: int, time_us: int) -> Teach:
-        return Teach(self._samples[index].example, self._taught[index], _ORIGIN, time_us)
+    def _lesson(self, index: int, time_us: int) -> Learn:
+        return Learn(self._samples[index].example, self._taught[index], _ORIGIN, time_us)

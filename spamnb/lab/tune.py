@@ -12,7 +12,7 @@ show on hundreds of messages instead of tens of thousands. Failure: UserError fo
 
 Not searched: the groups, which are made with the features, so a model would have to read all its
 mail anew (experiment 0001 settled them); and the costs, which move no score: where junk may begin
-is told by the `Assurance`, and follows from the promise.
+is told by the `HamLossBound`, and follows from the promise.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spamnb.core.model.events import Recipe
 from spamnb.core.model.scoring import Floats
 from spamnb.errors import UserError
 from spamnb.lab.protocols import run
-from spamnb.lab.statistics.loss_bound import Assurance, assured
+from spamnb.lab.statistics.loss_bound import HamLossBound, assured
 from spamnb.lab.statistics.metrics import Bools, Interval, auc, paired, paired_mean
 from spamnb.lab.trial import Labelled, Options, Samples, read_samples, recipe_of
 from spamnb.service.training.worker_pool import Pool
@@ -78,7 +78,7 @@ class Tuning:
     """with the old constants and with the chosen ones, where they were chosen"""
     log_loss: Gain
     auc_complement_percent: Gain
-    assurance: Assurance
+    assurance: HamLossBound
     """where junk may begin with the constants that hold"""
     seconds: float
     cpu_seconds: float
@@ -86,9 +86,7 @@ class Tuning:
     @property
     def confirmed(self) -> bool:
         """Whether the held-back part agrees: less surprise for sure, and no worse ranking."""
-        return bool(
-            self.chosen and self.log_loss.high < 0 and self.auc_complement_percent.low <= 0
-        )
+        return bool(self.chosen and self.log_loss.high < 0 and self.auc_complement_percent.low <= 0)
 
     def as_dict(self) -> dict[str, object]:
         """For programs."""
@@ -96,7 +94,7 @@ class Tuning:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class SearchOptions:
     """How to search."""
 
     one_in: int = 1000
@@ -105,11 +103,13 @@ class Search:
 
 
 def tune(
-    messages: Iterable[Labelled], options: Options | None = None, search: Search | None = None
+    messages: Iterable[Labelled],
+    options: Options | None = None,
+    search: SearchOptions | None = None,
 ) -> Tuning:
     """Search on the first two thirds of the messages, confirm on the last third."""
     options = replace(options or Options(), protocol="online", progress=None)
-    search = search or Search()
+    search = search or SearchOptions()
     began, cpu = time.perf_counter(), sum(os.times()[:4])
     samples = read_samples(messages, options)
     first = 2 * len(samples.items) // 3
@@ -123,7 +123,9 @@ def tune(
 
     truth, old = samples.truth == 1, _old(recipe_of(options))
     with Pool(lambda: judged, max(options.jobs, 1)) as pool:
-        climb = _Climb(truth[:first], old, search, lambda sets: pool.map((s, first) for s in sets))
+        climb = _HillClimb(
+            truth[:first], old, search, lambda sets: pool.map((s, first) for s in sets)
+        )
         climb.run()
         odds = list(pool.map((one, len(truth)) for one in (old, climb.best)))
     held = slice(first, None)
@@ -161,14 +163,14 @@ def _refuse_few(spam: Bools, first: int) -> None:
             )
 
 
-class _Climb:
+class _HillClimb:
     """From the old constants step by step to better ones, on the part that chooses."""
 
     def __init__(
         self,
         truth: Bools,
         start: Constants,
-        search: Search,
+        search: SearchOptions,
         judge: Callable[[list[Constants]], Iterable[Floats]],
     ) -> None:
         self._truth = truth
@@ -247,4 +249,3 @@ def _area_gain(truth: Bools, before: Floats, after: Floats) -> Gain:
 
 def _gain(before: float, after: float, difference: float, interval: Interval) -> Gain:
     return Gain(before, after, difference, *interval)
-

@@ -31,7 +31,7 @@ __all__ = ["DEFAULT_FILE", "Settings", "control_of", "home_of", "load", "restore
 DEFAULT_FILE = Path("/etc/spamnb/spamnb.toml")
 
 
-class Found(NamedTuple):
+class FoundValue(NamedTuple):
     """A value and where it stands."""
 
     value: Any
@@ -52,17 +52,17 @@ def load(
     # Sections of a family that flags name are all there are: the options stand for the file's.
     named = {name.partition(".")[0] for name in given} & FAMILIES.keys()
     found = {name: one for name, one in found.items() if name.partition(".")[0] not in named}
-    found |= {name: Found(value, "a flag") for name, value in given.items()}
+    found |= {name: FoundValue(value, "a flag") for name, value in given.items()}
     settings = _build({name: _taken(name, one) for name, one in found.items()}, found, source)
     if any(name.startswith("costs.") for name in found):
         return settings
-    costs = kept(home_of(settings, environment), settings.promise.ham_lost_one_in)
+    costs = kept(home_of(settings, environment), settings.ham_loss.one_in)
     return replace(settings, costs=costs) if costs else settings
 
 
 def _from_file(
     file: str | Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]
-) -> tuple[dict[str, Found], str]:
+) -> tuple[dict[str, FoundValue], str]:
     path = DEFAULT_FILE if file is None else Path(file)
     try:
         text = path.read_text("utf-8")
@@ -81,20 +81,20 @@ def _home_given(environment: Mapping[str, str], flags: Mapping[str, Any]) -> boo
     return bool(flags.get("home") or environment.get(PREFIX + "HOME"))
 
 
-def parse(text: str, source: str) -> dict[str, Found]:
+def parse(text: str, source: str) -> dict[str, FoundValue]:
     """Find the values in a settings file; unknown keys are errors."""
     try:
         tree = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise SettingsError(f"{source} is no TOML: {error}") from error
     lines = _lines_of(text)
-    found: dict[str, Found] = {}
+    found: dict[str, FoundValue] = {}
     for name, value in _leaves(tree):
         line = lines.get(name, lines.get(name.rpartition(".")[0], 0))
         where = f"{source}, line {line}" if line else source
         if setting_of(name) is None and not (value == {} and _member(name)):
             raise SettingsError(f"{where}: there is no setting {name}", hint=_nearest(name))
-        found[name] = Found(value, where)
+        found[name] = FoundValue(value, where)
     return found
 
 
@@ -152,7 +152,7 @@ def _nearest(name: str) -> str:
     return f"did you mean {near[0]}?" if near else "`spamnb config example` shows all"
 
 
-def _from_environment(environment: Mapping[str, str]) -> dict[str, Found]:
+def _from_environment(environment: Mapping[str, str]) -> dict[str, FoundValue]:
     """Find settings by variable.
 
     Others with our prefix are nobody's mistake (containers set some), unless nearly a setting.
@@ -172,12 +172,12 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Found]:
         try:
             value = setting.sort.parse(text)
         except (ValueError, KeyError) as error:
-            raise _wrong(setting, Found(text, f"${variable}"), setting.name) from error
-        found[setting.name] = Found(value, f"${variable}")
+            raise _wrong(setting, FoundValue(text, f"${variable}"), setting.name) from error
+        found[setting.name] = FoundValue(value, f"${variable}")
     return found
 
 
-def _taken(name: str, found: Found) -> Any:
+def _taken(name: str, found: FoundValue) -> Any:
     setting = setting_of(name)
     if setting is None:
         return found.value
@@ -187,14 +187,14 @@ def _taken(name: str, found: Found) -> Any:
         raise _wrong(setting, found, name) from error
 
 
-def _wrong(setting: Setting, found: Found, name: str) -> SettingsError:
+def _wrong(setting: Setting, found: FoundValue, name: str) -> SettingsError:
     shown = MASKED if setting.secret else toml_of(found.value)
     return SettingsError(
         f"{name} ({found.where}) is {shown}", hint=f"it must be {setting.sort.allowed}"
     )
 
 
-def _build(values: Mapping[str, Any], found: Mapping[str, Found], source: str) -> Settings:
+def _build(values: Mapping[str, Any], found: Mapping[str, FoundValue], source: str) -> Settings:
     top = {name: value for name, value in values.items() if "." not in name}
     for section, make in SECTIONS.items():
         keys = [setting.key for setting in SETTINGS if setting.section == section]
@@ -208,7 +208,7 @@ def _build(values: Mapping[str, Any], found: Mapping[str, Found], source: str) -
     return Settings(**top, file=source)
 
 
-def _chosen(family: str, found: Mapping[str, Found]) -> list[str]:
+def _chosen(family: str, found: Mapping[str, FoundValue]) -> list[str]:
     """The names of a family's sections, in the order of the file."""
     rests = [name.partition(".")[2] for name in found if name.startswith(f"{family}.")]
     chosen = [rest.rpartition(".")[0] if setting_of(f"{family}.{rest}") else rest for rest in rests]
@@ -220,7 +220,7 @@ def _made(
     make: Callable[..., Any],
     keys: list[str],
     values: Mapping[str, Any],
-    found: Mapping[str, Found],
+    found: Mapping[str, FoundValue],
 ) -> Any:
     within = {key: values[f"{section}.{key}"] for key in keys if f"{section}.{key}" in values}
     try:
@@ -232,7 +232,7 @@ def _made(
 
 def restored(values: Mapping[str, Any]) -> Settings:
     """The tree again, from what `showing.plain` wrote: as a process hands it to another."""
-    found = {name: Found(value, "handed over") for name, value in values.items()}
+    found = {name: FoundValue(value, "handed over") for name, value in values.items()}
     return _build({name: _taken(name, one) for name, one in found.items()}, found, "")
 
 

@@ -1,6 +1,6 @@
 """The costs that keep the promise of lost ham, as evaluation found them: one file in the home.
 
-    # promise.toml
+    # ham_loss.toml
     one_in = 1000
     junk = [47.74, 0.05]
     reject = [1000.0, 0.0]
@@ -27,14 +27,14 @@ from spamnb.errors import SettingsError
 from spamnb.store.files import durable_write
 
 if TYPE_CHECKING:
-    from spamnb.lab.statistics.loss_bound import Assurance
+    from spamnb.lab.statistics.loss_bound import HamLossBound
 
-FILE = "promise.toml"
+FILE = "ham_loss.toml"
 _MODE = 0o600
 _MOST_BYTES = 4096
 
 
-def keep(home: Path, found: Assurance, costs: Costs) -> Path:
+def keep(home: Path, found: HamLossBound, costs: Costs) -> Path:
     """Write the costs that keep a promise, whole or not at all; where they are."""
     lines = [
         "# Written by `spamnb evaluate --apply`; without this file the costs are as they are set.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spamnb.core.policy.actions import HANDLINGS
-from spamnb.settings.setting import Family, Setting
+from spamnb.settings.setting import NamedSections, Setting
 from spamnb.settings.types import (
     ADDRESS,
     DAYS,
@@ -22,7 +22,7 @@ _SECONDS = number(0.1, 86_400)
 _HANDLING = choice(*HANDLINGS)
 
 
-def _handlings(section: str) -> tuple[Setting, ...]:
+def _actions(section: str) -> tuple[Setting, ...]:
     return (
         Setting(f"{section}.deliver", _HANDLING,
             "What becomes of a message by what was decided on it: headers say it; tag says it in "
@@ -35,12 +35,12 @@ def _handlings(section: str) -> tuple[Setting, ...]:
     )  # fmt: skip
 
 
-DOMAINS_FAMILY = Family(
+DOMAINS_FAMILY = NamedSections(
     "domain",
     "example.org",
     "Recipients of one domain may have it otherwise. If a message has several recipients, the "
     "mildest of theirs holds for all.",
-    _handlings("domain.*"),
+    _actions("domain.*"),
 )
 
 SERVING: tuple[Setting, ...] = (
@@ -63,7 +63,7 @@ SERVING: tuple[Setting, ...] = (
         "server delivers as, such as vmail."),
     Setting("serve.drain_s", _SECONDS,
         "How long sessions may go on when the daemon is told to stop."),
-    Setting("serve.stuck_s", number(2, 3600),
+    Setting("serve.watchdog_s", number(2, 3600),
         "A process that gives no sign of life for so long is killed and replaced; the message it "
         "had in hand passes unscanned afterwards. Keep systemd's WatchdogSec above it."),
     Setting("serve.unscanned_percent", number(0, 100),
@@ -109,7 +109,7 @@ SERVING: tuple[Setting, ...] = (
         "To reach the next hop, while the client waits for the answer to its hello."),
     Setting("timeouts.first_mail_s", _SECONDS,
         "From a connection to its first MAIL."),
-    Setting("timeouts.crowded_s", _SECONDS,
+    Setting("timeouts.first_mail_busy_s", _SECONDS,
         "The same when most connections are taken, or most of what clients that are not trusted "
         "may hold at the next hop; such clients must then come from MAIL to DATA within "
         "timeouts.first_mail_s."),
@@ -156,7 +156,7 @@ SERVING: tuple[Setting, ...] = (
     Setting("rules.allow", TEXT,
         "A file of clients, senders, domains and recipients whose mail is delivered, one entry a "
         "line: `client 192.0.2.0/24`. Senders and domains need a DKIM or SPF pass by one of "
-        "house.authserv_ids; or write the network of the client behind the entry, as in `sender "
+        "local.authserv_ids; or write the network of the client behind the entry, as in `sender "
         "me@example.org 192.0.2.0/24`, or the word `unauthenticated`: every stranger who writes "
         "this address into a message is then let in."),
     Setting("rules.block", TEXT, "... and of those whose mail is rejected."),
@@ -168,67 +168,67 @@ SERVING: tuple[Setting, ...] = (
         "still teach."),
     Setting("quarantine.limit_bytes", whole(1 << 20),
         "Most that the quarantine may take; when it is full, messages are delivered with headers."),
-    *_handlings("handling"),
-    Setting("post.address", ADDRESS,
+    *_actions("actions"),
+    Setting("delivery.address", ADDRESS,
         "Where the built-in post office listens, which writes Maildirs and takes reports. Empty: "
         "127.0.0.1:10026 if it is a listener's next hop, else nowhere. lmtp: in front speaks LMTP.",
         restart=True),
-    Setting("post.domains", DOMAINS,
+    Setting("delivery.domains", DOMAINS,
         "For whom mail is taken. Empty: for every domain, on loopback alone."),
-    Setting("post.root", TEXT,
-        "Everybody's mail goes to ROOT/USER/Maildir. Empty: mail in the home, unless post.users "
+    Setting("delivery.root", TEXT,
+        "Mail goes to ROOT/USER/Maildir. Empty: the folder mail in the home, unless delivery.users "
         "says where mail goes."),
-    Setting("post.users", TEXT,
-        "A file of lines `ADDRESS FOLDER`; it comes before post.root, and `@domain` stands for "
+    Setting("delivery.users", TEXT,
+        "A file of lines `ADDRESS FOLDER`; it comes before delivery.root, and `@domain` stands for "
         "the other users of a domain."),
-    Setting("post.delimiter", TEXT,
+    Setting("delivery.delimiter", TEXT,
         "What follows it in a recipient's local part is their own business; empty: nothing."),
-    Setting("post.spam", TEXT,
+    Setting("delivery.spam", TEXT,
         "Local part of the address that takes reports of spam; empty: there is none."),
-    Setting("post.ham", TEXT, "... and of mail that is none."),
-    Setting("post.passwords", TEXT, "A file of logins, as `spamnb passwd` writes it."),
-    Setting("post.certificate", TEXT,
+    Setting("delivery.ham", TEXT, "... and of mail that is none."),
+    Setting("delivery.passwords", TEXT, "A file of logins, as `spamnb passwd` writes it."),
+    Setting("delivery.certificate", TEXT,
         "A PEM file, for STARTTLS. Without it there are no logins."),
-    Setting("post.key", TEXT, "... and its key, if that is not in the same file."),
-    Setting("post.plain_login", FLAG,
+    Setting("delivery.key", TEXT, "... and its key, if that is not in the same file."),
+    Setting("delivery.plain_login", FLAG,
         "Take passwords without TLS: on loopback, for a try."),
-    Setting("post.peers", NETS,
+    Setting("delivery.peers", NETS,
         "Who may say whom they speak for (XFORWARD): the front door and your mail server."),
-    Setting("post.trusted", NETS,
+    Setting("delivery.trusted", NETS,
         "Clients whose reports are believed without a login. Loopback is nobody even here: behind "
         "a mail server everybody comes from there."),
-    Setting("post.trust_local", FLAG,
+    Setting("delivery.trust_local", FLAG,
         "Believe clients that your mail server calls local (XFORWARD SOURCE=LOCAL). With Postfix, "
         "local_header_rewrite_clients must be permit_sasl_authenticated then: as shipped it names "
         "every program on this machine. The sendmail command is never believed."),
-    Setting("post.received", FLAG,
-        "Write a Received line. Name us in house.hosts then, or a message is another one after "
+    Setting("delivery.received", FLAG,
+        "Write a Received line. Name us in local.hosts then, or a message is another one after "
         "delivery."),
-    Setting("post.receipts", FLAG, "Answer the reports of those who logged in."),
-    Setting("post.size_limit_bytes", _BYTES, "The largest message."),
-    Setting("teach.limit_bytes", _BYTES, "The largest message that is learnt from."),
-    Setting("teach.user_per_day", whole(1),
+    Setting("delivery.receipts", FLAG, "Answer the reports of those who logged in."),
+    Setting("delivery.size_limit_bytes", _BYTES, "The largest message."),
+    Setting("feedback.limit_bytes", _BYTES, "The largest message that is learnt from."),
+    Setting("feedback.user_per_day", whole(1),
         "Changes by one person. Moving a whole folder is a thousand; a program that has gone wild "
         "is stopped before it moved the model for good."),
-    Setting("teach.user_bytes_per_day", _BYTES,
+    Setting("feedback.user_bytes_per_day", _BYTES,
         "Bytes that one person's changes add to the model: a new word takes some 70, a known one "
         "7. A thousand ordinary messages take 9 MB in an empty model, and 5,000 take 28."),
-    Setting("teach.stranger_per_day", whole(0),
+    Setting("feedback.stranger_per_day", whole(0),
         "Changes by one stranger with a signature; 0 hears none. So many words without one are "
         "kept for review, counted apart and by the network that they came from."),
-    Setting("teach.strangers_per_day", whole(0),
+    Setting("feedback.strangers_per_day", whole(0),
         "Changes by all strangers together: their names cost nothing. Words without a signature "
         "are counted apart, up to the same number."),
-    Setting("teach.sure", number(0.5, 1),
+    Setting("feedback.sure", number(0.5, 1),
         "So sure a verdict is not contradicted by traps and reports: it waits for review."),
-    Setting("teach.unproven", choice("review", "refuse", "learn"),
+    Setting("feedback.unproven", choice("review", "refuse", "learn"),
         "What becomes of a user's word on a message that is not known to be theirs."),
-    Setting("teach.domains", DOMAINS,
+    Setting("feedback.domains", DOMAINS,
         "Domains whose addresses are our users' logins. Empty: all that mail is delivered for."),
-    Setting("teach.traps", TEXTS,
+    Setting("feedback.traps", TEXTS,
         "Addresses that nobody uses, on pages where only robots look. Mail to one of them is "
         "learnt as spam, with half a step, unless we are very sure of the opposite."),
-    Setting("teach.spool", TEXT,
+    Setting("feedback.spool", TEXT,
         "Where programs leave what people say, to be learnt at once or when we are back: a folder "
         "of ours with mode 1733. Empty: spool in the home, and /var/spool/spamnb if it is ours.",
         restart=True),
@@ -245,7 +245,7 @@ SERVING: tuple[Setting, ...] = (
         "removed."),
 )  # fmt: skip
 
-LISTENERS = Family(
+LISTENERS = NamedSections(
     "listener",
     "postfix",
     "Where mail comes in, and where it goes. Any number of them, each with a name of your choice; "
@@ -291,8 +291,8 @@ LISTENERS = Family(
             "deferred (451)."),
         Setting("listener.*.overrun", choice("defer", "deliver"),
             "If a scan takes longer than timeouts.scan_s. The next attempt of the message is "
-            "treated by listener.*.poison, so deferral delays it once."),
-        Setting("listener.*.poison", choice("head", "deliver", "defer"),
+            "treated by listener.*.known_crasher, so deferral delays it once."),
+        Setting("listener.*.known_crasher", choice("head", "deliver", "defer"),
             "What becomes of a message at the next attempt after its scan overran, or ended its "
             "process twice. head: it is judged by its header alone; if that fails too it is "
             "delivered unscanned, since it would fail as often as it came. deliver: unscanned. "

@@ -13,7 +13,7 @@ from spamnb.settings import Settings, restored
 from spamnb.settings.render import need_restart, plain
 
 
-def tenable(before: Settings, after: Settings) -> tuple[Settings, list[str]]:
+def merge_reloadable(before: Settings, after: Settings) -> tuple[Settings, list[str]]:
     """The new settings with what cannot change left as it is, and the names of that."""
     old, new = plain(before), plain(after)
     later = need_restart(before, after) + _next_hops(before, after)
@@ -27,7 +27,7 @@ def tenable(before: Settings, after: Settings) -> tuple[Settings, list[str]]:
 def _next_hops(before: Settings, after: Settings) -> list[str]:
     """Listeners whose next hop would be the post office, where none was started."""
     hops = [listener.upstream for listener in before.listener.values()]
-    if not hops or not all(hops) or before.post.address:
+    if not hops or not all(hops) or before.delivery.address:
         return []
     return [
         f"listener.{name}.upstream"

@@ -9,7 +9,7 @@ from typing import Any
 
 from spamnb.settings import Settings
 from spamnb.settings.schema import MEMBERS
-from spamnb.settings.setting import MASKED, Family, Setting, toml_of
+from spamnb.settings.setting import MASKED, NamedSections, Setting, toml_of
 from spamnb.settings.table import FAMILIES, SETTINGS, setting_of
 
 
@@ -41,7 +41,7 @@ def example() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _sampled(family: Family) -> list[str]:
+def _sampled(family: NamedSections) -> list[str]:
     lines = ["", "", *_comment(family.reason), f"# [{family.name}.{_key(family.sample)}]"]
     defaults = MEMBERS[family.name]()
     for setting in family.settings:

@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from spamnb.core.mail.local_hosts import House
+from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs
-from spamnb.core.policy.actions import Handlings
+from spamnb.core.policy.actions import ActionMap
 from spamnb.endpoints.net.address import Address
 from spamnb.endpoints.net.networks import LOOPBACK
-from spamnb.endpoints.smtp.delivery.params import PostOffice
-from spamnb.endpoints.smtp.relay.params import Limits, Terms, Times
+from spamnb.endpoints.smtp.delivery.params import DeliveryParams
+from spamnb.endpoints.smtp.relay.params import Limits, RelayPolicy, Timeouts
 from spamnb.errors import SettingsError
 from spamnb.service.limits import QuarantineLimits, ReviewLimits, SpoolLimits, TeachingRules
-from spamnb.service.scanning.options import Manner
+from spamnb.service.scanning.options import ScanOptions
 from spamnb.store.history.limits import HistoryLimits
 
 
@@ -42,17 +42,17 @@ class JournalSettings(NamedTuple):
     keep_days: int = 400
 
 
-class PromiseSettings(NamedTuple):
+class HamLossSettings(NamedTuple):
     """What is asked of the filter; whether it can be kept, evaluation tells."""
 
-    ham_lost_one_in: int = 1000
+    one_in: int = 1000
 
 
 class ExpireSettings(NamedTuple):
     """Which features are let go."""
 
     after_days: int = 400
-    most_holders: int = 1
+    max_messages: int = 1
 
 
 class LogSettings(NamedTuple):
@@ -74,12 +74,12 @@ class ServeSettings(NamedTuple):
     control: str = ""
     delegates: tuple[str, ...] = ()
     drain_s: float = 30.0
-    stuck_s: float = 30.0
+    watchdog_s: float = 30.0
     unscanned_percent: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class ListenerSettings(Terms):
+class ListenerSettings(RelayPolicy):
     """One place where mail comes in, and on which terms."""
 
     address: str = "127.0.0.1:10025"
@@ -101,7 +101,7 @@ class ListenerSettings(Terms):
 
 
 @dataclass(frozen=True, slots=True)
-class ScanSettings(Manner):
+class ScanSettings(ScanOptions):
     """How messages are judged in the mail path, and what is written of it."""
 
     clues: int = 0
@@ -115,12 +115,12 @@ class RuleSettings(NamedTuple):
     exempt: tuple[str, ...] = ()
 
 
-POST_ADDRESS = "127.0.0.1:10026"
+DELIVERY_ADDRESS = "127.0.0.1:10026"
 """where the post office listens if somebody needs it and nobody says where"""
 
 
 @dataclass(frozen=True, slots=True)
-class PostSettings(PostOffice):
+class DeliverySettings(DeliveryParams):
     """The built-in next hop, and where it listens."""
 
     address: str = ""
@@ -134,7 +134,7 @@ class PostSettings(PostOffice):
 
 
 @dataclass(frozen=True, slots=True)
-class TeachSettings(TeachingRules):
+class FeedbackSettings(TeachingRules):
     """How much is learnt from whom, and what else teaches."""
 
     traps: tuple[str, ...] = ()
@@ -152,52 +152,52 @@ class Settings:
     home: str = ""
     labels: tuple[str, ...] = ("ham", "spam")
     model: ModelSettings = field(default_factory=ModelSettings)
-    house: House = field(default_factory=House)
+    local: LocalHosts = field(default_factory=LocalHosts)
     costs: Costs = field(default_factory=Costs)
     store: StoreSettings = field(default_factory=StoreSettings)
     journal: JournalSettings = field(default_factory=JournalSettings)
     history: HistoryLimits = field(default_factory=HistoryLimits)
-    promise: PromiseSettings = field(default_factory=PromiseSettings)
+    ham_loss: HamLossSettings = field(default_factory=HamLossSettings)
     expire: ExpireSettings = field(default_factory=ExpireSettings)
     log: LogSettings = field(default_factory=LogSettings)
     serve: ServeSettings = field(default_factory=ServeSettings)
     limits: Limits = field(default_factory=Limits)
-    timeouts: Times = field(default_factory=Times)
+    timeouts: Timeouts = field(default_factory=Timeouts)
     scan: ScanSettings = field(default_factory=ScanSettings)
     rules: RuleSettings = field(default_factory=RuleSettings)
     quarantine: QuarantineLimits = field(default_factory=QuarantineLimits)
     review: ReviewLimits = field(default_factory=ReviewLimits)
     spool: SpoolLimits = field(default_factory=SpoolLimits)
-    handling: Handlings = field(default_factory=Handlings)
-    post: PostSettings = field(default_factory=PostSettings)
-    teach: TeachSettings = field(default_factory=TeachSettings)
+    actions: ActionMap = field(default_factory=ActionMap)
+    delivery: DeliverySettings = field(default_factory=DeliverySettings)
+    feedback: FeedbackSettings = field(default_factory=FeedbackSettings)
     listener: Mapping[str, ListenerSettings] = field(default_factory=dict)
-    domain: Mapping[str, Handlings] = field(default_factory=dict)
+    domain: Mapping[str, ActionMap] = field(default_factory=dict)
     file: str = ""
     """where they were read from; empty if from nowhere"""
 
 
 SECTIONS: dict[str, Callable[..., Any]] = {
     "model": ModelSettings,
-    "house": House,
+    "local": LocalHosts,
     "costs": Costs,
     "store": StoreSettings,
     "journal": JournalSettings,
     "history": HistoryLimits,
-    "promise": PromiseSettings,
+    "ham_loss": HamLossSettings,
     "expire": ExpireSettings,
     "log": LogSettings,
     "serve": ServeSettings,
     "limits": Limits,
-    "timeouts": Times,
+    "timeouts": Timeouts,
     "scan": ScanSettings,
     "rules": RuleSettings,
     "quarantine": QuarantineLimits,
     "review": ReviewLimits,
     "spool": SpoolLimits,
-    "handling": Handlings,
-    "post": PostSettings,
-    "teach": TeachSettings,
+    "actions": ActionMap,
+    "delivery": DeliverySettings,
+    "feedback": FeedbackSettings,
 }
-MEMBERS: dict[str, Callable[..., Any]] = {"listener": ListenerSettings, "domain": Handlings}
+MEMBERS: dict[str, Callable[..., Any]] = {"listener": ListenerSettings, "domain": ActionMap}
 """family -> what one of its sections becomes"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from spamnb.settings.types import Sort
+from spamnb.settings.types import SettingType
 
 PREFIX = "SPAMNB_"
 MASKED = "********"
@@ -16,7 +16,7 @@ class Setting(NamedTuple):
 
     name: str
     """`section.key`; in a family `family.*.key`"""
-    sort: Sort
+    sort: SettingType
     reason: str
     """what it does and why it is as it is, in a sentence or two"""
     secret: bool = False
@@ -39,7 +39,7 @@ class Setting(NamedTuple):
         return PREFIX + self.name.replace(".", "_").upper()
 
 
-class Family(NamedTuple):
+class NamedSections(NamedTuple):
     """Sections with a name that the user chooses, all with the same keys."""
 
     name: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from spamnb.core.model.kinds import KINDS
 from spamnb.settings.daemon_table import DOMAINS_FAMILY, LISTENERS, SERVING
-from spamnb.settings.setting import MASKED, PREFIX, Family, Setting, toml_of
+from spamnb.settings.setting import MASKED, PREFIX, NamedSections, Setting, toml_of
 from spamnb.settings.types import DAYS, DOMAINS, FLAG, LABELS, PAIR, TEXT, TEXTS, choice, whole
 
 __all__ = ["BY_NAME", "BY_VARIABLE", "FAMILIES", "MASKED", "PREFIX", "SETTINGS", "setting_of",
@@ -26,17 +26,17 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("model.vocabulary", FLAG,
         "Keep the words behind the features, so that verdicts can be explained without the "
         "message, at the price of disk. Fixed when a model is made."),
-    Setting("house.hosts", TEXTS,
+    Setting("local.hosts", TEXTS,
         "Our own mail servers, as they stand after `by` in Received. What they add is not part of "
         "a message, so it is the same before and after delivery."),
-    Setting("house.authserv_ids", TEXTS,
+    Setting("local.authserv_ids", TEXTS,
         "Our own names in Authentication-Results; results by others may be forged and are not "
         "believed."),
-    Setting("house.domains", DOMAINS,
+    Setting("local.domains", DOMAINS,
         "The domains whose mailboxes are here. Mail to others gets no signature, since its "
         "recipients could teach with it, and no sender of another domain teaches by mail. Empty: "
-        "those of teach.domains, post.domains and the recipient_domains of all listeners; mail of "
-        "our own clients to others gets no signature then, all other mail does."),
+        "those of feedback.domains, delivery.domains and the recipient_domains of all listeners; "
+        "mail of our own clients to others gets no signature then, all other mail does."),
     Setting("costs.deliver", PAIR,
         "What each decision costs: [if the message is ham, if it is spam]. The unit is one spam "
         "read in the inbox; the decision that is expected to cost least is taken."),
@@ -53,14 +53,14 @@ SETTINGS: tuple[Setting, ...] = (
         "How long a verdict can be corrected by its id or signature alone."),
     Setting("history.limit_bytes", whole(1 << 20),
         "Most that the history may take; the oldest verdicts go first."),
-    Setting("promise.ham_lost_one_in", whole(2, 10**9),
+    Setting("ham_loss.one_in", whole(2, 10**9),
         "At most one in so many good messages shall be lost. `spamnb evaluate` tells from your own "
         "mail with which costs that holds, or that the evidence is too thin; with --apply they "
         "are kept in the home and are in force wherever [costs] sets none."),
     Setting("expire.after_days", DAYS,
         "`spamnb expire` lets go of features that nobody taught for so long and that few messages "
         "held: most words are seen once and never again."),
-    Setting("expire.most_holders", whole(0, 1 << 31), "... held by at most so many messages."),
+    Setting("expire.max_messages", whole(0, 1 << 31), "... held by at most so many messages."),
     Setting("log.level", choice("debug", "info", "warning", "error"),
         "How much is told on the way. The daemon says a line for each message at info."),
     Setting("log.format", choice("text", "json"),
@@ -71,7 +71,7 @@ SETTINGS: tuple[Setting, ...] = (
     *SERVING,
 )  # fmt: skip
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (LISTENERS, DOMAINS_FAMILY)}
+FAMILIES: dict[str, NamedSections] = {family.name: family for family in (LISTENERS, DOMAINS_FAMILY)}
 
 BY_NAME = {setting.name: setting for setting in SETTINGS}
 BY_VARIABLE = {setting.variable: setting for setting in SETTINGS}

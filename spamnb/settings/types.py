@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from spamnb.endpoints.net.address import Address
-from spamnb.endpoints.net.networks import Nets
+from spamnb.endpoints.net.networks import NetworkSet
 
 
-class Sort(NamedTuple):
+class SettingType(NamedTuple):
     """A sort of values: what is allowed in words, how to check one, how to read one from text."""
 
     allowed: str
@@ -70,7 +70,7 @@ def _address(value: Any) -> str:
 
 
 def _nets(value: Any) -> tuple[str, ...]:
-    return Nets(_words(value)).texts
+    return NetworkSet(_words(value)).texts
 
 
 def _domains(value: Any) -> tuple[str, ...]:
@@ -81,46 +81,48 @@ def _domains(value: Any) -> tuple[str, ...]:
 _DOMAIN = re.compile(r"[^\s@,<>\x00-\x1f\x7f]+")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
-TEXT = Sort("a text in quotes", _text, str)
-TEXTS = Sort('a list of texts, such as ["a", "b"]', _words, _listed)
-LABELS = Sort("two names or more, all different, of letters, digits and -._", _labels, _listed)
-FLAG = Sort("true or false", lambda value: _is(isinstance(value, bool), value), _flag)
-PAIR = Sort(
+TEXT = SettingType("a text in quotes", _text, str)
+TEXTS = SettingType('a list of texts, such as ["a", "b"]', _words, _listed)
+LABELS = SettingType(
+    "two names or more, all different, of letters, digits and -._", _labels, _listed
+)
+FLAG = SettingType("true or false", lambda value: _is(isinstance(value, bool), value), _flag)
+PAIR = SettingType(
     "two numbers that are not negative, [if it is ham, if it is spam]",
     _pair,
     lambda text: [float(part) for part in text.split(",")],
 )
 
-ADDRESS = Sort(
+ADDRESS = SettingType(
     "host:port, [IPv6]:port or unix:/path, with lmtp: in front where LMTP is spoken",
     _address,
     str,
 )
-ADDRESSES = Sort(
+ADDRESSES = SettingType(
     "a list of addresses: host:port, [IPv6]:port or unix:/path",
     lambda value: tuple(map(_address, _words(value))),
     _listed,
 )
-NETS = Sort('a list of networks, such as ["192.0.2.0/24", "::1", "unix"]', _nets, _listed)
-DOMAINS = Sort('a list of domains, such as ["example.org"]', _domains, _listed)
+NETS = SettingType('a list of networks, such as ["192.0.2.0/24", "::1", "unix"]', _nets, _listed)
+DOMAINS = SettingType('a list of domains, such as ["example.org"]', _domains, _listed)
 
 
-def number(least: float, most: float) -> Sort:
+def number(least: float, most: float) -> SettingType:
     """Numbers in a range."""
-    return Sort(
+    return SettingType(
         f"a number from {least:g} to {most:g}", lambda value: _number(value, least, most), float
     )
 
 
-def whole(least: int, most: int = (1 << 63) - 1) -> Sort:
+def whole(least: int, most: int = (1 << 63) - 1) -> SettingType:
     """Whole numbers in a range."""
     upto = f"from {least} to {most}" if most < (1 << 63) - 1 else f"from {least} on"
-    return Sort(f"a whole number {upto}", lambda value: _whole(value, least, most), int)
+    return SettingType(f"a whole number {upto}", lambda value: _whole(value, least, most), int)
 
 
 DAYS = whole(1, 36_500)
 
 
-def choice(*names: str) -> Sort:
+def choice(*names: str) -> SettingType:
     """One of these."""
-    return Sort(f"one of {', '.join(names)}", lambda value: _is(value in names, value), str)
+    return SettingType(f"one of {', '.join(names)}", lambda value: _is(value in names, value), str)

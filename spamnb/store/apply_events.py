@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from spamnb.core.model.events import Event, Ids, Recipe, Records, Totals, no_totals
-from spamnb.core.model.training_rows import Sheet, day_of
+from spamnb.core.model.training_rows import TrainingRows, day_of
 
 
 def first_totals(recipe: Recipe) -> Totals:
@@ -25,8 +25,8 @@ def first_totals(recipe: Recipe) -> Totals:
 def event_ids(event: Event) -> Ids:
     """Every feature that applying the event touches: its own, its echoes', its bulk's."""
     sets = [*event.ids]
-    for echo in event.delta.echoes:
-        sets += echo.ids
+    for rehearsal in event.delta.rehearsals:
+        sets += rehearsal.ids
     if event.bulk is not None:
         sets.append(event.bulk.ids)
     if not sets:
@@ -55,19 +55,23 @@ def surely_older(times_us: Sequence[int], before_us: int, now_us: int) -> int:
 
 def named_ids(event: Event) -> Ids:
     """Every feature that the event touches or that taking back its message would touch."""
-    echoes = [ids for echo in event.standing.echoes for ids in echo.ids]
-    return np.unique(np.concatenate([event_ids(event), *echoes])) if echoes else event_ids(event)
+    rehearsals = [ids for rehearsal in event.net_update.rehearsals for ids in rehearsal.ids]
+    return (
+        np.unique(np.concatenate([event_ids(event), *rehearsals]))
+        if rehearsals
+        else event_ids(event)
+    )
 
 
 def apply_event(event: Event, totals: Totals, ids: Ids, records: Records, *, sign: int = 1) -> None:
     """Add an event to totals and records, or take it away (sign -1); `ids` holds all of its ids."""
-    sheet = Sheet(totals, ids, records)
-    sheet.apply(event, sign=sign)
-    settled = sheet.settled()
-    records.n[:], records.w[:], records.day[:] = settled.n, settled.w, settled.day
-    totals.messages, totals.tokens = sheet.totals.messages, sheet.totals.tokens
-    totals.bias, totals.tempers = sheet.totals.bias, sheet.totals.tempers
-    totals.known, totals.histogram = sheet.totals.known, sheet.totals.histogram
+    training_rows = TrainingRows(totals, ids, records)
+    training_rows.apply(event, sign=sign)
+    to_records = training_rows.to_records()
+    records.n[:], records.w[:], records.day[:] = to_records.n, to_records.w, to_records.day
+    totals.messages, totals.tokens = training_rows.totals.messages, training_rows.totals.tokens
+    totals.bias, totals.temperatures = training_rows.totals.bias, training_rows.totals.temperatures
+    totals.known, totals.histogram = training_rows.totals.known, training_rows.totals.histogram
 
 
 __all__ = [

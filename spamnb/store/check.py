@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from spamnb.core.model.events import NO_LABEL, Event, Ids, Records, Totals
 from spamnb.core.model.id_arrays import place
-from spamnb.core.model.training_rows import Sheet
+from spamnb.core.model.training_rows import TrainingRows
 from spamnb.errors import SpamnbError
 from spamnb.store.apply_events import event_ids, named_ids
-from spamnb.store.contract import Live, ReadView
+from spamnb.store.contract import MessageState, ReadView
 from spamnb.store.rows.codec import empty_rows, no_records
 
 _MOST_NAMED = 5
@@ -32,13 +32,17 @@ def refold(view: ReadView) -> tuple[Totals, Ids, Records]:
     records = no_records(len(ids), len(totals.messages))
     at = np.searchsorted(ids, base_ids)
     records.n[at], records.w[at], records.day[at] = base.n, base.w, base.day
-    sheet = Sheet(totals, ids, records)
+    training_rows = TrainingRows(totals, ids, records)
     for event in view.events():
-        sheet.apply(event)
-        sheet.totals.last_seq = event.seq
-    records = sheet.settled()
+        training_rows.apply(event)
+        training_rows.totals.last_seq = event.seq
+    records = training_rows.to_records()
     full = ~empty_rows(records)
-    return sheet.totals, ids[full], Records(records.n[full], records.w[full], records.day[full])
+    return (
+        training_rows.totals,
+        ids[full],
+        Records(records.n[full], records.w[full], records.day[full]),
+    )
 
 
 def collect(blocks: Iterator[tuple[Ids, Records]], labels: int) -> tuple[Ids, Records]:
@@ -51,11 +55,11 @@ def collect(blocks: Iterator[tuple[Ids, Records]], labels: int) -> tuple[Ids, Re
     return np.concatenate([i for i, _ in parts]), joined
 
 
-def stale(view: ReadView, before_day: int, most_holders: int) -> Iterator[Ids]:
+def stale(view: ReadView, before_day: int, max_messages: int) -> Iterator[Ids]:
     """Features last learnt before a day and held by few messages; ask `named` before expiring."""
     for ids, records in view.features():
         old = records.day < before_day
-        few = records.n.sum(axis=1, dtype=np.uint64) <= most_holders
+        few = records.n.sum(axis=1, dtype=np.uint64) <= max_messages
         if (old & few).any():
             yield ids[old & few]
 
@@ -124,7 +128,7 @@ def _words(view: ReadView, ids: Ids) -> list[str]:
 
 
 def _indexes(view: ReadView, labels: int) -> list[str]:
-    lines: dict[bytes, Live] = {}
+    lines: dict[bytes, MessageState] = {}
     faults = []
     last = view.base_totals().last_seq
     for event in view.events():
@@ -132,7 +136,7 @@ def _indexes(view: ReadView, labels: int) -> list[str]:
             faults.append(f"event {event.seq} follows event {last}")
         last = event.seq
         if event.digest:
-            lines[event.digest] = Live(event.after, event.seq, folded=False)
+            lines[event.digest] = MessageState(event.after, event.seq, folded=False)
             faults += _message_id(view, event)
     if last != view.totals().last_seq:
         faults.append(f"the last event is {last}, the totals say {view.totals().last_seq}")
@@ -173,7 +177,7 @@ def _fold(view: ReadView, ids: Ids, records: Records) -> list[str]:
         differ = (records.n != want.n).any(axis=1) | (records.w != want.w).any(axis=1)
         wrong = ids[differ | (records.day != want.day)]
         faults.append(f"{len(wrong)} features do not hold what the journal says")
-    for name in ("messages", "tokens", "bias", "tempers", "known", "last_seq"):
+    for name in ("messages", "tokens", "bias", "temperatures", "known", "last_seq"):
         a, b = getattr(live, name), getattr(folded, name)
         if not np.array_equal(a, b):
             faults.append(f"{name} is {_plain(a)}, the journal says {_plain(b)}")

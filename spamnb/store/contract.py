@@ -38,7 +38,7 @@ from spamnb.core.model.events import Event, Ids, Recipe, Records, Totals
 Result = TypeVar("Result")
 
 
-class Live(NamedTuple):
+class MessageState(NamedTuple):
     """What the model holds of one message now: its label, and the event that says so.
 
     `label` is NO_LABEL after a forget. `folded` tells that the event went into the checkpoint, so
@@ -97,7 +97,7 @@ class ReadView(Protocol):
     def all_words(self) -> Iterator[Word]:
         """All texts, in order of their ids."""
 
-    def live(self, digest: bytes) -> Live | None:
+    def live(self, digest: bytes) -> MessageState | None:
         """What is held of the message with this digest; None if it was never seen."""
 
     def digests(self, message_id: str) -> list[bytes]:

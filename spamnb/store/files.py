@@ -21,10 +21,10 @@ _NAME_CHARACTERS = 40
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def durable_write(path: Path, *pieces: bytes, mode: int = 0o600) -> None:
+def durable_write(path: Path, *chunks: bytes, mode: int = 0o600) -> None:
     """Make or replace a file with these bytes; on return, file and name are on the disk."""
     with durable_file(path, mode=mode) as file:
-        file.writelines(pieces)
+        file.writelines(chunks)
 
 
 @contextmanager

@@ -24,12 +24,12 @@ import hashlib
 import struct
 from collections.abc import Iterator, Sequence
 
-from spamnb.core.model.events import NO_LABEL, Event, Kind
+from spamnb.core.model.events import NO_LABEL, Event, EventKind
 from spamnb.errors import BugError, StoreDamagedError
-from spamnb.store.contract import Live
+from spamnb.store.contract import MessageState
 from spamnb.store.rows.codec import decode_event, decode_live, encode_events, encode_live, read_head
 from spamnb.store.rows.hash_buckets import Table
-from spamnb.store.rows.id_codec import Buffer, Reader
+from spamnb.store.rows.id_codec import Buffer, ByteCursor
 
 _KEY = struct.Struct(">QH")
 _KEPT = struct.Struct(">HQ")
@@ -67,7 +67,7 @@ class Pages:
             ends.append(at)
         return ends
 
-    def pieces(self, seq: int, data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def chunks(self, seq: int, data: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys and pieces of a value."""
         start = 0
         for part, end in enumerate(self.cut(len(data))):
@@ -92,7 +92,7 @@ class Pages:
         self.room = (self.room if need <= self.room else self.full) - need
 
 
-class Pieces:
+class ChunkedValues:
     """Values of any length by seq, each in pieces."""
 
     def __init__(self, table: Table) -> None:
@@ -107,41 +107,41 @@ class Pieces:
     def append(self, first: int, values: Sequence[bytes], pages: Pages) -> None:
         """Put values behind all others, from this seq on."""
         for seq, data in enumerate(values, first):
-            for key, piece in pages.pieces(seq, data):
+            for key, piece in pages.chunks(seq, data):
                 self.table.put(key, piece, append=True)
 
     def up(self, start: int, stop: int | None) -> Iterator[tuple[int, bytes]]:
         """Values start <= seq < stop."""
         here = 0
-        pieces: list[bytes] = []
+        chunks: list[bytes] = []
         for key, value in self.table.scan(_KEY.pack(max(start, 0), 0)):
             seq, part = _KEY.unpack(key)
-            if seq != here and pieces:
-                yield here, b"".join(pieces)
-                pieces = []
+            if seq != here and chunks:
+                yield here, b"".join(chunks)
+                chunks = []
             if stop is not None and seq >= stop:
                 return
-            if part != len(pieces):
-                raise StoreDamagedError(f"entry {seq} lacks its part {len(pieces)}")
+            if part != len(chunks):
+                raise StoreDamagedError(f"entry {seq} lacks its part {len(chunks)}")
             here = seq
-            pieces.append(bytes(value))
-        if pieces:
-            yield here, b"".join(pieces)
+            chunks.append(bytes(value))
+        if chunks:
+            yield here, b"".join(chunks)
 
     def down(self, start: int, stop: int | None) -> Iterator[tuple[int, bytes]]:
         """The same, the greatest seq first."""
         if stop is not None and stop <= 0:
             return
         from_ = b"" if stop is None else _KEY.pack(stop - 1, 0xFFFF)
-        pieces: list[bytes] = []
+        chunks: list[bytes] = []
         for key, value in self.table.scan(from_, down=True):
             seq, part = _KEY.unpack(key)
             if seq < start:
                 return
-            pieces.append(bytes(value))
+            chunks.append(bytes(value))
             if part == 0:
-                yield seq, b"".join(reversed(pieces))
-                pieces = []
+                yield seq, b"".join(reversed(chunks))
+                chunks = []
 
     def heads(self) -> Iterator[tuple[int, Buffer]]:
         """The first piece of each value, the greatest seq first."""
@@ -165,7 +165,7 @@ class Journal:
     """Events by seq."""
 
     def __init__(self, table: Table) -> None:
-        self._pieces = Pieces(table)
+        self._pieces = ChunkedValues(table)
         self.last_seq = self._pieces.last_seq
         self.remove = self._pieces.remove
 
@@ -190,8 +190,8 @@ class Journal:
         """(seq, label after) of the newest LEARN and MOVE events, newest first."""
         found: list[tuple[int, int]] = []
         for seq, head in self._pieces.heads() if count > 0 else ():
-            kind, _, _, after, _ = read_head(Reader(head))
-            if kind in (Kind.LEARN, Kind.MOVE):
+            kind, _, _, after, _ = read_head(ByteCursor(head))
+            if kind in (EventKind.LEARN, EventKind.MOVE):
                 found.append((seq, after))
                 if len(found) == count:
                     break
@@ -207,7 +207,7 @@ class Index:
         self.kept = kept
         self._key = key[:64]
 
-    def live(self, digest: bytes) -> Live | None:
+    def live(self, digest: bytes) -> MessageState | None:
         """The line of a digest."""
         value = self.digests_.get(digest) if digest else None
         return None if value is None else decode_live(value)
@@ -245,7 +245,9 @@ class Index:
         old = self.live(event.digest)
         if old is not None and old.label != NO_LABEL and not old.folded:
             self.kept.delete(_KEPT.pack(old.label, old.seq))
-        self.digests_.put(event.digest, encode_live(Live(event.after, event.seq, folded=False)))
+        self.digests_.put(
+            event.digest, encode_live(MessageState(event.after, event.seq, folded=False))
+        )
         if event.after != NO_LABEL:
             self.kept.put(_KEPT.pack(event.after, event.seq), b"")
         if event.message_id and (old is None or event.digest not in self.digests(event.message_id)):

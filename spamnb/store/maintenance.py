@@ -30,12 +30,12 @@ from pathlib import Path
 from spamnb.core.model.events import Recipe
 from spamnb.errors import RefusedError, StoreBusyError, StoreDamagedError, StoreMissingError
 from spamnb.store.check import check
-from spamnb.store.journal import Pages, Pieces
+from spamnb.store.journal import ChunkedValues, Pages
 from spamnb.store.lmdb.environment import Environment, environments, release, share, sound
 from spamnb.store.lmdb.sharing import (
     DATA_FILE,
     LOCK_FILE,
-    Plan,
+    EnvironmentConfig,
     holds_data,
     make_folder,
     refused,
@@ -51,8 +51,8 @@ from spamnb.store.named_files import (
     replacing,
 )
 from spamnb.store.rows.codec import row_type
-from spamnb.store.rows.hash_buckets import SNUG_BYTES, Layout, Shelves, Table, shelve
-from spamnb.store.rows.vocabulary import WORD_BYTES, Lexicon, shelve_words
+from spamnb.store.rows.hash_buckets import SNUG_BYTES, BucketLayout, HashBuckets, Table, bulk_load
+from spamnb.store.rows.vocabulary import WORD_BYTES, Vocabulary, shelve_words
 from spamnb.store.table_views import LAYOUT_KEYS, ROOM_KEY, Tables
 
 _PORTION = 1 << 25
@@ -72,10 +72,10 @@ def compact(path: str | Path) -> tuple[int, int]:
     data = folder / DATA_FILE
     if not holds_data(folder):
         raise StoreMissingError(f"there is no model in {folder}")
-    with alone(folder), beside(folder) as workshop:
+    with alone(folder), beside(folder) as work_folder:
         before = data.stat().st_size
-        old = Environment(Plan(folder, Tables._fields, readonly=True, lock=False))
-        new = Environment(Plan(workshop, Tables._fields, sync=False, lock=False))
+        old = Environment(EnvironmentConfig(folder, Tables._fields, readonly=True, lock=False))
+        new = Environment(EnvironmentConfig(work_folder, Tables._fields, sync=False, lock=False))
         try:
             old.open_tables(create=False)
             new.open_tables(create=True)
@@ -84,7 +84,7 @@ def compact(path: str | Path) -> tuple[int, int]:
         finally:
             old.close()
             new.close()
-        put_in_place(workshop / DATA_FILE, data)
+        put_in_place(work_folder / DATA_FILE, data)
         return before, data.stat().st_size
 
 
@@ -97,15 +97,15 @@ def trim(path: str | Path) -> bool:
     """
     folder = Path(path)
     with alone(folder):
-        old = Environment(Plan(folder, Tables._fields, readonly=True, lock=False))
+        old = Environment(EnvironmentConfig(folder, Tables._fields, readonly=True, lock=False))
         with closing(old):
             old.open_tables(create=False)
             live = old.live_pages()
             if old.pages() <= live + max(live // 2, LEAST_FREE):
                 return False
-            with beside(folder) as workshop:
-                _write_private(workshop / DATA_FILE, old.copy_to)
-                put_in_place(workshop / DATA_FILE, folder / DATA_FILE)
+            with beside(folder) as work_folder:
+                _write_private(work_folder / DATA_FILE, old.copy_to)
+                put_in_place(work_folder / DATA_FILE, folder / DATA_FILE)
         return True
 
 
@@ -114,17 +114,18 @@ def _rewrite(old: Environment, new: Environment, recipe: Recipe) -> None:
         from_ = Tables(**tables)
         row = row_type(len(recipe.labels))
         layouts = {
-            name: Layout.decode(from_.meta.get(key) or b"") for name, key in LAYOUT_KEYS.items()
+            name: BucketLayout.decode(from_.meta.get(key) or b"")
+            for name, key in LAYOUT_KEYS.items()
         }
         size = {"features": row.itemsize, "base": row.itemsize, "words": WORD_BYTES}
         snug = {
-            name: Layout().grown(layout.rows, max(1, SNUG_BYTES // size[name]))
+            name: BucketLayout().grown(layout.rows, max(1, SNUG_BYTES // size[name]))
             for name, layout in layouts.items()
         }
         for name in ("features", "base"):
-            shelves = Shelves(getattr(from_, name), layouts[name], row)
-            fill(new, name, shelve(shelves.blocks(), snug[name]))
-        fill(new, "words", shelve_words(Lexicon(from_.words, layouts["words"]), snug["words"]))
+            buckets = HashBuckets(getattr(from_, name), layouts[name], row)
+            fill(new, name, bulk_load(buckets.blocks(), snug[name]))
+        fill(new, "words", shelve_words(Vocabulary(from_.words, layouts["words"]), snug["words"]))
         for name in ("digests", "mids", "kept", "meta"):
             fill(new, name, ((key, bytes(value)) for key, value in tables[name].scan()))
         pages = Pages(new.page_bytes, 0)
@@ -137,7 +138,9 @@ def _rewrite(old: Environment, new: Environment, recipe: Recipe) -> None:
 
 def _recut(journal: Table, pages: Pages) -> Pairs:
     """The journal's pieces as a new file's pages want them."""
-    return (pair for seq, data in Pieces(journal).up(0, None) for pair in pages.pieces(seq, data))
+    return (
+        pair for seq, data in ChunkedValues(journal).up(0, None) for pair in pages.chunks(seq, data)
+    )
 
 
 def fill(new: Environment, name: str, pairs: Pairs) -> None:
@@ -167,7 +170,7 @@ def backup(path: str | Path, target: str | Path) -> int:
             )
     if not holds_data(Path(path)):
         raise StoreMissingError(f"there is no model in {path}")
-    environment = share(Plan(Path(path), Tables._fields, readonly=True), create=False)
+    environment = share(EnvironmentConfig(Path(path), Tables._fields, readonly=True), create=False)
     try:
         with replacing(target) as handle:
             environment.copy_to(handle)
@@ -189,20 +192,20 @@ def restore(source: str | Path, path: str | Path, *, overwrite: bool = False) ->
     if data.exists() and not overwrite:
         raise RefusedError(f"there is a model in {folder} already", hint="overwrite it on purpose")
     make_folder(folder)
-    with alone(folder), beside(folder) as workshop:
-        copy = workshop / DATA_FILE
+    with alone(folder), beside(folder) as work_folder:
+        copy = work_folder / DATA_FILE
         _write_private(copy, lambda handle: _copy(file, handle))
         if copy.stat().st_size == 0 or not sound(copy):
             raise StoreDamagedError(f"{source} is no whole backup")
-        prove(workshop, source)
+        prove(work_folder, source)
         if data.exists() and not overwrite:
             raise RefusedError(f"a model has appeared in {folder}")
         put_in_place(copy, data)
 
 
-def prove(workshop: Path, source: Path) -> None:
+def prove(work_folder: Path, source: Path) -> None:
     """Open a copy and look for contradictions."""
-    store = open_store(workshop, readonly=True)
+    store = open_store(work_folder, readonly=True)
     try:
         with store.read() as view:
             faults = check(view)
@@ -234,7 +237,7 @@ def alone(path: Path) -> Iterator[None]:
         except OSError as error:
             raise refused(error, path) from error
         yield
-        Environment(Plan(path, ())).close()
+        Environment(EnvironmentConfig(path, ())).close()
 
 
 @contextmanager

@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from spamnb.core.features.extract import Words
-from spamnb.core.model.events import NO_LABEL, Event, Ids, Kind, Recipe, Records, Totals
+from spamnb.core.model.events import NO_LABEL, Event, EventKind, Ids, Recipe, Records, Totals
 from spamnb.errors import BugError
 from spamnb.store.apply_events import apply_event, event_ids, first_totals, older
-from spamnb.store.contract import Live, ReadView, Word, WriteView, unpacked
+from spamnb.store.contract import MessageState, ReadView, Word, WriteView, unpacked
 from spamnb.store.journal import MOST_DIGESTS
 from spamnb.store.rows.codec import empty_rows, no_records
 
@@ -129,9 +129,9 @@ class _View:
         for key in self._keys("words"):
             yield self._get("words", key)
 
-    def live(self, digest: bytes) -> Live | None:
+    def live(self, digest: bytes) -> MessageState | None:
         """What is held of a message."""
-        line: Live | None = self._get("live", digest)
+        line: MessageState | None = self._get("live", digest)
         return line
 
     def digests(self, message_id: str) -> list[bytes]:
@@ -170,7 +170,7 @@ class _View:
         for event in self.events(newest_first=True):
             if len(found) >= count:
                 break
-            if event.kind in (Kind.LEARN, Kind.MOVE):
+            if event.kind in (EventKind.LEARN, EventKind.MOVE):
                 found.append((event.seq, event.after))
         return found
 
@@ -219,7 +219,7 @@ class _View:
         old = self.live(event.digest)
         if old is not None and not old.folded:
             self._unkeep(old)
-        self.over["live"][event.digest] = Live(event.after, event.seq, folded=False)
+        self.over["live"][event.digest] = MessageState(event.after, event.seq, folded=False)
         if event.after != NO_LABEL:
             key = ("kept", event.after)
             self.over["sums"][key] = [*(self._get("sums", key) or []), event.seq]
@@ -227,7 +227,7 @@ class _View:
             old_digests = self._get("mids", event.message_id) or {}
             self.over["mids"][event.message_id] = old_digests | {event.digest: None}
 
-    def _unkeep(self, line: Live) -> None:
+    def _unkeep(self, line: MessageState) -> None:
         if line.label != NO_LABEL:
             key = ("kept", line.label)
             self.over["sums"][key] = [seq for seq in self._get("sums", key) if seq != line.seq]

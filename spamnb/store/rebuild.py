@@ -27,16 +27,16 @@ import numpy as np
 
 from spamnb.core.features.extract import Words
 from spamnb.core.model.events import Event, Ids, Recipe
-from spamnb.core.model.training_rows import Sheet
+from spamnb.core.model.training_rows import TrainingRows
 from spamnb.errors import StoreMissingError
 from spamnb.store.apply_events import event_ids
-from spamnb.store.contract import Live, ReadView, Store, WriteView, packed
+from spamnb.store.contract import MessageState, ReadView, Store, WriteView, packed
 from spamnb.store.lmdb.environment import Environment
-from spamnb.store.lmdb.sharing import DATA_FILE, MAP_SIZE, Plan, sync_folder
+from spamnb.store.lmdb.sharing import DATA_FILE, MAP_SIZE, EnvironmentConfig, sync_folder
 from spamnb.store.lmdb.store import LmdbStore, open_store, read_recipe
 from spamnb.store.maintenance import Pairs, alone, beside, fill, prove, put_in_place
 from spamnb.store.rows.codec import decode_live, encode_live, encode_recipe
-from spamnb.store.rows.hash_buckets import Layout
+from spamnb.store.rows.hash_buckets import BucketLayout
 from spamnb.store.table_views import (
     BASE_TOTALS_KEY,
     FORMAT,
@@ -72,24 +72,26 @@ def rebuild(
     data = folder / DATA_FILE
     if not data.exists():
         raise StoreMissingError(f"there is no model in {folder}")
-    with alone(folder), beside(folder) as workshop:
-        environment = Environment(Plan(folder, Tables._fields, readonly=True, lock=False))
+    with alone(folder), beside(folder) as work_folder:
+        environment = Environment(
+            EnvironmentConfig(folder, Tables._fields, readonly=True, lock=False)
+        )
         with closing(environment):
             environment.open_tables(create=False)
             old = LmdbStore(environment, read_recipe(environment), readonly=True)
-            _lay(environment, workshop, remake(old.recipe))
-            with old.read() as view, closing(open_store(workshop, limit_bytes=MAP_SIZE)) as new:
+            _lay(environment, work_folder, remake(old.recipe))
+            with old.read() as view, closing(open_store(work_folder, limit_bytes=MAP_SIZE)) as new:
                 _add_words(view, new)
                 result = run(view, new)
-        prove(workshop, folder)
+        prove(work_folder, folder)
         kept = _keep(data)
-        put_in_place(workshop / DATA_FILE, data)
+        put_in_place(work_folder / DATA_FILE, data)
         return Rebuilt(result, kept)
 
 
-def _lay(old: Environment, workshop: Path, recipe: Recipe) -> None:
+def _lay(old: Environment, work_folder: Path, recipe: Recipe) -> None:
     """A model that holds what the checkpoint holds, and no texts yet."""
-    new = Environment(Plan(workshop, Tables._fields, sync=False, lock=False))
+    new = Environment(EnvironmentConfig(work_folder, Tables._fields, sync=False, lock=False))
     with closing(new), old.read() as tables:
         new.open_tables(create=True)
         from_ = Tables(**tables)
@@ -113,14 +115,14 @@ def _meta(tables: Tables, recipe: Recipe) -> dict[bytes, bytes]:
         BASE_TOTALS_KEY: totals,
         LAYOUT_KEYS["features"]: layout,
         _BASE_LAYOUT: layout,
-        LAYOUT_KEYS["words"]: Layout().encode(),
+        LAYOUT_KEYS["words"]: BucketLayout().encode(),
     }
 
 
 _BASE_LAYOUT = LAYOUT_KEYS["base"]
 
 
-def _lines(tables: Tables, first: dict[bytes, Live]) -> Pairs:
+def _lines(tables: Tables, first: dict[bytes, MessageState]) -> Pairs:
     """The lines of digests as they were at the checkpoint."""
     for digest, value in tables.digests.scan():
         line = first.get(digest) or decode_live(value)
@@ -128,14 +130,14 @@ def _lines(tables: Tables, first: dict[bytes, Live]) -> Pairs:
             yield digest, encode_live(line)
 
 
-def _first_lines(view: ReadView) -> dict[bytes, Live]:
+def _first_lines(view: ReadView) -> dict[bytes, MessageState]:
     """What the checkpoint holds of messages that kept events go on with."""
     last = view.base_totals().last_seq
-    lines: dict[bytes, Live] = {}
+    lines: dict[bytes, MessageState] = {}
     for event in view.events():
         if event.digest not in lines:
             folded = 0 < event.previous <= last
-            lines[event.digest] = Live(event.before, event.previous, folded=folded)
+            lines[event.digest] = MessageState(event.before, event.previous, folded=folded)
     return lines
 
 
@@ -166,14 +168,14 @@ def replay(events: Iterable[Event], texts: ReadView, new: Store) -> int:
 
 def _apply(view: WriteView, batch: list[Event], texts: ReadView) -> None:
     ids = np.unique(np.concatenate([event_ids(event) for event in batch]))
-    sheet = Sheet(view.totals(), ids, view.gather(ids))
+    training_rows = TrainingRows(view.totals(), ids, view.gather(ids))
     for event in batch:
-        sheet.apply(event)
-        sheet.totals.last_seq = event.seq
+        training_rows.apply(event)
+        training_rows.totals.last_seq = event.seq
     view.append(*batch)
-    view.scatter(ids, sheet.settled())
-    view.put_totals(sheet.totals)
-    view.put_words(texts_of(texts, sheet.born()))
+    view.scatter(ids, training_rows.to_records())
+    view.put_totals(training_rows.totals)
+    view.put_words(texts_of(texts, training_rows.new_ids()))
 
 
 def _keep(data: Path) -> Path:

@@ -20,10 +20,10 @@ import numpy as np
 
 from spamnb.core.features.extract import Words
 from spamnb.core.model.events import Event, Ids, Recipe, Records, Totals
-from spamnb.core.model.training_rows import Sheet
+from spamnb.core.model.training_rows import TrainingRows
 from spamnb.errors import BugError, StoreDamagedError
 from spamnb.store.apply_events import event_ids, first_totals, older
-from spamnb.store.contract import Live, Word
+from spamnb.store.contract import MessageState, Word
 from spamnb.store.journal import Index, Journal, Pages
 from spamnb.store.rows.codec import (
     decode_totals,
@@ -35,10 +35,10 @@ from spamnb.store.rows.codec import (
     row_type,
     to_rows,
 )
-from spamnb.store.rows.hash_buckets import Layout, Shelves, Table
-from spamnb.store.rows.hot_rows import TrayedShelves
-from spamnb.store.rows.row_cache import Recall
-from spamnb.store.rows.vocabulary import Lexicon
+from spamnb.store.rows.hash_buckets import BucketLayout, HashBuckets, Table
+from spamnb.store.rows.hot_rows import HotRows
+from spamnb.store.rows.row_cache import RowCache
+from spamnb.store.rows.vocabulary import Vocabulary
 
 FORMAT = 2
 """of the whole store; raised when the meaning of any table changes"""
@@ -70,8 +70,8 @@ class TableReadView:
 
     _writes = False
 
-    def __init__(self, tables: Tables, recipe: Recipe, recall: Recall | None = None) -> None:
-        self._recall = recall
+    def __init__(self, tables: Tables, recipe: Recipe, row_cache: RowCache | None = None) -> None:
+        self._recall = row_cache
         self._tables = tables
         self._recipe = recipe
         self._labels = len(recipe.labels)
@@ -82,22 +82,22 @@ class TableReadView:
             raise StoreDamagedError(f"the model lacks its entry {key.decode()!r}")
         return value
 
-    def _shelves(self, name: str, recall: Recall | None = None) -> Shelves:
-        layout = Layout.decode(self._meta(LAYOUT_KEYS[name]))
-        return Shelves(getattr(self._tables, name), layout, row_type(self._labels), recall)
+    def _shelves(self, name: str, row_cache: RowCache | None = None) -> HashBuckets:
+        layout = BucketLayout.decode(self._meta(LAYOUT_KEYS[name]))
+        return HashBuckets(getattr(self._tables, name), layout, row_type(self._labels), row_cache)
 
     @cached_property
-    def _features(self) -> TrayedShelves:
-        shelves = self._shelves("features", self._recall)
-        return TrayedShelves(shelves, self._tables.meta, writable=self._writes)
+    def _features(self) -> HotRows:
+        buckets = self._shelves("features", self._recall)
+        return HotRows(buckets, self._tables.meta, writable=self._writes)
 
     @cached_property
-    def _base(self) -> Shelves:
+    def _base(self) -> HashBuckets:
         return self._shelves("base")
 
     @cached_property
-    def _lexicon(self) -> Lexicon:
-        return Lexicon(self._tables.words, Layout.decode(self._meta(LAYOUT_KEYS["words"])))
+    def _lexicon(self) -> Vocabulary:
+        return Vocabulary(self._tables.words, BucketLayout.decode(self._meta(LAYOUT_KEYS["words"])))
 
     @cached_property
     def _journal(self) -> Journal:
@@ -128,7 +128,7 @@ class TableReadView:
         """All texts in order."""
         return self._lexicon.all()
 
-    def live(self, digest: bytes) -> Live | None:
+    def live(self, digest: bytes) -> MessageState | None:
         """What is held of a message."""
         return self._index.live(digest)
 
@@ -199,8 +199,8 @@ class TableWriteView(TableReadView):
     def put_words(self, words: Words) -> None:
         """Keep texts."""
         if self._recipe.vocabulary:
-            born = np.concatenate(self._born or [_NO_IDS])
-            self._lexicon.add(words, np.sort(born, kind="stable"))
+            new_ids = np.concatenate(self._born or [_NO_IDS])
+            self._lexicon.add(words, np.sort(new_ids, kind="stable"))
 
     def append(self, *events: Event) -> None:
         """Add events and make them what is live of their messages."""
@@ -239,14 +239,14 @@ class TableWriteView(TableReadView):
     def _fold_batch(self, batch: list[Event]) -> None:
         ids = np.unique(np.concatenate([event_ids(event) for event in batch]))
         totals = self.base_totals()
-        sheet = Sheet(totals, ids, records_of(self._base.find(ids, keep=True)))
+        training_rows = TrainingRows(totals, ids, records_of(self._base.find(ids, keep=True)))
         for event in batch:
-            sheet.apply(event)
-            sheet.totals.last_seq = event.seq
-        records = sheet.settled()
+            training_rows.apply(event)
+            training_rows.totals.last_seq = event.seq
+        records = training_rows.to_records()
         if len(ids):
             self._base.merge(to_rows(ids, records), ids, empty_rows(records))
-        self._tables.meta.put(BASE_TOTALS_KEY, encode_totals(sheet.totals))
+        self._tables.meta.put(BASE_TOTALS_KEY, encode_totals(training_rows.totals))
         for event in batch:
             self._journal.remove(event.seq)
             self._index.mark_folded(event)
@@ -276,5 +276,5 @@ def found(tables: Tables, recipe: Recipe) -> None:
     for key in (TOTALS_KEY, BASE_TOTALS_KEY):
         meta.put(key, encode_totals(first_totals(recipe)))
     for key in LAYOUT_KEYS.values():
-        meta.put(key, Layout().encode())
+        meta.put(key, BucketLayout().encode())
     meta.put(FORMAT_KEY, FORMAT.to_bytes(2, "little"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from store_makers import RECIPE
+from support.stores import RECIPE
 
 from spamnb.store.lmdb.store import open_store
 from spamnb.store.memory import MemoryStore

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from store_makers import (
+from support.stores import (
     HAM,
     NOON_2026,
     RECIPE,
@@ -24,10 +24,10 @@ from store_makers import (
     word,
 )
 
-from spamnb.core.model.events import NO_LABEL, Kind, Recipe, Records
+from spamnb.core.model.events import NO_LABEL, EventKind, Recipe, Records
 from spamnb.errors import BugError
 from spamnb.store.check import check
-from spamnb.store.contract import Live, packed
+from spamnb.store.contract import MessageState, packed
 from spamnb.store.rows.codec import same_push
 
 
@@ -277,15 +277,15 @@ class TestJournal:
         first = mail(1, *range(500))
         second = replace(mail(2, 3, 4), times=np.array([1, 70_000], np.uint32))
         learn(store, first, HAM)
-        learn(store, second, SPAM, echoes=[echo_of(first), echo_of(mail(9))])
+        learn(store, second, SPAM, rehearsals=[echo_of(first), echo_of(mail(9))])
         with store.read() as view:
             one, two = view.event(1), view.event(2)
-        assert one.kind is Kind.LEARN
+        assert one.kind is EventKind.LEARN
         assert [g.tolist() for g in one.ids] == [g.tolist() for g in first.groups]
-        assert same_push(one.standing, one.delta)
+        assert same_push(one.net_update, one.delta)
         assert two.times.tolist() == [1, 70_000]
-        assert [len(e.ids) for e in two.delta.echoes] == [2, 2]
-        assert two.delta.echoes[0].steps.tolist() == [[3, 3], [3, 3]]
+        assert [len(e.ids) for e in two.delta.rehearsals] == [2, 2]
+        assert two.delta.rehearsals[0].steps.tolist() == [[3, 3], [3, 3]]
         assert two.digest == second.digest
         assert two.message_id == "2@example.org"
 
@@ -345,7 +345,7 @@ class TestIndexes:
         for seq, after in enumerate((HAM, SPAM, NO_LABEL), start=1):
             learn(store, message, after)
             with store.read() as view:
-                assert view.live(message.digest) == Live(after, seq, folded=False)
+                assert view.live(message.digest) == MessageState(after, seq, folded=False)
 
     def test_digests_of_a_message_id(self, store):
         """Each digest once, oldest first, at most 64."""

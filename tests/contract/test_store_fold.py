@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from store_makers import (
+from support.stores import (
     DAY_US,
     HAM,
     NOON_2026,
@@ -18,16 +18,16 @@ from store_makers import (
     learn,
     mail,
     picture,
-    push,
     sound,
+    update,
     word,
 )
 
-from spamnb.core.model.events import NO_LABEL, Kind, Recipe
+from spamnb.core.model.events import NO_LABEL, EventKind, Recipe
 from spamnb.errors import BugError, RefusedError, StoreDamagedError
 from spamnb.store.apply_events import apply_event, day_of
 from spamnb.store.check import check, named, refold, stale
-from spamnb.store.contract import Live, packed
+from spamnb.store.contract import MessageState, packed
 
 
 class TestFold:
@@ -48,8 +48,8 @@ class TestFold:
             assert [seq for seq, _ in after["events"]] == [5, 6, 7, 8, 9]
             assert view.event(4) is None
             assert view.base_totals().last_seq == 4
-            assert view.live(mail(2).digest) == Live(HAM, 2, folded=True)
-            assert view.live(mail(1).digest) == Live(HAM, 9, folded=False)
+            assert view.live(mail(2).digest) == MessageState(HAM, 2, folded=True)
+            assert view.live(mail(1).digest) == MessageState(HAM, 9, folded=False)
             assert view.digests("2@example.org") == [mail(2).digest]
             assert view.live_at(SPAM, 0) == 5
         assert after["features"] == before["features"]
@@ -71,7 +71,7 @@ class TestFold:
             ones = np.ones((200, 2))
             apply(view, bulk_event(view, ids, ones, ones, messages=(3, 3)))
             few = ones[:50]
-            apply(view, bulk_event(view, ids[:50], few, few, kind=Kind.EXPIRE, sign=-1))
+            apply(view, bulk_event(view, ids[:50], few, few, kind=EventKind.EXPIRE, sign=-1))
         assert sound(store)
         with store.write() as view:
             assert view.fold(NOON_2026 + 1, 2) == 2
@@ -206,7 +206,7 @@ class TestLimits:
         with pytest.raises(RefusedError):
             learn(store, mail(1, 1), HAM)
         with pytest.raises(RefusedError):
-            learn(store, mail(1, 2), HAM, delta=push(1 << 30))
+            learn(store, mail(1, 2), HAM, delta=update(1 << 30))
         assert sound(store)
 
     def test_a_count_below_zero_is_damage(self, store):

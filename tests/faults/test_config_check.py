@@ -8,8 +8,8 @@ import sys
 from contextlib import closing
 
 import pytest
-from daemon_runs import serve, settings_in
-from learner_runs import as_user
+from support.daemon import serve, settings_in
+from support.learner import as_user
 
 from spamnb.daemon.config_checks import Checked, problems
 from spamnb.settings import load
@@ -50,14 +50,14 @@ def test_settings_that_serve_takes_have_no_problem(tmp_path):
         ('[rules]\nallow = "{here}/none"\nblock = "{here}/none2"', ["none", "none2"]),
         ('[rules]\nallow = "{here}"', ["cannot be read"]),
         ('[rules]\nblock = "{here}/bad"', ["line 1"]),
-        ('[post]\ncertificate = "{here}/none.pem"', ["the certificate"]),
-        ('[post]\ncertificate = "{here}/bad"', ["the certificate"]),
-        ('[post]\nusers = "{here}/none"', ["the table of users"]),
-        ('[post]\npasswords = "{here}/none"', ["none"]),
+        ('[delivery]\ncertificate = "{here}/none.pem"', ["the certificate"]),
+        ('[delivery]\ncertificate = "{here}/bad"', ["the certificate"]),
+        ('[delivery]\nusers = "{here}/none"', ["the table of users"]),
+        ('[delivery]\npasswords = "{here}/none"', ["none"]),
         ('[log]\nfile = "{here}/none/log"', ["the log file"]),
         ('[log]\nfile = "{here}"', ["the log file"]),
         ('[log]\nfile = "{here}/bad/log"', ["the log file"]),
-        ('[teach]\nspool = "{here}/bad"', ["is no folder"]),
+        ('[feedback]\nspool = "{here}/bad"', ["is no folder"]),
         ('[serve]\ndelegates = ["no-such-user"]', ["no-such-user"]),
         ('[serve]\ncontrol = "{here}/none/c.sock"', ["is no folder"]),
         ('[serve]\ncontrol = "{here}/bad"', ["is no socket"]),
@@ -107,7 +107,7 @@ def test_ports_of_the_kernels_choice_are_not_one_address(tmp_path):
 
 def test_the_post_office_has_an_address_too(tmp_path):
     """A listener on the address of the post office is told."""
-    text = '[listener.a]\naddress = "127.0.0.1:{0}"\n[post]\naddress = "localhost:{0}"\n'
+    text = '[listener.a]\naddress = "127.0.0.1:{0}"\n[delivery]\naddress = "localhost:{0}"\n'
     (line,) = found(tmp_path, text.format(free_port()))
     assert "listener.a and the post office both listen on" in line
 
@@ -162,7 +162,7 @@ def test_files_are_read_as_the_user_of_the_daemon(tmp_path):
 allow = "{secret}"
 [log]
 file = "{tmp_path}/closed/log"
-[teach]
+[feedback]
 spool = "{spool}"
 """
     told = [line for line in found(tmp_path, text, user="nobody") if sys.executable not in line]
@@ -172,7 +172,7 @@ spool = "{spool}"
     os.chown(spool, 65534, 65534)
     os.chown(home, 65534, 65534)
     spool.chmod(0o777)
-    told = found(tmp_path, f'[teach]\nspool = "{spool}"', user="nobody")
+    told = found(tmp_path, f'[feedback]\nspool = "{spool}"', user="nobody")
     (line,) = [line for line in told if sys.executable not in line]
     assert "has the mode 777, not 1733" in line
 
@@ -190,9 +190,9 @@ def test_a_user_who_may_read_nothing_gets_lines_and_no_traceback(tmp_path):
 allow = "{where}/list"
 [log]
 file = "{where}/log"
-[teach]
+[feedback]
 spool = "{where}/spool"
-[post]
+[delivery]
 users = "{where}/users"
 certificate = "{where}/cert"
 """
@@ -213,6 +213,6 @@ def test_a_key_with_a_passphrase_is_a_problem_and_no_question(tmp_path):
     pem = tmp_path / "pem"
     words += ["-subj", "/CN=x", "-keyout", str(pem), "-out", str(tmp_path / "cert")]
     subprocess.run(words, check=True, capture_output=True)
-    text = f'[post]\ncertificate = "{tmp_path}/cert"\nkey = "{pem}"\n'
+    text = f'[delivery]\ncertificate = "{tmp_path}/cert"\nkey = "{pem}"\n'
     (line,) = found(tmp_path, text)
     assert "the certificate" in line

@@ -12,7 +12,7 @@ import time
 from contextlib import closing, contextmanager, suppress
 
 import pytest
-from daemon_runs import (
+from support.daemon import (
     PROJECT,
     delivered,
     environment,
@@ -23,7 +23,7 @@ from daemon_runs import (
     until,
 )
 
-from spamnb.endpoints.control.protocol import Caller
+from spamnb.endpoints.control.protocol import ControlClient
 from spamnb.store.check import check
 from spamnb.store.lmdb.store import open_store
 
@@ -177,7 +177,7 @@ def test_unix_sockets_on_both_sides(home):
     """A listener and a next hop may be paths."""
     config = settings_in(home, address=f"unix:{home}/in")
     text = config.read_text().replace(
-        "[post]\naddress = ", f'[post]\naddress = "unix:{home}/post" #'
+        "[delivery]\naddress = ", f'[delivery]\naddress = "unix:{home}/post" #'
     )
     config.write_text(text)
     with serve(home, config=config).ready() as daemon:
@@ -357,7 +357,7 @@ def test_a_reload_changes_what_holds_for_the_next_message(home, way):
         with smtplib.SMTP("127.0.0.1", daemon.port(), timeout=30) as client:
             assert not any(s.startswith("[S]") for s in subject_after(client))
             settings_in(
-                home, more='[scan]\ntag = "[S] "\n[handling]\njunk = "tag"\nreject = "tag"\n'
+                home, more='[scan]\ntag = "[S] "\n[actions]\njunk = "tag"\nreject = "tag"\n'
             )
             if way == "SIGHUP":
                 daemon.signal(signal.SIGHUP)
@@ -378,7 +378,7 @@ def test_a_reload_changes_how_much_the_review_list_and_the_spool_hold(home):
     def word(number, stranger="a@a.example"):
         said = {"label": "spam", "channel": "address", "trust": "stranger", "for": stranger}
         mail = f"Subject: {number}\n\nwords\n".encode()
-        with Caller(home / "home" / "control.sock") as caller:
+        with ControlClient(home / "home" / "control.sock") as caller:
             return caller.ask("teach", mail, **said).header
 
     def left(name):

@@ -9,10 +9,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from daemon_runs import HERE, PROJECT, Running, delivered, environment, send, serve, settings_in
-from daemon_stand_ins import HANG, SLOW_S
+from support.daemon import PROJECT, TESTS, Running, delivered, environment, send, serve, settings_in
+from support.daemon_children import HANG, SLOW_S
 
-from spamnb.endpoints.control.protocol import Caller
+from spamnb.endpoints.control.protocol import ControlClient
 
 BURST = 40
 SCAN_S = 2.0
@@ -34,7 +34,7 @@ def slow(home):
     def start(**values):
         more = f"[timeouts]\nscan_s = {SCAN_S}\nscan_wait_s = 300\nfinal_s = 1000\n"
         config = settings_in(home, more=more, **values)
-        program = [sys.executable, HERE / "daemon_stand_ins.py", home / "home", config]
+        program = [sys.executable, TESTS / "support" / "daemon_children.py", home / "home", config]
         roles = ["learner=real", "post=real", "worker=slow_worker"]
         running.append(Running([*program, *roles], env=environment()))
         return running[-1].ready()
@@ -84,10 +84,10 @@ def test_a_burst_is_judged_or_deferred_and_poisons_nothing(home, slow):
     assert all("p=" in verdict for verdict in again)
 
 
-@pytest.mark.parametrize("poison", ["head", "deliver", "defer"])
-def test_a_scan_that_hangs_blames_its_message_alone(home, slow, poison):
+@pytest.mark.parametrize("known_crasher", ["head", "deliver", "defer"])
+def test_a_scan_that_hangs_blames_its_message_alone(home, slow, known_crasher):
     """It is deferred once; then the policy decides. Messages behind it are judged."""
-    daemon = slow(listener=f'poison = "{poison}"')
+    daemon = slow(listener=f'known_crasher = "{known_crasher}"')
     port = daemon.port()
 
     def hang():
@@ -103,10 +103,10 @@ def test_a_scan_that_hangs_blames_its_message_alone(home, slow, poison):
         assert first.result() == 451
     assert others == [250] * 4
     assert len(daemon.hears("scan helper died", reason="overrun")["poisonous"]) == 1
-    assert hang() == (451 if poison == "defer" else 250)
-    found = {"head": "reason=head", "deliver": "unscanned; reason=poison"}
-    if poison in found:
-        assert found[poison] in verdict_of(home, "<hang@x>")
+    assert hang() == (451 if known_crasher == "defer" else 250)
+    found = {"head": "reason=head", "deliver": "unscanned; reason=known_crasher"}
+    if known_crasher in found:
+        assert found[known_crasher] in verdict_of(home, "<hang@x>")
 
 
 def test_a_message_above_the_limit_is_judged_by_its_head_while_it_streams(home):
@@ -150,7 +150,7 @@ def test_status_and_metrics_say_what_passes_unscanned(home):
             send(daemon.port())
         record = daemon.hears("mail passes unscanned")
         assert record["unscanned"].keys() == {"model"}
-        with Caller(home / "home" / "control.sock") as caller:
+        with ControlClient(home / "home" / "control.sock") as caller:
             facts = caller.ask("status").header["status"]
             metrics = caller.ask("metrics").body.decode()
         assert facts["lately"]["alarm"]

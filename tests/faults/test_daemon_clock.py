@@ -6,10 +6,10 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from daemon_runs import environment, serve, settings_in, until
+from support.daemon import environment, serve, settings_in, until
 
 from spamnb.core.mail.envelope import Envelope
-from spamnb.endpoints.control.protocol import Caller
+from spamnb.endpoints.control.protocol import ControlClient
 from spamnb.service.scanning.quarantine import Quarantine
 
 WRONG = """
@@ -44,7 +44,7 @@ def spamnb(home, config, env, *words):
 
 
 def warnings(home):
-    with Caller(home / "home" / "control.sock") as caller:
+    with ControlClient(home / "home" / "control.sock") as caller:
         return caller.ask("status").header["status"]["warnings"]
 
 

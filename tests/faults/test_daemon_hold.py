@@ -9,7 +9,7 @@ import sys
 from contextlib import ExitStack, closing
 
 import pytest
-from daemon_runs import PROJECT, serve, settings_in, until
+from support.daemon import PROJECT, serve, settings_in, until
 from test_daemon import Sink
 
 STRANGERS = 'peers = ["127.0.0.9/32"]\nrecipient_domains = ["example.org"]\n'
@@ -60,12 +60,12 @@ def taken(port, source, count, *lines):
 def test_an_address_is_counted_over_all_workers(tmp_path, sink):
     """Whichever worker takes a connection, and whichever died: so many and no more."""
     config = configured(tmp_path, sink, connections_an_address=5)
-    with serve(tmp_path, "--create", config=config).ready() as daemon, ExitStack() as ends:
+    with serve(tmp_path, "--create", config=config).ready() as daemon, ExitStack() as session_io:
         port = daemon.port()
-        first = [ends.enter_context(closing(one)) for one in taken(port, "127.0.1.1", 20)]
+        first = [session_io.enter_context(closing(one)) for one in taken(port, "127.0.1.1", 20)]
         assert len(first) == 5
         other = taken(port, "127.0.1.2", 10)
-        assert len([ends.enter_context(closing(one)) for one in other]) == 5
+        assert len([session_io.enter_context(closing(one)) for one in other]) == 5
         for number, pid in enumerate(daemon.children("worker"), 1):
             os.kill(pid, signal.SIGKILL)
             daemon.hears("process died", number, role="worker")
@@ -74,19 +74,21 @@ def test_an_address_is_counted_over_all_workers(tmp_path, sink):
         again = until(
             lambda: [*taken(port, "127.0.1.1", 20)] or None, "connections to be taken again"
         )
-        assert len([ends.enter_context(closing(one)) for one in again]) == 5
+        assert len([session_io.enter_context(closing(one)) for one in again]) == 5
 
 
 def test_the_next_hop_is_shared_over_all_workers(tmp_path, sink):
     """Strangers of many networks get their part of the next hop; trusted clients are not bound."""
     config = configured(tmp_path, sink, upstream_connections=10, reserved=0.2)
-    with serve(tmp_path, "--create", config=config).ready() as daemon, ExitStack() as ends:
+    with serve(tmp_path, "--create", config=config).ready() as daemon, ExitStack() as session_io:
         port, hello = daemon.port(), b"HELO x\r\n"
-        one = [ends.enter_context(closing(s)) for s in taken(port, "127.0.1.1", 10, hello)]
+        one = [session_io.enter_context(closing(s)) for s in taken(port, "127.0.1.1", 10, hello)]
         assert len(one) == 4  # half of what strangers get
         many = [s for n in range(2, 12) for s in taken(port, f"127.0.{n}.1", 1, hello)]
-        assert len([ends.enter_context(closing(s)) for s in many]) == 4
-        trusted = [ends.enter_context(closing(s)) for s in taken(port, "127.0.0.9", 20, hello)]
+        assert len([session_io.enter_context(closing(s)) for s in many]) == 4
+        trusted = [
+            session_io.enter_context(closing(s)) for s in taken(port, "127.0.0.9", 20, hello)
+        ]
         assert len(trusted) == 20
 
 

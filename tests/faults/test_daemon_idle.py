@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from daemon_runs import DEADLINE_S, send, serve, settings_in, until
+from support.daemon import DEADLINE_S, send, serve, settings_in, until
 
 SILENT = 2000
 IDLE_BYTES = 16384
@@ -141,7 +141,7 @@ def test_silent_clients_stop_no_mail_and_cost_little(home, upstream):
         assert daemon.children("worker") == [worker]
 
 
-def push(client, data):
+def update(client, data):
     """Send as much as the other end takes; how much that was."""
     sent, poll = 0, select.poll()
     poll.register(client, select.POLLOUT)
@@ -171,7 +171,7 @@ def test_a_large_message_costs_no_more_than_the_scan_limit(home, upstream):
             client.rcpt("bob@example.org")
             client.putcmd("data")
             assert client.getreply()[0] == 354
-            sent = push(client.sock, LARGE)
+            sent = update(client.sock, LARGE)
             assert sent < len(LARGE)
             upstream.takes.set()
             client.sock.sendall(LARGE[sent:] + b".\r\n")

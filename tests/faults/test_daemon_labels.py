@@ -6,11 +6,9 @@ import smtplib
 import subprocess
 import sys
 
-import pytest
-from daemon_runs import PROJECT, delivered, environment, serve
-
-sys.path.insert(0, str(PROJECT / "scripts"))
 import documentcraft
+import pytest
+from support.daemon import PROJECT, delivered, environment, serve
 
 SAMPLE = PROJECT / "corpora" / "sample"
 THREE = {"ham": ("ham", 0), "spam": ("spam", 0), "lists": ("ham", 60)}

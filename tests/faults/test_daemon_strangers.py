@@ -5,11 +5,11 @@ import smtplib
 from email.message import EmailMessage
 
 import pytest
-from daemon_runs import delivered, serve, settings_in
+from support.daemon import delivered, serve, settings_in
 
-from spamnb.endpoints.control.protocol import Caller
+from spamnb.endpoints.control.protocol import ControlClient
 
-SCAN = '[scan]\nown_clients = ["198.51.100.0/24"]\n[teach]\nstranger_per_day = {most}\n'
+SCAN = '[scan]\nown_clients = ["198.51.100.0/24"]\n[feedback]\nstranger_per_day = {most}\n'
 OWN = "ADDR=198.51.100.7"
 SIGNATURE = re.compile(rb"(?m)^X-Spamnb-Signature: (s[a-z2-7]{26})\r?$")
 
@@ -63,7 +63,7 @@ def reported(daemon, signature, sender):
 
 
 def told(home, op="status", **fields):
-    with Caller(home / "home" / "control.sock") as caller:
+    with ControlClient(home / "home" / "control.sock") as caller:
         return caller.ask(op, **fields).header
 
 

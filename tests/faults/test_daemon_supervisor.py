@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from daemon_runs import HERE, Running, environment, is_alive, settings_in, until
+from support.daemon import TESTS, Running, environment, is_alive, settings_in, until
 
 DIGEST = "00112233445566778899aabbccddeeff"
 """a message that makes a stand-in hang"""
@@ -23,7 +23,13 @@ def started(tmp_path):
 
     def start(*roles, wait=True, env=None, **values):
         config = settings_in(tmp_path, **values)
-        program = [sys.executable, HERE / "daemon_stand_ins.py", tmp_path / "home", config, *roles]
+        program = [
+            sys.executable,
+            TESTS / "support" / "daemon_children.py",
+            tmp_path / "home",
+            config,
+            *roles,
+        ]
         daemon = Running(program, env=env or environment())
         running.append(daemon)
         return daemon.ready() if wait else daemon
@@ -83,7 +89,7 @@ def test_others_are_replaced_while_workers_go_on(started, role):
 
 def test_a_process_without_a_sign_of_life_is_killed(started):
     """Who hangs is killed and replaced; what it had in hand is poisonous for all from then on."""
-    daemon = started(serve="stuck_s = 2", workers=2)
+    daemon = started(serve="watchdog_s = 2", workers=2)
     before = set(daemon.children("worker"))
     assert ask(daemon, f"poisonous {DIGEST}")[3] == "False"
     hung = ask(daemon, f"hold {DIGEST}")[2]

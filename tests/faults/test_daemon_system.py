@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from daemon_runs import PROJECT, Running, delivered, environment, send, serve, settings_in
+from support.daemon import PROJECT, Running, delivered, environment, send, serve, settings_in
 
 # --- the service manager --------------------------------------------------------------------------
 

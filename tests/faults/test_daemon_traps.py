@@ -4,9 +4,9 @@ import json
 import subprocess
 import sys
 
-from daemon_runs import delivered, environment, send, serve, settings_in, until
+from support.daemon import delivered, environment, send, serve, settings_in, until
 
-TRAPS = '[teach]\ntraps = ["trap@example.org"]\n'
+TRAPS = '[feedback]\ntraps = ["trap@example.org"]\n'
 
 
 def journal(folder, config):

@@ -95,8 +95,8 @@ from spamnb.service.scanning.quarantine import Quarantine
 Quarantine(place / "q").keep(b"x", Envelope(), {})
 """,
     "review": """
-from spamnb.service.feedback.review_queue import Reviews, Waiting
-Reviews(place / "r")._write("0" * 13 + "-" + "0" * 24, waiting(Waiting), b"x")
+from spamnb.service.feedback.review_queue import ReviewQueue, ReviewItem
+ReviewQueue(place / "r")._write("0" * 13 + "-" + "0" * 24, waiting(ReviewItem), b"x")
 """,
     "spool": """
 from spamnb.service.feedback.spool import leave

@@ -4,7 +4,7 @@ import contextlib
 import shutil
 
 import pytest
-from history_runs import damaged_once, entry, number_of, run
+from support.history import damaged_once, entry, number_of, run
 
 from spamnb.errors import StoreFullError
 from spamnb.store.history import verdict_history as module
@@ -16,7 +16,7 @@ def opened(folder):
 
 
 @contextlib.contextmanager
-def begun(folder):
+def start_child(folder):
     """Open, with one entry on the disk."""
     with opened(folder) as history:
         history.add([entry(1)])
@@ -46,7 +46,7 @@ def set_aside_by_another(folder, number):
 
 def test_what_another_process_has_begun_anew_is_gone_on_with(folder):
     """What is added before it is noticed is found by both."""
-    with begun(folder) as history:
+    with start_child(folder) as history:
         with set_aside_by_another(folder, 2) as found:
             history.add([entry(3)])
             assert numbers(history) == [2, 3]
@@ -68,7 +68,7 @@ def test_what_is_added_is_there_though_nobody_reads(folder):
 
 def test_of_two_that_meet_damage_one_sets_it_aside(folder):
     """The other one finds a sound folder, and leaves it where it is."""
-    with begun(folder) as history:
+    with start_child(folder) as history:
         with set_aside_by_another(folder, 2) as found:
             history.add([entry(3)])
             history._guarded(damaged_once())
@@ -97,7 +97,7 @@ def test_without_room_for_the_new_one_it_is_tried_again(folder, monkeypatch):
             raise full.pop()
         return share(*given, **named)
 
-    with begun(folder) as history:
+    with start_child(folder) as history:
         monkeypatch.setattr(module, "share", sometimes)
         with pytest.raises(StoreFullError):
             history._guarded(damaged_once())
@@ -107,7 +107,7 @@ def test_without_room_for_the_new_one_it_is_tried_again(folder, monkeypatch):
 
 def test_a_folder_that_is_taken_away_is_made_again(folder):
     """Whoever removes it loses what was in it, and no later verdict."""
-    with begun(folder) as history:
+    with start_child(folder) as history:
         shutil.rmtree(folder)
         history.add([entry(2)])
         history.flush()
@@ -118,6 +118,6 @@ def test_a_folder_that_is_taken_away_is_made_again(folder):
 
 def test_a_home_that_is_gone_does_not_come_back_at_the_end(folder):
     """Where nothing waits, nothing is made again for it."""
-    with begun(folder):
+    with start_child(folder):
         shutil.rmtree(folder)
     assert not folder.exists()

@@ -4,10 +4,10 @@ import os
 import pwd
 
 import pytest
-from daemon_runs import environment, serve, settings_in, until
-from learner_runs import as_user
+from support.daemon import environment, serve, settings_in, until
+from support.learner import as_user
 
-from spamnb.endpoints.control.protocol import Caller
+from spamnb.endpoints.control.protocol import ControlClient
 from spamnb.service.engine.filter import Filter, new_recipe
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can serve as another user")
@@ -30,7 +30,7 @@ def status(folder, uid=0):
     """What the daemon answers a user."""
 
     def run():
-        with Caller(folder / "c.sock", 20) as caller:
+        with ControlClient(folder / "c.sock", 20) as caller:
             return "\n".join(caller.ask("status").header["status"]["warnings"])
 
     return as_user(uid, run) if uid else run()

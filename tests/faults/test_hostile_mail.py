@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from spamnb.core.mail import limits
-from spamnb.core.mail.local_hosts import House
+from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.message import canonical, read
 
 MB = 1_000_000
 BOUND_S = 0.3
-HOUSE = House(hosts=("mx.example",), authserv_ids=("mx.example",))
+HOUSE = LocalHosts(hosts=("mx.example",), authserv_ids=("mx.example",))
 HOSTILE = Path(__file__).parents[2].parent / "shared" / "corpora" / "hostile"
 
 HTML = b"Content-Type: text/html\n\n"
@@ -84,9 +84,9 @@ def html_cases() -> Iterator[tuple[str, bytes]]:
     yield "blocks", HTML + b"<div>" * 7990
     yield "ends that match nothing", HTML + b"<svg>" * 3900 + b"</y>" * 3900
     yield "nested links", HTML + b"<a href=x>" * 3900 + b"y" * 200_000
-    for sheet in SHEETS:
+    for training_rows in SHEETS:
         start = HTML + b"<style>.a{display:none}"
-        yield f"sheet {sheet!r}", start + fill(sheet, 260_000)
+        yield f"sheet {training_rows!r}", start + fill(training_rows, 260_000)
     for tag in TAGS:
         yield f"run of {tag!r}", HTML + fill(tag)
         part = b"--b\n" + HTML + fill(tag, 1200) + b"\n"

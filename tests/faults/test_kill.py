@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 from spamnb.service.engine.filter import MINE, Filter, new_recipe
-from spamnb.service.maintenance.expiry import Rules, expire
+from spamnb.service.maintenance.expiry import ExpiryRules, expire
 from spamnb.service.training import trainer
-from spamnb.service.training.trainer import Course, train
+from spamnb.service.training.trainer import TrainingOptions, train
 from spamnb.store import check as audit
-from spamnb.store.lmdb.store import Environment, Plan
+from spamnb.store.lmdb.store import Environment, EnvironmentConfig
 from spamnb.store.maintenance import backup, restore
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -123,7 +123,12 @@ def trains(home, *, jobs):
         # so that a kill finds some transactions done, one begun and some not
         trainer.BATCH, trainer.CHUNK = 128, 64
         say("ready")
-        train(home, SOURCES, course=Course(jobs=jobs), progress=lambda now: say(now.done))
+        train(
+            home,
+            SOURCES,
+            training_options=TrainingOptions(jobs=jobs),
+            progress=lambda now: say(now.done),
+        )
 
     return run
 
@@ -151,7 +156,7 @@ def test_killed_while_it_trains_a_second_run_finishes_the_work(tmp_path, kills, 
 def test_killed_while_a_model_is_made_it_is_made_by_the_next_one(tmp_path):
     """The file is there and its tables are not yet: creating goes on where it ended."""
     (tmp_path / "m").mkdir()
-    Environment(Plan(tmp_path / "m", ())).close()
+    Environment(EnvironmentConfig(tmp_path / "m", ())).close()
     assert train(tmp_path / "m", SOURCES, recipe=MADE).learnt == 400
 
 
@@ -159,14 +164,14 @@ def test_killed_while_a_model_is_made_it_is_made_by_the_next_one(tmp_path):
 def test_killed_while_it_expires_nothing_is_half_gone(tmp_path, kills):
     """Folding and dropping in small transactions: each whole or not at all, and done in the end."""
     train(tmp_path / "whole", SOURCES, recipe=MADE)
-    dice, rules = random.Random(3), Rules(keep_days=0, after_days=0, most_holders=1)
+    dice, rules = random.Random(3), ExpiryRules(keep_days=0, after_days=0, max_messages=1)
 
     def run_out(home):
         def run(say):
             with Filter.open(home, history=False) as model:
                 say("ready")
                 later = int(time.time() * 1e6) + 3 * DAY_US
-                expire(model.store, None, rules, now_us=later, origin=MINE)
+                expire(model.store, None, rules, now_us=later, source=MINE)
 
         return run
 

@@ -10,7 +10,7 @@ import sys
 from typing import NamedTuple
 
 import pytest
-from learner_runs import PROJECT, Learner, as_user, events, learner, mail, score, until
+from support.learner import PROJECT, Learner, as_user, events, learner, mail, score, until
 
 from spamnb.cli import main
 from spamnb.cli.session import _import_ahead

@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
-from learner_runs import Learner, as_user, events, learner, mail, score, until
+from support.learner import Learner, as_user, events, learner, mail, score, until
 
 from spamnb.daemon.operations import feedback_of
 from spamnb.daemon.roles.learner import uids_of
-from spamnb.endpoints.control.protocol import Caller, answer_of
+from spamnb.endpoints.control.protocol import ControlClient, answer_of
 from spamnb.endpoints.control.server import Peer
 from spamnb.errors import (
     LabelError,
@@ -177,7 +177,7 @@ def test_a_user_of_the_machine_speaks_for_themselves_alone(place):
 
         def told(op, body=b"", **fields):
             def run():
-                with Caller(running.path, 20) as caller:
+                with ControlClient(running.path, 20) as caller:
                     header = caller.ask(op, body, **fields).header
                 return header.get("state") or header
 
@@ -216,7 +216,7 @@ def test_a_delegate_names_the_person(place, unproven, strangers):
             said = Feedback("spam", raw, refs, who, channel="imap")
 
             def run():
-                with Caller(running.path, 20) as caller:
+                with ControlClient(running.path, 20) as caller:
                     return caller.teach(said).state
 
             return as_user(NOBODY.pw_uid, run)
@@ -324,7 +324,7 @@ def test_users_of_the_machine_are_not_told_where_a_fault_lies(place):
     with learner(place / "m", place, model=False) as running:
 
         def run():
-            with Caller(running.path, 20) as caller:
+            with ControlClient(running.path, 20) as caller:
                 return caller.ask("ping").header["fault"]
 
         assert as_user(NOBODY.pw_uid, run) == "see the log"

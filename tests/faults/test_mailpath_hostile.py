@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from daemon_runs import send, serve, settings_in
+from support.daemon import send, serve, settings_in
 from test_daemon import Sink
 
 
@@ -15,7 +15,7 @@ def sink():
     made.close()
 
 
-def renewed(daemon, config, text):
+def reloaded(daemon, config, text):
     """Write other settings and have them read; what is said to wait for a restart."""
     before = len(daemon.said("needs a restart"))
     config.write_text(text)
@@ -27,13 +27,13 @@ def test_who_is_replaced_after_a_reload_finds_its_listeners(tmp_path, sink):
     """Mail flows on through a worker that died after its listener was renamed or lost its hop."""
     hop = f'upstream = "{sink.address}"'
     config = settings_in(tmp_path, listener=hop)
-    text = config.read_text().replace('[post]\naddress = "127.0.0.1:0"', "")
+    text = config.read_text().replace('[delivery]\naddress = "127.0.0.1:0"', "")
     config.write_text(text)
     with serve(tmp_path, "--create", config=config).ready() as daemon:
         for number, changed in enumerate(
             (text.replace(".mx]", ".other]"), text.replace(hop, ""), "[log]\nlevel = 'debug'"), 1
         ):
-            assert renewed(daemon, config, changed)
+            assert reloaded(daemon, config, changed)
             (pid,) = daemon.children("worker")
             os.kill(pid, signal.SIGKILL)
             daemon.hears("process died", number, role="worker")

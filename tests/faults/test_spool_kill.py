@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from learner_runs import PROGRAM, PROJECT, WAIT_S, Learner, mail, until
+from support.learner import PROGRAM, PROJECT, WAIT_S, Learner, mail, until
 
 from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.feedback.spool import Spool, SpoolLimits
@@ -124,12 +124,12 @@ def test_killed_at_every_step_each_word_is_learnt_once(place, early):
     for word in words:
         file_it(home, *word)
         file_it(spared, *word)
-    ends = []
+    session_io = []
     while waiting(home):
-        running = Dying(home, place, len(ends) + 2, early=early)
-        ends.append(live(running, lambda: not waiting(home)))
-    assert ends[:-1] == [-9] * (len(ends) - 1)
-    assert len(ends) > 4
+        running = Dying(home, place, len(session_io) + 2, early=early)
+        session_io.append(live(running, lambda: not waiting(home)))
+    assert session_io[:-1] == [-9] * (len(session_io) - 1)
+    assert len(session_io) > 4
     assert live(Learner(spared, place, SERVER), lambda: not waiting(spared)) == 0
     told = journal(home)
     assert told == journal(spared)

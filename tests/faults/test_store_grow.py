@@ -12,10 +12,7 @@ from pathlib import Path
 import lmdb
 import numpy as np
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "contract"))
-
-from store_makers import RECIPE, apply, bulk_event, ids_of, learn, mail
+from support.stores import RECIPE, apply, bulk_event, ids_of, learn, mail
 
 from spamnb.core.model.events import Records
 from spamnb.errors import BugError, StoreBusyError, StoreFullError
@@ -23,11 +20,11 @@ from spamnb.store.check import check
 from spamnb.store.lmdb import environment as lmdb_environment
 from spamnb.store.lmdb import sharing as surroundings
 from spamnb.store.lmdb.environment import Environment, MapGrownError
-from spamnb.store.lmdb.sharing import Gate, Waiting
+from spamnb.store.lmdb.sharing import RetryDeadline, TransactionGate
 from spamnb.store.lmdb.store import open_store
 from spamnb.store.maintenance import backup
 
-HERE = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+HERE = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[1:3]))}
 MANY = ids_of(*range(100_000))
 
 
@@ -55,7 +52,7 @@ def elsewhere(folder, body):
     """Run a few lines in another process, on its own `store`."""
     script = f"""
 import sys
-sys.path[:0] = {[str(Path(__file__).parents[1] / "contract"), str(Path(__file__).parent)]!r}
+sys.path[:0] = {[str(Path(__file__).parents[1]), str(Path(__file__).parent)]!r}
 from test_store_grow import *
 store = open_store({str(folder)!r})
 {body}
@@ -132,7 +129,7 @@ class TestGrowing:
 
     def test_a_snapshot_that_never_ends(self):
         """Waiting for a reader is bounded."""
-        gate = Gate()
+        gate = TransactionGate()
         inside, leave = threading.Event(), threading.Event()
 
         def reader():
@@ -284,10 +281,10 @@ class TestReaders:
         thread.start()
         inside.wait()
         monkeypatch.setattr(surroundings, "WAIT_S", 0.02)
-        monkeypatch.setattr(Waiting.__init__, "__defaults__", (0.02,))
+        monkeypatch.setattr(RetryDeadline.__init__, "__defaults__", (0.02,))
         with pytest.raises(StoreBusyError), store.read():
             pass
-        monkeypatch.setattr(Waiting.__init__, "__defaults__", (30.0,))
+        monkeypatch.setattr(RetryDeadline.__init__, "__defaults__", (30.0,))
         threading.Timer(0.1, leave.set).start()
         with store.read() as view:
             assert view.totals().last_seq == 0

@@ -9,7 +9,7 @@ import threading
 
 import numpy as np
 import pytest
-from history_runs import NOON_2026, damaged_once, entry
+from support.history import NOON_2026, damaged_once, entry
 
 from spamnb.errors import BugError, StoreDamagedError, StoreError, StoreFullError, StoreVersionError
 from spamnb.store.history import boot_marker
@@ -18,7 +18,7 @@ from spamnb.store.history.entry import decode_entry, encode_entry
 from spamnb.store.history.limits import HistoryLimits
 from spamnb.store.history.verdict_history import History
 from spamnb.store.lmdb.environment import Environment
-from spamnb.store.lmdb.sharing import Plan
+from spamnb.store.lmdb.sharing import EnvironmentConfig
 
 DAY_US = 86_400_000_000
 
@@ -249,7 +249,7 @@ class TestDamage:
         """A file without tables, as between the first steps of making it."""
         folder = tmp_path / "history"
         folder.mkdir()
-        Environment(Plan(folder, ("entries",), sync=False)).close()
+        Environment(EnvironmentConfig(folder, ("entries",), sync=False)).close()
         assert (folder / "data.mdb").stat().st_size > 0
         with contextlib.closing(History.open(folder)) as history:
             assert history.warning == ""
@@ -299,7 +299,7 @@ class TestDamage:
         """Damage met while reading sets the file aside; the answer is that of an empty history."""
         with contextlib.closing(History.open(tmp_path / "history")) as history:
             history.add([entry(1)])
-            pieces, broken = module.Pieces, [True]
+            pieces, broken = module.ChunkedValues, [True]
 
             class Broken(pieces):
                 def down(self, start, stop):
@@ -309,7 +309,7 @@ class TestDamage:
                     broken.append(False)
                     return super().down(start, stop)
 
-            monkeypatch.setattr(module, "Pieces", Broken)
+            monkeypatch.setattr(module, "ChunkedValues", Broken)
             assert history.recent(9) == []
             assert "page 7" in history.warning
             history.add([entry(2)])

@@ -17,10 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "contract"))
-
-from store_makers import NOON_2026, RECIPE, apply, event_for, learn, mail
+from support.stores import NOON_2026, RECIPE, apply, event_for, learn, mail
 
 from spamnb.errors import StoreFullError
 from spamnb.store.check import check
@@ -29,7 +26,7 @@ from spamnb.store.history.verdict_history import History
 from spamnb.store.lmdb.store import open_store
 from spamnb.store.maintenance import backup, compact, restore
 
-HERE = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+HERE = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[1:3]))}
 WAYS = ("learn", "bulk", "compact", "backup", "history")
 
 

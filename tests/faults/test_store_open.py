@@ -14,10 +14,7 @@ from pathlib import Path
 import lmdb
 import numpy as np
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "contract"))
-
-from store_makers import RECIPE, ids_of, learn, mail
+from support.stores import RECIPE, ids_of, learn, mail
 
 from spamnb.errors import (
     StoreAccessError,
@@ -31,11 +28,11 @@ from spamnb.errors import (
 from spamnb.store.check import check
 from spamnb.store.lmdb import environment as lmdb_environment
 from spamnb.store.lmdb.environment import Environment, sound
-from spamnb.store.lmdb.sharing import Plan, no_room, refused
+from spamnb.store.lmdb.sharing import EnvironmentConfig, no_room, refused
 from spamnb.store.lmdb.store import open_store
 from spamnb.store.table_views import FORMAT_KEY, LAYOUT_KEYS, RECIPE_KEY, Tables
 
-HERE = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+HERE = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[1:3]))}
 
 
 @pytest.fixture
@@ -49,7 +46,7 @@ def folder(tmp_path):
 
 def spoil(folder, name, key, value):
     """Replace an entry behind the store's back."""
-    environment = Environment(Plan(folder, Tables._fields))
+    environment = Environment(EnvironmentConfig(folder, Tables._fields))
     environment.open_tables(create=False)
     with environment.write() as tables:
         if value is None:
@@ -258,7 +255,7 @@ class TestContradictions:
     )
     def test_an_index_that_lost_its_way(self, folder, name, value, complaint):
         """Each index is compared with the journal."""
-        environment = Environment(Plan(folder, Tables._fields))
+        environment = Environment(EnvironmentConfig(folder, Tables._fields))
         environment.open_tables(create=False)
         with environment.read() as tables:
             key = next(key for key, _ in tables[name].scan())
@@ -269,19 +266,21 @@ class TestContradictions:
 
     def test_a_row_on_a_wrong_shelf(self, folder):
         """Rows that a search would not find, out of order, or empty, are told."""
-        environment = Environment(Plan(folder, Tables._fields))
+        environment = Environment(EnvironmentConfig(folder, Tables._fields))
         environment.open_tables(create=False)
         with environment.read() as tables:
-            shelves = [(key, bytes(value)) for key, value in tables["features"].scan()]
+            buckets = [(key, bytes(value)) for key, value in tables["features"].scan()]
         environment.close()
-        (first, a), (second, b) = shelves[:2]
-        for number, (changed, complaint) in enumerate((
-            ({first: a[:-26], second: a[-26:] + b}, "not its own"),
-            ({second: None, second + b"\0": b}, "not its own"),
-            ({second: None, second.ljust(9, b"\0"): b}, "not its own"),
-            ({first: a[26:] + a[:26]}, "not in order"),
-            ({first: a[:8] + bytes(16) + a[24:]}, "neither counts nor corrections"),
-        )):
+        (first, a), (second, b) = buckets[:2]
+        for number, (changed, complaint) in enumerate(
+            (
+                ({first: a[:-26], second: a[-26:] + b}, "not its own"),
+                ({second: None, second + b"\0": b}, "not its own"),
+                ({second: None, second.ljust(9, b"\0"): b}, "not its own"),
+                ({first: a[26:] + a[:26]}, "not in order"),
+                ({first: a[:8] + bytes(16) + a[24:]}, "neither counts nor corrections"),
+            )
+        ):
             copy = folder.with_name(f"copy {number}")
             shutil.copytree(folder, copy)
             for key, value in changed.items():
@@ -293,12 +292,12 @@ class TestContradictions:
         """A word on a shelf that is not its own is told."""
         with contextlib.closing(open_store(folder)) as store:
             learn(store, mail(3, *range(2000)), 0)  # so many go straight to their shelves
-        environment = Environment(Plan(folder, Tables._fields))
+        environment = Environment(EnvironmentConfig(folder, Tables._fields))
         environment.open_tables(create=False)
         with environment.read() as tables:
-            shelves = [(key, bytes(value)) for key, value in tables["words"].scan()]
+            buckets = [(key, bytes(value)) for key, value in tables["words"].scan()]
         environment.close()
-        for (key, _), (_, value) in zip(shelves, shelves[::-1], strict=True):
+        for (key, _), (_, value) in zip(buckets, buckets[::-1], strict=True):
             spoil(folder, "words", key, value)
         with contextlib.closing(open_store(folder)) as store, store.read() as view:
             assert "not its own" in " ".join(check(view))

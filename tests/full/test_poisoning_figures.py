@@ -1,11 +1,6 @@
 """The promised bound on one person's harm, measured on the public corpus if it is there."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "experiments"))
 from poisoning import site, spend
 
 pytestmark = pytest.mark.full

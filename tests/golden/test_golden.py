@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from spamnb.core.mail.local_hosts import House
+from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.message import Message, Part, read
 
 HERE = Path(__file__).parent
 MESSAGES = sorted(HERE.glob("*.eml"))
-HOUSE = House(hosts=("mx.example.net",), authserv_ids=("mx.example.net",))
+HOUSE = LocalHosts(hosts=("mx.example.net",), authserv_ids=("mx.example.net",))
 
 
 def plain(value: bytes | str) -> str:

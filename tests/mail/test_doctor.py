@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from doctor_house import HOPS, House, Told
-from mail_rig import free_ports, until
+from support.doctor import HOPS, House, Told
+from support.postfix import free_ports, until
 
 EMBEDDED = """
 [serve]
 workers = 1
 [listener.mx]
 address = "127.0.0.1:{mx}"
-[post]
+[delivery]
 address = "127.0.0.1:{post}"
 [rules]
 block = "{block}"
@@ -142,7 +142,7 @@ def test_it_arrives_elsewhere(embedded, unchanged):
 def test_it_is_kept_in_quarantine(embedded, unchanged):
     """It never arrives: why is told, and quarantine does not keep it either."""
     told = embedded.doctor_of("bob", "--rcpt", "bob@kept.example", "--wait", "1")
-    told.is_broken("arrival", "in quarantine", "[handling]")
+    told.is_broken("arrival", "in quarantine", "[actions]")
     assert embedded.daemon.spamnb("quarantine", "list") == ""
 
 

@@ -8,11 +8,11 @@ import subprocess
 from contextlib import contextmanager
 from pathlib import Path
 
-import dovecots
 import pytest
-from doctor_house import HOPS, House
-from dovecot_house import with_teaching
-from mail_rig import Rig, needs_rig, until
+from support import dovecot_versions
+from support.doctor import HOPS, House
+from support.dovecot import with_teaching
+from support.postfix import Rig, needs_rig, until
 from test_postfix import joined
 
 pytestmark = needs_rig
@@ -20,7 +20,7 @@ pytestmark = needs_rig
 TOML = """
 [serve]
 delegates = ["mail"]
-[teach]
+[feedback]
 spool = "{spool}"
 """
 
@@ -161,7 +161,7 @@ def test_what_can_be_encrypted_is(served, unchanged):
     subprocess.run(words, check=True, capture_output=True, timeout=60)
     log = served.rig.root / "dovecot.log"
     began = log.stat().st_size
-    with served.other_dovecot("ssl = no", dovecots.tls(cert, key)):
+    with served.other_dovecot("ssl = no", dovecot_versions.tls(cert, key)):
         assert served.alice().names("ok") == HOPS
     said = log.read_text()[began:].splitlines()
     logins = [line for line in said if "user=<alice>, method=" in line]
@@ -183,7 +183,7 @@ def test_words_are_left_where_nobody_looks(served, unchanged):
     spool.chmod(0o777)
     with served.other("bin/spool", f"{served.rig.root}/spool", f"{spool}"):
         told = served.alice("--wait", "2")
-    told.is_broken("learning", "nothing was learnt within 2 s", "teach.spool")
+    told.is_broken("learning", "nothing was learnt within 2 s", "feedback.spool")
     assert "spamnb forget" in told.hops["cleaning up"]["todo"]
     assert list(spool.glob("*.spam"))
 

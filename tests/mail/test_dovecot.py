@@ -4,8 +4,8 @@ import statistics
 import time
 
 import pytest
-from dovecot_house import House, copy_and_delete, fetch_and_append, move
-from mail_rig import needs_rig, until
+from support.dovecot import House, copy_and_delete, fetch_and_append, move
+from support.postfix import needs_rig, until
 
 pytestmark = needs_rig
 

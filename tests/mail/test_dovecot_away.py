@@ -10,8 +10,8 @@ from collections import Counter, defaultdict
 from functools import partial
 
 import pytest
-from dovecot_house import House, copy_and_delete, fetch_and_append, move
-from mail_rig import needs_rig, until
+from support.dovecot import House, copy_and_delete, fetch_and_append, move
+from support.postfix import needs_rig, until
 
 pytestmark = needs_rig
 

@@ -7,8 +7,8 @@ import smtplib
 from pathlib import Path
 
 import pytest
-from exim_house import Exim, needs_exim
-from mail_rig import Daemon, until
+from support.exim import Exim, needs_exim
+from support.postfix import Daemon, until
 
 pytestmark = needs_exim
 

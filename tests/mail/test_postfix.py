@@ -7,9 +7,9 @@ from email.message import EmailMessage
 from pathlib import Path
 
 import pytest
-from dovecot_house import with_junk
-from mail_rig import Daemon, Rig, needs_rig, until
-from snippets import changed, snippet
+from support.docs_snippets import changed, snippet
+from support.dovecot import with_junk
+from support.postfix import Daemon, Rig, needs_rig, until
 
 pytestmark = needs_rig
 

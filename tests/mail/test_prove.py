@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from mail_rig import PROJECT, Daemon, needs_rig
+from support.postfix import PROJECT, Daemon, needs_rig
 
 PROVE = PROJECT.parent / "shared" / "tools" / "mailrig" / "prove.py"
 PORTS = (2524, 2525, 2543, 10025, 10026)

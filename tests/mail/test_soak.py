@@ -1,7 +1,7 @@
 """Everything at once for a while: the books must balance."""
 
 import pytest
-from soak import Soak
+from support.soak import Soak
 
 MEMORY_FLAT = 0.10
 

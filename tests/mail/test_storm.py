@@ -1,7 +1,7 @@
 """All attacks at once, with honest clients beside; then kills of the daemon's processes."""
 
 import pytest
-from storm import Storm
+from support.storm import Storm
 
 MOST_P99_S = 1.0
 MOST_HARM = 0.03

@@ -7,7 +7,7 @@ from sklearn.naive_bayes import BernoulliNB, MultinomialNB
 
 from spamnb.core.model.events import no_totals
 from spamnb.core.model.likelihood import bernoulli, multinomial
-from spamnb.core.model.likelihood.batch import Batch, Sides
+from spamnb.core.model.likelihood.batch import Batch, ClassPair
 from spamnb.core.model.likelihood.smoothing import Assumptions, softmax
 
 F = 12
@@ -55,12 +55,12 @@ def batch_of(messages):
 def test_learning_and_unlearning_in_any_order_equals_scikit_learn(drawn):
     """What was learnt and not unlearnt decides, and nothing else: as if fitted from scratch."""
     K, messages, rng = drawn
-    ledger = Ledger(K)
+    records = Ledger(K)
     for words, label, _ in rng.sample(messages, len(messages)):
-        ledger.move(words, label, 1)
+        records.move(words, label, 1)
     for words, label, dropped in rng.sample(messages, len(messages)):
         if dropped:
-            ledger.move(words, label, -1)
+            records.move(words, label, -1)
     kept = [(words, label) for words, label, dropped in messages if not dropped]
     used = sorted(set().union(*(words for words, _ in kept)))
     if not used:
@@ -72,7 +72,7 @@ def test_learning_and_unlearning_in_any_order_equals_scikit_learn(drawn):
         fitted = oracle(alpha=0.3, class_prior=np.full(K, 1 / K))
         theirs = fitted.partial_fit(X, y, classes=np.arange(K)).predict_joint_log_proba(fresh)
         ours = model.joint_log_likelihood(
-            batch_of(messages), ledger.n, ledger.totals, Assumptions(0.3, "uniform")
+            batch_of(messages), records.n, records.totals, Assumptions(0.3, "uniform")
         )
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
 
@@ -80,44 +80,44 @@ def test_learning_and_unlearning_in_any_order_equals_scikit_learn(drawn):
 @given(mail(3), mail(3))
 def test_learn_then_unlearn_restores_every_number(before, extra):
     """After others came and went, counts, totals and scores are the same bits as before."""
-    ledger, untouched = Ledger(3), Ledger(3)
+    records, untouched = Ledger(3), Ledger(3)
     for words, label, _ in before:
-        ledger.move(words, label, 1)
+        records.move(words, label, 1)
         untouched.move(words, label, 1)
     for by in (1, -1):
         for words, label, _ in extra:
-            ledger.move(words, label, by)
-    np.testing.assert_array_equal(ledger.n, untouched.n)
-    np.testing.assert_array_equal(ledger.totals.histogram, untouched.totals.histogram)
-    assert ledger.totals.histogram.shape == untouched.totals.histogram.shape
-    assert ledger.totals.known == untouched.totals.known
+            records.move(words, label, by)
+    np.testing.assert_array_equal(records.n, untouched.n)
+    np.testing.assert_array_equal(records.totals.histogram, untouched.totals.histogram)
+    assert records.totals.histogram.shape == untouched.totals.histogram.shape
+    assert records.totals.known == untouched.totals.known
     for model in (multinomial, bernoulli):
         np.testing.assert_array_equal(
-            ledger.score(model, batch_of(extra), 0.1), untouched.score(model, batch_of(extra), 0.1)
+            records.score(model, batch_of(extra), 0.1), untouched.score(model, batch_of(extra), 0.1)
         )
 
 
 @given(mail(2))
 def test_the_kept_histogram_is_the_scanned_one(messages):
     """Moving the histogram row by row gives what a scan of all the records gives."""
-    ledger = Ledger(2)
+    records = Ledger(2)
     for words, label, _ in messages:
-        ledger.move(words, label, 1)
-        scanned = bernoulli.histogram_of(ledger.n, 2)
-        np.testing.assert_array_equal(ledger.totals.histogram, scanned)
-        assert (scanned.sum(axis=1) == ledger.totals.known).all()
+        records.move(words, label, 1)
+        scanned = bernoulli.histogram_of(records.n, 2)
+        np.testing.assert_array_equal(records.totals.histogram, scanned)
+        assert (scanned.sum(axis=1) == records.totals.known).all()
 
 
 @given(mail(3), st.floats(1e-6, 10))
 def test_the_histogram_gives_the_sum_over_the_vocabulary(messages, alpha):
     """The short cut for absent features equals the plain sum over each known one."""
-    ledger = Ledger(3)
+    records = Ledger(3)
     for words, label, _ in messages:
-        ledger.move(words, label, 1)
-    known = ledger.n.any(axis=1)
-    N = ledger.totals.messages
-    p = (ledger.n[known] + alpha) / (N + 2 * alpha)
-    scores = ledger.score(bernoulli, batch_of(messages), alpha)
+        records.move(words, label, 1)
+    known = records.n.any(axis=1)
+    N = records.totals.messages
+    p = (records.n[known] + alpha) / (N + 2 * alpha)
+    scores = records.score(bernoulli, batch_of(messages), alpha)
     with np.errstate(divide="ignore"):
         prior = np.log(N / N.sum())
     for score, (words, *_) in zip(scores, messages, strict=True):
@@ -129,13 +129,13 @@ def test_the_histogram_gives_the_sum_over_the_vocabulary(messages, alpha):
 @given(mail(2), st.floats(1e-6, 10))
 def test_clues_explain_the_log_odds_and_posteriors_sum_to_one(messages, alpha):
     """Shares and bias add up to the difference of scores; nothing is clipped on the way."""
-    ledger = Ledger(2)
+    records = Ledger(2)
     for words, label, _ in messages:
-        ledger.move(words, label, 1)
+        records.move(words, label, 1)
     batch, assumed = batch_of(messages), Assumptions(alpha, "uniform")
     for model in (multinomial, bernoulli):
-        scores = model.joint_log_likelihood(batch, ledger.n, ledger.totals, assumed)
-        entries, bias = model.shares(batch, ledger.n, ledger.totals, assumed, Sides(1, 0))
+        scores = model.joint_log_likelihood(batch, records.n, records.totals, assumed)
+        entries, bias = model.shares(batch, records.n, records.totals, assumed, ClassPair(1, 0))
         np.testing.assert_allclose(
             explained(batch, entries, bias), scores[:, 1] - scores[:, 0], atol=1e-9
         )

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spamnb.core.model.events import Kind, Records
-from spamnb.core.model.training_rows import Sheet
+from spamnb.core.model.events import EventKind, Records
+from spamnb.core.model.training_rows import TrainingRows
 from spamnb.errors import RefError, RefusedError
 from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.engine.requests import Forget, Origin, Teach, Undo
+from spamnb.service.engine.requests import Forget, Learn, Source, Undo
 from spamnb.store import check as audit
 from spamnb.store.apply_events import first_totals
 from spamnb.store.memory import MemoryStore
@@ -26,8 +26,8 @@ from spamnb.store.rows.codec import encode_event, no_records
 WORDS = ["apple", "pear", "plum", "fig", "lemon", "lime", "quince", "cherry", "melon", "grape"]
 DAY_US = 86_400_000_000
 NOW = 20_000 * DAY_US
-TEACHER = Origin(who="ann", channel="test")
-PERSON = TEACHER._replace(insist=True)
+TEACHER = Source(who="ann", channel="test")
+PERSON = TEACHER._replace(immediate=True)
 
 
 def recipe(kind="corrected", labels=("ham", "spam"), *, occurrences=False):
@@ -61,7 +61,7 @@ def open_memory(made):
 def sums(totals):
     """The totals as plain values; a histogram without its empty end."""
     histogram = [np.trim_zeros(line, "b").tolist() for line in totals.histogram]
-    plain = [totals.messages, totals.tokens, totals.bias, totals.tempers]
+    plain = [totals.messages, totals.tokens, totals.bias, totals.temperatures]
     return [*map(np.ndarray.tolist, plain), totals.known, histogram]
 
 
@@ -108,7 +108,7 @@ steps = st.lists(
 )
 
 
-def lesson(model, raws, step, time_us, undoable):
+def request(model, raws, step, time_us, undoable):
     """A step as a lesson; numbers choose the message and its label, or the event to undo."""
     what, number = step
     example = model.example(raws[number % len(raws)])
@@ -117,7 +117,7 @@ def lesson(model, raws, step, time_us, undoable):
     if what == "forget":
         return Forget(example.digest, TEACHER, time_us)
     label = number // len(raws) % len(model.labels)
-    return Teach(example, label, PERSON if what == "correct" else TEACHER, time_us)
+    return Learn(example, label, PERSON if what == "correct" else TEACHER, time_us)
 
 
 def took(model, one):
@@ -133,7 +133,7 @@ def test_no_history_of_lessons_makes_a_model_contradict_its_journal(made, raws, 
     """After every lesson, done or refused, the model is the fold of its journal."""
     model, newest = anchored(made), 1
     for moment, step in enumerate(asked):
-        _, receipt = took(model, lesson(model, raws, step, NOW + moment, range(2, newest + 2)))
+        _, receipt = took(model, request(model, raws, step, NOW + moment, range(2, newest + 2)))
         assert isinstance(receipt.error, RefError | RefusedError | None)
         newest += receipt.changed
         assert check(model) == []
@@ -148,7 +148,7 @@ def test_forgetting_everything_leaves_what_was_there_before(made, raws, asked, c
     model, newest = anchored(made), 1
     before = state(model, days=False)
     for moment, step in enumerate(asked):
-        one = lesson(model, raws, step, NOW + moment, range(2, newest + 2))
+        one = request(model, raws, step, NOW + moment, range(2, newest + 2))
         newest += took(model, one)[1].changed
     with model.store.read() as view:
         lines = {raw: view.live(model.example(raw).digest) for raw in raws}
@@ -170,7 +170,7 @@ def test_undoing_from_the_newest_passes_through_every_earlier_state(made, raws, 
     for moment, step in enumerate(asked):
         if step[0] == "undo":
             continue
-        receipt = took(model, lesson(model, raws, step, NOW + moment, ()))[1]
+        receipt = took(model, request(model, raws, step, NOW + moment, ()))[1]
         if receipt.changed:
             stack.append(receipt)
             states.append(numbers(model))
@@ -238,7 +238,7 @@ def test_counts_do_not_ask_for_the_order(made, raws, labels, order):
 
 def term(model, seed, size=90):
     """Lessons with long streaks of one label, and duplicates, moves and forgets among them."""
-    dice, lessons, taught = Random(seed), [], []
+    dice, requests, taught = Random(seed), [], []
     labels = [k for k in range(len(model.labels)) for _ in range(3)]
     while len(labels) < size:
         labels += [dice.randrange(len(model.labels))] * dice.randrange(30, 40)
@@ -247,13 +247,13 @@ def term(model, seed, size=90):
         text = " ".join(dice.choices(WORDS, k=dice.randrange(1, 7)))
         if roll < 0.75 or not taught:
             taught.append(model.example(mail(number, text)))
-            lessons.append(Teach(taught[-1], label, TEACHER, NOW + number))
+            requests.append(Learn(taught[-1], label, TEACHER, NOW + number))
         elif roll < 0.9:
             who = PERSON if dice.random() < 0.5 else TEACHER
-            lessons.append(Teach(dice.choice(taught), label, who, NOW + number))
+            requests.append(Learn(dice.choice(taught), label, who, NOW + number))
         else:
-            lessons.append(Forget(dice.choice(taught).digest, TEACHER, NOW + number))
-    return lessons
+            requests.append(Forget(dice.choice(taught).digest, TEACHER, NOW + number))
+    return requests
 
 
 @each_recipe
@@ -263,11 +263,11 @@ def term(model, seed, size=90):
 def test_a_batch_leaves_what_its_lessons_leave_one_by_one(made, seed, cuts):
     """Batches of any size give the same events, receipts and bytes as single lessons."""
     single, together = open_memory(made), open_memory(made)
-    lessons = term(single, seed)
-    one_by_one = [took(single, lesson)[0] for lesson in lessons]
+    requests = term(single, seed)
+    one_by_one = [took(single, request)[0] for request in requests]
     batched = []
     for start, stop in zip([0, *cuts], [*cuts, None], strict=True):
-        batched += together.teach(lessons[start:stop], scored=True)
+        batched += together.teach(requests[start:stop], scored=True)
     assert journal(together) == journal(single)
     assert state(together) == state(single)
     assert [r.as_dict() | {"error": repr(r.error)} for r in batched] == one_by_one
@@ -278,14 +278,14 @@ def test_a_batch_leaves_the_same_days_when_the_clock_is_set_back():
     """Forgotten and learnt again in one batch, a feature is as old as if one by one."""
     single, together = (open_memory(RECIPES["corrected"]) for _ in range(2))
     example = single.example(mail(1, "apple pear"))
-    lessons = [
-        Teach(example, 0, TEACHER, NOW + 5 * DAY_US),
+    requests = [
+        Learn(example, 0, TEACHER, NOW + 5 * DAY_US),
         Forget(example.digest, TEACHER, NOW + 5 * DAY_US),
-        Teach(example, 0, TEACHER, NOW),
+        Learn(example, 0, TEACHER, NOW),
     ]
-    for one in lessons:
+    for one in requests:
         took(single, one)
-    together.teach(lessons)
+    together.teach(requests)
     assert state(together) == state(single)
     assert check(together) == []
 
@@ -296,10 +296,10 @@ def test_a_batch_leaves_the_same_days_when_the_clock_is_set_back():
 def test_both_stores_hold_the_same(made, seed, cut):
     """A model in memory and one on disk agree on every number, text and event."""
     memory = open_memory(made)
-    lessons = term(memory, seed)
+    requests = term(memory, seed)
     with tempfile.TemporaryDirectory() as folder:
         with Filter.open(folder, create=True, recipe=made, history=False) as disk:
-            for part in (lessons[:cut], lessons[cut:]):
+            for part in (requests[:cut], requests[cut:]):
                 assert [r.as_dict() for r in memory.teach(part, scored=True)] == [
                     r.as_dict() for r in disk.teach(part, scored=True)
                 ]
@@ -315,15 +315,17 @@ def refold(model):
     with model.store.read() as view:
         events = list(view.events())
     sets = [ids for event in events for ids in event.ids]
-    sets += [ids for event in events for echo in event.delta.echoes for ids in echo.ids]
+    sets += [
+        ids for event in events for rehearsal in event.delta.rehearsals for ids in rehearsal.ids
+    ]
     ids = np.unique(np.concatenate(sets))
-    sheet = Sheet(first_totals(made), ids, no_records(len(ids), len(made.labels)))
+    training_rows = TrainingRows(first_totals(made), ids, no_records(len(ids), len(made.labels)))
     for event in events:
-        sheet.apply(event)
-    records = sheet.settled()
+        training_rows.apply(event)
+    records = training_rows.to_records()
     full = (records.n.any(axis=1)) | (records.w.any(axis=1))
     kept = Records(records.n[full], records.w[full], records.day[full])
-    return sums(sheet.totals), ids[full], kept
+    return sums(training_rows.totals), ids[full], kept
 
 
 @each_recipe
@@ -335,7 +337,7 @@ def test_replaying_the_journal_gives_the_model(made, seed):
     model.teach(term(model, seed))
     with model.store.read() as view:
         for event in list(view.events(newest_first=True))[:5]:
-            if event.kind != Kind.FORGET:
+            if event.kind != EventKind.FORGET:
                 took(model, Undo(event.seq, TEACHER, NOW))
     totals, ids, records = refold(model)
     with model.store.read() as view:

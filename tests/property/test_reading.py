@@ -5,7 +5,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from spamnb.core.mail import limits
-from spamnb.core.mail.local_hosts import House
+from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.message import Message, canonical, read
 
 WORDS = [
@@ -37,7 +37,7 @@ ADDED = st.sampled_from(
         b"X-Mozilla-Status: 0001\n",
     ]
 )
-OURS = House(hosts=("mx.example.net",), authserv_ids=("mx.example.net",))
+OURS = LocalHosts(hosts=("mx.example.net",), authserv_ids=("mx.example.net",))
 
 
 def without_cr(raw: bytes) -> bytes:
@@ -114,9 +114,9 @@ def test_output_is_bounded(raw: bytes, times: int) -> None:
     assert len(message.parts) <= limits.PARTS + 1
 
 
-@pytest.mark.parametrize("letter", range(256))
-def test_every_byte_alone_and_in_a_row(letter: int) -> None:
+@pytest.mark.parametrize("byte", range(256))
+def test_every_byte_alone_and_in_a_row(byte: int) -> None:
     """No single byte, alone, repeated, or where text stands, is special enough to fail."""
-    raw = bytes([letter])
+    raw = bytes([byte])
     for source in (raw, raw * 99, b"Subject: " + raw * 9 + b"\n\n" + raw * 9):
         assert read(source).parts

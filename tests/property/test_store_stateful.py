@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
@@ -11,10 +10,7 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-
-sys.path.append(str(Path(__file__).parents[1] / "contract"))
-
-from store_makers import (
+from support.stores import (
     DAY_US,
     NOON_2026,
     apply,
@@ -26,7 +22,7 @@ from store_makers import (
     picture,
 )
 
-from spamnb.core.model.events import NO_LABEL, Kind, Recipe
+from spamnb.core.model.events import NO_LABEL, EventKind, Recipe
 from spamnb.store.check import check, named, stale
 from spamnb.store.lmdb.store import open_store
 from spamnb.store.memory import MemoryStore
@@ -60,8 +56,10 @@ class Histories(RuleBasedStateMachine):
         assert results[0] == results[1]
         return results[0]
 
-    @rule(number=MESSAGES, after=st.integers(NO_LABEL, 1), days=st.integers(-1, 9), echo=MESSAGES)
-    def teach(self, number, after, days, echo):
+    @rule(
+        number=MESSAGES, after=st.integers(NO_LABEL, 1), days=st.integers(-1, 9), rehearsal=MESSAGES
+    )
+    def teach(self, number, after, days, rehearsal):
         """Learn, move or forget, whatever it is now; the clock may go back a day."""
         self.day += days
         at = NOON_2026 + self.day * DAY_US
@@ -72,8 +70,10 @@ class Histories(RuleBasedStateMachine):
                 return "nothing"
             if live is not None and (live.folded or live.label == after):
                 return "refused"
-            echoes = [echo_of(some_mail(echo))] if echo % 3 == 0 else ()
-            apply(view, event_for(view, some_mail(number), after, time_us=at, echoes=echoes))
+            rehearsals = [echo_of(some_mail(rehearsal))] if rehearsal % 3 == 0 else ()
+            apply(
+                view, event_for(view, some_mail(number), after, time_us=at, rehearsals=rehearsals)
+            )
             return "done"
 
         self.everywhere(run)
@@ -87,16 +87,16 @@ class Histories(RuleBasedStateMachine):
             if live is None or live.folded:
                 return 0
             last = view.event(live.seq)
-            if last.kind is Kind.UNDO:
+            if last.kind is EventKind.UNDO:
                 return 0
             event = last._replace(
                 seq=view.totals().last_seq + 1,
-                kind=Kind.UNDO,
+                kind=EventKind.UNDO,
                 before=last.after,
                 after=last.before,
                 previous=last.seq,
                 delta=last.delta.negated(),
-                standing=last.standing.plus(last.delta.negated()),
+                net_update=last.net_update.plus(last.delta.negated()),
                 undoes=last.seq,
             )
             apply(view, event)
@@ -122,7 +122,7 @@ class Histories(RuleBasedStateMachine):
                 return 0
             rows = view.gather(ids)
             n, w = rows.n.astype(np.int64), rows.w.astype(np.int64)
-            apply(view, bulk_event(view, ids, n, w, kind=Kind.EXPIRE, sign=-1))
+            apply(view, bulk_event(view, ids, n, w, kind=EventKind.EXPIRE, sign=-1))
             return len(ids)
 
         self.everywhere(run)

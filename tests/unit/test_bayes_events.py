@@ -6,7 +6,7 @@ from sklearn.naive_bayes import BernoulliNB, MultinomialNB
 
 from spamnb.core.model.events import Totals, no_totals
 from spamnb.core.model.likelihood import bernoulli, multinomial
-from spamnb.core.model.likelihood.batch import Batch, Sides
+from spamnb.core.model.likelihood.batch import Batch, ClassPair
 from spamnb.core.model.likelihood.smoothing import Assumptions, softmax
 from spamnb.errors import BugError
 
@@ -120,7 +120,7 @@ def test_unknown_features_take_no_part(model):
     batch = Batch(np.array([0, 2, 0, 1, 2]), np.array([0, 2, 5]))
     plain, with_unknown = model.joint_log_likelihood(batch, n, totals, Assumptions(0.3))
     np.testing.assert_array_equal(plain, with_unknown)
-    entries, _ = model.shares(batch, n, totals, Assumptions(0.3), Sides(1, 0))
+    entries, _ = model.shares(batch, n, totals, Assumptions(0.3), ClassPair(1, 0))
     assert entries[3] == 0
 
 
@@ -148,7 +148,7 @@ def test_shares_and_bias_add_up_to_the_log_odds(model):
     scores = model.joint_log_likelihood(batch, n, totals, Assumptions(0.1))
     order = np.argsort(scores, axis=1)
     every = np.arange(len(fresh))
-    for sides in (Sides(1, 0), Sides(order[:, -1], order[:, -2])):
+    for sides in (ClassPair(1, 0), ClassPair(order[:, -1], order[:, -2])):
         entries, bias = model.shares(batch, n, totals, Assumptions(0.1), sides)
         log_odds = scores[every, sides.s] - scores[every, sides.h]
         np.testing.assert_allclose(explained(batch, entries, bias), log_odds, rtol=0, atol=1e-9)
@@ -197,7 +197,7 @@ def test_shares_need_smoothing(model):
     n = np.array([[2, 0]], np.uint32)
     batch = Batch(np.array([0]), np.array([0, 1]))
     with pytest.raises(BugError, match="alpha > 0"):
-        model.shares(batch, n, totals_of(n, [2, 2]), Assumptions(0.0), Sides(1, 0))
+        model.shares(batch, n, totals_of(n, [2, 2]), Assumptions(0.0), ClassPair(1, 0))
 
 
 def test_tiny_alpha_keeps_a_feature_that_every_message_holds():
@@ -214,7 +214,7 @@ def test_long_messages_stay_finite_and_ranked(model):
     n = np.tile(np.array([[1, 300]], np.uint32), (5000, 1))
     totals = totals_of(n, [100_000, 100_000])
     batch = Batch(np.concatenate([np.arange(5000), np.arange(4999)]), np.array([0, 5000, 9999]))
-    entries, bias = model.shares(batch, n, totals, Assumptions(0.01, "uniform"), Sides(1, 0))
+    entries, bias = model.shares(batch, n, totals, Assumptions(0.01, "uniform"), ClassPair(1, 0))
     longer, shorter = explained(batch, entries, bias)
     assert np.isfinite([longer, shorter]).all()
     assert longer - shorter == pytest.approx(entries[0], rel=1e-6)
@@ -253,7 +253,7 @@ def test_totals_are_left_alone():
     before = totals.copy()
     for model in MODELS:
         model.joint_log_likelihood(batch, n, totals, Assumptions())
-        model.shares(batch, n, totals, Assumptions(), Sides(0, 1))
+        model.shares(batch, n, totals, Assumptions(), ClassPair(0, 1))
     for name in Totals.__slots__:
         np.testing.assert_array_equal(getattr(totals, name), getattr(before, name))
 

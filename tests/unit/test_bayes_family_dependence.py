@@ -26,10 +26,7 @@ def flowers(seed, cases=120):
     color = (rng.random(cases) < 0.3 + 0.4 * y).astype(int)
     size = np.where(rng.random(cases) < 0.7, color + y, rng.integers(0, 3, cases))
     shape = (rng.random(cases) < 0.2 + 0.6 * (size == 1)).astype(int)
-    X = [
-        [COLORS[c], SIZES[s], SHAPES[h]]
-        for c, s, h in zip(color, size, shape, strict=True)
-    ]
+    X = [[COLORS[c], SIZES[s], SHAPES[h]] for c, s, h in zip(color, size, shape, strict=True)]
     return X, np.array(["a", "b"])[y].tolist()
 
 

@@ -67,9 +67,9 @@ def test_play_tennis():
 def test_m_estimate_of_outlook_given_no():
     """It is (n + m p0) / (N + m), with N = 5, m = 1, p0 = 1/3: 1/18, 5/9, 7/18; they sum to 1."""
     model = CategoricalNB(m=1).fit(*table(TENNIS))
-    outlook = [model.p(0, value)[0] for value in ("Overcast", "Sunny", "Rain")]
-    np.testing.assert_allclose(outlook, [1 / 18, 5 / 9, 7 / 18], rtol=1e-12)
-    np.testing.assert_allclose(m_estimate([0, 3, 2], 5, 1, 1 / 3), outlook, rtol=1e-12)
+    pending = [model.p(0, value)[0] for value in ("Overcast", "Sunny", "Rain")]
+    np.testing.assert_allclose(pending, [1 / 18, 5 / 9, 7 / 18], rtol=1e-12)
+    np.testing.assert_allclose(m_estimate([0, 3, 2], 5, 1, 1 / 3), pending, rtol=1e-12)
 
 
 def test_laplace_for_income():

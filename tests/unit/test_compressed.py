@@ -9,7 +9,7 @@ import pytest
 
 from spamnb.service.training import compressed, sources
 from spamnb.service.training.compressed import expanded_bytes, is_compressed
-from spamnb.service.training.sources import Item, Unreadable, items
+from spamnb.service.training.sources import SourceMessage, Unreadable, items
 
 KINDS = pytest.mark.parametrize(
     ("ending", "pack"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)]
@@ -32,7 +32,7 @@ def test_a_compressed_message_is_a_message(tmp_path, ending, pack):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(pack(mail(1)))
-        assert list(items(path)) == [Item(str(path), mail(1))]
+        assert list(items(path)) == [SourceMessage(str(path), mail(1))]
 
 
 @KINDS

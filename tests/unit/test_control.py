@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 
 from spamnb import errors
 from spamnb.endpoints.control import server as control
-from spamnb.endpoints.control.protocol import Caller, answer_of, answered, failed, failure
-from spamnb.endpoints.control.server import ControlLimits, ControlServer, Peer, Reply, Roles
+from spamnb.endpoints.control.protocol import ControlClient, answer_of, answered, failed, failure
+from spamnb.endpoints.control.server import (
+    ControlLimits,
+    ControlResponse,
+    ControlServer,
+    Peer,
+    Roles,
+)
 from spamnb.errors import PeerError, RefError, SpamnbError, StoreBusyError, StoreFullError
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.feedback.types import Answer
@@ -22,7 +28,7 @@ from spamnb.service.feedback.types import Answer
 LIMITS = ControlLimits(connections=8, body_bytes=10_000, held_bytes=20_000, idle_s=5, read_s=0.5)
 
 
-def echo(request):
+def rehearsal(request):
     """Answer with what came; operations of this test alone."""
     op = request.header.get("op")
     if op == "fault":
@@ -30,9 +36,9 @@ def echo(request):
     if op == "busy":
         raise StoreFullError("the disk is full", hint="make room")
     if op == "ignore":
-        return Reply({"ok": True})
+        return ControlResponse({"ok": True})
     body = request.body(10_000)
-    return Reply({"ok": True, "uid": request.peer.uid, "n": len(body)}, body)
+    return ControlResponse({"ok": True, "uid": request.peer.uid, "n": len(body)}, body)
 
 
 class Nobody:
@@ -43,7 +49,7 @@ class Nobody:
 
 
 @contextlib.contextmanager
-def serving(tmp_path, hear=echo, limits=LIMITS, roles=lambda: Roles(os.getuid())):
+def serving(tmp_path, hear=rehearsal, limits=LIMITS, roles=lambda: Roles(os.getuid())):
     path = tmp_path / "c"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
@@ -82,7 +88,7 @@ def raw(path, data, *, end=True, wait_s=10):
 
 def ask(path, op, body=b""):
     """One request on a connection of its own."""
-    with Caller(path, 10) as caller:
+    with ControlClient(path, 10) as caller:
         return caller.ask(op, body)
 
 
@@ -102,7 +108,7 @@ def replies(found):
 
 def test_many_requests_use_one_connection(server):
     """One after the other, each with its bytes, answered in order."""
-    with Caller(server[1], 10) as caller:
+    with ControlClient(server[1], 10) as caller:
         for size in (0, 1, 9_999, 10_000, 3):
             header, body = caller.ask("echo", b"x" * size)
             assert (header["n"], body) == (size, b"x" * size)
@@ -117,7 +123,7 @@ def test_requests_may_be_sent_ahead(server):
 def test_a_caller_that_was_silent_for_long_connects_anew(tmp_path):
     """The server has ended the connection by then; whoever asks does not notice."""
     limits = ControlLimits(idle_s=0.2)
-    with serving(tmp_path, limits=limits) as (server, path), Caller(path) as caller:
+    with serving(tmp_path, limits=limits) as (server, path), ControlClient(path) as caller:
         caller.ask("echo", b"x")
         waits(lambda: server.connections == 0)
         caller._used -= 60
@@ -126,7 +132,7 @@ def test_a_caller_that_was_silent_for_long_connects_anew(tmp_path):
 
 def test_an_error_of_the_family_is_raised_at_the_other_end(server):
     """Same class, same line, same hint; and the connection goes on."""
-    with Caller(server[1], 10) as caller:
+    with ControlClient(server[1], 10) as caller:
         with pytest.raises(StoreFullError, match="the disk is full") as told:
             caller.ask("busy")
         assert told.value.hint == "make room"
@@ -135,7 +141,7 @@ def test_an_error_of_the_family_is_raised_at_the_other_end(server):
 
 def test_a_fault_of_ours_tells_an_incident_and_nothing_else(server, caplog):
     """The text stays in the log, under the same number."""
-    with Caller(server[1], 10) as caller, pytest.raises(SpamnbError) as told:
+    with ControlClient(server[1], 10) as caller, pytest.raises(SpamnbError) as told:
         caller.ask("fault")
     assert "secret" not in str(told.value)
     incident = str(told.value).rpartition(" ")[2]
@@ -181,7 +187,7 @@ _LINES = st.one_of(
 def test_no_bytes_stop_the_server(server, lines):
     """Arbitrary lines, short bodies, huge numbers: it answers in its form and lives on."""
     replies(raw(server[1], b"".join(lines)))
-    with Caller(server[1], 10) as caller:
+    with ControlClient(server[1], 10) as caller:
         assert caller.ask("echo", b"alive").body == b"alive"
     assert server[0].faults <= 1  # the one that another test asked for
 
@@ -222,10 +228,10 @@ def test_a_line_that_drips_is_let_go(tmp_path):
 def test_too_many_connections_are_told_so(tmp_path):
     """The ones above the limit get a line and the end; the others are served."""
     with serving(tmp_path, limits=ControlLimits(connections=3)) as (server, path):
-        callers = [Caller(path, 10) for _ in range(3)]
+        callers = [ControlClient(path, 10) for _ in range(3)]
         for caller in callers:
             caller.ask("echo")
-        with pytest.raises(StoreBusyError), Caller(path, 10) as one_more:
+        with pytest.raises(StoreBusyError), ControlClient(path, 10) as one_more:
             one_more.ask("echo")
         for caller in callers:
             caller.ask("echo")
@@ -254,7 +260,7 @@ def test_one_user_does_not_shut_the_others_out(tmp_path):
     """Who is no admin gets a share of the connections."""
     limits = ControlLimits(connections=64, each_user=2)
     with serving(tmp_path, limits=limits, roles=Nobody) as (_, path):
-        callers = [Caller(path, 10) for _ in range(2)]
+        callers = [ControlClient(path, 10) for _ in range(2)]
         for caller in callers:
             caller.ask("echo")
         with pytest.raises(StoreBusyError):
@@ -272,7 +278,7 @@ def test_all_users_together_do_not_shut_the_admins_out(tmp_path):
             return Peer(uid, "admin" if admins else "self", "x")
 
     with serving(tmp_path, limits=limits, roles=Turn) as (_, path):
-        callers = [Caller(path, 10) for _ in range(3)]
+        callers = [ControlClient(path, 10) for _ in range(3)]
         for caller in callers:
             caller.ask("echo")
         with pytest.raises(StoreBusyError):
@@ -293,7 +299,7 @@ def test_bodies_share_a_budget(tmp_path):
         if request.header["op"] == "hold":
             inside.set()
             assert go.wait(10)
-        return Reply({"ok": True, "n": len(body)})
+        return ControlResponse({"ok": True, "n": len(body)})
 
     with serving(tmp_path, slow, limits) as (_, path):
         first = threading.Thread(target=lambda: ask(path, "hold", b"x" * 10_000))
@@ -310,7 +316,7 @@ def test_bodies_share_a_budget(tmp_path):
 def test_who_sends_slowly_keeps_others_out_of_half_of_it_at_most():
     """A user who is nobody's delegate has one body's room; all of them together have half."""
     limits = ControlLimits(body_bytes=10, held_bytes=60)
-    budget = control._Budget(limits)
+    budget = control._BodyBudget(limits)
     users = [Peer(uid, "self", str(uid)) for uid in range(1000, 1005)]
     budget.take(10, users[0], 0)
     with pytest.raises(StoreBusyError):
@@ -331,11 +337,11 @@ def test_a_stop_finishes_what_is_in_hand(tmp_path):
     def slow(_):
         inside.set()
         assert go.wait(10)
-        return Reply({"ok": True})
+        return ControlResponse({"ok": True})
 
     found = []
     with serving(tmp_path, slow) as (server, path):
-        idle = Caller(path, 10)
+        idle = ControlClient(path, 10)
         asking = threading.Thread(target=lambda: found.append(ask(path, "x").header))
         asking.start()
         assert inside.wait(10)
@@ -361,7 +367,9 @@ def test_every_error_travels(name):
     assert (type(back), str(back), back.hint) == (type(error), "one line", "do this")
 
 
-@pytest.mark.parametrize("header", [{}, {"sort": "dict"}, {"sort": 5}, {"sort": "__builtins__"}])
+@pytest.mark.parametrize(
+    "header", [{}, {"error_type": "dict"}, {"error_type": 5}, {"error_type": "__builtins__"}]
+)
 def test_an_error_that_nobody_knows_is_the_peers(header):
     """Only our own family is made from what another process says."""
     assert isinstance(failed(header), PeerError)
@@ -388,7 +396,7 @@ def test_nobody_there_is_said_in_one_line(tmp_path):
     dead.close()
     for path in (tmp_path / "none", tmp_path / "dead", tmp_path / ("x" * 150)):
         with pytest.raises(StoreBusyError) as told:
-            Caller(path, 1)
+            ControlClient(path, 1)
         assert told.value.hint
         assert told.value.transient
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from spamnb.daemon.configure import door_of, fitting, policy_of
+from spamnb.daemon.configure import fitting, listener_params_of, policy_of
 from spamnb.daemon.local_domains import served_domains
 from spamnb.daemon.processes.bootstrap import scan_slots_of
 from spamnb.daemon.roles.learner_main import learning_of
-from spamnb.endpoints.smtp.relay.params import Times
+from spamnb.endpoints.smtp.relay.params import Timeouts
 from spamnb.settings import Settings
 from spamnb.settings.schema import ListenerSettings
 
@@ -17,19 +17,19 @@ from spamnb.settings.schema import ListenerSettings
 def test_reports_are_never_refused():
     """They hold spam: the addresses that take them are exempt, by the names that were set."""
     settings = Settings()
-    treatment = policy_of(settings, ListenerSettings()).treatment
-    assert treatment.is_exempt("spam@example.org")
-    assert treatment.is_exempt("ham@example.net")
-    assert not treatment.is_exempt("bob@example.org")
-    other = replace(settings, post=replace(settings.post, spam="junk", ham=""))
-    treatment = policy_of(other, ListenerSettings()).treatment
-    assert treatment.is_exempt("junk@example.org")
-    assert not treatment.is_exempt("ham@example.org")
+    action_policy = policy_of(settings, ListenerSettings()).action_policy
+    assert action_policy.is_exempt("spam@example.org")
+    assert action_policy.is_exempt("ham@example.net")
+    assert not action_policy.is_exempt("bob@example.org")
+    other = replace(settings, delivery=replace(settings.delivery, spam="junk", ham=""))
+    action_policy = policy_of(other, ListenerSettings()).action_policy
+    assert action_policy.is_exempt("junk@example.org")
+    assert not action_policy.is_exempt("ham@example.org")
 
 
 def test_a_door_has_no_more_places_than_descriptors():
     """A connection takes two, so few descriptors mean few places, and never none."""
-    door = door_of(Settings(), ListenerSettings(upstream="127.0.0.1:25"), "", 2)
+    door = listener_params_of(Settings(), ListenerSettings(upstream="127.0.0.1:25"), "", 2)
     assert fitting(door, 1 << 20, 1) == door
     assert fitting(door, 1024, 1).limits.connections == 341
     assert fitting(door, 1024, 2).limits.connections == 170
@@ -56,22 +56,22 @@ def replace_any(section, **told):
         ({"listener": {"upstream": "lmtp:192.0.2.1:24"}}, (), False, True),
         (
             {"listener": {"upstream": "192.0.2.1:25", "recipient_domains": ("A.Example.",)},
-             "teach": {"domains": ("b.example",)}, "post": {"domains": ("c.example",)}},
+             "feedback": {"domains": ("b.example",)}, "delivery": {"domains": ("c.example",)}},
             ("a.example", "b.example", "c.example"), True, False,
         ),
         (
-            {"listener": {"upstream": "192.0.2.1:25"}, "teach": {"domains": ("b.example",)}},
+            {"listener": {"upstream": "192.0.2.1:25"}, "feedback": {"domains": ("b.example",)}},
             ("b.example",), False, False,
         ),
         (
             {"listener": {"upstream": "192.0.2.1:25", "recipient_domains": ("a.example",)},
-             "house": {"domains": ("h.example",)}, "teach": {"domains": ("b.example",)}},
+             "local": {"domains": ("h.example",)}, "feedback": {"domains": ("b.example",)}},
             ("h.example",), True, False,
         ),
     ],
 )  # fmt: skip
 def test_whose_mailboxes_are_here(settings, domains, complete, final):
-    """By house.domains, or else by all that other settings tell; the desk is told the same."""
+    """By local.domains, or else by all that other settings tell; the desk is told the same."""
     found = site(**settings)
     served = policy_of(found, found.listener["mx"]).served
     assert (served.domains, served.complete, served.final) == (frozenset(domains), complete, final)
@@ -94,7 +94,8 @@ def test_as_many_scan_helpers_as_cores(workers, helpers, expected):
 
 
 @pytest.mark.parametrize(
-    "times", [Times(), Times(final_s=10.0), Times(scan_s=90.0), Times(scan_wait_s=600.0)]
+    "times",
+    [Timeouts(), Timeouts(final_s=10.0), Timeouts(scan_s=90.0), Timeouts(scan_wait_s=600.0)],
 )
 def test_the_next_hop_keeps_time_to_answer(times):
     """However the times are set, a scan may wait, and the hop's own deadline holds."""

@@ -13,14 +13,14 @@ import pytest
 
 from spamnb.daemon.processes import logs, privileges
 from spamnb.daemon.processes.bypass import bypass_is_on
-from spamnb.daemon.processes.channel import Line, Order, Orders, Start
+from spamnb.daemon.processes.channel import ChildChannel, Order, StartParams, SupervisorChannel
 from spamnb.daemon.processes.logs import Log, take_over
-from spamnb.daemon.processes.sockets import Place, Sockets, inherited
+from spamnb.daemon.processes.sockets import BindAddress, Sockets, inherited
 from spamnb.daemon.processes.systemd import Notifier
 from spamnb.errors import StoreError, UserError
 from spamnb.settings.schema import LogSettings
 
-LOOPBACK = Place("127.0.0.1", 0)
+LOOPBACK = BindAddress("127.0.0.1", 0)
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_port_in_use_is_told_in_one_line(sockets, shared):
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(UserError, match=f"127.0.0.1:{port} is in use"):
-            sockets.add("mx", Place("127.0.0.1", port), 2)
+            sockets.add("mx", BindAddress("127.0.0.1", port), 2)
 
 
 def test_a_port_whose_connections_linger_is_free(sockets):
@@ -71,14 +71,14 @@ def test_a_port_whose_connections_linger_is_free(sockets):
     client.close()
     sockets.close()
     again = Sockets()
-    again.add("mx", Place("127.0.0.1", port), 2)
+    again.add("mx", BindAddress("127.0.0.1", port), 2)
     again.close()
 
 
 def test_ipv6_is_bound_by_itself(sockets):
     """An IPv6 address takes no IPv4 port along, and is shown in brackets."""
     try:
-        sockets.add("mx", Place("::1", 0), 2)
+        sockets.add("mx", BindAddress("::1", 0), 2)
     except UserError as error:
         pytest.skip(f"no IPv6 here: {error}")
     assert sockets.groups["mx"][0].bound.startswith("[::1]:")
@@ -86,16 +86,16 @@ def test_ipv6_is_bound_by_itself(sockets):
 
 def test_a_name_may_have_several_addresses(sockets):
     """Listening on localhost means all of its addresses."""
-    sockets.add("mx", Place("localhost", 0), 1)
+    sockets.add("mx", BindAddress("localhost", 0), 1)
     assert sockets.groups["mx"]
     with pytest.raises(UserError, match=r"nowhere\.invalid:25 cannot be listened on"):
-        sockets.add("mx", Place("nowhere.invalid", 25), 1)
+        sockets.add("mx", BindAddress("nowhere.invalid", 25), 1)
 
 
 def test_a_unix_socket_is_for_owner_and_group(sockets, tmp_path):
     """Whoever is neither owner nor group cannot connect; the file goes with the daemon."""
     path = tmp_path / "s"
-    sockets.add("local", Place(path=str(path)), 3)
+    sockets.add("local", BindAddress(path=str(path)), 3)
     assert stat.S_IMODE(path.stat().st_mode) == 0o660
     (group,) = sockets.groups["local"]
     assert len(group.sockets) == 1
@@ -111,9 +111,9 @@ def test_a_stale_socket_file_is_replaced_and_a_live_one_is_not(tmp_path):
     dead.bind(str(path))
     dead.close()
     first, second = Sockets(), Sockets()
-    first.add("a", Place(path=str(path)), 1)
+    first.add("a", BindAddress(path=str(path)), 1)
     with pytest.raises(UserError, match=r"/s is in use"):
-        second.add("a", Place(path=str(path)), 1)
+        second.add("a", BindAddress(path=str(path)), 1)
     assert path.exists()
     first.close()
 
@@ -121,7 +121,7 @@ def test_a_stale_socket_file_is_replaced_and_a_live_one_is_not(tmp_path):
 def test_a_path_that_no_socket_can_have_is_told_with_what_to_set(sockets, tmp_path):
     path = tmp_path / ("x" * 108)
     with pytest.raises(UserError, match="more than 107 bytes") as refused:
-        sockets.add("control", Place(path=str(path)), 1)
+        sockets.add("control", BindAddress(path=str(path)), 1)
     assert "serve.control" in refused.value.hint
 
 
@@ -133,7 +133,7 @@ def test_a_folder_that_may_not_be_written_is_not_called_a_port(tmp_path):
     if child == 0:
         os.setresuid(65534, 65534, 65534)
         try:
-            Sockets().add("control", Place(path=str(tmp_path / "s")), 1)
+            Sockets().add("control", BindAddress(path=str(tmp_path / "s")), 1)
         except UserError as refused:
             os._exit(7 if "its folder" in refused.hint else 1)
         os._exit(0)
@@ -145,7 +145,7 @@ def test_a_link_put_in_a_sockets_place_gives_nothing_away(sockets, tmp_path):
     """Whoever owns the folder cannot have root give them another's file."""
     secret, path = tmp_path / "secret", tmp_path / "mail.sock"
     secret.write_text("")
-    sockets.add("mx", Place(path=str(path)), 1)
+    sockets.add("mx", BindAddress(path=str(path)), 1)
     path.unlink()
     path.symlink_to(secret)
     sockets.give(65534, 65534)
@@ -158,14 +158,14 @@ def test_a_file_that_is_no_socket_is_left_alone(sockets, tmp_path):
     path = tmp_path / "letter"
     path.write_text("dear")
     with pytest.raises(UserError, match="is no socket"):
-        sockets.add("a", Place(path=str(path)), 1)
+        sockets.add("a", BindAddress(path=str(path)), 1)
     assert path.read_text() == "dear"
 
 
 def test_a_path_that_cannot_be_bound_says_so(sockets, tmp_path):
     """No folder: one line."""
     with pytest.raises(UserError, match="cannot be listened on"):
-        sockets.add("a", Place(path=str(tmp_path / "none" / "s")), 1)
+        sockets.add("a", BindAddress(path=str(tmp_path / "none" / "s")), 1)
 
 
 ACTIVATED = """
@@ -180,7 +180,7 @@ print({name: [text_of(s) for s in many] for name, many in found.items()})
 def test_sockets_of_the_service_manager_are_found_by_name(sockets, tmp_path):
     """LISTEN_FDS and LISTEN_FDNAMES name sockets from descriptor 3 on."""
     sockets.add("a", LOOPBACK, 1)
-    sockets.add("b", Place(path=str(tmp_path / "s")), 1)
+    sockets.add("b", BindAddress(path=str(tmp_path / "s")), 1)
     a, b = sockets.of("a", 0)[0], sockets.of("b", 0)[0]
 
     def at_three():
@@ -275,7 +275,7 @@ def test_a_file_that_was_turned_over_is_opened_anew(tmp_path):
     log = Log(LogSettings(file=str(path)))
     log({"event": "first"})
     path.rename(tmp_path / "log.1")
-    log.renew(LogSettings(file=str(path)))
+    log.apply_settings(LogSettings(file=str(path)))
     log({"event": "second"})
     assert "second" in path.read_text()
     assert "second" not in (tmp_path / "log.1").read_text()
@@ -448,24 +448,24 @@ def test_what_was_given_up_does_not_come_back():
 
 def test_a_child_is_told_what_to_do_and_hears_the_end():
     """The first word is the start, later ones are orders, the end is the end."""
-    line = Line()
-    orders = Orders(os.dup(line.child_fd))
+    line = SupervisorChannel()
+    channel = ChildChannel(os.dup(line.child_fd))
     line.child_has_it()
-    start = Start("worker", "m:f", 3, 9, "/h", os.getpid(), {"a": 1}, {"mx": [5, 6]})
+    start = StartParams("worker", "m:f", 3, 9, "/h", os.getpid(), {"a": 1}, {"mx": [5, 6]})
     assert line.tell(start)
-    assert line.tell(Order("renew", {"a": 2}))
-    assert orders.start() == start
-    assert orders.next() == Order("renew", {"a": 2})
+    assert line.tell(Order("reload", {"a": 2}))
+    assert channel.start() == start
+    assert channel.next() == Order("reload", {"a": 2})
     line.close()
-    assert orders.next() is None
-    orders.close()
+    assert channel.next() is None
+    channel.close()
 
 
 def test_a_child_that_reads_nothing_stops_nobody():
     """Orders to a stuck child fail at once; the supervisor goes on."""
-    line = Line()
+    line = SupervisorChannel()
     told = 0
-    while line.tell(Order("renew", {"much": "x" * 50_000})):
+    while line.tell(Order("reload", {"much": "x" * 50_000})):
         told += 1
         assert told < 1000
     assert told >= 1

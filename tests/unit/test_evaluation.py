@@ -73,9 +73,9 @@ def test_feedback_on_errors_teaches_less(monkeypatch):
 
     real = Learner.run
 
-    def counted(self, view, lessons, **more):
-        taught.extend(lessons)
-        return real(self, view, lessons, **more)
+    def counted(self, view, requests, **more):
+        taught.extend(requests)
+        return real(self, view, requests, **more)
 
     monkeypatch.setattr(Learner, "run", counted)
     evaluate(corpus(), QUICK)

@@ -7,8 +7,8 @@ import pytest
 
 from spamnb.core.mail.envelope import Envelope
 from spamnb.service.engine.filter import MINE, Filter
-from spamnb.service.engine.requests import Teach
-from spamnb.service.feedback.review_queue import Reviews, Waiting
+from spamnb.service.engine.requests import Learn
+from spamnb.service.feedback.review_queue import ReviewItem, ReviewQueue
 from spamnb.service.limits import QuarantineLimits, ReviewLimits
 from spamnb.service.maintenance import expiry_clock as place
 from spamnb.service.maintenance.expiry import DAY_US, fold, newest_us
@@ -17,8 +17,8 @@ from spamnb.service.maintenance.expiry_clock import (
     MINUTE_US,
     OFF_US,
     SLACK_US,
-    Mark,
-    Reading,
+    ClockMark,
+    ClockReading,
     advanced,
     expiry_mark,
     first,
@@ -39,7 +39,7 @@ class Machine:
         self.mark = first(self.now())
 
     def now(self):
-        return Reading(self.clock, f"boot {self.boot}", self.up)
+        return ClockReading(self.clock, f"boot {self.boot}", self.up)
 
     def look(self):
         new = advanced(self.mark, self.now())
@@ -169,7 +169,7 @@ def test_a_clock_that_was_ahead_at_the_first_start_is_forgotten(machine):
 
 def test_without_a_record_the_newest_entry_is_what_is_known():
     """It was made; one that is yet to be made tells nothing."""
-    now = Reading(T0, "x", 1)
+    now = ClockReading(T0, "x", 1)
     assert first(now, T0 - 40 * DAY_US).expires_us == T0 - 40 * DAY_US
     assert first(now, T0 - DAY_US).expires_us == T0
     assert first(now, T0 + DAY_US).expires_us == first(now).expires_us == T0
@@ -184,7 +184,7 @@ def clock(monkeypatch):
     real = place.now_us
 
     def ahead(days):
-        for module in (place, place.__name__.replace("expiry_clock", "quarantine")):
+        for module in (place, "spamnb.service.scanning.quarantine"):
             target = module if isinstance(module, str) else module.__name__
             monkeypatch.setattr(f"{target}.now_us", lambda: real() + days * DAY_US)
 
@@ -266,16 +266,18 @@ def test_a_message_that_comes_before_the_network_tells_the_time_is_not_old(tmp_p
 
 def test_words_that_wait_for_review_expire_by_the_same_time(tmp_path, clock, caplog):
     """Told one by one as well."""
-    reviews = Reviews(tmp_path / "review", ReviewLimits(keep_days=30))
+    review_queue = ReviewQueue(tmp_path / "review", ReviewLimits(keep_days=30))
 
     def add(number):
         who = f"{number}@a.example"
-        return reviews.add(Waiting("spam", who, "arf", "stranger", "", place.now_us()), b"x")
+        return review_queue.add(
+            ReviewItem("spam", who, "arf", "stranger", "", place.now_us()), b"x"
+        )
 
     old = add(1)
     clock(40)
     add(2)
-    assert reviews.count() == 2
+    assert review_queue.count() == 2
     expiry_mark(tmp_path, trust=True)
     with caplog.at_level(logging.INFO):
         add(3)
@@ -289,7 +291,7 @@ def test_a_record_that_cannot_be_read_is_none(tmp_path, clock, text):
     (tmp_path / "clock").write_text(text)
     clock(40)
     assert expiry_mark(tmp_path).ahead_us > 39 * DAY_US
-    assert Mark(**json.loads((tmp_path / "clock").read_text())).ahead_us > 39 * DAY_US
+    assert ClockMark(**json.loads((tmp_path / "clock").read_text())).ahead_us > 39 * DAY_US
 
 
 def test_a_home_that_takes_no_record_expires_by_the_old_one(tmp_path, clock, monkeypatch):
@@ -325,7 +327,7 @@ def test_a_moment_in_1970_folds_no_journal(tmp_path):
         times = [T0 + number * DAY_US for number in range(5)]
         for number, at in enumerate([*times, 0, times[-1]]):
             raw = f"Subject: {number}\n\nword{number}\n".encode()
-            model.teach([Teach(model.example(raw), number % 2, MINE, at)])
+            model.teach([Learn(model.example(raw), number % 2, MINE, at)])
         assert newest_us(model.store) == times[-1]
         assert fold(model.store, T0 - DAY_US, times[-1]) == 0
         assert fold(model.store, times[2], times[-1]) == 2

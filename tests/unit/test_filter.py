@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import spamnb
-from spamnb.core.model.events import Bulk
+from spamnb.core.model.events import BulkChange
 from spamnb.errors import (
     BugError,
     LabelError,
@@ -19,7 +19,7 @@ from spamnb.errors import (
     UserError,
 )
 from spamnb.service.engine.filter import MINE, Filter, new_recipe
-from spamnb.service.engine.requests import Load, Origin, Teach, Undo
+from spamnb.service.engine.requests import BulkLoad, Learn, Source, Undo
 from spamnb.service.training.trainer import train
 from spamnb.store import check as audit
 
@@ -72,7 +72,7 @@ def numbers(model):
     with model.store.read() as view:
         ids, records = audit.collect(view.features(), len(model.labels))
         totals = view.totals()
-    sums = [totals.messages, totals.tokens, totals.bias, totals.tempers, totals.known]
+    sums = [totals.messages, totals.tokens, totals.bias, totals.temperatures, totals.known]
     return [np.array(x).tolist() for x in (*sums, ids, records.n, records.w)]
 
 
@@ -231,10 +231,10 @@ def test_undo_twice_says_so_and_an_undo_out_of_order_names_the_newer_event(small
 def test_the_receipt_of_a_duplicate_undoes_nothing_and_says_so(small, teach):
     """A receipt without change is no handle: the label was given by another person's training."""
     raw = mail(1, "quarterly figures")
-    first = teach(small, raw, "ham", origin=Origin("ann"))
-    again = teach(small, raw, "ham", origin=Origin("bob"))
+    first = teach(small, raw, "ham", source=Source("ann"))
+    again = teach(small, raw, "ham", source=Source("bob"))
     before = numbers(small)
-    undone = small.undo(again, origin=Origin("bob"))
+    undone = small.undo(again, source=Source("bob"))
     assert (undone.changed, undone.event) == (False, 0)
     assert undone.reason == "the receipt changed nothing"
     assert numbers(small) == before
@@ -263,9 +263,9 @@ def test_a_receipt_of_another_model_undoes_nothing(small):
 def test_an_import_is_undone_once(small):
     """The second undo of an import changes nothing, like that of a message."""
     ids, nothing = np.array([5, 9], np.uint64), np.zeros((2, 2), np.int64)
-    bulk = Bulk(ids, np.array([[1, 0], [0, 2]]), nothing, np.array([1, 2]),
+    bulk = BulkChange(ids, np.array([[1, 0], [0, 2]]), nothing, np.array([1, 2]),
                 np.zeros(2, np.int64), np.zeros(2, np.int64), np.ones(2, np.uint16))  # fmt: skip
-    receipt, _ = small.teach([Load(bulk, False, MINE, 1000), Load(bulk, False, MINE, 1000)])
+    receipt, _ = small.teach([BulkLoad(bulk, False, MINE, 1000), BulkLoad(bulk, False, MINE, 1000)])
     assert small.undo(receipt).changed
     once = numbers(small)
     assert not small.undo(receipt).changed
@@ -422,7 +422,7 @@ def test_labels_are_two_or_more_and_different(labels):
 def test_a_refused_lesson_in_a_batch_says_so_in_its_receipt(small):
     """The others of the batch are learnt; the refused one carries its error."""
     example = small.example(mail(1, "quarterly figures"))
-    good, bad = small.teach([Teach(example, 0, MINE, 1), Undo(99, MINE, 2)])
+    good, bad = small.teach([Learn(example, 0, MINE, 1), Undo(99, MINE, 2)])
     assert good.changed
     assert isinstance(bad.error, RefError)
 

@@ -3,12 +3,12 @@
 import pytest
 
 from spamnb.core.mail import limits
-from spamnb.core.mail.html import Budget, Page, guarded, read_html
+from spamnb.core.mail.html import HtmlBudget, HtmlText, guarded, read_html
 
 
-def page(source: bytes | str) -> tuple[Page, list[str]]:
+def page(source: bytes | str) -> tuple[HtmlText, list[str]]:
     odd: set[str] = set()
-    return read_html(source, Budget(), odd), sorted(odd)
+    return read_html(source, HtmlBudget(), odd), sorted(odd)
 
 
 def seen(source: bytes | str) -> str:
@@ -237,7 +237,7 @@ def test_html_beyond_the_guard_is_stripped(source: bytes) -> None:
     found, odd = page(b"hello &amp; <a href=http://x/>" + source + b" bye")
     assert "html:stripped" in odd
     assert found.text.startswith(b"hello & ")
-    assert guarded(source, source, Budget(), set()) is None
+    assert guarded(source, source, HtmlBudget(), set()) is None
     assert found.links == [b"http://x/"]
 
 
@@ -259,7 +259,7 @@ def test_honest_large_html_is_parsed() -> None:
 def test_formatting_cannot_multiply() -> None:
     """Beyond the limit, unclosed formatting is inert, and links are found all the same."""
     source = b"<div>" + b"<font color=red>" * 300 + b"</div>" + b"<p>x</p>" * 100
-    budget = Budget()
+    budget = HtmlBudget()
     safe = guarded(source, source, budget, set())
     assert safe is not None
     assert b"<font" not in safe
@@ -267,14 +267,14 @@ def test_formatting_cannot_multiply() -> None:
     assert budget.tags == limits.HTML_TAGS - source.count(b"<")
     assert seen(source) == " ".join("x" * 100)
     roots = FILL + b"<html a><body b>" * limits.HTML_ROOTS
-    safe = guarded(roots, roots, Budget(), set())
+    safe = guarded(roots, roots, HtmlBudget(), set())
     assert safe is not None
     assert b"<html" not in safe
 
 
 def test_the_budget_is_one_for_all_parts() -> None:
     """Many small parts cost no more than one large one."""
-    budget, odd = Budget(), set()
+    budget, odd = HtmlBudget(), set()
     for _ in range(5):
         read_html(b"<p>" * (limits.HTML_TAGS // 4), budget, odd)
     assert odd == {"html:stripped"}

@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spamnb.core.model.events import BIAS_ONE, STEP_ONE, Bulk, Kind
+from spamnb.core.model.events import BIAS_ONE, STEP_ONE, BulkChange, EventKind
 from spamnb.errors import RefusedError
 from spamnb.service.engine.filter import MINE, Filter, new_recipe
 from spamnb.service.engine.planner import STREAK
-from spamnb.service.engine.requests import Load, Origin, Teach
+from spamnb.service.engine.requests import BulkLoad, Learn, Source
 from spamnb.store import check as audit
 from spamnb.store.memory import MemoryStore
 
-PERSON = Origin(who="ann", channel="test", insist=True)
+PERSON = Source(who="ann", channel="test", immediate=True)
 THREE = ("ham", "spam", "list")
 
 
@@ -39,10 +39,10 @@ def check(model):
 def test_an_event_tells_who_when_and_by_which_way():
     """The journal keeps the teacher's name, the channel, the time and the message's identity."""
     model = new()
-    origin = Origin(who="ann", channel="imap")
-    model.teach([Teach(model.example(mail(1)), 1, origin, 1_700_000_000_000_000)])
+    source = Source(who="ann", channel="imap")
+    model.teach([Learn(model.example(mail(1)), 1, source, 1_700_000_000_000_000)])
     (event,) = events(model)
-    assert (event.seq, event.kind, event.who, event.channel) == (1, Kind.LEARN, "ann", "imap")
+    assert (event.seq, event.kind, event.who, event.channel) == (1, EventKind.LEARN, "ann", "imap")
     assert (event.time_us, event.message_id) == (1_700_000_000_000_000, "1@a.example")
     assert (event.before, event.after, event.previous) == (-1, 1, 0)
 
@@ -55,7 +55,12 @@ def test_kinds_follow_what_happened():
     model.forget(mail(1))
     model.undo(3)
     made = events(model)
-    assert [event.kind for event in made] == [Kind.LEARN, Kind.MOVE, Kind.FORGET, Kind.UNDO]
+    assert [event.kind for event in made] == [
+        EventKind.LEARN,
+        EventKind.MOVE,
+        EventKind.FORGET,
+        EventKind.UNDO,
+    ]
     assert [event.previous for event in made] == [0, 1, 2, 3]
     assert [event.undoes for event in made] == [0, 0, 0, 3]
     assert [(event.before, event.after) for event in made] == [(-1, 0), (0, 1), (1, -1), (-1, 1)]
@@ -98,7 +103,7 @@ def test_weight_scales_the_step_and_not_the_count():
     steps = []
     for weight in (1.0, 0.5, 0.0):
         model = new()
-        model.learn(mail(1), "spam", origin=Origin(weight=weight))
+        model.learn(mail(1), "spam", source=Source(weight=weight))
         steps.append(events(model)[0].delta.steps)
         with model.store.read() as view:
             assert view.totals().messages.tolist() == [0, 1]
@@ -122,21 +127,21 @@ def test_a_streak_of_one_label_rehearses_the_others(labels):
     """From the twenty-first event of one label on, each takes steps on earlier others too."""
     model, before = streak(labels, others=3)
     made = events(model)
-    assert not any(event.delta.echoes for event in made[: before + STREAK])
-    per_label = {len(event.delta.echoes) for event in made[before + STREAK :]}
+    assert not any(event.delta.rehearsals for event in made[: before + STREAK])
+    per_label = {len(event.delta.rehearsals) for event in made[before + STREAK :]}
     assert len(per_label) == 1
     assert per_label.pop() >= len(labels) - 1
     theirs = {tuple(map(tuple, event.ids)) for event in made[:before]}
     for event in made[before + STREAK :]:
-        for echo in event.delta.echoes:
-            assert tuple(map(tuple, echo.ids)) in theirs
+        for rehearsal in event.delta.rehearsals:
+            assert tuple(map(tuple, rehearsal.ids)) in theirs
     assert check(model) == []
 
 
 def test_a_streak_without_others_has_nothing_to_rehearse():
     """The first messages ever may all be of one label."""
     model, _ = streak(("ham", "spam"), others=0)
-    assert not any(event.delta.echoes for event in events(model))
+    assert not any(event.delta.rehearsals for event in events(model))
 
 
 def test_a_forgotten_message_is_not_rehearsed():
@@ -146,10 +151,11 @@ def test_a_forgotten_message_is_not_rehearsed():
     model.forget(gone.digest.hex())
     for number in range(6):
         model.learn(mail(f"more.{number}", "pills"), "spam")
-    echoes = [echo for event in events(model) for echo in event.delta.echoes]
-    assert echoes
-    assert not any(echo.ids[1].tolist() == gone.ids[1].tolist() and
-                   echo.ids[0].tolist() == gone.ids[0].tolist() for echo in echoes)  # fmt: skip
+    rehearsals = [rehearsal for event in events(model) for rehearsal in event.delta.rehearsals]
+    assert rehearsals
+    assert not any(rehearsal.ids[1].tolist() == gone.ids[1].tolist() and
+                   rehearsal.ids[0].tolist() == gone.ids[0].tolist()
+                   for rehearsal in rehearsals)  # fmt: skip
 
 
 def test_a_move_takes_back_its_own_rehearsals():
@@ -158,7 +164,7 @@ def test_a_move_takes_back_its_own_rehearsals():
     with model.store.read() as view:
         before = view.totals().bias.tolist()
     receipt = model.learn(mail("x", "other pills"), "spam")
-    assert events(model)[-1].delta.echoes
+    assert events(model)[-1].delta.rehearsals
     model.learn(mail("x", "other pills"), "ham")
     model.forget(receipt.digest)
     with model.store.read() as view:
@@ -172,7 +178,7 @@ def test_an_overflow_refuses_the_event_and_nothing_saturates():
     model.learn(mail(1), "ham")
     before = events(model)
     with pytest.raises(RefusedError, match="2048 nats"):
-        model.learn(mail(2), "spam", origin=Origin(weight=1e7))
+        model.learn(mail(2), "spam", source=Source(weight=1e7))
     assert len(events(model)) == len(before)
     assert check(model) == []
 
@@ -181,11 +187,11 @@ def test_a_count_beyond_32_bits_refuses_the_event():
     """An import that would overflow a feature's count leaves it as it was."""
     model = new()
     ids, zeros = np.array([7], np.uint64), np.zeros((1, 2), np.int64)
-    full = Bulk(ids, np.array([[2**32 - 1, 0]]), zeros, np.array([2**32, 0]),
+    full = BulkChange(ids, np.array([[2**32 - 1, 0]]), zeros, np.array([2**32, 0]),
                 np.zeros(2, np.int64), np.zeros(2, np.int64), np.ones(1, np.uint16))  # fmt: skip
-    model.teach([Load(full, False, MINE, 1)])
+    model.teach([BulkLoad(full, False, MINE, 1)])
     with pytest.raises(RefusedError, match=r"2\^32"):
-        model.teach([Load(full, False, MINE, 2)])
+        model.teach([BulkLoad(full, False, MINE, 2)])
     with model.store.read() as view:
         assert view.gather(ids).n.tolist() == [[2**32 - 1, 0]]
     assert check(model) == []
@@ -213,8 +219,8 @@ def test_what_a_checkpoint_holds_cannot_stand_again():
     model.learn(mail(1), "ham")
     with model.store.read() as view:
         before = view.totals(), view.gather(model.example(mail(1)).ids[0]).w.tolist()
-    one, other = model.example(mail(2, "others")), Origin()
-    model.teach([Teach(one, 0, other, 10), Teach(one, 1, other, 1000)])
+    one, other = model.example(mail(2, "others")), Source()
+    model.teach([Learn(one, 0, other, 10), Learn(one, 1, other, 1000)])
     model.store.transact(lambda view: view.fold(500, 10))
     with pytest.raises(RefusedError, match="checkpoint"):
         model.undo(3)
@@ -230,29 +236,29 @@ def test_days_go_forward_only_whatever_the_clock_does():
     model, day = new(), 86_400_000_000
     now = 20_000 * day
     one, other = model.example(mail(1)), model.example(mail(2))
-    model.teach([Teach(one, 0, MINE, now), Teach(one, 1, MINE, now - day)])
+    model.teach([Learn(one, 0, MINE, now), Learn(one, 1, MINE, now - day)])
     assert check(model) == []
     ids, zeros = one.ids[0][:1], np.zeros((1, 2), np.int64)
-    ahead = Bulk(ids, np.array([[1, 0]]), zeros, np.array([1, 0]), np.zeros(2, np.int64),
+    ahead = BulkChange(ids, np.array([[1, 0]]), zeros, np.array([1, 0]), np.zeros(2, np.int64),
                  np.zeros(2, np.int64), np.array([10_000], np.uint16))  # fmt: skip
-    model.teach([Load(ahead, False, MINE, now), Teach(other, 0, MINE, now)])
+    model.teach([BulkLoad(ahead, False, MINE, now), Learn(other, 0, MINE, now)])
     with model.store.read() as view:
         assert view.gather(ids).day.tolist() == [10_000]
     assert check(model) == []
 
 
 def test_sums_that_would_come_round_are_refused():
-    """Bias, tempers and messages from elsewhere never wrap."""
+    """Bias, temperatures and messages from elsewhere never wrap."""
     zeros = np.zeros((0, 2), np.int64)
     for which in range(3):
         model = new()
         sums = [np.zeros(2, np.int64) for _ in range(3)]
         sums[which][:] = 1 << 61
-        load = Bulk(np.zeros(0, np.uint64), zeros, zeros, *sums, np.zeros(0, np.uint16))
+        load = BulkChange(np.zeros(0, np.uint64), zeros, zeros, *sums, np.zeros(0, np.uint16))
         for _ in range(2):
-            model.teach([Load(load, False, MINE, 1)])
+            model.teach([BulkLoad(load, False, MINE, 1)])
         with pytest.raises(RefusedError, match=r"2\^62"):
-            model.teach([Load(load, False, MINE, 2)])
+            model.teach([BulkLoad(load, False, MINE, 2)])
         assert check(model) == []
 
 
@@ -281,7 +287,7 @@ def test_insistence_ends_even_where_it_cannot_win():
     """A message without a word of its own, corrected to and fro: bounded, exact, undone."""
     model = new(labels=THREE)
     for turn in range(6):
-        model.correct(b".\n", THREE[turn % 3], origin=PERSON)
+        model.correct(b".\n", THREE[turn % 3], source=PERSON)
         assert model.score(b".\n").label == THREE[turn % 3]
     assert check(model) == []
 
@@ -290,9 +296,9 @@ def test_a_move_takes_back_what_was_learnt_and_not_what_is_read_now():
     """A reader of another version may see other words in a message: its old ones are moved."""
     model = new()
     example = model.example(mail(1))
-    model.teach([Teach(example, 0, MINE, 1)])
+    model.teach([Learn(example, 0, MINE, 1)])
     other = tuple(ids[1:] + np.uint64(1) for ids in example.ids)
-    model.teach([Teach(example._replace(ids=other), 1, MINE, 2)])
+    model.teach([Learn(example._replace(ids=other), 1, MINE, 2)])
     learnt, moved = events(model)
     assert [a.tolist() for a in moved.ids] == [a.tolist() for a in learnt.ids]
     assert check(model) == []

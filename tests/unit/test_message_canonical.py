@@ -5,7 +5,7 @@ import time
 import pytest
 
 from spamnb.core.mail import limits
-from spamnb.core.mail.local_hosts import House
+from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.message import canonical, read, without_mbox
 
 MESSAGE = (
@@ -101,7 +101,7 @@ def test_what_a_message_says_is_its_identity(change: tuple[bytes, bytes]) -> Non
 def test_own_hops_go_and_those_of_others_stay() -> None:
     """A Received line counts unless a host of ours wrote it, in any case of letters."""
     ours = b"Received: from x.example by MX.example.net (Postfix); Mon, 1 Jan 2024\n"
-    house = House(hosts=("mx.Example.net",))
+    house = LocalHosts(hosts=("mx.Example.net",))
     assert read(ours + MESSAGE, house) == read(MESSAGE, house)
     assert read(ours + MESSAGE).digest != read(MESSAGE).digest
     other = b"Received: from mx.example.net by evil.example; Mon\n"
@@ -121,10 +121,10 @@ def test_own_hops_go_and_those_of_others_stay() -> None:
 )
 def test_results_count_only_from_our_own_servers(line: bytes) -> None:
     """A result names its author, and only ours is believed."""
-    house = House(authserv_ids=("mx.example.net",))
+    house = LocalHosts(authserv_ids=("mx.example.net",))
     name = line.partition(b":")[0].lower()
     assert name in dict(read(line + MESSAGE, house).headers)
-    assert name not in dict(read(line + MESSAGE, House(authserv_ids=("other.net",))).headers)
+    assert name not in dict(read(line + MESSAGE, LocalHosts(authserv_ids=("other.net",))).headers)
     assert name not in dict(read(line + MESSAGE).headers)
     assert name not in dict(read(name + b":\n" + MESSAGE, house).headers)
 
@@ -174,8 +174,8 @@ def test_the_digest_covers_what_the_limits_cut() -> None:
 
 def test_a_house_without_names_is_the_default() -> None:
     """Who says nothing about the house gets the strictest reading."""
-    assert read(MESSAGE, House()) == read(MESSAGE)
-    assert canonical(MESSAGE, House()) == canonical(MESSAGE)
+    assert read(MESSAGE, LocalHosts()) == read(MESSAGE)
+    assert canonical(MESSAGE, LocalHosts()) == canonical(MESSAGE)
 
 
 def test_forty_thousand_mbox_lines_are_passed_over_in_one_go():

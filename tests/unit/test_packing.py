@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from spamnb.service.engine.extraction import MessageReader, example_of
-from spamnb.service.training.packing import Glossary, Name, Packer, examples
+from spamnb.service.training.packing import MergedWords, MessageName, Packer, examples
 from spamnb.service.training.sources import Unreadable
 
 KEY = bytes(range(32))
@@ -26,13 +26,13 @@ RAWS = [
 ]
 
 
-def portion(raws):
-    return MessageReader(KEY).portion(raws)
+def feature_batch(raws):
+    return MessageReader(KEY).feature_batch(raws)
 
 
 def packed(raws, packer, *, bad=()):
-    read = portion(raws)
-    names = [Name(message.digest, message.message_id) for message in read.messages]
+    read = feature_batch(raws)
+    names = [MessageName(message.digest, message.message_id) for message in read.messages]
     for place in bad:
         names.insert(place, Unreadable(f"file {place}", "empty"))
     return read, pickle.loads(pickle.dumps(packer.pack(names, read.features)))
@@ -41,8 +41,8 @@ def packed(raws, packer, *, bad=()):
 @pytest.mark.parametrize("occurrences", [False, True])
 def test_messages_come_back_as_they_were(occurrences):
     """Packed, sent and unpacked, each message has its ids by group, its name and its counts."""
-    read, parcel = packed(RAWS, Packer(vocabulary=False, occurrences=occurrences))
-    found = examples(parcel, 2)
+    read, released = packed(RAWS, Packer(vocabulary=False, occurrences=occurrences))
+    found = examples(released, 2)
     assert len(found) == len(RAWS)
     for index, example in enumerate(found):
         want = example_of(read.messages[index], read.features, index, occurrences=occurrences)
@@ -56,23 +56,23 @@ def test_messages_come_back_as_they_were(occurrences):
 @pytest.mark.parametrize("bad", [(0,), (1, 3), (5,), (0, 1, 2)])
 def test_what_could_not_be_read_keeps_its_place(bad):
     """Unreadable files are told where they stood; the messages beside them are not shifted."""
-    _, parcel = packed(RAWS, Packer(vocabulary=True, occurrences=False), bad=bad)
-    found = examples(parcel, 2)
+    _, released = packed(RAWS, Packer(vocabulary=True, occurrences=False), bad=bad)
+    found = examples(released, 2)
     assert [index for index, one in enumerate(found) if isinstance(one, Unreadable)] == list(bad)
     good = [one.digest for one in found if not isinstance(one, Unreadable)]
-    assert good == [message.digest for message in portion(RAWS).messages]
+    assert good == [message.digest for message in feature_batch(RAWS).messages]
 
 
 def test_a_portion_of_nothing_but_unreadable_files():
     """Not one message: the names travel alone."""
-    _, parcel = packed([], Packer(vocabulary=True, occurrences=False), bad=(0, 1))
-    assert [one.name for one in examples(parcel, 2)] == ["file 0", "file 1"]
+    _, released = packed([], Packer(vocabulary=True, occurrences=False), bad=(0, 1))
+    assert [one.name for one in examples(released, 2)] == ["file 0", "file 1"]
 
 
 def texts(words):
-    ends = np.cumsum(words.sizes.astype(int))
-    starts = ends - words.sizes
-    spans = zip(words.ids.tolist(), words.places.tolist(), starts, ends, strict=True)
+    session_io = np.cumsum(words.sizes.astype(int))
+    starts = session_io - words.sizes
+    spans = zip(words.ids.tolist(), words.places.tolist(), starts, session_io, strict=True)
     return {feature: (place, words.texts[a:b]) for feature, place, a, b in spans}
 
 
@@ -92,7 +92,7 @@ def test_words_that_share_a_slot_are_sent_again_and_not_lost():
     packer._sent = packer._sent[:4].copy()
     seen = {}
     for number in range(20):
-        read = portion([mail(number, f"word{number} plum fig other{number % 3}")])
+        read = feature_batch([mail(number, f"word{number} plum fig other{number % 3}")])
         slots = (read.features.ids & np.uint64(3)).astype(int)
         new = np.flatnonzero(packer._sent[slots] != read.features.ids)
         packer._sent[slots[new]] = read.features.ids[new]
@@ -102,8 +102,8 @@ def test_words_that_share_a_slot_are_sent_again_and_not_lost():
 
 def test_no_text_travels_without_a_vocabulary():
     """A model that keeps no words is sent none."""
-    _, parcel = packed(RAWS, Packer(vocabulary=False, occurrences=False))
-    assert parcel.words is None
+    _, released = packed(RAWS, Packer(vocabulary=False, occurrences=False))
+    assert released.words is None
 
 
 def test_a_glossary_finds_words_of_all_portions():
@@ -111,7 +111,7 @@ def test_a_glossary_finds_words_of_all_portions():
     packer = Packer(vocabulary=True, occurrences=False)
     one, first = packed(RAWS[:2], packer)
     two, second = packed(RAWS[2:], packer)
-    glossary = Glossary([first.words, second.words])
+    glossary = MergedWords([first.words, second.words])
     want = texts(one.features.words(one.features.ids)) | texts(two.features.words(two.features.ids))
     every = np.union1d(one.features.ids, two.features.ids)
     found = texts(glossary.words(every))
@@ -120,4 +120,4 @@ def test_a_glossary_finds_words_of_all_portions():
         f: text.lower() for f, (_, text) in want.items()
     }
     assert len(glossary.words(np.array([1, 2**64 - 1], np.uint64)).ids) == 0
-    assert len(Glossary([]).words(every).ids) == 0
+    assert len(MergedWords([]).words(every).ids) == 0

@@ -7,15 +7,15 @@ import pytest
 
 from spamnb.core.model.costs import Costs
 from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.engine.requests import Origin, Teach
-from spamnb.service.maintenance.event_filter import Without
+from spamnb.service.engine.requests import Learn, Source
+from spamnb.service.maintenance.event_filter import RelearnFilter
 from spamnb.service.maintenance.rewind import relearn, take_back, undoable
 from spamnb.store.check import collect
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 RECIPE = new_recipe()
-BOB, MALLORY = Origin("bob", "imap"), Origin("mallory", "imap", insist=True)
-MALLORYS = Without(("mallory",))
+BOB, MALLORY = Source("bob", "imap"), Source("mallory", "imap", immediate=True)
+MALLORYS = RelearnFilter(("mallory",))
 
 
 def read(label, start, stop):
@@ -36,8 +36,8 @@ def mixed():
 
 def taught(home, rows):
     with Filter.open(home, create=True, recipe=RECIPE, history=False) as model:
-        for moment, (raw, label, origin) in enumerate(rows):
-            model.teach([Teach(model.example(raw), model.label(label), origin, moment)])
+        for moment, (raw, label, source) in enumerate(rows):
+            model.teach([Learn(model.example(raw), model.label(label), source, moment)])
 
 
 def numbers(home):
@@ -47,7 +47,7 @@ def numbers(home):
         held, sums = records.n.any(axis=1), view.totals()
         counts = ids[held].tolist(), records.n[held].tolist(), sums.messages.tolist()
         rest = ids.tolist(), records.w.tolist(), records.day.tolist(), sums.bias.tolist()
-        return counts, (*rest, sums.tempers.tolist(), sums.known, sums.last_seq)
+        return counts, (*rest, sums.temperatures.tolist(), sums.known, sums.last_seq)
 
 
 @pytest.fixture(scope="module")

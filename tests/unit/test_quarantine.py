@@ -15,7 +15,7 @@ from spamnb.core.mail.envelope import Client, Envelope
 from spamnb.errors import PeerError, RefError, RefusedError, StoreDamagedError, StoreFullError
 from spamnb.service.engine.clock import now_us
 from spamnb.service.limits import QuarantineLimits
-from spamnb.service.scanning.quarantine import Quarantine, Reply
+from spamnb.service.scanning.quarantine import Quarantine, ReleaseReply
 
 RAW = b"X-Spam-Flag: YES\r\nSubject: x\r\n\r\n.body \xff\r\n"
 ENVELOPE = Envelope(
@@ -26,7 +26,7 @@ ENVELOPE = Envelope(
     rcpt_lines=(b"rcpt to:<bob@b.example> NOTIFY=NEVER", b"RCPT TO:<=?q?x=0D=0A?=@c.example>"),
     xforward_lines=(b"XFORWARD NAME=x ADDR=192.0.2.1 \x80",),
 )
-OK = Reply(250, "2.0.0 Ok")
+OK = ReleaseReply(250, "2.0.0 Ok")
 
 
 @pytest.fixture
@@ -57,14 +57,14 @@ def test_a_message_is_kept_with_its_envelope_byte_for_byte(quarantine):
     assert (entry.state, entry.upstream, entry.size_bytes) == ("kept", "127.0.0.1:25", len(RAW))
     assert entry.facts == {"probability": 0.99, "verdict": "spam"}
     parcels = []
-    quarantine.release(identity, lambda parcel: parcels.append(parcel) or [OK, OK])
-    (parcel,) = parcels
-    assert parcel.raw.endswith(RAW.removeprefix(b"X-Spam-Flag: YES\r\n"))
-    assert parcel.mail_line == ENVELOPE.mail_line
-    assert (parcel.rcpt_lines, parcel.xforward_lines) == (
+    quarantine.release(identity, lambda released: parcels.append(released) or [OK, OK])
+    (released,) = parcels
+    assert released.raw.endswith(RAW.removeprefix(b"X-Spam-Flag: YES\r\n"))
+    assert released.mail_line == ENVELOPE.mail_line
+    assert (released.rcpt_lines, released.xforward_lines) == (
         ENVELOPE.rcpt_lines, ENVELOPE.xforward_lines,
     )  # fmt: skip
-    assert parcel.upstream == "127.0.0.1:25"
+    assert released.upstream == "127.0.0.1:25"
 
 
 def test_what_is_kept_is_private(quarantine):
@@ -199,7 +199,7 @@ def test_a_release_is_marked_before_and_gone_after(quarantine):
     identity = quarantine.keep(RAW, ENVELOPE, {})
     states = []
 
-    def send(parcel):
+    def send(released):
         states.append(Quarantine(quarantine.folder).get(identity).state)
         return [OK, OK]
 
@@ -214,7 +214,7 @@ def test_what_is_released_is_junk_to_nobody_behind_us(quarantine):
     signature = "s" + "a" * 26
     identity = quarantine.keep(RAW, ENVELOPE, {"signature": signature})
     sent = []
-    quarantine.release(identity, lambda parcel: sent.append(parcel.raw) or [OK, OK])
+    quarantine.release(identity, lambda released: sent.append(released.raw) or [OK, OK])
     message = email.message_from_bytes(sent[0])
     assert message.get_all("X-Spam-Flag") == ["NO"]
     assert message["X-Spamnb-Verdict"] == "released"
@@ -226,7 +226,7 @@ def test_a_next_hop_that_took_nothing_leaves_it_kept(quarantine):
     """Nothing was sent, so it can be released again at once."""
     identity = quarantine.keep(RAW, ENVELOPE, {})
 
-    def send(parcel):
+    def send(released):
         raise PeerError("not reached")
 
     with pytest.raises(PeerError):
@@ -238,10 +238,10 @@ def test_a_next_hop_that_took_nothing_leaves_it_kept(quarantine):
 def test_only_those_who_did_not_get_it_are_tried_again(quarantine):
     """A recipient is crossed out by the next hop's 250 alone."""
     identity = quarantine.keep(RAW, ENVELOPE, {})
-    after = quarantine.release(identity, lambda _: [OK, Reply(452, "full")])
+    after = quarantine.release(identity, lambda _: [OK, ReleaseReply(452, "full")])
     assert (after.state, after.done, after.replies) == ("kept", (0,), {"1": "452 full"})
     parcels = []
-    quarantine.release(identity, lambda parcel: parcels.append(parcel) or [OK])
+    quarantine.release(identity, lambda released: parcels.append(released) or [OK])
     assert parcels[0].rcpt_lines == ENVELOPE.rcpt_lines[1:]
     assert quarantine.messages() == []
 
@@ -250,18 +250,18 @@ def test_a_release_that_never_ended_is_not_begun_again_unasked(quarantine):
     """Killed while sending, or no reply to the final dot: the admin is told that it may be out."""
     identity = quarantine.keep(RAW, ENVELOPE, {})
 
-    def killed(parcel):
+    def killed(released):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         quarantine.release(identity, killed)
     with pytest.raises(RefusedError, match="may have been sent"):
         quarantine.release(identity, lambda _: pytest.fail("sent twice"))
-    after = quarantine.release(identity, lambda _: [OK, Reply(0)], insist=True)
+    after = quarantine.release(identity, lambda _: [OK, ReleaseReply(0)], again=True)
     assert (after.state, after.done, after.replies) == ("releasing", (0,), {"1": "no reply"})
     with pytest.raises(RefusedError):
         quarantine.release(identity, lambda _: pytest.fail("sent twice"))
-    assert quarantine.release(identity, lambda _: [OK], insist=True).open == ()
+    assert quarantine.release(identity, lambda _: [OK], again=True).open == ()
 
 
 def test_what_is_thrown_away_while_it_is_released_does_not_come_back(quarantine):
@@ -270,7 +270,7 @@ def test_what_is_thrown_away_while_it_is_released_does_not_come_back(quarantine)
 
     def send(_):
         Quarantine(quarantine.folder).delete(identity)
-        return [OK, Reply(451, "later")]
+        return [OK, ReleaseReply(451, "later")]
 
     assert quarantine.release(identity, send).open == (1,)
     assert files(quarantine) == [".lock"]

@@ -128,8 +128,8 @@ def test_a_wrong_value_names_key_file_line_found_and_allowed(tmp_path):
         'labels = ["ham"]',
         'labels = ["ham", "ham"]',
         'labels = ["ham", "a b"]',
-        '[house]\nhosts = "mx"',
-        "[house]\nhosts = [1]",
+        '[local]\nhosts = "mx"',
+        "[local]\nhosts = [1]",
         "home = 5",
         '[log]\nlevel = "loud"',
         "store = 5",
@@ -162,14 +162,14 @@ def test_a_secret_is_never_shown(monkeypatch):
     """Masked in `config show` and in errors."""
     import spamnb.settings as module
 
-    secret = tuple(s._replace(secret=s.name == "house.hosts") for s in SETTINGS)
+    secret = tuple(s._replace(secret=s.name == "local.hosts") for s in SETTINGS)
     monkeypatch.setattr("spamnb.settings.render.SETTINGS", secret)
-    monkeypatch.setitem(module.BY_NAME, "house.hosts", next(s for s in secret if s.secret))
-    settings = load(environment={"SPAMNB_HOUSE_HOSTS": "mx.secret"})
+    monkeypatch.setitem(module.BY_NAME, "local.hosts", next(s for s in secret if s.secret))
+    settings = load(environment={"SPAMNB_LOCAL_HOSTS": "mx.secret"})
     assert "mx.secret" not in shown(settings)
     assert "mx.secret" not in str(as_dict(settings))
     with pytest.raises(SettingsError) as caught:
-        module._taken("house.hosts", module.Found(5, "x"))
+        module._taken("local.hosts", module.FoundValue(5, "x"))
     assert "5" not in str(caught.value)
 
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from spamnb.core.mail.envelope import Client
 from spamnb.endpoints.net import proxy_protocol, reply_parser
 from spamnb.endpoints.net.address import Address
-from spamnb.endpoints.net.networks import LOOPBACK, Nets
+from spamnb.endpoints.net.networks import LOOPBACK, NetworkSet
 from spamnb.endpoints.smtp.protocol import commands, ehlo
-from spamnb.endpoints.smtp.protocol.line_buffer import Intake
+from spamnb.endpoints.smtp.protocol.line_buffer import LineBuffer
 from spamnb.endpoints.smtp.relay import replies
-from spamnb.endpoints.smtp.relay.params import Budget, Share
+from spamnb.endpoints.smtp.relay.params import MemoryBudget, MemoryShare
 
 
 @pytest.mark.parametrize(
@@ -70,19 +70,19 @@ def test_local_addresses_are_known(text, local):
 
 def test_nets_contain_what_they_say():
     """IPv4, IPv6, mapped ones, unix sockets; the answer is the same when asked again."""
-    nets = Nets(("192.0.2.0/24", "2001:db8::/32", "10.1.2.3"))
+    nets = NetworkSet(("192.0.2.0/24", "2001:db8::/32", "10.1.2.3"))
     inside = ["192.0.2.7", "2001:db8::1", "10.1.2.3", "::ffff:192.0.2.7", "2001:db8::1%eth0"]
     outside = ["192.0.3.1", "2001:db9::1", "10.1.2.4", "unix", "", "nonsense", "::ffff:10.1.2.4"]
     for _ in range(2):
         assert [nets.contains(address) for address in inside] == [True] * len(inside)
         assert [nets.contains(address) for address in outside] == [False] * len(outside)
     assert LOOPBACK.contains("unix")
-    assert not Nets()
+    assert not NetworkSet()
 
 
 def test_what_nets_remember_is_bounded():
     """A scan of many addresses does not fill the memory."""
-    nets = Nets(("10.0.0.0/8",))
+    nets = NetworkSet(("10.0.0.0/8",))
     for number in range(10_000):
         assert nets.contains(f"10.0.{number // 250}.{number % 250}")
     assert len(nets._known) <= 4096
@@ -91,7 +91,7 @@ def test_what_nets_remember_is_bounded():
 def test_a_net_that_is_none_is_refused():
     """By the standard library's ValueError."""
     with pytest.raises(ValueError, match="nonsense"):
-        Nets(("nonsense",))
+        NetworkSet(("nonsense",))
 
 
 @pytest.mark.parametrize(
@@ -201,22 +201,22 @@ class Recorder:
         return 0.0
 
 
-LARGE = Share.SMALL_BYTES + 1
+LARGE = MemoryShare.SMALL_BYTES + 1
 
 
 def test_the_budget_keeps_no_small_message_out():
     """However many large ones have stalled; they are accounted for all the same."""
-    share, readers = Budget(100).shares[False], [Recorder() for _ in range(3)]
+    share, readers = MemoryBudget(100).shares[False], [Recorder() for _ in range(3)]
     for reader in readers[:2]:
         share.take(101, reader, LARGE)
-    share.take(60, readers[2], Share.SMALL_BYTES)
+    share.take(60, readers[2], MemoryShare.SMALL_BYTES)
     assert [reader.reading for reader in readers] == [True, False, True]
     assert share.used == 262
 
 
 def test_the_budget_lets_one_read_on():
     """Over it one reads and the others wait; giving back frees all."""
-    share, readers = Budget(100).shares[False], [Recorder() for _ in range(3)]
+    share, readers = MemoryBudget(100).shares[False], [Recorder() for _ in range(3)]
     for reader in readers:
         share.take(60, reader, LARGE)
     assert [reader.reading for reader in readers] == [True, True, False]
@@ -228,7 +228,7 @@ def test_the_budget_lets_one_read_on():
 
 def test_the_budget_passes_the_turn_on():
     """A reader that brings nothing, or is gone, does not keep the others waiting for ever."""
-    share, readers = Budget(100).shares[False], [Recorder() for _ in range(3)]
+    share, readers = MemoryBudget(100).shares[False], [Recorder() for _ in range(3)]
     for reader in readers:
         share.take(101, reader, LARGE)
     assert [reader.reading for reader in readers] == [True, False, False]
@@ -241,11 +241,11 @@ def test_the_budget_passes_the_turn_on():
 
 def test_the_budget_waits_for_nobody_who_dribbles():
     """One byte a second is no progress: the turn passes on; a whole window keeps it."""
-    share, readers = Budget(100).shares[False], [Recorder() for _ in range(2)]
+    share, readers = MemoryBudget(100).shares[False], [Recorder() for _ in range(2)]
     for reader in readers:
         share.take(101, reader, LARGE)
     share.turn(0.0)
-    share.take(Share.LITTLE_BYTES, readers[0], LARGE)
+    share.take(MemoryShare.LITTLE_BYTES, readers[0], LARGE)
     share.turn(0.0)
     assert [reader.reading for reader in readers] == [True, False]
     share.take(1, readers[0], LARGE)
@@ -258,7 +258,7 @@ def test_lines_are_cut_alike_however_they_come(lines, data):
     """Lines up to the limit come whole; longer ones give their beginning, once."""
     stream = b"".join(line + b"\n" for line in lines)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=5)))
-    intake, found = Intake(), []
+    intake, found = LineBuffer(), []
     for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         intake.put(stream[start:stop])
         while line := intake.line(6):

@@ -4,7 +4,7 @@ import pytest
 
 from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.engine.requests import Origin, Teach
+from spamnb.service.engine.requests import Learn, Source
 from spamnb.service.telemetry.metrics import BOUNDS_S, Meters, as_dict, prometheus
 from spamnb.service.telemetry.status import (
     folder_size,
@@ -32,9 +32,9 @@ def taught(model, labels, *, days_ago=0.0):
         start = view.totals().last_seq
     model.teach(
         [
-            Teach(model.example(f"Subject: {start + n}\n\nx{start + n}\n".encode()), index[letter],
-                  Origin(), when - int(days_ago * DAY_US))
-            for n, letter in enumerate(labels)
+            Learn(model.example(f"Subject: {start + n}\n\nx{start + n}\n".encode()), index[request],
+                  Source(), when - int(days_ago * DAY_US))
+            for n, request in enumerate(labels)
         ]
     )  # fmt: skip
 

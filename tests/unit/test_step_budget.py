@@ -9,7 +9,7 @@ import pytest
 from spamnb.core.model.events import BIAS_ONE
 from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.engine.learner import Learner
-from spamnb.service.engine.requests import Origin, Teach
+from spamnb.service.engine.requests import Learn, Source
 from spamnb.service.engine.step_budget import DAY_US, LEAST, budget
 from spamnb.store.memory import MemoryStore
 
@@ -25,19 +25,19 @@ def grown(store=None):
     """A model of 1,800 messages, half of them of each label, taught by others."""
     model = Filter(store or MemoryStore(RECIPE))
     raws = [mail(n, "minutes agenda" if n % 2 else "pills offer") for n in range(1_800)]
-    others = Origin("others")
-    model.teach([Teach(model.example(raw), n % 2, others, 1) for n, raw in enumerate(raws)])
+    others = Source("others")
+    model.teach([Learn(model.example(raw), n % 2, others, 1) for n, raw in enumerate(raws)])
     return model
 
 
-def word(model, number, who="mallory", at=NOW, label=1, weight=1.0, *, insist=True):
+def word(model, number, who="mallory", at=NOW, label=1, weight=1.0, *, immediate=True):
     """One contradiction; how far it moved the bias, in full steps."""
     raw = mail(f"w{number}", f"unknown x{number}")
-    origin = Origin(who, "imap", weight, insist)
+    source = Source(who, "imap", weight, immediate)
     before = model.store
     with before.read() as view:
         then = view.totals().bias.copy()
-    model.teach([Teach(model.example(raw), label, origin, at)])
+    model.teach([Learn(model.example(raw), label, source, at)])
     with before.read() as view:
         moved = np.abs(view.totals().bias - then).max()
     return moved / (RECIPE.rate_bias / 2 * BIAS_ONE)
@@ -65,14 +65,14 @@ def test_a_budget_is_a_persons_own_and_of_one_day():
 def test_channels_that_nobody_vouches_for_share_one_budget():
     """Names of strangers cost nothing, so a new name brings nothing."""
     model = grown()
-    moved = [word(model, n, f"s{n}", weight=0.5, insist=False) for n in range(100)]
+    moved = [word(model, n, f"s{n}", weight=0.5, immediate=False) for n in range(100)]
     assert sum(moved) <= LEAST
 
 
 def test_training_has_no_budget():
     """Labels of plain training move the model as far as its errors go."""
     model = grown()
-    moved = [word(model, n, label=n % 2, insist=False) for n in range(30)]
+    moved = [word(model, n, label=n % 2, immediate=False) for n in range(30)]
     assert sum(moved) > 4 * LEAST
 
 
@@ -95,10 +95,10 @@ def test_who_taught_a_model_alone_has_no_budget():
 def test_learning_and_forgetting_in_turn_brings_no_share():
     """A message counts once for who taught it, and no longer when it is taken back."""
     model = grown()
-    raw, ann = mail("own", "unknown words"), Origin("ann", "imap")
+    raw, ann = mail("own", "unknown words"), Source("ann", "imap")
     for _ in range(150):
-        receipt = model.correct(raw, "spam", origin=ann)
-        model.undo(receipt, origin=ann)
+        receipt = model.correct(raw, "spam", source=ann)
+        model.undo(receipt, source=ann)
     for number in range(60):
         word(model, number, "ann", label=number % 2)
     assert word(model, 60, "ann", label=0) < 0.05
@@ -116,13 +116,13 @@ def test_a_restart_gives_no_new_budget(tmp_path):
                 word(grown_here, number, at=NOW + number)
             with model.store.read() as view:
                 totals = view.totals()
-                states.append((totals.bias.tolist(), totals.tempers.tolist()))
+                states.append((totals.bias.tolist(), totals.temperatures.tolist()))
     assert states[0] == states[1]
 
 
-def abandoned(store, learner, lesson):
+def abandoned(store, learner, request):
     with contextlib.suppress(ZeroDivisionError), store.write() as view:
-        learner.run(view, [lesson])
+        learner.run(view, [request])
         raise ZeroDivisionError
 
 
@@ -133,13 +133,13 @@ def test_an_abandoned_transaction_spends_nothing():
         model, learner = grown(), Learner(RECIPE, Filter(MemoryStore(RECIPE)).costs)
         for number in range(6):
             example = model.example(mail(f"w{number}", f"pills minutes x{number}"))
-            origin = Origin("mallory", "imap", insist=True)
-            lesson = Teach(example, Random(number).randrange(2), origin, NOW + number)
+            source = Source("mallory", "imap", immediate=True)
+            request = Learn(example, Random(number).randrange(2), source, NOW + number)
             if abandons:
-                abandoned(model.store, learner, lesson._replace(label=1))
-            model.store.transact(lambda view, one=lesson: learner.run(view, [one]))
+                abandoned(model.store, learner, request._replace(label=1))
+            model.store.transact(lambda view, one=request: learner.run(view, [one]))
             learner.committed()
         with model.store.read() as view:
-            return view.totals().bias.tolist(), view.totals().tempers.tolist()
+            return view.totals().bias.tolist(), view.totals().temperatures.tolist()
 
     assert moved(abandons=True) == moved(abandons=False)

@@ -4,11 +4,11 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from test_desk import ALICE, MADE, delivered, events, mail, signed, teach_some
+from test_feedback_service import ALICE, MADE, delivered, events, mail, signed, teach_some
 
 from spamnb.service.engine.filter import Filter
-from spamnb.service.feedback.review_queue import Reviews
-from spamnb.service.feedback.service import Desk
+from spamnb.service.feedback.review_queue import ReviewQueue
+from spamnb.service.feedback.service import FeedbackService
 from spamnb.service.feedback.types import Feedback
 from spamnb.service.limits import TeachingRules
 
@@ -24,7 +24,7 @@ def model(tmp_path):
 
 
 def desk_of(model, tmp_path, **rules):
-    return Desk(model, Reviews(tmp_path / "review"), TeachingRules(**rules))
+    return FeedbackService(model, ReviewQueue(tmp_path / "review"), TeachingRules(**rules))
 
 
 def stranger(signature, who, **more):
@@ -100,7 +100,7 @@ def test_a_strangers_word_never_insists(model, tmp_path, channel):
     accepted = desk.accept(waits.review)
     with model.store.read() as view:
         found = [view.event(one.receipt.event) for one in (learnt, accepted)]
-    assert [event.insist for event in found] == [False, False]
+    assert [event.immediate for event in found] == [False, False]
 
 
 # --- whose quota ------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def test_what_is_not_proven_is_counted_apart(model, tmp_path):
         desk.teach(replace(flood, raw=mail(100 + number)))
     answers = [desk.teach(stranger(one, BOB)) for one in signatures]
     assert [answer.state for answer in answers] == ["learnt", "learnt", "refused"]
-    assert (answers[2].facts["sort"], answers[2].facts["proven"]) == ("LimitError", True)
+    assert (answers[2].facts["error_type"], answers[2].facts["proven"]) == ("LimitError", True)
 
 
 def test_a_flood_of_one_network_leaves_other_networks_their_review(model, tmp_path):
@@ -139,7 +139,7 @@ def test_a_spent_quota_is_refused_before_the_message_is_read(model, tmp_path):
     read = []
     desk.model.example = read.append
     raw = signed(mail(2), "s" + "a" * 26)
-    assert desk.teach(replace(flood, raw=raw, who=ALICE)).facts["sort"] == "LimitError"
+    assert desk.teach(replace(flood, raw=raw, who=ALICE)).facts["error_type"] == "LimitError"
     assert read == []
 
 
@@ -152,7 +152,7 @@ def test_after_a_restart_a_strangers_words_are_not_the_users(model, tmp_path):
     for one in signatures[:2]:
         assert desk.teach(stranger(one, ALICE)).state == "learnt"
     again = desk_of(model, tmp_path, **rules)
-    assert again.teach(stranger(signatures[2], ALICE)).facts["sort"] == "LimitError"
+    assert again.teach(stranger(signatures[2], ALICE)).facts["error_type"] == "LimitError"
     users = [again.teach(Feedback("spam", b"", (one,), ALICE)).state for one in signatures[2:]]
     assert users == ["learnt"] * 2
 
@@ -163,7 +163,7 @@ def test_a_site_may_hear_no_stranger(model, tmp_path, rule):
     desk = desk_of(model, tmp_path, served=SITE, **{rule: 0})
     signature = delivered(model, mail(1), ALICE)
     for said in (stranger(signature, ALICE), replace(stranger("", "x@a.example"), raw=mail(2))):
-        assert desk.teach(said).facts["sort"] == "RefusedError"
+        assert desk.teach(said).facts["error_type"] == "RefusedError"
     assert desk.teach(Feedback("spam", b"", (signature,), ALICE)).state == "learnt"
 
 
@@ -171,8 +171,8 @@ def test_a_site_may_hear_no_stranger(model, tmp_path, rule):
 
 
 def random_mail(number, words=3000):
-    letters = Random(number)
-    return mail(number, " ".join(f"{letters.getrandbits(28):x}" for _ in range(words)))
+    requests = Random(number)
+    return mail(number, " ".join(f"{requests.getrandbits(28):x}" for _ in range(words)))
 
 
 def test_the_bytes_of_one_person_are_bounded(model, tmp_path):
@@ -183,7 +183,10 @@ def test_the_bytes_of_one_person_are_bounded(model, tmp_path):
         delivered(model, raw, ALICE, BOB)
     answers = [desk.teach(Feedback("spam", raw, who=ALICE)) for raw in raws]
     assert [answer.state for answer in answers] == ["learnt"] * 3 + ["refused"] * 3
-    assert (answers[3].facts["sort"], "bytes a day" in answers[3].reason) == ("LimitError", True)
+    assert (answers[3].facts["error_type"], "bytes a day" in answers[3].reason) == (
+        "LimitError",
+        True,
+    )
     assert desk.teach(Feedback("spam", raws[3], who=BOB)).state == "learnt"
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from spamnb.core.features import tokens
-from spamnb.core.features.tokens import READINGS, WRITTEN, Place, document, fields, marks
-from spamnb.core.mail.local_hosts import House
+from spamnb.core.features.tokens import READINGS, WRITTEN, TokenLocation, document, fields, marks
+from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.message import read
 
 MAIL = b"""Return-Path: <x@y.example>
@@ -36,8 +36,8 @@ JVBERi0xLjQK
 """
 
 
-def found(raw, house=None):
-    return fields(read(raw, house or House()))
+def found(raw, local=None):
+    return fields(read(raw, local or LocalHosts()))
 
 
 def marks_of(raw):
@@ -45,28 +45,28 @@ def marks_of(raw):
     return marks(message, [name for name, _ in message.headers])
 
 
-def at(raw, place, house=None):
+def at(raw, place, local=None):
     """All text in a place."""
-    return b" | ".join(text for where, _, text in found(raw, house) if where == place)
+    return b" | ".join(text for where, _, text in found(raw, local) if where == place)
 
 
 @pytest.mark.parametrize(
     ("place", "text"),
     [
-        (Place.SUBJECT, b"Plums for sale"),
-        (Place.FROM, b"ann@a.example"),
-        (Place.REPLY, b"other@c.example"),
-        (Place.TO, b"eve@b.example"),
-        (Place.RECEIVED, b"mail.a.example [192.0.2.1]"),
-        (Place.ID, b"a.example"),
-        (Place.BODY, b"Hello"),
-        (Place.URL, b"shop.example/buy"),
-        (Place.PART, b"application/pdf"),
-        (Place.FILE, b"offer.pdf"),
-        (Place.HIDDEN, b"secret"),
-        (Place.NAMES, b"x-mailer"),
-        (Place.HEADER, b"Quill 2.1"),
-        (Place.MARK, b"reply-differs"),
+        (TokenLocation.SUBJECT, b"Plums for sale"),
+        (TokenLocation.FROM, b"ann@a.example"),
+        (TokenLocation.REPLY, b"other@c.example"),
+        (TokenLocation.TO, b"eve@b.example"),
+        (TokenLocation.RECEIVED, b"mail.a.example [192.0.2.1]"),
+        (TokenLocation.ID, b"a.example"),
+        (TokenLocation.BODY, b"Hello"),
+        (TokenLocation.URL, b"shop.example/buy"),
+        (TokenLocation.PART, b"application/pdf"),
+        (TokenLocation.FILE, b"offer.pdf"),
+        (TokenLocation.HIDDEN, b"secret"),
+        (TokenLocation.NAMES, b"x-mailer"),
+        (TokenLocation.HEADER, b"Quill 2.1"),
+        (TokenLocation.MARK, b"reply-differs"),
     ],
 )
 def test_every_piece_is_read_in_its_place(place, text):
@@ -93,12 +93,12 @@ def test_what_names_only_one_message_is_not_read(gone):
 
 def test_hidden_text_is_no_body():
     """What nobody sees cannot whitewash what they see."""
-    assert b"secret" not in at(MAIL, Place.BODY)
+    assert b"secret" not in at(MAIL, TokenLocation.BODY)
 
 
 def test_places_keep_their_numbers():
     """They are on disk: a number that is given is never given again."""
-    assert [(place.name, place.value) for place in Place] == [
+    assert [(place.name, place.value) for place in TokenLocation] == [
         ("BODY", 1), ("SUBJECT", 2), ("URL", 3), ("FROM", 4), ("REPLY", 5), ("TO", 6),
         ("RECEIVED", 7), ("ID", 8), ("CONTENT", 9), ("AUTH", 10), ("NAMES", 11), ("HEADER", 12),
         ("PART", 13), ("FILE", 14), ("HIDDEN", 15), ("MARKUP", 16), ("MARK", 17), ("INNER", 18),
@@ -108,14 +108,19 @@ def test_places_keep_their_numbers():
 
 def test_the_author_wrote_body_subject_links_and_documents():
     """Group 0; everything else is how the message was sent."""
-    assert {Place.BODY, Place.SUBJECT, Place.URL, Place.WORD} == WRITTEN
+    assert {
+        TokenLocation.BODY,
+        TokenLocation.SUBJECT,
+        TokenLocation.URL,
+        TokenLocation.WORD,
+    } == WRITTEN
 
 
 def test_every_reading_is_of_a_lower_case_name_and_total():
     """Names are compared in lower case, and no value makes a reading fail."""
     for name, (place, keep) in READINGS.items():
         assert name == name.lower()
-        assert place in Place
+        assert place in TokenLocation
         for value in (b"", b"\xff" * 50, b";" * 99, b"<" * 99, b"id " * 99, b"@" * 99, b"=" * 99):
             assert keep is None or isinstance(keep(value), bytes)
 
@@ -126,10 +131,10 @@ def test_results_of_other_servers_are_not_believed():
         b"Authentication-Results: mx.b.example; spf=pass\n"
         b"Authentication-Results: evil.example; dkim=pass\n\nx\n"
     )
-    ours = House(authserv_ids=("mx.b.example",))
-    assert b"spf=pass" in at(raw, Place.AUTH, ours)
-    assert b"dkim=pass" not in at(raw, Place.AUTH, ours)
-    assert at(raw, Place.AUTH) == b""
+    ours = LocalHosts(authserv_ids=("mx.b.example",))
+    assert b"spf=pass" in at(raw, TokenLocation.AUTH, ours)
+    assert b"dkim=pass" not in at(raw, TokenLocation.AUTH, ours)
+    assert at(raw, TokenLocation.AUTH) == b""
 
 
 def test_other_filters_verdicts_and_our_own_are_no_features():
@@ -178,10 +183,10 @@ def test_a_mark_is_one_word_with_at_most_one_joint():
 def test_the_number_of_headers_and_their_length_are_bounded():
     """Strangers choose both: ten thousand headers, or long ones, cost no more than some."""
     many = b"".join(b"X-H%d: plum\n" % n for n in range(10_000)) + b"\nx\n"
-    read_headers = [one for one in found(many) if one[0] == Place.HEADER]
+    read_headers = [one for one in found(many) if one[0] == TokenLocation.HEADER]
     assert len(read_headers) <= tokens.HEADERS_READ
     long = b"X-Long: " + b"plum " * 2000 + b"\n\nx\n"
-    assert max(len(text) for place, _, text in found(long) if place == Place.HEADER) <= (
+    assert max(len(text) for place, _, text in found(long) if place == TokenLocation.HEADER) <= (
         tokens.VALUE_READ
     )
 
@@ -189,14 +194,14 @@ def test_the_number_of_headers_and_their_length_are_bounded():
 def test_links_are_bounded():
     """A text of nothing but links is read to a bound."""
     text = b"\n" + b"http://a.example/x " * 5000
-    assert at(text, Place.URL).count(b"a.example") <= tokens.URLS_READ
+    assert at(text, TokenLocation.URL).count(b"a.example") <= tokens.URLS_READ
 
 
 def test_a_plain_document_is_one_field():
     """Text that is no mail: one place, and read to a bound."""
     assert document("plum Fig", b"\x07\xff") == [
-        (Place.WORD, b"", b"plum Fig"),
-        (Place.SELF, b"", b"07ff"),
+        (TokenLocation.WORD, b"", b"plum Fig"),
+        (TokenLocation.SELF, b"", b"07ff"),
     ]
     assert len(document("x" * 10**6, b"")[0][2]) == tokens.DOCUMENT_READ
 
@@ -207,6 +212,6 @@ def test_a_plain_document_is_one_field():
 def test_it_is_total(raw):
     """Whatever the bytes: fields of bytes in places there are."""
     for place, name, text in found(raw):
-        assert isinstance(place, Place)
+        assert isinstance(place, TokenLocation)
         assert isinstance(name, bytes)
         assert isinstance(text, bytes)

@@ -15,10 +15,10 @@ import pytest
 
 from spamnb.errors import CorpusError, LabelError, StoreMissingError
 from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.engine.learner import Sitting
-from spamnb.service.engine.requests import Origin
+from spamnb.service.engine.learner import LearningBatch
+from spamnb.service.engine.requests import Source
 from spamnb.service.training import trainer
-from spamnb.service.training.trainer import Course, interleaved, train
+from spamnb.service.training.trainer import TrainingOptions, interleaved, train
 from spamnb.store import check as audit
 from spamnb.store import maintenance
 
@@ -52,7 +52,7 @@ def contents(home, *, words=True):
              [group.tolist() for group in event.ids])
             for event in view.events()
         ]  # fmt: skip
-    sums = (totals.messages, totals.tokens, totals.bias, totals.tempers)
+    sums = (totals.messages, totals.tokens, totals.bias, totals.temperatures)
     rows = (ids, records.n, records.w)
     return [[np.asarray(x).tolist() for x in (*sums, *rows)], events, texts]
 
@@ -81,7 +81,9 @@ def test_the_order_is_the_same_on_every_run():
 def test_any_number_of_readers_leaves_the_same_model(tmp_path):
     """jobs=1 and jobs=2 agree on every event, number and text."""
     for jobs in (1, 2):
-        train(tmp_path / str(jobs), SOURCES, recipe=MADE, course=Course(jobs=jobs))
+        train(
+            tmp_path / str(jobs), SOURCES, recipe=MADE, training_options=TrainingOptions(jobs=jobs)
+        )
     assert contents(tmp_path / "1") == contents(tmp_path / "2")
 
 
@@ -108,7 +110,7 @@ def test_interrupted_in_the_midst_of_a_chunk_what_was_read_is_learnt(tmp_path, m
 
     monkeypatch.setattr(trainer, "read_unit", read)
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "m", SOURCES, recipe=MADE, course=Course(jobs=1))
+        train(tmp_path / "m", SOURCES, recipe=MADE, training_options=TrainingOptions(jobs=1))
     with Filter.open(tmp_path / "m", history=False) as model, model.store.read() as view:
         assert audit.check(view) == []
         assert len(list(view.events())) == 128
@@ -116,20 +118,26 @@ def test_interrupted_in_the_midst_of_a_chunk_what_was_read_is_learnt(tmp_path, m
 
 def test_an_interrupt_ends_the_transaction_as_it_is(tmp_path, monkeypatch):
     """Ctrl-C in a long transaction: what was read is learnt once, not once more from the start."""
-    taken, take = [], Sitting.take
+    taken, take = [], LearningBatch.take
 
-    def counted(sitting, lessons, **how):
-        taken.append(len(lessons))
-        return take(sitting, lessons, **how)
+    def counted(learning_batch, requests, **how):
+        taken.append(len(requests))
+        return take(learning_batch, requests, **how)
 
     def press(now):
         if now.done == 256 and not taken[3:]:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(Sitting, "take", counted)
+    monkeypatch.setattr(LearningBatch, "take", counted)
     monkeypatch.setattr(trainer, "CHUNK", 64)
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "m", SOURCES, recipe=MADE, course=Course(jobs=2), progress=press)
+        train(
+            tmp_path / "m",
+            SOURCES,
+            recipe=MADE,
+            training_options=TrainingOptions(jobs=2),
+            progress=press,
+        )
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     with Filter.open(tmp_path / "m", history=False) as model, model.store.read() as view:
         assert audit.check(view) == []
@@ -138,7 +146,7 @@ def test_an_interrupt_ends_the_transaction_as_it_is(tmp_path, monkeypatch):
 
 def test_training_is_learning_one_by_one(tmp_path):
     """The same events and numbers as a Filter that is taught the messages in that order."""
-    train(tmp_path / "a", SOURCES, recipe=MADE, course=Course(jobs=2))
+    train(tmp_path / "a", SOURCES, recipe=MADE, training_options=TrainingOptions(jobs=2))
     by_digest = {}
     with Filter.open(tmp_path / "b", create=True, recipe=MADE, history=False) as model:
         for side, folder in SOURCES:
@@ -157,7 +165,7 @@ def test_training_is_learning_one_by_one(tmp_path):
     ):
         for first, second in zip(a.events(1, 121), b.events(), strict=True):
             assert first.delta.steps.tolist() == second.delta.steps.tolist()
-            assert first.delta.tempers.tolist() == second.delta.tempers.tolist()
+            assert first.delta.temperatures.tolist() == second.delta.temperatures.tolist()
 
 
 # --- what is told --------------------------------------------------------------------------
@@ -224,8 +232,8 @@ def test_a_training_leaves_few_free_pages(tmp_path, monkeypatch):
 def test_the_origin_is_in_every_event(tmp_path):
     """The journal tells who trained."""
     source = folder_of(tmp_path / "ham", 3, "plum")
-    course = Course(origin=Origin(who="ann", channel="train"))
-    train(tmp_path / "m", [("ham", source)], recipe=MADE, course=course)
+    training_options = TrainingOptions(source=Source(who="ann", channel="train"))
+    train(tmp_path / "m", [("ham", source)], recipe=MADE, training_options=training_options)
     with Filter.open(tmp_path / "m") as model, model.store.read() as view:
         assert {(e.who, e.channel) for e in view.events()} == {("ann", "train")}
 
@@ -252,7 +260,9 @@ def test_unreadable_files_are_counted_and_skipped(tmp_path, count):
     (tmp_path / "ham/empty").touch()
     (tmp_path / "ham/photo").write_bytes(b"\xff\xd8\xff\xe0" * 300)
     (tmp_path / "ham/broken").symlink_to("/proc/self/mem")
-    summary = train(tmp_path / "m", [("ham", ham)], recipe=MADE, course=Course(jobs=2))
+    summary = train(
+        tmp_path / "m", [("ham", ham)], recipe=MADE, training_options=TrainingOptions(jobs=2)
+    )
     assert (summary.learnt, summary.unreadable) == (count, 3)
     told = sorted(summary.unreadable_paths)
     assert [line.partition(": ")[0] for line in told] == [
@@ -352,7 +362,7 @@ def test_other_labels_can_be_trained(tmp_path):
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_every_known_feature_has_its_text(tmp_path, jobs):
     """With a vocabulary, whoever read the message: a word for each feature, and no other."""
-    train(tmp_path / "m", SOURCES, recipe=MADE, course=Course(jobs=jobs))
+    train(tmp_path / "m", SOURCES, recipe=MADE, training_options=TrainingOptions(jobs=jobs))
     with Filter.open(tmp_path / "m") as model, model.store.read() as view:
         known = [i for ids, records in view.features() for i in ids[records.n.any(axis=1)].tolist()]
         words = {word.id: word for word in view.all_words()}
@@ -362,7 +372,7 @@ def test_every_known_feature_has_its_text(tmp_path, jobs):
 
 def test_without_a_vocabulary_no_text_is_stored(tmp_path):
     """A model that keeps no words has none, and scores the same."""
-    train(tmp_path / "with", SOURCES, recipe=MADE, course=Course(jobs=2))
+    train(tmp_path / "with", SOURCES, recipe=MADE, training_options=TrainingOptions(jobs=2))
     train(tmp_path / "without", SOURCES, recipe=replace(MADE, vocabulary=False))
     assert contents(tmp_path / "without")[2] == []
     assert contents(tmp_path / "without")[:2] == contents(tmp_path / "with")[:2]

@@ -7,7 +7,7 @@ import pytest
 
 from spamnb.errors import UserError
 from spamnb.lab.trial import Options
-from spamnb.lab.tune import STEPS, Search, tune
+from spamnb.lab.tune import STEPS, SearchOptions, tune
 
 WORDS = {
     "ham": ("meeting", "report", "train", "garden", "letter", "cousin", "budget", "lunch"),
@@ -35,7 +35,7 @@ def mail(count, seed=1, *, told=0.75):
 def test_bad_constants_are_found_and_the_gain_is_confirmed():
     """From steps a hundred times too small there is much to gain, and the last third agrees."""
     bad = Options(constants={"eta": 0.25, "rate_temper": 0.001})
-    found = tune(mail(450), bad, Search(tries=20))
+    found = tune(mail(450), bad, SearchOptions(tries=20))
     assert found.confirmed
     assert found.chosen["eta"] > 0.25
     assert found.log_loss.high < 0
@@ -48,7 +48,7 @@ def test_bad_constants_are_found_and_the_gain_is_confirmed():
 def test_chance_is_no_gain(seed):
     """Where words tell nothing, whatever looked better when it was chosen is not confirmed."""
     found = tune(mail(240, seed, told=0.5), Options(seed=seed, constants={"eta": 0.25}),
-                 Search(tries=16))  # fmt: skip
+                 SearchOptions(tries=16))  # fmt: skip
     assert not found.confirmed
 
 
@@ -56,7 +56,7 @@ def test_the_held_back_part_chooses_nothing():
     """Other messages in the last third lead to the same constants: they were not looked at."""
     rows = mail(240)
     other = rows[:160] + mail(240, seed=9)[160:]
-    first, second = (tune(part, search=Search(tries=8)) for part in (rows, other))
+    first, second = (tune(part, search=SearchOptions(tries=8)) for part in (rows, other))
     assert first.chosen == second.chosen
     assert first.search_loss == second.search_loss
     assert first.log_loss != second.log_loss
@@ -64,7 +64,7 @@ def test_the_held_back_part_chooses_nothing():
 
 def test_processes_do_not_change_the_result():
     """The same seed and mail give the same constants on any number of cores."""
-    rows, search = mail(200), Search(tries=6)
+    rows, search = mail(200), SearchOptions(tries=6)
     one, two = (tune(rows, Options(jobs=jobs), search) for jobs in (1, 2))
     same = {"seconds": 0.0, "cpu_seconds": 0.0}
     assert replace(one, **same) == replace(two, **same)
@@ -72,14 +72,17 @@ def test_processes_do_not_change_the_result():
 
 def test_the_classical_models_have_their_one_constant():
     """A multinomial model is tuned by its smoothing alone."""
-    found = tune(mail(200), Options(kind="multinomial"), Search(tries=6))
+    found = tune(mail(200), Options(kind="multinomial"), SearchOptions(tries=6))
     assert set(found.old) == {"alpha"}
 
 
 def test_progress_goes_to_the_end():
     """A bar that follows it ends full, however few tries it took."""
     seen = []
-    tune(mail(200), search=Search(tries=9, progress=lambda done, most: seen.append((done, most))))
+    tune(
+        mail(200),
+        search=SearchOptions(tries=9, progress=lambda done, most: seen.append((done, most))),
+    )
     assert seen[-1][0] == seen[-1][1] >= 9
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 

@@ -1,11 +1,8 @@
 """What one person can do to the mail of others with corrections of that person's choice."""
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "experiments"))
 from poisoning import oscillate, site, spend
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"

@@ -31,7 +31,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.features.tokens import WRITTEN, Field, Place, own
+from spamnb.core.features.tokens import WRITTEN, Field, TokenLocation, own
 from spamnb.core.model import id_arrays
 from spamnb.core.model.id_arrays import changes, merged_order, order_of
 
@@ -73,7 +73,7 @@ copied for a new one, 50 us at most (130 with 4,096); 6,046 messages of some yea
 class _Seeds(NamedTuple):
     """What was drawn for the places met so far, and for each header's name in HEADER."""
 
-    line: dict[tuple[Place, bytes], int]
+    line: dict[tuple[TokenLocation, bytes], int]
     sums: U64
     """[line, high or low] where the two sums of a word begin"""
     sent: NDArray[np.uint16]
@@ -99,7 +99,7 @@ class Key:
         self.first_pieces = self.pieces[:, :, :1]
         self._secret = hashlib.blake2b(secret, digest_size=32).digest()
         self._seeds = _NO_SEEDS
-        self.cut = self._drawn((Place.BODY, _CUT_NAME))[:, None]
+        self.cut = self._drawn((TokenLocation.BODY, _CUT_NAME))[:, None]
         """[high or low, 1] what marks a word that was cut"""
 
     def seeds(self, fields: list[Field]) -> tuple[U64, NDArray[np.uint16]]:
@@ -112,7 +112,7 @@ class Key:
         at = np.array(found, np.intp)
         return np.ascontiguousarray(seeds.sums.take(at, 0).T), seeds.sent.take(at)
 
-    def _with(self, seeds: _Seeds, where: set[tuple[Place, bytes]]) -> _Seeds:
+    def _with(self, seeds: _Seeds, where: set[tuple[TokenLocation, bytes]]) -> _Seeds:
         if len(seeds.line) > SEEDS_KEPT:
             seeds = _NO_SEEDS
         new = where - seeds.line.keys()
@@ -124,7 +124,7 @@ class Key:
             np.concatenate((seeds.sent, sent)),
         )
 
-    def _drawn(self, place: tuple[Place, bytes]) -> U64:
+    def _drawn(self, place: tuple[TokenLocation, bytes]) -> U64:
         text = bytes([place[0]]) + place[1]
         drawn = hashlib.blake2b(text, key=self._secret, digest_size=16).digest()
         return np.frombuffer(drawn, "<u8").astype(np.uint64)
@@ -225,7 +225,7 @@ class Features:
             _words=self._words,
         )
 
-    def word(self, row: int) -> tuple[Place, bytes]:
+    def word(self, row: int) -> tuple[TokenLocation, bytes]:
         """The place and text behind a feature of the batch."""
         return self._words.text(int(self._sample[row]))
 
@@ -248,7 +248,7 @@ class _Words:
     cut: slice
     fields: list[Field]
 
-    def text(self, index: int) -> tuple[Place, bytes]:
+    def text(self, index: int) -> tuple[TokenLocation, bytes]:
         """Place and text of one word, as people may read it."""
         text = self.text_bytes[self.starts[index] : self.ends[index]]
         place, name, _ = self.fields[self.field[index]]
@@ -431,7 +431,7 @@ def _word_ids(key: Key, words: _Words, seeds: U64) -> U64:
     return _hash(key, words.text_bytes, words.starts, words.ends - words.starts, seeds)
 
 
-def id_of(key: Key, place: Place, word: bytes) -> int:
+def id_of(key: Key, place: TokenLocation, word: bytes) -> int:
     """The id of one word that has no capitals and at most two parts."""
     return int(extract(key, [[(place, b"", word)]]).ids[0])
 

@@ -46,7 +46,7 @@ def domains_of(names: Iterable[str]) -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class LocalDomains:
     """What is known of the domains whose mailboxes are at this site, at one listener."""
 
     domains: frozenset[str] = frozenset()

@@ -18,7 +18,7 @@ from typing import Final
 
 from spamnb.core.mail import limits
 from spamnb.core.mail.charset import Text, lean, looked_at, to_text
-from spamnb.core.mail.local_hosts import House
+from spamnb.core.mail.local_hosts import LocalHosts
 
 Fields = list[tuple[bytes, bytes]]
 
@@ -126,9 +126,9 @@ def _learn(name: bytes) -> tuple[bytes, int]:
     return fate
 
 
-def _is_part(value: bytes, fate: int, house: House) -> bool:
+def _is_part(value: bytes, fate: int, local: LocalHosts) -> bool:
     """Whether a line of trace is part of the message: hops of others are, and our own results."""
-    names = house.hosts if fate == RECEIVED else house.authserv_ids
+    names = local.hosts if fate == RECEIVED else local.authserv_ids
     said = b""
     if names:
         value = value[: limits.VALUE_BYTES]
@@ -146,12 +146,12 @@ def unfold(head: bytes) -> bytes:
     return head.replace(b"\n\t", b"\t").replace(b"\n ", b" ")  # no list of pieces in memory
 
 
-def sift(head: bytes, house: House, odd: set[str]) -> Block | None:
+def sift(head: bytes, local: LocalHosts, odd: set[str]) -> Block | None:
     """Keep the fields of a block that belong to the message; None if a line in it is no field."""
     block = Block()
     keep_line, keep_field = block.lines.append, block.fields.append
     known, special = _fates.get, block.special
-    plain = frozenset((KEEP,)) if house.hosts else frozenset((KEEP, RECEIVED))
+    plain = frozenset((KEEP,)) if local.hosts else frozenset((KEEP, RECEIVED))
     lines = unfold(head).split(b"\n", limits.HEADER_LINES)
     rest = lines.pop() if len(lines) > limits.HEADER_LINES else b""
     for line in lines:
@@ -168,7 +168,7 @@ def sift(head: bytes, house: House, odd: set[str]) -> Block | None:
                     block.other[low] = value.strip()
                 else:
                     special[low] = value.strip()
-            elif fate == DROP or not _is_part(value, fate, house):
+            elif fate == DROP or not _is_part(value, fate, local):
                 continue
         keep_line(line)
         keep_field((low, value.strip()))
@@ -215,7 +215,9 @@ def junk_at(head: bytes) -> int:
     return at
 
 
-def split(buffer: bytes, span: tuple[int, int], house: House, odd: set[str]) -> tuple[Block, int]:
+def split(
+    buffer: bytes, span: tuple[int, int], local: LocalHosts, odd: set[str]
+) -> tuple[Block, int]:
     """Take the header block from the LF message at `span`, and say where its body begins.
 
     A line that is no field ends the block, as in Postfix and in the standard library; the many
@@ -226,12 +228,12 @@ def split(buffer: bytes, span: tuple[int, int], house: House, odd: set[str]) -> 
         return Block(), min(start + 1, end)
     blank = buffer.find(b"\n\n", start, end)
     head = buffer[start:blank] if blank >= 0 else buffer[start:end].rstrip(b"\r\n")
-    block = sift(head, house, odd) if head else Block()
+    block = sift(head, local, odd) if head else Block()
     if block is not None:
         return block, blank + 2 if blank >= 0 else end
     at = junk_at(head)
     odd.add("header:none" if at == 0 else "header:junk")
-    block = (sift(head[: at - 1], house, set()) if at else None) or Block()
+    block = (sift(head[: at - 1], local, set()) if at else None) or Block()
     if blank >= 0:
         block.other = content_fields(unfold(head[at:]))
         block.other_body = blank + 2

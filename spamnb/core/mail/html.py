@@ -59,7 +59,7 @@ TARGET = re.compile(r"\s*(?:https?:)?//(?:[^/?#@\\]*@)?([^/?#:\\\s]{1,255})", re
 
 
 @dataclass(slots=True)
-class Page:
+class HtmlText:
     """What was found in one html part."""
 
     text: Text = b""
@@ -70,7 +70,7 @@ class Page:
 
 
 @dataclass(slots=True)
-class Budget:
+class HtmlBudget:
     """What the html parts of one message may still spend."""
 
     parts: int = limits.HTML_PARTS
@@ -108,7 +108,7 @@ def _many_roots(low: bytes) -> bool:
     return low.count(b"<html") + low.count(b"<body") > limits.HTML_ROOTS
 
 
-def guarded(raw: bytes, low: bytes, budget: Budget, odd: set[str]) -> bytes | None:
+def guarded(raw: bytes, low: bytes, budget: HtmlBudget, odd: set[str]) -> bytes | None:
     """Give the html in a form that Lexbor reads in bounded time, None if there is none."""
     tags = raw.count(b"<")
     budget.tags -= tags
@@ -128,7 +128,7 @@ def guarded(raw: bytes, low: bytes, budget: Budget, odd: set[str]) -> bytes | No
     return raw
 
 
-def _stripped(raw: bytes, odd: set[str]) -> Page:
+def _stripped(raw: bytes, odd: set[str]) -> HtmlText:
     """Read text, addresses and tags without a parser."""
     odd.add("html:stripped")
     text = TAG.sub(b" ", raw).decode("utf-8", "replace")
@@ -136,7 +136,7 @@ def _stripped(raw: bytes, odd: set[str]) -> Page:
         text = html.unescape(text)
     found = islice(ADDRESS.finditer(raw), limits.LINKS)
     links = [lean(match[1].decode("utf-8", "replace")) for match in found]
-    return Page(lean(text), b"", links, [], _markup(raw))
+    return HtmlText(lean(text), b"", links, [], _markup(raw))
 
 
 def _same_site(shown: str, target: str) -> bool:
@@ -160,7 +160,7 @@ def _judge_shown(text: str, href: str, odd: set[str]) -> None:
         odd.add("url:text-differs")
 
 
-def _references(tree: Any, page: Page, odd: set[str]) -> None:
+def _references(tree: Any, page: HtmlText, odd: set[str]) -> None:
     """Gather links and images, and take out what is no text.
 
     One search for all costs 18 us, one for each 10.
@@ -189,7 +189,7 @@ def _references(tree: Any, page: Page, odd: set[str]) -> None:
             node.decompose()
 
 
-def read_html(source: Text, budget: Budget, odd: set[str]) -> Page:
+def read_html(source: Text, budget: HtmlBudget, odd: set[str]) -> HtmlText:
     """Read one html part."""
     raw = source if isinstance(source, bytes) else source.encode("utf-8", "replace")
     if len(raw) > limits.HTML_BYTES:
@@ -199,7 +199,7 @@ def read_html(source: Text, budget: Budget, odd: set[str]) -> Page:
     safe = guarded(raw, low, budget, odd)
     if safe is None:
         return _stripped(raw, odd)
-    page = Page()
+    page = HtmlText()
     hidden = _comments(raw) if b"<!--" in raw else []
     page.markup = _markup(raw)
     tree = LexborHTMLParser(BLOCK.sub(b" <", safe), options=FAST)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class House(NamedTuple):
+class LocalHosts(NamedTuple):
     """Who we are, so that what our own delivery adds is not part of a message."""
 
     hosts: tuple[str, ...] = ()

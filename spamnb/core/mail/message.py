@@ -20,14 +20,14 @@ from hashlib import blake2b
 
 from spamnb.core.mail import headers, limits
 from spamnb.core.mail.body.mime import read_body
-from spamnb.core.mail.body.parts import Part, Reading
+from spamnb.core.mail.body.parts import Part, ReadingState
 from spamnb.core.mail.charset import Text
-from spamnb.core.mail.local_hosts import House
+from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.marks import PARTLY
 
-__all__ = ["House", "Message", "Part", "Text", "bare_id", "canonical", "read", "without_mbox"]
+__all__ = ["LocalHosts", "Message", "Part", "Text", "bare_id", "canonical", "read", "without_mbox"]
 
-ANYONE = House()
+ANYONE = LocalHosts()
 
 
 @dataclass(slots=True)
@@ -82,9 +82,9 @@ def _lines(raw: bytes) -> bytes:
     return without_mbox(raw)
 
 
-def _parted(raw: bytes, house: House, odd: set[str]) -> tuple[headers.Block, bytes]:
+def _parted(raw: bytes, local: LocalHosts, odd: set[str]) -> tuple[headers.Block, bytes]:
     message = _lines(raw)
-    block, start = headers.split(message, (0, len(message)), house, odd)
+    block, start = headers.split(message, (0, len(message)), local, odd)
     return block, message[start:].rstrip(b"\r\n")
 
 
@@ -93,9 +93,9 @@ def _head(block: headers.Block) -> bytes:
     return b"\n".join(block.lines)
 
 
-def canonical(raw: bytes, house: House = ANYONE) -> bytes:
+def canonical(raw: bytes, local: LocalHosts = ANYONE) -> bytes:
     """Give the canonical form."""
-    block, body = _parted(raw, house, set())
+    block, body = _parted(raw, local, set())
     return _head(block) + body + b"\n" if body else _head(block)
 
 
@@ -104,10 +104,10 @@ def bare_id(text: str) -> str:
     return text[: limits.MESSAGE_ID_BYTES].strip().strip("<>").strip()
 
 
-def read(raw: bytes, house: House = ANYONE) -> Message:
+def read(raw: bytes, local: LocalHosts = ANYONE) -> Message:
     """Read a message, whatever the bytes."""
     odd: set[str] = set()
-    block, body = _parted(raw, house, odd)
+    block, body = _parted(raw, local, odd)
     head = _head(block)
     digest = blake2b(head, digest_size=16)
     digest.update(body)
@@ -134,7 +134,7 @@ def read(raw: bytes, house: House = ANYONE) -> Message:
         fields = headers.features(block, odd)
     if len(head) > limits.SHOWN_BYTES and headers.long_shown(block):
         odd.add(PARTLY)
-    seen = Reading(odd)
+    seen = ReadingState(odd)
     special = block.special
     read_body(seen, block, body)
     fields.extend(seen.inner)

@@ -6,7 +6,8 @@ rare ones, the rest on the message's own feature, which no other message has. Bi
 common words do not move, so the most harmful message that a person can write changes the verdicts
 of other mail no more than one step does.
 
-Pure arithmetic; must not know stores or messages. Every number is rounded here once (`Echo`).
+Pure arithmetic; must not know stores or messages. Every number is rounded here once
+(`RehearsalUpdate`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spamnb.core.model.costs import Costs, Decision, Role, thresholds
-from spamnb.core.model.events import STEP_ONE, Echo, Ids, Recipe
+from spamnb.core.model.events import STEP_ONE, Ids, Recipe, RehearsalUpdate
 from spamnb.core.model.scoring import Floats
 
 EXPECTED: dict[Role, tuple[Decision, ...]] = {
@@ -50,7 +51,7 @@ def missing(z: Sequence[float], label: int, margin: float) -> float:
     return together - z[label] + margin + BEYOND
 
 
-class Holders(NamedTuple):
+class FeatureHolders(NamedTuple):
     """A message's features, group after group, and who holds them."""
 
     ids: tuple[Ids, ...]
@@ -60,7 +61,9 @@ class Holders(NamedTuple):
     """the feature that the message has alone"""
 
 
-def insisted(recipe: Recipe, message: Holders, label: int, nats: float) -> tuple[Echo, ...]:
+def insisted(
+    recipe: Recipe, message: FeatureHolders, label: int, nats: float
+) -> tuple[RehearsalUpdate, ...]:
     """Steps on a message's rare and own features that add so many nats to the label's lead.
 
     Of a message whose own feature is not among its ids (an import) the rarest ones stand in for it.
@@ -87,11 +90,11 @@ def _reach(ids: tuple[Ids, ...], chosen: Sequence[np.ndarray]) -> float:
 
 def _echo(
     recipe: Recipe, ids: tuple[Ids, ...], chosen: Sequence[np.ndarray], slope: float, label: int
-) -> Echo:
+) -> RehearsalUpdate:
     K = len(recipe.labels)
     towards = [(k == label) - 1 / K for k in range(K)]
     steps = [
         [round(slope * e * STEP_ONE / max(len(part), 1) ** 0.5) for e in towards] for part in ids
     ]
     some = tuple(part[mask] for part, mask in zip(ids, chosen, strict=True))
-    return Echo(some, np.array(steps, np.int64))
+    return RehearsalUpdate(some, np.array(steps, np.int64))

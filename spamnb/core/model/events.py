@@ -3,8 +3,8 @@
 The model is a fold over its journal: state = base + sum of events. Everything here is an integer,
 so sums commute and adding an event and taking it away leaves every number as it was.
 
-Units: corrections `w` and steps are 2^-20 nats, bias and tempers 2^-40. Ids are sorted and distinct
-within a group. `K` labels, `G` groups.
+Units: corrections `w` and steps are 2^-20 nats, bias and temperatures 2^-40. Ids are sorted and
+distinct within a group. `K` labels, `G` groups.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BIAS_ONE = 1 << 40
 NO_LABEL = -1
 
 
-class Kind(IntEnum):
+class EventKind(IntEnum):
     """What happened. The numbers are on disk: never reuse one."""
 
     LEARN = 1
@@ -40,7 +40,7 @@ class Kind(IntEnum):
     CHECKPOINT = 7
 
 
-class Echo(NamedTuple):
+class RehearsalUpdate(NamedTuple):
     """A step taken on an earlier message while learning another (rehearsal): its ids, our steps."""
 
     ids: tuple[Ids, ...]
@@ -48,35 +48,35 @@ class Echo(NamedTuple):
     """int64[G, K]"""
 
 
-class Push(NamedTuple):
+class Update(NamedTuple):
     """How one event moved the corrections: one step for all features of a group, per label."""
 
     steps: Ints
     """int64[G, K], units of 2^-20"""
     bias: Ints
     """int64[K], units of 2^-40"""
-    tempers: Ints
+    temperatures: Ints
     """int64[G], units of 2^-40"""
-    echoes: tuple[Echo, ...] = ()
+    rehearsals: tuple[RehearsalUpdate, ...] = ()
 
-    def negated(self) -> Push:
+    def negated(self) -> Update:
         """The push that takes this one back."""
-        echoes = tuple(Echo(e.ids, -e.steps) for e in self.echoes)
-        return Push(-self.steps, -self.bias, -self.tempers, echoes)
+        rehearsals = tuple(RehearsalUpdate(e.ids, -e.steps) for e in self.rehearsals)
+        return Update(-self.steps, -self.bias, -self.temperatures, rehearsals)
 
-    def plus(self, other: Push) -> Push:
+    def plus(self, other: Update) -> Update:
         """Both pushes on the same message, as one."""
-        return Push(
+        return Update(
             self.steps + other.steps,
             self.bias + other.bias,
-            self.tempers + other.tempers,
-            self.echoes + other.echoes,
+            self.temperatures + other.temperatures,
+            self.rehearsals + other.rehearsals,
         )
 
 
-def no_push(groups: int, labels: int) -> Push:
+def no_update(groups: int, labels: int) -> Update:
     """A push that moves nothing."""
-    return Push(
+    return Update(
         np.zeros((groups, labels), np.int64), np.zeros(labels, np.int64), np.zeros(groups, np.int64)
     )
 
@@ -92,7 +92,7 @@ class Records(NamedTuple):
     """[F] last-learnt day, days since 2000-01-01"""
 
 
-class Bulk(NamedTuple):
+class BulkChange(NamedTuple):
     """Signed changes of many features at once: an import, an expiry, and their undoing."""
 
     ids: Ids
@@ -104,27 +104,27 @@ class Bulk(NamedTuple):
     """int64[K], change of N"""
     bias: Ints
     """int64[K]"""
-    tempers: Ints
+    temperatures: Ints
     """int64[G]"""
     days: NDArray[np.uint16]
 
-    def negated(self) -> Bulk:
+    def negated(self) -> BulkChange:
         """The changes that take these back."""
-        sums = -self.messages, -self.bias, -self.tempers
-        return Bulk(self.ids, -self.n, -self.w, *sums, self.days)
+        sums = -self.messages, -self.bias, -self.temperatures
+        return BulkChange(self.ids, -self.n, -self.w, *sums, self.days)
 
 
 class Event(NamedTuple):
     """One change of the model, with everything that applying it needs.
 
-    `delta` is what this event adds; `standing` is what the message contributes once it is applied
-    (for a first learn both are the same value, for a forget `standing` moves nothing). `previous`
+    `delta` is what this event adds; `net_update` is what the message contributes once it is applied
+    (for a first learn both are the same value, for a forget `net_update` moves nothing). `previous`
     is the event this one follows on the same message, 0 if none. `times` is set only in models
     that count occurrences.
     """
 
     seq: int
-    kind: Kind
+    kind: EventKind
     time_us: int
     who: str
     channel: str
@@ -134,13 +134,13 @@ class Event(NamedTuple):
     after: int
     previous: int
     ids: tuple[Ids, ...]
-    delta: Push
-    standing: Push
+    delta: Update
+    net_update: Update
     times: NDArray[np.uint32] | None = None
-    bulk: Bulk | None = None
+    bulk: BulkChange | None = None
     undoes: int = 0
     """the event that an UNDO takes back"""
-    insist: bool = False
+    immediate: bool = False
     """a person's correction: not doubted, repeated. Applying needs neither; relearning does."""
     weight: float = 1.0
     """what scaled the step"""
@@ -156,7 +156,7 @@ class Totals:
     """T[k] = sum of n[f, k]"""
     bias: Ints
     """b[k], 2^-40"""
-    tempers: Ints
+    temperatures: Ints
     """what has been added to each group's temper, 2^-40"""
     known: int = 0
     """V: features with sum_k n > 0"""
@@ -170,7 +170,7 @@ class Totals:
             self.messages.copy(),
             self.tokens.copy(),
             self.bias.copy(),
-            self.tempers.copy(),
+            self.temperatures.copy(),
             self.known,
             self.last_seq,
             self.histogram.copy(),

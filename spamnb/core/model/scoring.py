@@ -9,7 +9,7 @@ corrections learnt from its own mistakes:
 
 Pure arithmetic on arrays; must not know stores, messages or words. Invariants: no clipping on the
 way, so scores never saturate; shares plus bias equal the log-odds; every stored change is an
-integer that was rounded once (`Push`), so that taking it back is exact. Fails with BugError only.
+integer that was rounded once (`Update`), so that taking it back is exact. Fails with BugError only.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.model.events import BIAS_ONE, STEP_ONE, Push, Recipe, Records, Totals
+from spamnb.core.model.events import BIAS_ONE, STEP_ONE, Recipe, Records, Totals, Update
 from spamnb.core.model.likelihood import bernoulli, multinomial
-from spamnb.core.model.likelihood.batch import Batch, Sides
+from spamnb.core.model.likelihood.batch import Batch, ClassPair
 from spamnb.core.model.likelihood.smoothing import Assumptions
 from spamnb.errors import RefusedError
 
@@ -37,7 +37,7 @@ DOUBT = 0.2
 and halves the harm of 5 % wrong ones (experiment 0002)."""
 
 
-class View(NamedTuple):
+class RowView(NamedTuple):
     """Which rows of the records some messages hold: those of a message group after group."""
 
     rows: Rows
@@ -50,7 +50,7 @@ class View(NamedTuple):
 def temper(recipe: Recipe, totals: Totals) -> list[float]:
     """tau_g, never below 0: evidence may be ignored, but not turned round."""
     start = 2.0 / recipe.groups
-    return [max(start + moved / BIAS_ONE, 0.0) for moved in totals.tempers.tolist()]
+    return [max(start + moved / BIAS_ONE, 0.0) for moved in totals.temperatures.tolist()]
 
 
 def evidence(recipe: Recipe, messages: NDArray[np.int64], n: NDArray[np.number[Any]]) -> Floats:
@@ -78,7 +78,7 @@ def _by_group(values: Floats, sizes: Sequence[int]) -> list[list[float]]:
     return [next(sums) if size else [0.0] * len(values) for size in sizes]
 
 
-def scores(recipe: Recipe, totals: Totals, records: Records, view: View) -> Floats:
+def scores(recipe: Recipe, totals: Totals, records: Records, view: RowView) -> Floats:
     """[M, K] z of every label for each message."""
     if recipe.kind != "corrected":
         model = _EVENT_MODELS[recipe.kind]
@@ -114,14 +114,14 @@ def _weighed(
 
 
 def shares(
-    recipe: Recipe, totals: Totals, records: Records, view: View, for_against: tuple[int, int]
+    recipe: Recipe, totals: Totals, records: Records, view: RowView, for_against: tuple[int, int]
 ) -> tuple[Floats, float]:
     """For one message: each entry's share of z[s] - z[h], and the bias; they sum to it."""
     s, h = for_against
     if recipe.kind != "corrected":
         model = _EVENT_MODELS[recipe.kind]
         entries, bias = model.shares(
-            _batch(view), records.n, totals, _assumptions(recipe), Sides(s, h)
+            _batch(view), records.n, totals, _assumptions(recipe), ClassPair(s, h)
         )
         return entries, float(bias[0])
     slot = np.arange(recipe.groups).repeat(view.sizes)
@@ -182,7 +182,9 @@ def doubt(seen: Opinion, label: int) -> float:
     return min(1.0, seen.P[label] * len(seen.P) / DOUBT)
 
 
-def step(recipe: Recipe, seen: Opinion, sizes: tuple[int, ...], label: int, weight: float) -> Push:
+def step(
+    recipe: Recipe, seen: Opinion, sizes: tuple[int, ...], label: int, weight: float
+) -> Update:
     """One step towards a label; every number is rounded here and nowhere else.
 
     RefusedError for a weight so large that a number leaves its range.
@@ -191,13 +193,13 @@ def step(recipe: Recipe, seen: Opinion, sizes: tuple[int, ...], label: int, weig
     error = [weight * ((k == label) - P) for k, P in enumerate(seen.P)]
     eta, rate = recipe.eta / 2 / G * STEP_ONE, recipe.rate_temper * BIAS_ONE
     steps = [[round(eta * e / max(size, 1) ** 0.5) for e in error] for size in sizes]
-    tempers = [round(rate * sum(map(mul, error, line))) for line in seen.E]
+    temperatures = [round(rate * sum(map(mul, error, line))) for line in seen.E]
     bias = [round(recipe.rate_bias / 2 * BIAS_ONE * e) for e in error]
     try:
-        return Push(
+        return Update(
             steps=np.array(steps, np.int64),
             bias=np.array(bias, np.int64),
-            tempers=np.array(tempers, np.int64),
+            temperatures=np.array(temperatures, np.int64),
         )
     except OverflowError as overflow:
         raise RefusedError(f"a step of weight {weight:g} leaves its numbers' range") from overflow
@@ -210,5 +212,5 @@ def _assumptions(recipe: Recipe) -> Assumptions:
     return Assumptions(alpha=recipe.alpha)
 
 
-def _batch(view: View) -> Batch:
+def _batch(view: RowView) -> Batch:
     return Batch(view.rows, view.offsets, view.times)

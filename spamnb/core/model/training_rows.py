@@ -4,13 +4,13 @@ The one place where the fold is written down, for learning, undoing, replaying a
 
     own ids, c times each:  n[before] -= c, n[after] += c;  T likewise;  N by one
     w[ids of group g] += delta.steps[g];  w[ids of an echo's group g] += echo.steps[g]
-    b += delta.bias;  tempers += delta.tempers
-    bulk: n, w, N, b, tempers and T += what it says
+    b += delta.bias;  temperatures += delta.temperatures
+    bulk: n, w, N, b, temperatures and T += what it says
     V and H follow from the rows as they were and as they are
     day: forward only, where the message came under a label
 
 Cells are float64 because the arithmetic that reads them is, and one gather then serves counts and
-corrections; they hold integers below 2^53, so every sum stays exact. `settled` turns them back and
+corrections; they hold integers below 2^53, so every sum stays exact. `to_records` packs them and
 refuses what would leave its range (RefusedError); a count below zero says that the rows were wrong
 already (StoreDamagedError). Pure; must not know stores or messages.
 """
@@ -25,7 +25,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.model.events import NO_LABEL, Bulk, Event, Ids, Ints, Push, Recipe, Records, Totals
+from spamnb.core.model.events import (
+    NO_LABEL,
+    BulkChange,
+    Event,
+    Ids,
+    Ints,
+    Recipe,
+    Records,
+    Totals,
+    Update,
+)
 from spamnb.core.model.id_arrays import place
 from spamnb.core.model.likelihood.bernoulli import histogram_moved
 from spamnb.core.model.scoring import Floats, Opinion, opinion
@@ -48,7 +58,7 @@ def day_of(time_us: int) -> int:
 
 
 @dataclass(slots=True)
-class Lines:
+class MessageRows:
     """The rows of one message on a sheet, taken out to be read or changed, group after group."""
 
     rows: NDArray[np.integer[Any]]
@@ -57,7 +67,7 @@ class Lines:
     """[2K, m]: n, then w"""
 
 
-class Sheet:
+class TrainingRows:
     """Rows and totals of a model, or of the part of it that some events touch."""
 
     def __init__(self, totals: Totals, ids: Ids, records: Records) -> None:
@@ -73,13 +83,13 @@ class Sheet:
         self._cells = _cells_of(records)
         self._strange = ~_filled(self._cells)
         """rows of which nothing was known when they came"""
-        self._growing: tuple[_Growing, _Growing, _Growing] | None = None
+        self._growing: tuple[_GrowingArray, _GrowingArray, _GrowingArray] | None = None
         self._K = records.n.shape[1]
         self._keeps_histogram = len(totals.histogram) > 0
-        self._seen: tuple[Lines, Opinion] | None = None
+        self._seen: tuple[MessageRows, Opinion] | None = None
         """the last opinion, until anything changes: it is asked for twice before each step"""
 
-    def admit(self, ids: Ids, gather: Callable[[Ids], Records]) -> Rows:
+    def add_rows(self, ids: Ids, gather: Callable[[Ids], Records]) -> Rows:
         """The rows of sorted, distinct ids; those that are not on the sheet come by `gather`."""
         at, here = place(self.ids, ids)
         count, new = len(self.ids), (~here).nonzero()[0]
@@ -97,14 +107,18 @@ class Sheet:
 
     def _add(self, records: Records) -> None:
         if self._growing is None:
-            self._growing = _Growing(self._cells), _Growing(self._strange), _Growing(self.day)
+            self._growing = (
+                _GrowingArray(self._cells),
+                _GrowingArray(self._strange),
+                _GrowingArray(self.day),
+            )
         cells, strange, day = self._growing
         more = _cells_of(records)
         self._cells, self._strange = cells.with_more(more), strange.with_more(~_filled(more))
         self.day = day.with_more(records.day)
         self._latest = max(self._latest, int(records.day.max(initial=0)))
 
-    def find(self, groups: tuple[Ids, ...]) -> Lines:
+    def find(self, groups: tuple[Ids, ...]) -> MessageRows:
         """The lines of a message's ids; all of them must be on the sheet."""
         wanted = np.concatenate(groups) if groups else np.zeros(0, np.uint64)
         rows, here = place(self.ids, wanted)
@@ -114,53 +128,53 @@ class Sheet:
             rows = self._rows.take(rows)
         return self.lines(rows, tuple(len(ids) for ids in groups))
 
-    def lines(self, rows: NDArray[np.integer[Any]], sizes: tuple[int, ...]) -> Lines:
+    def lines(self, rows: NDArray[np.integer[Any]], sizes: tuple[int, ...]) -> MessageRows:
         """The lines at these rows, which are distinct and stand group after group."""
-        return Lines(rows, sizes, np.ascontiguousarray(self._cells.take(rows, 0).T))
+        return MessageRows(rows, sizes, np.ascontiguousarray(self._cells.take(rows, 0).T))
 
-    def put(self, lines: Lines) -> None:
+    def put(self, lines: MessageRows) -> None:
         """Write changed lines back, before anything else of the sheet is read."""
         self._cells[lines.rows] = lines.cells.T
 
-    def strangers(self) -> Ids:
+    def unknown_ids(self) -> Ids:
         """Of the rows that came last, the ids of which nothing was known."""
         return self._came[self._strange[len(self._strange) - len(self._came) :]]
 
-    def born(self) -> Ids:
+    def new_ids(self) -> Ids:
         """The ids of which nothing was known when they came, and something is now."""
-        born = self._by_id(self._strange & _filled(self._cells))
-        return self.ids.take(born.nonzero()[0])
+        new_ids = self._by_id(self._strange & _filled(self._cells))
+        return self.ids.take(new_ids.nonzero()[0])
 
     def _by_id(self, values: NDArray[Any]) -> NDArray[Any]:
         """What stands row by row in the order of the ids."""
         return values if self._rows is None else values.take(self._rows, 0)
 
-    def records_of(self, lines: Lines) -> Records:
+    def records_of(self, lines: MessageRows) -> Records:
         """The lines of one message as records."""
         n, w = lines.cells[: self._K], lines.cells[self._K :]
         return Records(n.T.astype(np.uint32), w.T.astype(np.int32), self.day[lines.rows])
 
-    def opinion(self, recipe: Recipe, lines: Lines) -> Opinion:
+    def opinion(self, recipe: Recipe, lines: MessageRows) -> Opinion:
         """What the corrected model thinks of the message now."""
         if self._seen is None or self._seen[0] is not lines:
             self._seen = lines, opinion(recipe, self.totals, lines.cells, lines.sizes)
         return self._seen[1]
 
-    def push(self, lines: Lines, steps: Ints) -> None:
+    def update(self, lines: MessageRows, steps: Ints) -> None:
         """Add a step to every correction of the message."""
         self._seen = None
         if lines.sizes:
             lines.cells[self._K :] += steps.T.repeat(lines.sizes, axis=1)
 
-    def lean(self, push: Push, sign: int = 1) -> None:
+    def lean(self, update: Update, sign: int = 1) -> None:
         """Add a push's share of the sums."""
         self._seen = None
-        self.totals.bias += sign * push.bias
-        self.totals.tempers += sign * push.tempers
+        self.totals.bias += sign * update.bias
+        self.totals.temperatures += sign * update.temperatures
 
     def move(
         self,
-        lines: Lines,
+        lines: MessageRows,
         before: int,
         after: int,
         *,
@@ -179,7 +193,12 @@ class Sheet:
             self.day[lines.rows] = np.maximum(self.day[lines.rows], day)
 
     def count(
-        self, lines: Lines, before: int, after: int, *, times: NDArray[np.uint32] | None = None
+        self,
+        lines: MessageRows,
+        before: int,
+        after: int,
+        *,
+        times: NDArray[np.uint32] | None = None,
     ) -> None:
         """Move the counts alone: days stay, also of rows that hold nothing for a moment."""
         self._seen = None
@@ -201,24 +220,24 @@ class Sheet:
             self._apply_bulk(event.bulk, sign)
         lines = self.find(event.ids)
         # The step before the counts: a row that becomes empty is known to be so by then.
-        self.push(lines, sign * event.delta.steps)
+        self.update(lines, sign * event.delta.steps)
         before, after = (event.before, event.after) if sign > 0 else (event.after, event.before)
         if before != after:
             day = day_of(event.time_us) if sign > 0 else 0
             self.move(lines, before, after, times=event.times, day=day)
         self.put(lines)
-        self.echo(event.delta, sign)
+        self.rehearsal(event.delta, sign)
         self.lean(event.delta, sign)
 
-    def echo(self, push: Push, sign: int = 1) -> None:
+    def rehearsal(self, update: Update, sign: int = 1) -> None:
         """Add the steps that a push takes on other messages."""
-        for echo in push.echoes:
-            lines = self.find(echo.ids)
-            self.push(lines, sign * echo.steps)
+        for rehearsal in update.rehearsals:
+            lines = self.find(rehearsal.ids)
+            self.update(lines, sign * rehearsal.steps)
             self.put(lines)
             self._drop_days(lines)
 
-    def _apply_bulk(self, bulk: Bulk, sign: int) -> None:
+    def _apply_bulk(self, bulk: BulkChange, sign: int) -> None:
         self._seen = None
         lines = self.find((bulk.ids,))
         old = lines.cells[: self._K].copy()
@@ -228,12 +247,12 @@ class Sheet:
         self.totals.tokens += sign * bulk.n.sum(axis=0)
         self.totals.messages += sign * bulk.messages
         self.totals.bias += sign * bulk.bias
-        self.totals.tempers += sign * bulk.tempers
+        self.totals.temperatures += sign * bulk.temperatures
         self.day[lines.rows] = np.maximum(self.day[lines.rows], bulk.days)
         self._latest = max(self._latest, int(bulk.days.max(initial=0)))
         self._drop_days(lines)
 
-    def _drop_days(self, lines: Lines) -> None:
+    def _drop_days(self, lines: MessageRows) -> None:
         """A row that holds nothing has no day."""
         self.day[lines.rows[~lines.cells.any(axis=0)]] = 0
 
@@ -247,7 +266,7 @@ class Sheet:
             )
             self.totals.histogram = moved if moved.size else np.zeros((self._K, 0), np.int64)
 
-    def settled(self) -> Records:
+    def to_records(self) -> Records:
         """The rows as the store keeps them, by id; a row that holds nothing has no day."""
         K = self._K
         # Column by column: along rows of four, numpy takes five times as long for each of these.
@@ -259,7 +278,7 @@ class Sheet:
                 "a count falls below zero: the model does not hold what is to be taken from it",
                 hint="run `spamnb check`, then restore a backup",
             )
-        sums = (self.totals.messages, self.totals.bias, self.totals.tempers)
+        sums = (self.totals.messages, self.totals.bias, self.totals.temperatures)
         if max(abs(number) for line in sums for number in line.tolist()) > _SUM:
             raise RefusedError("a sum of the model would pass 2^62")
         if max(most[:K]) > _U32:
@@ -280,7 +299,7 @@ def _filled(cells: Floats) -> NDArray[np.bool_]:
     return filled
 
 
-class _Growing:
+class _GrowingArray:
     """An array with room at its end, so that what comes does not move what is there.
 
     Bulk training adds to 20 MB of rows two dozen times: to join them anew each time took a tenth of

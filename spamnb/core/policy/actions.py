@@ -2,7 +2,7 @@
 
     headers < tag < redirect < quarantine < reject
 
-Holds the mapping (`Handlings`: shipped for everybody, or of a recipient's domain), and the rules
+Holds the mapping (`ActionMap`: shipped for everybody, or of a recipient's domain), and the rules
 that soften it. Must not know mail, models or sockets.
 
 Invariants. With several recipients the mildest of theirs holds, so no one's mail is handled more
@@ -37,7 +37,7 @@ few messages rather than the mail"""
 
 
 @dataclass(frozen=True, slots=True)
-class Handlings:
+class ActionMap:
     """What becomes of a message on each decision; as shipped, nothing but headers."""
 
     deliver: Handling = "headers"
@@ -70,19 +70,19 @@ class Handlings:
 
 
 @dataclass(frozen=True, slots=True)
-class Treatment:
+class ActionPolicy:
     """Everybody's handlings."""
 
-    shipped: Handlings = field(default_factory=Handlings)
+    shipped: ActionMap = field(default_factory=ActionMap)
     """for recipients of all domains that are not named"""
-    domains: Mapping[str, Handlings] = field(default_factory=dict)
+    domains: Mapping[str, ActionMap] = field(default_factory=dict)
     """by the recipient's domain"""
     exempt: tuple[str, ...] = ()
     """recipients who opted out: user@example.org, @example.org or user@"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "exempt", tuple(name.lower() for name in self.exempt))
-        domains = {name.lower(): handlings for name, handlings in self.domains.items()}
+        domains = {name.lower(): action_maps for name, action_maps in self.domains.items()}
         object.__setattr__(self, "domains", domains)
 
     def of(
@@ -104,7 +104,7 @@ class Treatment:
         found = {self._of(recipient) for recipient in recipients} or {self.shipped}
         return min((one.on(decision, possible) for one in found), key=HANDLINGS.index)
 
-    def _of(self, recipient: str) -> Handlings:
+    def _of(self, recipient: str) -> ActionMap:
         if self.is_exempt(recipient):
             return _MILD
         return self.domains.get(domain_of(recipient), self.shipped)
@@ -119,7 +119,7 @@ class Treatment:
         return any(name in self.exempt for name in names)
 
 
-_MILD = Handlings()
+_MILD = ActionMap()
 _POSSIBLE = {
     (refusable, whole): tuple(
         handling
@@ -131,7 +131,9 @@ _POSSIBLE = {
 }
 
 
-def sobered(decision: Decision, least_messages: int, least: int = LEAST_MESSAGES) -> Decision:
+def limit_while_untrained(
+    decision: Decision, least_messages: int, least: int = LEAST_MESSAGES
+) -> Decision:
     """A decision as strong as the training allows; `least_messages` is of the rarest label."""
     strong = DECISIONS.index(decision) > DECISIONS.index("unsure")
     return "unsure" if strong and least_messages < least else decision

@@ -33,7 +33,7 @@ from spamnb.core.model.costs import DECISIONS, Costs, Decision, thresholds
 if TYPE_CHECKING:  # the quarantine's commands load no numpy: half of the time that they take
     from spamnb.core.model.verdict import Clue
 
-Reason = Literal["bypass", "large", "overrun", "busy", "model", "poison", "fault"]
+Reason = Literal["bypass", "large", "overrun", "busy", "model", "known_crasher", "fault"]
 """Why a message was not judged: switched off by hand; above the limit; the scan took too long; too
 much waits already; no usable model; an earlier attempt ended the process that scanned it; a fault
 of ours."""
@@ -164,7 +164,7 @@ def _tagged(header: bytes, tag: bytes) -> tuple[bytes, bool]:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class VerdictHeaders:
     """What our header lines say of one message."""
 
     label: str
@@ -172,7 +172,7 @@ class Said:
     log_odds: float
     decision: Decision
     junk_log_odds: float
-    """where junk begins: see `junk_line`"""
+    """where junk begins: see `junk_threshold`"""
     signature: str = ""
     reason: str = ""
     """what decided instead of the model: a few words of lower case and hyphens"""
@@ -181,14 +181,14 @@ class Said:
     version: str = ""
 
 
-def junk_line(costs: Costs) -> float:
+def junk_threshold(costs: Costs) -> float:
     """The log-odds from which a message is junk, or worse; inf if nothing ever is."""
     harsh = DECISIONS[DECISIONS.index("junk") :]
     found = [edge.log_odds for edge in thresholds(costs) if edge.decision in harsh]
     return found[0] if found else float("inf")
 
 
-def score_of(said: Said) -> float:
+def score_of(said: VerdictHeaders) -> float:
     """The score, always on the side of the decision, also where a list or a rule decided."""
     flagged = said.decision in ("junk", "reject")
     if said.log_odds == -inf and not flagged:
@@ -197,7 +197,7 @@ def score_of(said: Said) -> float:
     return max(score, REQUIRED) if flagged else min(score, REQUIRED - 0.1)
 
 
-def block_of(said: Said) -> bytes:
+def format_headers(said: VerdictHeaders) -> bytes:
     """All our lines for a message that was judged."""
     score = score_of(said)
     yes = said.decision in ("junk", "reject")

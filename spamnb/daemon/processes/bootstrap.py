@@ -17,17 +17,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spamnb.daemon.processes import privileges
-from spamnb.daemon.processes.channel import Start
+from spamnb.daemon.processes.channel import StartParams
 from spamnb.daemon.processes.logs import Log, take_over
-from spamnb.daemon.processes.shared_state import Board
-from spamnb.daemon.processes.sockets import Place, Sockets, inherited
-from spamnb.daemon.processes.supervisor import Household, Supervisor
+from spamnb.daemon.processes.shared_state import SharedState
+from spamnb.daemon.processes.sockets import BindAddress, Sockets, inherited
+from spamnb.daemon.processes.supervisor import ProcessPlan, Supervisor
 from spamnb.daemon.processes.systemd import Notifier
 from spamnb.endpoints.net.address import Address
 from spamnb.errors import StoreMissingError, UserError
-from spamnb.service.scanning.access_lists import RuleFiles, Rules
+from spamnb.service.scanning.access_lists import AccessLists, RuleFiles
 from spamnb.settings import Settings, control_of
-from spamnb.settings.schema import POST_ADDRESS, ListenerSettings
+from spamnb.settings.schema import DELIVERY_ADDRESS, ListenerSettings
 
 ENTRIES: Mapping[str, str] = {
     "learner": "spamnb.daemon.roles.learner_main:main",
@@ -40,7 +40,7 @@ CONTROL, POST = "control", "post"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ServeRequest:
     """What is to be served."""
 
     settings: Settings
@@ -53,16 +53,16 @@ class Wish:
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
 
-def serve(wish: Wish) -> None:
+def serve(serve_request: ServeRequest) -> None:
     """Serve until told to stop."""
-    settings, home = checked(wish.settings), wish.home
-    notifier = Notifier(wish.environment)
+    settings, home = checked(serve_request.settings), serve_request.home
+    notifier = Notifier(serve_request.environment)
     who = privileges.identity(settings.serve.user, settings.serve.group, home)
     if not home.exists():
-        if wish.create is None:
+        if serve_request.create is None:
             raise _missing(home)
         privileges.make_home(home, who)
-    sockets = bound(wish)
+    sockets = bound(serve_request)
     try:
         log = Log(settings.log, "supervisor")
         if who is not None:
@@ -71,11 +71,11 @@ def serve(wish: Wish) -> None:
             privileges.drop(who)
         privileges.harden()
         with _alone(home):
-            _model_there(wish)
+            _model_there(serve_request)
             take_over(log)
             _tell_listening(log, sockets)
-            household = _household(wish, sockets)
-            asyncio.run(Supervisor(household, log, notifier).run())
+            process_plan = _household(serve_request, sockets)
+            asyncio.run(Supervisor(process_plan, log, notifier).run())
     finally:
         sockets.close()
         notifier.close()
@@ -84,7 +84,7 @@ def serve(wish: Wish) -> None:
 def checked(settings: Settings) -> Settings:
     """The same settings, if what they name can be used: names and lists."""
     listeners_of(settings)
-    Rules.load(RuleFiles(settings.rules.allow, settings.rules.block))
+    AccessLists.load(RuleFiles(settings.rules.allow, settings.rules.block))
     return settings
 
 
@@ -100,45 +100,47 @@ def listeners_of(settings: Settings) -> dict[str, ListenerSettings]:
 def wants_post(settings: Settings) -> bool:
     """Whether the post office is needed: as a next hop, or with an address of its own."""
     no_hop = any(not listener.upstream for listener in listeners_of(settings).values())
-    return no_hop or bool(settings.post.address)
+    return no_hop or bool(settings.delivery.address)
 
 
 def addresses_of(settings: Settings) -> dict[str, str]:
     """Where mail comes in: the address of each listener, and of the post office if it is needed."""
     addresses = {name: one.address for name, one in listeners_of(settings).items()}
     if wants_post(settings):
-        addresses[POST] = settings.post.address or POST_ADDRESS
+        addresses[POST] = settings.delivery.address or DELIVERY_ADDRESS
     return addresses
 
 
-def bound(wish: Wish) -> Sockets:
+def bound(serve_request: ServeRequest) -> Sockets:
     """Everything that we listen on."""
     sockets = Sockets()
     try:
-        _bind(sockets, wish, inherited(wish.environment))
+        _bind(sockets, serve_request, inherited(serve_request.environment))
     except BaseException:
         sockets.close()
         raise
     return sockets
 
 
-def _bind(sockets: Sockets, wish: Wish, given: dict[str, list[socket.socket]]) -> None:
+def _bind(
+    sockets: Sockets, serve_request: ServeRequest, given: dict[str, list[socket.socket]]
+) -> None:
     """Take what was given by name, bind the rest."""
-    settings = wish.settings
+    settings = serve_request.settings
     for name, text in addresses_of(settings).items():
         if name in given:
             sockets.adopt(name, given.pop(name))
             continue
         address = Address.parse(text)
         slots = 1 if name == POST else workers_of(settings)
-        sockets.add(name, Place(address.host, address.port, address.path), slots)
+        sockets.add(name, BindAddress(address.host, address.port, address.path), slots)
     if CONTROL in given:
         sockets.adopt(CONTROL, given.pop(CONTROL))
     else:
         # Everybody may connect who reaches it: the kernel says who they are, and the folder
         # decides who reaches it.
-        control = control_of(settings, wish.home, wish.environment)
-        sockets.add(CONTROL, Place(path=str(control)), 1, mode=0o666)
+        control = control_of(settings, serve_request.home, serve_request.environment)
+        sockets.add(CONTROL, BindAddress(path=str(control)), 1, mode=0o666)
     if given:
         raise UserError(
             f"a socket was handed over for {', '.join(map(repr, given))}, which is no listener",
@@ -178,19 +180,19 @@ def _alone(home: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _model_there(wish: Wish) -> None:
+def _model_there(serve_request: ServeRequest) -> None:
     """Make the model or say that there is none; a damaged one is the others' business."""
     try:
-        if (wish.home / "data.mdb").exists():
+        if (serve_request.home / "data.mdb").exists():
             return
     except OSError as error:
         raise UserError(
-            f"{wish.home} cannot be read: {error.strerror}",
+            f"{serve_request.home} cannot be read: {error.strerror}",
             hint="it must belong to the user that the daemon runs as",
         ) from error
-    if wish.create is None:
-        raise _missing(wish.home)
-    wish.create()
+    if serve_request.create is None:
+        raise _missing(serve_request.home)
+    serve_request.create()
 
 
 def _missing(home: Path) -> StoreMissingError:
@@ -200,26 +202,26 @@ def _missing(home: Path) -> StoreMissingError:
     )
 
 
-def _household(wish: Wish, sockets: Sockets) -> Household:
-    settings = wish.settings
+def _household(serve_request: ServeRequest, sockets: Sockets) -> ProcessPlan:
+    settings = serve_request.settings
     roles = ["learner"] + (["post"] if POST in sockets.groups else [])
     roles += ["worker"] * workers_of(settings)
     # A scan helper has a slot of its own, for what it counts and what kills it.
     scans = scan_slots_of(1 + len(roles), workers_of(settings), cores())
-    board = Board.create(["supervisor", *roles, *["scan"] * sum(map(len, scans))])
-    start = Start(
+    shared = SharedState.create(["supervisor", *roles, *["scan"] * sum(map(len, scans))])
+    start = StartParams(
         role="",
         entry="",
         slot=0,
-        board_fd=board.fd,
-        home=str(wish.home),
+        board_fd=shared.fd,
+        home=str(serve_request.home),
         parent=os.getpid(),
-        control=str(control_of(settings, wish.home, wish.environment)),
+        control=str(control_of(settings, serve_request.home, serve_request.environment)),
         post=_post_address(sockets),
     )
     starts, workers = [], 0
     for slot, role in enumerate(roles, 1):
-        one = replace(start, role=role, entry=wish.entries[role], slot=slot)
+        one = replace(start, role=role, entry=serve_request.entries[role], slot=slot)
         if role == "worker":
             names = [name for name in sockets.groups if name not in (CONTROL, POST)]
             one = replace(one, scan_slots=scans[workers])
@@ -228,8 +230,13 @@ def _household(wish: Wish, sockets: Sockets) -> Household:
         else:
             one = replace(one, sockets=_fds(sockets, [CONTROL if role == "learner" else POST], 0))
         starts.append(one)
-    return Household(
-        wish.home, settings, sockets, tuple(starts), board, lambda: checked(wish.load())
+    return ProcessPlan(
+        serve_request.home,
+        settings,
+        sockets,
+        tuple(starts),
+        shared,
+        lambda: checked(serve_request.load()),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spamnb.daemon.processes.shared_state import Board
+from spamnb.daemon.processes.shared_state import SharedState
 from spamnb.errors import StoreAccessError
 from spamnb.store.lmdb.sharing import refused
 
@@ -26,7 +26,7 @@ def bypass_is_on(home: Path, *, before: bool | None = None) -> bool:
         return before
 
 
-def turn_bypass(home: Path, board: Board | None = None, *, on: bool) -> None:
+def turn_bypass(home: Path, shared: SharedState | None = None, *, on: bool) -> None:
     """Make or remove the file, and tell the board, if we have it."""
     try:
         if on:
@@ -38,5 +38,5 @@ def turn_bypass(home: Path, board: Board | None = None, *, on: bool) -> None:
             f"the bypass of {home} cannot be turned: {error.strerror}",
             hint="it is for the home's owner and root",
         ) from error
-    if board is not None:
-        board.bypass = on
+    if shared is not None:
+        shared.bypass = on

@@ -1,9 +1,9 @@
 """What a child is told when it starts, and what it is told later.
 
-Each child inherits one end of a socket pair. The first datagram on it is its `Start`; later ones
-are orders; its end says that the supervisor is gone. Datagrams (SOCK_SEQPACKET), so that an order
-is whole or not there, and a child that reads none cannot stop the supervisor. Values are JSON:
-nothing that a child is told can run. Must not know what the roles do.
+Each child inherits one end of a socket pair. The first datagram on it is its `StartParams`; later
+ones are orders; its end says that the supervisor is gone. Datagrams (SOCK_SEQPACKET), so that an
+order is whole or not there, and a child that reads none cannot stop the supervisor. Values are
+JSON: nothing that a child is told can run. Must not know what the roles do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartParams:
     """What a process of the daemon needs to begin."""
 
     role: str
@@ -47,11 +47,11 @@ class Start:
 class Order:
     """What a child is told while it runs."""
 
-    what: Literal["renew"]
+    what: Literal["reload"]
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-class Orders:
+class ChildChannel:
     """A child's end."""
 
     def __init__(self, fd: int) -> None:
@@ -61,12 +61,12 @@ class Orders:
         """To wait on."""
         return self._socket.fileno()
 
-    def start(self) -> Start:
+    def start(self) -> StartParams:
         """The first word; waits for it."""
         told = self._told()
         if told is None:
             raise BugError("the supervisor was gone before it said what to do")
-        return Start(**told)
+        return StartParams(**told)
 
     def next(self) -> Order | None:
         """The next order; None at the end. Waits unless the descriptor is ready."""
@@ -85,7 +85,7 @@ class Orders:
         return dict(json.loads(data)) if data else None
 
 
-class Line:
+class SupervisorChannel:
     """The supervisor's end."""
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class Line:
         """Let go of the child's end, so that its death is seen."""
         self._theirs.close()
 
-    def tell(self, value: Start | Order) -> bool:
+    def tell(self, value: StartParams | Order) -> bool:
         """Say it; False if the child reads nothing any more."""
         try:
             self._ours.send(json.dumps(asdict(value)).encode())

@@ -16,8 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spamnb.daemon.processes.channel import Line, Order, Start
-from spamnb.daemon.processes.shared_state import Board
+from spamnb.daemon.processes.channel import Order, StartParams, SupervisorChannel
+from spamnb.daemon.processes.shared_state import SharedState
 
 _FOR_US = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "NOTIFY_SOCKET", "WATCHDOG_USEC",
            "WATCHDOG_PID")  # fmt: skip
@@ -28,8 +28,8 @@ _FOR_US = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "NOTIFY_SOCKET", "WATCH
 class Child:
     """A process that runs, or did."""
 
-    start: Start
-    line: Line
+    start: StartParams
+    line: SupervisorChannel
     process: subprocess.Popen[bytes]
     pidfd: int
     since_s: float = field(default_factory=time.monotonic)
@@ -61,15 +61,15 @@ class Child:
         return code
 
 
-def spawn(start: Start, board: Board, more_fds: Iterable[int] = ()) -> Child:
+def spawn(start: StartParams, shared: SharedState, more_fds: Iterable[int] = ()) -> Child:
     """Start a child."""
-    line = Line()
+    line = SupervisorChannel()
     listening = [fd for fds in start.sockets.values() for fd in fds]
-    board.begin(start.slot)
+    shared.begin(start.slot)
     try:
         process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             [sys.executable, "-P", "-m", "spamnb.daemon", start.role, str(line.child_fd)],
-            pass_fds=[line.child_fd, board.fd, *listening, *more_fds],
+            pass_fds=[line.child_fd, shared.fd, *listening, *more_fds],
             stdin=subprocess.DEVNULL,
             env=_environment(),
             cwd="/",
@@ -87,7 +87,7 @@ def spawn(start: Start, board: Board, more_fds: Iterable[int] = ()) -> Child:
         process.kill()
         process.wait()
         raise
-    board.set_pid(start.slot, process.pid)
+    shared.set_pid(start.slot, process.pid)
     line.tell(start)
     return Child(start, line, process, pidfd)
 

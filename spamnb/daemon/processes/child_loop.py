@@ -9,12 +9,12 @@ import asyncio
 import signal
 from collections.abc import Callable
 
-from spamnb.daemon.processes.channel import Orders, Start
+from spamnb.daemon.processes.channel import ChildChannel, StartParams
 from spamnb.daemon.processes.logs import Log, take_over
 from spamnb.settings import Settings, restored
 
 
-def begun(start: Start, name: str) -> tuple[Settings, Log]:
+def start_child(start: StartParams, name: str) -> tuple[Settings, Log]:
     """The settings that a child was told, and its log, which libraries write to as well."""
     settings = restored(start.settings)
     log = Log(settings.log, name)
@@ -22,25 +22,25 @@ def begun(start: Start, name: str) -> tuple[Settings, Log]:
     return settings, log
 
 
-class Follower:
+class ChildLoop:
     """A child's event loop hears its supervisor. Made within the running loop."""
 
-    def __init__(self, orders: Orders, log: Log) -> None:
-        self._orders = orders
+    def __init__(self, channel: ChildChannel, log: Log) -> None:
+        self._orders = channel
         self._log = log
         self.stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stop.set)
 
-    def follow(self, renew: Callable[[Settings], None]) -> None:
-        """Obey orders from now on: `renew` takes new settings, the log has them already."""
-        asyncio.get_running_loop().add_reader(self._orders.fileno(), self._obey, renew)
+    def follow(self, apply_settings: Callable[[Settings], None]) -> None:
+        """Obey the supervisor: `apply_settings` gets new settings; the log has them already."""
+        asyncio.get_running_loop().add_reader(self._orders.fileno(), self._obey, apply_settings)
 
-    def _obey(self, renew: Callable[[Settings], None]) -> None:
+    def _obey(self, apply_settings: Callable[[Settings], None]) -> None:
         order = self._orders.next()
         if order is None:
             asyncio.get_running_loop().remove_reader(self._orders.fileno())
             self.stop.set()
             return
         settings = restored(order.settings)
-        self._log.renew(settings.log)
-        renew(settings)
+        self._log.apply_settings(settings.log)
+        apply_settings(settings)

@@ -42,9 +42,9 @@ class Log:
         self._lost = 0
         self._cut = False
         """the last line has no end"""
-        self.renew(form)
+        self.apply_settings(form)
 
-    def renew(self, form: LogSettings) -> None:
+    def apply_settings(self, form: LogSettings) -> None:
         """Take another form, and open the file anew, which may have been turned over."""
         old, self._form, self._least = self._fd, form, LEVELS[form.level]
         self._fd = _opened(form.file)
@@ -171,7 +171,6 @@ class _Bridge(logging.Handler):
         if record.exc_info and record.exc_info[1] is not None:
             said["error"] = repr(record.exc_info[1])
         self._log(said)
-
 
     def _is_repeated(self, text: str, now: float) -> bool:
         """Whether it was told within this second.

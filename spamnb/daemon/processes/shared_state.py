@@ -2,9 +2,10 @@
 
 A memfd, handed to each child. Every process has a slot: who sits there, whether it is ready, when
 it last gave a sign of life, its row of `meters`, the digests of the messages it has in hand, and a
-small ring of digests that killed a scan. Each has a row of `Counts`, too, of the connections that
-it has open by client. So a number survives `kill -9` of the process that counted it, and reading
-the numbers takes no message between processes. Must not know sockets, mail or settings.
+small ring of digests that killed a scan. Each has a row of `ConnectionCounts`, too, of the
+connections that it has open by client. So a number survives `kill -9` of the process that counted
+it, and reading the numbers takes no message between processes. Must not know sockets, mail or
+settings.
 
 Invariants: each number is one aligned 64-bit word, so it is read whole; each slot is written by its
 process, and by the supervisor while that process is not there; the flags by whoever may turn them.
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Self
 
-from spamnb.endpoints.net.connection_counts import CELLS, SECRET_BYTES, Counts
+from spamnb.endpoints.net.connection_counts import CELLS, SECRET_BYTES, ConnectionCounts
 from spamnb.errors import BugError
 from spamnb.service.telemetry.metrics import WIDTH, Meters, summed
 from spamnb.service.telemetry.unscanned import COUNTED
@@ -37,13 +38,13 @@ _SLOTS, _STARTED, _BYPASS, _WIDTH, _ALARM, _SECRET = 1, 2, 3, 4, 5, 6
 _LATELY = _SECRET + SECRET_BYTES // 8
 _HEAD = _LATELY + len(COUNTED)
 _COUNTS = 2 * CELLS
-"""words in a row of `Counts`"""
+"""words in a row of `ConnectionCounts`"""
 _ROLE_WORDS = 4
 _CELLS = 8 + _ROLE_WORDS
 _STATE, _PID, _BEAT, _STARTS, _IN_HAND, _RING_AT, _OPEN, _SINCE = range(8)
 
 
-class State(IntEnum):
+class ProcessState(IntEnum):
     """How a process is, as far as it could say."""
 
     EMPTY = 0
@@ -54,12 +55,12 @@ class State(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class ProcessStatus:
     """One slot, as it was just now."""
 
     slot: int
     role: str
-    state: State
+    state: ProcessState
     pid: int
     starts: int
     """how often a process began here"""
@@ -75,7 +76,7 @@ def monotonic_us() -> int:
     return time.monotonic_ns() // 1000
 
 
-class Board:
+class SharedState:
     """The whole page, mapped into this process."""
 
     def __init__(self, fd: int, roles: Sequence[str] | None = None) -> None:
@@ -95,8 +96,8 @@ class Board:
             raise BugError("the board was made by another version")
         self.slots = self._words[_SLOTS]
         self._hands = (_HEAD + self.slots * _CELLS) * 8
-        self._poison = self._hands + self.slots * HANDS * DIGEST_BYTES
-        self._rows = (self._poison + self.slots * RING * DIGEST_BYTES) // 8
+        self._crashers = self._hands + self.slots * HANDS * DIGEST_BYTES
+        self._rows = (self._crashers + self.slots * RING * DIGEST_BYTES) // 8
         self._counts = self._rows + self.slots * WIDTH
         for slot, role in enumerate(roles or ()):
             at = self._cell(slot, 8) * 8
@@ -126,14 +127,14 @@ class Board:
         at = self._cell(slot, 8) * 8
         return self._map[at : at + _ROLE_WORDS * 8].rstrip(b"\0").decode()
 
-    def seat(self, slot: int) -> Seat:
+    def seat(self, slot: int) -> ProcessStatus:
         """How a slot is now."""
         first, now = self._cell(slot, 0), monotonic_us()
         cells = self._words[first : first + 8].tolist()
-        return Seat(
+        return ProcessStatus(
             slot=slot,
             role=self.role(slot),
-            state=State(cells[_STATE]),
+            state=ProcessState(cells[_STATE]),
             pid=cells[_PID],
             starts=cells[_STARTS],
             beat_age_s=max(0, now - cells[_BEAT]) / 1e6,
@@ -141,7 +142,7 @@ class Board:
             open_sessions=cells[_OPEN],
         )
 
-    def seats(self) -> list[Seat]:
+    def seats(self) -> list[ProcessStatus]:
         """All slots."""
         return [self.seat(slot) for slot in range(self.slots)]
 
@@ -153,13 +154,13 @@ class Board:
         self._words[first + _STARTS] += 1
         self._words[first + _IN_HAND] = self._words[first + _OPEN] = 0
         self.forget_connections(slot)
-        self._words[first + _STATE] = State.STARTING
+        self._words[first + _STATE] = ProcessState.STARTING
 
     def set_pid(self, slot: int, pid: int) -> None:
         """Say which process it is."""
         self._words[self._cell(slot, _PID)] = pid
 
-    def set_state(self, slot: int, state: State) -> None:
+    def set_state(self, slot: int, state: ProcessState) -> None:
         """Say how this process is."""
         self._words[self._cell(slot, _STATE)] = state
 
@@ -173,11 +174,11 @@ class Board:
 
     # -- connections by client --------------------------------------------------------------------
 
-    def counts(self, slot: int) -> Counts:
+    def counts(self, slot: int) -> ConnectionCounts:
         """Count connections into a slot's row, and see those of all workers."""
         rows = [self._count_row(one) for one in range(self.slots) if self.role(one) == "worker"]
         secret = self._map[_SECRET * 8 : _SECRET * 8 + SECRET_BYTES]
-        return Counts(self._count_row(slot), rows, secret)
+        return ConnectionCounts(self._count_row(slot), rows, secret)
 
     def forget_connections(self, slot: int) -> None:
         """The process of a slot is gone, and its connections with it."""
@@ -255,43 +256,43 @@ class Board:
         starts = range(first, first + self._words[self._cell(slot, _IN_HAND)] * DIGEST_BYTES, 16)
         return [self._map[start : start + DIGEST_BYTES] for start in starts]
 
-    def poison(self, slot: int, digest: bytes) -> None:
+    def known_crasher(self, slot: int, digest: bytes) -> None:
         """Remember a message that killed a process of this slot, or overran its time."""
         at = self._cell(slot, _RING_AT)
         place = self._words[at] % RING
-        self._put(self._poison + (slot * RING + place) * DIGEST_BYTES, digest)
+        self._put(self._crashers + (slot * RING + place) * DIGEST_BYTES, digest)
         self._words[at] += 1
 
-    def poison_in_hand(self, slot: int) -> list[bytes]:
+    def crashers_in_flight(self, slot: int) -> list[bytes]:
         """Whoever sat here died: what it had in hand is poisonous from now on."""
         found = self.in_hand(slot)
         for digest in found:
-            self.poison(slot, digest)
+            self.known_crasher(slot, digest)
         self.release(slot)
         return found
 
-    def is_poisonous(self, digest: bytes) -> bool:
+    def is_known_crasher(self, digest: bytes) -> bool:
         """Whether some process died of this message."""
-        end = self._poison + self.slots * RING * DIGEST_BYTES
+        end = self._crashers + self.slots * RING * DIGEST_BYTES
         # Found anywhere, also between two: that two neighbours join to a third by chance is 2^-120.
-        return self._map.find(digest[:DIGEST_BYTES], self._poison, end) >= 0
+        return self._map.find(digest[:DIGEST_BYTES], self._crashers, end) >= 0
 
     def _put(self, at: int, digest: bytes) -> None:
         self._map[at : at + DIGEST_BYTES] = digest[:DIGEST_BYTES].ljust(DIGEST_BYTES, b"\1")
 
 
-class Hand:
+class InFlightGuard:
     """What one process holds, for a scanner that must not know boards."""
 
     __slots__ = ("_board", "_slot")
 
-    def __init__(self, board: Board, slot: int) -> None:
-        self._board = board
+    def __init__(self, shared: SharedState, slot: int) -> None:
+        self._board = shared
         self._slot = slot
 
-    def is_poisonous(self, digest: bytes) -> bool:
+    def is_known_crasher(self, digest: bytes) -> bool:
         """Whether some process died of this message."""
-        return self._board.is_poisonous(digest)
+        return self._board.is_known_crasher(digest)
 
     def hold(self, digest: bytes) -> None:
         """Note that a message is about to be judged."""

@@ -27,7 +27,7 @@ _FIRST_FD = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BindAddress:
     """Where to listen: a host and port, or a path."""
 
     host: str = ""
@@ -41,7 +41,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class SocketGroup:
     """The sockets of one bound address: one for each slot, or one for all."""
 
     sockets: tuple[socket.socket, ...]
@@ -60,23 +60,25 @@ class Group:
 class Sockets:
     """All that we listen on, by name."""
 
-    groups: dict[str, list[Group]] = field(default_factory=dict)
+    groups: dict[str, list[SocketGroup]] = field(default_factory=dict)
     made: list[tuple[Path, int]] = field(default_factory=list)
     """unix sockets that we made, with their inodes"""
 
-    def add(self, name: str, place: Place, slots: int, mode: int = 0o660) -> None:
+    def add(self, name: str, place: BindAddress, slots: int, mode: int = 0o660) -> None:
         """Bind an address."""
         if place.path:
             one = _unix(Path(place.path), mode)
             self.made.append((Path(place.path), Path(place.path).stat().st_ino))
-            self.groups.setdefault(name, []).append(Group((one,)))
+            self.groups.setdefault(name, []).append(SocketGroup((one,)))
             return
         for family, address in _resolved(place):
-            self.groups.setdefault(name, []).append(Group(_tcp(family, address, place, slots)))
+            self.groups.setdefault(name, []).append(
+                SocketGroup(_tcp(family, address, place, slots))
+            )
 
     def adopt(self, name: str, sockets: list[socket.socket]) -> None:
         """Take sockets that the service manager bound."""
-        self.groups[name] = [Group((one,)) for one in sockets]
+        self.groups[name] = [SocketGroup((one,)) for one in sockets]
 
     def give(self, uid: int, gid: int) -> None:
         """Let the files of our unix sockets belong to somebody."""
@@ -104,8 +106,8 @@ def text_of(bound: socket.socket) -> str:
     """Where a socket listens."""
     name = bound.getsockname()
     if bound.family == socket.AF_UNIX:
-        return str(Place(path=name))
-    return str(Place(host=name[0], port=name[1]))
+        return str(BindAddress(path=name))
+    return str(BindAddress(host=name[0], port=name[1]))
 
 
 def inherited(environment: Mapping[str, str]) -> dict[str, list[socket.socket]]:
@@ -136,7 +138,7 @@ def inherited(environment: Mapping[str, str]) -> dict[str, list[socket.socket]]:
     return found
 
 
-def _resolved(place: Place) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
+def _resolved(place: BindAddress) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
     try:
         found = socket.getaddrinfo(
             place.host or None, place.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -149,7 +151,7 @@ def _resolved(place: Place) -> list[tuple[socket.AddressFamily, tuple[str, int]]
 
 
 def _tcp(
-    family: socket.AddressFamily, address: tuple[str, int], place: Place, slots: int
+    family: socket.AddressFamily, address: tuple[str, int], place: BindAddress, slots: int
 ) -> tuple[socket.socket, ...]:
     """One socket for each slot, on one address."""
     if address[1]:
@@ -164,7 +166,7 @@ def _tcp(
 
 
 def _one(
-    family: socket.AddressFamily, address: tuple[str, int], place: Place, *, shared: bool
+    family: socket.AddressFamily, address: tuple[str, int], place: BindAddress, *, shared: bool
 ) -> socket.socket:
     one = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:

@@ -19,18 +19,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spamnb.daemon.processes.bypass import bypass_is_on
-from spamnb.daemon.processes.channel import Order, Start
+from spamnb.daemon.processes.channel import Order, StartParams
 from spamnb.daemon.processes.child import Backoff, Child, exit_words, spawn
 from spamnb.daemon.processes.logs import Log
-from spamnb.daemon.processes.shared_state import Board, State, monotonic_us
+from spamnb.daemon.processes.shared_state import ProcessState, SharedState, monotonic_us
 from spamnb.daemon.processes.sockets import Sockets
 from spamnb.daemon.processes.systemd import Notifier
 from spamnb.errors import BugError, SpamnbError
-from spamnb.service.scanning.access_lists import RuleFiles, Rules
+from spamnb.service.scanning.access_lists import AccessLists, RuleFiles
 from spamnb.service.telemetry.metrics import Meters
-from spamnb.service.telemetry.unscanned import WINDOW_S, Lately, facts_of, too_many
+from spamnb.service.telemetry.unscanned import WINDOW_S, RecentUnscanned, facts_of, too_many
 from spamnb.settings import Settings
-from spamnb.settings.reload import tenable
+from spamnb.settings.reload import merge_reloadable
 from spamnb.settings.render import plain
 
 TICK_S = 1.0
@@ -56,15 +56,15 @@ LAST = ("post", "learner")
 
 
 @dataclass(frozen=True, slots=True)
-class Household:
+class ProcessPlan:
     """What the supervisor looks after."""
 
     home: Path
     settings: Settings
     sockets: Sockets
-    starts: tuple[Start, ...]
+    starts: tuple[StartParams, ...]
     """one for each process, without its settings"""
-    board: Board
+    shared: SharedState
     load: Callable[[], Settings]
     """reads the settings anew"""
 
@@ -72,15 +72,15 @@ class Household:
 class Supervisor:
     """One run of the daemon."""
 
-    def __init__(self, household: Household, log: Log, notifier: Notifier) -> None:
-        self._house = household
-        self._board = household.board
-        self._settings = household.settings
-        self._meters: Meters = household.board.meters(0)
+    def __init__(self, process_plan: ProcessPlan, log: Log, notifier: Notifier) -> None:
+        self._house = process_plan
+        self._board = process_plan.shared
+        self._settings = process_plan.settings
+        self._meters: Meters = process_plan.shared.meters(0)
         self._log = log
         self._notifier = notifier
         self._children: dict[int, Child] = {}
-        self._backoffs = {start.slot: Backoff() for start in household.starts}
+        self._backoffs = {start.slot: Backoff() for start in process_plan.starts}
         self._waiting: dict[int, asyncio.TimerHandle] = {}
         self._replacing: set[int] = set()
         self._stopping = False
@@ -88,7 +88,7 @@ class Supervisor:
         self._failure: SpamnbError | None = None
         self._change = asyncio.Event()
         self._last_tick_us = 0
-        self._lately = Lately()
+        self._lately = RecentUnscanned()
         self._look_at = self._warn_at = 0.0
 
     async def run(self) -> None:
@@ -99,7 +99,7 @@ class Supervisor:
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         self._board.begin(0)
         self._board.set_pid(0, os.getpid())
-        self._board.set_state(0, State.READY)
+        self._board.set_state(0, ProcessState.READY)
         self._warn_of_lists()
         for start in self._house.starts:
             self._start(start)
@@ -122,7 +122,7 @@ class Supervisor:
 
     # -- processes --------------------------------------------------------------------------------
 
-    def _start(self, start: Start) -> None:
+    def _start(self, start: StartParams) -> None:
         self._waiting.pop(start.slot, None)
         try:
             child = spawn(replace(start, settings=plain(self._settings)), self._board)
@@ -137,9 +137,9 @@ class Supervisor:
         asyncio.get_running_loop().remove_reader(child.pidfd)
         code, slot = child.buried(), child.start.slot
         del self._children[slot]
-        self._board.set_state(slot, State.DEAD)
+        self._board.set_state(slot, ProcessState.DEAD)
         self._board.forget_connections(slot)
-        poison = self._board.poison_in_hand(slot) if code else []
+        known_crasher = self._board.crashers_in_flight(slot) if code else []
         self._change.set()
         said = {"role": child.start.role, "slot": slot, "pid": child.pid} | exit_words(code)
         if self._stopping:
@@ -153,14 +153,18 @@ class Supervisor:
         self._meters.count("restarts")
         pause_s = self._backoffs[slot].after(child.age_s)
         self._log(
-            {"event": "process died", "level": "error", "poisonous": [d.hex() for d in poison]}
+            {
+                "event": "process died",
+                "level": "error",
+                "poisonous": [d.hex() for d in known_crasher],
+            }
             | said
             | {"again_in_s": pause_s}
         )
         self._start_again(self._start_of(slot), pause_s)
 
-    def _not_started(self, start: Start, error: OSError) -> None:
-        self._board.set_state(start.slot, State.DEAD)
+    def _not_started(self, start: StartParams, error: OSError) -> None:
+        self._board.set_state(start.slot, ProcessState.DEAD)
         pause_s = self._backoffs[start.slot].after(0.0)
         self._log(
             {"event": "process cannot be started", "level": "error", "error": str(error)}
@@ -168,7 +172,7 @@ class Supervisor:
         )
         self._start_again(start, pause_s)
 
-    def _start_again(self, start: Start, pause_s: float) -> None:
+    def _start_again(self, start: StartParams, pause_s: float) -> None:
         """Later; or give up, if nothing of this daemon ever worked."""
         if not self._was_ready and self._backoffs[start.slot].failures >= GIVE_UP:
             self._failure = BugError(
@@ -179,7 +183,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         self._waiting[start.slot] = loop.call_later(pause_s, self._start, start)
 
-    def _start_of(self, slot: int) -> Start:
+    def _start_of(self, slot: int) -> StartParams:
         return next(start for start in self._house.starts if start.slot == slot)
 
     # -- every second -----------------------------------------------------------------------------
@@ -219,9 +223,9 @@ class Supervisor:
     def _look_after(self, child: Child) -> bool:
         """Whether a child is ready and alive; who gave no sign for too long is killed."""
         seat = self._board.seat(child.start.slot)
-        stuck_s = self._settings.serve.stuck_s
-        starting = seat.state is not State.READY
-        if seat.beat_age_s > stuck_s * (_SLOW_START if starting else 1):
+        watchdog_s = self._settings.serve.watchdog_s
+        starting = seat.state is not ProcessState.READY
+        if seat.beat_age_s > watchdog_s * (_SLOW_START if starting else 1):
             self._log(
                 {"event": "process is stuck", "level": "error", "role": child.start.role}
                 | {"slot": child.start.slot, "pid": child.pid, "silent_s": seat.beat_age_s}
@@ -243,7 +247,7 @@ class Supervisor:
             return
         self._notifier.reloading()
         try:
-            settings, later = tenable(self._settings, self._house.load())
+            settings, later = merge_reloadable(self._settings, self._house.load())
         except SpamnbError as error:
             hint = f" - {error.hint}" if error.hint else ""
             self._log(
@@ -256,7 +260,7 @@ class Supervisor:
     def _warn_of_lists(self) -> None:
         with suppress(SpamnbError):  # each worker logs a list that cannot be read
             files = RuleFiles(self._settings.rules.allow, self._settings.rules.block)
-            if warning := Rules.load(files).warning(self._settings.house):
+            if warning := AccessLists.load(files).warning(self._settings.local):
                 self._log({"event": "list without effect", "level": "warning", "error": warning})
 
     def _renew(self, settings: Settings, later: list[str]) -> None:
@@ -264,9 +268,9 @@ class Supervisor:
         if later:
             self._log({"event": "needs a restart", "level": "warning", "settings": later})
         self._settings = settings
-        self._log.renew(settings.log)
+        self._log.apply_settings(settings.log)
         self._warn_of_lists()
-        order = Order("renew", plain(settings))
+        order = Order("reload", plain(settings))
         for child in self._children.values():
             if not child.tell(order):
                 self._log(

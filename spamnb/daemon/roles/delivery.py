@@ -8,14 +8,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from spamnb.daemon.processes.channel import Orders, Start
-from spamnb.daemon.processes.child_loop import Follower, begun
+from spamnb.daemon.processes.channel import ChildChannel, StartParams
+from spamnb.daemon.processes.child_loop import ChildLoop, start_child
 from spamnb.daemon.processes.logs import Log
-from spamnb.daemon.processes.shared_state import Board, State
+from spamnb.daemon.processes.shared_state import ProcessState, SharedState
 from spamnb.endpoints.control.protocol import teach_through
 from spamnb.endpoints.net.address import Address
-from spamnb.endpoints.smtp.delivery.params import PostOffice
-from spamnb.endpoints.smtp.delivery.ports import Links, Listener
+from spamnb.endpoints.smtp.delivery.params import DeliveryParams
+from spamnb.endpoints.smtp.delivery.ports import AgentDeps, Listener
 from spamnb.endpoints.smtp.delivery.server import Server
 from spamnb.errors import SpamnbError
 from spamnb.settings import Settings
@@ -23,11 +23,11 @@ from spamnb.settings import Settings
 TICK_S = 1.0
 
 
-def main(start: Start, board: Board, orders: Orders) -> int:
+def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
     """Run until told to stop."""
-    settings, log = begun(start, "post")
+    settings, log = start_child(start, "post")
     try:
-        asyncio.run(_PostProcess(start, board, orders, log).run(settings))
+        asyncio.run(_PostProcess(start, shared, channel, log).run(settings))
     except SpamnbError as error:
         log({"event": "the post office cannot begin", "level": "error", "error": str(error)}
             | {"hint": error.hint})  # fmt: skip
@@ -38,46 +38,50 @@ def main(start: Start, board: Board, orders: Orders) -> int:
 class _PostProcess:
     """One run."""
 
-    def __init__(self, start: Start, board: Board, orders: Orders, log: Log) -> None:
+    def __init__(
+        self, start: StartParams, shared: SharedState, channel: ChildChannel, log: Log
+    ) -> None:
         self._start = start
-        self._board = board
-        self._orders = orders
+        self._board = shared
+        self._orders = channel
         self._log = log
 
     async def run(self, settings: Settings) -> None:
         """Listen, and go on until told to stop."""
-        slot, follower = self._start.slot, Follower(self._orders, self._log)
-        links = Links(
+        slot, child_loop = self._start.slot, ChildLoop(self._orders, self._log)
+        deps = AgentDeps(
             teach=partial(teach_through, self._start.control),
             meters=self._board.meters(slot),
             log=lambda record: self._log(dict(record)),
         )
-        server = Server(office_of(settings, Path(self._start.home)), links)
-        speaks = Address.parse(settings.post.address).speaks if settings.post.address else "smtp"
+        server = Server(office_of(settings, Path(self._start.home)), deps)
+        speaks = (
+            Address.parse(settings.delivery.address).speaks if settings.delivery.address else "smtp"
+        )
         sockets = [socket.socket(fileno=fd) for fd in self._start.sockets["post"]]
         await server.listen([Listener(one, speaks) for one in sockets])
-        follower.follow(partial(self._renew, server))
-        self._board.set_state(slot, State.READY)
-        while not follower.stop.is_set():
+        child_loop.follow(partial(self._renew, server))
+        self._board.set_state(slot, ProcessState.READY)
+        while not child_loop.stop.is_set():
             self._board.beat(slot)
-            self._board.set_open(slot, len(server.office.sessions))
+            self._board.set_open(slot, len(server.agent.sessions))
             try:
-                await asyncio.wait_for(follower.stop.wait(), TICK_S)
+                await asyncio.wait_for(child_loop.stop.wait(), TICK_S)
             except TimeoutError:
                 continue
-        self._board.set_state(slot, State.LEAVING)
+        self._board.set_state(slot, ProcessState.LEAVING)
         await server.drain()
 
     def _renew(self, server: Server, settings: Settings) -> None:
         try:
-            server.renew(office_of(settings, Path(self._start.home)))
+            server.apply_settings(office_of(settings, Path(self._start.home)))
         except SpamnbError as error:
             self._log({"event": "the old settings stay", "level": "error", "error": str(error)}
                       | {"hint": error.hint})  # fmt: skip
 
 
-def office_of(settings: Settings, home: Path) -> PostOffice:
+def office_of(settings: Settings, home: Path) -> DeliveryParams:
     """The post office that the settings describe."""
-    post = settings.post
-    root = post.root if post.root or post.users else str(home / "mail")
-    return replace(post, root=root, hostname=settings.serve.hostname or socket.gethostname())
+    delivery = settings.delivery
+    root = delivery.root if delivery.root or delivery.users else str(home / "mail")
+    return replace(delivery, root=root, hostname=settings.serve.hostname or socket.gethostname())

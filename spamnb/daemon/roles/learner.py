@@ -5,7 +5,7 @@ missing or damaged it goes on: it says so to whoever asks, and looks for the mod
 SIGTERM, or when its supervisor is gone, it accepts no more, finishes what is in hand, and closes
 the store.
 
-`run` is all: `Learning` says how, the listening socket and the board come from the supervisor.
+`run` is all: `LearnerConfig` says how, the listening socket and the board come from the supervisor.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from spamnb.daemon.operations import Operations
-from spamnb.daemon.processes.channel import Orders
-from spamnb.daemon.processes.shared_state import Board, State
-from spamnb.daemon.roles.model_holder import Keeper, Learning
+from spamnb.daemon.processes.channel import ChildChannel
+from spamnb.daemon.processes.shared_state import ProcessState, SharedState
+from spamnb.daemon.roles.model_holder import LearnerConfig, ModelHolder
 from spamnb.endpoints.control.server import ControlServer, Peer, Roles, login_of
 from spamnb.errors import SpamnbError, StoreBusyError, StoreError, UserError
-from spamnb.service.feedback.spool import Left, Spool
+from spamnb.service.feedback.spool import Spool, SpoolFile
 from spamnb.service.scanning.spamtraps import TRAPS_FOLDER
 from spamnb.service.telemetry.status import check_home
 
@@ -51,16 +51,16 @@ STUCK_S = 900.0
 imports and expiries of millions of features, take minutes."""
 
 
-class Post(NamedTuple):
+class LearnerSockets(NamedTuple):
     """What the supervisor hands over."""
 
     listener: socket.socket
     """the control socket, listening"""
-    board: Board
+    shared: SharedState
     slot: int
-    orders: Orders | None = None
+    channel: ChildChannel | None = None
     """more words of the supervisor's; its end is ours"""
-    renewed: Callable[[dict[str, Any]], Learning] | None = None
+    reloaded: Callable[[dict[str, Any]], LearnerConfig] | None = None
     """how the settings of an order become ours"""
     parent: int = 0
     """process that reads the settings again on SIGHUP"""
@@ -86,37 +86,37 @@ def user_id(name: str) -> int | None:
         return None
 
 
-def run(learning: Learning, post: Post) -> int:
+def run(learning: LearnerConfig, post: LearnerSockets) -> int:
     """Serve until told to stop; 0 if everything in hand was finished."""
-    return _Learner(learning, post).run()
+    return _LearnerRun(learning, post).run()
 
 
-class _Learner:
+class _LearnerRun:
     """One run of this process."""
 
-    def __init__(self, learning: Learning, post: Post) -> None:
+    def __init__(self, learning: LearnerConfig, post: LearnerSockets) -> None:
         self._post = post
-        self._keeper = Keeper(learning, post.board.meters(post.slot))
+        self._keeper = ModelHolder(learning, post.shared.meters(post.slot))
         self._spools = [Spool(folder, learning.spool_limits) for folder in _spools(learning)]
         traps = learning.home / TRAPS_FOLDER
         self._spools.append(Spool(traps, learning.spool_limits, private=True))
-        self._operations = Operations(self._keeper, post.board, self._spools, parent=post.parent)
+        self._operations = Operations(self._keeper, post.shared, self._spools, parent=post.parent)
         self._server = ControlServer(post.listener, self._operations, self._roles, learning.control)
-        self._chores = _Chores(self._keeper, self._spools, self._taken)
+        self._chores = _Maintenance(self._keeper, self._spools, self._taken)
         self._stop = False
 
     def run(self) -> int:
         """Until we are told to stop."""
-        board, slot = self._post.board, self._post.slot
-        with _Wakeups(child=self._post.orders is not None) as wakeups:
+        shared, slot = self._post.shared, self._post.slot
+        with _Wakeups(child=self._post.channel is not None) as wakeups:
             self._keeper.open()
             self._server.start()
             self._chores.start()
-            board.set_state(slot, State.READY)
+            shared.set_state(slot, ProcessState.READY)
             while not (self._stop or wakeups.stop):
                 self._beat()
                 self._wait(wakeups)
-            board.set_state(slot, State.LEAVING)
+            shared.set_state(slot, ProcessState.LEAVING)
             done = self._server.stop(END_S) and self._chores.stop(END_S)
         self._keeper.close()
         return 0 if done else 1
@@ -124,33 +124,33 @@ class _Learner:
     def _beat(self) -> None:
         """Give a sign of life, unless something hangs."""
         if max(self._server.busy_s(), self._chores.busy_s()) < STUCK_S:
-            self._post.board.beat(self._post.slot)
-        self._post.board.set_open(self._post.slot, self._server.connections)
+            self._post.shared.beat(self._post.slot)
+        self._post.shared.set_open(self._post.slot, self._server.connections)
 
     def _wait(self, wakeups: _Wakeups) -> None:
         """Until the next turn, a signal, or a word of the supervisor's."""
         poll = select.poll()
         poll.register(wakeups.fileno(), select.POLLIN)
-        orders = self._post.orders
-        if orders is not None:
-            poll.register(orders.fileno(), select.POLLIN)
+        channel = self._post.channel
+        if channel is not None:
+            poll.register(channel.fileno(), select.POLLIN)
         ready = dict(poll.poll(TURN_S * 1000))
         wakeups.clear()
-        if orders is not None and orders.fileno() in ready:
-            self._obey(orders)
+        if channel is not None and channel.fileno() in ready:
+            self._obey(channel)
 
-    def _obey(self, orders: Orders) -> None:
-        order = orders.next()
+    def _obey(self, channel: ChildChannel) -> None:
+        order = channel.next()
         if order is None:
             self._stop = True
-        elif order.what == "renew" and self._post.renewed is not None:
-            learning = self._post.renewed(order.settings)
+        elif order.what == "reload" and self._post.reloaded is not None:
+            learning = self._post.reloaded(order.settings)
             for spool in self._spools:
                 spool.limits = learning.spool_limits
-            self._keeper.renew(learning)
+            self._keeper.apply_settings(learning)
             LOG.info("new settings are in force")
 
-    def _taken(self, left: Left) -> None:
+    def _taken(self, left: SpoolFile) -> None:
         """Learn what was left in a spool, in the name of the file's owner."""
         roles = self._roles()
         peer = roles.peer(left.uid) if left.private else self._author(left.uid)
@@ -168,7 +168,7 @@ class _Learner:
         return Roles(os.geteuid(), self._keeper.learning.delegates)
 
 
-def _spools(learning: Learning) -> tuple[Path, ...]:
+def _spools(learning: LearnerConfig) -> tuple[Path, ...]:
     """The folders to look into; the system's is not ours to empty if somebody else owns it."""
     if learning.spools:
         return learning.spools
@@ -178,11 +178,11 @@ def _spools(learning: Learning) -> tuple[Path, ...]:
     return (learning.home / "spool",)
 
 
-class _Chores:
+class _Maintenance:
     """Looks after the model and the spools, in a thread of its own: both may have to wait."""
 
     def __init__(
-        self, keeper: Keeper, spools: Sequence[Spool], take: Callable[[Left], None]
+        self, keeper: ModelHolder, spools: Sequence[Spool], take: Callable[[SpoolFile], None]
     ) -> None:
         self._keeper = keeper
         self._spools = spools
@@ -213,7 +213,7 @@ class _Chores:
             self._began = time.monotonic()
             done = 0
             try:
-                self._keeper.tend()
+                self._keeper.retry_open()
                 check_home(self._keeper.learning.home)
                 self._read_clock()
                 done = self._drain()
@@ -244,7 +244,7 @@ class _Chores:
             LOG.info("%d files of the spool were learnt from", done)
         return done
 
-    def _one(self, left: Left) -> None:
+    def _one(self, left: SpoolFile) -> None:
         if self._stop.is_set():
             raise StoreBusyError("the daemon ends")
         self._began = time.monotonic()

@@ -8,43 +8,48 @@ from pathlib import Path
 from typing import Any
 
 from spamnb.daemon.local_domains import served_domains
-from spamnb.daemon.processes.channel import Orders, Start
-from spamnb.daemon.processes.child_loop import begun
-from spamnb.daemon.processes.shared_state import Board
-from spamnb.daemon.roles.learner import Post, run, uids_of
-from spamnb.daemon.roles.model_holder import Learning
-from spamnb.service.maintenance.expiry import Rules
+from spamnb.daemon.processes.channel import ChildChannel, StartParams
+from spamnb.daemon.processes.child_loop import start_child
+from spamnb.daemon.processes.shared_state import SharedState
+from spamnb.daemon.roles.learner import LearnerSockets, run, uids_of
+from spamnb.daemon.roles.model_holder import LearnerConfig
+from spamnb.service.maintenance.expiry import ExpiryRules
 from spamnb.settings import Settings, restored
 
 
-def main(start: Start, board: Board, orders: Orders) -> int:
+def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
     """Run until told to stop."""
-    settings, log = begun(start, "learner")
+    settings, log = start_child(start, "learner")
 
-    def renewed(told: dict[str, Any]) -> Learning:
+    def reloaded(told: dict[str, Any]) -> LearnerConfig:
         fresh = restored(told)
-        log.renew(fresh.log)
+        log.apply_settings(fresh.log)
         return learning_of(fresh, Path(start.home))
 
     (listener,) = start.sockets["control"]
-    post = Post(socket.socket(fileno=listener), board, start.slot, orders, renewed, start.parent)
+    post = LearnerSockets(
+        socket.socket(fileno=listener), shared, start.slot, channel, reloaded, start.parent
+    )
     return run(learning_of(settings, Path(start.home)), post)
 
 
-def learning_of(settings: Settings, home: Path) -> Learning:
+def learning_of(settings: Settings, home: Path) -> LearnerConfig:
     """What the learner needs of the settings."""
-    served, delimiter = served_domains(settings), settings.post.delimiter
-    teach, expire = replace(settings.teach, served=served, delimiter=delimiter), settings.expire
-    return Learning(
+    served, delimiter = served_domains(settings), settings.delivery.delimiter
+    feedback, expire = (
+        replace(settings.feedback, served=served, delimiter=delimiter),
+        settings.expire,
+    )
+    return LearnerConfig(
         home=home,
-        house=settings.house,
+        local=settings.local,
         costs=settings.costs,
         store_limit_bytes=settings.store.limit_bytes,
         history=settings.history,
-        teaching=teach,
+        teaching=feedback,
         review=settings.review,
-        expiry=Rules(settings.journal.keep_days, expire.after_days, expire.most_holders),
+        expiry=ExpiryRules(settings.journal.keep_days, expire.after_days, expire.max_messages),
         delegates=uids_of(settings.serve.delegates),
-        spools=(Path(teach.spool),) if teach.spool else (),
-        spool_limits=settings.spool._replace(file_bytes=teach.limit_bytes),
+        spools=(Path(feedback.spool),) if feedback.spool else (),
+        spool_limits=settings.spool._replace(file_bytes=feedback.limit_bytes),
     )

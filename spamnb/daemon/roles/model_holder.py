@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spamnb.core.mail.local_hosts import House
+from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs
 from spamnb.endpoints.control.server import ControlLimits
 from spamnb.errors import (
@@ -29,11 +29,11 @@ from spamnb.errors import (
     StoreMissingError,
 )
 from spamnb.service.engine.filter import Filter
-from spamnb.service.feedback.review_queue import Reviews
-from spamnb.service.feedback.service import Desk
+from spamnb.service.feedback.review_queue import ReviewQueue
+from spamnb.service.feedback.service import FeedbackService
 from spamnb.service.limits import ReviewLimits, SpoolLimits, TeachingRules
-from spamnb.service.maintenance.expiry import Rules, newest_us
-from spamnb.service.maintenance.expiry_clock import Mark, expiry_mark
+from spamnb.service.maintenance.expiry import ExpiryRules, newest_us
+from spamnb.service.maintenance.expiry_clock import ClockMark, expiry_mark
 from spamnb.service.telemetry.metrics import Meters
 from spamnb.service.telemetry.status import QUIET_DAYS
 from spamnb.store.history.limits import HistoryLimits
@@ -46,17 +46,17 @@ LONGEST_PAUSE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Learning:
+class LearnerConfig:
     """All that the learner is told."""
 
     home: Path
-    house: House = field(default_factory=House)
+    local: LocalHosts = field(default_factory=LocalHosts)
     costs: Costs = field(default_factory=Costs)
     store_limit_bytes: int = 0
     history: HistoryLimits = field(default_factory=HistoryLimits)
     teaching: TeachingRules = field(default_factory=TeachingRules)
     review: ReviewLimits = field(default_factory=ReviewLimits)
-    expiry: Rules = field(default_factory=lambda: Rules(400, 400, 1))
+    expiry: ExpiryRules = field(default_factory=lambda: ExpiryRules(400, 400, 1))
     control: ControlLimits = field(default_factory=ControlLimits)
     delegates: frozenset[int] = frozenset()
     """uids that may name the person they speak for"""
@@ -71,16 +71,16 @@ class Learning:
 class _Held:
     """A desk, and how many use it."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: FeedbackService) -> None:
         self.desk = desk
         self.users = 0
         self.retired = False
 
 
-class Keeper:
+class ModelHolder:
     """The model's place in the learner."""
 
-    def __init__(self, learning: Learning, meters: Meters) -> None:
+    def __init__(self, learning: LearnerConfig, meters: Meters) -> None:
         self.learning = learning
         self.fault = "not opened yet"
         self._meters = meters
@@ -92,9 +92,9 @@ class Keeper:
         self._pause_s = FIRST_PAUSE_S
 
     @property
-    def reviews(self) -> Reviews:
+    def review_queue(self) -> ReviewQueue:
         """The review list, which needs no model."""
-        return Reviews(self.learning.home / "review", self.learning.review)
+        return ReviewQueue(self.learning.home / "review", self.learning.review)
 
     @property
     def documents(self) -> bool:
@@ -103,7 +103,7 @@ class Keeper:
         return held is not None and held.desk.documents
 
     @contextmanager
-    def desk(self) -> Iterator[Desk]:
+    def desk(self) -> Iterator[FeedbackService]:
         """The desk, for one request; while the model is being opened, requests wait."""
         if self._held is None:
             with self._opening:
@@ -122,12 +122,12 @@ class Keeper:
         finally:
             self._leave(held)
 
-    def read_clock(self, *, trust: bool = False) -> Mark:
+    def read_clock(self, *, trust: bool = False) -> ClockMark:
         """Tell what is known of the clock: by the newest event, in a home without a record."""
         with self.desk() as desk:
             return expiry_mark(self.learning.home, newest_us(desk.model.store), trust=trust)
 
-    def tend(self) -> None:
+    def retry_open(self) -> None:
         """Try to open the model, if it is not open and time is up."""
         if self._held is None and time.monotonic() >= self._due:
             self.open()
@@ -147,7 +147,7 @@ class Keeper:
         with self._lock:
             self._held, self.fault, self._pause_s = _Held(desk), "", FIRST_PAUSE_S
 
-    def renew(self, learning: Learning) -> None:
+    def apply_settings(self, learning: LearnerConfig) -> None:
         """Go on by other settings; who asks meanwhile waits, and is not sent away."""
         with self._opening:
             with self._lock:
@@ -162,12 +162,12 @@ class Keeper:
             self._error = StoreBusyError("the daemon ends", hint="try again")
         self._retire(old)
 
-    def _opened(self) -> Desk:
+    def _opened(self) -> FeedbackService:
         learning = self.learning
         model = Filter.open(
             learning.home,
             history=False,
-            house=learning.house,
+            local=learning.local,
             costs=learning.costs,
             limit_bytes=learning.store_limit_bytes,
         )
@@ -175,7 +175,7 @@ class Keeper:
             model.history = History.open(learning.home / "history", learning.history)
             if model.history.warning:
                 LOG.warning("%s", model.history.warning)
-            return Desk(model, self.reviews, learning.teaching, self._meters)
+            return FeedbackService(model, self.review_queue, learning.teaching, self._meters)
         except BaseException:
             model.close()
             raise

@@ -1,7 +1,7 @@
 """A worker's scan helpers, and the queue of large messages in front of them.
 
 All workers together have as many helpers as the machine has cores, and each worker at least one
-(`household`). A pool for all workers would use the cores better when one worker has all the large
+(`bootstrap`). A pool for all workers would use the cores better when one worker has all the large
 mail; it would need one process that all mail passes, and whose death stops all scans.
 
 A message waits in the queue until a helper is ready, in an order that is fair to the clients. Its
@@ -12,7 +12,7 @@ The queue has no bound of its own: each message in it belongs to a session that 
 is counted in the worker's memory budget (above it the front door stops reading), and leaves the
 queue when its session ends.
 
-Failure: every job is answered; what went wrong is {"reason": ...}: `overrun`, `busy`, `poison` (it
+Failure: every job is answered; a fault is {"reason": ...}: `overrun`, `busy`, `known_crasher` (it
 ended two helpers), or `fault` (no helper can be started, or its answer cannot be read).
 """
 
@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 from spamnb.core.mail.envelope import network_of
-from spamnb.daemon.roles.scan_process import ENTRY, Helper, HelperLinks, Job
+from spamnb.daemon.roles.scan_process import ENTRY, ScanJob, ScanProcess, ScanProcessDeps
 from spamnb.service.scanning.fair_queue import FairQueue
 from spamnb.service.scanning.model_session import Notes
 from spamnb.settings import Settings
@@ -40,18 +40,18 @@ Answered = Callable[[dict[str, Any]], None]
 class ScanPool:
     """Implements `scanning.Offload`."""
 
-    def __init__(self, settings: Settings, links: HelperLinks, entry: str = ENTRY) -> None:
+    def __init__(self, settings: Settings, links: ScanProcessDeps, entry: str = ENTRY) -> None:
         self._settings = settings
         self._loop = links.loop
-        self._queue: FairQueue[Job] = FairQueue()
-        self._waiting: dict[Job, None] = {}
-        self._helpers = [Helper(links, slot, entry, self) for slot in links.start.scan_slots]
+        self._queue: FairQueue[ScanJob] = FairQueue()
+        self._waiting: dict[ScanJob, None] = {}
+        self._helpers = [ScanProcess(links, slot, entry, self) for slot in links.start.scan_slots]
         self._is_closed = False
 
     def submit(self, raw: bytes, notes: Notes, done: Answered) -> Callable[[], None]:
-        """Have a message judged, by `bench.judged_aside`; what is returned takes it back."""
+        """Have a message judged by `scan_to_json`; the returned callable cancels it."""
         times, now = self._settings.timeouts, self._loop.time()
-        job = Job(
+        job = ScanJob(
             raw=raw,
             notes=notes,
             done=done,
@@ -64,11 +64,11 @@ class ScanPool:
         self.feed()
         return partial(self._take_back, job)
 
-    def renew(self, settings: Settings) -> None:
+    def apply_settings(self, settings: Settings) -> None:
         """Judge by other settings from the next message on."""
         self._settings = settings
         for helper in self._helpers:
-            helper.renew()
+            helper.apply_settings()
 
     async def close(self) -> None:
         """Let the helpers end; what waits is answered."""
@@ -79,24 +79,24 @@ class ScanPool:
 
     # -- the queue --------------------------------------------------------------------------------
 
-    def _wait(self, job: Job, put: Callable[[str, Job], None]) -> None:
+    def _wait(self, job: ScanJob, put: Callable[[str, ScanJob], None]) -> None:
         put(job.client, job)
         self._waiting[job] = None
         job.timer = self._loop.call_at(job.begin_by, self._late, job)
 
-    def _leave(self, job: Job) -> None:
+    def _leave(self, job: ScanJob) -> None:
         """It waits no longer."""
         del self._waiting[job]
         if job.timer is not None:
             job.timer.cancel()
 
-    def _late(self, job: Job) -> None:
+    def _late(self, job: ScanJob) -> None:
         """No helper began it in time, because others came first or because none can be started."""
         self._take_back(job)
         failing = all(helper.is_failing for helper in self._helpers)
         job.done({"reason": "fault" if failing else "busy"})
 
-    def _take_back(self, job: Job) -> None:
+    def _take_back(self, job: ScanJob) -> None:
         if job in self._waiting:
             self._queue.remove(job.client, job)
             self._leave(job)
@@ -114,13 +114,13 @@ class ScanPool:
             if missing > 0 and not self._is_closed and helper.start(self._settings):
                 missing -= 1
 
-    def answered(self, job: Job, answer: dict[str, Any], seconds: float) -> None:
+    def answered(self, job: ScanJob, answer: dict[str, Any], seconds: float) -> None:
         """A job is done."""
         self._queue.charge(job.client, max(0.0, seconds - len(job.raw) * S_PER_BYTE))
         job.done(answer)
         self.feed()
 
-    def again(self, job: Job) -> None:
+    def again(self, job: ScanJob) -> None:
         """Give the job to the next helper, before the others of its client."""
         if self._is_closed:
             job.done({"reason": "busy"})

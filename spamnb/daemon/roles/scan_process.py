@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
 from spamnb.daemon.configure import plan_of
-from spamnb.daemon.processes.channel import Orders, Start
+from spamnb.daemon.processes.channel import ChildChannel, StartParams
 from spamnb.daemon.processes.child import Backoff, Child, exit_words, spawn
-from spamnb.daemon.processes.child_loop import begun
+from spamnb.daemon.processes.child_loop import start_child
 from spamnb.daemon.processes.logs import Log
-from spamnb.daemon.processes.shared_state import Board, Hand, State
-from spamnb.service.scanning.model_session import Bench, Notes, judged_aside
+from spamnb.daemon.processes.shared_state import InFlightGuard, ProcessState, SharedState
+from spamnb.service.scanning.model_session import ModelSession, Notes, scan_to_json
 from spamnb.settings import Settings
 from spamnb.settings.render import plain
 
@@ -44,24 +44,26 @@ kernel, for want of memory, or by an administrator"""
 # --- in the helper ----------------------------------------------------------------------------
 
 
-def main(start: Start, board: Board, orders: Orders) -> int:
+def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
     """Judge what comes until nobody sends any more."""
     with suppress(OSError):  # the system call filter of the systemd unit forbids it
         os.nice(NICE)
-    settings, log = begun(start, f"scan {start.slot}")
-    bench = Bench(plan_of(settings, Path(start.home)), hand=Hand(board, start.slot), log=log)
-    bench.prepare()
-    board.set_state(start.slot, State.READY)
+    settings, log = start_child(start, f"scan {start.slot}")
+    model_session = ModelSession(
+        plan_of(settings, Path(start.home)), hand=InFlightGuard(shared, start.slot), log=log
+    )
+    model_session.prepare()
+    shared.set_state(start.slot, ProcessState.READY)
     (fd,) = start.sockets["jobs"]
     with socket.socket(fileno=fd) as jobs, jobs.makefile("rwb") as stream:
         jobs.setblocking(True)
         _say(stream, {"ready": True})
         while line := stream.readline():
-            board.beat(start.slot)
+            shared.beat(start.slot)
             job = json.loads(line)
-            _say(stream, judged_aside(bench, stream.read(job["bytes"]), job["notes"]))
-    bench.close()
-    orders.close()
+            _say(stream, scan_to_json(model_session, stream.read(job["bytes"]), job["notes"]))
+    model_session.close()
+    channel.close()
     return 0
 
 
@@ -73,18 +75,18 @@ def _say(stream: Any, value: dict[str, Any]) -> None:
 # --- in the worker ----------------------------------------------------------------------------
 
 
-class HelperLinks(NamedTuple):
+class ScanProcessDeps(NamedTuple):
     """What the worker's side works with."""
 
-    start: Start
+    start: StartParams
     """the worker's own"""
-    board: Board
+    shared: SharedState
     log: Log
     loop: asyncio.AbstractEventLoop
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class ScanJob:
     """A message to be judged."""
 
     raw: bytes
@@ -102,23 +104,23 @@ class Job:
     timer: asyncio.TimerHandle | None = None
 
 
-class Pool(Protocol):
+class JobObserver(Protocol):
     """What a helper tells of its work."""
 
     def feed(self) -> None:
         """A helper became ready, or may be started again."""
 
-    def answered(self, job: Job, answer: dict[str, Any], seconds: float) -> None:
+    def answered(self, job: ScanJob, answer: dict[str, Any], seconds: float) -> None:
         """A job is done, and took a helper so long."""
 
-    def again(self, job: Job) -> None:
+    def again(self, job: ScanJob) -> None:
         """A helper ended without blame on this job."""
 
 
-class Helper:
+class ScanProcess:
     """The worker's side of one helper process."""
 
-    def __init__(self, links: HelperLinks, slot: int, entry: str, pool: Pool) -> None:
+    def __init__(self, links: ScanProcessDeps, slot: int, entry: str, pool: JobObserver) -> None:
         self._links = links
         self._slot = slot
         self._entry = entry
@@ -127,9 +129,9 @@ class Helper:
         self._dialling: asyncio.Task[None] | None = None
         self._rest: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._wire: _Wire | None = None
+        self._wire: _JobConnection | None = None
         self._ready = self._stale = False
-        self._job: Job | None = None
+        self._job: ScanJob | None = None
         self._began = self._starved = 0.0
 
     @property
@@ -156,7 +158,7 @@ class Helper:
         self._dialling = self._links.loop.create_task(self._start(settings))
         return True
 
-    def renew(self) -> None:
+    def apply_settings(self) -> None:
         """Have another process for the next message: the settings have changed."""
         self._stale = True
         if self._job is None:
@@ -210,10 +212,10 @@ class Helper:
         child = None
         try:
             with theirs:
-                child = spawn(start, self._links.board)
+                child = spawn(start, self._links.shared)
             self._timer = self._links.loop.call_later(START_S, self._kill)
             _, self._wire = await self._links.loop.create_unix_connection(
-                partial(_Wire, self, child), sock=ours
+                partial(_JobConnection, self, child), sock=ours
             )
         except OSError:
             ours.close()
@@ -237,7 +239,7 @@ class Helper:
 
     # -- its message ------------------------------------------------------------------------------
 
-    def begin(self, job: Job) -> None:
+    def begin(self, job: ScanJob) -> None:
         """Judge a message; its time begins."""
         wire = self._wire
         assert wire is not None
@@ -258,10 +260,10 @@ class Helper:
         if left_s > 0 and now < job.end_by:
             self._timer = loop.call_later(min(left_s, job.end_by - now) + 0.01, self._look)
             return
-        is_guilty = left_s <= 0 and bool(self._links.board.in_hand(self._slot))
+        is_guilty = left_s <= 0 and bool(self._links.shared.in_hand(self._slot))
         self._end(wire, "overrun" if is_guilty else "busy", is_guilty=is_guilty)
 
-    def _own_s(self, wire: _Wire) -> float:
+    def _own_s(self, wire: _JobConnection) -> float:
         """What the process has spent on the message."""
         waited_s = starved_s(wire.child.pid) - self._starved
         return self._links.loop.time() - self._began - waited_s
@@ -293,38 +295,38 @@ class Helper:
         if self._wire is not None:
             self._wire.end()
 
-    def ended(self, wire: _Wire) -> None:
+    def ended(self, wire: _JobConnection) -> None:
         """It is gone: by itself, or because it was let go."""
         job = self._job
-        held = job is not None and bool(self._links.board.in_hand(self._slot))
+        held = job is not None and bool(self._links.shared.in_hand(self._slot))
         if job is not None and held:
             job.deaths += 1
         is_guilty = held and job is not None and job.deaths >= DEATHS
-        self._end(wire, "poison" if is_guilty else "fault", is_guilty=is_guilty)
+        self._end(wire, "known_crasher" if is_guilty else "fault", is_guilty=is_guilty)
 
-    def _end(self, wire: _Wire, reason: str, *, is_guilty: bool) -> None:
+    def _end(self, wire: _JobConnection, reason: str, *, is_guilty: bool) -> None:
         """Bury the process; its message is poisonous if it is guilty of that."""
         if wire.over:
             return
         wire.over = True
         wire.close()
         self._stop_timer()
-        child, board, was_ready = wire.child, self._links.board, self._ready
+        child, shared, was_ready = wire.child, self._links.shared, self._ready
         child.signal(signal.SIGKILL)
         code = child.buried()
-        board.set_state(self._slot, State.DEAD)
-        poison = board.poison_in_hand(self._slot) if is_guilty else []
-        board.release(self._slot)
+        shared.set_state(self._slot, ProcessState.DEAD)
+        known_crasher = shared.crashers_in_flight(self._slot) if is_guilty else []
+        shared.release(self._slot)
         self._wire, self._ready = None, False
         if not was_ready and not self._stale:
             self._failed(child.age_s)
         job = self._job
         if job is None and (was_ready or self._stale):
             return
-        board.meters(self._links.start.slot).count("restarts")
+        shared.meters(self._links.start.slot).count("restarts")
         self._links.log(
             {"event": "scan helper died", "level": "error", "reason": reason}
-            | {"poisonous": [digest.hex() for digest in poison]}
+            | {"poisonous": [digest.hex() for digest in known_crasher]}
             | exit_words(code)
         )
         if job is not None and reason == "fault" and not is_guilty:
@@ -342,10 +344,10 @@ def starved_s(pid: int) -> float:
         return 0.0
 
 
-class _Wire(asyncio.Protocol):
+class _JobConnection(asyncio.Protocol):
     """The connection to one helper process."""
 
-    def __init__(self, helper: Helper, child: Child) -> None:
+    def __init__(self, helper: ScanProcess, child: Child) -> None:
         self._helper = helper
         self.child = child
         self.over = False
@@ -368,7 +370,7 @@ class _Wire(asyncio.Protocol):
         """It is gone."""
         self._helper.ended(self)
 
-    def send(self, job: Job) -> None:
+    def send(self, job: ScanJob) -> None:
         """Hand a message over."""
         if self._transport is not None and not self._transport.is_closing():
             head = json.dumps({"bytes": len(job.raw), "notes": job.notes}).encode() + b"\n"

@@ -18,16 +18,16 @@ from contextlib import suppress
 from functools import partial
 from importlib import import_module
 
-from spamnb.daemon.configure import door_of, fitting
+from spamnb.daemon.configure import fitting, listener_params_of
 from spamnb.daemon.processes.bootstrap import listeners_of, workers_of
-from spamnb.daemon.processes.channel import Orders, Start
-from spamnb.daemon.processes.child_loop import Follower, begun
+from spamnb.daemon.processes.channel import ChildChannel, StartParams
+from spamnb.daemon.processes.child_loop import ChildLoop, start_child
 from spamnb.daemon.processes.logs import Log
-from spamnb.daemon.processes.shared_state import Board, State
+from spamnb.daemon.processes.shared_state import ProcessState, SharedState
 from spamnb.daemon.processes.sockets import BACKLOG
-from spamnb.daemon.roles.scan_setup import Judge, JudgeLinks
-from spamnb.endpoints.smtp.relay.listener import FrontDoor
-from spamnb.endpoints.smtp.relay.params import Budget, Door
+from spamnb.daemon.roles.scan_setup import ScannerFactory, ScannerFactoryDeps
+from spamnb.endpoints.smtp.relay.listener import RelayListener
+from spamnb.endpoints.smtp.relay.params import ListenerParams, MemoryBudget
 from spamnb.settings import Settings
 
 BEAT_S = 1.0
@@ -35,11 +35,11 @@ EMPTY_S = 2.0
 """how long the last connections of the queues are taken for, at the end"""
 
 
-def main(start: Start, board: Board, orders: Orders) -> int:
+def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
     """Run until told to stop."""
-    settings, log = begun(start, f"worker {start.slot}")
+    settings, log = start_child(start, f"worker {start.slot}")
     with asyncio.Runner(loop_factory=_loop_factory(settings)) as runner:
-        runner.run(Worker(start, board, orders, log).run(settings))
+        runner.run(Worker(start, shared, channel, log).run(settings))
     return 0
 
 
@@ -54,12 +54,14 @@ def _loop_factory(settings: Settings) -> Callable[[], asyncio.AbstractEventLoop]
 class Worker:
     """One run."""
 
-    def __init__(self, start: Start, board: Board, orders: Orders, log: Log) -> None:
+    def __init__(
+        self, start: StartParams, shared: SharedState, channel: ChildChannel, log: Log
+    ) -> None:
         self._start = start
-        self._board = board
-        self._orders = orders
+        self._board = shared
+        self._orders = channel
         self._log = log
-        self._doors: dict[str, FrontDoor] = {}
+        self._doors: dict[str, RelayListener] = {}
         self._servers: list[asyncio.AbstractServer] = []
         self._sockets = [
             (name, socket.socket(fileno=fd)) for name, fds in start.sockets.items() for fd in fds
@@ -68,12 +70,12 @@ class Worker:
     async def run(self, settings: Settings) -> None:
         """Listen, and go on until told to stop."""
         loop, slot = asyncio.get_running_loop(), self._start.slot
-        follower = Follower(self._orders, self._log)
-        judge = Judge(settings, self._judge_links(loop))
-        budget = Budget(settings.limits.memory_bytes, settings.limits.reserved)
+        child_loop = ChildLoop(self._orders, self._log)
+        judge = ScannerFactory(settings, self._judge_links(loop))
+        budget = MemoryBudget(settings.limits.memory_bytes, settings.limits.reserved)
         counts = self._board.counts(slot)
         for name, door in self._doors_of(settings).items():
-            self._doors[name] = FrontDoor(
+            self._doors[name] = RelayListener(
                 door,
                 judge.scanner_for(name),
                 meters=self._board.meters(slot),
@@ -83,25 +85,25 @@ class Worker:
                 counts=counts,
             )
         await self._listen(loop)
-        follower.follow(partial(self._renew, judge))
+        child_loop.follow(partial(self._renew, judge))
         self._beat()
-        self._board.set_state(slot, State.READY)
+        self._board.set_state(slot, ProcessState.READY)
         gc.collect()
         gc.freeze()
-        await follower.stop.wait()
-        self._board.set_state(slot, State.LEAVING)
+        await child_loop.stop.wait()
+        self._board.set_state(slot, ProcessState.LEAVING)
         await self._leave(settings.serve.drain_s)
         await judge.close()
 
-    def _judge_links(self, loop: asyncio.AbstractEventLoop) -> JudgeLinks:
-        return JudgeLinks(self._start, self._board, self._log, loop)
+    def _judge_links(self, loop: asyncio.AbstractEventLoop) -> ScannerFactoryDeps:
+        return ScannerFactoryDeps(self._start, self._board, self._log, loop)
 
-    def _doors_of(self, settings: Settings) -> dict[str, Door]:
+    def _doors_of(self, settings: Settings) -> dict[str, ListenerParams]:
         """The doors of those listeners that we have sockets of."""
         workers, ours = workers_of(settings), self._start.sockets
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         made = {
-            name: door_of(settings, listener, self._start.post, workers)
+            name: listener_params_of(settings, listener, self._start.post, workers)
             for name, listener in listeners_of(settings).items()
             if name in ours
         }
@@ -123,10 +125,10 @@ class Worker:
         )
         asyncio.get_running_loop().call_later(BEAT_S, self._beat)
 
-    def _renew(self, judge: Judge, settings: Settings) -> None:
-        judge.renew(settings)
+    def _renew(self, judge: ScannerFactory, settings: Settings) -> None:
+        judge.apply_settings(settings)
         for name, door in self._doors_of(settings).items():
-            self._doors[name].renew(door)
+            self._doors[name].apply_settings(door)
             self._doors[name].scanner = judge.scanner_for(name)
 
     async def _leave(self, drain_s: float) -> None:

@@ -3,7 +3,7 @@
     -> {"op": "teach", "label": "spam", "bytes": 1234, "channel": "imap", "for": "alice"}
        and 1234 bytes: the message
     <- {"ok": true, "state": "learnt", "receipt": {...}, "bytes": 0}
-       or {"ok": false, "error": "one line", "hint": "...", "sort": "RefError", "code": 2}
+       or {"ok": false, "error": "one line", "hint": "...", "error_type": "RefError", "code": 2}
 
 One line each way, in UTF-8, ended by a line feed; `bytes` (0 if it is left out) says how many bytes
 follow. Many requests may use one connection, one after the other. So a shell or a few lines of any
@@ -127,7 +127,7 @@ def failure(error: SpamnbError) -> Header:
         "ok": False,
         "error": " ".join(str(error).split()),
         "hint": error.hint,
-        "sort": type(error).__name__,
+        "error_type": type(error).__name__,
         "code": error.exit_code,
         "transient": bool(getattr(error, "transient", False)),
     }
@@ -135,7 +135,7 @@ def failure(error: SpamnbError) -> Header:
 
 def failed(header: Header) -> SpamnbError:
     """The error that a reply tells of."""
-    sort = getattr(errors, str(header.get("sort")), None)
+    sort = getattr(errors, str(header.get("error_type")), None)
     if not (isinstance(sort, type) and issubclass(sort, SpamnbError)):
         sort = PeerError
     return sort(str(header.get("error") or "refused"), hint=str(header.get("hint") or ""))
@@ -172,14 +172,14 @@ def answer_of(header: Header) -> Answer:
 # --- the client ------------------------------------------------------------------------------
 
 
-class Reply(NamedTuple):
+class ControlReply(NamedTuple):
     """What came back."""
 
     header: Header
     body: bytes
 
 
-class Caller:
+class ControlClient:
     """A connection to the control socket, for one thread."""
 
     def __init__(self, path: Path | str, wait_s: float = ANSWER_S) -> None:
@@ -203,7 +203,7 @@ class Caller:
         """Hang up."""
         self._frames.connection.close()
 
-    def ask(self, op: str, body: bytes = b"", **fields: Any) -> Reply:
+    def ask(self, op: str, body: bytes = b"", **fields: Any) -> ControlReply:
         """One request, and its reply; an error of the other side is raised here."""
         self._fresh()
         try:
@@ -219,7 +219,7 @@ class Caller:
             self.close()
             self._frames = Frames(connected(self._path, self._wait_s))
 
-    def _replied(self) -> Reply:
+    def _replied(self) -> ControlReply:
         """Read a reply; what the other side refuses is raised."""
         frames, wait_s = self._frames, self._wait_s
         try:
@@ -234,7 +234,7 @@ class Caller:
             raise PeerError(f"the daemon's reply cannot be read: {error}") from error
         if not header.get("ok"):
             raise failed(header)
-        return Reply(header, came)
+        return ControlReply(header, came)
 
     def pour(self, op: str, file: BinaryIO, size: int, **fields: Any) -> Header:
         """One request whose bytes are a plain file of that size, and its reply."""
@@ -274,7 +274,7 @@ def spoken(feedback: Feedback) -> Header:
 
 def teach_through(path: Path | str, feedback: Feedback) -> Answer:
     """One word on one message, by a connection of its own: for callers in many threads."""
-    with Caller(path) as caller:
+    with ControlClient(path) as caller:
         return caller.teach(feedback)
 
 

@@ -60,14 +60,14 @@ class Peer:
     login: str
 
 
-class Reply(NamedTuple):
+class ControlResponse(NamedTuple):
     """What goes back."""
 
     header: Header
     body: bytes = b""
 
 
-class Request(NamedTuple):
+class ControlRequest(NamedTuple):
     """What came: the bytes are read by whoever knows how many may come."""
 
     peer: Peer
@@ -78,10 +78,10 @@ class Request(NamedTuple):
     """writes the body, at most so many bytes, to a descriptor"""
 
 
-class Hear(Protocol):
+class RequestHandler(Protocol):
     """Answers requests; may be called by many threads."""
 
-    def __call__(self, request: Request) -> Reply:
+    def __call__(self, request: ControlRequest) -> ControlResponse:
         """One request."""
 
 
@@ -110,7 +110,7 @@ def login_of(uid: int) -> str:
         return str(uid)
 
 
-class _Budget:
+class _BodyBudget:
     """Bytes that may be held at a time: half of them by users who only speak for themselves.
 
     And by each of them one body of the largest size, or one user who sends a byte a second would
@@ -156,7 +156,7 @@ class ControlServer:
     def __init__(
         self,
         listener: socket.socket,
-        hear: Hear,
+        hear: RequestHandler,
         roles: Callable[[], Roles],
         limits: ControlLimits | None = None,
     ) -> None:
@@ -164,9 +164,9 @@ class ControlServer:
         self._hear = hear
         self._roles = roles
         self._limits = limits or ControlLimits()
-        self._budget = _Budget(self._limits)
+        self._budget = _BodyBudget(self._limits)
         self._lock = threading.Lock()
-        self._open: dict[socket.socket, _Visit] = {}
+        self._open: dict[socket.socket, _Connection] = {}
         self._wake, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._stopping = False
         self._thread = threading.Thread(target=self._accept, name="control-accept", daemon=True)
@@ -230,7 +230,7 @@ class ControlServer:
 
     def _welcome(self, connection: socket.socket) -> None:
         peer = self._roles().peer(_uid_of(connection))
-        visit = _Visit(self, connection, peer)
+        visit = _Connection(self, connection, peer)
         with self._lock:
             users = Counter(other.peer.uid for other in self._open.values())
             limits = self._limits
@@ -253,7 +253,7 @@ class ControlServer:
         connection.close()
 
 
-class _Visit:
+class _Connection:
     """One connection, in a thread of its own."""
 
     def __init__(self, server: ControlServer, connection: socket.socket, peer: Peer) -> None:
@@ -286,7 +286,7 @@ class _Visit:
         try:
             header = frames.line(limits.idle_s, limits.read_s)
         except FrameError as error:
-            self._reply(Reply(failure(UserError(str(error)))))
+            self._reply(ControlResponse(failure(UserError(str(error)))))
             return False
         if header is None:
             return False
@@ -300,24 +300,26 @@ class _Visit:
         # Bytes that nobody read would be taken for the next line.
         return self._left == 0 and not self._server._stopping  # noqa: SLF001 - as above
 
-    def _heard(self, header: Header) -> Reply:
+    def _heard(self, header: Header) -> ControlResponse:
         try:
             return self._server._hear(  # noqa: SLF001 - as above
-                Request(self.peer, header, self._body, self._pour)
+                ControlRequest(self.peer, header, self._body, self._pour)
             )
         except SpamnbError as error:
-            return Reply(failure(error))
+            return ControlResponse(failure(error))
         except (FrameError, TimeoutError) as error:
             self._left = -1
-            return Reply(failure(UserError(str(error) or "the bytes did not come in time")))
+            return ControlResponse(
+                failure(UserError(str(error) or "the bytes did not come in time"))
+            )
         except Exception:
             incident = secrets.token_hex(6)
             self._server.faults += 1
             LOG.exception("incident %s: a request %.40r failed", incident, header.get("op"))
             text = f"a fault of ours, incident {incident}"
-            return Reply(failure(SpamnbError(text, hint="see the log")))
+            return ControlResponse(failure(SpamnbError(text, hint="see the log")))
 
-    def _reply(self, reply: Reply) -> None:
+    def _reply(self, reply: ControlResponse) -> None:
         self._frames.send(reply.header, reply.body, wait_s=self._limits.read_s)
 
     def _body(self, most: int) -> bytes:

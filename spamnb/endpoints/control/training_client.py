@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spamnb.endpoints.control.protocol import LONG_S, Caller, Header
-from spamnb.service.training.sources import Item, Unit, read_unit, units
+from spamnb.endpoints.control.protocol import LONG_S, ControlClient, Header
+from spamnb.service.training.sources import MessageSpan, SourceMessage, read_unit, units
 from spamnb.service.training.trainer import Progress, Summary, interleaved, mixed, refuse_twins
 from spamnb.store.named_files import open_named
 
@@ -59,7 +59,7 @@ def send(
     found = [mixed(units(path, documents=documents)) for _, path in sources]
     sent = _Sent(sum(map(len, found)))
     labels = [label for label, _ in sources]
-    with Caller(control, LONG_S) as caller:
+    with ControlClient(control, LONG_S) as caller:
         for batch in _batches(_read(found, labels, sent, documents=documents)):
             sizes, said = [len(raw) for _, raw in batch], [label for label, _ in batch]
             body = b"".join(raw for _, raw in batch)
@@ -82,7 +82,7 @@ def send(
 
 
 def _read(
-    found: list[list[Unit]], labels: list[str], sent: _Sent, *, documents: bool
+    found: list[list[MessageSpan]], labels: list[str], sent: _Sent, *, documents: bool
 ) -> Iterator[_Message]:
     """All messages in their order; what cannot be read is noted."""
     parts = [iter(part) for part in found]
@@ -90,7 +90,7 @@ def _read(
         label = labels[source]
         sent.given[label] = sent.given.get(label, 0) + 1
         item = read_unit(next(parts[source]), documents=documents)
-        if isinstance(item, Item):
+        if isinstance(item, SourceMessage):
             yield label, item.raw
         else:
             sent.unreadable.append(f"{item.name}: {item.reason}")
@@ -112,5 +112,5 @@ def _batches(messages: Iterator[_Message]) -> Iterator[list[_Message]]:
 
 def sent_file(control: Path, op: str, path: str, **fields: str) -> Header:
     """One request whose bytes are a file, which is not read into memory; the reply."""
-    with Caller(control, LONG_S) as caller, os.fdopen(open_named(path), "rb") as file:
+    with ControlClient(control, LONG_S) as caller, os.fdopen(open_named(path), "rb") as file:
         return caller.pour(op, file, os.fstat(file.fileno()).st_size, **fields)

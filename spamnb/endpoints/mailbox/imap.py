@@ -21,7 +21,7 @@ from ipaddress import ip_address
 from typing import Any, Final
 
 from spamnb.errors import PeerError
-from spamnb.service.diagnostics.ports import SIDES, Found, Side
+from spamnb.service.diagnostics.ports import SIDES, FoundMessage, Side
 
 _TLS_PORT: Final = 993
 _DAYS_S: Final = 2 * 86_400
@@ -32,7 +32,7 @@ _Say = Callable[..., tuple[str, list[Any]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class ImapAccount:
     """Where a mailbox is, and whose it is."""
 
     host: str
@@ -50,11 +50,11 @@ class ImapMailbox:
     channels = frozenset(("imap", "maildir"))
     """the server tells of moves, or a watcher of the Maildir behind it"""
     advice = (
-        "see docs/dovecot.md, Filing teaches; teach.spool and serve.delegates; the logs of the "
+        "see docs/dovecot.md, Filing teaches; feedback.spool and serve.delegates; the logs of the "
         "IMAP server and of the daemon"
     )
 
-    def __init__(self, account: Account, imap: imaplib.IMAP4) -> None:
+    def __init__(self, account: ImapAccount, imap: imaplib.IMAP4) -> None:
         self.who = account.user
         self._imap = imap
         self._ways = [_move, _copy_and_delete] if "MOVE" in self._able() else [_copy_and_delete]
@@ -66,7 +66,7 @@ class ImapMailbox:
         self.about = f"{account.user} at {account.host}:{account.port}, junk is {junk}"
 
     @classmethod
-    def open(cls, account: Account) -> ImapMailbox:
+    def open(cls, account: ImapAccount) -> ImapMailbox:
         """Log in, and see that both folders are there."""
         with _theirs():
             imap = _connected(account)
@@ -84,7 +84,7 @@ class ImapMailbox:
         told: bytes = _checked(self._imap.capability())[0]
         return told.decode("ascii", "replace").upper().split()
 
-    def find(self, ident: str) -> Found | None:
+    def find(self, ident: str) -> FoundMessage | None:
         """The message, where it lies."""
         with _theirs():
             for side in SIDES:
@@ -92,7 +92,7 @@ class ImapMailbox:
                 uids = self._search(ident, "UNDELETED")
                 raw = self._fetched(uids[-1]) if uids else b""
                 if raw:
-                    return Found(side, raw)
+                    return FoundMessage(side, raw)
         return None
 
     def move(self, ident: str, source: Side, target: Side) -> str:
@@ -174,7 +174,7 @@ def _copy_and_delete(mailbox: ImapMailbox, uid: str, target: str) -> str:
     return "COPY and delete"
 
 
-def _connected(account: Account) -> imaplib.IMAP4:
+def _connected(account: ImapAccount) -> imaplib.IMAP4:
     """Connect, encrypted unless it is this machine."""
     here = _is_here(account.host)
     context = ssl.create_default_context()

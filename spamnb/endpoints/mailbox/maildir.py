@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from spamnb.errors import PeerError
-from spamnb.service.diagnostics.ports import SIDES, Found, Side
+from spamnb.service.diagnostics.ports import SIDES, FoundMessage, Side
 
 _PARTS: Final = ("new", "cur")
 _HEAD_BYTES: Final = 1 << 17
@@ -28,7 +28,7 @@ _SLACK_NS: Final = 5 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MaildirLocation:
     """Where a Maildir is, and whose it is."""
 
     root: Path
@@ -44,7 +44,7 @@ class MaildirMailbox:
     channels = frozenset(("maildir",))
     advice = "is `spamnb watch` running for this Maildir, with a --quiet below our --wait?"
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: MaildirLocation) -> None:
         self.who = place.who
         self._place = place
         self._since_ns = time.time_ns() - _SLACK_NS
@@ -55,7 +55,7 @@ class MaildirMailbox:
         self.about = f"{place.root} of {place.who}, junk is {self._folders['junk'].name}"
 
     @classmethod
-    def open(cls, place: Place) -> MaildirMailbox:
+    def open(cls, place: MaildirLocation) -> MaildirMailbox:
         """See that both folders are there."""
         made = cls(place)
         with made._acting():
@@ -65,12 +65,12 @@ class MaildirMailbox:
                     raise PeerError(f"{folder} is no Maildir", hint="it needs new/ and cur/")
         return made
 
-    def find(self, ident: str) -> Found | None:
+    def find(self, ident: str) -> FoundMessage | None:
         """The message, where it lies."""
         with self._acting():
             for side in SIDES:
                 for path in self._holding(self._folders[side], ident):
-                    return Found(side, path.read_bytes())
+                    return FoundMessage(side, path.read_bytes())
         return None
 
     def move(self, ident: str, source: Side, target: Side) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from spamnb.errors import StoreAccessError
 
 
-class FileMemory:
+class FileCheckpoint:
     """One time for one set of Maildirs; a file that cannot be read is none."""
 
     def __init__(self, path: Path, key: str) -> None:

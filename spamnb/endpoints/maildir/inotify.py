@@ -25,7 +25,7 @@ _HEAD = struct.Struct("iIII")
 _READ_BYTES = 1 << 16
 
 
-class Happened(NamedTuple):
+class FileEvent(NamedTuple):
     """One thing that happened; `lost` tells that others were not told."""
 
     folder: Path
@@ -59,7 +59,7 @@ class Inotify:
         number = self._checked(self._libc.inotify_add_watch(self._fd, name, mask), str(folder))
         self._folders[number] = folder
 
-    def happened(self) -> Iterator[Happened]:
+    def happened(self) -> Iterator[FileEvent]:
         """What happened since the last time; nothing if nothing did."""
         try:
             data = os.read(self._fd, _READ_BYTES)
@@ -72,12 +72,12 @@ class Inotify:
             name = os.fsdecode(data[at : at + size].rstrip(b"\0"))
             at += size
             if mask & _Q_OVERFLOW:
-                yield Happened(Path(), "", is_folder=False, lost=True)
+                yield FileEvent(Path(), "", is_folder=False, lost=True)
             elif mask & _IGNORED:
                 self._folders.pop(number, None)
             elif number in self._folders and (mask & _ISDIR or not mask & _CREATE):
                 # A file that is made is told again when it is whole: closed, or moved here.
-                yield Happened(self._folders[number], name, is_folder=bool(mask & _ISDIR))
+                yield FileEvent(self._folders[number], name, is_folder=bool(mask & _ISDIR))
 
     def close(self) -> None:
         """Watch nothing any more."""

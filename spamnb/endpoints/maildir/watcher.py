@@ -48,7 +48,7 @@ class Maildir:
     who: str
 
 
-class Memory(Protocol):
+class Checkpoint(Protocol):
     """Where a run stopped."""
 
     def load(self) -> int:
@@ -59,7 +59,7 @@ class Memory(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class WatchOptions:
     """How long a message must lie still."""
 
     quiet_s: float = 30.0
@@ -95,14 +95,14 @@ class Watcher:
         maildirs: list[Maildir],
         taught: Callable[[bytes], str | None],
         teach: Callable[[Feedback], Answer],
-        memory: Memory,
-        patience: Patience | None = None,
+        memory: Checkpoint,
+        patience: WatchOptions | None = None,
     ) -> None:
         self._maildirs = maildirs
         self._taught = taught
         self._teach = teach
         self._memory = memory
-        self._patience = patience or Patience()
+        self._patience = patience or WatchOptions()
         self._inotify = Inotify()
         self._owners: dict[Path, tuple[Maildir, str]] = {}
         self._waiting: dict[tuple[Path, str], _Arrival] = {}

@@ -19,7 +19,7 @@ SECRET_BYTES = 16
 Row = memoryview | list[int]
 
 
-class Counts:
+class ConnectionCounts:
     """Counts of this process and the others."""
 
     __slots__ = ("_own", "_rows", "_secret")
@@ -28,7 +28,7 @@ class Counts:
         self._own, self._rows, self._secret = own, rows, secret
 
     @classmethod
-    def alone(cls) -> Counts:
+    def alone(cls) -> ConnectionCounts:
         """Counts of one process, for which there are no others."""
         row = [0] * (2 * CELLS)
         return cls(row, [row], b"")

@@ -16,7 +16,7 @@ MOST_REMEMBERED = 4096
 """a scan of all IPv4 addresses must not fill the memory; forgetting all costs 2 us an address"""
 
 
-class Nets:
+class NetworkSet:
     """A set of networks, fixed once made."""
 
     __slots__ = ("_known", "networks", "texts")
@@ -32,10 +32,10 @@ class Nets:
         return bool(self.texts)
 
     def __repr__(self) -> str:
-        return f"Nets({self.texts!r})"
+        return f"NetworkSet({self.texts!r})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Nets) and self.texts == other.texts
+        return isinstance(other, NetworkSet) and self.texts == other.texts
 
     def __hash__(self) -> int:
         return hash(self.texts)
@@ -75,4 +75,4 @@ def wide_network_of(address: str) -> str:
     return str(found).rpartition(".")[0]
 
 
-LOOPBACK = Nets(("127.0.0.0/8", "::1/128", UNIX))
+LOOPBACK = NetworkSet(("127.0.0.0/8", "::1/128", UNIX))

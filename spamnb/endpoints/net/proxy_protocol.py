@@ -21,7 +21,7 @@ _FAMILIES = {1: 12, 2: 36, 3: 216}
 """family -> bytes of its addresses: AF_INET, AF_INET6, AF_UNIX"""
 
 
-class Proxied(NamedTuple):
+class ProxiedClient(NamedTuple):
     """What a header said."""
 
     address: str
@@ -30,7 +30,7 @@ class Proxied(NamedTuple):
     """bytes of the header"""
 
 
-def parse(data: bytes) -> Proxied | None:
+def parse(data: bytes) -> ProxiedClient | None:
     """Read the header that a connection begins with."""
     if data[:1] == b"P":
         return _text(data)
@@ -39,7 +39,7 @@ def parse(data: bytes) -> Proxied | None:
     raise ValueError("no PROXY header")
 
 
-def _text(data: bytes) -> Proxied | None:
+def _text(data: bytes) -> ProxiedClient | None:
     if not data.startswith(b"PROXY "[: len(data)]):
         raise ValueError("no PROXY header")
     end = data.find(b"\r\n", 0, MOST_TEXT_BYTES)
@@ -49,21 +49,21 @@ def _text(data: bytes) -> Proxied | None:
         return None
     words = data[:end].decode("ascii", "replace").split(" ")
     if words[1] == "UNKNOWN":
-        return Proxied("", end + 2)
+        return ProxiedClient("", end + 2)
     if len(words) != 6 or words[1] not in {"TCP4", "TCP6"}:
         raise ValueError("a PROXY line of another form")
     address = ipaddress.ip_address(words[2])
     ipaddress.ip_address(words[3])
     if address.version != int(words[1][3]) or not (_is_port(words[4]) and _is_port(words[5])):
         raise ValueError("a PROXY line with wrong addresses")
-    return Proxied(str(address), end + 2)
+    return ProxiedClient(str(address), end + 2)
 
 
 def _is_port(word: str) -> bool:
     return word.isascii() and word.isdigit() and len(word) <= 5 and int(word) <= 65535
 
 
-def _binary(data: bytes) -> Proxied | None:
+def _binary(data: bytes) -> ProxiedClient | None:
     if len(data) < 16:
         return None
     version_command, family, length = struct.unpack_from("!BBH", data, 12)
@@ -72,11 +72,11 @@ def _binary(data: bytes) -> Proxied | None:
     if len(data) < 16 + length:
         return None
     if version_command == 0x20 or family >> 4 == 0:
-        return Proxied("", 16 + length)
+        return ProxiedClient("", 16 + length)
     needed = _FAMILIES.get(family >> 4)
     if needed is None or length < needed:
         raise ValueError("a PROXY header of an unknown family, or too short")
     if needed == 216:
-        return Proxied(UNIX, 16 + length)
+        return ProxiedClient(UNIX, 16 + length)
     size = 4 if needed == 12 else 16
-    return Proxied(str(ipaddress.ip_address(data[16 : 16 + size])), 16 + length)
+    return ProxiedClient(str(ipaddress.ip_address(data[16 : 16 + size])), 16 + length)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from spamnb.endpoints.net import reply_parser
 from spamnb.endpoints.net.address import Address
 from spamnb.errors import PeerError
-from spamnb.service.scanning.quarantine import Parcel, Reply
+from spamnb.service.scanning.quarantine import ReleasedMessage, ReleaseReply
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _DOT = re.compile(rb"^\.", re.MULTILINE)
@@ -48,14 +48,14 @@ class _Line:
         self._plan = plan
         self._rest = b""
 
-    def say(self, line: bytes, *wanted: int) -> Reply:
+    def say(self, line: bytes, *wanted: int) -> ReleaseReply:
         """Give a command; PeerError unless the reply's first digit is wanted (none: any is)."""
         self._wire.settimeout(self._plan.command_s)
         self._refuse_surplus()
         self._wire.sendall(line + b"\r\n")
         return self.hear(*wanted)
 
-    def hear(self, *wanted: int) -> Reply:
+    def hear(self, *wanted: int) -> ReleaseReply:
         """The next reply."""
         reply = self._reply()
         if wanted and reply.code // 100 not in wanted:
@@ -67,7 +67,7 @@ class _Line:
         if self._rest or select.select([self._wire], [], [], 0)[0]:
             raise PeerError("the next hop sent a reply that nothing asked for, or broke off")
 
-    def _reply(self) -> Reply:
+    def _reply(self) -> ReleaseReply:
         while True:
             try:
                 reply, self._rest = reply_parser.take(self._rest)
@@ -80,18 +80,18 @@ class _Line:
                 raise PeerError("the next hop broke off the dialogue")
             self._rest += more
         text = " ".join(line[4:].decode("latin-1") for line in reply.split(b"\r\n")[:-1])
-        return Reply(int(reply[:3]), text)
+        return ReleaseReply(int(reply[:3]), text)
 
-    def data(self, raw: bytes, recipients: int) -> list[Reply]:
+    def data(self, raw: bytes, recipients: int) -> list[ReleaseReply]:
         """The message, and a reply for each recipient; code 0 where none came."""
         self._refuse_surplus()
-        replies: list[Reply] = []
+        replies: list[ReleaseReply] = []
         with suppress(OSError, PeerError):
             self._wire.settimeout(self._plan.final_s)
             self._wire.sendall(_in_wire_form(raw))
             for _ in range(recipients):
                 replies.append(self._reply())  # noqa: PERF401 - those before a fault are kept
-        return replies + [Reply(0)] * (recipients - len(replies))
+        return replies + [ReleaseReply(0)] * (recipients - len(replies))
 
 
 def _in_wire_form(raw: bytes) -> bytes:
@@ -118,12 +118,14 @@ def _connected(address: Address, plan: SendPlan) -> Iterator[_Line]:
         yield _Line(wire, plan)
 
 
-def deliver(address: Address, parcel: Parcel, plan: SendPlan | None = None) -> list[Reply]:
+def deliver(
+    address: Address, released: ReleasedMessage, plan: SendPlan | None = None
+) -> list[ReleaseReply]:
     """Send a message on; a reply for each recipient, in order."""
     plan = plan or SendPlan()
     try:
         with _connected(address, plan) as line:
-            replies = _dialogue(line, parcel, address, plan)
+            replies = _dialogue(line, released, address, plan)
             with suppress(OSError, PeerError):
                 line.say(b"QUIT")
             return replies
@@ -131,21 +133,23 @@ def deliver(address: Address, parcel: Parcel, plan: SendPlan | None = None) -> l
         raise PeerError(f"{address} broke off: {error.strerror or error}") from error
 
 
-def _dialogue(line: _Line, parcel: Parcel, address: Address, plan: SendPlan) -> list[Reply]:
+def _dialogue(
+    line: _Line, released: ReleasedMessage, address: Address, plan: SendPlan
+) -> list[ReleaseReply]:
     hello = b"LHLO " if address.speaks == "lmtp" else b"EHLO "
     line.hear(2)
     announced = line.say(hello + plan.hostname.encode("ascii", "replace"), 2).text.upper().split()
     if "XFORWARD" in announced:
-        for xforward in parcel.xforward_lines:
+        for xforward in released.xforward_lines:
             line.say(xforward, 2)
-    line.say(parcel.mail_line, 2)
-    replies = [line.say(rcpt) for rcpt in parcel.rcpt_lines]
+    line.say(released.mail_line, 2)
+    replies = [line.say(rcpt) for rcpt in released.rcpt_lines]
     taken = [at for at, reply in enumerate(replies) if reply.code // 100 == 2]
     if not taken:
         return replies
     line.say(b"DATA", 3)
     lmtp = address.speaks == "lmtp"
-    final = line.data(parcel.raw, len(taken) if lmtp else 1)
+    final = line.data(released.raw, len(taken) if lmtp else 1)
     for at, reply in zip(taken, final if lmtp else final * len(taken), strict=True):
         replies[at] = reply
     return replies

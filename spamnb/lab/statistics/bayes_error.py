@@ -37,7 +37,7 @@ _SURE = 1.645
 
 
 @dataclass(frozen=True, slots=True)
-class Possible:
+class BayesErrorEstimate:
     """Shares of errors, in percent, on a sample of what was judged."""
 
     messages: int
@@ -58,7 +58,7 @@ class Possible:
         return asdict(self)
 
 
-def possible(truth: Bools, log_odds: Floats, ids: Sequence[Ids]) -> Possible | None:
+def possible(truth: Bools, log_odds: Floats, ids: Sequence[Ids]) -> BayesErrorEstimate | None:
     """Bounds for these messages, with the features of each; None for too few of either sort."""
     spam, count = int(truth.sum()), len(truth)
     if min(spam, count - spam) < _FEWEST:
@@ -67,7 +67,7 @@ def possible(truth: Bools, log_odds: Floats, ids: Sequence[Ids]) -> Possible | N
     error = float(((log_odds > 0) != truth).mean())
     scores = bayes_error(said[:, None], truth).nearest
     words = float(disagreeing(ids, truth).mean())
-    return Possible(
+    return BayesErrorEstimate(
         messages=count,
         error=100 * error,
         at_most=100 * min(error, words),

@@ -16,7 +16,7 @@ from spamnb.core.model.likelihood.smoothing import Floats
 from spamnb.lab.statistics.metrics import Bools
 
 
-class Quality(NamedTuple):
+class LabelMetrics(NamedTuple):
     """How well one label was found."""
 
     documents: int
@@ -44,24 +44,28 @@ class Quality(NamedTuple):
 
     def as_dict(self) -> dict[str, float]:
         """For programs."""
-        return self._asdict() | {"precision": self.precision, "recall": self.recall, "f1": self.f1}
+        return self._asdict() | {
+            "precision": self.precision,
+            "recall": self.recall,
+            "f1": self.f1,
+        }
 
 
-def quality(truth: Bools, given: Bools) -> Quality:
+def quality(truth: Bools, given: Bools) -> LabelMetrics:
     """Count for one label."""
-    return Quality(int(truth.sum()), int(given.sum()), int((truth & given).sum()))
+    return LabelMetrics(int(truth.sum()), int(given.sum()), int((truth & given).sum()))
 
 
-def pooled(parts: list[Quality]) -> Quality:
+def pooled(parts: list[LabelMetrics]) -> LabelMetrics:
     """All decisions of all labels as one: its F1 is the micro average."""
-    return Quality(
+    return LabelMetrics(
         sum(part.documents for part in parts),
         sum(part.found for part in parts),
         sum(part.right for part in parts),
     )
 
 
-def macro_f1(parts: list[Quality]) -> float:
+def macro_f1(parts: list[LabelMetrics]) -> float:
     """The mean F1 over the labels that occur: a rare label counts as much as a common one."""
     scores = [part.f1 for part in parts if part.documents]
     return float(np.mean(scores)) if scores else 0.0

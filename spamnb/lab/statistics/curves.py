@@ -39,7 +39,7 @@ class Bin:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class StreamSegment:
     """One stretch of the messages in their order."""
 
     messages: int
@@ -100,7 +100,7 @@ def wilson(right: int, of: int) -> tuple[float, float]:
     return max(min(middle - half, share), 0.0), min(max(middle + half, share), 1.0)
 
 
-def learning(truth: Bools, score: Floats, probability: Floats) -> tuple[Stretch, ...]:
+def learning(truth: Bools, score: Floats, probability: Floats) -> tuple[StreamSegment, ...]:
     """Errors and ranking stretch by stretch, in the order the messages were judged in."""
     count = len(truth)
     stretches = []
@@ -109,7 +109,7 @@ def learning(truth: Bools, score: Floats, probability: Floats) -> tuple[Stretch,
         wrong = (probability[part] > 0.5) != mine
         both = bool(mine.any() and not mine.all())
         area = 100 * (1 - auc(mine, score[part])) if both else None
-        stretches.append(Stretch(int(part[-1]) + 1, 100 * float(wrong.mean()), area))
+        stretches.append(StreamSegment(int(part[-1]) + 1, 100 * float(wrong.mean()), area))
     return tuple(stretches)
 
 

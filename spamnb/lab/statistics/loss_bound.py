@@ -23,7 +23,7 @@ CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Assurance:
+class HamLossBound:
     """What a collection of judged messages can promise about ham that is lost."""
 
     one_in: int
@@ -75,18 +75,18 @@ def ham_needed(one_in: int, confidence: float = CONFIDENCE) -> int:
     return ceil(log(1 - confidence) / log1p(-1 / one_in))
 
 
-def assured(truth: Bools, log_odds: Floats, one_in: int) -> Assurance:
+def assured(truth: Bools, log_odds: Floats, one_in: int) -> HamLossBound:
     """The lowest threshold that these outcomes can promise for."""
     ham = np.sort(log_odds[~truth])[::-1]
     needed, count = ham_needed(one_in), len(ham)
     if count < needed:
         worst = 100 * most_lost(0, count) if count else 100.0
-        return Assurance(one_in, count, needed, None, 0, worst, None, None)
+        return HamLossBound(one_in, count, needed, None, 0, worst, None, None)
     # The bound rises with what is lost, and what is lost is below it.
     lost = range(1, count // one_in + 1)
     above = bisect_right(lost, 1 / one_in, key=lambda k: most_lost(k, count))
     edge = float(ham[above])
-    return Assurance(
+    return HamLossBound(
         one_in=one_in,
         ham=count,
         ham_needed=needed,
@@ -104,7 +104,7 @@ def _expected(log_odds: Floats, edge: float) -> float:
     return 100 * float(ham[log_odds > edge].sum() / ham.sum())
 
 
-def costs_for(costs: Costs, found: Assurance) -> Costs:
+def costs_for(costs: Costs, found: HamLossBound) -> Costs:
     """The same costs, but that losing a ham costs what puts the threshold of junk there.
 
     Never below where unsure begins, and rejecting stays as much dearer as it was.

@@ -61,7 +61,7 @@ class Corpus(NamedTuple):
     spam: int
 
 
-class Report(NamedTuple):
+class EvaluationMetrics(NamedTuple):
     """All measures of one evaluation; None where there is nothing to measure."""
 
     corpus: Corpus
@@ -83,7 +83,7 @@ class Report(NamedTuple):
         return plain
 
 
-def report(outcomes: Outcomes, *, resamples: int = 1000, seed: int = 1) -> Report:
+def report(outcomes: Outcomes, *, resamples: int = 1000, seed: int = 1) -> EvaluationMetrics:
     """Take every measure that the outcomes allow."""
     truth, score = outcomes.truth, outcomes.score
     spam = int(truth.sum())
@@ -91,7 +91,7 @@ def report(outcomes: Outcomes, *, resamples: int = 1000, seed: int = 1) -> Repor
     both = corpus.ham > 0 and corpus.spam > 0
     lost, missed, lam = _errors(truth, outcomes.decided)
     P = outcomes.probability if len(truth) else None
-    return Report(
+    return EvaluationMetrics(
         corpus=corpus,
         auc_complement_percent=100 * (1 - auc(truth, score)) if both else None,
         auc_complement_interval_percent=interval(truth, score, resamples, seed) if both else None,

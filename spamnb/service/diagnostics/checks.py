@@ -24,8 +24,8 @@ from typing import Final, NamedTuple, TypeVar
 from spamnb.core.model.verdict import Verdict
 from spamnb.core.policy.actions import LEAST_MESSAGES
 from spamnb.errors import PeerError
-from spamnb.service.diagnostics.ports import LABEL, OTHER, Found, Mailbox, Means, Side
-from spamnb.service.diagnostics.records import Heard, Ledger, Mark
+from spamnb.service.diagnostics.ports import LABEL, OTHER, DoctorPorts, FoundMessage, Mailbox, Side
+from spamnb.service.diagnostics.records import JournalEntry, ModelRecords, Snapshot
 
 Result = TypeVar("Result")
 
@@ -50,21 +50,21 @@ Junk and back, and deletes it within minutes. If it still lies here, delete it.
 
 
 @dataclass(slots=True)
-class Walk:
+class CheckRun:
     """What is known so far."""
 
-    means: Means
+    means: DoctorPorts
     ident: str = field(default_factory=lambda: f"<doctor.{secrets.token_hex(12)}@spamnb.invalid>")
-    ledger: Ledger | None = None
+    records: ModelRecords | None = None
     mailbox: Mailbox | None = None
-    mark: Mark | None = None
+    mark: Snapshot | None = None
     """the model before the message was sent; None if it was not"""
     sent: bool = False
-    found: Found | None = None
+    found: FoundMessage | None = None
     signature: str = ""
     before: Verdict | None = None
     moves: int = 0
-    heard: list[Heard] = field(default_factory=list)
+    heard: list[JournalEntry] = field(default_factory=list)
 
     @property
     def message_id(self) -> str:
@@ -79,17 +79,17 @@ class Walk:
             pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
         return found
 
-    def news(self) -> list[Heard]:
+    def news(self) -> list[JournalEntry]:
         """What was said of the message since the last time that was looked."""
-        assert self.ledger is not None
+        assert self.records is not None
         assert self.mark is not None
-        return self.ledger.heard(self.message_id, self.mark)[len(self.heard) :]
+        return self.records.heard(self.message_id, self.mark)[len(self.heard) :]
 
 
 # --- the hops -----------------------------------------------------------------------------------
 
 
-def _daemon(walk: Walk) -> str:
+def _daemon(walk: CheckRun) -> str:
     facts = walk.means.status()
     if facts is None:
         raise PeerError("no daemon serves this home")
@@ -100,9 +100,9 @@ def _daemon(walk: Walk) -> str:
     return f"it answers, with {len(facts['processes'])} processes"
 
 
-def _model(walk: Walk) -> str:
-    walk.ledger = walk.means.open_ledger()
-    learnt = walk.ledger.learnt()
+def _model(walk: CheckRun) -> str:
+    walk.records = walk.means.open_ledger()
+    learnt = walk.records.learnt()
     for label in LABEL.values():
         if not learnt.get(label):
             raise PeerError(f"no {label} was ever learnt")
@@ -111,43 +111,43 @@ def _model(walk: Walk) -> str:
     return told + (f"; nothing is called junk below {LEAST_MESSAGES} of each" if few else "")
 
 
-def _mailbox(walk: Walk) -> str:
+def _mailbox(walk: CheckRun) -> str:
     assert walk.means.open_mailbox is not None
     walk.mailbox = walk.means.open_mailbox()
     return walk.mailbox.about
 
 
-def _delivery(walk: Walk) -> str:
+def _delivery(walk: CheckRun) -> str:
     assert walk.means.carry is not None
-    assert walk.ledger is not None
+    assert walk.records is not None
     text = _TEXT.format(
         rcpt=walk.means.rcpt, ident=walk.ident, token=secrets.token_hex(8), date=formatdate()
     )
-    walk.mark = walk.ledger.mark()
+    walk.mark = walk.records.mark()
     said = walk.means.carry(text.replace("\n", "\r\n").encode("ascii"), walk.means.rcpt)
     walk.sent = True
     return said
 
 
-def _arrival(walk: Walk) -> str:
+def _arrival(walk: CheckRun) -> str:
     assert walk.mailbox is not None
-    assert walk.ledger is not None
+    assert walk.records is not None
     assert walk.mark is not None
     mailbox = walk.mailbox
     walk.found = walk.until(lambda: mailbox.find(walk.ident))
     if walk.found is None:
-        if walk.ledger.quarantined(walk.message_id, walk.mark):
-            raise PeerError("it was judged junk, and is in quarantine", hint="see [handling]")
+        if walk.records.quarantined(walk.message_id, walk.mark):
+            raise PeerError("it was judged junk, and is in quarantine", hint="see [actions]")
         raise PeerError(f"it did not come within {walk.means.wait_s:.0f} s")
     return f"it lies in {_FOLDER[walk.found.side]}"
 
 
 _UNSIGNED = (
-    "is its recipient's domain in house.domains? else see the daemon's log: is the history full?"
+    "is its recipient's domain in local.domains? else see the daemon's log: is the history full?"
 )
 
 
-def _headers(walk: Walk) -> str:
+def _headers(walk: CheckRun) -> str:
     verdict, walk.signature = _header(walk, "X-Spamnb-Verdict"), _header(walk, "X-Spamnb-Signature")
     if verdict.startswith("unscanned"):
         reason = verdict.partition("reason=")[2]
@@ -159,7 +159,7 @@ def _headers(walk: Walk) -> str:
     return verdict or "the signature alone: mail that comes this way is observed"
 
 
-def _filing(walk: Walk) -> str:
+def _filing(walk: CheckRun) -> str:
     assert walk.found is not None
     flag, side = _header(walk, "X-Spam-Flag") or "no word", walk.found.side
     if flag == "YES" and side == "inbox":
@@ -169,62 +169,62 @@ def _filing(walk: Walk) -> str:
     return f"X-Spam-Flag says {flag}, it lies in {_FOLDER[side]}"
 
 
-def _verdict(walk: Walk) -> str:
-    assert walk.ledger is not None
-    ledger = walk.ledger
-    entry = walk.until(lambda: ledger.remembered(walk.signature))
+def _verdict(walk: CheckRun) -> str:
+    assert walk.records is not None
+    records = walk.records
+    entry = walk.until(lambda: records.remembered(walk.signature))
     if entry is None:
         raise PeerError("the history of this home does not know the signature")
     return f"kept as {entry.decision}, label {entry.label}, {entry.probability:.4f}"
 
 
-def _move(walk: Walk) -> str:
+def _move(walk: CheckRun) -> str:
     assert walk.found is not None
-    assert walk.ledger is not None
-    walk.before = walk.ledger.verdict(walk.found.raw, walk.signature)
+    assert walk.records is not None
+    walk.before = walk.records.verdict(walk.found.raw, walk.signature)
     return _moved(walk, walk.found.side, OTHER[walk.found.side])
 
 
-def _learning(walk: Walk) -> str:
+def _learning(walk: CheckRun) -> str:
     assert walk.found is not None
     return _taught(walk, LABEL[OTHER[walk.found.side]])
 
 
-def _score(walk: Walk) -> str:
+def _score(walk: CheckRun) -> str:
     assert walk.found is not None
-    assert walk.ledger is not None
+    assert walk.records is not None
     assert walk.before is not None
-    now, label = walk.ledger.verdict(walk.found.raw, walk.signature), walk.heard[-1].label
+    now, label = walk.records.verdict(walk.found.raw, walk.signature), walk.heard[-1].label
     told = f"{walk.before.probability:.4f} -> {now.probability:.4f}"
     if now.label != label or now.log_odds == walk.before.log_odds:
         raise PeerError(f"it is still judged {now.label}: {told}")
     return told
 
 
-def _move_back(walk: Walk) -> str:
+def _move_back(walk: CheckRun) -> str:
     assert walk.found is not None
     return _moved(walk, OTHER[walk.found.side], walk.found.side)
 
 
-def _learning_again(walk: Walk) -> str:
+def _learning_again(walk: CheckRun) -> str:
     assert walk.found is not None
     return _taught(walk, LABEL[walk.found.side])
 
 
-def _moved(walk: Walk, source: Side, target: Side) -> str:
+def _moved(walk: CheckRun, source: Side, target: Side) -> str:
     assert walk.mailbox is not None
     walk.moves += 1
     way = walk.mailbox.move(walk.ident, source, target)
     return f"from {_FOLDER[source]} to {_FOLDER[target]}, by {way}"
 
 
-def _taught(walk: Walk, label: str) -> str:
+def _taught(walk: CheckRun, label: str) -> str:
     """One more event of the message, as it should be."""
-    assert walk.ledger is not None
+    assert walk.records is not None
     assert walk.mailbox is not None
     news = walk.until(walk.news)
     if not news:
-        for entry in walk.ledger.waiting(walk.message_id):
+        for entry in walk.records.waiting(walk.message_id):
             raise PeerError(f"it waits for review: {entry.reason}", hint="see docs/teaching.md")
         what = f"nothing was learnt within {walk.means.wait_s:.0f} s"
         raise PeerError(what, hint=walk.mailbox.advice)
@@ -245,7 +245,7 @@ def same_person(one: str, other: str) -> bool:
     return one == other or ("@" not in one and other.partition("@")[0] == one)
 
 
-def _header(walk: Walk, name: str) -> str:
+def _header(walk: CheckRun, name: str) -> str:
     assert walk.found is not None
     found = BytesHeaderParser().parsebytes(walk.found.raw)[name]
     return " ".join(str(found or "").split())
@@ -258,47 +258,48 @@ _UNSCANNED: Final = {
 }
 
 
-def _anything(_: Means) -> str:
+def _anything(_: DoctorPorts) -> str:
     return ""
 
 
-def _a_mailbox(means: Means) -> str:
+def _a_mailbox(means: DoctorPorts) -> str:
     return "" if means.open_mailbox else "neither --imap nor --maildir is given"
 
 
-def _a_recipient(means: Means) -> str:
+def _a_recipient(means: DoctorPorts) -> str:
     return "" if means.carry and means.rcpt else "no --rcpt is given"
 
 
-class Hop(NamedTuple):
+class Check(NamedTuple):
     """One part of the way."""
 
     name: str
-    run: Callable[[Walk], str]
+    run: Callable[[CheckRun], str]
     todo: str
     needs: tuple[str, ...] = ()
-    lacks: Callable[[Means], str] = _anything
+    lacks: Callable[[DoctorPorts], str] = _anything
     """what was not given, without which it cannot be seen"""
 
 
 _TEACHING: Final = "see docs/teaching.md, `spamnb status` and the daemon's log"
 
 HOPS: Final = (
-    Hop("daemon", _daemon, "start it with `spamnb serve`; see `spamnb status`"),
-    Hop("model", _model, "spamnb train HAM SPAM"),
-    Hop("mailbox", _mailbox, "see --imap, --user, --maildir and --junk", lacks=_a_mailbox),
-    Hop("delivery", _delivery, "see --smtp, docs/postfix.md and the mail server's log",
+    Check("daemon", _daemon, "start it with `spamnb serve`; see `spamnb status`"),
+    Check("model", _model, "spamnb train HAM SPAM"),
+    Check("mailbox", _mailbox, "see --imap, --user, --maildir and --junk", lacks=_a_mailbox),
+    Check("delivery", _delivery, "see --smtp, docs/postfix.md and the mail server's log",
         ("daemon", "model", "mailbox"), _a_recipient),
-    Hop("arrival", _arrival, "does --rcpt belong to this mailbox? see the mail server's log, and "
+    Check("arrival", _arrival, "does --rcpt belong to this mailbox? see the mail server's log, and "
         "docs/postfix.md, What hands mail back", ("delivery",)),
-    Hop("headers", _headers, "see docs/postfix.md, Before the queue, After the queue",
+    Check("headers", _headers, "see docs/postfix.md, Before the queue, After the queue",
         ("arrival",)),
-    Hop("filing", _filing, "see docs/dovecot.md, Junk goes to Junk", ("headers",)),
-    Hop("verdict", _verdict, "is this the home of the daemon that took the mail? see --home",
+    Check("filing", _filing, "see docs/dovecot.md, Junk goes to Junk", ("headers",)),
+    Check("verdict", _verdict, "is this the home of the daemon that took the mail? see --home",
         ("headers",)),
-    Hop("move", _move, "can this person move messages to and from Junk?", ("arrival",)),
-    Hop("learning", _learning, _TEACHING, ("move",)),
-    Hop("score", _score, "see `spamnb check`", ("learning",)),
-    Hop("move back", _move_back, "can this person move messages to and from Junk?", ("learning",)),
-    Hop("learning again", _learning_again, _TEACHING, ("move back",)),
+    Check("move", _move, "can this person move messages to and from Junk?", ("arrival",)),
+    Check("learning", _learning, _TEACHING, ("move",)),
+    Check("score", _score, "see `spamnb check`", ("learning",)),
+    Check("move back", _move_back, "can this person move messages to and from Junk?",
+        ("learning",)),
+    Check("learning again", _learning_again, _TEACHING, ("move back",)),
 )  # fmt: skip

@@ -14,9 +14,9 @@ from contextlib import suppress
 from typing import Final, Literal, NamedTuple
 
 from spamnb.errors import SpamnbError
-from spamnb.service.diagnostics.checks import HOPS, Hop, Walk
-from spamnb.service.diagnostics.ports import Means
-from spamnb.service.diagnostics.records import Ledger, Mark
+from spamnb.service.diagnostics.checks import HOPS, Check, CheckRun
+from spamnb.service.diagnostics.ports import DoctorPorts
+from spamnb.service.diagnostics.records import ModelRecords, Snapshot
 
 State = Literal["ok", "broken", "skipped"]
 
@@ -25,7 +25,7 @@ _SETTLE_S: Final = 2.0
 """so long a word that was given and not heard may still come in, before all is forgotten"""
 
 
-class Finding(NamedTuple):
+class CheckResult(NamedTuple):
     """How a hop is."""
 
     hop: str
@@ -37,8 +37,8 @@ class Finding(NamedTuple):
 class Doctor:
     """One walk; `walk`, and then `clean`, whatever became of it."""
 
-    def __init__(self, means: Means) -> None:
-        self._walk = Walk(means)
+    def __init__(self, means: DoctorPorts) -> None:
+        self._walk = CheckRun(means)
         self._states: dict[str, State] = {}
 
     @property
@@ -46,59 +46,59 @@ class Doctor:
         """What names the message."""
         return self._walk.message_id
 
-    def walk(self) -> Iterator[Finding]:
+    def walk(self) -> Iterator[CheckResult]:
         """Look at each hop in turn."""
         for hop in HOPS:
             finding = self._looked(hop)
             self._states[hop.name] = finding.state
             yield finding
 
-    def _looked(self, hop: Hop) -> Finding:
+    def _looked(self, hop: Check) -> CheckResult:
         for need in hop.needs:
             if self._states[need] != "ok":
-                return Finding(hop.name, "skipped", f"{need} is {self._states[need]}")
+                return CheckResult(hop.name, "skipped", f"{need} is {self._states[need]}")
         lack = hop.lacks(self._walk.means)
         if lack:
-            return Finding(hop.name, "skipped", lack)
+            return CheckResult(hop.name, "skipped", lack)
         try:
-            return Finding(hop.name, "ok", hop.run(self._walk))
+            return CheckResult(hop.name, "ok", hop.run(self._walk))
         except SpamnbError as error:
-            return Finding(hop.name, "broken", str(error), error.hint or hop.todo)
+            return CheckResult(hop.name, "broken", str(error), error.hint or hop.todo)
 
-    def clean(self) -> Finding:
+    def clean(self) -> CheckResult:
         """Leave nothing behind; to be called once, at the end."""
         walk = self._walk
         try:
-            if walk.mark is None or walk.ledger is None:
-                return Finding(CLEANING, "skipped", "nothing was sent")
-            return self._cleaned(walk, walk.ledger, walk.mark)
+            if walk.mark is None or walk.records is None:
+                return CheckResult(CLEANING, "skipped", "nothing was sent")
+            return self._cleaned(walk, walk.records, walk.mark)
         finally:
-            for held in (walk.mailbox, walk.ledger):
+            for held in (walk.mailbox, walk.records):
                 if held is not None:
                     held.close()
 
-    def _cleaned(self, walk: Walk, ledger: Ledger, mark: Mark) -> Finding:
-        faults = _purged(walk, ledger, mark)
+    def _cleaned(self, walk: CheckRun, records: ModelRecords, mark: Snapshot) -> CheckResult:
+        faults = _purged(walk, records, mark)
         with suppress(SpamnbError):
             if walk.moves > len(walk.heard):
                 walk.until(walk.news, _SETTLE_S)
-        faults += _taken_back(walk, ledger, mark)
+        faults += _taken_back(walk, records, mark)
         try:
-            heard = ledger.heard(walk.message_id, mark)
-            faults += filter(None, [ledger.difference(walk.message_id, mark)])
+            heard = records.heard(walk.message_id, mark)
+            faults += filter(None, [records.difference(walk.message_id, mark)])
             # What was forgotten is an event too.
             late = walk.moves > sum(one.label is not None for one in heard)
         except SpamnbError as error:
             faults, late = [*faults, str(error)], False
         if faults:
             todo = f"delete the message, then: spamnb forget '{walk.message_id}'"
-            return Finding(CLEANING, "broken", "; ".join(faults), todo)
+            return CheckResult(CLEANING, "broken", "; ".join(faults), todo)
         what = "the message is gone, and all that it taught"
         todo = f"should it be learnt later: spamnb forget '{walk.message_id}'" if late else ""
-        return Finding(CLEANING, "ok", what, todo)
+        return CheckResult(CLEANING, "ok", what, todo)
 
 
-def _purged(walk: Walk, ledger: Ledger, mark: Mark) -> list[str]:
+def _purged(walk: CheckRun, records: ModelRecords, mark: Snapshot) -> list[str]:
     """Take the message out of the mailbox; what could not be done."""
     try:
         try:
@@ -108,7 +108,7 @@ def _purged(walk: Walk, ledger: Ledger, mark: Mark) -> list[str]:
             assert walk.means.open_mailbox is not None
             walk.mailbox = walk.means.open_mailbox()
             count = walk.mailbox.purge(walk.ident)
-        kept = count or walk.found or ledger.quarantined(walk.message_id, mark)
+        kept = count or walk.found or records.quarantined(walk.message_id, mark)
     except SpamnbError as error:
         return [f"the message was not deleted: {error}"]
     if walk.sent and not kept:
@@ -116,12 +116,12 @@ def _purged(walk: Walk, ledger: Ledger, mark: Mark) -> list[str]:
     return []
 
 
-def _taken_back(walk: Walk, ledger: Ledger, mark: Mark) -> list[str]:
+def _taken_back(walk: CheckRun, records: ModelRecords, mark: Snapshot) -> list[str]:
     """Have all forgotten; what could not be done. A daemon that restarts is waited for."""
     faults: list[str] = []
 
     def done() -> bool:
-        faults[:] = ledger.take_back(walk.message_id, mark)
+        faults[:] = records.take_back(walk.message_id, mark)
         return not faults
 
     walk.until(done, _SETTLE_S)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from spamnb.errors import UserError
-from spamnb.service.diagnostics.records import Ledger
+from spamnb.service.diagnostics.records import ModelRecords
 
 Side = Literal["inbox", "junk"]
 
@@ -21,7 +21,7 @@ LABEL: Final[Mapping[Side, str]] = {"inbox": "ham", "junk": "spam"}
 OTHER: Final[Mapping[Side, Side]] = {"inbox": "junk", "junk": "inbox"}
 
 
-class Found(NamedTuple):
+class FoundMessage(NamedTuple):
     """The message, where it lies."""
 
     side: Side
@@ -47,7 +47,7 @@ class Mailbox(Protocol):
     def advice(self) -> str:
         """What to look at if nobody tells of moves."""
 
-    def find(self, ident: str) -> Found | None:
+    def find(self, ident: str) -> FoundMessage | None:
         """The message with this Message-ID, in the inbox or in Junk."""
 
     def move(self, ident: str, source: Side, target: Side) -> str:
@@ -61,12 +61,12 @@ class Mailbox(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class DoctorPorts:
     """What the doctor works with; what is None was not given."""
 
     status: Callable[[], dict[str, Any] | None]
     """the daemon's facts; None if there is no daemon"""
-    open_ledger: Callable[[], Ledger]
+    open_ledger: Callable[[], ModelRecords]
     open_mailbox: Callable[[], Mailbox] | None = None
     carry: Callable[[bytes, str], str] | None = None
     """hands a message to the mail system, for a recipient; what that said"""

@@ -21,7 +21,7 @@ from spamnb.errors import RefError, SpamnbError
 from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.lookup import signature_bytes
-from spamnb.service.feedback.review_queue import Reviews, Waiting
+from spamnb.service.feedback.review_queue import ReviewItem, ReviewQueue
 from spamnb.service.feedback.types import Answer, Feedback
 from spamnb.service.scanning.quarantine import Quarantine
 from spamnb.store.history.entry import HistoryEntry
@@ -30,7 +30,7 @@ Forget = Callable[[Feedback], Answer]
 """has a word taken at the desk, or raises what was refused"""
 
 
-class Heard(NamedTuple):
+class JournalEntry(NamedTuple):
     """One event of the journal, as it concerns a message."""
 
     event: int
@@ -40,14 +40,14 @@ class Heard(NamedTuple):
     channel: str
 
 
-class Mark(NamedTuple):
+class Snapshot(NamedTuple):
     """The model at a time."""
 
     time_us: int
     totals: Totals
 
 
-class Ledger:
+class ModelRecords:
     """The records of one home."""
 
     def __init__(self, opened: Callable[[], Filter], home: Path, forget: Forget) -> None:
@@ -61,21 +61,21 @@ class Ledger:
         """Let go of the model."""
         self._model.close()
 
-    def mark(self) -> Mark:
+    def mark(self) -> Snapshot:
         """The model now."""
         with self._model.store.read() as view:
-            return Mark(now_us(), view.totals())
+            return Snapshot(now_us(), view.totals())
 
     def learnt(self) -> dict[str, int]:
         """Messages of each label."""
         counts: list[int] = self.mark().totals.messages.tolist()
         return dict(zip(self.labels, counts, strict=True))
 
-    def heard(self, message_id: str, since: Mark) -> list[Heard]:
+    def heard(self, message_id: str, since: Snapshot) -> list[JournalEntry]:
         """What was said of a message since then, oldest first."""
         with self._model.store.read() as view:
             return [
-                Heard(event.seq, self._name(event.after), event.who, event.channel)
+                JournalEntry(event.seq, self._name(event.after), event.who, event.channel)
                 for event in view.events(since.totals.last_seq + 1)
                 if event.message_id == message_id
             ]
@@ -95,12 +95,12 @@ class Ledger:
         found = history.find(signature=signature_bytes(signature)) if history else []
         return found[0] if found else None
 
-    def waiting(self, message_id: str) -> list[Waiting]:
+    def waiting(self, message_id: str) -> list[ReviewItem]:
         """Words on the message that wait for review."""
-        entries = Reviews(self._home / "review").entries()
+        entries = ReviewQueue(self._home / "review").entries()
         return [entry for entry in entries if entry.message_id == message_id]
 
-    def quarantined(self, message_id: str, since: Mark) -> list[str]:
+    def quarantined(self, message_id: str, since: Snapshot) -> list[str]:
         """Names of the message in quarantine."""
         kept = Quarantine(self._home / "quarantine")
         found, wanted = [], message_id.encode()
@@ -113,7 +113,7 @@ class Ledger:
 
     # -- taking back ----------------------------------------------------------------------------
 
-    def take_back(self, message_id: str, since: Mark) -> list[str]:
+    def take_back(self, message_id: str, since: Snapshot) -> list[str]:
         """Forget the message, and what waits of it; what could not be done."""
         steps = (self._forget_it, self._drop_waiting, self._drop_quarantined)
         faults = []
@@ -124,7 +124,7 @@ class Ledger:
                 faults.append(str(error))
         return faults
 
-    def _forget_it(self, message_id: str, _: Mark) -> None:
+    def _forget_it(self, message_id: str, _: Snapshot) -> None:
         digests = self._live(message_id)
         if not digests:
             return
@@ -142,15 +142,15 @@ class Ledger:
             lines = [(digest, view.live(digest)) for digest in view.digests(message_id)]
         return [digest for digest, live in lines if live and live.label != NO_LABEL]
 
-    def _drop_waiting(self, message_id: str, _: Mark) -> None:
+    def _drop_waiting(self, message_id: str, _: Snapshot) -> None:
         for entry in self.waiting(message_id):
-            Reviews(self._home / "review").drop(entry.name)
+            ReviewQueue(self._home / "review").drop(entry.name)
 
-    def _drop_quarantined(self, message_id: str, since: Mark) -> None:
+    def _drop_quarantined(self, message_id: str, since: Snapshot) -> None:
         for identity in self.quarantined(message_id, since):
             Quarantine(self._home / "quarantine").delete(identity)
 
-    def difference(self, message_id: str, since: Mark) -> str:
+    def difference(self, message_id: str, since: Snapshot) -> str:
         """What of the model the message still moves; empty if nothing.
 
         Sums are held against those of then, unless others have taught meanwhile.
@@ -166,6 +166,6 @@ class Ledger:
 
 def _same(one: Totals, other: Totals) -> bool:
     """Whether two sums are one, but for the number of the last event."""
-    names = ("messages", "tokens", "bias", "tempers", "histogram")
+    names = ("messages", "tokens", "bias", "temperatures", "histogram")
     alike = all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
     return alike and one.known == other.known

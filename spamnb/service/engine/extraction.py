@@ -1,7 +1,7 @@
 """Raw messages to examples: the reader, the places and the features behind one call.
 
-Holds the model's key and who we are (`House`). Works on many messages at once, in portions that
-stay in the processor's cache: 60 us a message at 64 messages, 90 at 1,024.
+Holds the model's key and who we are (`LocalHosts`). Works on many messages at once, in portions
+that stay in the processor's cache: 60 us a message at 64 messages, 90 at 1,024.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from spamnb.core.features.extract import U64, Features, Key, extract
-from spamnb.core.features.tokens import Place, document, fields, mark_of, own
+from spamnb.core.features.tokens import TokenLocation, document, fields, mark_of, own
 from spamnb.core.mail import limits
-from spamnb.core.mail.local_hosts import House
+from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.marks import PARTLY
 from spamnb.core.mail.message import Message, read
 from spamnb.core.mail.plain_text import read_document, text_of
-from spamnb.service.engine.requests import Among, Example
+from spamnb.service.engine.requests import Example, SharedIds
 
 PORTION = 64
 PORTION_BYTES = 1_048_576
 
 
-class Portion(NamedTuple):
+class FeatureBatch(NamedTuple):
     """Some messages and their features."""
 
     messages: list[Message]
@@ -33,30 +33,30 @@ class MessageReader:
     """Reads for one model."""
 
     def __init__(
-        self, secret: bytes, house: House | None = None, *, documents: bool = False
+        self, secret: bytes, local: LocalHosts | None = None, *, documents: bool = False
     ) -> None:
         self._key = Key(secret)
-        self._house = house or House()
+        self._house = local or LocalHosts()
         self._documents = documents
 
-    def portion(self, raws: Sequence[bytes]) -> Portion:
+    def feature_batch(self, raws: Sequence[bytes]) -> FeatureBatch:
         """Read these messages together."""
         if self._documents:
             documents = [read_document(raw) for raw in raws]
             texts = [document(text_of(r), d.digest) for r, d in zip(raws, documents, strict=True)]
-            return Portion(documents, extract(self._key, texts))
+            return FeatureBatch(documents, extract(self._key, texts))
         messages = [read(raw, self._house) for raw in raws]
         found = extract(self._key, [fields(message) for message in messages])
 
         def always() -> U64:
             # Corrections hold on to the first, the decision looks for the second.
             owned = [own(message.digest) for message in messages]
-            partly = Place.MARK, b"", mark_of(PARTLY).encode("ascii")
+            partly = TokenLocation.MARK, b"", mark_of(PARTLY).encode("ascii")
             return extract(self._key, [[*owned, partly]]).ids
 
-        return Portion(messages, found.bounded(limits.FEATURES, always))
+        return FeatureBatch(messages, found.bounded(limits.FEATURES, always))
 
-    def portions(self, raws: Iterable[bytes]) -> Iterator[Portion]:
+    def feature_batches(self, raws: Iterable[bytes]) -> Iterator[FeatureBatch]:
         """Read any number of messages, some at a time."""
         waiting: list[bytes] = []
         size = 0
@@ -64,10 +64,10 @@ class MessageReader:
             waiting.append(raw)
             size += len(raw)
             if len(waiting) == PORTION or size >= PORTION_BYTES:
-                yield self.portion(waiting)
+                yield self.feature_batch(waiting)
                 waiting, size = [], 0
         if waiting:
-            yield self.portion(waiting)
+            yield self.feature_batch(waiting)
 
 
 def example_of(message: Message, features: Features, index: int, *, occurrences: bool) -> Example:
@@ -79,5 +79,5 @@ def example_of(message: Message, features: Features, index: int, *, occurrences:
         ids=features.by_group(index),
         times=features.times[start:stop] if occurrences else None,
         words=features,
-        among=Among(features.ids, features.of(index)),
+        shared_ids=SharedIds(features.ids, features.of(index)),
     )

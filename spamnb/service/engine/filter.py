@@ -15,15 +15,15 @@ from types import TracebackType
 from typing import Self
 
 from spamnb.core.features.extract import GROUPS
-from spamnb.core.mail.local_hosts import House
+from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.events import Recipe
 from spamnb.core.model.kinds import KINDS
 from spamnb.core.model.verdict import Verdict
 from spamnb.errors import LabelError, UserError
 from spamnb.service.engine.clock import now_us
-from spamnb.service.engine.extraction import MessageReader, Portion, example_of
-from spamnb.service.engine.group_commit import Arriving, Committer
+from spamnb.service.engine.extraction import FeatureBatch, MessageReader, example_of
+from spamnb.service.engine.group_commit import Committer, ReplayableBatches
 from spamnb.service.engine.learner import Learner
 from spamnb.service.engine.lookup import (
     SIGNATURE_BYTES,
@@ -32,7 +32,7 @@ from spamnb.service.engine.lookup import (
     signature_text,
 )
 from spamnb.service.engine.receipt import Receipt
-from spamnb.service.engine.requests import Example, Forget, Lesson, Origin, Teach, Undo
+from spamnb.service.engine.requests import Example, Forget, Learn, Lesson, Source, Undo
 from spamnb.service.engine.scoring import judge_examples, judge_portions
 from spamnb.store.contract import Store
 from spamnb.store.history.entry import HistoryEntry
@@ -42,7 +42,7 @@ from spamnb.store.lmdb.store import open_store
 TOGETHER = 8
 """Portions that are judged on one snapshot."""
 
-MINE = Origin(who="owner", channel="api")
+MINE = Source(who="owner", channel="api")
 """Who speaks if nobody is named: whoever may open the folder."""
 
 
@@ -78,7 +78,7 @@ class Filter:
         store: Store,
         *,
         history: History | None = None,
-        house: House | None = None,
+        local: LocalHosts | None = None,
         costs: Costs | None = None,
     ) -> None:
         self.store = store
@@ -86,9 +86,7 @@ class Filter:
         self.recipe = store.recipe
         self.labels = store.recipe.labels
         self.costs = costs or Costs()
-        self.reader = MessageReader(
-            store.recipe.key, house, documents=store.recipe.documents
-        )
+        self.reader = MessageReader(store.recipe.key, local, documents=store.recipe.documents)
         self._committer = Committer(store, Learner(store.recipe, self.costs))
 
     @classmethod
@@ -100,7 +98,7 @@ class Filter:
         recipe: Recipe | None = None,
         readonly: bool = False,
         history: bool = True,
-        house: House | None = None,
+        local: LocalHosts | None = None,
         costs: Costs | None = None,
         map_size: int = 1 << 40,
         limit_bytes: int = 0,
@@ -115,7 +113,7 @@ class Filter:
         except BaseException:
             store.close()
             raise
-        return cls(store, history=remembered, house=house, costs=costs)
+        return cls(store, history=remembered, local=local, costs=costs)
 
     def close(self) -> None:
         """Let go of the folder; a second call does nothing."""
@@ -142,15 +140,15 @@ class Filter:
 
     def score_many(self, raws: Iterable[bytes], *, remember: bool = False) -> Iterator[Verdict]:
         """Our word on many messages, in order; the fast path."""
-        portions = self.reader.portions(map(_message, _several(raws)))
-        while several := list(islice(portions, TOGETHER)):
+        feature_batches = self.reader.feature_batches(map(_message, _several(raws)))
+        while several := list(islice(feature_batches, TOGETHER)):
             verdicts = self.judge(several)
             yield from self.remember(several, verdicts) if remember else verdicts
 
-    def judge(self, portions: Sequence[Portion]) -> list[Verdict]:
+    def judge(self, feature_batches: Sequence[FeatureBatch]) -> list[Verdict]:
         """Our word on messages that were read already, all on one snapshot."""
         with self.store.read() as view:
-            return judge_portions(self.recipe, self.costs, view, portions)
+            return judge_portions(self.recipe, self.costs, view, feature_batches)
 
     def explain(self, ref: bytes | str) -> Verdict:
         """Our word on a message now; by reference, its words come from the vocabulary."""
@@ -162,7 +160,7 @@ class Filter:
 
     def remember(
         self,
-        portions: Sequence[Portion],
+        feature_batches: Sequence[FeatureBatch],
         verdicts: list[Verdict],
         notes: Sequence[dict[str, str]] = (),
     ) -> list[Verdict]:
@@ -175,9 +173,9 @@ class Filter:
             return verdicts
         signed, entries = [], []
         examples = (
-            example_of(message, portion.features, index, occurrences=self.recipe.occurrences)
-            for portion in portions
-            for index, message in enumerate(portion.messages)
+            example_of(message, feature_batch.features, index, occurrences=self.recipe.occurrences)
+            for feature_batch in feature_batches
+            for index, message in enumerate(feature_batch.messages)
         )
         noted = notes or [{}] * len(verdicts)
         for verdict, example, note in zip(verdicts, examples, noted, strict=True):
@@ -203,12 +201,12 @@ class Filter:
 
     # -- teaching -------------------------------------------------------------------------------
 
-    def learn(self, raw: bytes, label: str, *, origin: Origin = MINE) -> Receipt:
+    def learn(self, raw: bytes, label: str, *, source: Source = MINE) -> Receipt:
         """Teach with a message; doubted if it contradicts the model. Durable when it returns."""
         index = self.label(label)
-        return self._one(Teach(self.example(_content(raw)), index, origin, now_us()))
+        return self._one(Learn(self.example(_content(raw)), index, source, now_us()))
 
-    def correct(self, ref: bytes | str | Example, label: str, *, origin: Origin = MINE) -> Receipt:
+    def correct(self, ref: bytes | str | Example, label: str, *, source: Source = MINE) -> Receipt:
         """A person's word: afterwards the message is judged as they said."""
         index = self.label(label)
         if isinstance(ref, Example):
@@ -220,38 +218,38 @@ class Filter:
                 example = find_example(view, self.history, ref)
         with self.store.read() as view:
             again = self._committer.learner.needs_more(view, example, index)
-        return self._one(Teach(example, index, origin._replace(insist=True), now_us(), again))
+        return self._one(Learn(example, index, source._replace(immediate=True), now_us(), again))
 
-    def forget(self, ref: bytes | str, *, origin: Origin = MINE) -> Receipt:
+    def forget(self, ref: bytes | str, *, source: Source = MINE) -> Receipt:
         """As if the message had never been taught; every number returns to what it was."""
         if not isinstance(ref, str):
             digest = self.example(ref).digest
         else:
             with self.store.read() as view:
                 digest = find_digest(view, self.history, ref)
-        return self._one(Forget(digest, origin, now_us()))
+        return self._one(Forget(digest, source, now_us()))
 
-    def undo(self, receipt: Receipt | int, *, origin: Origin = MINE) -> Receipt:
+    def undo(self, receipt: Receipt | int, *, source: Source = MINE) -> Receipt:
         """Take back one training, by its receipt or its event's number.
 
         A receipt that changed nothing takes nothing back: the label that holds is of another word.
         """
         if isinstance(receipt, int):
-            return self._one(Undo(receipt, origin, now_us()))
+            return self._one(Undo(receipt, source, now_us()))
         if not receipt.changed:
             return receipt._replace(error=None, reason="the receipt changed nothing")
-        return self._one(Undo(receipt.event, origin, now_us()))
+        return self._one(Undo(receipt.event, source, now_us()))
 
-    def teach(self, lessons: Sequence[Lesson], *, scored: bool = False) -> list[Receipt]:
+    def teach(self, requests: Sequence[Lesson], *, scored: bool = False) -> list[Receipt]:
         """Many lessons in one transaction; what is refused says so in its receipt."""
-        return self._committer.run(lessons, scored=scored)
+        return self._committer.run(requests, scored=scored)
 
-    def teach_arriving(self, lessons: Arriving) -> list[Receipt]:
+    def teach_arriving(self, requests: ReplayableBatches) -> list[Receipt]:
         """The same for lessons that come bit by bit, as from readers of a corpus."""
-        return self._committer.run_arriving(lessons)
+        return self._committer.run_arriving(requests)
 
-    def _one(self, lesson: Lesson) -> Receipt:
-        receipt = self._committer.run([lesson])[0]
+    def _one(self, request: Lesson) -> Receipt:
+        receipt = self._committer.run([request])[0]
         if receipt.error is not None:
             raise receipt.error
         return receipt
@@ -260,9 +258,12 @@ class Filter:
 
     def example(self, raw: bytes) -> Example:
         """A message as this model sees it."""
-        portion = self.reader.portion([_message(raw)])
+        feature_batch = self.reader.feature_batch([_message(raw)])
         return example_of(
-            portion.messages[0], portion.features, 0, occurrences=self.recipe.occurrences
+            feature_batch.messages[0],
+            feature_batch.features,
+            0,
+            occurrences=self.recipe.occurrences,
         )
 
     def label(self, name: str) -> int:

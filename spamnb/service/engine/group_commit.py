@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from spamnb.errors import RefusedError
-from spamnb.service.engine.learner import Learner, Sitting
+from spamnb.service.engine.learner import Learner, LearningBatch
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import Lesson
 from spamnb.store.contract import Store, WriteView
@@ -20,13 +20,13 @@ from spamnb.store.contract import Store, WriteView
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    lessons: Sequence[Lesson]
+    requests: Sequence[Lesson]
     scored: bool
     receipts: list[Receipt] | None = None
     error: BaseException | None = field(default=None)
 
 
-class Arriving:
+class ReplayableBatches:
     """Lessons that come bit by bit, and once more from the start whenever they are asked for.
 
     For a transaction may begin again: because the map had to grow, or to end what was interrupted.
@@ -38,9 +38,9 @@ class Arriving:
 
     def __iter__(self) -> Iterator[Sequence[Lesson]]:
         yield from self._come[:]
-        for lessons in self._source:
-            self._come.append(lessons)
-            yield lessons
+        for requests in self._source:
+            self._come.append(requests)
+            yield requests
 
     def stop(self) -> None:
         """Nothing comes any more."""
@@ -57,28 +57,30 @@ class Committer:
         self._waiting: list[_Request] = []
         self._list = threading.Lock()
 
-    def run(self, lessons: Sequence[Lesson], *, scored: bool = True) -> list[Receipt]:
+    def run(self, requests: Sequence[Lesson], *, scored: bool = True) -> list[Receipt]:
         """Learn these, durably; a receipt for each."""
-        request = _Request(lessons, scored)
+        entry = _Request(requests, scored)
         with self._list:
-            self._waiting.append(request)
+            self._waiting.append(entry)
         with self._turn:
-            if request.receipts is None and request.error is None:
+            if entry.receipts is None and entry.error is None:
                 with self._list:
                     taken, self._waiting = self._waiting, []
                 self._commit(taken)
-        if request.error is not None:
-            raise request.error
-        assert request.receipts is not None
-        return request.receipts
+        if entry.error is not None:
+            raise entry.error
+        assert entry.receipts is not None
+        return entry.receipts
 
-    def run_arriving(self, arriving: Arriving) -> list[Receipt]:
+    def run_arriving(self, arriving: ReplayableBatches) -> list[Receipt]:
         """Learn lessons as they come, all in one transaction; nobody else writes meanwhile."""
 
         def body(view: WriteView) -> list[Receipt]:
-            sitting = Sitting(self.learner, view)
-            receipts = [r for lessons in arriving for r in sitting.take(lessons, scored=False)]
-            sitting.close()
+            learning_batch = LearningBatch(self.learner, view)
+            receipts = [
+                r for requests in arriving for r in learning_batch.take(requests, scored=False)
+            ]
+            learning_batch.close()
             return receipts
 
         with self._turn:
@@ -86,26 +88,28 @@ class Committer:
             self.learner.committed()
         return receipts
 
-    def _commit(self, requests: list[_Request]) -> None:
+    def _commit(self, entries: list[_Request]) -> None:
         try:
-            self._together(requests)
+            self._together(entries)
         except RefusedError as error:
             # One of them would overflow: alone, the others are none the worse for it.
-            if len(requests) == 1:
-                requests[0].error = error
+            if len(entries) == 1:
+                entries[0].error = error
                 return
-            for request in requests:
-                self._commit([request])
+            for entry in entries:
+                self._commit([entry])
         except BaseException as error:  # noqa: BLE001 - each caller raises it in its own thread
-            for request in requests:
-                request.error = error
+            for entry in entries:
+                entry.error = error
 
-    def _together(self, requests: list[_Request]) -> None:
-        lessons = [lesson for request in requests for lesson in request.lessons]
-        scored = any(request.scored for request in requests)
-        receipts = self._store.transact(lambda view: self.learner.run(view, lessons, scored=scored))
+    def _together(self, entries: list[_Request]) -> None:
+        requests = [request for entry in entries for request in entry.requests]
+        scored = any(entry.scored for entry in entries)
+        receipts = self._store.transact(
+            lambda view: self.learner.run(view, requests, scored=scored)
+        )
         self.learner.committed()
         start = 0
-        for request in requests:
-            request.receipts = receipts[start : start + len(request.lessons)]
-            start += len(request.lessons)
+        for entry in entries:
+            entry.receipts = receipts[start : start + len(entry.requests)]
+            start += len(entry.requests)

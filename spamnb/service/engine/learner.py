@@ -17,27 +17,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamnb.core.features.extract import Key, Words, distinct, own_id
-from spamnb.core.model.correction import EXPECTED, Holders, insisted, margins, missing
+from spamnb.core.model.correction import EXPECTED, FeatureHolders, insisted, margins, missing
 from spamnb.core.model.costs import Costs, roles_of
 from spamnb.core.model.decision import decide
 from spamnb.core.model.events import (
     NO_LABEL,
-    Echo,
     Event,
+    EventKind,
     Ids,
-    Kind,
-    Push,
     Recipe,
-    no_push,
+    RehearsalUpdate,
+    Update,
+    no_update,
 )
-from spamnb.core.model.scoring import View, doubt, probabilities, scores, softmax, step
-from spamnb.core.model.training_rows import Lines, Sheet, day_of
-from spamnb.service.engine.planner import STREAK, Outlook, Plan, Planner
+from spamnb.core.model.scoring import RowView, doubt, probabilities, scores, softmax, step
+from spamnb.core.model.training_rows import MessageRows, TrainingRows, day_of
+from spamnb.service.engine.planner import STREAK, PendingJournal, PlannedEvent, Planner
 from spamnb.service.engine.receipt import Receipt
-from spamnb.service.engine.requests import Example, Lesson, Load, Teach, WordSource
+from spamnb.service.engine.requests import BulkLoad, Example, Learn, Lesson, WordSource
 from spamnb.service.engine.scoring import judge_examples
 from spamnb.service.engine.step_budget import StepBudgets
-from spamnb.service.training.packing import Glossary
+from spamnb.service.training.packing import MergedWords
 from spamnb.store.contract import ReadView, WriteView
 
 
@@ -56,12 +56,12 @@ class Learner:
         self.next_recent = self._recent
 
     def run(
-        self, view: WriteView, lessons: Sequence[Lesson], *, scored: bool = True
+        self, view: WriteView, requests: Sequence[Lesson], *, scored: bool = True
     ) -> list[Receipt]:
         """All lessons in order; `scored` asks for the probabilities before and after."""
-        sitting = Sitting(self, view)
-        receipts = sitting.take(lessons, scored=scored)
-        sitting.close()
+        learning_batch = LearningBatch(self, view)
+        receipts = learning_batch.take(requests, scored=scored)
+        learning_batch.close()
         return receipts
 
     def committed(self) -> None:
@@ -75,20 +75,27 @@ class Learner:
             return labels
         return [label for _, label in view.last_events(STREAK)][::-1]
 
-    def plan(self, lesson: Lesson, journal: Outlook) -> Plan | Receipt:
+    def plan(self, request: Lesson, journal: PendingJournal) -> PlannedEvent | Receipt:
         """What a lesson will change, or why nothing."""
-        return self._planner.plan(lesson, journal)
+        return self._planner.plan(request, journal)
 
-    def carry_out(self, plan: Plan, sheet: Sheet, journal: Outlook, *, scored: bool) -> Receipt:
+    def apply_plan(
+        self,
+        plan: PlannedEvent,
+        training_rows: TrainingRows,
+        journal: PendingJournal,
+        *,
+        scored: bool,
+    ) -> Receipt:
         """Make a plan's event, and change the sheet by it."""
-        lines = plan.lines = sheet.lines(plan.rows, plan.sizes)
+        lines = plan.lines = training_rows.lines(plan.rows, plan.sizes)
         scored = scored and bool(plan.example.digest)
         times = plan.example.times
-        before = self._probability(sheet, lines, times) if scored else None
-        event = _MAKERS[plan.kind](self, plan, sheet, journal)
+        before = self._probability(training_rows, lines, times) if scored else None
+        event = _MAKERS[plan.kind](self, plan, training_rows, journal)
         if scored:
-            lines = sheet.lines(plan.rows, plan.sizes)
-        after = self._probability(sheet, lines, times) if scored else None
+            lines = training_rows.lines(plan.rows, plan.sizes)
+        after = self._probability(training_rows, lines, times) if scored else None
         journal.made[plan.seq] = event
         return Receipt(
             changed=True,
@@ -101,76 +108,88 @@ class Learner:
             probability_after=after,
         )
 
-    def make_taught(self, plan: Plan, sheet: Sheet, journal: Outlook) -> Event:
+    def make_taught(
+        self, plan: PlannedEvent, training_rows: TrainingRows, journal: PendingJournal
+    ) -> Event:
         """A learn or a move."""
-        lesson, lines = plan.lesson, plan.lines
-        assert isinstance(lesson, Teach)
+        request, lines = plan.request, plan.lines
+        assert isinstance(request, Learn)
         assert lines is not None
         if plan.before == plan.after:
-            return self._reinforced(plan, sheet, journal)
+            return self._reinforced(plan, training_rows, journal)
         times = plan.example.times
-        back = self._take_back(plan, sheet, journal)
+        back = self._take_back(plan, training_rows, journal)
         if plan.before != NO_LABEL:
             # As if it had not been known: the old label goes first, so the step sees the model
             # without this message, as a forget and a learn would.
-            sheet.count(lines, plan.before, NO_LABEL, times=times)
-        push = self._step(plan, lines, sheet, journal)
-        sheet.move(lines, NO_LABEL, plan.after, times=times, day=day_of(lesson.time_us))
-        sheet.put(lines)
-        push = self._rehearse(plan, sheet, push)
-        if lesson.origin.insist:
+            training_rows.count(lines, plan.before, NO_LABEL, times=times)
+        update = self._step(plan, lines, training_rows, journal)
+        training_rows.move(lines, NO_LABEL, plan.after, times=times, day=day_of(request.time_us))
+        training_rows.put(lines)
+        update = self._rehearse(plan, training_rows, update)
+        if request.source.immediate:
             # Last of all, for what is rehearsed may pull this message back.
-            push = self._insist(plan, sheet, push)
-        delta = push if back is None else back.plus(push)
-        return self._event(plan, delta, push)
+            update = self._insist(plan, training_rows, update)
+        delta = update if back is None else back.plus(update)
+        return self._event(plan, delta, update)
 
-    def _reinforced(self, plan: Plan, sheet: Sheet, journal: Outlook) -> Event:
+    def _reinforced(
+        self, plan: PlannedEvent, training_rows: TrainingRows, journal: PendingJournal
+    ) -> Event:
         """What is still missing towards the label that the message has."""
         previous = journal.event(plan.previous)
         assert previous is not None, "a live event that is not folded is in the journal"
-        push = self._insist(plan, sheet, self._nothing())
-        return self._event(plan, push, previous.standing.plus(push))
+        update = self._insist(plan, training_rows, self._nothing())
+        return self._event(plan, update, previous.net_update.plus(update))
 
-    def _take_back(self, plan: Plan, sheet: Sheet, journal: Outlook) -> Push | None:
+    def _take_back(
+        self, plan: PlannedEvent, training_rows: TrainingRows, journal: PendingJournal
+    ) -> Update | None:
         """The negated standing of the event before, already applied to the sheet."""
         if plan.before == NO_LABEL:
             return None
         previous = journal.event(plan.previous)
         assert previous is not None, "a live event that is not folded is in the journal"
-        back = previous.standing.negated()
+        back = previous.net_update.negated()
         assert plan.lines is not None
         # The echoes first: they may share rows with this message.
-        sheet.echo(back)
-        sheet.lean(back)
-        plan.lines.cells = sheet.lines(plan.rows, plan.sizes).cells
-        sheet.push(plan.lines, back.steps)
+        training_rows.rehearsal(back)
+        training_rows.lean(back)
+        plan.lines.cells = training_rows.lines(plan.rows, plan.sizes).cells
+        training_rows.update(plan.lines, back.steps)
         return back
 
-    def _step(self, plan: Plan, lines: Lines, sheet: Sheet, journal: Outlook) -> Push:
+    def _step(
+        self,
+        plan: PlannedEvent,
+        lines: MessageRows,
+        training_rows: TrainingRows,
+        journal: PendingJournal,
+    ) -> Update:
         recipe = self.recipe
         if recipe.kind != "corrected":
             return self._nothing()
-        seen = sheet.opinion(recipe, lines)
-        left = self._budgets.left(plan, sheet.totals.messages, journal)
-        weight = plan.lesson.origin.weight * left * doubt(seen, plan.after)
-        push = step(recipe, seen, lines.sizes, plan.after, weight)
-        sheet.push(lines, push.steps)
-        sheet.lean(push)
-        return push
+        seen = training_rows.opinion(recipe, lines)
+        left = self._budgets.left(plan, training_rows.totals.messages, journal)
+        weight = plan.request.source.weight * left * doubt(seen, plan.after)
+        update = step(recipe, seen, lines.sizes, plan.after, weight)
+        training_rows.update(lines, update.steps)
+        training_rows.lean(update)
+        return update
 
-    def _insist(self, plan: Plan, sheet: Sheet, push: Push) -> Push:
+    def _insist(self, plan: PlannedEvent, training_rows: TrainingRows, update: Update) -> Update:
         """Add what is missing for a person's label on features that are hardly any other's."""
-        recipe, lines = self.recipe, sheet.lines(plan.rows, plan.sizes)
-        z, label = sheet.opinion(recipe, lines).z, plan.after
-        if recipe.kind != "corrected" or self.agrees(z, label):
-            return push
+        recipe, lines = self.recipe, training_rows.lines(plan.rows, plan.sizes)
+        z, label = training_rows.opinion(recipe, lines).z, plan.after
+        if recipe.kind != "corrected" or self.matches_label(z, label):
+            return update
         nats = missing(z, label, self._margins[self._roles[label]])
         held = lines.cells[: len(recipe.labels)].sum(axis=0)
-        message = Holders(plan.example.ids, held, own_id(self._key, plan.example.digest))
-        echoes = insisted(recipe, message, label, nats)
-        more = self._nothing()._replace(echoes=echoes)
-        sheet.echo(more)
-        return push.plus(more)
+        message = FeatureHolders(plan.example.ids, held, own_id(self._key, plan.example.digest))
+        rehearsals = insisted(recipe, message, label, nats)
+        more = self._nothing()._replace(rehearsals=rehearsals)
+        training_rows.rehearsal(more)
+        return update.plus(more)
 
     def needs_more(self, view: ReadView, example: Example, label: int) -> bool:
         """Whether a message has the label, but is judged otherwise all the same."""
@@ -178,67 +197,73 @@ class Learner:
         if live is None or live.label != label:
             return False
         verdict = judge_examples(self.recipe, self.costs, view, [example])[0]
-        return not self.agrees(list(verdict.z), label)
+        return not self.matches_label(list(verdict.z), label)
 
-    def agrees(self, z: list[float], label: int) -> bool:
+    def matches_label(self, z: list[float], label: int) -> bool:
         """Whether verdict and decision are what a person who gave this label would expect."""
         if max(z) != z[label]:
             return False
         return decide(softmax(z), self.costs, self._roles) in EXPECTED[self._roles[label]]
 
-    def _rehearse(self, plan: Plan, sheet: Sheet, push: Push) -> Push:
+    def _rehearse(self, plan: PlannedEvent, training_rows: TrainingRows, update: Update) -> Update:
         for label, ids in plan.rehearsed:
-            lines = sheet.find(ids)
-            seen = sheet.opinion(self.recipe, lines)
-            echo = step(self.recipe, seen, lines.sizes, label, doubt(seen, label))
-            sheet.push(lines, echo.steps)
-            sheet.put(lines)
-            sheet.lean(echo)
-            push = Push(
-                push.steps,
-                push.bias + echo.bias,
-                push.tempers + echo.tempers,
-                (*push.echoes, Echo(ids, echo.steps)),
+            lines = training_rows.find(ids)
+            seen = training_rows.opinion(self.recipe, lines)
+            rehearsal = step(self.recipe, seen, lines.sizes, label, doubt(seen, label))
+            training_rows.update(lines, rehearsal.steps)
+            training_rows.put(lines)
+            training_rows.lean(rehearsal)
+            update = Update(
+                update.steps,
+                update.bias + rehearsal.bias,
+                update.temperatures + rehearsal.temperatures,
+                (*update.rehearsals, RehearsalUpdate(ids, rehearsal.steps)),
             )
-        return push
+        return update
 
-    def make_forget(self, plan: Plan, sheet: Sheet, journal: Outlook) -> Event:
+    def make_forget(
+        self, plan: PlannedEvent, training_rows: TrainingRows, journal: PendingJournal
+    ) -> Event:
         """The old step goes, then the counts."""
-        back = self._take_back(plan, sheet, journal)
+        back = self._take_back(plan, training_rows, journal)
         assert back is not None
         assert plan.lines is not None
-        sheet.move(plan.lines, plan.before, NO_LABEL, times=plan.example.times)
-        sheet.put(plan.lines)
+        training_rows.move(plan.lines, plan.before, NO_LABEL, times=plan.example.times)
+        training_rows.put(plan.lines)
         return self._event(plan, back, self._nothing())
 
-    def make_undo(self, plan: Plan, sheet: Sheet, journal: Outlook) -> Event:
+    def make_undo(
+        self, plan: PlannedEvent, training_rows: TrainingRows, journal: PendingJournal
+    ) -> Event:
         """The opposite of an event."""
         undone = journal.event(plan.undoes)
         assert undone is not None, "what is undone is in the journal"
         older = journal.event(undone.previous) if undone.previous else None
-        standing = older.standing if older else self._nothing()
-        event = self._event(plan, undone.delta.negated(), standing)
+        net_update = older.net_update if older else self._nothing()
+        event = self._event(plan, undone.delta.negated(), net_update)
         bulk = undone.bulk.negated() if undone.bulk else None
         event = event._replace(undoes=undone.seq, bulk=bulk)
-        sheet.apply(event)
+        training_rows.apply(event)
         return event
 
-    def make_load(self, plan: Plan, sheet: Sheet, _: Outlook) -> Event:
+    def make_load(
+        self, plan: PlannedEvent, training_rows: TrainingRows, _: PendingJournal
+    ) -> Event:
         """Counts from elsewhere, or counts that go."""
-        lesson = plan.lesson
-        assert isinstance(lesson, Load)
-        event = self._event(plan, self._nothing(), self._nothing())._replace(bulk=lesson.bulk)
-        sheet.apply(event)
+        request = plan.request
+        assert isinstance(request, BulkLoad)
+        event = self._event(plan, self._nothing(), self._nothing())._replace(bulk=request.bulk)
+        training_rows.apply(event)
         return event
 
-    def _event(self, plan: Plan, delta: Push, standing: Push) -> Event:
-        example, lesson = plan.example, plan.lesson
+    def _event(self, plan: PlannedEvent, delta: Update, net_update: Update) -> Event:
+        example, request = plan.example, plan.request
         return Event(
             seq=plan.seq,
             kind=plan.kind,
-            time_us=lesson.time_us,
-            who=lesson.origin.who,
-            channel=lesson.origin.channel,
+            time_us=request.time_us,
+            who=request.source.who,
+            channel=request.source.channel,
             digest=example.digest,
             message_id=example.message_id,
             before=plan.before,
@@ -246,38 +271,40 @@ class Learner:
             previous=plan.previous,
             ids=example.ids,
             delta=delta,
-            standing=standing,
+            net_update=net_update,
             times=example.times if self.recipe.occurrences else None,
-            insist=lesson.origin.insist,
-            weight=lesson.origin.weight,
+            immediate=request.source.immediate,
+            weight=request.source.weight,
         )
 
-    def _nothing(self) -> Push:
-        return no_push(self.recipe.groups, len(self.recipe.labels))
+    def _nothing(self) -> Update:
+        return no_update(self.recipe.groups, len(self.recipe.labels))
 
-    def _probability(self, sheet: Sheet, lines: Lines, times: NDArray[np.uint32] | None) -> float:
+    def _probability(
+        self, training_rows: TrainingRows, lines: MessageRows, times: NDArray[np.uint32] | None
+    ) -> float:
         """Of spam, or of the last label."""
         labels = self.recipe.labels
         at = labels.index("spam") if "spam" in labels else len(labels) - 1
         if self.recipe.kind == "corrected":
-            return sheet.opinion(self.recipe, lines).P[at]
-        records = sheet.records_of(lines)
+            return training_rows.opinion(self.recipe, lines).P[at]
+        records = training_rows.records_of(lines)
         rows = np.arange(len(lines.rows))
-        view = View(rows, np.array([0, len(rows)]), np.array(lines.sizes), times)
-        return float(probabilities(scores(self.recipe, sheet.totals, records, view))[0, at])
+        view = RowView(rows, np.array([0, len(rows)]), np.array(lines.sizes), times)
+        return float(probabilities(scores(self.recipe, training_rows.totals, records, view))[0, at])
 
 
-_MAKERS: dict[Kind, Callable[..., Event]] = {
-    Kind.LEARN: Learner.make_taught,
-    Kind.MOVE: Learner.make_taught,
-    Kind.FORGET: Learner.make_forget,
-    Kind.UNDO: Learner.make_undo,
-    Kind.IMPORT: Learner.make_load,
-    Kind.EXPIRE: Learner.make_load,
+_MAKERS: dict[EventKind, Callable[..., Event]] = {
+    EventKind.LEARN: Learner.make_taught,
+    EventKind.MOVE: Learner.make_taught,
+    EventKind.FORGET: Learner.make_forget,
+    EventKind.UNDO: Learner.make_undo,
+    EventKind.IMPORT: Learner.make_load,
+    EventKind.EXPIRE: Learner.make_load,
 }
 
 
-class Sitting:
+class LearningBatch:
     """Lessons of one transaction, as they come: their rows stay on one sheet until it is closed.
 
     To gather and put back the rows of every thousand messages took a sixth of bulk training.
@@ -289,112 +316,118 @@ class Sitting:
         self._totals = view.totals()
         self._stored = self._totals.last_seq
         self._labels = learner.newest(view, self._totals.last_seq)
-        self._sheet: Sheet | None = None
+        self._sheet: TrainingRows | None = None
         self._texts: list[Words] = []
         """of all features that were new"""
 
-    def take(self, lessons: Sequence[Lesson], *, scored: bool) -> list[Receipt]:
+    def take(self, requests: Sequence[Lesson], *, scored: bool) -> list[Receipt]:
         """Learn these; what they change is in the store when the sitting is closed."""
         learner, view = self._learner, self._view
-        journal = Outlook(view, self._labels, self._totals.last_seq, stored=self._stored)
-        plans: list[Plan | Receipt] = [learner.plan(lesson, journal) for lesson in lessons]
-        work = [plan for plan in plans if isinstance(plan, Plan)]
+        journal = PendingJournal(view, self._labels, self._totals.last_seq, stored=self._stored)
+        plans: list[PlannedEvent | Receipt] = [
+            learner.plan(request, journal) for request in requests
+        ]
+        work = [plan for plan in plans if isinstance(plan, PlannedEvent)]
         receipts: dict[int, Receipt] = {}
         if work:
-            sheet = self._admit(work)
+            training_rows = self._admit(work)
             for plan in work:
-                receipts[plan.seq] = learner.carry_out(plan, sheet, journal, scored=scored)
+                receipts[plan.seq] = learner.apply_plan(plan, training_rows, journal, scored=scored)
             view.append(*[journal.made[plan.seq] for plan in work])
-            self._texts += self._words(work, sheet.strangers())
+            self._texts += self._words(work, training_rows.unknown_ids())
         self._totals.last_seq, self._labels = journal.last_seq, journal.labels
         return [plan if isinstance(plan, Receipt) else receipts[plan.seq] for plan in plans]
 
     def close(self) -> None:
         """Put what has changed."""
-        view, sheet = self._view, self._sheet
-        if sheet is not None:
-            view.scatter(sheet.ids, sheet.settled())
-            sheet.totals.last_seq = self._totals.last_seq
-            view.put_totals(sheet.totals)
+        view, training_rows = self._view, self._sheet
+        if training_rows is not None:
+            view.scatter(training_rows.ids, training_rows.to_records())
+            training_rows.totals.last_seq = self._totals.last_seq
+            view.put_totals(training_rows.totals)
             # What was learnt and forgotten within the transaction is not there to be named.
-            words = Glossary(self._texts).words(sheet.born())
+            words = MergedWords(self._texts).words(training_rows.new_ids())
             if len(words.ids):
                 view.put_words(words)
         self._learner.next_recent = (self._totals.last_seq, self._labels)
 
-    def _admit(self, work: list[Plan]) -> Sheet:
+    def _admit(self, work: list[PlannedEvent]) -> TrainingRows:
         """The sheet with every row that these plans will touch; they get their rows on it."""
-        pieces, spots = _pieces(work)
+        chunks, spots = _pieces(work)
         for plan in work:
-            pieces += self._borrowed(plan)
-        ids, places = distinct(pieces)
+            chunks += self._borrowed(plan)
+        ids, places = distinct(chunks)
         rows = None
         if self._sheet is None:
-            self._sheet = Sheet(self._totals, ids, self._view.gather(ids))
+            self._sheet = TrainingRows(self._totals, ids, self._view.gather(ids))
         else:
-            rows = self._sheet.admit(ids, self._view.gather)
+            rows = self._sheet.add_rows(ids, self._view.gather)
         G = self._learner.recipe.groups
         for plan, spot in zip(work, spots, strict=True):
-            among = plan.example.among
-            if among is None:
+            shared_ids = plan.example.shared_ids
+            if shared_ids is None:
                 own = np.concatenate(places[spot : spot + G])
             else:
-                own = places[spot].take(among.rows)
+                own = places[spot].take(shared_ids.rows)
             plan.rows = own if rows is None else rows.take(own)
             plan.sizes = tuple(len(part) for part in plan.example.ids)
         return self._sheet
 
-    def _borrowed(self, plan: Plan) -> list[Ids]:
+    def _borrowed(self, plan: PlannedEvent) -> list[Ids]:
         """Ids of other messages that the plan will touch."""
         view = self._view
-        pieces = [part for _, ids in plan.rehearsed for part in ids]
-        if isinstance(plan.lesson, Load):
-            pieces.append(plan.lesson.bulk.ids)
+        chunks = [part for _, ids in plan.rehearsed for part in ids]
+        if isinstance(plan.request, BulkLoad):
+            chunks.append(plan.request.bulk.ids)
         previous = view.event(plan.previous) if plan.previous else None
-        pushes = [previous.standing, previous.delta] if previous else []
+        updates = [previous.net_update, previous.delta] if previous else []
         undone = view.event(plan.undoes) if plan.undoes else None
         if undone:
-            pushes.append(undone.delta)
+            updates.append(undone.delta)
             if undone.bulk:
-                pieces.append(undone.bulk.ids)
-        return pieces + [part for push in pushes for echo in push.echoes for part in echo.ids]
+                chunks.append(undone.bulk.ids)
+        return chunks + [
+            part for update in updates for rehearsal in update.rehearsals for part in rehearsal.ids
+        ]
 
-    def _words(self, work: list[Plan], new: Ids) -> list[Words]:
+    def _words(self, work: list[PlannedEvent], new: Ids) -> list[Words]:
         """The texts of new features: found while the next lessons are still being read."""
         parts: list[Words] = []
-        for source in _sources(work) if self._learner.recipe.vocabulary else ():
-            parts.append(source.words(new))
+        for word_source in _sources(work) if self._learner.recipe.vocabulary else ():
+            parts.append(word_source.words(new))
             if len(parts[-1].ids) == len(new):
                 break
             new = new[~np.isin(new, parts[-1].ids, assume_unique=True)]
         return parts
 
 
-def _pieces(work: list[Plan]) -> tuple[list[Ids], list[int]]:
+def _pieces(work: list[PlannedEvent]) -> tuple[list[Ids], list[int]]:
     """The ids of some plans, those of messages that were read together once; where each one's are.
 
     To sort what 256 messages hold took twice as long as what their four portions hold.
     """
-    pieces: list[Ids] = []
+    chunks: list[Ids] = []
     spots: list[int] = []
     shared: dict[int, int] = {}
     for plan in work:
-        among, spot = plan.example.among, len(pieces)
-        if among is None:
-            pieces += plan.example.ids
+        shared_ids, spot = plan.example.shared_ids, len(chunks)
+        if shared_ids is None:
+            chunks += plan.example.ids
         else:
-            spot = shared.setdefault(id(among.ids), spot)
-            if spot == len(pieces):
-                pieces.append(among.ids)
+            spot = shared.setdefault(id(shared_ids.ids), spot)
+            if spot == len(chunks):
+                chunks.append(shared_ids.ids)
         spots.append(spot)
-    return pieces, spots
+    return chunks, spots
 
 
-def _sources(work: list[Plan]) -> Iterable[WordSource]:
+def _sources(work: list[PlannedEvent]) -> Iterable[WordSource]:
     """Where the texts of some plans are."""
     found: dict[int, WordSource] = {}
     for plan in work:
-        source = plan.lesson.words if isinstance(plan.lesson, Load) else plan.example.words
-        if source is not None:
-            found[id(source)] = source
+        word_source = (
+            plan.request.words if isinstance(plan.request, BulkLoad) else plan.example.words
+        )
+        if word_source is not None:
+            found[id(word_source)] = word_source
     return found.values()

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.model.events import NO_LABEL, Event, Ids, Kind, Recipe
-from spamnb.core.model.training_rows import Lines
+from spamnb.core.model.events import NO_LABEL, Event, EventKind, Ids, Recipe
+from spamnb.core.model.training_rows import MessageRows
 from spamnb.errors import RefError, RefusedError, SpamnbError
 from spamnb.service.engine.receipt import Receipt
-from spamnb.service.engine.requests import Example, Forget, Lesson, Load, Teach, Undo
-from spamnb.store.contract import Live, ReadView
+from spamnb.service.engine.requests import BulkLoad, Example, Forget, Learn, Lesson, Undo
+from spamnb.store.contract import MessageState, ReadView
 
 STREAK = 20
 """After so many events of one label, each further one rehearses the others. Bulk training is
@@ -32,34 +32,34 @@ REHEARSALS = 2
 
 
 @dataclass(slots=True)
-class Plan:
+class PlannedEvent:
     """One lesson that will change something: everything about its event but the steps."""
 
-    kind: Kind
+    kind: EventKind
     seq: int
     example: Example
     before: int
     after: int
     previous: int
-    lesson: Lesson
+    request: Lesson
     rehearsed: tuple[tuple[int, tuple[Ids, ...]], ...] = ()
     """(label, ids) of the earlier messages that are rehearsed"""
     undoes: int = 0
     rows: NDArray[np.integer[Any]] = field(default_factory=lambda: np.zeros(0, np.int64))
     sizes: tuple[int, ...] = ()
-    lines: Lines | None = None
+    lines: MessageRows | None = None
 
 
 @dataclass(slots=True)
-class Outlook:
+class PendingJournal:
     """The journal as it will be while the batch goes on: the store's, and our own beside it."""
 
     view: ReadView
     labels: list[int]
     """labels of the newest events, oldest first"""
     last_seq: int
-    live: dict[bytes, Live] = field(default_factory=dict)
-    planned: dict[int, Plan] = field(default_factory=dict)
+    live: dict[bytes, MessageState] = field(default_factory=dict)
+    planned: dict[int, PlannedEvent] = field(default_factory=dict)
     made: dict[int, Event] = field(default_factory=dict)
     gone: set[int] = field(default_factory=set)
     ours: dict[int, list[int]] = field(default_factory=dict)
@@ -67,11 +67,11 @@ class Outlook:
     stored: int = 0
     """the last event that was in the store before the transaction"""
 
-    def standing(self, digest: bytes) -> Live | None:
+    def net_update(self, digest: bytes) -> MessageState | None:
         """What is held of a message now."""
         return self.live.get(digest) or self.view.live(digest)
 
-    def take(self, plan: Plan) -> None:
+    def take(self, plan: PlannedEvent) -> None:
         """Note an event that will be made."""
         self.last_seq = plan.seq
         self.planned[plan.seq] = plan
@@ -81,15 +81,15 @@ class Outlook:
                 self.ours[plan.before].remove(plan.previous)
         self.ours.setdefault(plan.after, []).append(plan.seq)
         if plan.example.digest:
-            self.live[plan.example.digest] = Live(plan.after, plan.seq, False)
-        if plan.kind in (Kind.LEARN, Kind.MOVE):
+            self.live[plan.example.digest] = MessageState(plan.after, plan.seq, False)
+        if plan.kind in (EventKind.LEARN, EventKind.MOVE):
             self.labels = [*self.labels[1 - STREAK :], plan.after]
 
     def event(self, seq: int) -> Event | None:
         """An event of the store, or one made in this batch."""
         return self.made.get(seq) or self.view.event(seq)
 
-    def outline(self, seq: int) -> Plan | Event | None:
+    def outline(self, seq: int) -> PlannedEvent | Event | None:
         """What is known of an event that may not be made yet."""
         return self.planned.get(seq) or self.view.event(seq)
 
@@ -119,7 +119,7 @@ class Outlook:
         """
         yield seq
         event = self.outline(seq)
-        while event and event.kind == Kind.UNDO:
+        while event and event.kind == EventKind.UNDO:
             undone = self.outline(event.undoes)
             seq = undone.previous if undone else 0
             yield seq
@@ -139,39 +139,43 @@ class Planner:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
 
-    def plan(self, lesson: Lesson, journal: Outlook) -> Plan | Receipt:
+    def plan(self, request: Lesson, journal: PendingJournal) -> PlannedEvent | Receipt:
         """What a lesson will change; the outlook takes note of it."""
         try:
-            plan = _PLANNERS[type(lesson)](self, lesson, journal)
+            plan = _PLANNERS[type(request)](self, request, journal)
         except SpamnbError as error:
-            return _refused(lesson, error)
-        if isinstance(plan, Plan):
+            return _refused(request, error)
+        if isinstance(plan, PlannedEvent):
             journal.take(plan)
         return plan
 
-    def teach(self, lesson: Teach, journal: Outlook) -> Plan | Receipt:
+    def teach(self, request: Learn, journal: PendingJournal) -> PlannedEvent | Receipt:
         """A learn, a move, or nothing new."""
-        example = lesson.example
-        live = journal.standing(example.digest)
+        example = request.example
+        live = journal.net_update(example.digest)
         before = live.label if live else NO_LABEL
-        if live and before == lesson.label and not (lesson.again and not live.folded):
+        if live and before == request.label and not (request.again and not live.folded):
             return self._unchanged(example, live, "already learnt with this label")
         if live and live.folded and before != NO_LABEL:
             raise RefusedError(
                 f"this message was learnt as {self.recipe.labels[before]} before the checkpoint",
                 hint="what went into the checkpoint stays; teach newer messages instead",
             )
-        kind = Kind.LEARN if before == NO_LABEL else Kind.MOVE
-        event = journal.outline(live.seq) if live and kind == Kind.MOVE else None
+        kind = EventKind.LEARN if before == NO_LABEL else EventKind.MOVE
+        event = journal.outline(live.seq) if live and kind == EventKind.MOVE else None
         if event:
             # What was learnt is moved, and not what a reader of another version now sees in it.
             example = example_of(event)._replace(words=example.words)
         previous = live.seq if live and not live.folded else 0
-        plan = Plan(kind, journal.last_seq + 1, example, before, lesson.label, previous, lesson)
+        plan = PlannedEvent(
+            kind, journal.last_seq + 1, example, before, request.label, previous, request
+        )
         plan.rehearsed = self._rehearsals(plan, journal)
         return plan
 
-    def _rehearsals(self, plan: Plan, journal: Outlook) -> tuple[tuple[int, tuple[Ids, ...]], ...]:
+    def _rehearsals(
+        self, plan: PlannedEvent, journal: PendingJournal
+    ) -> tuple[tuple[int, tuple[Ids, ...]], ...]:
         """An earlier message of each other label, when only one was taught for a while."""
         if self.recipe.kind != "corrected" or journal.labels.count(plan.after) < STREAK:
             return ()
@@ -185,16 +189,16 @@ class Planner:
                     found.append((label, example_of(earlier).ids if earlier else ()))
         return tuple(found)
 
-    def forget(self, lesson: Forget, journal: Outlook) -> Plan | Receipt:
+    def forget(self, request: Forget, journal: PendingJournal) -> PlannedEvent | Receipt:
         """A forget of what is live."""
-        live = journal.standing(lesson.digest)
+        live = journal.net_update(request.digest)
         if live is None:
             raise RefError(
-                f"no message with digest {lesson.digest.hex()} was ever learnt",
+                f"no message with digest {request.digest.hex()} was ever learnt",
                 hint="see `spamnb journal` for what was",
             )
         if live.label == NO_LABEL:
-            nothing = Example(lesson.digest, "", ())
+            nothing = Example(request.digest, "", ())
             return self._unchanged(nothing, live, "already forgotten")
         if live.folded:
             raise RefusedError(
@@ -204,18 +208,18 @@ class Planner:
         event = journal.outline(live.seq)
         assert event is not None, "a live event that is not folded is in the journal"
         seq, example = journal.last_seq + 1, example_of(event)
-        return Plan(Kind.FORGET, seq, example, live.label, NO_LABEL, live.seq, lesson)
+        return PlannedEvent(EventKind.FORGET, seq, example, live.label, NO_LABEL, live.seq, request)
 
-    def undo(self, lesson: Undo, journal: Outlook) -> Plan | Receipt:
+    def undo(self, request: Undo, journal: PendingJournal) -> PlannedEvent | Receipt:
         """The undo of the newest event of a message."""
-        event = journal.outline(lesson.event)
+        event = journal.outline(request.event)
         if event is None:
             raise RefError(
-                f"the journal has no event {lesson.event}",
+                f"the journal has no event {request.event}",
                 hint="it is not a receipt of this model, or it went into the checkpoint",
             )
         example = example_of(event)
-        live = journal.standing(example.digest)
+        live = journal.net_update(example.digest)
         assert live is not None, "every event of the journal has made its digest live"
         if event.seq not in journal.uncovered(live.seq):
             newer = journal.outline(live.seq)
@@ -231,23 +235,25 @@ class Planner:
                 hint="forget the message, or teach it the other label",
             )
         seq = journal.last_seq + 1
-        plan = Plan(Kind.UNDO, seq, example, event.after, event.before, live.seq, lesson)
+        plan = PlannedEvent(
+            EventKind.UNDO, seq, example, event.after, event.before, live.seq, request
+        )
         plan.undoes = event.seq
         return plan
 
-    def load(self, lesson: Load, journal: Outlook) -> Plan | Receipt:
+    def load(self, request: BulkLoad, journal: PendingJournal) -> PlannedEvent | Receipt:
         """Counts as one event. Its digest is nobody's message, but makes it undone only once."""
         seq = journal.last_seq + 1
-        digest = blake2b(f"load {seq} {lesson.time_us}".encode(), digest_size=16).digest()
+        digest = blake2b(f"load {seq} {request.time_us}".encode(), digest_size=16).digest()
         none = tuple(np.zeros(0, np.uint64) for _ in range(self.recipe.groups))
-        kind = Kind.EXPIRE if lesson.expire else Kind.IMPORT
-        return Plan(kind, seq, Example(digest, "", none), NO_LABEL, NO_LABEL, 0, lesson)
+        kind = EventKind.EXPIRE if request.expire else EventKind.IMPORT
+        return PlannedEvent(kind, seq, Example(digest, "", none), NO_LABEL, NO_LABEL, 0, request)
 
     def name(self, label: int) -> str | None:
         """A label's name."""
         return None if label == NO_LABEL else self.recipe.labels[label]
 
-    def _unchanged(self, example: Example, live: Live, reason: str) -> Receipt:
+    def _unchanged(self, example: Example, live: MessageState, reason: str) -> Receipt:
         name = self.name(live.label)
         digest = example.digest.hex()
         return Receipt(
@@ -262,23 +268,23 @@ class Planner:
         )
 
 
-_PLANNERS: dict[type, Callable[..., Plan | Receipt]] = {
-    Teach: Planner.teach,
+_PLANNERS: dict[type, Callable[..., PlannedEvent | Receipt]] = {
+    Learn: Planner.teach,
     Forget: Planner.forget,
     Undo: Planner.undo,
-    Load: Planner.load,
+    BulkLoad: Planner.load,
 }
 
 
-def example_of(event: Plan | Event) -> Example:
+def example_of(event: PlannedEvent | Event) -> Example:
     """The message of an event."""
-    if isinstance(event, Plan):
+    if isinstance(event, PlannedEvent):
         return event.example
     return Example(event.digest, event.message_id, event.ids, event.times)
 
 
-def _refused(lesson: Lesson, error: SpamnbError) -> Receipt:
-    example = lesson.example if isinstance(lesson, Teach) else None
-    digest = lesson.digest if isinstance(lesson, Forget) else example.digest if example else b""
+def _refused(request: Lesson, error: SpamnbError) -> Receipt:
+    example = request.example if isinstance(request, Learn) else None
+    digest = request.digest if isinstance(request, Forget) else example.digest if example else b""
     message_id = example.message_id if example else ""
     return Receipt(False, 0, digest.hex(), message_id, None, None, error=error)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamnb.core.features.extract import Words
-from spamnb.core.model.events import Bulk, Ids
+from spamnb.core.model.events import BulkChange, Ids
 
 
 class WordSource(Protocol):
@@ -18,7 +18,7 @@ class WordSource(Protocol):
         """The texts of those of these ids (sorted, distinct) that it has."""
 
 
-class Among(NamedTuple):
+class SharedIds(NamedTuple):
     """Where a message's ids stand among those of all that were read with it."""
 
     ids: Ids
@@ -35,27 +35,27 @@ class Example(NamedTuple):
     ids: tuple[Ids, ...]
     times: NDArray[np.uint32] | None = None
     words: WordSource | None = None
-    among: Among | None = None
+    shared_ids: SharedIds | None = None
     """spares sorting the ids of many messages once more"""
 
 
-class Origin(NamedTuple):
+class Source(NamedTuple):
     """Whose word it is, by which way it came, and how much it weighs."""
 
     who: str = ""
     channel: str = "api"
     weight: float = 1.0
     """scales the step of the corrections; counts always move by one"""
-    insist: bool = False
+    immediate: bool = False
     """a person's correction: no doubt, and repeated until the message is judged as they said"""
 
 
-class Teach(NamedTuple):
+class Learn(NamedTuple):
     """A message has a label."""
 
     example: Example
     label: int
-    origin: Origin
+    source: Source
     time_us: int
     again: bool = False
     """take further steps even if the message has this label: it is judged otherwise all the same"""
@@ -65,7 +65,7 @@ class Forget(NamedTuple):
     """As if this message had never been taught (but for what others learnt meanwhile)."""
 
     digest: bytes
-    origin: Origin
+    source: Source
     time_us: int
 
 
@@ -73,18 +73,18 @@ class Undo(NamedTuple):
     """Take back one event of the journal."""
 
     event: int
-    origin: Origin
+    source: Source
     time_us: int
 
 
-class Load(NamedTuple):
+class BulkLoad(NamedTuple):
     """Add or drop counts of many features at once: an import, or an expiry."""
 
-    bulk: Bulk
+    bulk: BulkChange
     expire: bool
-    origin: Origin
+    source: Source
     time_us: int
     words: WordSource | None = None
 
 
-Lesson = Teach | Forget | Undo | Load
+Lesson = Learn | Forget | Undo | BulkLoad

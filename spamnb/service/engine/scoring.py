@@ -16,19 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamnb.core.features.extract import Key, distinct, id_of
-from spamnb.core.features.tokens import Place, mark_of
+from spamnb.core.features.tokens import TokenLocation, mark_of
 from spamnb.core.mail.marks import PARTLY
 from spamnb.core.model.costs import Costs, roles_of
 from spamnb.core.model.decision import at_least, decide
 from spamnb.core.model.events import Ids, Recipe, Records, Totals
-from spamnb.core.model.scoring import View, scores, shares, softmax
+from spamnb.core.model.scoring import RowView, scores, shares, softmax
 from spamnb.core.model.verdict import Clue, Clues, Verdict, sides
-from spamnb.service.engine.extraction import Portion
+from spamnb.service.engine.extraction import FeatureBatch
 from spamnb.service.engine.requests import Example
 from spamnb.store.contract import ReadView
 
 PARTLY_READ = "partly-read"
-WordOf = Callable[[int], tuple[Place, bytes]]
+WordOf = Callable[[int], tuple[TokenLocation, bytes]]
 
 
 class _Rows(NamedTuple):
@@ -37,7 +37,7 @@ class _Rows(NamedTuple):
     recipe: Recipe
     totals: Totals
     records: Records
-    view: View
+    view: RowView
     word: WordOf
     partly: frozenset[int]
     """the messages of which something was not read"""
@@ -50,7 +50,7 @@ class _Rows(NamedTuple):
         records = _taken(self.records, rows)
         G = self.recipe.groups
         sizes = self.view.sizes[index * G : (index + 1) * G]
-        alone = View(np.arange(len(rows)), np.array([0, len(rows)]), sizes, times)
+        alone = RowView(np.arange(len(rows)), np.array([0, len(rows)]), sizes, times)
         nats, bias = shares(self.recipe, self.totals, records, alone, for_against)
         clues = []
         for entry in np.argsort(-np.abs(nats), kind="stable")[:count].tolist():
@@ -61,7 +61,7 @@ class _Rows(NamedTuple):
 
 
 def judge_portions(
-    recipe: Recipe, costs: Costs, snapshot: ReadView, portions: Sequence[Portion]
+    recipe: Recipe, costs: Costs, snapshot: ReadView, feature_batches: Sequence[FeatureBatch]
 ) -> list[Verdict]:
     """Our word on messages, portion after portion.
 
@@ -70,23 +70,25 @@ def judge_portions(
     """
     totals = snapshot.totals()
     verdicts: list[Verdict] = []
-    for portion, records in zip(portions, _gathered(snapshot, portions), strict=True):
-        features = portion.features
+    for feature_batch, records in zip(
+        feature_batches, _gathered(snapshot, feature_batches), strict=True
+    ):
+        features = feature_batch.features
         times = features.times if recipe.occurrences else None
-        view = View(features.rows, features.offsets, features.sizes, times)
+        view = RowView(features.rows, features.offsets, features.sizes, times)
         partly = _partly(recipe, features.ids, view)
         rows = _Rows(recipe, totals, records, view, features.word, partly)
-        names = [(message.digest, message.message_id) for message in portion.messages]
+        names = [(message.digest, message.message_id) for message in feature_batch.messages]
         verdicts += _verdicts(rows, costs, names)
     return verdicts
 
 
 @lru_cache(maxsize=8)
 def _partly_id(secret: bytes) -> int:
-    return id_of(Key(secret), Place.MARK, mark_of(PARTLY).encode("ascii"))
+    return id_of(Key(secret), TokenLocation.MARK, mark_of(PARTLY).encode("ascii"))
 
 
-def _partly(recipe: Recipe, ids: Ids, view: View) -> frozenset[int]:
+def _partly(recipe: Recipe, ids: Ids, view: RowView) -> frozenset[int]:
     """The messages that hold the mark; as a feature it is known of those in the journal, too."""
     wanted = _partly_id(recipe.key)
     row = int(ids.searchsorted(np.uint64(wanted)))
@@ -96,9 +98,9 @@ def _partly(recipe: Recipe, ids: Ids, view: View) -> frozenset[int]:
     return frozenset((view.offsets.searchsorted(at, "right") - 1).tolist())
 
 
-def _gathered(snapshot: ReadView, portions: Sequence[Portion]) -> list[Records]:
+def _gathered(snapshot: ReadView, feature_batches: Sequence[FeatureBatch]) -> list[Records]:
     """The rows of each portion's features."""
-    every = [portion.features.ids for portion in portions]
+    every = [feature_batch.features.ids for feature_batch in feature_batches]
     if len(every) == 1:
         return [snapshot.gather(every[0])]
     ids, places = distinct(every)
@@ -120,7 +122,7 @@ def judge_examples(
     rows_of = np.concatenate(places) if places else np.zeros(0, np.int64)
     sizes = [sum(len(part) for part in example.ids) for example in examples]
     times = [example.times for example in examples if example.times is not None]
-    view = View(
+    view = RowView(
         rows_of.astype(np.int64),
         np.concatenate(([0], np.cumsum(sizes))).astype(np.int64),
         np.array([len(part) for part in flat], np.int64),
@@ -128,9 +130,13 @@ def judge_examples(
     )
     texts = snapshot.words(ids)
 
-    def word(row: int) -> tuple[Place, bytes]:
+    def word(row: int) -> tuple[TokenLocation, bytes]:
         found = texts[row]
-        return (Place(found.place), found.text) if found else (Place.MARK, b"%016x" % int(ids[row]))
+        return (
+            (TokenLocation(found.place), found.text)
+            if found
+            else (TokenLocation.MARK, b"%016x" % int(ids[row]))
+        )
 
     partly = _partly(recipe, ids, view)
     rows = _Rows(recipe, snapshot.totals(), snapshot.gather(ids), view, word, partly)
@@ -182,7 +188,7 @@ class _Explanation:
         return self.rows.explain(self.index, self.for_against, count)
 
 
-def _known_shares(records: Records, view: View) -> list[float]:
+def _known_shares(records: Records, view: RowView) -> list[float]:
     """Which part of each message's features is known."""
     known = (reduce(np.bitwise_or, records.n.T) != 0).take(view.rows)
     spans = pairwise(view.offsets.tolist())

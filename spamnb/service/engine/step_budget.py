@@ -18,8 +18,8 @@ from __future__ import annotations
 from math import inf
 from typing import NamedTuple
 
-from spamnb.core.model.events import NO_LABEL, STEP_ONE, Event, Ints, Kind, Recipe
-from spamnb.service.engine.planner import Outlook, Plan
+from spamnb.core.model.events import NO_LABEL, STEP_ONE, Event, EventKind, Ints, Recipe
+from spamnb.service.engine.planner import PendingJournal, PlannedEvent
 
 DAY_US = 86_400_000_000
 LOOKED_BACK = 1000
@@ -51,9 +51,9 @@ def budget(messages: Ints, own: int) -> float:
     return least / others if others else inf
 
 
-def person_of(who: str, weight: float, *, insist: bool) -> str | None:
+def person_of(who: str, weight: float, *, immediate: bool) -> str | None:
     """Whose budget a word takes from; None for training. Unproven channels share one."""
-    if insist:
+    if immediate:
         return who.casefold()
     return None if weight >= 1 else ""
 
@@ -66,10 +66,10 @@ class StepBudgets:
         self._known: dict[int, Spent | None] = {}
         """of events that are in the store, whatever becomes of the transaction"""
 
-    def left(self, plan: Plan, messages: Ints, journal: Outlook) -> float:
+    def left(self, plan: PlannedEvent, messages: Ints, journal: PendingJournal) -> float:
         """The share of a full step that this lesson may take: 1 down to 0."""
-        origin = plan.lesson.origin
-        person = person_of(origin.who, origin.weight, insist=origin.insist)
+        source = plan.request.source
+        person = person_of(source.who, source.weight, immediate=source.immediate)
         if person is None:
             return 1.0
         spent, own = self._in_journal(person, plan, journal)
@@ -77,10 +77,12 @@ class StepBudgets:
         # At most the budget itself, which may be less than one full step.
         return max(0.0, min(most, 1.0) * (1 - spent / most))
 
-    def _in_journal(self, person: str, plan: Plan, journal: Outlook) -> tuple[float, int]:
+    def _in_journal(
+        self, person: str, plan: PlannedEvent, journal: PendingJournal
+    ) -> tuple[float, int]:
         """What the person spent within a day, and the messages they brought, as far as is read."""
         spent, own = 0.0, 0
-        since = plan.lesson.time_us - DAY_US
+        since = plan.request.time_us - DAY_US
         for seq in range(plan.seq - 1, max(plan.seq - 1 - LOOKED_BACK, 0), -1):
             event = self._of(seq, journal)
             if event is None:
@@ -89,7 +91,7 @@ class StepBudgets:
             own += event.messages * (event.who == person != "")
         return spent, own
 
-    def _of(self, seq: int, journal: Outlook) -> Spent | None:
+    def _of(self, seq: int, journal: PendingJournal) -> Spent | None:
         """What an event took; None if it is in the checkpoint."""
         if seq > journal.stored:
             event = journal.event(seq)
@@ -102,8 +104,8 @@ class StepBudgets:
         return self._known[seq]
 
     def _read(self, event: Event) -> Spent:
-        person = person_of(event.who, event.weight, insist=event.insist)
-        step = event.kind in (Kind.LEARN, Kind.MOVE) and event.before != event.after
+        person = person_of(event.who, event.weight, immediate=event.immediate)
+        step = event.kind in (EventKind.LEARN, EventKind.MOVE) and event.before != event.after
         messages = (event.after != NO_LABEL) - (event.before != NO_LABEL)
         size = self._size(event) if step and person is not None else 0.0
         return Spent(event.time_us, person, size, event.who.casefold(), messages)
@@ -113,5 +115,5 @@ class StepBudgets:
         full = self._recipe.eta / 2 / self._recipe.groups * STEP_ONE
         if not full or not event.ids:
             return 0.0
-        step = int(event.standing.steps[0, event.after])
+        step = int(event.net_update.steps[0, event.after])
         return float(max(step * max(len(event.ids[0]), 1) ** 0.5 / full, 0.0))

@@ -44,7 +44,7 @@ _ALIKE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ResolvedMessage:
     """Which message is meant, and whether the speaker may speak of it."""
 
     example: Example | None
@@ -53,24 +53,24 @@ class Claim:
     """why not"""
 
 
-class Claims:
+class OwnershipCheck:
     """Looks at the history of one model."""
 
     def __init__(self, model: Filter, rules: TeachingRules) -> None:
         self.model = model
         self.rules = rules
 
-    def look(self, feedback: Feedback) -> Claim:
+    def look(self, feedback: Feedback) -> ResolvedMessage:
         """Find the message, and judge the claim by the speaker's trust."""
         return _LOOKS[feedback.trust](self, feedback)
 
-    def of_admin(self, feedback: Feedback) -> Claim:
+    def of_admin(self, feedback: Feedback) -> ResolvedMessage:
         """Every message; the first reference that is known counts."""
         unknown: RefError | None = None
         for ref in feedback.refs[:_MOST_REFS]:
             try:
                 with self.model.store.read() as view:
-                    return Claim(find_example(view, self.model.history, ref), proven=True)
+                    return ResolvedMessage(find_example(view, self.model.history, ref), proven=True)
             except RefError as error:
                 unknown = unknown or error
         if not feedback.raw:
@@ -78,39 +78,43 @@ class Claims:
             raise unknown
         given = self.model.example(feedback.raw)
         signed = None if self._entries(digest=given.digest) else self._signed(feedback.raw, given)
-        return Claim(_example(signed) if signed else given, proven=True)
+        return ResolvedMessage(_example(signed) if signed else given, proven=True)
 
-    def of_user(self, feedback: Feedback) -> Claim:
+    def of_user(self, feedback: Feedback) -> ResolvedMessage:
         """Messages that were delivered to them."""
         for ref in feedback.refs[:_MOST_REFS]:
             if entry := self._own(feedback.who, ref):
-                return Claim(_example(entry), proven=True)
+                return ResolvedMessage(_example(entry), proven=True)
         if not feedback.raw:
             who = feedback.who
-            return Claim(None, proven=False, reason=f"no message of {who} is known by this name")
+            return ResolvedMessage(
+                None, proven=False, reason=f"no message of {who} is known by this name"
+            )
         given = self.model.example(feedback.raw)
         if any(self._is_own(feedback.who, e) for e in self._entries(digest=given.digest)):
-            return Claim(given, proven=True)
+            return ResolvedMessage(given, proven=True)
         entry = self._signed(feedback.raw, given, feedback.who) or self._attached(feedback)
         if entry:
-            return Claim(_example(entry), proven=True)
+            return ResolvedMessage(_example(entry), proven=True)
         learn = self.rules.unproven == "learn" or (
             feedback.vouched and self.rules.unproven != "refuse"
         )
-        return Claim(given, learn, f"it is not known to have been delivered to {feedback.who}")
+        return ResolvedMessage(
+            given, learn, f"it is not known to have been delivered to {feedback.who}"
+        )
 
-    def of_stranger(self, feedback: Feedback) -> Claim:
+    def of_stranger(self, feedback: Feedback) -> ResolvedMessage:
         """Messages whose signature they show, if delivered to who they say they are."""
         local = is_local_stranger(feedback, self.rules)
         if local and (named := self._shown(feedback)):
-            return Claim(_example(named), proven=True)
+            return ResolvedMessage(_example(named), proven=True)
         given = self.model.example(feedback.raw) if feedback.raw else None
         if local and given is not None:
             entry = self._signed(feedback.raw, given, feedback.who) or self._attached(feedback)
             if entry:
-                return Claim(_example(entry), proven=True)
+                return ResolvedMessage(_example(entry), proven=True)
         reason = "nothing proves that the message was delivered to who says so"
-        return Claim(given or self._known(feedback.refs), proven=False, reason=reason)
+        return ResolvedMessage(given or self._known(feedback.refs), proven=False, reason=reason)
 
     def may_prove(self, feedback: Feedback) -> bool:
         """Whether a stranger shows a signature of a message of theirs; reads no message."""
@@ -186,10 +190,10 @@ class Claims:
             yield from self._entries(signature=signature_bytes(found[1].decode().lower()))
 
 
-_LOOKS: dict[Trust, Callable[[Claims, Feedback], Claim]] = {
-    "admin": Claims.of_admin,
-    "user": Claims.of_user,
-    "stranger": Claims.of_stranger,
+_LOOKS: dict[Trust, Callable[[OwnershipCheck, Feedback], ResolvedMessage]] = {
+    "admin": OwnershipCheck.of_admin,
+    "user": OwnershipCheck.of_user,
+    "stranger": OwnershipCheck.of_stranger,
 }
 
 

@@ -53,7 +53,7 @@ _BY_MACHINES = (b"bulk", b"list", b"junk")
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class ReportedMessage:
     """One message that is reported."""
 
     raw: bytes = b""
@@ -64,13 +64,13 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class FeedbackReport:
     """What a message to a feedback address carries."""
 
     how: How
     label: str
     """empty if it says that it is about something else"""
-    items: tuple[Item, ...] = ()
+    items: tuple[ReportedMessage, ...] = ()
     left_out: int = 0
     """messages beyond `MOST`"""
     automatic: bool = False
@@ -79,13 +79,13 @@ class Report:
     subject: str = ""
 
 
-def read_report(raw: bytes, label: str) -> Report:
+def read_report(raw: bytes, label: str) -> FeedbackReport:
     """Read a report; `label` is what its address stands for."""
     buffer = raw.replace(b"\r\n", b"\n")
     block, body = headers.split(buffer, (0, len(buffer)), mime.NOBODY, set())
     how, label, items = _found(buffer, body, block, label)
     kept = [item for item in items if item.raw.strip() or item.refs]
-    return Report(
+    return FeedbackReport(
         how=how,
         label=label,
         items=tuple(kept[:MOST]),
@@ -98,7 +98,7 @@ def read_report(raw: bytes, label: str) -> Report:
 
 def _found(
     buffer: bytes, body: int, block: headers.Block, label: str
-) -> tuple[How, str, list[Item]]:
+) -> tuple[How, str, list[ReportedMessage]]:
     original = _resent(buffer[:body])
     if original >= 0:
         return "resent", label, [_item(buffer[original:])]
@@ -109,10 +109,10 @@ def _found(
     if items:
         return "attached", label, items
     refs = _quoted(buffer, block)
-    return ("quoted", label, [Item(refs=refs)]) if refs else ("nothing", label, [])
+    return ("quoted", label, [ReportedMessage(refs=refs)]) if refs else ("nothing", label, [])
 
 
-def _arf(parts: list[attachments.Attached]) -> tuple[How, str, list[Item]]:
+def _arf(parts: list[attachments.AttachedMessage]) -> tuple[How, str, list[ReportedMessage]]:
     kinds = [_FEEDBACK_TYPE.search(one.raw) for one in parts if one.carrier == "report"]
     said = kinds[0][1].decode("ascii").lower() if kinds and kinds[0] else ""
     whole = [_item(one.raw) for one in parts if one.carrier == "message"]
@@ -120,19 +120,21 @@ def _arf(parts: list[attachments.Attached]) -> tuple[How, str, list[Item]]:
     return "arf", ARF_LABELS.get(said, ""), whole or names
 
 
-def _item(raw: bytes) -> Item:
+def _item(raw: bytes) -> ReportedMessage:
     # Bytes need no name: a message id may be another message's too, and a signature line in the
     # header is only believed by whoever can compare the two messages.
-    return Item(raw, (), _named(raw).subject)
+    return ReportedMessage(raw, (), _named(raw).subject)
 
 
-def _named(raw: bytes) -> Item:
+def _named(raw: bytes) -> ReportedMessage:
     """What names a message, from its header alone."""
     head = _lines(raw)
     block, body = headers.split(head, (0, len(head)), mime.NOBODY, set())
     signatures = _SIGNATURE.findall(head[:body])
     ids = _ID.findall(block.special.get(b"message-id", b"")[: limits.VALUE_BYTES])
-    return Item(refs=_refs(signatures, ids), subject=_said(block.special.get(b"subject", b"")))
+    return ReportedMessage(
+        refs=_refs(signatures, ids), subject=_said(block.special.get(b"subject", b""))
+    )
 
 
 def _lines(raw: bytes) -> bytes:

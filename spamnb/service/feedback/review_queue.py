@@ -43,7 +43,7 @@ _HEAD_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class ReviewItem:
     """One entry."""
 
     label: str
@@ -67,7 +67,7 @@ class Waiting:
         return asdict(self)
 
 
-class Reviews:
+class ReviewQueue:
     """The list, in a folder that is made when it is first needed."""
 
     def __init__(self, folder: Path, limits: ReviewLimits | None = None) -> None:
@@ -75,7 +75,7 @@ class Reviews:
         self.limits = limits or ReviewLimits()
         self._lock = threading.Lock()
 
-    def add(self, entry: Waiting, raw: bytes) -> str:
+    def add(self, entry: ReviewItem, raw: bytes) -> str:
         """Keep one; its name, or that of the same word on the same message, if it waits already."""
         key = _key(entry, raw)
         mark = expiry_mark(self.folder.parent)
@@ -110,7 +110,7 @@ class Reviews:
                 f"{whose} ({len(names)} entries, {held} bytes)", hint="see `spamnb review list`"
             )
 
-    def _write(self, name: str, entry: Waiting, raw: bytes) -> None:
+    def _write(self, name: str, entry: ReviewItem, raw: bytes) -> None:
         head = entry.as_dict() | {"version": VERSION, "raw_bytes": len(raw)}
         del head["name"]
         try:
@@ -119,7 +119,7 @@ class Reviews:
         except OSError as error:
             raise refused(error, self.folder) from error
 
-    def entries(self) -> Iterator[Waiting]:
+    def entries(self) -> Iterator[ReviewItem]:
         """All that wait, oldest first."""
         for name in self._names():
             with suppress(RefError):
@@ -129,7 +129,7 @@ class Reviews:
         """How many wait."""
         return len(self._names())
 
-    def get(self, name: str) -> tuple[Waiting, bytes]:
+    def get(self, name: str) -> tuple[ReviewItem, bytes]:
         """One entry and its message."""
         if not _NAME.fullmatch(name):
             raise _unknown(name)
@@ -181,7 +181,7 @@ class Reviews:
             LOG.info("deleted from review: %s, age %.1f days, limit %d days", name, age, days)
 
 
-def _key(entry: Waiting, raw: bytes) -> str:
+def _key(entry: ReviewItem, raw: bytes) -> str:
     """Name the same word on the same message by the same person alike; the person comes first.
 
     A stranger who calls themselves by a user's name is another person.
@@ -196,11 +196,11 @@ def _key(entry: Waiting, raw: bytes) -> str:
     return person + blake2b(said + what, digest_size=8).hexdigest()
 
 
-def _decoded(name: str, head: dict[str, Any]) -> Waiting:
+def _decoded(name: str, head: dict[str, Any]) -> ReviewItem:
     if head.pop("version") != VERSION:
         raise ValueError("another version wrote it")
     head["refs"] = tuple(head["refs"])
-    return Waiting(**head, name=name)
+    return ReviewItem(**head, name=name)
 
 
 def _unknown(name: str) -> RefError:

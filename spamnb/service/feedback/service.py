@@ -1,7 +1,7 @@
 """The desk: where everybody's word on a message arrives, is judged by whose it is, and learnt.
 
 One call for every channel: a feedback goes in, an answer with its receipt comes out, durable by
-then. `trust` says who may teach what, `claims` whether it is their message; what is not proven, or
+then. `trust` says who may teach what, `ownership` whose message it is; what is not proven, or
 contradicts us too much on a channel that nobody vouches for, waits in `review`.
 
 Only words of people, and of traps that people laid, arrive here: nothing calls it with a score of
@@ -27,11 +27,20 @@ from spamnb.service.engine.extraction import example_of
 from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.lookup import find_example
 from spamnb.service.engine.receipt import Receipt
-from spamnb.service.engine.requests import Example, Forget, Origin, Teach
+from spamnb.service.engine.requests import Example, Forget, Learn, Source
 from spamnb.service.engine.scoring import judge_examples
-from spamnb.service.feedback.ownership import Claim, Claims
-from spamnb.service.feedback.review_queue import Reviews, Waiting
-from spamnb.service.feedback.trust import DAY_US, STRANGER, WAYS, Caps, Key, Way, keys_of, way_of
+from spamnb.service.feedback.ownership import OwnershipCheck, ResolvedMessage
+from spamnb.service.feedback.review_queue import ReviewItem, ReviewQueue
+from spamnb.service.feedback.trust import (
+    DAY_US,
+    STRANGER,
+    WAYS,
+    ChannelPolicy,
+    DailyQuota,
+    Key,
+    keys_of,
+    way_of,
+)
 from spamnb.service.feedback.types import Answer, Feedback, Trust
 from spamnb.service.limits import TeachingRules
 from spamnb.service.telemetry.metrics import Meters
@@ -46,23 +55,23 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f]{0,320}")
 """who speaks: it is kept in the journal and shown on terminals"""
 
 
-class Desk:
+class FeedbackService:
     """The one way in."""
 
     def __init__(
         self,
         model: Filter,
-        reviews: Reviews,
+        review_queue: ReviewQueue,
         rules: TeachingRules | None = None,
         meters: Meters | None = None,
     ) -> None:
         self.model = model
-        self.reviews = reviews
+        self.review_queue = review_queue
         self.rules = rules or TeachingRules()
         self._meters = meters or Meters()
-        self._claims = Claims(model, self.rules)
+        self._claims = OwnershipCheck(model, self.rules)
         self._counting = threading.Lock()
-        self._caps = Caps(self.rules)
+        self._caps = DailyQuota(self.rules)
         self._counted_today = False
 
     @property
@@ -87,18 +96,18 @@ class Desk:
     def refuse(self, name: str) -> Answer:
         """An admin does not: it goes, and nothing is learnt."""
         try:
-            self.reviews.drop(name)
+            self.review_queue.drop(name)
         except UserError as error:
             return _refused(error)
         return Answer("unchanged", reason="refused in review", review=name)
 
-    def batch(self, said: Sequence[tuple[str, bytes]], origin: Origin) -> list[Receipt]:
+    def batch(self, said: Sequence[tuple[str, bytes]], source: Source) -> list[Receipt]:
         """Sorted mail, (label, message) by message: learnt as `train` does, in one transaction."""
         began, now = time.perf_counter(), now_us()
         labels = [self.model.label(label) for label, _ in said]
         examples = self._examples([raw for _, raw in said])
-        lessons = [Teach(e, k, origin, now) for e, k in zip(examples, labels, strict=True)]
-        receipts = self.model.teach(lessons)
+        requests = [Learn(e, k, source, now) for e, k in zip(examples, labels, strict=True)]
+        receipts = self.model.teach(requests)
         with self._counting:
             for receipt in receipts:
                 self._count(_answer(receipt))
@@ -108,9 +117,9 @@ class Desk:
     def _examples(self, raws: Sequence[bytes]) -> list[Example]:
         times = self.model.recipe.occurrences
         return [
-            example_of(message, portion.features, index, occurrences=times)
-            for portion in self.model.reader.portions(raws)
-            for index, message in enumerate(portion.messages)
+            example_of(message, feature_batch.features, index, occurrences=times)
+            for feature_batch in self.model.reader.feature_batches(raws)
+            for index, message in enumerate(feature_batch.messages)
         ]
 
     # -- one word -------------------------------------------------------------------------------
@@ -153,11 +162,11 @@ class Desk:
         """The bytes that the message's new features and their texts will take."""
         with self.model.store.read() as view:
             new = [part[view.gather(part).n.sum(axis=1) == 0] for part in example.ids]
-        source = example.words if self.model.recipe.vocabulary else None
-        texts = sum(int(source.words(part).sizes.sum()) for part in new) if source else 0
+        word_source = example.words if self.model.recipe.vocabulary else None
+        texts = sum(int(word_source.words(part).sizes.sum()) for part in new) if word_source else 0
         return FEATURE_BYTES * sum(map(len, new)) + texts
 
-    def _admit(self, feedback: Feedback) -> Way:
+    def _admit(self, feedback: Feedback) -> ChannelPolicy:
         """Refuse what is wrong whatever the message is."""
         if feedback.label:
             self.model.label(feedback.label)
@@ -171,7 +180,9 @@ class Desk:
             raise RefusedError("nobody says whose word this is")
         return way_of(feedback)
 
-    def _carried_out(self, feedback: Feedback, way: Way, claim: Claim) -> Answer:
+    def _carried_out(
+        self, feedback: Feedback, way: ChannelPolicy, claim: ResolvedMessage
+    ) -> Answer:
         if not claim.proven:
             return self._unproven(feedback, claim)
         assert claim.example is not None, "what is proven was found"
@@ -182,20 +193,20 @@ class Desk:
             self._caps.charge(keys, size)
         return answer
 
-    def _learn(self, example: Example, feedback: Feedback, way: Way) -> Answer:
-        origin = Origin(feedback.who, feedback.channel, way.weight)
+    def _learn(self, example: Example, feedback: Feedback, way: ChannelPolicy) -> Answer:
+        source = Source(feedback.who, feedback.channel, way.weight)
         if not feedback.label:
-            return self._one(Forget(example.digest, origin, now_us()))
+            return self._one(Forget(example.digest, source, now_us()))
         if way.careful:
             verdict = self._verdict(example)
             if verdict.probabilities[feedback.label] < 1 - self.rules.sure:
                 return self._wait(feedback, example, "it contradicts a very sure verdict", verdict)
-        if way.insist:
-            return _answer(self.model.correct(example, feedback.label, origin=origin))
-        return self._one(Teach(example, self.model.label(feedback.label), origin, now_us()))
+        if way.immediate:
+            return _answer(self.model.correct(example, feedback.label, source=source))
+        return self._one(Learn(example, self.model.label(feedback.label), source, now_us()))
 
-    def _one(self, lesson: Teach | Forget) -> Answer:
-        receipt = self.model.teach([lesson], scored=True)[0]
+    def _one(self, request: Learn | Forget) -> Answer:
+        receipt = self.model.teach([request], scored=True)[0]
         if receipt.error is not None:
             raise receipt.error
         return _answer(receipt)
@@ -204,7 +215,7 @@ class Desk:
         with self.model.store.read() as view:
             return judge_examples(self.model.recipe, self.model.costs, view, [example])[0]
 
-    def _unproven(self, feedback: Feedback, claim: Claim) -> Answer:
+    def _unproven(self, feedback: Feedback, claim: ResolvedMessage) -> Answer:
         """Not known to be theirs: to be looked at, or not to be heard."""
         a_user = feedback.trust == "user"
         if claim.example is None or (a_user and self.rules.unproven == "refuse"):
@@ -212,7 +223,7 @@ class Desk:
         return self._wait(feedback, claim.example, claim.reason, self._verdict(claim.example))
 
     def _wait(self, feedback: Feedback, example: Example, reason: str, verdict: Verdict) -> Answer:
-        entry = Waiting(
+        entry = ReviewItem(
             label=feedback.label,
             who=feedback.who,
             channel=feedback.channel,
@@ -225,7 +236,7 @@ class Desk:
             message_id=example.message_id,
             verdict={"label": verdict.label, "probability": verdict.probability},
         )
-        return Answer("review", reason=reason, review=self.reviews.add(entry, feedback.raw))
+        return Answer("review", reason=reason, review=self.review_queue.add(entry, feedback.raw))
 
     # -- taking back, and review ----------------------------------------------------------------
 
@@ -237,22 +248,22 @@ class Desk:
             if held is None or not feedback.who or held.who.casefold() != feedback.who.casefold():
                 raise RefusedError(f"event {event} is none of yours")
             self._count_today()
-        origin = Origin(feedback.who, feedback.channel)
+        source = Source(feedback.who, feedback.channel)
         keys = keys_of(feedback, self.rules, proven=True)
-        return self._capped(keys, lambda: _answer(self.model.undo(event, origin=origin)))
+        return self._capped(keys, lambda: _answer(self.model.undo(event, source=source)))
 
     def _accept(self, name: str) -> Answer:
         """Learn what was looked at, in the name of who said it: their word can still be undone.
 
         A stranger's word is learnt with a whole step then, and does not insist.
         """
-        entry, raw = self.reviews.get(name)
+        entry, raw = self.review_queue.get(name)
         said = Feedback(entry.label, raw, entry.refs, entry.who, entry.channel, "admin")
         with self.model.store.read() as view:
             example = None if raw else find_example(view, self.model.history, entry.digest)
-        way = Way(insist=entry.trust != "stranger")
+        way = ChannelPolicy(immediate=entry.trust != "stranger")
         answer = self._learn(example or self.model.example(raw), said, way)
-        self.reviews.drop(name)
+        self.review_queue.drop(name)
         return replace(answer, review=name)
 
     # -- keeping count --------------------------------------------------------------------------
@@ -293,7 +304,7 @@ class Desk:
                 for trust in _speakers(event):
                     said = Feedback("", who=event.who, trust=trust)
                     self._caps.note(keys_of(said, self.rules, proven=True), now, size)
-        for entry in self.reviews.entries():
+        for entry in self.review_queue.entries():
             if entry.time_us // DAY_US == now // DAY_US and entry.trust != "admin":
                 trust = "user" if entry.trust == "user" else "stranger"
                 said = Feedback("", who=entry.who, trust=trust, client=entry.client)
@@ -315,5 +326,5 @@ def _speakers(event: Event) -> tuple[Trust, ...]:
 
 
 def _refused(error: UserError, *, proven: bool = False) -> Answer:
-    facts: dict[str, object] = {"hint": error.hint, "sort": type(error).__name__}
+    facts: dict[str, object] = {"hint": error.hint, "error_type": type(error).__name__}
     return Answer("refused", reason=str(error), facts=facts | {"proven": proven})

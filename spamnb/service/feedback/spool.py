@@ -63,7 +63,7 @@ MODE = 0o1733
 _PRIVATE = 0o700
 _STEP = 1 << 18
 """entries that one look lists: some 0.2 s"""
-_HINT = f"a folder of the daemon's user with mode {MODE:o}; see teach.spool"
+_HINT = f"a folder of the daemon's user with mode {MODE:o}; see feedback.spool"
 FAILED = ".failed-"
 """begins the name of an empty file: a message that could not be left"""
 _ASIDE = ".aside-"
@@ -78,7 +78,7 @@ file, a bad sector) is of this file, which must not keep the others waiting."""
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class SpoolFile:
     """One file that somebody left."""
 
     name: str
@@ -90,7 +90,7 @@ class Left:
     """in a private spool, so by a process of the daemon"""
 
 
-class _Lying(NamedTuple):
+class _SpoolEntry(NamedTuple):
     """One entry of the folder, as it compares to others: who was written first comes first."""
 
     born_ns: int
@@ -114,7 +114,7 @@ class Spool:
         self._private = private
         self._aside = 0
         """entries that lie aside, by the last listing"""
-        self._listing: Iterator[list[_Lying] | None] | None = None
+        self._listing: Iterator[list[_SpoolEntry] | None] | None = None
         """a listing that goes on in the next look"""
         self._quiet = 0
         """when the folder changed last, if nothing was there to be taken"""
@@ -134,7 +134,7 @@ class Spool:
         except OSError as error:
             raise refused(error, self.folder) from error
 
-    def drain(self, labels: Collection[str], teach: Callable[[Left], None]) -> int:
+    def drain(self, labels: Collection[str], teach: Callable[[SpoolFile], None]) -> int:
         """Hand over what lies there, the oldest first; how many. Nothing to do if it is not there.
 
         `teach` returns when its answer is durable; what it raises ends the look.
@@ -150,7 +150,7 @@ class Spool:
                 os.fsync(folder)
         return done
 
-    def _listed(self, labels: Collection[str]) -> list[_Lying]:
+    def _listed(self, labels: Collection[str]) -> list[_SpoolEntry]:
         """What a listing found; nothing while it is under way."""
         self._listing = self._listing or self._turn(labels)
         found = next(self._listing)
@@ -159,7 +159,7 @@ class Spool:
         self._listing = None
         return found
 
-    def _taken(self, folder: int, one: _Lying, teach: Callable[[Left], None]) -> bool:
+    def _taken(self, folder: int, one: _SpoolEntry, teach: Callable[[SpoolFile], None]) -> bool:
         """Hand over one file, and let it go; whether it was feedback."""
         try:
             left = self._read(folder, one.name)
@@ -230,20 +230,20 @@ class Spool:
         self._quiet = changed if time.time_ns() - changed > _SETTLED_NS else 0
         return True
 
-    def _turn(self, labels: Collection[str]) -> Iterator[list[_Lying] | None]:
+    def _turn(self, labels: Collection[str]) -> Iterator[list[_SpoolEntry] | None]:
         """Files in the order in which they were written, so many of each owner; None: a pause.
 
         A listing is no snapshot: of two files that come meanwhile it may show the second alone.
         But what is older than a file of the first listing is all in the second one.
         """
         ahead_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        newest: _Lying | None = None
+        newest: _SpoolEntry | None = None
         for one in self._lying(labels, ahead_ns):
             if one is None:
                 yield None
             elif newest is None or one > newest:
                 newest = one
-        turns: dict[int, list[_Lying]] = {}
+        turns: dict[int, list[_SpoolEntry]] = {}
         for one in self._lying(labels, ahead_ns) if newest is not None else ():
             if one is None:
                 yield None
@@ -257,11 +257,11 @@ class Spool:
             self._shorten(turn)
         yield sorted(chain.from_iterable(turns.values()))
 
-    def _shorten(self, turn: list[_Lying]) -> None:
+    def _shorten(self, turn: list[_SpoolEntry]) -> None:
         turn.sort()
         del turn[self.limits.each_owner :]
 
-    def _lying(self, labels: Collection[str], ahead_ns: int) -> Iterator[_Lying | None]:
+    def _lying(self, labels: Collection[str], ahead_ns: int) -> Iterator[_SpoolEntry | None]:
         """What has its final name and is no folder; None after so many entries.
 
         `ahead_ns`: by how much the time of day is ahead of the clock that only goes on.
@@ -280,7 +280,7 @@ class Spool:
                     yield None
         self._aside = aside
 
-    def _read(self, folder: int, name: str) -> Left | None:
+    def _read(self, folder: int, name: str) -> SpoolFile | None:
         """A file's content, if it is one that may be believed."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         handle = os.open(name, flags, dir_fd=folder)
@@ -357,7 +357,7 @@ def _listing(folder: Path) -> Iterator[Iterator[os.DirEntry[str]]]:
         os.close(handle)
 
 
-def _one(entry: os.DirEntry[str], ahead_ns: int) -> _Lying | None:
+def _one(entry: os.DirEntry[str], ahead_ns: int) -> _SpoolEntry | None:
     """A file of the spool; None for a folder, and for what has just gone."""
     try:
         if entry.is_dir(follow_symlinks=False):
@@ -370,7 +370,7 @@ def _one(entry: os.DirEntry[str], ahead_ns: int) -> _Lying | None:
     if stamp and stamp[1] == _boot():
         born_ns = int(stamp[2]) * _TICK_NS
     writer = int(stamp[3]) if stamp else 0
-    return _Lying(born_ns, writer, entry.name, about.st_uid, about.st_ino)
+    return _SpoolEntry(born_ns, writer, entry.name, about.st_uid, about.st_ino)
 
 
 def _voucher(name: str, inode: int) -> str:
@@ -396,13 +396,13 @@ def _boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
 
 
-def _left(name: str, uid: int, data: bytes) -> Left | None:
+def _left(name: str, uid: int, data: bytes) -> SpoolFile | None:
     label = name.rpartition(".")[2]
     if not data.startswith(b"{"):
-        return Left(name, label, uid, {}, data)
+        return SpoolFile(name, label, uid, {}, data)
     line, _, raw = data.partition(b"\n")
     try:
         head = json.loads(line[:_HEAD_BYTES])
     except (ValueError, RecursionError):
         return None
-    return Left(name, label, uid, head, raw) if isinstance(head, dict) else None
+    return SpoolFile(name, label, uid, head, raw) if isinstance(head, dict) else None

@@ -22,34 +22,34 @@ DAY_US = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ChannelPolicy:
     """What a channel's word is worth."""
 
     weight: float = 1.0
     """scales the step of the corrections"""
-    insist: bool = True
+    immediate: bool = True
     """a person saw this very message and said so: it is judged as they said from then on"""
     careful: bool = False
     """a label that contradicts a very sure verdict waits for review"""
     admins_only: bool = False
 
 
-WAYS: dict[str, Way] = {
-    "cli": Way(),
-    "api": Way(),
-    "address": Way(),
-    "imap": Way(),
-    "maildir": Way(),
+WAYS: dict[str, ChannelPolicy] = {
+    "cli": ChannelPolicy(),
+    "api": ChannelPolicy(),
+    "address": ChannelPolicy(),
+    "imap": ChannelPolicy(),
+    "maildir": ChannelPolicy(),
     # A report comes from a person we do not know, by a provider that nobody here checked.
-    "arf": Way(weight=0.5, insist=False, careful=True),
+    "arf": ChannelPolicy(weight=0.5, immediate=False, careful=True),
     # Nobody looked at what a trap took, and whoever knows one can send it what they like.
-    "trap": Way(weight=0.5, insist=False, careful=True, admins_only=True),
+    "trap": ChannelPolicy(weight=0.5, immediate=False, careful=True, admins_only=True),
 }
-STRANGER = Way(weight=0.5, insist=False, careful=True)
+STRANGER = ChannelPolicy(weight=0.5, immediate=False, careful=True)
 """A stranger with a signature that proves that they have the message, but not who they are."""
 
 
-def way_of(feedback: Feedback) -> Way:
+def way_of(feedback: Feedback) -> ChannelPolicy:
     """The way that a feedback came by."""
     way = WAYS.get(feedback.channel)
     if way is None:
@@ -124,7 +124,7 @@ def keys_of(feedback: Feedback, rules: TeachingRules, *, proven: bool) -> list[K
     return [("unproven", feedback.client or who), ("all unproven", "")]
 
 
-class Caps:
+class DailyQuota:
     """How many changes each person has made today, and how many bytes they store."""
 
     def __init__(self, rules: TeachingRules) -> None:
@@ -180,7 +180,7 @@ class Caps:
         if any(self._stored[key] >= most for key in keys[-1:]):
             raise LimitError(
                 f"{most} bytes a day are stored of what {_SORTS[keys[-1][0]][1]} teaches",
-                hint="an admin may teach the rest, or raise teach.user_bytes_per_day",
+                hint="an admin may teach the rest, or raise feedback.user_bytes_per_day",
             )
 
     def _turn(self, time_us: int) -> None:

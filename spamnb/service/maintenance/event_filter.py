@@ -1,6 +1,6 @@
 """Which events are meant: by person, channel, label, time span, message. Values only.
 
-One selection serves the journal's list and the undoing of many; `standing` tells which events are
+One selection serves the journal's list and the undoing of many; `net_update` tells which events are
 in force, that is not taken back by another one. Must not know terminals.
 """
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spamnb.core.model.events import Event, Kind
+from spamnb.core.model.events import Event, EventKind
 from spamnb.store.contract import ReadView
 
 Takes = Callable[[Event], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class EventFilter:
     """Events that fit everything that is named; one that names nothing takes all."""
 
     who: tuple[str, ...] = ()
@@ -41,11 +41,11 @@ class Selection:
 
     def __bool__(self) -> bool:
         """Whether anything is named."""
-        return self != Selection()
+        return self != EventFilter()
 
 
 @dataclass(frozen=True, slots=True)
-class Without:
+class RelearnFilter:
     """What a relearning drops: all that these people taught, all that came these ways."""
 
     who: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class Without:
         return event.who in self.who or event.channel in self.channel
 
 
-def standing(view: ReadView, takes: Takes) -> list[int]:
+def net_update(view: ReadView, takes: Takes) -> list[int]:
     """Numbers of the taken events that are in force, newest first.
 
     Undoing goes from the newest to the oldest, as it was stacked: an undo that is in force hides
@@ -72,11 +72,11 @@ def standing(view: ReadView, takes: Takes) -> list[int]:
             found.remove(undos[event.seq])
         if event.seq in hidden:
             continue
-        if event.kind == Kind.UNDO:
+        if event.kind == EventKind.UNDO:
             hidden.add(event.undoes)
         if takes(event):
             found.append(event.seq)
-            if event.kind == Kind.UNDO:
+            if event.kind == EventKind.UNDO:
                 undos[event.undoes] = event.seq
     return found
 
@@ -88,10 +88,10 @@ def left_out(view: ReadView, drops: Takes) -> set[int]:
     for event in view.events(newest_first=True):
         if event.seq in undone or drops(event):
             gone.add(event.seq)
-        elif event.kind == Kind.UNDO:
+        elif event.kind == EventKind.UNDO:
             gone.add(event.seq)
             undone.add(event.undoes)
     return gone
 
 
-__all__ = ["Selection", "Takes", "Without", "left_out", "standing"]
+__all__ = ["EventFilter", "RelearnFilter", "Takes", "left_out", "net_update"]

@@ -19,10 +19,10 @@ from typing import NamedTuple
 import numpy as np
 
 from spamnb.core.model.costs import Costs
-from spamnb.core.model.events import Bulk, Ids
+from spamnb.core.model.events import BulkChange, Ids
 from spamnb.core.model.training_rows import day_of
 from spamnb.service.engine.learner import Learner
-from spamnb.service.engine.requests import Load, Origin
+from spamnb.service.engine.requests import BulkLoad, Source
 from spamnb.store.apply_events import named_ids, surely_older
 from spamnb.store.check import named, stale
 from spamnb.store.contract import Store, WriteView
@@ -35,18 +35,18 @@ DROPPED_AT_ONCE = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ExpiryRules:
     """What is too old."""
 
     keep_days: int
     """events"""
     after_days: int
     """features"""
-    most_holders: int
+    max_messages: int
 
 
 @dataclass(frozen=True, slots=True)
-class Expired:
+class ExpiryResult:
     """What went."""
 
     events_folded: int
@@ -65,13 +65,13 @@ def newest_us(store: Store) -> int:
 
 
 def expire(
-    store: Store, history: History | None, rules: Rules, *, now_us: int, origin: Origin
-) -> Expired:
+    store: Store, history: History | None, rules: ExpiryRules, *, now_us: int, source: Source
+) -> ExpiryResult:
     """Let go of everything that is too old by these rules."""
     folded = fold(store, now_us - rules.keep_days * DAY_US, now_us)
     before_day = day_of(now_us - rules.after_days * DAY_US)
-    dropped = drop(store, before_day, rules.most_holders, now_us=now_us, origin=origin)
-    return Expired(folded, dropped, history.expire(now_us) if history else 0)
+    dropped = drop(store, before_day, rules.max_messages, now_us=now_us, source=source)
+    return ExpiryResult(folded, dropped, history.expire(now_us) if history else 0)
 
 
 def fold(store: Store, before_us: int, now_us: int) -> int:
@@ -98,19 +98,19 @@ class _Left(NamedTuple):
     dropped: int
 
 
-def drop(store: Store, before_day: int, most_holders: int, *, now_us: int, origin: Origin) -> int:
+def drop(store: Store, before_day: int, max_messages: int, *, now_us: int, source: Source) -> int:
     """Drop the features last learnt before a day and held by few; how many."""
     learner = Learner(store.recipe, Costs())
     with store.read() as view:
-        blocks = list(stale(view, before_day, most_holders))
+        blocks = list(stale(view, before_day, max_messages))
         ids = np.concatenate(blocks) if blocks else np.zeros(0, np.uint64)
         left = _Left(ids[~named(view, ids)], view.totals().last_seq, 0)
 
     def some(view: WriteView) -> _Left:
         ids = _unnamed(view, left.ids, left.seq + 1)
-        bulk = _bulk(view, ids[:DROPPED_AT_ONCE], before_day, most_holders)
+        bulk = _bulk(view, ids[:DROPPED_AT_ONCE], before_day, max_messages)
         if len(bulk.ids):
-            learner.run(view, [Load(bulk, True, origin, now_us)])
+            learner.run(view, [BulkLoad(bulk, True, source, now_us)])
         seq = view.totals().last_seq
         return _Left(ids[DROPPED_AT_ONCE:], seq, left.dropped + len(bulk.ids))
 
@@ -126,19 +126,19 @@ def _unnamed(view: WriteView, ids: Ids, start: int) -> Ids:
     return ids
 
 
-def _bulk(view: WriteView, ids: Ids, before_day: int, most_holders: int) -> Bulk:
+def _bulk(view: WriteView, ids: Ids, before_day: int, max_messages: int) -> BulkChange:
     """Build the change that empties these rows as they are now; undone, it fills them again."""
     records = view.gather(ids)
-    few = records.n.sum(axis=1, dtype=np.uint64) <= most_holders
+    few = records.n.sum(axis=1, dtype=np.uint64) <= max_messages
     full = records.n.any(axis=1) | records.w.any(axis=1)
     some = (records.day < before_day) & few & full
-    labels, groups = records.n.shape[1], len(view.totals().tempers)
-    return Bulk(
+    labels, groups = records.n.shape[1], len(view.totals().temperatures)
+    return BulkChange(
         ids=ids[some],
         n=-records.n[some].astype(np.int64),
         w=-records.w[some].astype(np.int64),
         messages=np.zeros(labels, np.int64),
         bias=np.zeros(labels, np.int64),
-        tempers=np.zeros(groups, np.int64),
+        temperatures=np.zeros(groups, np.int64),
         days=records.day[some],
     )

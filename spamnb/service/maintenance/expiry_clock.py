@@ -49,7 +49,7 @@ STEP_US: Final = 60 * MINUTE_US
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ClockReading:
     """What the clocks of the machine say."""
 
     clock_us: int
@@ -58,7 +58,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class ClockMark:
     """What was known of the clock at a reading."""
 
     time_us: int
@@ -92,13 +92,13 @@ class Mark:
         return AHEAD_US - self.steady_us if self.ahead_us else 0
 
 
-def first(now: Reading, newest_us: int = 0) -> Mark:
+def first(now: ClockReading, newest_us: int = 0) -> ClockMark:
     """What is known without a record: that the newest entry was made."""
     known = newest_us if 0 < newest_us < now.clock_us - OFF_US else now.clock_us
-    return Mark(known, now.clock_us, now.boot, now.up_us)
+    return ClockMark(known, now.clock_us, now.boot, now.up_us)
 
 
-def advanced(mark: Mark, now: Reading) -> Mark:
+def advanced(mark: ClockMark, now: ClockReading) -> ClockMark:
     """What is known after another reading."""
     same = now.boot == mark.boot and now.up_us >= mark.up_us
     passed = now.up_us - mark.up_us if same else now.up_us
@@ -106,7 +106,7 @@ def advanced(mark: Mark, now: Reading) -> Mark:
     off = mark.off_us if same else OFF_US
     most = slack + off
     due, went = mark.time_us + passed, now.clock_us - mark.clock_us - passed
-    fresh = Mark(now.clock_us, now.clock_us, now.boot, now.up_us)
+    fresh = ClockMark(now.clock_us, now.clock_us, now.boot, now.up_us)
     if -slack <= now.clock_us - due <= most:
         return fresh
     steady = mark.steady_us + passed if -slack <= went <= most else 0
@@ -115,7 +115,7 @@ def advanced(mark: Mark, now: Reading) -> Mark:
     return replace(fresh, time_us=due, steady_us=steady, off_us=off)
 
 
-def expiry_mark(home: Path, newest_us: int = 0, *, trust: bool = False) -> Mark:
+def expiry_mark(home: Path, newest_us: int = 0, *, trust: bool = False) -> ClockMark:
     """Read the clock, and keep what is known of it.
 
     `newest_us`: an entry that is known to be made, for homes without a record. `trust`: an
@@ -134,7 +134,7 @@ def expiry_mark(home: Path, newest_us: int = 0, *, trust: bool = False) -> Mark:
     return new
 
 
-def warning(mark: Mark) -> str:
+def warning(mark: ClockMark) -> str:
     """What an administrator should know of a clock that is ahead; empty if it is in line."""
     if not mark.ahead_us:
         return ""
@@ -145,14 +145,14 @@ def warning(mark: Mark) -> str:
     )
 
 
-def _is_news(old: Mark, new: Mark) -> bool:
+def _is_news(old: ClockMark, new: ClockMark) -> bool:
     """Whether a record is due: by time, or since the clock has not gone on as the uptime did."""
     passed = new.up_us - old.up_us
     steps = (new.clock_us - old.clock_us - passed, new.time_us - old.time_us - passed)
     return new.boot != old.boot or not 0 <= passed < STEP_US or max(map(abs, steps)) > SLACK_US
 
 
-def _tell(old: Mark | None, new: Mark) -> None:
+def _tell(old: ClockMark | None, new: ClockMark) -> None:
     if new.ahead_us and not (old and old.ahead_us):
         LOG.warning("%s", warning(new))
     elif old and old.ahead_us and not new.ahead_us:
@@ -165,22 +165,22 @@ def _shown(time_us: int) -> str:
     return str(time_us)
 
 
-def _reading() -> Reading:
+def _reading() -> ClockReading:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    return Reading(now_us(), boot, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000)
+    return ClockReading(now_us(), boot, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000)
 
 
-def _read(path: Path) -> Mark | None:
+def _read(path: Path) -> ClockMark | None:
     with suppress(OSError, ValueError, TypeError):
         found = json.loads(path.read_text("ascii"))
-        mark = Mark(**found)
+        mark = ClockMark(**found)
         numbers = (mark.time_us, mark.clock_us, mark.up_us, mark.steady_us, mark.off_us)
         if isinstance(mark.boot, str) and all(isinstance(one, int) for one in numbers):
             return mark
     return None
 
 
-def _write(path: Path, mark: Mark) -> None:
+def _write(path: Path, mark: ClockMark) -> None:
     """Keep a record; without room for it the old one stays, by which nothing expires too early."""
     try:
         durable_write(path, json.dumps(asdict(mark)).encode("ascii"), mode=0o644)

@@ -4,14 +4,14 @@ JSON lines. The first is the header:
 
     {"format": "spamnb export", "version": 1, "kind": "corrected", "labels": ["ham", "spam"],
      "fingerprint": "...", "recipe": {...}, "messages": [N of each label], "tokens": [T of each],
-     "bias": [...], "tempers": [...], "features": how many lines follow}
+     "bias": [...], "temperatures": [...], "features": how many lines follow}
 
 and then one line a feature, in order of the ids:
 
     {"id": "16 hex digits", "n": [messages of each label], "w": [corrections of each label],
      "day": last learnt, days since 2000-01-01, "place": "subject", "token": "cheap"}
 
-`w` is in units of 2^-20 nats, `bias` and `tempers` of 2^-40; all integers, so a round trip is
+`w` is in units of 2^-20 nats, `bias` and `temperatures` of 2^-40; all integers, so a round trip is
 exact. `place` and `token` are there if the model has a vocabulary. Ids mean the same only under the
 same key, which `fingerprint` tells apart; the key itself (`key`, 64 hex digits) is written only on
 demand, for whoever has it can make words that meet others in one feature.
@@ -31,14 +31,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamnb.core.features.extract import Key, Words
-from spamnb.core.features.tokens import Place
-from spamnb.core.model.events import Bulk, Recipe, Totals
+from spamnb.core.features.tokens import TokenLocation
+from spamnb.core.model.events import BulkChange, Recipe, Totals
 from spamnb.errors import UserError
 from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.receipt import Receipt
-from spamnb.service.engine.requests import Load, Origin
-from spamnb.service.training.packing import Glossary
+from spamnb.service.engine.requests import BulkLoad, Source
+from spamnb.service.training.packing import MergedWords
 from spamnb.store.contract import ReadView, Store, Word
 
 FORMAT = "spamnb export"
@@ -47,7 +47,7 @@ _CONSTANTS = (
     "vocabulary", "occurrences", "documents", "groups", "alpha", "kappa", "r", "eta", "rate_bias",
     "rate_temper",
 )  # fmt: skip
-_PLACES = {place.name.lower(): place for place in Place}
+_PLACES = {place.name.lower(): place for place in TokenLocation}
 
 
 # --- out -----------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def _header(recipe: Recipe, totals: Totals, count: int, *, with_key: bool) -> di
     }
     if with_key:
         header["key"] = recipe.key.hex()
-    for name in ("messages", "tokens", "bias", "tempers"):
+    for name in ("messages", "tokens", "bias", "temperatures"):
         header[name] = getattr(totals, name).tolist()
     return header | {"features": count}
 
@@ -101,7 +101,7 @@ def _feature(row: _Row, word: Word | None) -> dict[str, Any]:
     plain: dict[str, Any] = {"id": f"{row.id:016x}", "n": row.n, "w": row.w, "day": row.day}
     if word is not None:
         # A long word may be cut within a letter: such bytes go through as lone surrogates.
-        plain["place"] = Place(word.place).name.lower()
+        plain["place"] = TokenLocation(word.place).name.lower()
         plain["token"] = word.text.decode("utf-8", "surrogateescape")
     return plain
 
@@ -118,7 +118,7 @@ class Exported:
     """What a text holds."""
 
     header: dict[str, Any]
-    bulk: Bulk
+    bulk: BulkChange
     words: Words
 
 
@@ -149,7 +149,7 @@ class _Columns:
         self.w: list[list[int]] = []
         self.days: list[int] = []
         self.word_ids: list[int] = []
-        self.places: list[Place] = []
+        self.places: list[TokenLocation] = []
         self.texts: list[bytes] = []
 
     def take(self, row: dict[str, Any]) -> None:
@@ -175,18 +175,18 @@ class _Columns:
             b"".join(self.texts),
         )
 
-    def bulk(self, header: dict[str, Any]) -> Bulk:
+    def bulk(self, header: dict[str, Any]) -> BulkChange:
         """All features as the change that adds them."""
         labels, groups = len(header["labels"]), header["recipe"]["groups"]
         shape = (len(self.ids), labels)
         n = _ints(self.n, shape, 0, (1 << 32) - 1)
-        return Bulk(
+        return BulkChange(
             ids=np.array(self.ids, np.uint64),
             n=n,
             w=_ints(self.w, shape, -(1 << 31), (1 << 31) - 1),
             messages=_ints(header["messages"], (labels,), 0),
             bias=_ints(header["bias"], (labels,)),
-            tempers=_ints(header["tempers"], (groups,)),
+            temperatures=_ints(header["temperatures"], (groups,)),
             days=_ints(self.days, shape[:1], 0, 65_535).astype(np.uint16),
         )
 
@@ -223,11 +223,12 @@ def _read_header(line: str) -> dict[str, Any]:
 
 
 _NEEDED = (
-    "kind", "labels", "fingerprint", "recipe", "messages", "tokens", "bias", "tempers", "features"
+    "kind", "labels", "fingerprint", "recipe", "messages", "tokens", "bias", "temperatures",
+    "features",
 )  # fmt: skip
 
 
-def _complete(header: dict[str, Any], bulk: Bulk) -> None:
+def _complete(header: dict[str, Any], bulk: BulkChange) -> None:
     if len(bulk.ids) != header["features"]:
         raise _bad(f"it should hold {header['features']} features, it holds {len(bulk.ids)}")
     if bulk.n.sum(axis=0).tolist() != header["tokens"]:
@@ -256,11 +257,11 @@ def recipe_of(exported: Exported) -> Recipe:
     return recipe
 
 
-def merge(model: Filter, exported: Exported, *, origin: Origin) -> Receipt:
+def merge(model: Filter, exported: Exported, *, source: Source) -> Receipt:
     """Add an export to a model, as one event; undo takes it back."""
     _same_model(model.recipe, exported.header)
-    lesson = Load(exported.bulk, False, origin, now_us(), Glossary([exported.words]))
-    receipt = model.teach([lesson])[0]
+    request = BulkLoad(exported.bulk, False, source, now_us(), MergedWords([exported.words]))
+    receipt = model.teach([request])[0]
     if receipt.error is not None:
         raise receipt.error
     return receipt

@@ -26,15 +26,15 @@ from typing import Any, TypeVar
 
 from spamnb.core.features.extract import Words
 from spamnb.core.model.costs import Costs
-from spamnb.core.model.events import NO_LABEL, Event, Ids, Kind, Recipe
+from spamnb.core.model.events import NO_LABEL, Event, EventKind, Ids, Recipe
 from spamnb.errors import RefusedError, UserError
 from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.learner import Learner
-from spamnb.service.engine.planner import Outlook, Plan, Planner
+from spamnb.service.engine.planner import PendingJournal, PlannedEvent, Planner
 from spamnb.service.engine.receipt import Receipt
-from spamnb.service.engine.requests import Example, Forget, Lesson, Load, Origin, Teach, Undo
-from spamnb.service.maintenance.event_filter import Takes, left_out, standing
+from spamnb.service.engine.requests import BulkLoad, Example, Forget, Learn, Lesson, Source, Undo
+from spamnb.service.maintenance.event_filter import Takes, left_out, net_update
 from spamnb.store.contract import ReadView, Store, WriteView
 from spamnb.store.rebuild import Rebuilt, rebuild, replay, texts_of
 
@@ -51,7 +51,7 @@ Thing = TypeVar("Thing")
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class RewindPoint:
     """Where a rewind cuts the journal."""
 
     stop: int
@@ -67,13 +67,13 @@ class Cut:
         return sum(self.by.values())
 
 
-def cut_at(view: ReadView, time_us: int) -> Cut:
+def cut_at(view: ReadView, time_us: int) -> RewindPoint:
     """What a rewind to a time drops: all that follows the last event which is not later."""
     by: Counter[str] = Counter()
     checkpoint = view.base_totals().last_seq
     for event in view.events(newest_first=True):
         if event.time_us <= time_us:
-            return Cut(event.seq + 1, event.time_us, dict(by))
+            return RewindPoint(event.seq + 1, event.time_us, dict(by))
         by[event.who] += 1
     if checkpoint:
         before = "and the time lies before its end" if by else "all there are"
@@ -81,13 +81,13 @@ def cut_at(view: ReadView, time_us: int) -> Cut:
             f"events up to {checkpoint} are in the checkpoint, {before}",
             hint="see `spamnb journal --limit 0` for what can be gone back to",
         )
-    return Cut(1, 0, dict(by))
+    return RewindPoint(1, 0, dict(by))
 
 
-def rewind(home: Path, time_us: int) -> Rebuilt[Cut]:
+def rewind(home: Path, time_us: int) -> Rebuilt[RewindPoint]:
     """Bring back the model as it was at a time; later events are gone from it."""
 
-    def run(view: ReadView, new: Store) -> Cut:
+    def run(view: ReadView, new: Store) -> RewindPoint:
         cut = cut_at(view, time_us)
         replay(view.events(stop=cut.stop), view, new)
         return cut
@@ -177,9 +177,9 @@ def _teach(view: WriteView, learner: Learner, batch: list[Event], old: ReadView)
     texts = _Texts(old)
     receipts = []
     for insisted, events in groupby(batch, _insisted):
-        lessons = [_lesson(event, texts) for event in events]
-        for some in [[lesson] for lesson in lessons] if insisted else [lessons]:
-            asked = [_repeated(view, learner, lesson) for lesson in some] if insisted else some
+        requests = [_lesson(event, texts) for event in events]
+        for some in [[request] for request in requests] if insisted else [requests]:
+            asked = [_repeated(view, learner, request) for request in some] if insisted else some
             receipts += learner.run(view, asked, scored=False)
             learner.committed()
     return receipts
@@ -187,12 +187,12 @@ def _teach(view: WriteView, learner: Learner, batch: list[Event], old: ReadView)
 
 def _insisted(event: Event) -> bool:
     """Whether an event may be of a message that has the label, but is judged otherwise."""
-    return event.after != NO_LABEL and (event.insist or event.before == event.after)
+    return event.after != NO_LABEL and (event.immediate or event.before == event.after)
 
 
-def _repeated(view: ReadView, learner: Learner, lesson: Lesson) -> Lesson:
-    assert isinstance(lesson, Teach)
-    return lesson._replace(again=learner.needs_more(view, lesson.example, lesson.label))
+def _repeated(view: ReadView, learner: Learner, request: Lesson) -> Lesson:
+    assert isinstance(request, Learn)
+    return request._replace(again=learner.needs_more(view, request.example, request.label))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,13 +208,13 @@ class _Texts:
 
 def _lesson(event: Event, texts: _Texts) -> Lesson:
     """What was asked for, as the event tells it."""
-    origin = Origin(event.who, event.channel, event.weight, _insisted(event))
+    source = Source(event.who, event.channel, event.weight, _insisted(event))
     if event.bulk is not None:
-        return Load(event.bulk, event.kind == Kind.EXPIRE, origin, event.time_us, texts)
+        return BulkLoad(event.bulk, event.kind == EventKind.EXPIRE, source, event.time_us, texts)
     if event.after == NO_LABEL:
-        return Forget(event.digest, origin, event.time_us)
+        return Forget(event.digest, source, event.time_us)
     example = Example(event.digest, event.message_id, event.ids, event.times, texts)
-    return Teach(example, event.after, origin, event.time_us)
+    return Learn(example, event.after, source, event.time_us)
 
 
 def _batches(things: Iterable[Thing], size: int) -> Iterator[list[Thing]]:
@@ -227,7 +227,7 @@ def _batches(things: Iterable[Thing], size: int) -> Iterator[list[Thing]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Undoable:
+class UndoPlan:
     """What undoing a selection would do."""
 
     events: list[int]
@@ -236,20 +236,20 @@ class Undoable:
     """those that somebody else's later word has replaced: nothing of them stands"""
 
 
-def undoable(view: ReadView, recipe: Recipe, takes: Takes) -> Undoable:
+def undoable(view: ReadView, recipe: Recipe, takes: Takes) -> UndoPlan:
     """Try out which of the selected events can be undone; changes nothing."""
     planner = Planner(recipe)
-    outlook = Outlook(view, [], view.totals().last_seq)
-    found = Undoable([], [])
-    for seq in standing(view, takes):
-        plan = planner.plan(Undo(seq, Origin(), 0), outlook)
-        (found.events if isinstance(plan, Plan) else found.superseded).append(seq)
+    pending = PendingJournal(view, [], view.totals().last_seq)
+    found = UndoPlan([], [])
+    for seq in net_update(view, takes):
+        plan = planner.plan(Undo(seq, Source(), 0), pending)
+        (found.events if isinstance(plan, PlannedEvent) else found.superseded).append(seq)
     return found
 
 
-def take_back(model: Filter, events: Sequence[int], origin: Origin) -> list[Receipt]:
+def take_back(model: Filter, events: Sequence[int], source: Source) -> list[Receipt]:
     """Undo events, in this order; stopped on the way, what was done stays done."""
     receipts: list[Receipt] = []
     for some in _batches(events, UNDONE_AT_ONCE):
-        receipts += model.teach([Undo(event, origin, now_us()) for event in some])
+        receipts += model.teach([Undo(event, source, now_us()) for event in some])
     return receipts

@@ -18,7 +18,7 @@ from spamnb.store.lmdb.sharing import DATA_FILE
 
 
 @dataclass(frozen=True, slots=True)
-class Stats:
+class ModelStats:
     """What a model holds."""
 
     home: str
@@ -50,14 +50,14 @@ class Stats:
 _CONSTANTS = ("alpha", "kappa", "r", "eta", "rate_bias", "rate_temper", "groups", "vocabulary")
 
 
-def stats(home: Path, store: Store, history: History | None, costs: Costs) -> Stats:
+def stats(home: Path, store: Store, history: History | None, costs: Costs) -> ModelStats:
     """Count what is there; reads every word's entry once."""
     recipe = store.recipe
     with store.read() as view:
         totals, base = view.totals(), view.base_totals()
         words = sum(1 for _ in view.all_words())
     size = (home / DATA_FILE).stat().st_size
-    return Stats(
+    return ModelStats(
         home=str(home),
         kind=recipe.kind,
         labels=recipe.labels,

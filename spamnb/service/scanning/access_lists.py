@@ -9,7 +9,7 @@
     recipient bob@example.net  all of a message's recipients must be listed; @example.net takes all
 
 Anybody can write any sender into a message. So a sender or domain is allowed only if our own
-server's Authentication-Results (`House.authserv_ids`) say that DKIM or SPF passed for a domain
+server's Authentication-Results (`LocalHosts.authserv_ids`) say that DKIM or SPF passed for a domain
 that fits the listed address (aligned: the same, or one within the other). That server has to take
 out what strangers wrote under its name (RFC 8601 5); OpenDKIM and its kin do. Where no server
 does, an entry may name the client's network as its proof, or say that it needs none: every stranger
@@ -32,7 +32,7 @@ from typing import Final, Literal, NamedTuple
 
 from spamnb.core.mail import headers, limits
 from spamnb.core.mail.envelope import Envelope, domain_of
-from spamnb.core.mail.local_hosts import House
+from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.policy.verdict_headers import header_end
 from spamnb.errors import SettingsError
 
@@ -82,7 +82,7 @@ class Ruling(NamedTuple):
 # --- networks ----------------------------------------------------------------------------------
 
 
-class Networks:
+class NetworkTable:
     """A set of networks, `unix` for clients on a unix socket; the same few are asked for again."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
@@ -114,11 +114,11 @@ class Networks:
 class RuleList:
     """One file's entries."""
 
-    client: Networks = field(default_factory=Networks)
+    client: NetworkTable = field(default_factory=NetworkTable)
     sender: frozenset[str] = frozenset()
     domain: frozenset[str] = frozenset()
     recipient: frozenset[str] = frozenset()
-    unproven: Mapping[tuple[str, str], Networks | None] = field(default_factory=dict)
+    unproven: Mapping[tuple[str, str], NetworkTable | None] = field(default_factory=dict)
     """senders and domains that need no authentication: the clients' networks, None for all"""
 
     def listed(self, address: str) -> tuple[str, str] | None:
@@ -209,11 +209,14 @@ def parse(text: str, source: str) -> RuleList:
         else:
             proofs.setdefault((words[0], value), []).append(_taken(_PROOF, words[2], where))
     return RuleList(
-        Networks(found["client"]),
+        NetworkTable(found["client"]),
         frozenset(found["sender"]),
         frozenset(found["domain"]),
         frozenset(found["recipient"]),
-        {entry: None if UNAUTHENTICATED in of else Networks(of) for entry, of in proofs.items()},
+        {
+            entry: None if UNAUTHENTICATED in of else NetworkTable(of)
+            for entry, of in proofs.items()
+        },
     )
 
 
@@ -238,14 +241,14 @@ def _read(path: str) -> RuleList:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class AccessLists:
     """The lists in force."""
 
     allow: RuleList = field(default_factory=RuleList)
     block: RuleList = field(default_factory=RuleList)
 
     @classmethod
-    def load(cls, files: RuleFiles) -> Rules:
+    def load(cls, files: RuleFiles) -> AccessLists:
         """Read the files, also again after they changed; what was read before stays as it is."""
         block = _read(files.block)
         if block.unproven:
@@ -255,20 +258,20 @@ class Rules:
             )
         return cls(_read(files.allow), block)
 
-    def warning(self, house: House) -> str:
+    def warning(self, local: LocalHosts) -> str:
         """What of the lists has no effect; empty for nothing."""
         names = len(self.allow.sender) + len(self.allow.domain)
-        if house.authserv_ids or not names:
+        if local.authserv_ids or not names:
             return ""
         return (
-            f"{names} senders and domains of the allow list never match, for house.authserv_ids is "
+            f"{names} senders and domains of the allow list never match, for local.authserv_ids is "
             f"empty: name the server that checks DKIM and SPF, or add to each entry a network of "
             f"clients or the word {UNAUTHENTICATED}"
         )
 
-    def on(self, envelope: Envelope, raw: bytes, house: House) -> Ruling | None:
+    def on(self, envelope: Envelope, raw: bytes, local: LocalHosts) -> Ruling | None:
         """What the lists say of a message; None if they say nothing."""
-        message = _Paper(raw, house, envelope.sender)
+        message = _SenderEvidence(raw, local, envelope.sender)
         return _allowed(self.allow, envelope, message) or _blocked(self.block, envelope, message)
 
 
@@ -281,7 +284,7 @@ def _plainly(side: Side, rules: RuleList, envelope: Envelope) -> Ruling | None:
     return None
 
 
-def _allowed(rules: RuleList, envelope: Envelope, message: _Paper) -> Ruling | None:
+def _allowed(rules: RuleList, envelope: Envelope, message: _SenderEvidence) -> Ruling | None:
     if found := _plainly("allow", rules, envelope):
         return found
     if not (rules.sender or rules.domain or rules.unproven):
@@ -296,7 +299,7 @@ def _allowed(rules: RuleList, envelope: Envelope, message: _Paper) -> Ruling | N
     return None
 
 
-def _blocked(rules: RuleList, envelope: Envelope, message: _Paper) -> Ruling | None:
+def _blocked(rules: RuleList, envelope: Envelope, message: _SenderEvidence) -> Ruling | None:
     if found := _plainly("block", rules, envelope):
         return found
     if rules.sender or rules.domain:
@@ -309,12 +312,12 @@ def _blocked(rules: RuleList, envelope: Envelope, message: _Paper) -> Ruling | N
 # --- what a message says of its sender ---------------------------------------------------------
 
 
-class _Paper:
+class _SenderEvidence:
     """A message's own words on who sent it; read when somebody asks."""
 
-    def __init__(self, raw: bytes, house: House, sender: str) -> None:
+    def __init__(self, raw: bytes, local: LocalHosts, sender: str) -> None:
         self._raw = raw
-        self._house = house
+        self._house = local
         self._sender = sender
         self._fields: headers.Fields | None = None
 

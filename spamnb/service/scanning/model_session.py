@@ -1,17 +1,17 @@
 """Where messages are judged: a model that may go and come, its history, and what must not recur.
 
-    bench = Bench(BenchPlan(home), hand=board_hand, log=log)
-    bench.judge([raw, ...], [notes, ...]) -> [Judgement | Fault, ...]       never raises
+    bench = Bench(SessionConfig(home), hand=board_hand, log=log)
+    bench.judge([raw, ...], [notes, ...]) -> [ScanVerdict | Fault, ...]       never raises
 
 One bench serves one process, opened on first use: the model read-only, the history for writing.
 Messages judged together share one snapshot of the model and one entry into the history. Both the
 mail path's workers and their helpers for large messages sit at a bench; a helper answers with
-`judged_aside`, plain values that can travel as JSON. Must not know envelopes, lists or sockets.
+`scan_to_json`, plain values that can travel as JSON. Must not know envelopes, lists or sockets.
 
 How it fails, always by answering: no model, or a damaged one: each message is a Fault "model", and
 the model is tried again after 1, 2, 4 ... 60 seconds. A model that was replaced on disk is opened
 anew. A message that raises is a Fault "fault" with an incident id, its companions are judged. A
-message that an earlier process died of is a Fault "poison". A history that takes nothing (disk
+message that ended an earlier process gives "known_crasher". A history that takes nothing (disk
 full) costs the signature alone, and is left alone for ten seconds.
 """
 
@@ -27,10 +27,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from spamnb.core.mail.local_hosts import House
+from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs, Decision, roles_of
 from spamnb.core.model.verdict import Clue, Verdict
-from spamnb.core.policy.actions import LEAST_MESSAGES, sobered
+from spamnb.core.policy.actions import LEAST_MESSAGES, limit_while_untrained
 from spamnb.errors import SpamnbError, StoreBusyError
 from spamnb.service.engine.filter import Filter
 from spamnb.store.history.limits import HistoryLimits
@@ -50,12 +50,12 @@ _LOOK_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class BenchPlan:
+class SessionConfig:
     """What is judged with."""
 
     home: Path
     """the model's folder"""
-    house: House = field(default_factory=House)
+    local: LocalHosts = field(default_factory=LocalHosts)
     costs: Costs = field(default_factory=Costs)
     history: HistoryLimits = field(default_factory=HistoryLimits)
     clues: int = 0
@@ -64,7 +64,7 @@ class BenchPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class ScanVerdict:
     """A message's verdict as the mail path needs it: plain values, good for JSON."""
 
     label: str
@@ -80,7 +80,7 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ScanFault:
     """Why a message was not judged."""
 
     reason: str
@@ -89,13 +89,13 @@ class Fault:
     """names the log record that tells more"""
 
 
-Found = Judgement | Fault
+Found = ScanVerdict | ScanFault
 
 
-class Poison(Protocol):
+class CrashRegister(Protocol):
     """Who remembers what a process had in hand when it died."""
 
-    def is_poisonous(self, digest: bytes) -> bool:
+    def is_known_crasher(self, digest: bytes) -> bool:
         """Whether some process died of this message."""
 
     def hold(self, digest: bytes) -> None:
@@ -105,10 +105,10 @@ class Poison(Protocol):
         """Note that all that was held was judged."""
 
 
-class Nobody:
+class NoCrashRegister:
     """Remembers nothing: for one process that nobody watches."""
 
-    def is_poisonous(self, digest: bytes) -> bool:  # noqa: ARG002 - the protocol's signature
+    def is_known_crasher(self, digest: bytes) -> bool:  # noqa: ARG002 - the protocol's signature
         """No."""
         return False
 
@@ -144,19 +144,19 @@ def incident(log: Log, where: str, error: BaseException) -> str:
     return name
 
 
-class Bench:
+class ModelSession:
     """A model and its history, as far as they are there."""
 
     def __init__(
         self,
-        plan: BenchPlan,
+        plan: SessionConfig,
         *,
-        hand: Poison | None = None,
+        hand: CrashRegister | None = None,
         log: Log = silent,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.plan = plan
-        self.hand: Poison = hand or Nobody()
+        self.hand: CrashRegister = hand or NoCrashRegister()
         self._log = log
         self._clock = clock
         self._model: Filter | None = None
@@ -171,8 +171,8 @@ class Bench:
     def judge(self, raws: Sequence[bytes], notes: Sequence[Notes]) -> list[Found]:
         """Our word on each message, at most `TOGETHER`; never raises."""
         digests = [digest_of(raw) for raw in raws]
-        fresh = [at for at, digest in enumerate(digests) if not self.hand.is_poisonous(digest)]
-        found: list[Found] = [Fault("poison")] * len(raws)
+        fresh = [at for at, digest in enumerate(digests) if not self.hand.is_known_crasher(digest)]
+        found: list[Found] = [ScanFault("known_crasher")] * len(raws)
         try:
             for at in fresh:
                 self.hand.hold(digests[at])
@@ -183,9 +183,9 @@ class Bench:
             found[at] = answer
         return found
 
-    def is_poisonous(self, raw: bytes) -> bool:
+    def is_known_crasher(self, raw: bytes) -> bool:
         """Whether a process died of this message."""
-        return self.hand.is_poisonous(digest_of(raw))
+        return self.hand.is_known_crasher(digest_of(raw))
 
     def prepare(self) -> None:
         """Open the model now, if it can be, so that the first message need not wait for it."""
@@ -205,7 +205,7 @@ class Bench:
         try:
             model = self._open()
             if model is None:
-                return [Fault("model")] * len(raws)
+                return [ScanFault("model")] * len(raws)
             return list(self._together(model, raws, notes))
         except Exception as error:  # noqa: BLE001 - a scan's boundary: mail must pass all the same
             if len(raws) == 1:
@@ -215,22 +215,24 @@ class Bench:
             found += self._judge([raw], [note])
         return found
 
-    def _together(self, model: Filter, raws: list[bytes], notes: list[Notes]) -> list[Judgement]:
-        portions = [model.reader.portion(raws)]
-        verdicts = model.judge(portions)
+    def _together(self, model: Filter, raws: list[bytes], notes: list[Notes]) -> list[ScanVerdict]:
+        feature_batches = [model.reader.feature_batch(raws)]
+        verdicts = model.judge(feature_batches)
         if not self._grown:
             self._grown = _rarest(model) >= self.plan.least_messages
         if self._clock() >= self._history_next:
             try:
-                verdicts = model.remember(portions, verdicts, notes)
+                verdicts = model.remember(feature_batches, verdicts, notes)
             except Exception as error:  # noqa: BLE001 - a verdict without a signature is better
                 self._history_next = self._clock() + _HISTORY_PAUSE_S
                 incident(self._log, "history", error)
         return [self._judgement(verdict) for verdict in verdicts]
 
-    def _judgement(self, verdict: Verdict) -> Judgement:
-        decision = verdict.decision if self._grown else sobered(verdict.decision, 0, 1)
-        return Judgement(
+    def _judgement(self, verdict: Verdict) -> ScanVerdict:
+        decision = (
+            verdict.decision if self._grown else limit_while_untrained(verdict.decision, 0, 1)
+        )
+        return ScanVerdict(
             label=verdict.label,
             probability=verdict.probability,
             log_odds=verdict.spam_log_odds,
@@ -240,8 +242,8 @@ class Bench:
             clues=tuple(verdict.clues(self.plan.clues)) if self.plan.clues else (),
         )
 
-    def _failed(self, error: Exception) -> Fault:
-        fault = Fault("fault", incident(self._log, "scan", error))
+    def _failed(self, error: Exception) -> ScanFault:
+        fault = ScanFault("fault", incident(self._log, "scan", error))
         if isinstance(error, SpamnbError) and not isinstance(error, StoreBusyError):
             self._lose()
         return fault
@@ -270,7 +272,7 @@ class Bench:
     def _opened(self) -> Filter:
         plan = self.plan
         store = open_store(plan.home, readonly=True)
-        return Filter(store, history=self._open_history(), house=plan.house, costs=plan.costs)
+        return Filter(store, history=self._open_history(), local=plan.local, costs=plan.costs)
 
     def _open_history(self) -> History | None:
         """The history, if it can be opened; without it verdicts have no signatures."""
@@ -323,14 +325,16 @@ def _rarest(model: Filter) -> int:
 # -- across processes ---------------------------------------------------------------------------
 
 
-def judged_aside(bench: Bench, raw: bytes, notes: Mapping[str, str]) -> dict[str, Any]:
-    """What a helper process answers for one message: plain values for `found_of`."""
-    return asdict(bench.judge([raw], [dict(notes)])[0])
+def scan_to_json(
+    model_session: ModelSession, raw: bytes, notes: Mapping[str, str]
+) -> dict[str, Any]:
+    """What a helper process answers for one message: plain values for `verdict_from_json`."""
+    return asdict(model_session.judge([raw], [dict(notes)])[0])
 
 
-def found_of(answer: Mapping[str, Any]) -> Found:
+def verdict_from_json(answer: Mapping[str, Any]) -> Found:
     """What a helper's answer says."""
     if "decision" not in answer:
-        return Fault(str(answer["reason"]), str(answer.get("incident", "")))
+        return ScanFault(str(answer["reason"]), str(answer.get("incident", "")))
     clues = tuple(Clue(*clue) for clue in answer.get("clues", ()))
-    return Judgement(**{**answer, "clues": clues})
+    return ScanVerdict(**{**answer, "clues": clues})

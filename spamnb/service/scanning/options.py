@@ -9,7 +9,7 @@ from spamnb.errors import SettingsError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manner:
+class ScanOptions:
     """What holds for all letters."""
 
     tag: str = "[SPAM] "

@@ -63,7 +63,7 @@ State = Literal["kept", "releasing"]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class QuarantinedMessage:
     """A message in quarantine. Lines of the envelope are latin-1, which is the bytes themselves."""
 
     id: str
@@ -89,7 +89,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class ReleasedMessage:
     """A message on its way out, with its envelope's own bytes."""
 
     raw: bytes
@@ -100,7 +100,7 @@ class Parcel:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ReleaseReply:
     """What the next hop said for one recipient; code 0: it took all and said nothing more."""
 
     code: int
@@ -110,7 +110,7 @@ class Reply:
         return f"{self.code} {self.text}".strip() if self.code else "no reply"
 
 
-Send = Callable[[Parcel], Sequence[Reply]]
+Send = Callable[[ReleasedMessage], Sequence[ReleaseReply]]
 """A reply for each recipient, in order. PeerError: nothing can have been delivered."""
 
 
@@ -144,9 +144,11 @@ class Quarantine:
             raise
         return entry.id
 
-    def _entry(self, raw: bytes, envelope: Envelope, facts: dict[str, object]) -> Kept:
+    def _entry(
+        self, raw: bytes, envelope: Envelope, facts: dict[str, object]
+    ) -> QuarantinedMessage:
         now = now_us() + expiry_mark(self.folder.parent).behind_us
-        return Kept(
+        return QuarantinedMessage(
             id=f"{_stamp(now)}-{secrets.token_hex(4)}",
             time_us=now,
             size_bytes=len(raw),
@@ -184,7 +186,7 @@ class Quarantine:
 
     # -- looking --------------------------------------------------------------------------------
 
-    def messages(self) -> list[Kept]:
+    def messages(self) -> list[QuarantinedMessage]:
         """All that can be read, the oldest first."""
         found = []
         for identity in self._ids():
@@ -192,7 +194,7 @@ class Quarantine:
                 found.append(self.get(identity))
         return found
 
-    def get(self, identity: str) -> Kept:
+    def get(self, identity: str) -> QuarantinedMessage:
         """What is known of a message."""
         try:
             text = self._path(identity, "json").read_bytes()
@@ -288,15 +290,15 @@ class Quarantine:
 
     # -- releasing ------------------------------------------------------------------------------
 
-    def release(self, identity: str, send: Send, *, insist: bool = False) -> Kept:
+    def release(self, identity: str, send: Send, *, again: bool = False) -> QuarantinedMessage:
         """Send a message on to the recipients who do not have it; what is known of it then.
 
-        It is gone from here once all have it. Without `insist` a release that began and never
+        It is gone from here once all have it. Without `again` a release that began and never
         ended is not begun again, for the message may have arrived.
         """
         raw = self.raw(identity)
-        entry = self._mark(identity, insist=insist)
-        parcel = Parcel(
+        entry = self._mark(identity, again=again)
+        released = ReleasedMessage(
             raw=written(raw, released_block(str(entry.facts.get("signature") or ""))),
             mail_line=entry.mail_line.encode("latin-1"),
             rcpt_lines=tuple(entry.rcpt_lines[at].encode("latin-1") for at in entry.open),
@@ -304,16 +306,16 @@ class Quarantine:
             upstream=entry.upstream or self.upstream,
         )
         try:
-            replies = send(parcel)
+            replies = send(released)
         except PeerError:
             self._save_again(replace(entry, state="kept"))
             raise
         return self._settle(entry, replies)
 
-    def _mark(self, identity: str, *, insist: bool) -> Kept:
+    def _mark(self, identity: str, *, again: bool) -> QuarantinedMessage:
         with self._alone():
             entry = self.get(identity)
-            if entry.state == "releasing" and not insist:
+            if entry.state == "releasing" and not again:
                 raise RefusedError(
                     f"a release of {identity} was begun and did not end: it may have been sent",
                     hint="look whether it arrived; then delete it here, or release it with --again",
@@ -322,7 +324,9 @@ class Quarantine:
             self._save(entry)
             return entry
 
-    def _settle(self, entry: Kept, replies: Sequence[Reply]) -> Kept:
+    def _settle(
+        self, entry: QuarantinedMessage, replies: Sequence[ReleaseReply]
+    ) -> QuarantinedMessage:
         """Cross out who has it; all of them: it is gone. An unknown end stays marked."""
         by_number = dict(zip(entry.open, replies, strict=True))
         took = [at for at, reply in by_number.items() if 200 <= reply.code < 300]
@@ -340,10 +344,10 @@ class Quarantine:
             self.delete(entry.id, "all recipients have it")
         return entry
 
-    def _save(self, entry: Kept) -> None:
+    def _save(self, entry: QuarantinedMessage) -> None:
         self._write(f"{entry.id}.json", _encoded(entry))
 
-    def _save_again(self, entry: Kept) -> None:
+    def _save_again(self, entry: QuarantinedMessage) -> None:
         """The same, unless somebody has thrown it away meanwhile."""
         with self._alone():
             if self._path(entry.id, "json").exists():
@@ -380,18 +384,18 @@ def _log_deletion(name: str, reason: str) -> None:
     LOG.info("deleted from quarantine: %s, age by the clock %s, reason: %s", name, age, reason)
 
 
-def _encoded(entry: Kept) -> bytes:
+def _encoded(entry: QuarantinedMessage) -> bytes:
     """A sidecar; JSON escapes what is not ASCII, so any byte of an envelope goes through."""
     return json.dumps({"version": VERSION, **asdict(entry)}, default=str, indent=1).encode() + b"\n"
 
 
-def _decoded(text: bytes, identity: str) -> Kept:
+def _decoded(text: bytes, identity: str) -> QuarantinedMessage:
     try:
         found: dict[str, Any] = json.loads(text)
         if found.pop("version") != VERSION:
             raise StoreDamagedError(f"the message {identity} was kept by another version")
         for name in ("recipients", "rcpt_lines", "xforward_lines", "done"):
             found[name] = tuple(found[name])
-        return Kept(**found)
+        return QuarantinedMessage(**found)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise StoreDamagedError(f"the sidecar of {identity} cannot be read") from error

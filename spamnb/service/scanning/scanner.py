@@ -1,7 +1,7 @@
 """Letters to outcomes: judge, look at the lists, decide what becomes of the message.
 
     bench = Bench(BenchPlan(home, ...), hand=hand, log=log)              one for each process
-    LetterScanner(bench, ScanPolicy(...), Around(rules=..., quarantine=..., offload=...,
+    Scanner(bench, ScanPolicy(...), Around(rules=..., quarantine=..., offload=...,
                   bypassed=..., later=loop.call_soon, aside=..., meters=..., log=...))
 
 `scan(letter, done)` calls `done(outcome)` exactly once and never raises. Letters that arrive in one
@@ -12,7 +12,7 @@ is too large, what killed a process before, the lists, the model; then own clien
 take the headers away again.
 
 A letter that is not judged is delivered, with a header that says unscanned and why, or deferred:
-see `letters.Fallbacks`. The incident id is in the facts and in one log record; neither reply nor
+see `requests.Fallbacks`. The incident id is in the facts and in one log record; neither reply nor
 header holds anything internal. Must not know sockets or event loops.
 """
 
@@ -26,37 +26,37 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
-from spamnb.core.mail.domains import Served
+from spamnb.core.mail.domains import LocalDomains
 from spamnb.core.mail.envelope import Envelope, network_of
 from spamnb.core.model.costs import Decision
-from spamnb.core.policy.actions import Handling, Treatment
+from spamnb.core.policy.actions import ActionPolicy, Handling
 from spamnb.core.policy.verdict_headers import (
-    Said,
+    VerdictHeaders,
     as_delivered,
-    block_of,
+    format_headers,
     header_end,
-    junk_line,
+    junk_threshold,
     signature_block,
     written,
 )
 from spamnb.errors import StoreFullError, StoreMissingError
-from spamnb.service.scanning.access_lists import Networks, Rules, Side
+from spamnb.service.scanning.access_lists import AccessLists, NetworkTable, Side
 from spamnb.service.scanning.fair_queue import FairQueue
 from spamnb.service.scanning.model_session import (
     TOGETHER,
-    Bench,
-    Fault,
     Found,
-    Judgement,
     Log,
+    ModelSession,
     Notes,
-    found_of,
+    ScanFault,
+    ScanVerdict,
     incident,
     silent,
+    verdict_from_json,
 )
-from spamnb.service.scanning.options import Manner
+from spamnb.service.scanning.options import ScanOptions
 from spamnb.service.scanning.spamtraps import Traps
-from spamnb.service.scanning.types import Done, Fallbacks, Letter, Outcome, unjudged
+from spamnb.service.scanning.types import Done, Fallbacks, ScanRequest, ScanResult, unjudged
 from spamnb.service.telemetry.metrics import Meters
 
 Result = TypeVar("Result")
@@ -77,19 +77,19 @@ _BLANK = re.compile(r"\s")
 
 
 @dataclass(frozen=True)
-class ScanPolicy(Manner, Fallbacks):
+class ScanPolicy(ScanOptions, Fallbacks):
     """How one listener's letters are treated."""
 
-    treatment: Treatment = field(default_factory=Treatment)
+    action_policy: ActionPolicy = field(default_factory=ActionPolicy)
     observe: bool = False
     """judge and log, but add nothing but the signature"""
-    served: Served = field(default_factory=Served)
+    served: LocalDomains = field(default_factory=LocalDomains)
     """whose mailboxes are here: mail to others gets no signature, for with it they could teach"""
     wait_s: float = 30.0
     """how long a letter may wait until its scan begins"""
 
 
-class Keeper(Protocol):
+class QuarantineWriter(Protocol):
     """Where messages are kept; see `quarantine`."""
 
     def keep(self, raw: bytes, envelope: Envelope, facts: dict[str, object]) -> str:
@@ -105,7 +105,7 @@ class Offload(Protocol):
     def submit(
         self, raw: bytes, notes: Notes, done: Callable[[dict[str, Any]], None]
     ) -> Callable[[], None] | None:
-        """Have it judged by `bench.judged_aside`; `done` gets that, once, in the caller's thread.
+        """Have it judged by `scan_to_json`; `done` gets that, once, in the caller's thread.
 
         What went wrong on the way is {"reason": ...}, one of `stamp.Reason`, maybe with an
         "incident". What is returned takes the message back; `done` is then not called.
@@ -128,11 +128,11 @@ def never() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class ScannerDeps:
     """What a scanner works with."""
 
-    rules: Rules = field(default_factory=Rules)
-    quarantine: Keeper | None = None
+    rules: AccessLists = field(default_factory=AccessLists)
+    quarantine: QuarantineWriter | None = None
     offload: Offload | None = None
     traps: Traps = field(default_factory=Traps)
     bypassed: Callable[[], bool] = never
@@ -145,66 +145,68 @@ class Around:
 
 
 @dataclass(slots=True, eq=False)
-class _Case:
+class _PendingScan:
     """A letter on its way."""
 
-    letter: Letter
+    request: ScanRequest
     done: Done
     observed: bool
     began: float
     open: bool = True
     by_header: bool = False
     """whether it is judged by its header alone"""
-    recall: Callable[[], None] | None = None
+    cancel: Callable[[], None] | None = None
     """takes it back from the helper"""
 
     @property
     def client(self) -> str:
         """For whom it is judged, where shares are to be fair."""
-        return network_of(self.letter.envelope.client.address)
+        return network_of(self.request.envelope.client.address)
 
 
-class LetterScanner:
-    """Implements `letters.Scanner`."""
+class Scanner:
+    """Implements `requests.Scanner`."""
 
-    def __init__(self, bench: Bench, policy: ScanPolicy, around: Around | None = None) -> None:
-        self._bench = bench
-        self._waiting: FairQueue[_Case] = FairQueue()
+    def __init__(
+        self, model_session: ModelSession, policy: ScanPolicy, around: ScannerDeps | None = None
+    ) -> None:
+        self._bench = model_session
+        self._waiting: FairQueue[_PendingScan] = FairQueue()
         self._due = False
-        self.renew(policy, around or Around())
+        self.apply_settings(policy, around or ScannerDeps())
 
-    def renew(self, policy: ScanPolicy, around: Around) -> None:
+    def apply_settings(self, policy: ScanPolicy, around: ScannerDeps) -> None:
         """Take new settings, for letters that come from now on."""
         self._policy = policy
         self._around = around
-        self._own = Networks(policy.own_clients)
-        self._junk_log_odds = junk_line(self._bench.plan.costs)
+        self._own = NetworkTable(policy.own_clients)
+        self._junk_log_odds = junk_threshold(self._bench.plan.costs)
 
-    def scan(self, letter: Letter, done: Done) -> Callable[[], None]:
+    def scan(self, request: ScanRequest, done: Done) -> Callable[[], None]:
         """Judge; `done` is called exactly once, in this thread, unless the letter is taken back."""
-        case = _Case(letter, done, self._is_observed(letter), time.perf_counter())
+        case = _PendingScan(request, done, self._is_observed(request), time.perf_counter())
         self._spring(case)
         self._guarded([case], lambda: self._begin(case))
         return partial(self._take_back, case)
 
-    def _take_back(self, case: _Case) -> None:
+    def _take_back(self, case: _PendingScan) -> None:
         """The answer is not wanted any more."""
         case.open = False
-        if case.recall is not None:
-            case.recall()
+        if case.cancel is not None:
+            case.cancel()
         else:
             self._waiting.remove(case.client, case)
 
-    def _spring(self, case: _Case) -> None:
+    def _spring(self, case: _PendingScan) -> None:
         """Learn what went into a trap; that it fails is told, and no reason to stop the message."""
         around = self._around
-        trap = "" if case.observed else around.traps.caught(case.letter)
+        trap = "" if case.observed else around.traps.caught(case.request)
         if not trap:
             return
 
         def work() -> Exception | None:
             try:
-                around.traps.keep(case.letter, trap)
+                around.traps.keep(case.request, trap)
             except Exception as error:  # noqa: BLE001 - in another thread: told in this one
                 return error
             return None
@@ -217,38 +219,38 @@ class LetterScanner:
 
     # -- on the way to a judgement --------------------------------------------------------------
 
-    def _begin(self, case: _Case) -> None:
-        letter, around = case.letter, self._around
+    def _begin(self, case: _PendingScan) -> None:
+        request, around = case.request, self._around
         if around.bypassed():
-            self._finish(case, Fault("bypass"))
-        elif not letter.whole and self._policy.oversize == "unscanned":
-            self._finish(case, Fault("large"))
-        elif around.offload is not None and len(letter.raw) > self._policy.large_bytes:
+            self._finish(case, ScanFault("bypass"))
+        elif not request.whole and self._policy.oversize == "unscanned":
+            self._finish(case, ScanFault("large"))
+        elif around.offload is not None and len(request.raw) > self._policy.large_bytes:
             self._send_away(case, around.offload)
         else:
             self._waiting.put(case.client, case)
             self._soon()
 
-    def _send_away(self, case: _Case, offload: Offload) -> None:
+    def _send_away(self, case: _PendingScan, offload: Offload) -> None:
         def arrived(answer: dict[str, Any]) -> None:
             if case.open:
-                self._guarded([case], lambda: self._finish(case, found_of(answer)))
+                self._guarded([case], lambda: self._finish(case, verdict_from_json(answer)))
 
         # Kept in the letter too, or a queue of these would hold two copies of each.
-        case.letter = case.letter._replace(raw=as_delivered(case.letter.raw))
-        if self._bench.is_poisonous(case.letter.raw):
-            self._finish(case, Fault("poison"))
+        case.request = case.request._replace(raw=as_delivered(case.request.raw))
+        if self._bench.is_known_crasher(case.request.raw):
+            self._finish(case, ScanFault("known_crasher"))
         else:
-            case.recall = offload.submit(case.letter.raw, notes_of(case.letter), arrived)
+            case.cancel = offload.submit(case.request.raw, notes_of(case.request), arrived)
 
-    def _send_header(self, case: _Case, offload: Offload) -> bool:
+    def _send_header(self, case: _PendingScan, offload: Offload) -> bool:
         """Have a message that ended a process judged by its header; False if there is no more."""
-        raw = as_delivered(case.letter.raw)
+        raw = as_delivered(case.request.raw)
         header = raw[: max(0, header_end(raw))][: self._policy.large_bytes]
         if not header or len(header) == len(raw):
             return False
         case.by_header = True
-        case.letter = case.letter._replace(raw=header, whole=False)
+        case.request = case.request._replace(raw=header, whole=False)
         self._send_away(case, offload)
         return True
 
@@ -266,71 +268,78 @@ class LetterScanner:
     def _run(self) -> None:
         """Judge what has come, a few at a time, so that others have their turn between."""
         self._due = False
-        cases: list[_Case] = []
+        cases: list[_PendingScan] = []
         size = 0
         while self._waiting and len(cases) < TOGETHER and size < TOGETHER_BYTES:
             case = self._waiting.take()
             if time.perf_counter() - case.began > self._policy.wait_s:
-                self._guarded([case], partial(self._finish, case, Fault("busy")))
+                self._guarded([case], partial(self._finish, case, ScanFault("busy")))
                 continue
             cases.append(case)
-            size += len(case.letter.raw)
-            self._waiting.charge(case.client, len(case.letter.raw))
+            size += len(case.request.raw)
+            self._waiting.charge(case.client, len(case.request.raw))
         if self._waiting:
             self._soon()
         self._guarded(cases, lambda: self._judge(cases))
 
-    def _judge(self, cases: list[_Case]) -> None:
-        raws = [as_delivered(case.letter.raw) for case in cases]
-        found = self._bench.judge(raws, [notes_of(case.letter) for case in cases])
+    def _judge(self, cases: list[_PendingScan]) -> None:
+        raws = [as_delivered(case.request.raw) for case in cases]
+        found = self._bench.judge(raws, [notes_of(case.request) for case in cases])
         for case, one in zip(cases, found, strict=True):
             self._guarded([case], partial(self._finish, case, one))
 
-    def _guarded(self, cases: list[_Case], run: Callable[[], None]) -> None:
+    def _guarded(self, cases: list[_PendingScan], run: Callable[[], None]) -> None:
         """Run a step; whoever has no answer after it failed gets the one for faults."""
         try:
             run()
         except Exception as error:  # noqa: BLE001 - a letter's boundary: its sender needs an answer
-            fault = Fault("fault", incident(self._around.log, "scan", error))
+            fault = ScanFault("fault", incident(self._around.log, "scan", error))
             for case in cases:
                 if case.open:
                     self._pass(case, fault)
 
     # -- from a judgement to an outcome ---------------------------------------------------------
 
-    def _finish(self, case: _Case, found: Found) -> None:
-        if isinstance(found, Fault):
+    def _finish(self, case: _PendingScan, found: Found) -> None:
+        if isinstance(found, ScanFault):
             self._unjudged(case, found)
             return
-        letter = case.letter
-        if not self._policy.served.holds(letter.envelope.recipients, outgoing=self._is_own(letter)):
+        request = case.request
+        if not self._policy.served.holds(
+            request.envelope.recipients, outgoing=self._is_own(request)
+        ):
             found = replace(found, signature="")
-        ruling = self._around.rules.on(letter.envelope, letter.raw, self._bench.plan.house)
+        ruling = self._around.rules.on(request.envelope, request.raw, self._bench.plan.local)
         decision = found.decision if ruling is None else RULED[ruling.side]
-        handling = self._policy.treatment.of(
-            decision, letter.envelope.recipients, refusable=letter.before_queue, whole=letter.whole
+        handling = self._policy.action_policy.of(
+            decision,
+            request.envelope.recipients,
+            refusable=request.before_queue,
+            whole=request.whole,
         )
         facts: dict[str, object] = {
             "verdict": found.label,
             "probability": round(found.probability, 6),
             "decision": decision,
             "handling": handling,
-            "reason": ruling.reason if ruling else found.reason or ("" if letter.whole else "head"),
+            "reason": ruling.reason
+            if ruling
+            else found.reason or ("" if request.whole else "head"),
             "rule": ruling.entry if ruling else "",
             "signature": found.signature,
         }
         self._around.meters.count("scanned")
-        self._around.meters.count("scanned_head", not letter.whole)
+        self._around.meters.count("scanned_head", not request.whole)
         self._around.meters.count(f"decision_{decision}")
         said = self._said(found, decision, str(facts["reason"]))
         if case.observed:
             facts["observed"] = True
-            self._answer(case, Outcome("relay", signature_block(said.signature), facts=facts))
+            self._answer(case, ScanResult("relay", signature_block(said.signature), facts=facts))
         else:
             self._handle(case, said, handling, facts)
 
-    def _said(self, found: Judgement, decision: Decision, reason: str) -> Said:
-        return Said(
+    def _said(self, found: ScanVerdict, decision: Decision, reason: str) -> VerdictHeaders:
+        return VerdictHeaders(
             label=found.label,
             probability=found.probability,
             log_odds=found.log_odds,
@@ -343,26 +352,26 @@ class LetterScanner:
         )
 
     def _handle(
-        self, case: _Case, said: Said, handling: Handling, facts: dict[str, object]
+        self, case: _PendingScan, said: VerdictHeaders, handling: Handling, facts: dict[str, object]
     ) -> None:
         redirect = self._policy.redirect if handling == "redirect" else ""
-        block = block_of(replace(said, redirect=redirect) if redirect else said)
+        block = format_headers(replace(said, redirect=redirect) if redirect else said)
         if handling == "quarantine":
             self._keep(case, block, facts)
         elif handling == "reject":
-            self._answer(case, Outcome("refuse", block, reply=REFUSED, facts=facts))
+            self._answer(case, ScanResult("refuse", block, reply=REFUSED, facts=facts))
         else:
             tag = self._policy.tag.encode() if handling == "tag" else b""
-            self._answer(case, Outcome("relay", block, tag, facts=facts))
+            self._answer(case, ScanResult("relay", block, tag, facts=facts))
 
-    def _keep(self, case: _Case, block: bytes, facts: dict[str, object]) -> None:
-        quarantine, letter = self._around.quarantine, case.letter
+    def _keep(self, case: _PendingScan, block: bytes, facts: dict[str, object]) -> None:
+        quarantine, request = self._around.quarantine, case.request
 
         def work() -> str | Exception:
             if quarantine is None:
                 return StoreMissingError("no quarantine was set up")
             try:
-                return quarantine.keep(written(letter.raw, block), letter.envelope, facts)
+                return quarantine.keep(written(request.raw, block), request.envelope, facts)
             except Exception as error:  # noqa: BLE001 - what cannot be kept is delivered
                 return error
 
@@ -372,12 +381,12 @@ class LetterScanner:
         self._around.aside(work, then)
 
     def _kept(
-        self, case: _Case, block: bytes, facts: dict[str, object], kept: str | Exception
+        self, case: _PendingScan, block: bytes, facts: dict[str, object], kept: str | Exception
     ) -> None:
         if isinstance(kept, str):
             facts["quarantine"] = kept
             withdraw = partial(self._withdraw, kept)
-            outcome = Outcome(
+            outcome = ScanResult(
                 "keep", block, reply=KEPT + kept.encode(), withdraw=withdraw, facts=facts
             )
         else:
@@ -386,7 +395,7 @@ class LetterScanner:
             facts["reason"] = "quarantine-full" if full else "quarantine-fault"
             facts["incident"] = incident(self._around.log, "quarantine", kept)
             self._around.meters.count("faults")
-            outcome = Outcome("relay", block, facts=facts)
+            outcome = ScanResult("relay", block, facts=facts)
         self._answer(case, outcome)
 
     def _withdraw(self, kept: str) -> None:
@@ -409,14 +418,14 @@ class LetterScanner:
 
         self._around.aside(work, then)
 
-    def _unjudged(self, case: _Case, fault: Fault) -> None:
+    def _unjudged(self, case: _PendingScan, fault: ScanFault) -> None:
         """Judge by less, if that may do, or answer for a message that was not judged."""
-        offload = self._around.offload if self._policy.poison == "head" else None
-        may_try = fault.reason == "poison" and not case.by_header
+        offload = self._around.offload if self._policy.known_crasher == "head" else None
+        may_try = fault.reason == "known_crasher" and not case.by_header
         if offload is None or not may_try or not self._send_header(case, offload):
             self._pass(case, fault)
 
-    def _pass(self, case: _Case, fault: Fault) -> None:
+    def _pass(self, case: _PendingScan, fault: ScanFault) -> None:
         """Answer for a message that was not judged."""
         meters = self._around.meters
         if fault.reason in FAULTS:
@@ -428,7 +437,7 @@ class LetterScanner:
             outcome.facts["incident"] = fault.incident
         self._answer(case, outcome)
 
-    def _answer(self, case: _Case, outcome: Outcome) -> None:
+    def _answer(self, case: _PendingScan, outcome: ScanResult) -> None:
         """Call back, once; what goes wrong there is no reason to call again."""
         if not case.open:
             if outcome.withdraw is not None:
@@ -447,23 +456,23 @@ class LetterScanner:
         except Exception as error:  # noqa: BLE001 - the others of this turn must be answered too
             incident(self._around.log, "answer", error)
 
-    def _is_observed(self, letter: Letter) -> bool:
-        return self._policy.observe or self._is_own(letter)
+    def _is_observed(self, request: ScanRequest) -> bool:
+        return self._policy.observe or self._is_own(request)
 
-    def _is_own(self, letter: Letter) -> bool:
+    def _is_own(self, request: ScanRequest) -> bool:
         """Whether the site's own people sent it."""
-        client = letter.envelope.client
+        client = request.envelope.client
         local = client.source.upper() == "LOCAL" and self._policy.local == "observe"
         return local or bool(self._own.find(client.address))
 
 
-def notes_of(letter: Letter) -> Notes:
+def notes_of(request: ScanRequest) -> Notes:
     """What the history keeps of a letter beside its verdict, so that it can be asked whose it was.
 
     `to`: the recipients that the next hop took, joined by blanks; `client`, `queue`: by the word of
     trusted peers. An address with a blank in it (quoted) could pass for two, so it is left out.
     """
-    envelope = letter.envelope
+    envelope = request.envelope
     kept, left = [], _MOST_NOTE_BYTES
     for recipient in envelope.recipients:
         left -= len(recipient) + 1

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from spamnb.core.policy.verdict_headers import as_delivered
 from spamnb.service.feedback.spool import leave
-from spamnb.service.scanning.types import Letter
+from spamnb.service.scanning.types import ScanRequest
 
 TRAPS_FOLDER = "traps"
 """the private spool in the home"""
@@ -27,15 +27,15 @@ class Traps:
         self._addresses = frozenset(address.casefold() for address in addresses)
         self._spool = spool
 
-    def caught(self, letter: Letter) -> str:
+    def caught(self, request: ScanRequest) -> str:
         """The trap that a letter went into; empty if it went into none, or was not seen whole."""
-        if not (self._addresses and letter.whole):
+        if not (self._addresses and request.whole):
             return ""
-        named = (recipient.casefold() for recipient in letter.envelope.recipients)
+        named = (recipient.casefold() for recipient in request.envelope.recipients)
         return next((address for address in named if address in self._addresses), "")
 
-    def keep(self, letter: Letter, trap: str) -> None:
+    def keep(self, request: ScanRequest, trap: str) -> None:
         """Leave it to be learnt, durably."""
         assert self._spool is not None, "a house with traps has a spool"
         head = {"channel": "trap", "for": trap, "trust": "admin"}
-        leave(self._spool, "spam", as_delivered(letter.raw), head)
+        leave(self._spool, "spam", as_delivered(request.raw), head)

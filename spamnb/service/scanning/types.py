@@ -1,8 +1,8 @@
 """What the mail path hands in to be judged, and what it is told to do then. Values only.
 
 The front door knows nothing of models, rules or quarantine, and those know nothing of sockets:
-this is all that passes between them. A `Scanner` answers by calling back, at once or later, always
-exactly once, and never raises: a fault of ours is an outcome like any other.
+this is all that passes between them. A `MessageScanner` answers by calling back, at once or later,
+always exactly once, and never raises: a fault of ours is an outcome like any other.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class Fallbacks:
     on_fault: Fallback = "deliver"
     busy: Fallback = "defer"
     overrun: Fallback = "defer"
-    poison: Literal["head", "deliver", "defer"] = "head"
+    known_crasher: Literal["head", "deliver", "defer"] = "head"
 
     def of(self, reason: str) -> Fallback:
         """What becomes of a message that is not judged, for one of `stamp.Reason`."""
         asked = {"busy": self.busy, "overrun": self.overrun}.get(reason, self.on_fault)
-        if reason == "poison":
-            return "defer" if self.poison == "defer" else "deliver"
+        if reason == "known_crasher":
+            return "defer" if self.known_crasher == "defer" else "deliver"
         return "deliver" if reason in {"bypass", "large"} else asked
 
 
-class Letter(NamedTuple):
+class ScanRequest(NamedTuple):
     """A message in its envelope."""
 
     raw: bytes
@@ -60,7 +60,7 @@ class Letter(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ScanResult:
     """What becomes of a message.
 
     relay: to the next hop, with our header lines. keep: it lies in our quarantine, file and folder
@@ -80,13 +80,13 @@ class Outcome:
     """for the one log line: verdict, probability, decision, handling, reason, scan_ms, incident"""
 
 
-Done = Callable[[Outcome], None]
+Done = Callable[[ScanResult], None]
 
 
-class Scanner(Protocol):
+class MessageScanner(Protocol):
     """Judges letters."""
 
-    def scan(self, letter: Letter, done: Done) -> Callable[[], None] | None:
+    def scan(self, request: ScanRequest, done: Done) -> Callable[[], None] | None:
         """Judge; `done` is called exactly once, in the caller's thread.
 
         What is returned, if anything, takes the letter back: `done` is then not called any more.
@@ -95,7 +95,7 @@ class Scanner(Protocol):
 
 def unjudged(
     reason: str, fallbacks: Fallbacks, meters: Meters, *, observed: bool = False
-) -> Outcome:
+) -> ScanResult:
     """The outcome of a message that was not judged, counted by its reason.
 
     An observed message is never deferred: its verdict would have changed nothing.
@@ -104,7 +104,7 @@ def unjudged(
     facts: dict[str, object] = {"verdict": "unscanned", "reason": reason}
     if fallbacks.of(reason) == "defer" and not observed:
         meters.count("unscanned_deferred")
-        return Outcome("defer", reply=BUSY if reason == "busy" else DEFERRED, facts=facts)
+        return ScanResult("defer", reply=BUSY if reason == "busy" else DEFERRED, facts=facts)
     meters.count("unscanned")
     meters.count(f"unscanned_{reason}")
-    return Outcome("relay", b"" if observed else unscanned_block(reason), facts=facts)
+    return ScanResult("relay", b"" if observed else unscanned_block(reason), facts=facts)

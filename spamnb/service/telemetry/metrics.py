@@ -23,7 +23,7 @@ COUNTERS: dict[str, str] = {
     "unscanned_large": "of these, because they were above the scan limit",
     "unscanned_busy": "of these, because no scan could begin in time",
     "unscanned_overrun": "of these, because their scan took too long",
-    "unscanned_poison": "of these, because an earlier scan of them ended its process",
+    "unscanned_known_crasher": "of these, because an earlier scan of them ended its process",
     "unscanned_model": "of these, because no model could be used",
     "unscanned_fault": "of these, because of another fault",
     "unscanned_deferred": "messages answered with 4xx because they could not be judged",

@@ -244,4 +244,3 @@ def folder_size(folder: Path) -> dict[str, int]:
             messages += path.suffix != ".json"
             size += path.stat().st_size
     return {"messages": messages, "bytes": size}
-

@@ -1,6 +1,6 @@
 """What passed unscanned in the last ten minutes, by reason, and whether that is too much.
 
-    lately = Lately()
+    lately = RecentUnscanned()
     found = lately.seen(now, meters)        numbers in the order of COUNTED
     too_many(found, percent)
 
@@ -32,7 +32,7 @@ _FIRST: Final = 2
 """where the reasons begin"""
 
 
-class Lately:
+class RecentUnscanned:
     """A window over the counters."""
 
     def __init__(self) -> None:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from spamnb.core.mail.local_hosts import House
+from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.verdict import Clue, Verdict
 from spamnb.service.engine.extraction import PORTION
 from spamnb.service.engine.filter import TOGETHER, Filter
-from spamnb.service.training.sources import Item, Unit, Unreadable, read_unit, units
+from spamnb.service.training.sources import MessageSpan, SourceMessage, Unreadable, read_unit, units
 
 _FEW = 4 * PORTION
 _TASK = TOGETHER * PORTION
@@ -36,7 +36,7 @@ class Scoring(NamedTuple):
 
     jobs: int = 0
     clues: int = 0
-    house: House | None = None
+    local: LocalHosts | None = None
     costs: Costs | None = None
 
 
@@ -47,13 +47,13 @@ class _Scorer:
     home: Path
     how: Scoring
 
-    def __call__(self) -> Callable[[list[Unit]], list[Scored]]:
+    def __call__(self) -> Callable[[list[MessageSpan]], list[Scored]]:
         model = _open(self.home, self.how)
-        return lambda portion: _score(model, self.how.clues, portion)
+        return lambda feature_batch: _score(model, self.how.clues, feature_batch)
 
 
 def _open(home: Path, how: Scoring) -> Filter:
-    return Filter.open(home, readonly=True, history=False, house=how.house, costs=how.costs)
+    return Filter.open(home, readonly=True, history=False, local=how.local, costs=how.costs)
 
 
 def score_paths(home: Path, paths: Sequence[str], how: Scoring | None = None) -> Iterator[Scored]:
@@ -62,23 +62,23 @@ def score_paths(home: Path, paths: Sequence[str], how: Scoring | None = None) ->
     with _open(home, how) as model:  # its errors belong to the caller
         documents = model.recipe.documents
     found = [unit for path in paths for unit in units(path, documents=documents)]
-    portions = (found[start : start + _TASK] for start in range(0, len(found), _TASK))
+    feature_batches = (found[start : start + _TASK] for start in range(0, len(found), _TASK))
     if len(found) <= _FEW or how.jobs == 1:
         with _open(home, how) as model:
-            for portion in portions:
-                yield from _score(model, how.clues, portion)
+            for feature_batch in feature_batches:
+                yield from _score(model, how.clues, feature_batch)
         return
     from spamnb.service.training.worker_pool import Pool, cores  # noqa: PLC0415 - 6 ms that one message needs not
 
     with Pool(_Scorer(home, how), how.jobs or cores()) as pool:
-        for scored in pool.map(portions):
+        for scored in pool.map(feature_batches):
             yield from scored
 
 
-def _score(model: Filter, clues: int, portion: list[Unit]) -> list[Scored]:
+def _score(model: Filter, clues: int, feature_batch: list[MessageSpan]) -> list[Scored]:
     documents = model.recipe.documents
-    read = [read_unit(unit, documents=documents) for unit in portion]
-    raws = [item.raw for item in read if isinstance(item, Item)]
+    read = [read_unit(unit, documents=documents) for unit in feature_batch]
+    raws = [item.raw for item in read if isinstance(item, SourceMessage)]
     verdicts = model.score_many(raws)
     found = []
     for item in read:

@@ -18,23 +18,23 @@ from numpy.typing import NDArray
 from spamnb.core.features.extract import Features, Words, spliced
 from spamnb.core.model.events import Ids
 from spamnb.core.model.id_arrays import merged_order
-from spamnb.service.engine.requests import Among, Example, WordSource
+from spamnb.service.engine.requests import Example, SharedIds, WordSource
 from spamnb.service.training.sources import Unreadable
 
 _SENT_SLOTS = 1 << 20
 
 
-class Name(NamedTuple):
+class MessageName(NamedTuple):
     """Who a message is."""
 
     digest: bytes
     message_id: str
 
 
-class Packed(NamedTuple):
+class PackedBatch(NamedTuple):
     """A portion of a corpus, read."""
 
-    names: list[Name | Unreadable]
+    names: list[MessageName | Unreadable]
     """one for each unit that was asked for, in order"""
     ids: Ids
     rows: NDArray[np.int32]
@@ -51,9 +51,9 @@ class Packer:
         self._sent = np.zeros(_SENT_SLOTS if vocabulary else 0, np.uint64)
         self._occurrences = occurrences
 
-    def pack(self, names: list[Name | Unreadable], features: Features) -> Packed:
+    def pack(self, names: list[MessageName | Unreadable], features: Features) -> PackedBatch:
         """What the parent needs of this portion."""
-        return Packed(
+        return PackedBatch(
             names,
             features.ids,
             features.rows.astype(np.int32),
@@ -70,7 +70,7 @@ class Packer:
 
 
 def examples(
-    packed: Packed, groups: int, words: WordSource | None = None
+    packed: PackedBatch, groups: int, words: WordSource | None = None
 ) -> list[Example | Unreadable]:
     """The messages of a portion as the model sees them; `words` has the texts of all of them."""
     ends = np.cumsum(packed.sizes).tolist()
@@ -89,14 +89,14 @@ def examples(
                 tuple(ids[a:b] for a, b in itertools.pairwise(bounds)),
                 None if packed.times is None else packed.times[start : bounds[-1]],
                 words,
-                Among(packed.ids, packed.rows[start : bounds[-1]]),
+                SharedIds(packed.ids, packed.rows[start : bounds[-1]]),
             )
         )
         start, part = bounds[-1], part + groups
     return found
 
 
-class Glossary:
+class MergedWords:
     """The texts of a whole batch of portions, as one source."""
 
     def __init__(self, parts: Sequence[Words]) -> None:

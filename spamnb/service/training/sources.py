@@ -44,7 +44,7 @@ _ONE_MESSAGE = (".eml", ".msg")
 _IN_MAILDIR = f"{os.sep}cur{os.sep}"
 
 
-class Item(NamedTuple):
+class SourceMessage(NamedTuple):
     """One message and where it lay: a path, path#N inside an mbox, or - for standard input."""
 
     name: str
@@ -102,7 +102,7 @@ def _walk(folder: str) -> Iterator[str]:
             yield entry.path
 
 
-class Unit(NamedTuple):
+class MessageSpan(NamedTuple):
     """One message's place in a file: bytes start to stop, the whole file if stop is 0."""
 
     path: str
@@ -121,29 +121,33 @@ class Unit(NamedTuple):
         return f"{path}#{self.number}" if self.number else path
 
 
-def units(path: str, *, documents: bool = False) -> list[Unit]:
+def units(path: str, *, documents: bool = False) -> list[MessageSpan]:
     """Every message under a path; mboxes are looked through for where their messages begin.
 
     Documents are no mail: each file is one.
     """
     if documents and path != "-":
-        return [Unit(name) for name in paths(path)]
+        return [MessageSpan(name) for name in paths(path)]
     if path == "-":
         return [unit._replace(shown=path) for unit in _cut(kept(sys.stdin.buffer))]
-    found: list[Unit] = []
+    found: list[MessageSpan] = []
     for name in paths(path):
         # Opening 6,046 files only to see that they are no mboxes took 80 ms.
-        found += [Unit(name)] if name.endswith(_ONE_MESSAGE) or _IN_MAILDIR in name else _cut(name)
+        found += (
+            [MessageSpan(name)]
+            if name.endswith(_ONE_MESSAGE) or _IN_MAILDIR in name
+            else _cut(name)
+        )
     return found
 
 
-def items(path: str | Path, *, documents: bool = False) -> Iterator[Item | Unreadable]:
+def items(path: str | Path, *, documents: bool = False) -> Iterator[SourceMessage | Unreadable]:
     """The messages, or documents, under a path."""
     for unit in units(str(path), documents=documents):
         yield read_unit(unit, documents=documents)
 
 
-def read_unit(unit: Unit, *, documents: bool = False) -> Item | Unreadable:
+def read_unit(unit: MessageSpan, *, documents: bool = False) -> SourceMessage | Unreadable:
     """One message, or one document: that may be any text."""
     if unit.fault:
         return Unreadable(unit.name, unit.fault)
@@ -154,14 +158,14 @@ def read_unit(unit: Unit, *, documents: bool = False) -> Item | Unreadable:
     if not raw:
         return Unreadable(unit.name, "empty")
     if documents:
-        return Unreadable(unit.name, "not text") if b"\0" in raw else Item(unit.name, raw)
+        return Unreadable(unit.name, "not text") if b"\0" in raw else SourceMessage(unit.name, raw)
     header = _HEADER.search(raw, 0, _HEAD_BYTES)
     if header is None or b"\0" in raw[: header.start()]:
         return Unreadable(unit.name, "not mail: it has no header")
-    return Item(unit.name, raw)
+    return SourceMessage(unit.name, raw)
 
 
-def _bytes_of(unit: Unit) -> bytes:
+def _bytes_of(unit: MessageSpan) -> bytes:
     """Read with plain system calls, no more than is there: a file object costs 10 us more."""
     handle = open_named(unit.path)
     try:
@@ -183,7 +187,7 @@ _SEPARATOR = re.compile(
 whether the writer of the mbox quoted them."""
 
 
-def _cut(path: str) -> Iterator[Unit]:
+def _cut(path: str) -> Iterator[MessageSpan]:
     """The messages of one file: many if it is an mbox."""
     try:
         with os.fdopen(open_named(path), "rb", buffering=0) as file:
@@ -193,41 +197,41 @@ def _cut(path: str) -> Iterator[Unit]:
                 yield from _cut_compressed(path, file)
                 return
             if not head.startswith(b"From "):
-                yield Unit(path)
+                yield MessageSpan(path)
                 return
             size = os.fstat(file.fileno()).st_size
             held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             # Not closed by hand: an interrupt would find the pattern still holding it.
             starts = [found.start() for found in _SEPARATOR.finditer(held)]
     except OSError:
-        yield Unit(path)
+        yield MessageSpan(path)
         return
     if len(starts) <= 1:
-        yield Unit(path)
+        yield MessageSpan(path)
         return
     for number, (start, stop) in enumerate(zip(starts, [*starts[1:], size], strict=True), 1):
-        yield Unit(path, start, stop, number)
+        yield MessageSpan(path, start, stop, number)
 
 
-def _cut_compressed(path: str, file: BinaryIO) -> Iterator[Unit]:
+def _cut_compressed(path: str, file: BinaryIO) -> Iterator[MessageSpan]:
     """The messages of a compressed file; an mbox is expanded once, into a file until we end."""
-    pieces = expanded(file)
+    chunks = expanded(file)
     try:
-        first = next(pieces, b"")
-        name = _kept_pieces(first, pieces) if first.startswith(b"From ") else ""
+        first = next(chunks, b"")
+        name = _kept_pieces(first, chunks) if first.startswith(b"From ") else ""
     except OSError as error:
-        yield Unit(path, fault=error.strerror or "cannot be expanded")
+        yield MessageSpan(path, fault=error.strerror or "cannot be expanded")
         return
     if not name:
-        yield Unit(path)
+        yield MessageSpan(path)
         return
     for unit in _cut(name):
         yield unit._replace(shown=path)
 
 
-def _bounded(pieces: Iterator[bytes]) -> Iterator[bytes]:
+def _bounded(chunks: Iterator[bytes]) -> Iterator[bytes]:
     size = 0
-    for piece in pieces:
+    for piece in chunks:
         size += len(piece)
         if size > MAILBOX_BYTES:
             raise OSError(errno.EFBIG, f"it expands to more than {MAILBOX_BYTES} bytes")
@@ -235,10 +239,10 @@ def _bounded(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 @as_caller()
-def _kept_pieces(first: bytes, pieces: Iterator[bytes]) -> str:
+def _kept_pieces(first: bytes, chunks: Iterator[bytes]) -> str:
     file = tempfile.NamedTemporaryFile(prefix="spamnb-")  # noqa: SIM115 - it lives as long as we
     try:
-        for piece in _bounded(itertools.chain([first], pieces)):
+        for piece in _bounded(itertools.chain([first], chunks)):
             file.write(piece)
         file.flush()
     except BaseException:

@@ -27,18 +27,18 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.mail.local_hosts import House
+from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.events import Recipe
 from spamnb.errors import CorpusError, StoreError
 from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.extraction import PORTION, MessageReader
 from spamnb.service.engine.filter import MINE, Filter
-from spamnb.service.engine.group_commit import Arriving
+from spamnb.service.engine.group_commit import ReplayableBatches
 from spamnb.service.engine.receipt import Receipt
-from spamnb.service.engine.requests import Origin, Teach
-from spamnb.service.training.packing import Glossary, Name, Packed, Packer, examples
-from spamnb.service.training.sources import Item, Unit, Unreadable, read_unit, units
+from spamnb.service.engine.requests import Learn, Source
+from spamnb.service.training.packing import MergedWords, MessageName, PackedBatch, Packer, examples
+from spamnb.service.training.sources import MessageSpan, SourceMessage, Unreadable, read_unit, units
 from spamnb.service.training.worker_pool import Pool, cores, settle_garbage
 from spamnb.store.lmdb.store import open_store
 from spamnb.store.maintenance import trim
@@ -89,7 +89,7 @@ class Summary:
 
 
 @dataclass(slots=True)
-class _Tally:
+class _TrainingCounts:
     """Counts while a training runs."""
 
     total: int
@@ -142,12 +142,12 @@ def interleaved(sizes: Sequence[int]) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class TrainingOptions:
     """How to train: whose word it is, who we are, what mistakes cost, how many readers."""
 
     jobs: int = 0
-    origin: Origin = MINE
-    house: House | None = None
+    source: Source = MINE
+    local: LocalHosts | None = None
     costs: Costs | None = None
     limit_bytes: int = 0
     """of the store; 0 is none"""
@@ -158,7 +158,7 @@ def train(
     sources: Sequence[tuple[str, str]],
     *,
     recipe: Recipe | None = None,
-    course: Course | None = None,
+    training_options: TrainingOptions | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Summary:
     """Learn all messages of (label, path) sources; `recipe` makes a model if there is none.
@@ -167,25 +167,28 @@ def train(
     """
     began, cpu = time.monotonic(), _cpu_seconds()
     settle_garbage()
-    course = course or Course()
+    training_options = training_options or TrainingOptions()
     refuse_twins(sources)
     documents = (recipe or _settled_recipe(home, None)).documents
     found = [mixed(units(path, documents=documents)) for _, path in sources]
     order = interleaved([len(part) for part in found])
-    tally = _Tally(len(order), report=progress)
-    start = _Reader(_settled_recipe(home, recipe), course.house)
+    tally = _TrainingCounts(len(order), report=progress)
+    start = _Reader(_settled_recipe(home, recipe), training_options.local)
     few = len(order) <= _FEW
-    jobs = 1 if few else course.jobs or cores()
-    pool = Pool(start, jobs) if jobs > 1 else _Alone(start)
+    jobs = 1 if few else training_options.jobs or cores()
+    pool = Pool(start, jobs) if jobs > 1 else _InlinePool(start)
     with (
         pool as readers,
         Filter.open(
-            home, history=False, costs=course.costs, limit_bytes=course.limit_bytes
+            home,
+            history=False,
+            costs=training_options.costs,
+            limit_bytes=training_options.limit_bytes,
         ) as model,
     ):
         labels = [model.label(label) for label, _ in sources]
-        portions = zip(_split(order), readers.map(_tasks(found, order)), strict=True)
-        _learn_all(model, portions, _Pupil(labels, course.origin, tally))
+        feature_batches = zip(_split(order), readers.map(_tasks(found, order)), strict=True)
+        _learn_all(model, feature_batches, _TrainingContext(labels, training_options.source, tally))
     # The messages are learnt, whatever becomes of this.
     with suppress(StoreError):
         trim(home)
@@ -204,7 +207,7 @@ def train(
     )
 
 
-def mixed(found: list[Unit]) -> list[Unit]:
+def mixed(found: list[MessageSpan]) -> list[MessageSpan]:
     """The messages of a source in one random order, the same on every run.
 
     Folders lie sorted by kind or by year. Learnt in that order, the last kind weighs too much: of
@@ -245,11 +248,11 @@ def _split(order: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         yield order[start : start + PORTION]
 
 
-def _tasks(found: list[list[Unit]], order: NDArray[np.int64]) -> Iterator[list[Unit]]:
+def _tasks(found: list[list[MessageSpan]], order: NDArray[np.int64]) -> Iterator[list[MessageSpan]]:
     """The units of each portion."""
     sources = [iter(part) for part in found]
-    for portion in _split(order):
-        yield [next(sources[k]) for k in portion.tolist()]
+    for feature_batch in _split(order):
+        yield [next(sources[k]) for k in feature_batch.tolist()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,36 +260,38 @@ class _Reader:
     """What a worker needs to begin: called in the worker, it gives the worker's function."""
 
     recipe: Recipe
-    house: House | None
+    local: LocalHosts | None
 
-    def __call__(self) -> Callable[[list[Unit]], Packed]:
+    def __call__(self) -> Callable[[list[MessageSpan]], PackedBatch]:
         documents = self.recipe.documents
-        reader = MessageReader(self.recipe.key, self.house, documents=documents)
+        reader = MessageReader(self.recipe.key, self.local, documents=documents)
         packer = Packer(vocabulary=self.recipe.vocabulary, occurrences=self.recipe.occurrences)
 
-        def run(portion: list[Unit]) -> Packed:
-            read = [read_unit(unit, documents=documents) for unit in portion]
-            good = reader.portion([item.raw for item in read if isinstance(item, Item)])
+        def run(feature_batch: list[MessageSpan]) -> PackedBatch:
+            read = [read_unit(unit, documents=documents) for unit in feature_batch]
+            good = reader.feature_batch(
+                [item.raw for item in read if isinstance(item, SourceMessage)]
+            )
             messages = iter(good.messages)
-            names: list[Name | Unreadable] = []
+            names: list[MessageName | Unreadable] = []
             for item in read:
                 if isinstance(item, Unreadable):
                     names.append(item)
                 else:
                     message = next(messages)
-                    names.append(Name(message.digest, message.message_id))
+                    names.append(MessageName(message.digest, message.message_id))
             return packer.pack(names, good.features)
 
         return run
 
 
-class _Alone:
+class _InlinePool:
     """A pool of nobody: the work is done here."""
 
-    def __init__(self, start: Callable[[], Callable[[list[Unit]], Packed]]) -> None:
+    def __init__(self, start: Callable[[], Callable[[list[MessageSpan]], PackedBatch]]) -> None:
         self._run = start()
 
-    def map(self, tasks: Iterator[list[Unit]]) -> Iterator[Packed]:
+    def map(self, tasks: Iterator[list[MessageSpan]]) -> Iterator[PackedBatch]:
         return map(self._run, tasks)
 
     def __enter__(self) -> Self:
@@ -296,22 +301,24 @@ class _Alone:
         """Nothing was opened."""
 
 
-_Portion = tuple[NDArray[np.int64], Packed]
+_Portion = tuple[NDArray[np.int64], PackedBatch]
 
 
-class _Pupil(NamedTuple):
+class _TrainingContext(NamedTuple):
     """What every transaction of a training has in common."""
 
     labels: list[int]
     """of each source"""
-    origin: Origin
-    tally: _Tally
+    source: Source
+    tally: _TrainingCounts
 
 
-def _learn_all(model: Filter, portions: Iterator[_Portion], pupil: _Pupil) -> None:
+def _learn_all(
+    model: Filter, feature_batches: Iterator[_Portion], context: _TrainingContext
+) -> None:
     """Transaction after transaction; interrupted, what was read until then is still learnt."""
     with _FirstInterrupt() as interrupt:
-        _learn_until(interrupt, model, portions, pupil)
+        _learn_until(interrupt, model, feature_batches, context)
     if interrupt.pressed:
         raise KeyboardInterrupt
 
@@ -344,27 +351,30 @@ class _FirstInterrupt:
 
 
 def _learn_until(
-    interrupt: _FirstInterrupt, model: Filter, portions: Iterator[_Portion], pupil: _Pupil
+    interrupt: _FirstInterrupt,
+    model: Filter,
+    feature_batches: Iterator[_Portion],
+    context: _TrainingContext,
 ) -> None:
-    wanted = itertools.takewhile(lambda _: not interrupt.pressed, portions)
-    read = _lessons(model, wanted, pupil)
+    wanted = itertools.takewhile(lambda _: not interrupt.pressed, feature_batches)
+    read = _lessons(model, wanted, context)
     for first in read:
         rest = itertools.islice(read, BATCH // CHUNK - 1)
-        batch = Arriving(itertools.chain([first], rest))
+        batch = ReplayableBatches(itertools.chain([first], rest))
         try:
-            pupil.tally.count(model.teach_arriving(batch))
+            context.tally.count(model.teach_arriving(batch))
         except KeyboardInterrupt:
             batch.stop()
-            pupil.tally.count(model.teach_arriving(batch))
+            context.tally.count(model.teach_arriving(batch))
             raise
 
 
-def _chunks(portions: Iterator[_Portion]) -> Iterator[list[_Portion]]:
+def _chunks(feature_batches: Iterator[_Portion]) -> Iterator[list[_Portion]]:
     """Some at a time; who is interrupted while they come still gets what has come."""
     some: list[_Portion] = []
     try:
-        for portion in portions:
-            some.append(portion)
+        for feature_batch in feature_batches:
+            some.append(feature_batch)
             if len(some) * PORTION >= CHUNK:
                 yield some
                 some = []
@@ -376,18 +386,20 @@ def _chunks(portions: Iterator[_Portion]) -> Iterator[list[_Portion]]:
         yield some
 
 
-def _lessons(model: Filter, portions: Iterator[_Portion], pupil: _Pupil) -> Iterator[list[Teach]]:
+def _lessons(
+    model: Filter, feature_batches: Iterator[_Portion], context: _TrainingContext
+) -> Iterator[list[Learn]]:
     """What is to be learnt, as it comes from the readers."""
-    labels, origin, tally = pupil
-    for some in _chunks(portions):
-        now, lessons = now_us(), list[Teach]()
-        glossary = Glossary([packed.words for _, packed in some if packed.words])
+    labels, source, tally = context
+    for some in _chunks(feature_batches):
+        now, requests = now_us(), list[Learn]()
+        glossary = MergedWords([packed.words for _, packed in some if packed.words])
         for sources, packed in some:
             read = examples(packed, model.recipe.groups, glossary)
-            for source, example in zip(sources.tolist(), read, strict=True):
+            for number, example in zip(sources.tolist(), read, strict=True):
                 if isinstance(example, Unreadable):
                     tally.unreadable.append(f"{example.name}: {example.reason}")
                 else:
-                    lessons.append(Teach(example, labels[source], origin, now))
+                    requests.append(Learn(example, labels[number], source, now))
             tally.read(len(sources))
-        yield lessons
+        yield requests

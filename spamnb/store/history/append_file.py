@@ -28,13 +28,13 @@ from pathlib import Path
 from zlib import crc32
 
 from spamnb.errors import BugError
-from spamnb.store.lmdb.sharing import Registry, refused
+from spamnb.store.lmdb.sharing import EnvironmentRegistry, refused
 
 _MAGIC = b"\xffhi\xfe"
 _HEAD = struct.Struct("<4sII")
 
 
-class Fresh:
+class AppendFile:
     """The file of one folder. Made by `share_fresh`."""
 
     def __init__(self, folder: Path) -> None:
@@ -148,20 +148,22 @@ def records(raw: bytes) -> Iterator[bytes]:
         at = raw.find(_MAGIC, start + length if whole else at + 1)
 
 
-_files: Registry[Fresh] = Registry(Fresh.close, Fresh.after_fork)
+_files: EnvironmentRegistry[AppendFile] = EnvironmentRegistry(
+    AppendFile.close, AppendFile.after_fork
+)
 
 
-def share_fresh(folder: Path) -> Fresh:
+def share_fresh(folder: Path) -> AppendFile:
     """The process's file of this folder, opened if need be; `release_fresh` gives it back."""
-    return _files.take(folder, lambda: Fresh(folder))
+    return _files.take(folder, lambda: AppendFile(folder))
 
 
-def release_fresh(fresh: Fresh) -> None:
+def release_fresh(fresh: AppendFile) -> None:
     """Give a file back; the last one closes it."""
     _files.give_back(fresh)
 
 
-def renewed_fresh(fresh: Fresh, folder: Path) -> Fresh:
+def renewed_fresh(fresh: AppendFile, folder: Path) -> AppendFile:
     """The file that is in the folder now; who has the old one gives it back when it likes."""
     _files.evict(fresh)
     return share_fresh(folder)

@@ -16,7 +16,7 @@ from pathlib import Path
 from spamnb.store.lmdb.sharing import refused, sync_folder
 
 
-class Boot:
+class BootMarker:
     """The note of the boot in which a folder is open; the last to close it wipes the note."""
 
     def __init__(self) -> None:

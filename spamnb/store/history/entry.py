@@ -17,7 +17,7 @@ from spamnb.core.model.events import Ids
 from spamnb.errors import StoreDamagedError, StoreVersionError
 from spamnb.store.rows.id_codec import (
     Buffer,
-    Reader,
+    ByteCursor,
     chunk,
     decode_ids,
     decode_ints,
@@ -80,7 +80,7 @@ def encode_entry(entry: HistoryEntry) -> bytes:
     return b"".join(parts)
 
 
-class Named(NamedTuple):
+class EntryKeys(NamedTuple):
     """When an entry was made, and what it is found by; no more of it is read."""
 
     time_us: int
@@ -89,25 +89,25 @@ class Named(NamedTuple):
     message_id: str
 
 
-def decode_names(data: Buffer) -> Named:
+def decode_names(data: Buffer) -> EntryKeys:
     """What the entry in these bytes is found by."""
-    return _decode_head(Reader(data))[0]
+    return _decode_head(ByteCursor(data))[0]
 
 
-def _decode_head(reader: Reader) -> tuple[Named, float, float, bool]:
+def _decode_head(reader: ByteCursor) -> tuple[EntryKeys, float, float, bool]:
     """The names, the probability, the log odds, and whether there are times."""
     version, timed, time_us, probability, log_odds, signature = _HEAD.unpack(
         reader.take(_HEAD.size)
     )
     if version != _VERSION:
         raise StoreVersionError(f"a history entry of version {version}")
-    named = Named(time_us, signature, reader.chunk(), reader.text())
+    named = EntryKeys(time_us, signature, reader.chunk(), reader.text())
     return named, probability, log_odds, timed
 
 
 def decode_entry(data: Buffer) -> HistoryEntry:
     """The entry in these bytes."""
-    reader = Reader(data)
+    reader = ByteCursor(data)
     named, probability, log_odds, timed = _decode_head(reader)
     label, decision, notes = reader.text(), reader.text(), reader.chunk()
     ids = tuple(decode_ids(reader) for _ in range(reader.varint()))

@@ -62,18 +62,18 @@ from spamnb.errors import (
 )
 from spamnb.store.apply_events import surely_older
 from spamnb.store.history.append_file import records, release_fresh, renewed_fresh, share_fresh
-from spamnb.store.history.boot_marker import Boot
+from spamnb.store.history.boot_marker import BootMarker
 from spamnb.store.history.entry import (
+    EntryKeys,
     HistoryEntry,
-    Named,
     decode_entry,
     decode_names,
     encode_entry,
 )
 from spamnb.store.history.limits import HistoryLimits
-from spamnb.store.journal import Pages, Pieces
+from spamnb.store.journal import ChunkedValues, Pages
 from spamnb.store.lmdb.environment import Environment, environments, release, share, sound
-from spamnb.store.lmdb.sharing import DATA_FILE, Plan, make_folder, refused
+from spamnb.store.lmdb.sharing import DATA_FILE, EnvironmentConfig, make_folder, refused
 from spamnb.store.lmdb.table import LmdbTable
 
 _NAMES = ("entries", "signatures", "mids", "digests", "meta")
@@ -105,7 +105,7 @@ class History:
         self._longest = limits.limit_bytes // 2
         self._closed = False
         self._flusher = _Flusher(self.flush)
-        self._boot = Boot()
+        self._boot = BootMarker()
         self._healing = threading.Lock()
         """held while the folder is replaced, so that nobody adds to the one that goes"""
         make_folder(folder)
@@ -138,7 +138,9 @@ class History:
         # not free for it yet; so far beyond the limit, or the file if that was made under a higher.
         data, limit = self._folder / DATA_FILE, self._limits.limit_bytes
         size = data.stat().st_size if data.exists() else 0
-        plan = Plan(self._folder, _NAMES, limit_bytes=3 * limit + max(limit, size), sync=False)
+        plan = EnvironmentConfig(
+            self._folder, _NAMES, limit_bytes=3 * limit + max(limit, size), sync=False
+        )
         if size:
             with suppress(StoreMissingError):
                 return share(plan, create=False)
@@ -245,7 +247,7 @@ class History:
 
     def _keep(self, raw: bytes) -> None:
         """Put records into the tables, many in one transaction."""
-        batch: list[tuple[Named, bytes]] = []
+        batch: list[tuple[EntryKeys, bytes]] = []
         size = 0
         for data in records(raw):
             if len(data) > self._longest:  # taken when the limit was higher
@@ -259,23 +261,23 @@ class History:
         if batch:
             self._keep_batch(batch)
 
-    def _keep_batch(self, batch: list[tuple[Named, bytes]]) -> None:
+    def _keep_batch(self, batch: list[tuple[EntryKeys, bytes]]) -> None:
         self._shrink()
         self._environment.transact(lambda t: self._put(t, batch))
 
-    def _put(self, tables: Tables, batch: list[tuple[Named, bytes]]) -> None:
-        pieces = Pieces(tables["entries"])
+    def _put(self, tables: Tables, batch: list[tuple[EntryKeys, bytes]]) -> None:
+        chunks = ChunkedValues(tables["entries"])
         room = tables["meta"].get(_ROOM)
         pages = Pages(
             self._environment.page_bytes, 0 if room is None else int.from_bytes(room, "little")
         )
-        seq = pieces.last_seq()
+        seq = chunks.last_seq()
         for named, data in batch:
             if tables["signatures"].get(named.signature) is not None:
                 continue
             seq = max(seq + 1, named.time_us)
             raw = _SEQ.pack(seq)
-            pieces.append(seq, [data], pages)
+            chunks.append(seq, [data], pages)
             tables["signatures"].put(named.signature, raw)
             if named.digest:
                 tables["digests"].put(named.digest + raw, b"")
@@ -367,8 +369,8 @@ class History:
         found: list[HistoryEntry] = []
         last = 0
         with self._environment.read() as tables:
-            pieces = Pieces(tables["entries"])
-            for seq, data in islice(pieces.down(0, below), _READ_AT_ONCE):
+            chunks = ChunkedValues(tables["entries"])
+            for seq, data in islice(chunks.down(0, below), _READ_AT_ONCE):
                 last = seq
                 with suppress(StoreDamagedError, StoreVersionError):
                     found.append(decode_entry(data))
@@ -387,8 +389,8 @@ class History:
 
         def run() -> float:
             with self._environment.read() as tables:
-                first = next((seq for seq, _ in Pieces(tables["entries"]).up(0, None)), 0)
-                return (Pieces(tables["entries"]).last_seq() - first) / _DAY_US
+                first = next((seq for seq, _ in ChunkedValues(tables["entries"]).up(0, None)), 0)
+                return (ChunkedValues(tables["entries"]).last_seq() - first) / _DAY_US
 
         self._settle_to_read()
         return self._guarded(run)
@@ -449,13 +451,13 @@ class _Flusher:
 
 def _forget(tables: Tables, kept: tuple[int, int] | None, most: int) -> int:
     """Forget the oldest entries (from before a span of time)."""
-    pieces = Pieces(tables["entries"])
-    batch = [(seq, _names(data)) for seq, data in islice(pieces.up(0, None), most)]
+    chunks = ChunkedValues(tables["entries"])
+    batch = [(seq, _names(data)) for seq, data in islice(chunks.up(0, None), most)]
     if kept is not None:
         times = [named.time_us if named else seq for seq, named in batch]
         del batch[surely_older(times, *kept) :]
     for seq, named in batch:
-        pieces.remove(seq)
+        chunks.remove(seq)
         if named:
             raw = _SEQ.pack(seq)
             tables["digests"].delete(named.digest + raw)
@@ -464,7 +466,7 @@ def _forget(tables: Tables, kept: tuple[int, int] | None, most: int) -> int:
     return len(batch)
 
 
-def _names(data: bytes) -> Named | None:
+def _names(data: bytes) -> EntryKeys | None:
     """What an entry is called; None if it cannot be read."""
     with suppress(StoreDamagedError, StoreVersionError):
         return decode_names(data)
@@ -472,9 +474,9 @@ def _names(data: bytes) -> Named | None:
 
 
 def _entries(tables: Tables, seqs: Iterable[int]) -> Iterator[HistoryEntry]:
-    pieces = Pieces(tables["entries"])
+    chunks = ChunkedValues(tables["entries"])
     for seq in seqs:
-        for _, data in pieces.up(seq, seq + 1):
+        for _, data in chunks.up(seq, seq + 1):
             with suppress(StoreDamagedError, StoreVersionError):
                 yield decode_entry(data)
 

@@ -38,10 +38,10 @@ from spamnb.errors import (
 from spamnb.store.lmdb.sharing import (
     DATA_FILE,
     LOCK_FILE,
-    Gate,
-    Plan,
-    Registry,
-    Waiting,
+    EnvironmentConfig,
+    EnvironmentRegistry,
+    RetryDeadline,
+    TransactionGate,
     no_room,
 )
 from spamnb.store.lmdb.table import LmdbTable
@@ -66,7 +66,7 @@ class _MapMovedError(Exception):
 class Environment:
     """One LMDB environment of this process: transactions that heal what can be healed."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: EnvironmentConfig) -> None:
         self.plan = plan
         self._limit = self._limit_now()
         self._fresh_locks()
@@ -77,7 +77,7 @@ class Environment:
         self._open()
 
     def _fresh_locks(self) -> None:
-        self._gate = Gate()
+        self._gate = TransactionGate()
         self._writer = threading.Lock()
         self._writing_thread = 0
 
@@ -86,7 +86,7 @@ class Environment:
     def _open(self) -> None:
         plan = self.plan
         size = min(plan.map_size, self._limit or plan.map_size)
-        waiting = Waiting()
+        waiting = RetryDeadline()
         while True:
             try:
                 self._env = lmdb.open(
@@ -126,7 +126,7 @@ class Environment:
 
     def open_tables(self, *, create: bool) -> None:
         """Find the databases, or make them."""
-        waiting = Waiting()
+        waiting = RetryDeadline()
         if create:
             self._refuse_foreign()
         for name in self.plan.names:
@@ -140,7 +140,7 @@ class Environment:
         if not names <= set(self.plan.names):
             raise StoreMissingError(f"{self.plan.path} holds an LMDB database that is no model")
 
-    def _open_table(self, name: str, waiting: Waiting, *, create: bool) -> None:
+    def _open_table(self, name: str, waiting: RetryDeadline, *, create: bool) -> None:
         try:
             # Without a transaction of ours: a handle opened in one that only reads dies with it.
             self._dbs[name] = self._env.open_db(name.encode(), create=create)
@@ -205,7 +205,7 @@ class Environment:
     def read(self) -> Iterator[dict[str, LmdbTable]]:
         """A snapshot."""
         self._ready()
-        waiting = Waiting()
+        waiting = RetryDeadline()
         while True:
             with self._gate.inside():
                 txn = self._begin(waiting, write=False)
@@ -234,7 +234,7 @@ class Environment:
                 self._writing_thread = 0
 
     def _write(self) -> Iterator[dict[str, LmdbTable]]:
-        waiting = Waiting()
+        waiting = RetryDeadline()
         while True:
             with self._gate.inside():
                 txn = self._begin(waiting, write=True)
@@ -266,7 +266,7 @@ class Environment:
                 return run(tables)
         raise StoreFullError(f"{self.plan.path}: the map grew {_MOST_GROWTHS} times in vain")
 
-    def _begin(self, waiting: Waiting, *, write: bool) -> Any:
+    def _begin(self, waiting: RetryDeadline, *, write: bool) -> Any:
         """A transaction; None if another process has grown the map."""
         while True:
             try:
@@ -278,7 +278,7 @@ class Environment:
             except lmdb.Error as error:
                 raise _mapped(error, self.plan.path) from error
 
-    def _free_slot(self, waiting: Waiting) -> None:
+    def _free_slot(self, waiting: RetryDeadline) -> None:
         """Clear the slots of dead readers; if there are none, wait for the living."""
         if self._env.reader_check() == 0:
             waiting.pause(f"{self.plan.path}: all {_MAX_READERS} reader slots are taken")
@@ -422,10 +422,12 @@ def _mapped(error: lmdb.Error, path: Path) -> StoreError:
     return StoreError(said)
 
 
-environments: Registry[Environment] = Registry(Environment.close, Environment.after_fork)
+environments: EnvironmentRegistry[Environment] = EnvironmentRegistry(
+    Environment.close, Environment.after_fork
+)
 
 
-def share(plan: Plan, *, create: bool) -> Environment:
+def share(plan: EnvironmentConfig, *, create: bool) -> Environment:
     """The process's environment at this path, opened if need be; `release` gives it back."""
 
     def make() -> Environment:

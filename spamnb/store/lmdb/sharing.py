@@ -1,8 +1,8 @@
 """What surrounds an environment's file, without the engine: who is inside, its folder, its waits.
 
-`Gate` counts this process's open transactions, for the map may be moved only when there are none.
-`Registry` keeps one environment of a folder in a process.
-`Waiting` bounds every retry. The rest makes folders private and their entries durable.
+`TransactionGate` counts this process's open transactions, for the map may be moved only when there
+are none. `EnvironmentRegistry` keeps one environment of a folder in a process. `RetryDeadline`
+bounds every retry. The rest makes folders private and their entries durable.
 
 Must not import LMDB. Failure: StoreBusyError when a wait is over, StoreAccessError, StoreFullError
 where the file system refuses.
@@ -43,7 +43,7 @@ MAP_SIZE = 1 << 40
 """reserved address space, not disk: the file grows as it is written"""
 
 
-class Plan(NamedTuple):
+class EnvironmentConfig(NamedTuple):
     """How an environment is opened."""
 
     path: Path
@@ -58,7 +58,7 @@ class Plan(NamedTuple):
     """False only inside `alone`"""
 
 
-class Gate:
+class TransactionGate:
     """Lets transactions in; closes when the last one has left."""
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class Gate:
                 self._change.notify_all()
 
 
-class Registry(Generic[Thing]):
+class EnvironmentRegistry(Generic[Thing]):
     """One thing for each folder of this process, shared by all who ask, closed by the last.
 
     LMDB needs it: its locks are POSIX locks, which belong to the process, so opening a file twice
@@ -173,7 +173,7 @@ class Registry(Generic[Thing]):
             self._after_fork(thing)
 
 
-class Waiting:
+class RetryDeadline:
     """A bounded wait in small pauses, for what no event announces (another process's reader)."""
 
     def __init__(self, wait_s: float = WAIT_S) -> None:

@@ -22,10 +22,16 @@ from spamnb.errors import (
 )
 from spamnb.store.contract import ReadView, WriteView
 from spamnb.store.lmdb.environment import Environment, release, share
-from spamnb.store.lmdb.sharing import MAP_SIZE, Plan, holds_data, make_folder, sync_folder
+from spamnb.store.lmdb.sharing import (
+    MAP_SIZE,
+    EnvironmentConfig,
+    holds_data,
+    make_folder,
+    sync_folder,
+)
 from spamnb.store.lmdb.table import LmdbTable
 from spamnb.store.rows.codec import decode_recipe, row_type
-from spamnb.store.rows.row_cache import Recall
+from spamnb.store.rows.row_cache import RowCache
 from spamnb.store.table_views import (
     FORMAT,
     FORMAT_KEY,
@@ -47,7 +53,7 @@ class LmdbStore:
         self._recipe = recipe
         self._readonly = readonly
         self._page_bytes = environment.page_bytes
-        self._recall = Recall(row_type(len(recipe.labels)))
+        self._recall = RowCache(row_type(len(recipe.labels)))
 
     @property
     def recipe(self) -> Recipe:
@@ -123,7 +129,9 @@ def open_store(
         raise StoreMissingError(f"there is no model in {folder}", hint="train one first")
     if not there:
         make_folder(folder)
-    plan = Plan(folder, Tables._fields, readonly, map_size, limit_bytes, disk_share=True)
+    plan = EnvironmentConfig(
+        folder, Tables._fields, readonly, map_size, limit_bytes, disk_share=True
+    )
     environment, fresh = _shared(plan, there=there, create=create is not None)
     try:
         if fresh and create is not None:
@@ -136,7 +144,7 @@ def open_store(
         raise
 
 
-def _shared(plan: Plan, *, there: bool, create: bool) -> tuple[Environment, bool]:
+def _shared(plan: EnvironmentConfig, *, there: bool, create: bool) -> tuple[Environment, bool]:
     """The environment, and whether its model may have to be made.
 
     Who was killed while making a model leaves a file without tables, or tables without a recipe:

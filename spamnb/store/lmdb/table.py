@@ -1,4 +1,4 @@
-"""`shelves.Table` over one database in one LMDB transaction; values are views into the map.
+"""`buckets.Table` over one database in one LMDB transaction; values are views into the map.
 
 Imports no lmdb: it is handed a transaction. Failure: LMDB's own errors, mapped where the
 transaction was begun.
@@ -15,7 +15,7 @@ from spamnb.store.rows.id_codec import Buffer
 
 
 class LmdbTable:
-    """`shelves.Table` over one database in one transaction."""
+    """`buckets.Table` over one database in one transaction."""
 
     __slots__ = ("_db", "_txn")
 

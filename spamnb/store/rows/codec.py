@@ -17,15 +17,15 @@ Event, version 1 (its seq is in the journal's key):
     [f64 weight]                                                                flag 32
     [bulk]                                                                      flag 4
   flag 16: a person insisted
-  push: ints steps[G, K] | ints bias[K] | ints tempers[G] | varint echoes
+  push: ints steps[G, K] | ints bias[K] | ints temperatures[G] | varint echoes
         each echo: G * ids | ints steps[G, K]
   bulk: ids | ints n[F, K] | ints w[F, K] | ints days[F] | ints messages[K] | ints bias[K]
-        ints tempers[G]
+        ints temperatures[G]
 
-`standing` is kept only where it is not the same as `delta` (after a move, a forget, an undo).
+`net_update` is kept only where it is not the same as `delta` (after a move, a forget, an undo).
 
 Totals, version 1: u8 version | varint K | varint G | varint V | varint last_seq
-    ints messages | ints tokens | ints bias | ints tempers
+    ints messages | ints tokens | ints bias | ints temperatures
     varint rows | varint columns | ints H[rows, columns]
 
 Line of a digest: i16 label | u64 seq | u8 folded.
@@ -49,12 +49,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.model.events import Bulk, Echo, Event, Ids, Kind, Push, Recipe, Records, Totals
+from spamnb.core.model.events import (
+    BulkChange,
+    Event,
+    EventKind,
+    Ids,
+    Recipe,
+    Records,
+    RehearsalUpdate,
+    Totals,
+    Update,
+)
 from spamnb.errors import StoreDamagedError, StoreVersionError
-from spamnb.store.contract import Live
+from spamnb.store.contract import MessageState
 from spamnb.store.rows.id_codec import (
     Buffer,
-    Reader,
+    ByteCursor,
     chunk,
     decode_ids,
     decode_ints,
@@ -148,23 +158,23 @@ def encode_event(event: Event) -> bytes:
 def _sets(event: Event) -> Iterator[Ids]:
     """The sets of ids in an event, in the order in which they are written."""
     yield from event.ids
-    for push in _pushes(event):
-        for echo in push.echoes:
-            yield from echo.ids
+    for update in _pushes(event):
+        for rehearsal in update.rehearsals:
+            yield from rehearsal.ids
 
 
-def _pushes(event: Event) -> tuple[Push, ...]:
+def _pushes(event: Event) -> tuple[Update, ...]:
     """What is kept of delta and standing: one of them if they are the same."""
-    delta, standing = event.delta, event.standing
-    return (delta,) if same_push(delta, standing) else (delta, standing)
+    delta, net_update = event.delta, event.net_update
+    return (delta,) if same_push(delta, net_update) else (delta, net_update)
 
 
 def _encode_event(event: Event, coded: Iterator[bytes]) -> bytes:
     """An event, whose sets of ids come from `coded`."""
-    pushes = _pushes(event)
-    flags = (len(pushes) > 1) * _STANDING | (event.times is not None) * _TIMES
+    updates = _pushes(event)
+    flags = (len(updates) > 1) * _STANDING | (event.times is not None) * _TIMES
     flags |= (event.bulk is not None) * _BULK | (event.undoes != 0) * _UNDOES
-    flags |= event.insist * _INSIST | (event.weight != 1.0) * _WEIGHT
+    flags |= event.immediate * _INSIST | (event.weight != 1.0) * _WEIGHT
     parts = [
         _HEAD.pack(VERSION, event.kind, flags, event.before, event.after, event.time_us),
         varint(event.previous),
@@ -172,15 +182,15 @@ def _encode_event(event: Event, coded: Iterator[bytes]) -> bytes:
         text(event.message_id),
         text(event.who),
         text(event.channel),
-        bytes((len(event.delta.tempers),)),
+        bytes((len(event.delta.temperatures),)),
         varint(len(event.delta.bias)),
         varint(len(event.ids)),
         *islice(coded, len(event.ids)),
     ]
     if event.times is not None:
         parts.append(encode_ints(event.times))
-    for push in pushes:
-        parts += _encoded_push(push, coded)
+    for update in updates:
+        parts += _encoded_push(update, coded)
     if event.undoes:
         parts.append(varint(event.undoes))
     if flags & _WEIGHT:
@@ -192,7 +202,7 @@ def _encode_event(event: Event, coded: Iterator[bytes]) -> bytes:
 
 def decode_event(seq: int, data: Buffer) -> Event:
     """The event in these bytes."""
-    reader = Reader(data)
+    reader = ByteCursor(data)
     kind, flags, before, after, time_us = read_head(reader)
     previous = reader.varint()
     digest, message_id = reader.chunk(), reader.text()
@@ -203,17 +213,17 @@ def decode_event(seq: int, data: Buffer) -> Event:
     if flags & _TIMES:
         times = decode_ints(reader, sum(map(len, ids))).astype(np.uint32)
     delta = _decode_push(reader, groups, labels)
-    standing = _decode_push(reader, groups, labels) if flags & _STANDING else delta
+    net_update = _decode_push(reader, groups, labels) if flags & _STANDING else delta
     undoes = reader.varint() if flags & _UNDOES else 0
     weight = _DOUBLE.unpack(reader.take(_DOUBLE.size))[0] if flags & _WEIGHT else 1.0
     bulk = _decode_bulk(reader, groups, labels) if flags & _BULK else None
     return Event(
         seq, kind, time_us, who, channel, digest, message_id, before, after, previous,
-        ids, delta, standing, times, bulk, undoes, bool(flags & _INSIST), weight,
+        ids, delta, net_update, times, bulk, undoes, bool(flags & _INSIST), weight,
     )  # fmt: skip
 
 
-def read_head(reader: Reader) -> tuple[Kind, int, int, int, int]:
+def read_head(reader: ByteCursor) -> tuple[EventKind, int, int, int, int]:
     """Kind, flags, before, after and time: enough for a glance at an event."""
     version, kind, flags, before, after, time_us = _HEAD.unpack(reader.take(_HEAD.size))
     if version != VERSION:
@@ -222,23 +232,23 @@ def read_head(reader: Reader) -> tuple[Kind, int, int, int, int]:
             hint="use the newer program that wrote it",
         )
     try:
-        return Kind(kind), flags, before, after, time_us
+        return EventKind(kind), flags, before, after, time_us
     except ValueError as error:
         raise StoreDamagedError(f"an event of the unknown kind {kind}") from error
 
 
-def same_push(a: Push, b: Push) -> bool:
+def same_push(a: Update, b: Update) -> bool:
     """Whether two pushes are one value."""
     return a is b or (
         np.array_equal(a.steps, b.steps)
         and np.array_equal(a.bias, b.bias)
-        and np.array_equal(a.tempers, b.tempers)
-        and len(a.echoes) == len(b.echoes)
-        and all(map(_same_echo, a.echoes, b.echoes))
+        and np.array_equal(a.temperatures, b.temperatures)
+        and len(a.rehearsals) == len(b.rehearsals)
+        and all(map(_same_echo, a.rehearsals, b.rehearsals))
     )
 
 
-def _same_echo(a: Echo, b: Echo) -> bool:
+def _same_echo(a: RehearsalUpdate, b: RehearsalUpdate) -> bool:
     return (
         np.array_equal(a.steps, b.steps)
         and len(a.ids) == len(b.ids)
@@ -246,46 +256,46 @@ def _same_echo(a: Echo, b: Echo) -> bool:
     )
 
 
-def _encoded_push(push: Push, coded: Iterator[bytes]) -> list[bytes]:
+def _encoded_push(update: Update, coded: Iterator[bytes]) -> list[bytes]:
     parts = [
-        encode_ints(push.steps),
-        encode_ints(push.bias),
-        encode_ints(push.tempers),
-        varint(len(push.echoes)),
+        encode_ints(update.steps),
+        encode_ints(update.bias),
+        encode_ints(update.temperatures),
+        varint(len(update.rehearsals)),
     ]
-    for echo in push.echoes:
-        parts.append(varint(len(echo.ids)))
-        parts += islice(coded, len(echo.ids))
-        parts.append(encode_ints(echo.steps))
+    for rehearsal in update.rehearsals:
+        parts.append(varint(len(rehearsal.ids)))
+        parts += islice(coded, len(rehearsal.ids))
+        parts.append(encode_ints(rehearsal.steps))
     return parts
 
 
-def _decode_push(reader: Reader, groups: int, labels: int) -> Push:
+def _decode_push(reader: ByteCursor, groups: int, labels: int) -> Update:
     steps = decode_ints(reader, groups, labels)
     bias = decode_ints(reader, labels)
-    tempers = decode_ints(reader, groups)
-    echoes = tuple(_decode_echo(reader, groups, labels) for _ in range(reader.varint()))
-    return Push(steps, bias, tempers, echoes)
+    temperatures = decode_ints(reader, groups)
+    rehearsals = tuple(_decode_echo(reader, groups, labels) for _ in range(reader.varint()))
+    return Update(steps, bias, temperatures, rehearsals)
 
 
-def _decode_echo(reader: Reader, groups: int, labels: int) -> Echo:
+def _decode_echo(reader: ByteCursor, groups: int, labels: int) -> RehearsalUpdate:
     ids = tuple(decode_ids(reader) for _ in range(reader.varint()))
-    return Echo(ids, decode_ints(reader, groups, labels))
+    return RehearsalUpdate(ids, decode_ints(reader, groups, labels))
 
 
-def _encode_bulk(bulk: Bulk) -> bytes:
+def _encode_bulk(bulk: BulkChange) -> bytes:
     parts = [encode_ids(bulk.ids), encode_ints(bulk.n), encode_ints(bulk.w), encode_ints(bulk.days)]
-    parts += [encode_ints(bulk.messages), encode_ints(bulk.bias), encode_ints(bulk.tempers)]
+    parts += [encode_ints(bulk.messages), encode_ints(bulk.bias), encode_ints(bulk.temperatures)]
     return b"".join(parts)
 
 
-def _decode_bulk(reader: Reader, groups: int, labels: int) -> Bulk:
+def _decode_bulk(reader: ByteCursor, groups: int, labels: int) -> BulkChange:
     ids = decode_ids(reader)
     n = decode_ints(reader, len(ids), labels)
     w = decode_ints(reader, len(ids), labels)
     days = decode_ints(reader, len(ids)).astype(np.uint16)
     messages, bias = decode_ints(reader, labels), decode_ints(reader, labels)
-    return Bulk(ids, n, w, messages, bias, decode_ints(reader, groups), days)
+    return BulkChange(ids, n, w, messages, bias, decode_ints(reader, groups), days)
 
 
 # --- totals, digests, recipe ----------------------------------------------------------------------
@@ -293,12 +303,12 @@ def _decode_bulk(reader: Reader, groups: int, labels: int) -> Bulk:
 
 def encode_totals(totals: Totals) -> bytes:
     """The sums."""
-    labels, groups = len(totals.messages), len(totals.tempers)
+    labels, groups = len(totals.messages), len(totals.temperatures)
     data = b"".join((
         bytes((VERSION,)), varint(labels), varint(groups),
         varint(totals.known), varint(totals.last_seq),
         encode_ints(totals.messages), encode_ints(totals.tokens),
-        encode_ints(totals.bias), encode_ints(totals.tempers),
+        encode_ints(totals.bias), encode_ints(totals.temperatures),
         *map(varint, totals.histogram.shape), encode_ints(totals.histogram),
     ))  # fmt: skip
     _remember(data, totals.copy())
@@ -325,29 +335,29 @@ def _remember(data: bytes, totals: Totals) -> Totals:
 
 
 def _read_totals(data: bytes) -> Totals:
-    reader = Reader(data)
+    reader = ByteCursor(data)
     if (version := reader.byte()) != VERSION:
         raise StoreVersionError(f"totals of version {version}, this program reads {VERSION}")
     labels, groups = reader.varint(), reader.varint()
     known, last_seq = reader.varint(), reader.varint()
     messages, tokens = decode_ints(reader, labels), decode_ints(reader, labels)
-    bias, tempers = decode_ints(reader, labels), decode_ints(reader, groups)
+    bias, temperatures = decode_ints(reader, labels), decode_ints(reader, groups)
     histogram = decode_ints(reader, reader.varint(), reader.varint())
-    return Totals(messages, tokens, bias, tempers, known, last_seq, histogram)
+    return Totals(messages, tokens, bias, temperatures, known, last_seq, histogram)
 
 
-def encode_live(live: Live) -> bytes:
+def encode_live(live: MessageState) -> bytes:
     """What is held of one message."""
     return _LIVE.pack(live.label, live.seq, live.folded)
 
 
-def decode_live(data: Buffer) -> Live:
+def decode_live(data: Buffer) -> MessageState:
     """What these bytes hold of one message."""
     try:
         label, seq, folded = _LIVE.unpack(data)
     except struct.error as error:
         raise StoreDamagedError(f"the line of a digest has {len(data)} bytes") from error
-    return Live(label, seq, bool(folded))
+    return MessageState(label, seq, bool(folded))
 
 
 def encode_recipe(recipe: Recipe) -> bytes:

@@ -1,4 +1,4 @@
-"""Shelves: the space of 64-bit ids cut into ranges, each range one value in a table. Pure.
+"""HashBuckets: the space of 64-bit ids cut into ranges, each range one value in a table. Pure.
 
 One record for each feature in a B-tree costs 0.4 us to find and some 60 bytes to hold; a shelf of
 30 packed rows costs the same to find. Ids are uniform hashes, so the cut needs no tree of its own:
@@ -30,7 +30,7 @@ from spamnb.core.model.id_arrays import changes, place
 from spamnb.errors import StoreDamagedError
 from spamnb.store.rows.codec import Rows, unparted
 from spamnb.store.rows.id_codec import Buffer
-from spamnb.store.rows.row_cache import Recall
+from spamnb.store.rows.row_cache import RowCache
 
 _LAYOUT = struct.Struct("<BQQ")
 _KEY = np.dtype(">u8")
@@ -46,8 +46,8 @@ SNUG_BYTES = 390
 """The same for a rewrite in order, where half a shelf is lost at the end of each page and 18 bytes
 with each shelf: the sum is least near sqrt(2 * 18 * 4080) = 383."""
 _PATIENCE = 9
-"""Shelves are cut when one in 2^9 is due. Learnt one by one, each message brought a cut or two of
-its own to a store of a million features, 0.1 ms."""
+"""HashBuckets are cut when one in 2^9 is due. Learnt one by one, each message brought a cut or two
+of its own to a store of a million features, 0.1 ms."""
 SLAB_SHELVES = 1024
 """some 30,000 rows, 800 KB"""
 BLOCK_SHELVES = 512
@@ -79,7 +79,7 @@ class Table(Protocol):
         """Keys at or after `start` upwards, or at or before it downwards (empty: from the end)."""
 
 
-class Layout(NamedTuple):
+class BucketLayout(NamedTuple):
     """Where the cuts are."""
 
     level: int = 0
@@ -87,17 +87,17 @@ class Layout(NamedTuple):
     rows: int = 0
 
     @property
-    def shelves(self) -> int:
+    def buckets(self) -> int:
         """How many ranges there are."""
         return (1 << self.level) + self.split
 
-    def grown(self, rows: int, target: int) -> Layout:
+    def grown(self, rows: int, target: int) -> BucketLayout:
         """The layout for so many rows, `target` on a shelf; never with fewer shelves."""
-        want = max(self.shelves, -(-rows // target))
-        if want - self.shelves <= self.shelves >> _PATIENCE:
-            want = self.shelves
+        want = max(self.buckets, -(-rows // target))
+        if want - self.buckets <= self.buckets >> _PATIENCE:
+            want = self.buckets
         level = want.bit_length() - 1
-        return Layout(level, want - (1 << level), rows)
+        return BucketLayout(level, want - (1 << level), rows)
 
     def starts(self, ids: Ids) -> Ids:
         """The first id of each id's shelf. Shifts by 64 are undefined, hence the two steps."""
@@ -107,12 +107,12 @@ class Layout(NamedTuple):
         fine = coarse < np.uint64(self.split)
         return np.where(fine, head, coarse << np.uint64(1)) << np.uint64(63 - level)
 
-    def cuts(self, later: Layout) -> tuple[Ids, Ids]:
+    def cuts(self, later: BucketLayout) -> tuple[Ids, Ids]:
         """Starts, here, of the shelves that a later layout has cut; and the starts it has added.
 
         The s-th shelf was added at level floor(log2 s) by cutting that level's shelf s - 2^level.
         """
-        made = np.arange(self.shelves, later.shelves, dtype=np.int64)
+        made = np.arange(self.buckets, later.buckets, dtype=np.int64)
         level = np.frexp(made)[1].astype(np.int64) - 1
         index = (made - (np.int64(1) << level)).astype(np.uint64)
         half = (63 - level).astype(np.uint64)
@@ -131,10 +131,10 @@ class Layout(NamedTuple):
         return _LAYOUT.pack(*self)
 
     @staticmethod
-    def decode(data: Buffer) -> Layout:
+    def decode(data: Buffer) -> BucketLayout:
         """The layout in these bytes."""
         try:
-            layout = Layout(*_LAYOUT.unpack(data))
+            layout = BucketLayout(*_LAYOUT.unpack(data))
         except struct.error as error:
             raise StoreDamagedError(f"a layout of {len(data)} bytes") from error
         if layout.level > 62 or layout.split >= 1 << layout.level:
@@ -202,7 +202,7 @@ def _slabs(starts: Ids) -> list[Slab]:
     return [(part, slice(a, b)) for part, (a, b) in zip(parts, pairwise(bounds), strict=True)]
 
 
-class _Found(NamedTuple):
+class _FoundRows(NamedTuple):
     """What a search has seen, for the merge that follows it."""
 
     ids: Ids
@@ -213,7 +213,7 @@ class _Found(NamedTuple):
     """where the ids stand among the rows; both only if there was but one slab"""
 
 
-class Shelves:
+class HashBuckets:
     """Packed, id-sorted rows of one dtype, on the shelves of a table.
 
     Many ids are worked on a slab of shelves at a time: its rows then stay in the processor's cache
@@ -224,16 +224,16 @@ class Shelves:
     def __init__(
         self,
         table: Table,
-        layout: Layout,
+        layout: BucketLayout,
         dtype: np.dtype[np.void],
-        recall: Recall | None = None,
+        row_cache: RowCache | None = None,
     ) -> None:
         self.table = table
         self.layout = layout
         self.dtype = dtype
-        self._recall = recall
+        self._recall = row_cache
         self.target = max(1, SHELF_BYTES // dtype.itemsize)
-        self._last: _Found | None = None
+        self._last: _FoundRows | None = None
 
     def find(self, ids: Ids, *, keep: bool = False) -> Rows:
         """A row for each id, writable; zeros where there is none.
@@ -259,7 +259,7 @@ class Shelves:
                 here = found.nonzero()[0]
                 whole[slab][here] = unparted(rows).take(at[here])
         if keep:
-            self._last = _Found(ids, there, slabs, rows if len(slabs) == 1 else None, at)
+            self._last = _FoundRows(ids, there, slabs, rows if len(slabs) == 1 else None, at)
         return out
 
     def _load(self, starts: Ids) -> Rows:
@@ -276,9 +276,9 @@ class Shelves:
             self._search(ids, keep=True)
         old, last, self._last = self.layout, self._last, None
         assert last is not None
-        born = np.count_nonzero(~last.there & ~gone)
+        new_ids = np.count_nonzero(~last.there & ~gone)
         died = np.count_nonzero(last.there & gone)
-        self.layout = old.grown(old.rows + int(born) - int(died), self.target)
+        self.layout = old.grown(old.rows + int(new_ids) - int(died), self.target)
         added = self._cut(old, [few for few, _ in last.slabs])
         for (few, slab), more in zip(last.slabs, added, strict=True):
             if last.rows is None:
@@ -293,13 +293,13 @@ class Shelves:
             self._store(rows, united(few, more) if len(more) else few)
         return last.there
 
-    def _cut(self, old: Layout, touched: list[Ids]) -> list[Ids]:
+    def _cut(self, old: BucketLayout, touched: list[Ids]) -> list[Ids]:
         """Cut the shelves that are due, but for the touched ones, which the caller will put.
 
         Returns for each slab of touched ones the starts that are added in its midst.
         """
         none = np.zeros(0, np.uint64)
-        if self.layout.shelves == old.shelves:
+        if self.layout.buckets == old.buckets:
             return [none for _ in touched]
         cut, added = old.cuts(self.layout)
         added = np.sort(added)
@@ -337,7 +337,7 @@ class Shelves:
             yield rows
 
 
-def shelve(blocks: Iterable[Rows], layout: Layout) -> Iterator[tuple[bytes, bytes]]:
+def bulk_load(blocks: Iterable[Rows], layout: BucketLayout) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values, in order, of sorted rows on the shelves of a layout."""
     rest: Rows | None = None
     for block in blocks:

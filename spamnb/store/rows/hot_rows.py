@@ -26,7 +26,7 @@ from spamnb.core.model.events import Ids
 from spamnb.core.model.id_arrays import place
 from spamnb.errors import StoreDamagedError
 from spamnb.store.rows.codec import Rows, unparted
-from spamnb.store.rows.hash_buckets import Layout, Mask, Shelves, Table, merged
+from spamnb.store.rows.hash_buckets import BucketLayout, HashBuckets, Mask, Table, merged
 from spamnb.store.rows.id_codec import Buffer
 
 TRAY_KEY = b"tray"
@@ -38,7 +38,7 @@ LEAST = 8
 _HEAD = struct.Struct("<II")
 
 
-class _Tray(NamedTuple):
+class _HotRowPage(NamedTuple):
     """Rows by id, and how common a feature must be to come here; all of it in one buffer."""
 
     buffer: Buffer
@@ -47,7 +47,7 @@ class _Tray(NamedTuple):
     rows: Rows
 
     @staticmethod
-    def decode(data: Buffer, dtype: np.dtype[np.void]) -> _Tray:
+    def decode(data: Buffer, dtype: np.dtype[np.void]) -> _HotRowPage:
         """The tray in these bytes, which it goes on using."""
         try:
             count, least = _HEAD.unpack_from(data)
@@ -55,14 +55,14 @@ class _Tray(NamedTuple):
             rows = np.frombuffer(data, dtype, count, _HEAD.size + 8 * count)
         except (struct.error, ValueError) as error:
             raise StoreDamagedError(f"a tray of {len(data)} bytes is not whole") from error
-        return _Tray(data, least, ids, rows)
+        return _HotRowPage(data, least, ids, rows)
 
     @staticmethod
-    def of(rows: Rows, least: int) -> _Tray:
+    def of(rows: Rows, least: int) -> _HotRowPage:
         """A tray with these sorted rows."""
         head = _HEAD.pack(len(rows), least)
         data = bytearray().join((head, rows["id"].tobytes(), rows.tobytes()))
-        return _Tray.decode(memoryview(data), rows.dtype)
+        return _HotRowPage.decode(memoryview(data), rows.dtype)
 
 
 def _holders(rows: Rows) -> Ids:
@@ -70,29 +70,29 @@ def _holders(rows: Rows) -> Ids:
     return np.asarray(rows["n"].T.astype(np.uint64, order="C").sum(axis=0))
 
 
-class TrayedShelves:
-    """`Shelves` whose common rows lie on a tray, in another table."""
+class HotRows:
+    """`HashBuckets` whose common rows lie on a tray, in another table."""
 
-    def __init__(self, shelves: Shelves, meta: Table, *, writable: bool) -> None:
-        self._shelves = shelves
+    def __init__(self, buckets: HashBuckets, meta: Table, *, writable: bool) -> None:
+        self._shelves = buckets
         self._meta = meta
         self._changed = False
         self._last: tuple[Ids, tuple[NDArray[np.intp], Mask]] | None = None
         value = meta.get(TRAY_KEY) or _HEAD.pack(0, LEAST)
         held = memoryview(bytearray(value)) if writable else value
-        self._tray = _Tray.decode(held, shelves.dtype)
+        self._tray = _HotRowPage.decode(held, buckets.dtype)
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> BucketLayout:
         """Of the shelves alone."""
         return self._shelves.layout
 
     def find(self, ids: Ids, *, keep: bool = False) -> Rows:
         """A row for each id; `keep` remembers what was read for the `merge` to come."""
-        at, lying = where = place(self._tray.ids, ids)
+        at, present = where = place(self._tray.ids, ids)
         if keep:
             self._last = ids, where
-        others = (~lying).nonzero()[0]
+        others = (~present).nonzero()[0]
         if len(others) == len(ids):
             return self._shelves.find(ids, keep=keep)
         rows = unparted(self._tray.rows).take(at, mode="clip")
@@ -104,24 +104,24 @@ class TrayedShelves:
         last, self._last = self._last, None
         if last is None or not (last[0] is ids or np.array_equal(last[0], ids)):
             last = ids, place(self._tray.ids, ids)
-        _, (at, lying) = last
-        there = lying.copy()
-        common = lying | (_holders(fresh) >= self._tray.least)
+        _, (at, present) = last
+        there = present.copy()
+        common = present | (_holders(fresh) >= self._tray.least)
         common &= ~gone
         # Who comes to the tray now stands on a shelf as well: the search for them is at hand.
-        rare = (~lying | gone).nonzero()[0]
+        rare = (~present | gone).nonzero()[0]
         if len(rare):
             there[rare] |= self._shelves.merge(fresh.take(rare), ids[rare], gone[rare])
-        if not common.any() and not lying.any():
+        if not common.any() and not present.any():
             return there
         self._changed = True
-        touched = (lying | common).nonzero()[0]
-        if (lying == common).all():
+        touched = (present | common).nonzero()[0]
+        if (present == common).all():
             unparted(self._tray.rows)[at[touched]] = unparted(fresh).take(touched)
         else:
-            where = at[touched], lying[touched]
+            where = at[touched], present[touched]
             rows = merged(self._tray.rows, where, fresh.take(touched), gone[touched])
-            self._tray = _Tray.of(rows, self._tray.least)
+            self._tray = _HotRowPage.of(rows, self._tray.least)
             self._clear()
         return there
 
@@ -137,7 +137,7 @@ class TrayedShelves:
         back = rows[~stay]
         ids = np.ascontiguousarray(back["id"])
         self._shelves.merge(back, ids, np.zeros(len(back), np.bool_))
-        self._tray = _Tray.of(rows[stay], least)
+        self._tray = _HotRowPage.of(rows[stay], least)
 
     def finish(self) -> None:
         """Put the tray, if it has changed."""

@@ -44,7 +44,7 @@ _TOGETHER = 8
 """below this many ids the bitmap of 2^8 bits costs more than the byte it saves"""
 
 
-class Reader:
+class ByteCursor:
     """A place in some bytes, moving forward."""
 
     __slots__ = ("at", "data")
@@ -167,7 +167,7 @@ def encode_sets(sets: Sequence[Ids]) -> list[bytes]:
     return coded
 
 
-def decode_ids(reader: Reader) -> Ids:
+def decode_ids(reader: ByteCursor) -> Ids:
     """The set at this place."""
     n = reader.varint()
     if n == 0:
@@ -227,7 +227,7 @@ def _width(bottom: int, top: int) -> int:
     raise BugError(f"integers to be stored fit 64 bits, {top} does not")
 
 
-def decode_ints(reader: Reader, *shape: int) -> Ints:
+def decode_ints(reader: ByteCursor, *shape: int) -> Ints:
     """The array at this place."""
     width = reader.byte()
     if width not in _WIDTHS:

@@ -29,7 +29,7 @@ MOST_ASKED = 8192
 """Who asks for more at once reads most shelves anyway, and would leave nothing to others."""
 
 
-class Recall:
+class RowCache:
     """Rows of one dtype. The first transaction has number 1: a slot of version 0 holds nothing."""
 
     def __init__(self, dtype: np.dtype[np.void]) -> None:

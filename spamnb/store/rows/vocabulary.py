@@ -1,6 +1,6 @@
 """The words behind features, on shelves: what a clue is called. Pure.
 
-A word's shelf is found like a feature's (`shelves.Layout`), but its value is not of one dtype:
+A word's shelf is found like a feature's (`buckets.Layout`), but its value is not of one dtype:
 
     u32 count | count * (u64 id, u8 place, u8 length) | the texts, one after another
 
@@ -35,7 +35,7 @@ from spamnb.store.rows.hash_buckets import (
     BLOCK_SHELVES,
     SHELF_BYTES,
     SLAB_SHELVES,
-    Layout,
+    BucketLayout,
     Mask,
     Table,
     distinct,
@@ -70,7 +70,7 @@ _COUNT = struct.Struct("<I").unpack_from
 _PACK = struct.Struct("<I").pack
 
 
-class _Pile(NamedTuple):
+class _WordBlock(NamedTuple):
     """Words of some shelves in the order they stand."""
 
     heads: NDArray[np.void]
@@ -96,7 +96,7 @@ class _Pile(NamedTuple):
         return heads, self.texts[index].tobytes(), ends
 
 
-def _read(values: list[Buffer]) -> _Pile:
+def _read(values: list[Buffer]) -> _WordBlock:
     heads, texts, counts = [], [], np.zeros(len(values), np.intp)
     for i, value in enumerate(values):
         if len(value) == 0:
@@ -110,14 +110,14 @@ def _read(values: list[Buffer]) -> _Pile:
     joined = b"".join(heads)
     if len(joined) != int(counts.sum()) * _HEAD.itemsize:
         raise StoreDamagedError("a shelf of words is shorter than its heads")
-    pile = _Pile(
+    block = _WordBlock(
         np.frombuffer(joined, _HEAD),
         np.frombuffer(b"".join(texts), np.uint8),
         np.repeat(np.arange(len(values)), counts),
     )
-    if int(pile.heads["size"].sum(dtype=np.intp)) != len(pile.texts):
+    if int(block.heads["size"].sum(dtype=np.intp)) != len(block.texts):
         raise StoreDamagedError("texts and heads of words do not agree in length")
-    return pile
+    return block
 
 
 def _pieces(
@@ -137,10 +137,10 @@ def _value(piece: _Piece) -> bytes:
     return b"".join((_PACK(count), heads, texts)) if count else b""
 
 
-class Lexicon:
+class Vocabulary:
     """The texts of features in a table."""
 
-    def __init__(self, table: Table, layout: Layout) -> None:
+    def __init__(self, table: Table, layout: BucketLayout) -> None:
         self.table = table
         self.layout = layout
 
@@ -148,20 +148,20 @@ class Lexicon:
         """The texts of sorted ids."""
         if len(ids) == 0:
             return []
-        pile = self._pile(distinct(self.layout.starts(ids)), self._fresh())
-        at, wanted = place(ids, pile.ids)
-        ends = pile.ends()
+        block = self._pile(distinct(self.layout.starts(ids)), self._fresh())
+        at, wanted = place(ids, block.ids)
+        ends = block.ends()
         found: list[Word | None] = [None] * len(ids)
         for row in wanted.nonzero()[0].tolist():
-            head, end = pile.heads[row], int(ends[row])
-            text = pile.texts[end - int(head["size"]) : end].tobytes()
+            head, end = block.heads[row], int(ends[row])
+            text = block.texts[end - int(head["size"]) : end].tobytes()
             found[at[row]] = Word(int(head["id"]), int(head["place"]), text)
         return found
 
-    def add(self, words: Words, born: Ids) -> None:
+    def add(self, words: Words, new_ids: Ids) -> None:
         """Put new words; an id that has a text keeps it.
 
-        `born` are sorted ids known to have none, for their features are new: not asking for them
+        `new_ids` are sorted ids known to have none, for their features are new: not asking for them
         saves reading every shelf in bulk training.
         """
         ids, texts = words.ids, words.texts
@@ -171,12 +171,12 @@ class Lexicon:
             raise BugError("words to be stored are sorted by id, one for each, and have all texts")
         heads = np.empty(len(ids), _HEAD)
         heads["id"], heads["place"], heads["size"] = ids, words.places, words.sizes
-        doubtful = (~place(born, ids)[1]).nonzero()[0]
+        doubtful = (~place(new_ids, ids)[1]).nonzero()[0]
         known = doubtful[self._known(ids[doubtful])] if len(doubtful) else doubtful
         if len(known):
             shelf = np.zeros(len(ids), np.intp)
-            pile = _Pile(heads, np.frombuffer(texts, np.uint8), shelf)
-            heads, texts, _ = pile.taken(np.delete(np.arange(len(ids)), known))
+            block = _WordBlock(heads, np.frombuffer(texts, np.uint8), shelf)
+            heads, texts, _ = block.taken(np.delete(np.arange(len(ids)), known))
         if 0 < len(heads) <= FRESH_WORDS:
             self._append_fresh(b"".join((_PACK(len(heads)), heads.tobytes(), texts)))
         elif len(heads):
@@ -193,27 +193,27 @@ class Lexicon:
         number = int.from_bytes(last[len(_FRESH) :]) + 1 if last.startswith(_FRESH) else 1
         self.table.put(_fresh_key(number), value, append=True)
         if number % FRESH_JOINED == 0:
-            lying = sum(_COUNT(value)[0] for _, value in self.table.scan(_FRESH))
-            if lying < FRESH_MOST:
+            present = sum(_COUNT(value)[0] for _, value in self.table.scan(_FRESH))
+            if present < FRESH_MOST:
                 self._join_fresh(number)
             else:
                 self._shelve_fresh()
 
     def _join_fresh(self, last: int) -> None:
         keys = [_fresh_key(number) for number in range(last + 1 - FRESH_JOINED, last + 1)]
-        pile = _read(self.table.get_many(keys))
+        block = _read(self.table.get_many(keys))
         for key in keys[:-1]:
             self.table.delete(key)
-        piece = len(pile.heads), pile.heads.tobytes(), pile.texts.tobytes()
+        piece = len(block.heads), block.heads.tobytes(), block.texts.tobytes()
         self.table.put(keys[-1], _value(piece))
 
     def _shelve_fresh(self) -> None:
-        lying = [(key, bytes(value)) for key, value in self.table.scan(_FRESH)]
-        pile = _read([value for _, value in lying])
-        for key, _ in lying:
+        present = [(key, bytes(value)) for key, value in self.table.scan(_FRESH)]
+        block = _read([value for _, value in present])
+        for key, _ in present:
             self.table.delete(key)
-        if len(pile.heads):
-            heads, texts, ends = pile.taken(order_of(pile.ids))
+        if len(block.heads):
+            heads, texts, ends = block.taken(order_of(block.ids))
             self._grow(self.layout.rows + len(heads))
             self._append(heads, texts, ends)
 
@@ -226,13 +226,13 @@ class Lexicon:
         if self.layout.rows == 0:
             return
         starts = distinct(self.layout.starts(ids))
-        pile = self._pile(starts)
-        keep = np.flatnonzero(~place(ids, pile.ids)[1])
-        if len(keep) == len(pile.heads):
+        block = self._pile(starts)
+        keep = np.flatnonzero(~place(ids, block.ids)[1])
+        if len(keep) == len(block.heads):
             return
-        bounds = np.searchsorted(pile.shelf[keep], np.arange(len(starts) + 1))
-        self._put(starts, map(_value, _pieces(*pile.taken(keep), bounds)))
-        gone = len(pile.heads) - len(keep)
+        bounds = np.searchsorted(block.shelf[keep], np.arange(len(starts) + 1))
+        self._put(starts, map(_value, _pieces(*block.taken(keep), bounds)))
+        gone = len(block.heads) - len(keep)
         self.layout = self.layout._replace(rows=self.layout.rows - gone)
 
     def all(self) -> Iterator[Word]:
@@ -242,17 +242,17 @@ class Lexicon:
 
     def _shelved(self) -> Iterator[Word]:
         for key, value in _on_shelves(self.table):
-            pile = _read([bytes(value)])
-            self.layout.prove([key], [len(pile.heads)], pile.ids)
-            yield from _sorted_words(pile)
+            block = _read([bytes(value)])
+            self.layout.prove([key], [len(block.heads)], block.ids)
+            yield from _sorted_words(block)
 
     def _known(self, ids: Ids) -> Mask:
         """Which of these have a text."""
         if len(ids) == 0:
             return np.zeros(0, np.bool_)
-        pile = self._pile(distinct(self.layout.starts(ids)), self._fresh())
+        block = self._pile(distinct(self.layout.starts(ids)), self._fresh())
         known = np.zeros(len(ids), np.bool_)
-        at, wanted = place(ids, pile.ids)
+        at, wanted = place(ids, block.ids)
         known[at[wanted]] = True
         return known
 
@@ -265,25 +265,25 @@ class Lexicon:
         for i in range(0, len(keys), SLAB_SHELVES):
             few = keys[i : i + SLAB_SHELVES]
             old = self.table.get_many(few)
-            pieces = itertools.islice(fresh, len(few))
-            self.table.put_many(list(zip(few, map(_joined, old, pieces), strict=True)))
+            chunks = itertools.islice(fresh, len(few))
+            self.table.put_many(list(zip(few, map(_joined, old, chunks), strict=True)))
         self.layout = self.layout._replace(rows=self.layout.rows + len(heads))
 
     def _grow(self, rows: int) -> None:
         """Cut the shelves that are due when so many words stand."""
         old, layout = self.layout, self.layout.grown(rows, _TARGET)
         self.layout = layout._replace(rows=old.rows)
-        if layout.shelves == old.shelves or old.rows == 0:
+        if layout.buckets == old.buckets or old.rows == 0:
             return
         cut, added = old.cuts(layout)
-        pile = self._pile(cut)
+        block = self._pile(cut)
         starts = united(cut, added)
-        ids = pile.ids
+        ids = block.ids
         order = order_of(ids)
         bounds = np.append(np.searchsorted(ids[order], starts), len(ids))
-        self._put(starts, map(_value, _pieces(*pile.taken(order), bounds)))
+        self._put(starts, map(_value, _pieces(*block.taken(order), bounds)))
 
-    def _pile(self, starts: Ids, more: Sequence[Buffer] = ()) -> _Pile:
+    def _pile(self, starts: Ids, more: Sequence[Buffer] = ()) -> _WordBlock:
         return _read([*self.table.get_many(keys_of(starts)), *more])
 
     def _put(self, starts: Ids, values: Iterator[bytes]) -> None:
@@ -315,8 +315,8 @@ def _joined(old: Buffer, piece: _Piece) -> bytes:
     return b"".join((_PACK(count + more), old[4:cut], heads, old[cut:], texts))
 
 
-def _sorted_words(pile: _Pile) -> Iterator[Word]:
-    heads, texts, ends = pile.taken(order_of(pile.ids))
+def _sorted_words(block: _WordBlock) -> Iterator[Word]:
+    heads, texts, ends = block.taken(order_of(block.ids))
     at = 0
     columns = (heads["id"].tolist(), heads["place"].tolist(), ends.tolist())
     for id_, where, end in zip(*columns, strict=True):
@@ -324,23 +324,23 @@ def _sorted_words(pile: _Pile) -> Iterator[Word]:
         at = end
 
 
-def shelve_words(lexicon: Lexicon, layout: Layout) -> Iterator[tuple[bytes, bytes]]:
+def shelve_words(vocabulary: Vocabulary, layout: BucketLayout) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values, in order, of all words on the shelves of another layout."""
-    values = (bytes(value) for _, value in _on_shelves(lexicon.table))
+    values = (bytes(value) for _, value in _on_shelves(vocabulary.table))
     rest: list[bytes] = []
-    while block := [*itertools.islice(values, BLOCK_SHELVES)]:
-        pile = _read([*rest, *block])
-        heads, texts, ends = pile.taken(order_of(pile.ids))
+    while bucket_block := [*itertools.islice(values, BLOCK_SHELVES)]:
+        block = _read([*rest, *bucket_block])
+        heads, texts, ends = block.taken(order_of(block.ids))
         shelf = layout.starts(np.ascontiguousarray(heads["id"]))
         starts = distinct(shelf)
         bounds = np.append(np.searchsorted(shelf, starts), len(shelf))
         pairs = list(
             zip(keys_of(starts), map(_value, _pieces(heads, texts, ends, bounds)), strict=True)
         )
-        # The last shelf may go on in the next block.
+        # The last shelf may go on in the next bucket_block.
         last = pairs.pop()
         yield from pairs
         rest = [last[1]]
     if rest:
         yield last
-    yield from ((key, bytes(value)) for key, value in lexicon.table.scan(_FRESH))
+    yield from ((key, bytes(value)) for key, value in vocabulary.table.scan(_FRESH))

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-import evasions
 import pytest
+from support import evasions
 
 from spamnb.core.features.extract import Key, extract
-from spamnb.core.features.tokens import Place, fields
+from spamnb.core.features.tokens import TokenLocation, fields
 from spamnb.core.mail.marks import PARTLY
 from spamnb.core.mail.message import read
 from spamnb.service.engine.filter import Filter, new_recipe
@@ -17,11 +17,11 @@ CASES = list(evasions.every(WORDS))
 SAMPLE = Path(__file__).resolve().parents[3] / "corpora" / "sample"
 
 
-def ids(*found: tuple[Place, bytes, bytes]) -> set[int]:
+def ids(*found: tuple[TokenLocation, bytes, bytes]) -> set[int]:
     return set(extract(KEY, [list(found)]).ids.tolist())
 
 
-PAYLOAD = ids((Place.BODY, b"", " ".join(WORDS).encode()))
+PAYLOAD = ids((TokenLocation.BODY, b"", " ".join(WORDS).encode()))
 
 
 FAMILIES = list(dict.fromkeys(case.name.partition("/")[0] for case in CASES))

@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from scanning_desk import COSTS, SAMPLE, TAUGHT, Desk, raws
+from support.scanning import COSTS, SAMPLE, TAUGHT, Desk, raws
 
 from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.training.trainer import train

@@ -5,22 +5,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from scanning_desk import ENVELOPE, HARSH, fields, raws
+from support.scanning import ENVELOPE, HARSH, fields, raws
 
 from spamnb.core.mail.envelope import Client, Envelope
-from spamnb.core.mail.local_hosts import House
-from spamnb.core.policy.actions import Handlings, Treatment
+from spamnb.core.mail.local_hosts import LocalHosts
+from spamnb.core.policy.actions import ActionMap, ActionPolicy
 from spamnb.core.policy.verdict_headers import as_delivered, written
 from spamnb.errors import SettingsError
 from spamnb.service.engine.filter import Filter
 from spamnb.service.limits import QuarantineLimits
-from spamnb.service.scanning.access_lists import Rules, parse
+from spamnb.service.scanning.access_lists import AccessLists, parse
 from spamnb.service.scanning.model_session import (
-    BenchPlan,
+    SessionConfig,
 )
 from spamnb.service.scanning.quarantine import Quarantine
 from spamnb.service.scanning.scanner import REFUSED, ScanPolicy, notes_of
-from spamnb.service.scanning.types import Letter
+from spamnb.service.scanning.types import ScanRequest
 
 # --- judged --------------------------------------------------------------------------------------
 
@@ -70,10 +70,10 @@ def test_letters_of_one_turn_are_judged_together(desk, home, surest):
     """All are answered, each with its own verdict, with one write to the history for each few."""
     later = []
     one = desk(later=later.append)
-    letters = [surest["spam"], surest["ham"]] * 10
-    answers = [[] for _ in letters]
-    for raw, answer in zip(letters, answers, strict=True):
-        one.scanner.scan(Letter(raw, ENVELOPE), answer.append)
+    requests = [surest["spam"], surest["ham"]] * 10
+    answers = [[] for _ in requests]
+    for raw, answer in zip(requests, answers, strict=True):
+        one.scanner.scan(ScanRequest(raw, ENVELOPE), answer.append)
     assert not any(answers)
     turns = 0
     while later:
@@ -94,8 +94,8 @@ def test_a_listener_that_fails_to_take_its_answer_harms_no_other(desk, surest):
     def broken(outcome):
         raise ValueError(outcome.action)
 
-    one.scanner.scan(Letter(surest["ham"], ENVELOPE), broken)
-    one.scanner.scan(Letter(surest["ham"], ENVELOPE), answers.append)
+    one.scanner.scan(ScanRequest(surest["ham"], ENVELOPE), broken)
+    one.scanner.scan(ScanRequest(surest["ham"], ENVELOPE), answers.append)
     later.pop(0)()
     assert [outcome.action for outcome in answers] == ["relay"]
     assert [record["where"] for record in one.records] == ["answer"]
@@ -124,7 +124,7 @@ def test_a_young_model_is_never_sure(desk, tmp_path, surest):
 def test_the_clues_are_shown_where_they_were_asked_for(desk, surest):
     """A number of them, and none by default."""
     assert "X-Spamnb-Clues" not in fields(desk().scan(surest["spam"]).block)
-    outcome = desk(plan=BenchPlan(Path(), clues=3)).scan(surest["spam"])
+    outcome = desk(plan=SessionConfig(Path(), clues=3)).scan(surest["spam"])
     assert fields(outcome.block)["X-Spamnb-Clues"].count(":") >= 3
 
 
@@ -145,7 +145,7 @@ def test_the_clues_are_shown_where_they_were_asked_for(desk, surest):
 )
 def test_each_handling_does_what_it_says(desk, home, surest, handling, before, action):
     """Headers always; a tag, a redirect, a place in quarantine or a refusal where it was set."""
-    policy = ScanPolicy(Treatment(Handlings("headers", "headers", handling, handling)))
+    policy = ScanPolicy(ActionPolicy(ActionMap("headers", "headers", handling, handling)))
     one = desk(policy, quarantine=Quarantine(home / "quarantine", upstream="x:25"))
     outcome = one.scan(surest["spam"], before_queue=before)
     assert outcome.action == action
@@ -193,7 +193,7 @@ def test_a_quarantine_that_takes_nothing_means_deliver_with_headers(desk, home, 
     try:
         if fault == "disk":
             resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-            one.bench._history_next = 1e9  # its files are not what this is about
+            one.model_session._history_next = 1e9  # its files are not what this is about
         outcome = one.scan(surest["spam"])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -242,7 +242,7 @@ def test_what_a_mail_server_calls_local_can_be_judged(desk, surest):
 
 def test_lists_decide_and_are_named(desk, surest):
     """Allowed spam is delivered, blocked ham refused; headers agree, and give nothing away."""
-    one = desk(HARSH, rules=Rules(allow=parse("client 192.0.2.0/24", "a")))
+    one = desk(HARSH, rules=AccessLists(allow=parse("client 192.0.2.0/24", "a")))
     outcome = one.scan(surest["spam"], before_queue=True)
     said = fields(outcome.block)
     assert outcome.action == "relay"
@@ -251,7 +251,7 @@ def test_lists_decide_and_are_named(desk, surest):
     assert said["X-Spamnb-Verdict"].endswith("; reason=allow-client")
     assert outcome.facts["rule"] == "192.0.2.0/24"
     one.close()
-    one = desk(HARSH, rules=Rules(block=parse("sender ann@a.example", "b")))
+    one = desk(HARSH, rules=AccessLists(block=parse("sender ann@a.example", "b")))
     outcome = one.scan(surest["ham"], before_queue=True)
     assert (outcome.action, outcome.facts["reason"]) == ("refuse", "block-sender")
     assert b"ann" not in outcome.block
@@ -261,9 +261,9 @@ def test_a_list_believes_our_own_servers_alone(desk, surest):
     """The house of the bench is the house of the lists."""
     head = b"Authentication-Results: mx.example; dkim=pass header.d=pals.example\r\n"
     raw = head + b"From: joe@pals.example\r\nSubject: x\r\n\r\n" + surest["spam"]
-    rules = Rules(allow=parse("domain pals.example", "a"))
+    rules = AccessLists(allow=parse("domain pals.example", "a"))
     assert desk(rules=rules).scan(raw).facts["reason"] != "allow-domain"
-    plan = BenchPlan(Path(), house=House(authserv_ids=("mx.example",)))
+    plan = SessionConfig(Path(), local=LocalHosts(authserv_ids=("mx.example",)))
     assert desk(rules=rules, plan=plan).scan(raw).facts["reason"] == "allow-domain"
 
 
@@ -271,7 +271,7 @@ def test_new_settings_hold_for_new_letters(desk, surest):
     """A reload needs no new scanner."""
     one = desk()
     assert one.scan(surest["spam"], before_queue=True).action == "relay"
-    one.scanner.renew(HARSH, one.around)
+    one.scanner.apply_settings(HARSH, one.around)
     assert one.scan(surest["spam"], before_queue=True).action == "refuse"
 
 
@@ -287,10 +287,10 @@ def test_a_tag_is_one_plain_line():
 def test_notes_hold_no_more_than_they_may():
     """50,000 recipients are not 50,000 words in the history; a quoted blank makes no two of one."""
     many = Envelope(recipients=('"x alice@a.example"@b.example', *["bob@b.example"] * 50_000))
-    notes = notes_of(Letter(b"", many))
+    notes = notes_of(ScanRequest(b"", many))
     assert len(notes["to"]) < 17_000
     assert "alice" not in notes["to"]
-    assert notes_of(Letter(b"", Envelope())) == {}
+    assert notes_of(ScanRequest(b"", Envelope())) == {}
 
 
 # --- not judged ----------------------------------------------------------------------------------

@@ -9,37 +9,37 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from scanning_desk import COSTS, ENVELOPE, HARSH, TAUGHT, raws
+from support.scanning import COSTS, ENVELOPE, HARSH, TAUGHT, raws
 
 from spamnb.core.mail.envelope import Client
-from spamnb.core.policy.actions import Treatment
+from spamnb.core.policy.actions import ActionPolicy
 from spamnb.errors import StoreBusyError
 from spamnb.service.engine.filter import Filter
-from spamnb.service.scanning.access_lists import Rules
+from spamnb.service.scanning.access_lists import AccessLists
 from spamnb.service.scanning.model_session import (
-    Bench,
-    BenchPlan,
-    Fault,
-    Judgement,
-    Nobody,
+    ModelSession,
+    NoCrashRegister,
+    ScanFault,
+    ScanVerdict,
+    SessionConfig,
     digest_of,
-    found_of,
-    judged_aside,
+    scan_to_json,
+    verdict_from_json,
 )
 from spamnb.service.scanning.quarantine import Quarantine
-from spamnb.service.scanning.scanner import Around, ScanPolicy
-from spamnb.service.scanning.types import BUSY, DEFERRED, Letter
+from spamnb.service.scanning.scanner import ScannerDeps, ScanPolicy
+from spamnb.service.scanning.types import BUSY, DEFERRED, ScanRequest
 from spamnb.store.lmdb.sharing import DATA_FILE
 
 
-class Hand(Nobody):
+class Hand(NoCrashRegister):
     """Remembers in this process what a board remembers in shared memory."""
 
     def __init__(self):
-        self.poison, self.held, self.seen = set(), [], []
+        self.known_crasher, self.held, self.seen = set(), [], []
 
-    def is_poisonous(self, digest):
-        return digest in self.poison
+    def is_known_crasher(self, digest):
+        return digest in self.known_crasher
 
     def hold(self, digest):
         self.held.append(digest)
@@ -53,12 +53,12 @@ def test_a_message_that_killed_a_process_passes_at_once(desk, surest):
     """Its digest was in hand while it was judged, and its companions are judged as ever."""
     hand, later, answers = Hand(), [], []
     one = desk(replace(HARSH, on_fault="defer"), hand=hand, later=later.append)
-    hand.poison.add(digest_of(surest["unsure"]))
+    hand.known_crasher.add(digest_of(surest["unsure"]))
     for raw in (surest["ham"], surest["unsure"]):
-        one.scanner.scan(Letter(raw, ENVELOPE), answers.append)
+        one.scanner.scan(ScanRequest(raw, ENVELOPE), answers.append)
     later.pop(0)()
     assert [outcome.facts["verdict"] for outcome in answers] == ["ham", "unscanned"]
-    assert answers[1].block == b"X-Spamnb-Verdict: unscanned; reason=poison\r\n"
+    assert answers[1].block == b"X-Spamnb-Verdict: unscanned; reason=known_crasher\r\n"
     assert hand.seen == [digest_of(surest["ham"])]
     assert hand.held == []
 
@@ -66,25 +66,25 @@ def test_a_message_that_killed_a_process_passes_at_once(desk, surest):
 class Helper:
     """Judges aside, when it is told to, as a process of its own would: through JSON."""
 
-    def __init__(self, bench):
-        self.bench, self.jobs = bench, []
+    def __init__(self, model_session):
+        self.model_session, self.jobs = model_session, []
 
     def submit(self, raw, notes, done):
         self.jobs.append((raw, notes, done))
 
     def work(self):
         raw, notes, done = self.jobs.pop(0)
-        done(json.loads(json.dumps(judged_aside(self.bench, raw, notes))))
+        done(json.loads(json.dumps(scan_to_json(self.model_session, raw, notes))))
 
 
 def test_large_messages_are_judged_aside(desk, home, surest):
     """Meanwhile others are judged here; the answer is the same as if it were judged here."""
-    plan = BenchPlan(home, costs=COSTS, clues=2)
-    helper = Helper(Bench(plan))
+    plan = SessionConfig(home, costs=COSTS, clues=2)
+    helper = Helper(ModelSession(plan))
     one = desk(ScanPolicy(large_bytes=10_000), offload=helper, plan=plan)
     large = surest["spam"] + b"more\r\n" * 3_000
     answers = []
-    one.scanner.scan(Letter(large, ENVELOPE), answers.append)
+    one.scanner.scan(ScanRequest(large, ENVELOPE), answers.append)
     assert one.scan(surest["ham"]).facts["verdict"] == "ham"
     assert answers == []
     helper.work()
@@ -97,7 +97,7 @@ def test_large_messages_are_judged_aside(desk, home, surest):
         for block in (outcome.block, here.block)
     ]
     assert without[0] == without[1]
-    helper.bench.close()
+    helper.model_session.close()
 
 
 @pytest.mark.parametrize("reason", ["overrun", "busy", "fault", "nonsense"])
@@ -111,7 +111,7 @@ def test_a_helper_that_fails_falls_back_by_policy(desk, surest, reason):
         helper = Helper(None)
         one = desk(replace(policy, large_bytes=10), offload=helper)
         answers = []
-        one.scanner.scan(Letter(surest["ham"], ENVELOPE), answers.append)
+        one.scanner.scan(ScanRequest(surest["ham"], ENVELOPE), answers.append)
         helper.jobs.pop()[2]({"reason": reason, "incident": "abc"})
         (outcome,) = answers
         if reason != "nonsense":
@@ -133,7 +133,7 @@ def test_a_helper_that_answers_nonsense_or_raises_is_a_fault(desk, surest):
     one = desk(ScanPolicy(large_bytes=10), offload=helper)
     for answer in ({}, {"decision": "x"}, {"decision": "deliver", "more": 1}):
         answers = []
-        one.scanner.scan(Letter(surest["ham"], ENVELOPE), answers.append)
+        one.scanner.scan(ScanRequest(surest["ham"], ENVELOPE), answers.append)
         done = helper.jobs.pop()[2]
         done(answer)
         done({"reason": "overrun"})
@@ -144,8 +144,11 @@ def test_a_helper_that_answers_nonsense_or_raises_is_a_fault(desk, surest):
 
 def test_findings_travel_as_json():
     """What a helper says is what its worker hears."""
-    for found in (Fault("model", "abc"), Judgement("spam", 0.5, 0.0, "unsure", "s", "untrained")):
-        assert found_of(json.loads(json.dumps(_plain(found)))) == found
+    for found in (
+        ScanFault("model", "abc"),
+        ScanVerdict("spam", 0.5, 0.0, "unsure", "s", "untrained"),
+    ):
+        assert verdict_from_json(json.loads(json.dumps(_plain(found)))) == found
 
 
 def _plain(found):
@@ -227,16 +230,18 @@ def test_a_message_whose_scan_fails_passes_and_its_companions_are_judged(desk, s
     one = desk(later=later.append)
     real = Filter.judge
 
-    def failing(self, portions):
-        if any(m.digest == bad for portion in portions for m in portion.messages):
+    def failing(self, feature_batches):
+        if any(
+            m.digest == bad for feature_batch in feature_batches for m in feature_batch.messages
+        ):
             raise ValueError("secret path /var/lib")
-        return real(self, portions)
+        return real(self, feature_batches)
 
-    one.bench.prepare()
-    bad = one.bench._model.reader.portion([surest["unsure"]]).messages[0].digest
+    one.model_session.prepare()
+    bad = one.model_session._model.reader.feature_batch([surest["unsure"]]).messages[0].digest
     monkeypatch.setattr(Filter, "judge", failing)
     for name in ("ham", "unsure", "spam"):
-        one.scanner.scan(Letter(surest[name], ENVELOPE), answers.append)
+        one.scanner.scan(ScanRequest(surest[name], ENVELOPE), answers.append)
     later.pop(0)()
     got = [outcome.facts["verdict"] for outcome in answers]
     assert got == ["ham", "unscanned", "spam"]
@@ -258,9 +263,9 @@ def test_a_fault_at_any_other_step_is_answered_once(desk, surest, monkeypatch, s
     around = {"bypass": {"bypassed": broken}, "later": {"later": broken}}.get(step, {})
     one = desk(replace(HARSH, on_fault="defer"), **around)
     places = {
-        "rules": (Rules, "on"),
-        "treatment": (Treatment, "of"),
-        "block": (scanning, "block_of"),
+        "rules": (AccessLists, "on"),
+        "treatment": (ActionPolicy, "of"),
+        "block": (scanning, "format_headers"),
         "notes": (scanning, "notes_of"),
     }
     if step in places:
@@ -270,7 +275,7 @@ def test_a_fault_at_any_other_step_is_answered_once(desk, surest, monkeypatch, s
     assert outcome.facts["incident"] == one.records[0]["incident"]
     assert one.meters.value("faults") == 1
     monkeypatch.undo()
-    one.scanner.renew(HARSH, Around())
+    one.scanner.apply_settings(HARSH, ScannerDeps())
     assert one.scan(surest["spam"]).facts["verdict"] == "spam"
 
 
@@ -336,49 +341,49 @@ def test_a_scanner_reads_while_another_process_writes(desk, home, surest):
 def test_a_message_that_ended_a_process_is_judged_by_its_header(desk, home, surest, whole):
     """Its body is not tried again, so it does not pass unscanned; only its header may fail too."""
     hand = Hand()
-    helper = Helper(Bench(BenchPlan(home, costs=COSTS), hand=hand))
+    helper = Helper(ModelSession(SessionConfig(home, costs=COSTS), hand=hand))
     policy = ScanPolicy(large_bytes=len(surest["spam"]) - 1)
     one = desk(policy, hand=hand, offload=helper)
-    hand.poison.add(digest_of(surest["spam"]))
+    hand.known_crasher.add(digest_of(surest["spam"]))
     answers = []
-    one.scanner.scan(Letter(surest["spam"], ENVELOPE, whole=whole), answers.append)
+    one.scanner.scan(ScanRequest(surest["spam"], ENVELOPE, whole=whole), answers.append)
     ((header, _, _),) = helper.jobs
     assert surest["spam"].startswith(header)
     assert header.endswith(b"\r\n\r\n")
-    hand.poison.add(digest_of(header))
+    hand.known_crasher.add(digest_of(header))
     helper.work()
-    assert answers[0].facts["reason"] == "poison"
-    assert one.meters.value("unscanned_poison") == 1
-    hand.poison.discard(digest_of(header))
-    one.scanner.scan(Letter(surest["spam"], ENVELOPE, whole=whole), answers.append)
+    assert answers[0].facts["reason"] == "known_crasher"
+    assert one.meters.value("unscanned_known_crasher") == 1
+    hand.known_crasher.discard(digest_of(header))
+    one.scanner.scan(ScanRequest(surest["spam"], ENVELOPE, whole=whole), answers.append)
     helper.work()
     assert answers[1].facts["reason"] == "head"
     assert answers[1].facts["verdict"] in {"ham", "spam"}
-    helper.bench.close()
+    helper.model_session.close()
 
 
 def test_a_small_message_that_ended_a_worker_is_judged_by_its_header_elsewhere(desk, home, surest):
     """Not in the worker: its header may be what ended it."""
     hand, later, answers = Hand(), [], []
-    helper = Helper(Bench(BenchPlan(home, costs=COSTS)))
+    helper = Helper(ModelSession(SessionConfig(home, costs=COSTS)))
     one = desk(hand=hand, offload=helper, later=later.append)
-    hand.poison.add(digest_of(surest["ham"]))
-    one.scanner.scan(Letter(surest["ham"], ENVELOPE), answers.append)
+    hand.known_crasher.add(digest_of(surest["ham"]))
+    one.scanner.scan(ScanRequest(surest["ham"], ENVELOPE), answers.append)
     later.pop()()
     helper.work()
     assert answers[0].facts["reason"] == "head"
-    helper.bench.close()
+    helper.model_session.close()
 
 
-@pytest.mark.parametrize("poison", ["deliver", "defer"])
-def test_what_ended_a_process_passes_or_waits_where_the_policy_says_so(desk, surest, poison):
+@pytest.mark.parametrize("known_crasher", ["deliver", "defer"])
+def test_what_ended_a_process_passes_or_waits_where_the_policy_says_so(desk, surest, known_crasher):
     """Without another scan."""
     hand = Hand()
-    one = desk(ScanPolicy(poison=poison), hand=hand, offload=Helper(None))
-    hand.poison.add(digest_of(surest["ham"]))
+    one = desk(ScanPolicy(known_crasher=known_crasher), hand=hand, offload=Helper(None))
+    hand.known_crasher.add(digest_of(surest["ham"]))
     outcome = one.scan(surest["ham"])
-    assert outcome.action == {"deliver": "relay", "defer": "defer"}[poison]
-    assert outcome.facts["reason"] == "poison"
+    assert outcome.action == {"deliver": "relay", "defer": "defer"}[known_crasher]
+    assert outcome.facts["reason"] == "known_crasher"
 
 
 def test_an_observed_message_is_never_deferred(desk, surest):
@@ -402,8 +407,8 @@ def test_a_burst_of_one_client_does_not_delay_another(desk, surest):
     padded = surest["spam"] + b"words of the burst\r\n" * 3000
     for number in range(30):
         answer = partial(lambda number, _: order.append(number), number)
-        one.scanner.scan(Letter(padded, ENVELOPE), answer)
-    one.scanner.scan(Letter(surest["ham"], other), lambda _: order.append("other"))
+        one.scanner.scan(ScanRequest(padded, ENVELOPE), answer)
+    one.scanner.scan(ScanRequest(surest["ham"], other), lambda _: order.append("other"))
     turns(later, 2)
     assert "other" in order
     assert len(order) <= 5
@@ -416,7 +421,7 @@ def test_what_waited_too_long_in_the_worker_is_deferred(desk, surest):
     """It is not judged any more: its sender is told to come again, as is due."""
     later, answers = [], []
     one = desk(ScanPolicy(wait_s=-1.0), later=later.append)
-    one.scanner.scan(Letter(surest["ham"], ENVELOPE), answers.append)
+    one.scanner.scan(ScanRequest(surest["ham"], ENVELOPE), answers.append)
     turns(later, 1)
     assert (answers[0].action, answers[0].reply) == ("defer", BUSY)
     assert one.meters.value("unscanned_deferred") == 1
@@ -426,7 +431,7 @@ def test_a_letter_that_is_taken_back_is_not_judged(desk, surest):
     """The session that wanted the answer has ended."""
     later, answers = [], []
     one = desk(later=later.append)
-    one.scanner.scan(Letter(surest["ham"], ENVELOPE), answers.append)()
+    one.scanner.scan(ScanRequest(surest["ham"], ENVELOPE), answers.append)()
     turns(later, 1)
     assert answers == []
     assert one.meters.value("scanned") == 0
@@ -436,8 +441,8 @@ def test_what_is_kept_for_a_letter_that_was_taken_back_is_withdrawn(desk, home, 
     """The disk was slow, and the sender will send the message again."""
     quarantine, works, answers = Quarantine(home / "quarantine"), [], []
     one = desk(HARSH, quarantine=quarantine, aside=lambda *both: works.append(both))
-    recall = one.scanner.scan(Letter(surest["spam"], ENVELOPE), answers.append)
-    recall()
+    cancel = one.scanner.scan(ScanRequest(surest["spam"], ENVELOPE), answers.append)
+    cancel()
     while works:
         work, then = works.pop(0)
         then(work())

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from scanning_desk import ENVELOPE, fields
+from support.scanning import ENVELOPE, fields
 
-from spamnb.core.mail.domains import Served, address_of, domain_of, domains_of
+from spamnb.core.mail.domains import LocalDomains, address_of, domain_of, domains_of
 from spamnb.core.mail.envelope import Client
-from spamnb.core.policy.actions import Handlings, Treatment
+from spamnb.core.policy.actions import ActionMap, ActionPolicy
 from spamnb.service.scanning.scanner import ScanPolicy
 
 SITE = domains_of(["b.example", "B\u00fccher.example."])
@@ -25,17 +25,17 @@ SIGNATURE = "X-Spamnb-Signature"
         ({}, OWN, "eve@out.example", False),
         ({"observe": True}, OWN, "eve@out.example", False),
         # nor has what reaches an outsider beside a colleague: they could write in his name
-        ({"served": Served(SITE)}, OWN, "bob@b.example eve@out.example", False),
-        ({"served": Served(SITE)}, OWN, "bob@b.example", True),
-        ({"served": Served(SITE)}, OWN, "Bob+x@B.EXAMPLE. carl@b\u00fccher.example", True),
-        ({"served": Served(SITE)}, OWN, "bob@b.example.out.example", False),
-        ({"served": Served(SITE)}, OWN, '"bob@b.example"@out.example', False),
+        ({"served": LocalDomains(SITE)}, OWN, "bob@b.example eve@out.example", False),
+        ({"served": LocalDomains(SITE)}, OWN, "bob@b.example", True),
+        ({"served": LocalDomains(SITE)}, OWN, "Bob+x@B.EXAMPLE. carl@b\u00fccher.example", True),
+        ({"served": LocalDomains(SITE)}, OWN, "bob@b.example.out.example", False),
+        ({"served": LocalDomains(SITE)}, OWN, '"bob@b.example"@out.example', False),
         # from elsewhere all is taken to come in, unless every domain of the site is named
-        ({"served": Served(SITE)}, "192.0.2.7", "bob@other.example", True),
-        ({"served": Served(SITE, complete=True)}, "192.0.2.7", "bob@other.example", False),
-        ({"served": Served(SITE, complete=True)}, "192.0.2.7", "bob@b.example", True),
+        ({"served": LocalDomains(SITE)}, "192.0.2.7", "bob@other.example", True),
+        ({"served": LocalDomains(SITE, complete=True)}, "192.0.2.7", "bob@other.example", False),
+        ({"served": LocalDomains(SITE, complete=True)}, "192.0.2.7", "bob@b.example", True),
         # a next hop that holds the mailboxes sends nothing on
-        ({"served": Served(final=True)}, OWN, "bob@b.example", True),
+        ({"served": LocalDomains(final=True)}, OWN, "bob@b.example", True),
     ],
 )
 def test_mail_to_other_sites_gets_no_signature(desk, surest, policy, client, to, has):
@@ -67,8 +67,8 @@ def test_what_is_kept_for_another_site_is_released_without_a_signature(desk, sur
         def delete(self, identity):
             raise AssertionError(identity)
 
-    treatment = Treatment(Handlings("headers", "headers", "quarantine", "quarantine"))
-    policy = ScanPolicy(treatment, served=Served(SITE, complete=True))
+    action_policy = ActionPolicy(ActionMap("headers", "headers", "quarantine", "quarantine"))
+    policy = ScanPolicy(action_policy, served=LocalDomains(SITE, complete=True))
     desk(policy, quarantine=Keeper()).scan(surest["spam"])
     ((raw, facts),) = kept
     assert (SIGNATURE.encode() in raw, facts["signature"]) == (False, "")

@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple
 
 from spamnb.core.mail import headers, limits
 from spamnb.core.mail.body import mime, parameters, transfer
-from spamnb.core.mail.body.parts import Entity, Reading
+from spamnb.core.mail.body.parts import Entity, ReadingState
 
 Carrier = Literal["message", "headers", "report"]
 
@@ -32,7 +32,7 @@ FILE_ENDING: Final = ".eml"
 """what Outlook and web mailers call a message that they attach as a file of no type"""
 
 
-class Attached(NamedTuple):
+class AttachedMessage(NamedTuple):
     """One part that carries a message, the header of one, or a machine's report about one."""
 
     carrier: Carrier
@@ -40,27 +40,27 @@ class Attached(NamedTuple):
     """decoded; LF line ends if it was not encoded"""
 
 
-class Opened(NamedTuple):
+class OpenedMessage(NamedTuple):
     """What is in a message."""
 
     kind: str
     """its Content-Type"""
     report_type: str
-    attached: list[Attached]
+    attached: list[AttachedMessage]
 
 
-def open_message(raw: bytes) -> Opened:
+def open_message(raw: bytes) -> OpenedMessage:
     """Find what is attached to a message."""
     buffer = raw.replace(b"\r\n", b"\n")
-    seen = Reading(set())
+    seen = ReadingState(set())
     block, body = headers.split(buffer, (0, len(buffer)), mime.NOBODY, seen.odd)
     kind = seen.kind_of(block.special)
     entity = Entity(buffer, body, len(buffer), block.special, kind)
     found = list(_walk(seen, entity))
-    return Opened(kind.name, kind.param("report-type").lower(), found)
+    return OpenedMessage(kind.name, kind.param("report-type").lower(), found)
 
 
-def _walk(seen: Reading, whole: Entity) -> Iterator[Attached]:
+def _walk(seen: ReadingState, whole: Entity) -> Iterator[AttachedMessage]:
     stack = [whole]
     while stack:
         entity = stack.pop()
@@ -75,4 +75,4 @@ def _walk(seen: Reading, whole: Entity) -> Iterator[Attached]:
         if carrier is not None:
             encoding = parameters.encoding_of(entity.special, seen.odd, seen.steps)
             data = entity.buffer[entity.start : entity.end]
-            yield Attached(carrier, transfer.unpacked(data, encoding, seen.odd))
+            yield AttachedMessage(carrier, transfer.unpacked(data, encoding, seen.odd))

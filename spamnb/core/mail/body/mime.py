@@ -17,16 +17,16 @@ from hashlib import blake2b
 from typing import Final
 
 from spamnb.core.mail import headers, limits
-from spamnb.core.mail.body.parameters import NO_KIND, Kind, disposition_of, encoding_of
-from spamnb.core.mail.body.parts import ASIDE, INSTEAD, Entity, Leaf, Part, Reading
+from spamnb.core.mail.body.parameters import NO_KIND, MediaType, disposition_of, encoding_of
+from spamnb.core.mail.body.parts import ASIDE, INSTEAD, DecodedPart, Entity, Part, ReadingState
 from spamnb.core.mail.body.text_shares import both_ends, squeezed, text_shares
 from spamnb.core.mail.body.transfer import BEGIN, UU_BEGIN, Y_BEGIN, unpacked
 from spamnb.core.mail.charset import looked_at, to_text
 from spamnb.core.mail.html import read_html
-from spamnb.core.mail.local_hosts import House
+from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.marks import PARTLY
 
-NOBODY: Final = House()
+NOBODY: Final = LocalHosts()
 INNER_NAMES: Final = frozenset((b"subject", b"from", b"to", b"cc", b"reply-to", b"sender"))
 MESSAGES: Final = frozenset(("message/rfc822", "message/global", "message/news", "message/partial"))
 HTML_KINDS: Final = frozenset(("text/html", "application/xhtml+xml"))
@@ -38,13 +38,13 @@ TEXTS: Final = ("text/", "message/", "multipart/")
 META = re.compile(rb"<meta\b[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
 PART_LINE = re.compile(rb"(?:\A|\n)--([^\s-][^\n]{0,199})\n(?=content-|\n)", re.IGNORECASE)
 
-MESSAGE: Final = Kind("message/rfc822", {})
+MESSAGE: Final = MediaType("message/rfc822", {})
 
 
 # -- finding the leaves --------------------------------------------------------------------------
 
 
-def read_body(seen: Reading, block: headers.Block, body: bytes) -> None:
+def read_body(seen: ReadingState, block: headers.Block, body: bytes) -> None:
     """Read the parts of a message from the fields of its block and its body."""
     kind = seen.kind_of(block.special)
     if b"\r" in body and kind.name.startswith(("multipart/", "message/")):
@@ -57,7 +57,7 @@ def read_body(seen: Reading, block: headers.Block, body: bytes) -> None:
     read_leaves(seen)
 
 
-def walk(seen: Reading, entities: list[Entity]) -> None:
+def walk(seen: ReadingState, entities: list[Entity]) -> None:
     """Find the leaves of some entities, in order; without recursion, since strangers nest."""
     stack = entities[::-1]
     while stack:
@@ -69,7 +69,7 @@ def walk(seen: Reading, entities: list[Entity]) -> None:
             stack += inside[::-1]
 
 
-def _inside(seen: Reading, entity: Entity) -> list[Entity] | None:
+def _inside(seen: ReadingState, entity: Entity) -> list[Entity] | None:
     """What is in an entity; None for a leaf."""
     name = entity.kind.name
     many = name.startswith("multipart/") or (not name and entity.kind.boundaries)
@@ -81,7 +81,7 @@ def _inside(seen: Reading, entity: Entity) -> list[Entity] | None:
     return multipart(seen, entity) if many else _inner(seen, entity)
 
 
-def _readings(seen: Reading, entity: Entity, block: headers.Block) -> list[Entity]:
+def _readings(seen: ReadingState, entity: Entity, block: headers.Block) -> list[Entity]:
     """An entity, and as programs read it that take the other ones of its fields."""
     if not block.other:
         return [entity]
@@ -101,7 +101,7 @@ def _readings(seen: Reading, entity: Entity, block: headers.Block) -> list[Entit
     return [entity, entity._replace(start=start, special=special, kind=seen.kind_of(special))]
 
 
-def multipart(seen: Reading, entity: Entity) -> list[Entity] | None:
+def multipart(seen: ReadingState, entity: Entity) -> list[Entity] | None:
     """The parts of a multipart; None if it has none."""
     found = delimiters(seen, entity)
     if not found:
@@ -122,7 +122,9 @@ def multipart(seen: Reading, entity: Entity) -> list[Entity] | None:
     return parts
 
 
-def _part(seen: Reading, entity: Entity, span: tuple[int, int], default: Kind) -> list[Entity]:
+def _part(
+    seen: ReadingState, entity: Entity, span: tuple[int, int], default: MediaType
+) -> list[Entity]:
     seen.entities += 1
     block, body = headers.split(entity.buffer, span, NOBODY, seen.odd)
     kind = seen.kind_of(block.special)
@@ -150,7 +152,7 @@ def _may_show(name: str) -> bool:
     return name.startswith(TEXTS) or name in HTML_KINDS
 
 
-def _encoded_multipart(seen: Reading, entity: Entity) -> list[Entity] | None:
+def _encoded_multipart(seen: ReadingState, entity: Entity) -> list[Entity] | None:
     """Look for parts below a transfer encoding, or for a boundary that was not told."""
     buffer, start, end, special, *_ = entity
     encoding = encoding_of(special, seen.odd, seen.steps)
@@ -169,7 +171,7 @@ def _encoded_multipart(seen: Reading, entity: Entity) -> list[Entity] | None:
 
 
 def _affordable(
-    seen: Reading, buffer: bytes, spans: list[tuple[int, int]]
+    seen: ReadingState, buffer: bytes, spans: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
     """Those parts that are looked at, in their order: the largest of those that are not empty."""
     if len(spans) > limits.CROWD:
@@ -194,7 +196,7 @@ def _is_blank(buffer: bytes, span: tuple[int, int]) -> bool:
     return not text.partition(b"\n\n")[2].strip() and b":" in text.partition(b"\n")[0]
 
 
-def delimiters(seen: Reading, entity: Entity) -> list[tuple[int, int, bool]]:
+def delimiters(seen: ReadingState, entity: Entity) -> list[tuple[int, int, bool]]:
     """Find boundary lines: (where it starts, where the next line starts, whether it closes).
 
     Those of all readings of the boundary together; the last one closes when all of them are closed.
@@ -214,7 +216,9 @@ def delimiters(seen: Reading, entity: Entity) -> list[tuple[int, int, bool]]:
     return [line for i, line in enumerate(out) if not line[2] or i == len(out) - 1]
 
 
-def _lines_of(seen: Reading, entity: Entity, mark: bytes, most: int) -> list[tuple[int, int, bool]]:
+def _lines_of(
+    seen: ReadingState, entity: Entity, mark: bytes, most: int
+) -> list[tuple[int, int, bool]]:
     """The lines of one boundary: the first ones, and the last ones if there are too many.
 
     A line that only starts like the boundary is none (RFC 2046 5.1.1): inner boundaries may extend
@@ -240,7 +244,7 @@ def _lines_of(seen: Reading, entity: Entity, mark: bytes, most: int) -> list[tup
     return out
 
 
-def _note_more(seen: Reading, entity: Entity, mark: bytes, start: int) -> None:
+def _note_more(seen: ReadingState, entity: Entity, mark: bytes, start: int) -> None:
     """Mark parts behind the end of a multipart: most programs show none of them."""
     span = (start, entity.end)
     at = next(_forwards(entity.buffer, mark, span), -1)
@@ -277,7 +281,7 @@ def _delimiter(
     return (at, min(stop + 1, end), bool(tail)) if tail in {b"", b"--"} else None
 
 
-def _inner(seen: Reading, entity: Entity) -> list[Entity] | None:
+def _inner(seen: ReadingState, entity: Entity) -> list[Entity] | None:
     """Read a message inside the message: its headers count as inner ones, its parts as ours."""
     buffer, start, end, special, *_ = entity
     encoding = encoding_of(special, seen.odd, seen.steps)
@@ -309,12 +313,12 @@ def _inner(seen: Reading, entity: Entity) -> list[Entity] | None:
 # -- reading the leaves --------------------------------------------------------------------------
 
 
-def read_leaves(seen: Reading) -> None:
+def read_leaves(seen: ReadingState) -> None:
     """Read what was found."""
     found = seen.leaves
     if len(found) > limits.PARTS:
         found = _chosen(seen)
-    leaves: list[Leaf] = []
+    leaves: list[DecodedPart] = []
     for entity in found:
         leaves += _opened(seen, entity)
     seen.parts = [leaf.part for leaf in leaves]
@@ -328,7 +332,7 @@ def read_leaves(seen: Reading) -> None:
         _read_text(seen, leaf)
 
 
-def _chosen(seen: Reading) -> list[Entity]:
+def _chosen(seen: ReadingState) -> list[Entity]:
     """Choose among too many leaves: by what is shown, then the largest; they stay in order."""
     seen.odd.update(("mime:parts", PARTLY))
     order = sorted(
@@ -338,7 +342,7 @@ def _chosen(seen: Reading) -> list[Entity]:
     return [seen.leaves[i] for i in sorted(order[: limits.PARTS])]
 
 
-def _opened(seen: Reading, entity: Entity) -> list[Leaf]:
+def _opened(seen: ReadingState, entity: Entity) -> list[DecodedPart]:
     """Undo the transfer encoding of a part; files within its text become parts of their own."""
     odd, kind, special = seen.odd, entity.kind, entity.special
     raw = entity.buffer[entity.start : entity.end]
@@ -349,7 +353,7 @@ def _opened(seen: Reading, entity: Entity) -> list[Leaf]:
         part.disposition, part.name = disposition_of(special, kind, odd, seen.steps)
         part.charset = kind.param("charset").lower()[:40]
     aside = part.disposition == "attachment" and entity.depth > 0
-    leaf = Leaf(part, ASIDE if aside else entity.rank)
+    leaf = DecodedPart(part, ASIDE if aside else entity.rank)
     if kind.name and not kind.name.startswith(TEXTS):
         part.digest = blake2b(data, digest_size=8).digest()
         part.head = data[:8]
@@ -370,7 +374,7 @@ def _shown_as_html(part: Part) -> bool:
     return part.kind in UNTYPED and name.lower().endswith(HTML_ENDINGS)
 
 
-def _files_within(seen: Reading, leaf: Leaf) -> list[Leaf]:
+def _files_within(seen: ReadingState, leaf: DecodedPart) -> list[DecodedPart]:
     """Read the first html page or text in a text, as programs of old show it."""
     for pattern, encoding in ((UU_BEGIN, "uuencode"), (Y_BEGIN, "yenc")):
         found = pattern.search(leaf.data)
@@ -382,11 +386,11 @@ def _files_within(seen: Reading, leaf: Leaf) -> list[Leaf]:
             data = unpacked(leaf.data[found.start() :], encoding, seen.odd)
             kind = "text/plain" if ending == b"txt" else "text/html"
             part = Part(kind, encoding=encoding, size=len(data), depth=leaf.part.depth + 1)
-            return [Leaf(part, leaf.rank, data, html=kind == "text/html")]
+            return [DecodedPart(part, leaf.rank, data, html=kind == "text/html")]
     return []
 
 
-def _cut(seen: Reading, leaves: Sequence[Leaf]) -> None:
+def _cut(seen: ReadingState, leaves: Sequence[DecodedPart]) -> None:
     """Share the text that may be read between the parts."""
     seen.odd.add("text:huge")
     each = limits.TEXT_BYTES // len(leaves)
@@ -401,7 +405,7 @@ def _cut(seen: Reading, leaves: Sequence[Leaf]) -> None:
                 seen.odd.add(PARTLY)
 
 
-def _in_turn(leaves: Sequence[Leaf]) -> Sequence[Leaf]:
+def _in_turn(leaves: Sequence[DecodedPart]) -> Sequence[DecodedPart]:
     """The order in which the parts may spend what is kept for html: small ones before large."""
     pages = [leaf for leaf in leaves if leaf.html]
     if len(pages) < 2:
@@ -412,7 +416,7 @@ def _in_turn(leaves: Sequence[Leaf]) -> Sequence[Leaf]:
     return sorted(leaves, key=lambda leaf: (leaf.rank, leaf.data.count(b"<")))
 
 
-def _read_text(seen: Reading, leaf: Leaf) -> None:
+def _read_text(seen: ReadingState, leaf: DecodedPart) -> None:
     odd, part, data = seen.odd, leaf.part, leaf.data
     if b"\0" in data:
         odd.add("text:nul")

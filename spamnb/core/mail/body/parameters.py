@@ -4,8 +4,8 @@ Holds the grammar of RFC 2045 and 2231 (comments, quoted pairs, continuations) a
 in which mail programs read a boundary. It must not know structure.
 
 Invariants: every value is parsed in bounded steps: some for each value, the rest from a pot that
-the message shares (`Steps`); a value that needs more leaves the mark of a message read in part.
-Nothing raises.
+the message shares (`ParseBudget`); a value that needs more leaves the mark of a message read in
+part. Nothing raises.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LITERAL: Final = ("name", "filename")
 """Senders write `name=report (1).pdf`: that is no comment."""
 
 
-class Kind(NamedTuple):
+class MediaType(NamedTuple):
     """A parsed Content-Type or Content-Disposition."""
 
     name: str
@@ -54,11 +54,11 @@ class Kind(NamedTuple):
         return value.decode("ascii") if isinstance(value, bytes) else value
 
 
-NO_KIND: Final = Kind("", {})
+NO_KIND: Final = MediaType("", {})
 
 
 @dataclass(slots=True)
-class Steps:
+class ParseBudget:
     """What parsing the fields of one message may still cost beyond some steps for each."""
 
     left: int = limits.PARAM_STEPS
@@ -82,7 +82,7 @@ class Steps:
             yield one
 
 
-def without_comments(value: bytes, steps: Steps, odd: set[str]) -> bytes:
+def without_comments(value: bytes, steps: ParseBudget, odd: set[str]) -> bytes:
     """Give a value without its comments (RFC 5322 3.2.2); one that never ends is text."""
     if b"(" not in value:
         return value
@@ -105,7 +105,7 @@ def without_comments(value: bytes, steps: Steps, odd: set[str]) -> bytes:
     return b" ".join(out)
 
 
-def _comment_end(value: bytes, at: int, steps: Steps, odd: set[str]) -> int:
+def _comment_end(value: bytes, at: int, steps: ParseBudget, odd: set[str]) -> int:
     depth = 1
     for sign in steps.bounded(IN_COMMENT.finditer(value, at), odd):
         depth += {b"(": 1, b")": -1}.get(sign[0], 0)
@@ -141,7 +141,7 @@ class _Param:
         return headers.decoded(self.joined(), odd)
 
 
-def _found(rest: bytes, steps: Steps, odd: set[str]) -> dict[bytes, _Param]:
+def _found(rest: bytes, steps: ParseBudget, odd: set[str]) -> dict[bytes, _Param]:
     params: dict[bytes, _Param] = {}
     for found in steps.bounded(PARAM.finditer(rest), odd):
         value = found[5].strip() if found[4] is None else QUOTED_PAIR.sub(rb"\1", found[4])
@@ -160,7 +160,9 @@ def _found(rest: bytes, steps: Steps, odd: set[str]) -> dict[bytes, _Param]:
     return params
 
 
-def params(rest: bytes, odd: set[str], steps: Steps) -> tuple[dict[str, Text], tuple[bytes, ...]]:
+def params(
+    rest: bytes, odd: set[str], steps: ParseBudget
+) -> tuple[dict[str, Text], tuple[bytes, ...]]:
     """Read parameters, and what may be the boundary."""
     bare = without_comments(rest, steps, odd)
     found = _found(bare, steps, odd)
@@ -188,7 +190,7 @@ def _boundaries(values: list[bytes]) -> tuple[bytes, ...]:
     return tuple(known)[: limits.BOUNDARIES]
 
 
-def parse_kind(value: bytes, odd: set[str], steps: Steps) -> Kind:
+def parse_kind(value: bytes, odd: set[str], steps: ParseBudget) -> MediaType:
     """Read a Content-Type; its name is "" if it is garbage."""
     steps.begin()
     if len(value) > limits.PARAM_BYTES:
@@ -200,18 +202,18 @@ def parse_kind(value: bytes, odd: set[str], steps: Steps) -> Kind:
         rest = value.partition(b";")[2]
         if b"boundary" in value and b"boundary" not in rest:
             rest = value.partition(b" ")[2]
-        return Kind("", *params(b";" + rest, odd, steps))
+        return MediaType("", *params(b";" + rest, odd, steps))
     name = b"".join(found.groups()).decode("latin-1").lower()
-    return Kind(name, *params(found.string[found.end() :], odd, steps))
+    return MediaType(name, *params(found.string[found.end() :], odd, steps))
 
 
 @lru_cache(maxsize=1024)
-def _cached_kind(value: bytes) -> tuple[Kind, tuple[str, ...]]:
+def _cached_kind(value: bytes) -> tuple[MediaType, tuple[str, ...]]:
     odd: set[str] = set()
-    return parse_kind(value, odd, Steps()), tuple(odd)
+    return parse_kind(value, odd, ParseBudget()), tuple(odd)
 
 
-def kind_of(special: Special, odd: set[str], steps: Steps) -> Kind:
+def kind_of(special: Special, odd: set[str], steps: ParseBudget) -> MediaType:
     """Find the Content-Type among some fields."""
     value = special.get(b"content-type")
     if value is None:
@@ -224,7 +226,7 @@ def kind_of(special: Special, odd: set[str], steps: Steps) -> Kind:
     return kind
 
 
-def encoding_of(special: Special, odd: set[str], steps: Steps) -> str:
+def encoding_of(special: Special, odd: set[str], steps: ParseBudget) -> str:
     """Name the transfer encoding, in lower case."""
     value = special.get(b"content-transfer-encoding")
     if value is None:
@@ -239,7 +241,9 @@ def encoding_of(special: Special, odd: set[str], steps: Steps) -> str:
     return said
 
 
-def disposition_of(special: Special, kind: Kind, odd: set[str], steps: Steps) -> tuple[str, Text]:
+def disposition_of(
+    special: Special, kind: MediaType, odd: set[str], steps: ParseBudget
+) -> tuple[str, Text]:
     """Tell how the part wants to be shown, and its file name."""
     value = special.get(b"content-disposition")
     name: Text = b""

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from spamnb.core.mail import limits
-from spamnb.core.mail.body.parameters import Kind, Special, Steps, kind_of
+from spamnb.core.mail.body.parameters import MediaType, ParseBudget, Special, kind_of
 from spamnb.core.mail.charset import Text
-from spamnb.core.mail.html import Budget
+from spamnb.core.mail.html import HtmlBudget
 
 SHOWN, INSTEAD, ASIDE = range(3)
 """what a program shows; what it shows instead if it is told so; what it shows when asked"""
@@ -52,13 +52,13 @@ class Entity(NamedTuple):
     start: int
     end: int
     special: Special
-    kind: Kind
+    kind: MediaType
     depth: int = 0
     rank: int = SHOWN
 
 
 @dataclass(slots=True)
-class Leaf:
+class DecodedPart:
     """A part whose transfer encoding is undone, before its text is read."""
 
     part: Part
@@ -70,15 +70,15 @@ class Leaf:
 
 
 @dataclass(slots=True)
-class Reading:
+class ReadingState:
     """What one message has yielded so far, and what may still be spent on it."""
 
     odd: set[str]
     parts: list[Part] = field(default_factory=list)
     inner: list[tuple[bytes, Text]] = field(default_factory=list)
     leaves: list[Entity] = field(default_factory=list)
-    html_left: Budget = field(default_factory=Budget)
-    steps: Steps = field(default_factory=Steps)
+    html_left: HtmlBudget = field(default_factory=HtmlBudget)
+    steps: ParseBudget = field(default_factory=ParseBudget)
     entities: int = 0
     entities_left: int = limits.PART_HEADERS
     delimiters_left: int = limits.DELIMITERS
@@ -86,6 +86,6 @@ class Reading:
     unpacked_left: int = limits.UNPACKED_BYTES
     rereadings: int = limits.REREADINGS
 
-    def kind_of(self, special: Special) -> Kind:
+    def kind_of(self, special: Special) -> MediaType:
         """Find the Content-Type among some fields."""
         return kind_of(special, self.odd, self.steps)

@@ -68,7 +68,7 @@ def sums(batch: Batch, values: Floats) -> Floats:
     return found
 
 
-class Sides(NamedTuple):
+class ClassPair(NamedTuple):
     """Which two labels a share of evidence speaks for and against, per message or for all."""
 
     s: int | Ints

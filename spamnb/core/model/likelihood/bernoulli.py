@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from spamnb.core.model.events import Ints, Totals
-from spamnb.core.model.likelihood.batch import Batch, Sides, known, sums
+from spamnb.core.model.likelihood.batch import Batch, ClassPair, known, sums
 from spamnb.core.model.likelihood.smoothing import Assumptions, Floats, log_m_estimate, log_prior
 from spamnb.errors import BugError
 
@@ -39,7 +39,7 @@ def joint_log_likelihood(
 
 
 def shares(
-    batch: Batch, n: NDArray[np.uint32], totals: Totals, assumptions: Assumptions, sides: Sides
+    batch: Batch, n: NDArray[np.uint32], totals: Totals, assumptions: Assumptions, sides: ClassPair
 ) -> tuple[Floats, Floats]:
     """Split the log-odds into each entry's part [E] and all absences with the prior [M].
 

@@ -23,21 +23,22 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from email.utils import formatdate
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from spamnb.core.mail.envelope import Client, network_of
 from spamnb.core.mail.message import without_mbox
-from spamnb.endpoints.net.networks import Nets
+from spamnb.endpoints.net.networks import NetworkSet
 from spamnb.endpoints.smtp.delivery import maildir_writer, receipts, replies, trace_headers
-from spamnb.endpoints.smtp.delivery.logins import Attempts, Passwords
-from spamnb.endpoints.smtp.delivery.params import PostOffice
-from spamnb.endpoints.smtp.delivery.ports import Links
-from spamnb.endpoints.smtp.delivery.recipients import Box, Recipients
-from spamnb.endpoints.smtp.delivery.session import Session
-from spamnb.endpoints.smtp.delivery.types import Login, Mail
+from spamnb.endpoints.smtp.delivery.logins import FailedLogins, Passwords
+from spamnb.endpoints.smtp.delivery.params import DeliveryParams
+from spamnb.endpoints.smtp.delivery.ports import AgentDeps
+from spamnb.endpoints.smtp.delivery.recipients import RecipientMailbox, Recipients
+from spamnb.endpoints.smtp.delivery.session import DeliverySession
+from spamnb.endpoints.smtp.delivery.types import IncomingMessage, LoggedIn
 from spamnb.errors import PeerError, StoreError, UserError
-from spamnb.service.feedback.report_parser import Item, Report, read_report
+from spamnb.service.feedback.report_parser import FeedbackReport, ReportedMessage, read_report
 from spamnb.service.feedback.types import Answer, Feedback, Trust
 
 _WORKERS: Final = 8
@@ -49,41 +50,41 @@ _REPORTS: Final = 64
 _CHECKERS: Final = 2
 """passwords checked at once: 32 MB and a fifth of a second each"""
 
-Done = list[tuple[Item, Answer]]
+Done = list[tuple[ReportedMessage, Answer]]
 
 
-class Believed(NamedTuple):
+class ReportSender(NamedTuple):
     """Whose word a report is."""
 
     who: str
     trust: Trust
 
 
-class Office:
+class DeliveryAgent:
     """One post office, whatever its listeners."""
 
-    def __init__(self, config: PostOffice, links: Links) -> None:
-        self.links = links
+    def __init__(self, config: DeliveryParams, deps: AgentDeps) -> None:
+        self.deps = deps
         self.stopping = False
         self.held_bytes = 0
-        self.sessions: set[Session] = set()
+        self.sessions: set[DeliverySession] = set()
         self.empty = asyncio.Event()
         """no session is open"""
         self.empty.set()
-        self._attempts = Attempts()
+        self._attempts = FailedLogins()
         self._addresses: Counter[str] = Counter()
         self._swept: set[Path] = set()
         self._disk = ThreadPoolExecutor(_WORKERS, "post-disk")
         self._teaching = ThreadPoolExecutor(_TEACHERS, "post-teach")
         self._reports = 0
         self._checking = ThreadPoolExecutor(_CHECKERS, "post-login")
-        self.renew(config)
+        self.apply_settings(config)
 
-    def renew(self, config: PostOffice) -> None:
+    def apply_settings(self, config: DeliveryParams) -> None:
         """Work by other settings from now on; SettingsError leaves the old ones in force."""
         recipients = Recipients(config)
         passwords = Passwords(config.passwords) if config.passwords else None
-        peers, trusted = Nets(config.peers), Nets(config.trusted)
+        peers, trusted = NetworkSet(config.peers), NetworkSet(config.trusted)
         self.config, self._recipients, self._passwords = config, recipients, passwords
         self._peers, self._trusted = peers, trusted
 
@@ -95,21 +96,21 @@ class Office:
 
     # -- connections ----------------------------------------------------------------------------
 
-    def admit(self, session: Session) -> bool:
+    def admit(self, session: DeliverySession) -> bool:
         """Whether one more connection is taken."""
         free = len(self.sessions) < self.config.connections
         known = self._peers.contains(session.peer)
         customer = network_of(session.peer)
         few = self._addresses[customer] < self.config.connections_per_address
         if self.stopping or not free or not (few or known):
-            self.links.meters.count("connections_refused")
+            self.deps.meters.count("connections_refused")
             return False
         self.sessions.add(session)
         self.empty.clear()
         self._addresses[customer] += 1
         return True
 
-    def leave(self, session: Session) -> None:
+    def leave(self, session: DeliverySession) -> None:
         """A connection has ended."""
         self.sessions.discard(session)
         if not self.sessions:
@@ -123,11 +124,11 @@ class Office:
         """Whether this peer may name the client."""
         return self._peers.contains(peer)
 
-    def find(self, address: str) -> Box | str:
+    def find(self, address: str) -> RecipientMailbox | str:
         """Where mail to an address goes, or the reply that refuses it."""
         return self._recipients.find(address)
 
-    async def log_in(self, name: str, password: bytes, peer: str) -> Login | str:
+    async def log_in(self, name: str, password: bytes, peer: str) -> LoggedIn | str:
         """Check a password. A try is wrong until it was right, so many at once win nothing."""
         if self._passwords is None:
             return replies.NO_SUCH
@@ -138,16 +139,16 @@ class Office:
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(self._checking, self._passwords.check, name, password)
         if found is None:
-            self.links.meters.count("logins_refused")
-            self.links.log({"event": "login refused", "peer": peer, "login": _shown(name)})
+            self.deps.meters.count("logins_refused")
+            self.deps.log({"event": "login refused", "peer": peer, "login": _shown(name)})
             return replies.WRONG_LOGIN
         self._attempts.right(peer)
-        return Login(found.name, found.addresses)
+        return LoggedIn(found.name, found.addresses)
 
     def fault(self, error: Exception, peer: str) -> None:
         """Count and log a fault of ours."""
-        self.links.meters.count("faults")
-        self.links.log(
+        self.deps.meters.count("faults")
+        self.deps.log(
             {
                 "event": "fault",
                 "incident": secrets.token_hex(4),
@@ -158,7 +159,7 @@ class Office:
 
     # -- messages -------------------------------------------------------------------------------
 
-    async def take(self, mail: Mail) -> list[str]:
+    async def take(self, mail: IncomingMessage) -> list[str]:
         """Deliver or learn; one reply for each recipient."""
         began = time.monotonic()
         facts: dict[str, object] = {}
@@ -169,28 +170,34 @@ class Office:
         else:
             answers = [await self._deliver(mail, mail.boxes, facts)] * len(mail.boxes)
         self._count(max(answers))
-        self.links.log(_line(mail, answers) | facts | {"ms": _ms(began)})
+        self.deps.log(_line(mail, answers) | facts | {"ms": _ms(began)})
         return answers
 
     def _count(self, answer: str) -> None:
         sort = {"4": "deferred", "5": "refused"}.get(answer[:1])
         if sort:
-            self.links.meters.count(sort)
+            self.deps.meters.count(sort)
 
-    async def _deliver(self, mail: Mail, boxes: tuple[Box, ...], facts: dict[str, object]) -> str:
+    async def _deliver(
+        self, mail: IncomingMessage, boxes: tuple[RecipientMailbox, ...], facts: dict[str, object]
+    ) -> str:
         junk = trace_headers.is_junk(mail.raw)
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._disk, self._to_maildirs, mail, boxes, junk)
+            await loop.run_in_executor(
+                self._disk, partial(self._to_maildirs, mail, boxes, junk=junk)
+            )
         except OSError as error:
             self.fault(error, mail.peer)
             return replies.NOT_STORED
         facts["folder"] = "junk" if junk else "inbox"
-        self.links.meters.count("delivered", len(boxes))
-        self.links.meters.count("delivered_junk", len(boxes) if junk else 0)
+        self.deps.meters.count("delivered", len(boxes))
+        self.deps.meters.count("delivered_junk", len(boxes) if junk else 0)
         return replies.DELIVERED
 
-    def _to_maildirs(self, mail: Mail, boxes: tuple[Box, ...], junk: bool) -> None:  # noqa: FBT001
+    def _to_maildirs(
+        self, mail: IncomingMessage, boxes: tuple[RecipientMailbox, ...], *, junk: bool
+    ) -> None:
         """Write one message for some recipients: all of them get it, or none."""
         written: list[maildir_writer.Pending] = []
         try:
@@ -210,7 +217,7 @@ class Office:
 
     # -- reports --------------------------------------------------------------------------------
 
-    async def _heard(self, mail: Mail, facts: dict[str, object]) -> str:
+    async def _heard(self, mail: IncomingMessage, facts: dict[str, object]) -> str:
         """A report's answer, unless too many wait for theirs."""
         if self._reports >= _REPORTS:
             return replies.NO_TEACHER
@@ -220,32 +227,34 @@ class Office:
         finally:
             self._reports -= 1
 
-    async def _report(self, mail: Mail, facts: dict[str, object]) -> str:
+    async def _report(self, mail: IncomingMessage, facts: dict[str, object]) -> str:
         loop = asyncio.get_running_loop()
         report = await loop.run_in_executor(
             self._teaching, read_report, mail.raw, mail.boxes[0].label
         )
-        believed = self._believed(mail)
-        facts |= {"how": report.how, "label": report.label, "who": _shown(believed.who)}
-        facts["trust"] = believed.trust
+        report_sender = self._believed(mail)
+        facts |= {"how": report.how, "label": report.label, "who": _shown(report_sender.who)}
+        facts["trust"] = report_sender.trust
         try:
-            done = await self._teach_all(mail, report, believed)
+            done = await self._teach_all(mail, report, report_sender)
         except (StoreError, PeerError, OSError) as error:
             self.fault(error, mail.peer)
             return replies.NO_TEACHER
         facts["result"] = receipts.summary(done)
-        self.links.meters.count("reports")
+        self.deps.meters.count("reports")
         if not done:
-            self.links.meters.count("feedback_refused")
+            self.deps.meters.count("feedback_refused")
         if mail.login and self.config.receipts and mail.sender and not report.automatic:
             facts["receipt"] = await self._answer(mail, report, done)
         if mail.login and facts.get("receipt") in receipts.SENT:
             return f"250 2.0.0 {receipts.summary(done)}"
-        reply = receipts.reply(report, done, authentic=believed.trust == "user")
+        reply = receipts.reply(report, done, authentic=report_sender.trust == "user")
         told = mail.login and reply.startswith("250")
         return f"250 2.0.0 {receipts.summary(done)}" if told else reply
 
-    async def _teach_all(self, mail: Mail, report: Report, believed: Believed) -> Done:
+    async def _teach_all(
+        self, mail: IncomingMessage, report: FeedbackReport, report_sender: ReportSender
+    ) -> Done:
         done: Done = []
         domain = mail.boxes[0].address.rpartition("@")[2]
         # A relay that names nobody, and the host itself, speak for many.
@@ -257,9 +266,9 @@ class Office:
                 label=report.label,
                 raw=item.raw,
                 refs=item.refs,
-                who=believed.who,
+                who=report_sender.who,
                 channel="arf" if report.how == "arf" else "address",
-                trust=believed.trust,
+                trust=report_sender.trust,
                 domain=domain,
                 client=client,
             )
@@ -268,23 +277,25 @@ class Office:
 
     async def _teach(self, feedback: Feedback) -> Answer:
         loop = asyncio.get_running_loop()
-        asked = loop.run_in_executor(self._teaching, self.links.teach, feedback)
+        asked = loop.run_in_executor(self._teaching, self.deps.teach, feedback)
         try:
             return await asyncio.wait_for(asked, self.config.teach_timeout_s)
         except UserError as error:
             return Answer("refused", reason=str(error))
 
-    def _believed(self, mail: Mail) -> Believed:
+    def _believed(self, mail: IncomingMessage) -> ReportSender:
         """Whose word it is, and how much it counts."""
         sender = mail.sender.lower()
         if mail.login:
             own = {address.lower() for address in mail.login.addresses}
-            return Believed(sender if sender in own else mail.login.addresses[0].lower(), "user")
+            return ReportSender(
+                sender if sender in own else mail.login.addresses[0].lower(), "user"
+            )
         if sender and self._is_trusted(mail):
-            return Believed(sender, "user")
-        return Believed(sender, "stranger")
+            return ReportSender(sender, "user")
+        return ReportSender(sender, "stranger")
 
-    def _is_trusted(self, mail: Mail) -> bool:
+    def _is_trusted(self, mail: IncomingMessage) -> bool:
         client: Client = mail.client
         if not mail.xforwarded:
             # A relay that names nobody speaks for nobody.
@@ -296,16 +307,16 @@ class Office:
             return _is_address(client.address)
         return self._trusted.contains(client.address) and not _is_loopback(client.address)
 
-    async def _answer(self, mail: Mail, report: Report, done: Done) -> str:
+    async def _answer(self, mail: IncomingMessage, report: FeedbackReport, done: Done) -> str:
         """Send a receipt; what was learnt stays learnt if it cannot be written."""
         assert mail.login is not None, "strangers get no receipts"
         own = {address.lower() for address in mail.login.addresses}
         to = mail.sender if mail.sender.lower() in own else mail.login.addresses[0]
         hostname = self.config.hostname
-        occasion = receipts.Occasion(
+        receipt_headers = receipts.ReceiptHeaders(
             hostname, to, formatdate(localtime=True), f"<{secrets.token_hex(12)}@{hostname}>"
         )
-        raw = receipts.compose(occasion, report, done)
+        raw = receipts.compose(receipt_headers, report, done)
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._disk, self._hand_over, to, raw)
@@ -315,13 +326,13 @@ class Office:
 
     def _hand_over(self, to: str, raw: bytes) -> str:
         box = self._recipients.find(to)
-        if isinstance(box, Box) and box.folder is not None:
+        if isinstance(box, RecipientMailbox) and box.folder is not None:
             head = f"Return-Path: <>\nDelivered-To: {to}\n".encode()
             maildir_writer.deliver(box.folder, (head, raw))
             return receipts.DELIVERED
-        if self.links.send is None:
+        if self.deps.send is None:
             return "nowhere to send it"
-        self.links.send(to, raw)
+        self.deps.send(to, raw)
         return receipts.HANDED_OVER
 
 
@@ -342,7 +353,7 @@ def _is_loopback(address: str) -> bool:
     return (mapped or found).is_loopback
 
 
-def _line(mail: Mail, answers: list[str]) -> dict[str, object]:
+def _line(mail: IncomingMessage, answers: list[str]) -> dict[str, object]:
     client: Client = mail.client
     return {
         "event": "post",
@@ -360,7 +371,7 @@ def _line(mail: Mail, answers: list[str]) -> dict[str, object]:
 
 
 def _shown(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:300])
+    return "".join(request if request.isprintable() else "?" for request in text[:300])
 
 
 def _ms(began: float) -> float:

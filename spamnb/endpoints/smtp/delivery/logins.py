@@ -7,7 +7,7 @@ One line a login in a text file that only its owner reads:
 The addresses are those that are delivered to the person; without any, the login is the address.
 Passwords are kept as scrypt hashes (RFC 7914; ln=15, r=8, p=3 takes 32 MB and a fifth of a second,
 one of the equal choices of the OWASP cheat sheet). An unknown login costs as much time as a wrong
-password. `Attempts` slows down whoever guesses.
+password. `FailedLogins` slows down whoever guesses.
 
 Must not know protocols. Failure: SettingsError with file and line.
 """
@@ -186,7 +186,7 @@ def write_logins(path: Path, logins: Mapping[str, Login]) -> None:
         raise StoreAccessError(f"cannot write {path}: {error.strerror}") from error
 
 
-class Attempts:
+class FailedLogins:
     """Wrong passwords by client address: after the third, each doubles the time to wait.
 
     By address and never by login, or anybody could lock a person out. IPv6 counts by /64, which is

@@ -8,7 +8,7 @@ from spamnb.endpoints.net.networks import LOOPBACK
 
 
 @dataclass(frozen=True, slots=True)
-class PostOffice:
+class DeliveryParams:
     """How the post office works. The defaults are safe on loopback and nowhere else."""
 
     hostname: str = "localhost"

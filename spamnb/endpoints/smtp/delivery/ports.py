@@ -22,7 +22,7 @@ def _silent(_: Mapping[str, object]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
+class AgentDeps:
     """What joins the post office with the rest of the daemon."""
 
     teach: Teach

@@ -17,7 +17,7 @@ from typing import Final
 from spamnb.endpoints.smtp.delivery import replies
 from spamnb.errors import LimitError
 from spamnb.service.engine.receipt import Receipt
-from spamnb.service.feedback.report_parser import Item, Report
+from spamnb.service.feedback.report_parser import FeedbackReport, ReportedMessage
 from spamnb.service.feedback.types import Answer
 
 DELIVERED: Final = "delivered"
@@ -42,7 +42,7 @@ _STATES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Occasion:
+class ReceiptHeaders:
     """When and between whom."""
 
     hostname: str
@@ -52,14 +52,18 @@ class Occasion:
     message_id: str
 
 
-def compose(occasion: Occasion, report: Report, done: Sequence[tuple[Item, Answer]]) -> bytes:
+def compose(
+    receipt_headers: ReceiptHeaders,
+    report: FeedbackReport,
+    done: Sequence[tuple[ReportedMessage, Answer]],
+) -> bytes:
     """Write the receipt, with LF line ends."""
     mail = EmailMessage(policy=_LF)
-    mail["From"] = Address("spamnb", addr_spec=f"postmaster@{occasion.hostname}")
-    mail["To"] = occasion.to
+    mail["From"] = Address("spamnb", addr_spec=f"postmaster@{receipt_headers.hostname}")
+    mail["To"] = receipt_headers.to
     mail["Subject"] = _subject(report, done)
-    mail["Date"] = occasion.date
-    mail["Message-ID"] = occasion.message_id
+    mail["Date"] = receipt_headers.date
+    mail["Message-ID"] = receipt_headers.message_id
     if report.message_id.isascii() and report.message_id.isprintable() and report.message_id:
         mail["In-Reply-To"] = f"<{report.message_id}>"
     mail["Auto-Submitted"] = "auto-replied"
@@ -68,14 +72,16 @@ def compose(occasion: Occasion, report: Report, done: Sequence[tuple[Item, Answe
     return mail.as_bytes()
 
 
-def summary(done: Sequence[tuple[Item, Answer]]) -> str:
+def summary(done: Sequence[tuple[ReportedMessage, Answer]]) -> str:
     """Say in one line what became of a report."""
     states = [answer.state for _, answer in done]
     told = [f"{states.count(key)} {text}" for key, text in _STATES.items() if key in states]
     return ", ".join(told) or "nothing was learnt"
 
 
-def reply(report: Report, done: Sequence[tuple[Item, Answer]], *, authentic: bool) -> str:
+def reply(
+    report: FeedbackReport, done: Sequence[tuple[ReportedMessage, Answer]], *, authentic: bool
+) -> str:
     """The reply to a report that no receipt answers: what was dropped is never thanked for.
 
     A relay makes a bounce of a refusal, and a sender who proves nothing may be forged: the bounce
@@ -88,19 +94,21 @@ def reply(report: Report, done: Sequence[tuple[Item, Answer]], *, authentic: boo
     if done and not dropped and not report.left_out:
         return replies.THANKS
     authentic = authentic or any(answer.facts.get("proven") for answer in dropped)
-    if authentic and any(answer.facts.get("sort") == LimitError.__name__ for answer in dropped):
+    if authentic and any(
+        answer.facts.get("error_type") == LimitError.__name__ for answer in dropped
+    ):
         return replies.TOO_MUCH
     if len(dropped) < len(done):
         return replies.IN_PART
     return replies.NOT_LEARNT if authentic else replies.NOTHING_TAKEN
 
 
-def _subject(report: Report, done: Sequence[tuple[Item, Answer]]) -> str:
+def _subject(report: FeedbackReport, done: Sequence[tuple[ReportedMessage, Answer]]) -> str:
     as_what = f" as {report.label}" if report.label and done else ""
     return f"Your report{as_what}: {summary(done)}"
 
 
-def _body(report: Report, done: Sequence[tuple[Item, Answer]]) -> str:
+def _body(report: FeedbackReport, done: Sequence[tuple[ReportedMessage, Answer]]) -> str:
     if not done:
         return _NOTHING
     lines = [line for item, answer in done[:_LISTED] for line in (*_told(item, answer), "")]
@@ -111,7 +119,7 @@ def _body(report: Report, done: Sequence[tuple[Item, Answer]]) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _told(item: Item, answer: Answer) -> list[str]:
+def _told(item: ReportedMessage, answer: Answer) -> list[str]:
     receipt = answer.receipt
     name = item.subject or (receipt.message_id if receipt else "") or "a message"
     lines = [f"* {name}", f"  {_STATES[answer.state]}{_change(receipt)}"]

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from spamnb.endpoints.smtp.delivery import replies
-from spamnb.endpoints.smtp.delivery.params import PostOffice
+from spamnb.endpoints.smtp.delivery.params import DeliveryParams
 from spamnb.errors import SettingsError
 
 SAFE = re.compile(r"[a-z0-9_][a-z0-9_.=-]{0,63}")
@@ -23,7 +23,7 @@ POSTMASTER = "postmaster"
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class RecipientMailbox:
     """Where one recipient's mail goes."""
 
     address: str
@@ -35,7 +35,7 @@ class Box:
 class Recipients:
     """The people and feedback addresses of a post office."""
 
-    def __init__(self, config: PostOffice) -> None:
+    def __init__(self, config: DeliveryParams) -> None:
         self._config = config
         self._domains = frozenset(domain.lower().rstrip(".") for domain in config.domains)
         self._labels = {
@@ -49,7 +49,7 @@ class Recipients:
         self._table: dict[str, Path] = {}
         self.table()
 
-    def find(self, address: str) -> Box | str:
+    def find(self, address: str) -> RecipientMailbox | str:
         """Where mail to an address goes, or the reply that refuses it."""
         local, _, domain = address.lower().rpartition("@")
         if not local:
@@ -61,9 +61,9 @@ class Recipients:
         if domain and self._domains and domain not in self._domains:
             return replies.RELAYING
         if local in self._labels:
-            return Box(address, label=self._labels[local])
+            return RecipientMailbox(address, label=self._labels[local])
         folder = self._folder(local, domain)
-        return Box(address, folder) if folder else replies.UNKNOWN_USER
+        return RecipientMailbox(address, folder) if folder else replies.UNKNOWN_USER
 
     def _folder(self, local: str, domain: str) -> Path | None:
         name = local.partition(self._config.delimiter)[0] if self._config.delimiter else local

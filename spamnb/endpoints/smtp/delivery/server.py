@@ -16,10 +16,10 @@ from functools import partial
 from typing import Final
 
 from spamnb.endpoints.smtp.delivery import replies
-from spamnb.endpoints.smtp.delivery.delivery import Office
-from spamnb.endpoints.smtp.delivery.params import PostOffice
-from spamnb.endpoints.smtp.delivery.ports import Links, Listener
-from spamnb.endpoints.smtp.delivery.session import Session
+from spamnb.endpoints.smtp.delivery.delivery import DeliveryAgent
+from spamnb.endpoints.smtp.delivery.params import DeliveryParams
+from spamnb.endpoints.smtp.delivery.ports import AgentDeps, Listener
+from spamnb.endpoints.smtp.delivery.session import DeliverySession
 from spamnb.errors import SettingsError
 
 BACKLOG: Final = 128
@@ -29,11 +29,11 @@ DRAIN_S: Final = 30.0
 class Server:
     """A post office that listens. Made within a running event loop."""
 
-    def __init__(self, config: PostOffice, links: Links) -> None:
+    def __init__(self, config: DeliveryParams, deps: AgentDeps) -> None:
         # aiosmtpd writes a line a command, with what peers said in it.
         logging.getLogger("mail.log").setLevel(logging.CRITICAL)
         self._tls = tls_context(config)
-        self.office = Office(config, links)
+        self.agent = DeliveryAgent(config, deps)
         self._servers: list[asyncio.Server] = []
 
     async def listen(self, listeners: Sequence[Listener]) -> None:
@@ -45,33 +45,33 @@ class Server:
                 await loop.create_server(made, sock=listener.sock, backlog=BACKLOG)
             )
 
-    def _session(self, listener: Listener) -> Session:
-        return Session(self.office, self._tls, listener.speaks)
+    def _session(self, listener: Listener) -> DeliverySession:
+        return DeliverySession(self.agent, self._tls, listener.speaks)
 
-    def renew(self, config: PostOffice) -> None:
+    def apply_settings(self, config: DeliveryParams) -> None:
         """Take other settings, for new connections and transactions. Listeners stay."""
         tls = tls_context(config)
-        self.office.renew(config)
+        self.agent.apply_settings(config)
         self._tls = tls
 
     async def drain(self, seconds: float = DRAIN_S) -> None:
         """Take nothing new, let transactions end, then close."""
-        office = self.office
-        office.stopping = True
+        agent = self.agent
+        agent.stopping = True
         for server in self._servers:
             server.close()
-        for session in list(office.sessions):
+        for session in list(agent.sessions):
             if session.idle:
                 session.say_goodbye(replies.STOPPING)
         with suppress(TimeoutError):
-            await asyncio.wait_for(office.empty.wait(), seconds)
-        for session in list(office.sessions):
+            await asyncio.wait_for(agent.empty.wait(), seconds)
+        for session in list(agent.sessions):
             session.say_goodbye(replies.STOPPING)
         await asyncio.sleep(0)
-        office.close()
+        agent.close()
 
 
-def tls_context(config: PostOffice) -> ssl.SSLContext | None:
+def tls_context(config: DeliveryParams) -> ssl.SSLContext | None:
     """The context for STARTTLS, if there is a certificate."""
     if not config.certificate:
         return None

@@ -24,11 +24,11 @@ from aiosmtpd.smtp import MISSING, SMTP, TLSSetupException
 from spamnb.core.mail.envelope import Client
 from spamnb.endpoints.net.address import Speech
 from spamnb.endpoints.smtp.delivery import replies
-from spamnb.endpoints.smtp.delivery.address_syntax import XFORWARD, read_client, read_path
-from spamnb.endpoints.smtp.delivery.esmtp_parameters import why_no_mail, why_no_rcpt
-from spamnb.endpoints.smtp.delivery.params import PostOffice
-from spamnb.endpoints.smtp.delivery.recipients import Box
-from spamnb.endpoints.smtp.delivery.types import Login, Mail, Transaction
+from spamnb.endpoints.smtp.delivery.params import DeliveryParams
+from spamnb.endpoints.smtp.delivery.recipients import RecipientMailbox
+from spamnb.endpoints.smtp.delivery.types import DeliveryTransaction, IncomingMessage, LoggedIn
+from spamnb.endpoints.smtp.protocol.address_syntax import XFORWARD, read_client, read_path
+from spamnb.endpoints.smtp.protocol.esmtp_parameters import why_no_mail, why_no_rcpt
 
 COMMAND_BYTES: Final = 4_096
 READ_BYTES: Final = 65_536
@@ -42,61 +42,61 @@ _HANDLING_S: Final = 900.0
 """for what follows the final dot: each step in it has a deadline of its own"""
 
 
-class Staff(Protocol):
+class AgentContext(Protocol):
     """What a session needs of the post office."""
 
-    config: PostOffice
+    config: DeliveryParams
     stopping: bool
     held_bytes: int
 
-    def admit(self, session: Session) -> bool:
+    def admit(self, session: DeliverySession) -> bool:
         """Whether one more connection is taken."""
 
-    def leave(self, session: Session) -> None:
+    def leave(self, session: DeliverySession) -> None:
         """It has ended."""
 
     def may_xforward(self, peer: str) -> bool:
         """Whether this peer may name the client."""
 
-    def find(self, address: str) -> Box | str:
+    def find(self, address: str) -> RecipientMailbox | str:
         """Where mail to an address goes, or the reply that refuses it."""
 
-    async def log_in(self, name: str, password: bytes, peer: str) -> Login | str:
+    async def log_in(self, name: str, password: bytes, peer: str) -> LoggedIn | str:
         """Check a password; or the reply that refuses it."""
 
-    async def take(self, mail: Mail) -> list[str]:
+    async def take(self, mail: IncomingMessage) -> list[str]:
         """Deliver or learn; one reply for each box."""
 
     def fault(self, error: Exception, peer: str) -> None:
         """Count and log a fault of ours."""
 
 
-class Session(SMTP):
+class DeliverySession(SMTP):
     """One connection."""
 
     line_length_limit = READ_BYTES
 
-    def __init__(self, office: Staff, tls: Any, speaks: Speech) -> None:
+    def __init__(self, agent: AgentContext, tls: Any, speaks: Speech) -> None:
         self.command_size_limits = defaultdict(lambda: COMMAND_BYTES)
         self.command_size_limit = COMMAND_BYTES
-        self.office = office
+        self.agent = agent
         self.speaks = speaks
         self.peer = ""
         self.admitted: bool | None = None
-        self.login: Login | None = None
+        self.login: LoggedIn | None = None
         self.helo = ""
         self.extended = False
-        self.mail = Transaction()
+        self.mail = DeliveryTransaction()
         self.failures = 0
         self.held_bytes = 0
         super().__init__(
             None,
-            data_size_limit=office.config.size_limit_bytes,
+            data_size_limit=agent.config.size_limit_bytes,
             enable_SMTPUTF8=True,
-            hostname=office.config.hostname,
+            hostname=agent.config.hostname,
             ident="spamnb",
             tls_context=tls,
-            timeout=office.config.command_timeout_s,
+            timeout=agent.config.command_timeout_s,
             loop=asyncio.get_running_loop(),
         )
 
@@ -107,7 +107,7 @@ class Session(SMTP):
         if self.admitted is None:
             name = transport.get_extra_info("peername")
             self.peer = name[0] if isinstance(name, tuple) else "unix"
-            self.admitted = self.office.admit(self)
+            self.admitted = self.agent.admit(self)
             if not self.admitted:
                 transport.write(replies.BUSY.encode() + b"\r\n")
                 transport.close()
@@ -119,7 +119,7 @@ class Session(SMTP):
         """End."""
         if self.admitted:
             self._hold(-self.held_bytes)
-            self.office.leave(self)
+            self.agent.leave(self)
             self.admitted = False
             super().connection_lost(error)
 
@@ -129,7 +129,7 @@ class Session(SMTP):
 
     def _set_post_data_state(self) -> None:
         super()._set_post_data_state()  # type: ignore[no-untyped-call]
-        self.mail = Transaction()
+        self.mail = DeliveryTransaction()
 
     def _timeout_cb(self) -> None:
         self.say_goodbye(replies.TIMEOUT)
@@ -151,7 +151,7 @@ class Session(SMTP):
     def _hold(self, more: int) -> None:
         """Count bytes of a message that are in memory."""
         self.held_bytes += more
-        self.office.held_bytes += more
+        self.agent.held_bytes += more
 
     @property
     def idle(self) -> bool:
@@ -167,7 +167,7 @@ class Session(SMTP):
         """A fault of ours: the sender keeps the message, and learns nothing of us."""
         if isinstance(error, TLSSetupException):
             return replies.NO_TLS
-        self.office.fault(error, self.peer)
+        self.agent.fault(error, self.peer)
         self._set_post_data_state()
         return replies.FAULT
 
@@ -193,7 +193,7 @@ class Session(SMTP):
             return
         self._set_post_data_state()
         self.helo, self.extended = name, True
-        config = self.office.config
+        config = self.agent.config
         offers = [
             config.hostname,
             f"SIZE {config.size_limit_bytes}",
@@ -203,7 +203,7 @@ class Session(SMTP):
             offers.append("STARTTLS")
         if self._may_log_in():
             offers.append("AUTH PLAIN LOGIN")
-        if self.office.may_xforward(self.peer):
+        if self.agent.may_xforward(self.peer):
             offers.append(f"XFORWARD {XFORWARD}")
         lines = [f"250-{offer}\r\n" for offer in offers[:-1]] + [f"250 {offers[-1]}\r\n"]
         self._writer.write("".join(lines).encode("ascii", "replace"))
@@ -235,7 +235,7 @@ class Session(SMTP):
     # -- who speaks -----------------------------------------------------------------------------
 
     def _may_log_in(self) -> bool:
-        config = self.office.config
+        config = self.agent.config
         return bool(config.passwords) and (bool(self._tls_protocol) or config.plain_login)
 
     async def smtp_AUTH(self, arg: str | None) -> None:
@@ -247,8 +247,8 @@ class Session(SMTP):
         given = await self._credentials((arg or "").split())
         if given is None:
             return
-        answer = await self.office.log_in(*given, self.peer)
-        if isinstance(answer, Login):
+        answer = await self.agent.log_in(*given, self.peer)
+        if isinstance(answer, LoggedIn):
             self.login = answer
             await self.push(replies.LOGGED_IN)
             return
@@ -259,7 +259,7 @@ class Session(SMTP):
         await self.push(answer)
 
     def _why_no_login(self) -> str:
-        if not self.office.config.passwords:
+        if not self.agent.config.passwords:
             return replies.NO_SUCH
         if not self._may_log_in():
             return replies.TLS_FIRST
@@ -306,7 +306,7 @@ class Session(SMTP):
 
     async def smtp_XFORWARD(self, arg: str | None) -> None:
         """Hear from a trusted peer who the client is, for the next message."""
-        if not self.office.may_xforward(self.peer):
+        if not self.agent.may_xforward(self.peer):
             await self.push(replies.NOT_YOU)
         elif not self.idle:
             await self.push(replies.IN_TRANSACTION)
@@ -329,14 +329,14 @@ class Session(SMTP):
         await self.push(self._rcpt(arg))
 
     def _mail(self, arg: str | None) -> str:
-        if self.office.stopping:
+        if self.agent.stopping:
             return replies.STOPPING
         if not self.idle:
             return replies.NESTED
         found = read_path("FROM:", arg)
         if found is None:
             return replies.BAD_MAIL
-        limit = self.office.config.size_limit_bytes
+        limit = self.agent.config.size_limit_bytes
         refusal = why_no_mail(found, limit, extended=self.extended)
         if refusal:
             return refusal
@@ -353,9 +353,9 @@ class Session(SMTP):
         refusal = why_no_rcpt(found, utf8=self.mail.utf8)
         if refusal:
             return refusal
-        if len(self.mail.boxes) >= self.office.config.recipients:
+        if len(self.mail.boxes) >= self.agent.config.recipients:
             return replies.TOO_MANY_RECIPIENTS
-        box = self.office.find(found.address)
+        box = self.agent.find(found.address)
         if isinstance(box, str):
             return box
         boxes = self.mail.boxes
@@ -386,12 +386,12 @@ class Session(SMTP):
         self._reset_timeout()
         for answer in answers[: len(many)]:
             await self.push(answer)
-        if self.office.stopping:
+        if self.agent.stopping:
             self.say_goodbye(replies.STOPPING)
 
-    async def _taken(self, body: bytes, boxes: tuple[Box, ...]) -> list[str]:
+    async def _taken(self, body: bytes, boxes: tuple[RecipientMailbox, ...]) -> list[str]:
         client = self.mail.client
-        mail = Mail(
+        mail = IncomingMessage(
             raw=body,
             sender=self.mail.sender or "",
             boxes=boxes,
@@ -403,9 +403,9 @@ class Session(SMTP):
             speaks=self.speaks,
         )
         try:
-            return await self.office.take(mail)
+            return await self.agent.take(mail)
         except Exception as error:  # noqa: BLE001 - the boundary: one reply a recipient, whatever comes
-            self.office.fault(error, self.peer)
+            self.agent.fault(error, self.peer)
             return [replies.FAULT] * len(boxes)
 
     async def _body(self) -> bytes | str:
@@ -414,7 +414,7 @@ class Session(SMTP):
         Only CR LF . CR LF ends it, so a bare CR or LF before a dot stays data. The CR LF put in
         front makes an end in the first line look like every other.
         """
-        config, loop = self.office.config, asyncio.get_running_loop()
+        config, loop = self.agent.config, asyncio.get_running_loop()
         until = loop.time() + config.message_timeout_s
         reader: Any = self._reader
         reader._buffer[:0] = b"\r\n"  # noqa: SLF001 - a reader has no way to put back
@@ -441,7 +441,7 @@ class Session(SMTP):
         return body.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _why_no_room(self, size: int) -> str:
-        config = self.office.config
+        config = self.agent.config
         if size > config.size_limit_bytes + len(END) + 2:
             return replies.TOO_BIG
-        return replies.NO_ROOM if self.office.held_bytes > config.memory_limit_bytes else ""
+        return replies.NO_ROOM if self.agent.held_bytes > config.memory_limit_bytes else ""

@@ -7,8 +7,8 @@ from email.utils import formatdate
 from typing import Final
 
 from spamnb.core.mail.message import without_mbox
-from spamnb.endpoints.smtp.delivery.params import PostOffice
-from spamnb.endpoints.smtp.delivery.types import Mail
+from spamnb.endpoints.smtp.delivery.params import DeliveryParams
+from spamnb.endpoints.smtp.delivery.types import IncomingMessage
 
 HEADER_BYTES: Final = 262_144
 """as much of a header as the front door lets through"""
@@ -24,7 +24,7 @@ def is_junk(raw: bytes) -> bool:
     return found is not None and found[1].upper() == b"YES"
 
 
-def head(mail: Mail, address: str, config: PostOffice) -> bytes:
+def head(mail: IncomingMessage, address: str, config: DeliveryParams) -> bytes:
     """The lines that stand above a delivered message (RFC 5321 4.4)."""
     lines = [f"Return-Path: <{mail.sender}>", f"Delivered-To: {address}"]
     if config.received:
@@ -34,7 +34,7 @@ def head(mail: Mail, address: str, config: PostOffice) -> bytes:
     return ("\n".join(lines) + "\n" + gap).encode()
 
 
-def _received(mail: Mail, config: PostOffice) -> str:
+def _received(mail: IncomingMessage, config: DeliveryParams) -> str:
     client = mail.client
     sort = "LMTP" if mail.speaks == "lmtp" else "ESMTP"
     way = sort + ("S" if mail.secure else "") + ("A" if mail.login else "")

@@ -24,7 +24,7 @@ _MAIL: frozenset[Phase] = frozenset(("mail", "rcpt"))
 _RCPT: frozenset[Phase] = frozenset(("rcpt",))
 
 
-class Verb(NamedTuple):
+class CommandRule(NamedTuple):
     """One command: what it does with us, and in which phases."""
 
     does: Does
@@ -32,25 +32,25 @@ class Verb(NamedTuple):
     says: bytes = b""
 
 
-VERBS: dict[bytes, Verb] = {
-    b"EHLO": Verb("hello"),
-    b"HELO": Verb("hello"),
-    b"LHLO": Verb("hello"),
-    b"XFORWARD": Verb("xforward", _READY),
-    b"MAIL": Verb("mail", _READY),
-    b"RCPT": Verb("rcpt", _MAIL),
-    b"DATA": Verb("data", _RCPT),
-    b"RSET": Verb("reset"),
-    b"NOOP": Verb("say", says=replies.DONE),
-    b"QUIT": Verb("quit"),
-    b"VRFY": Verb("say", says=replies.VERIFY),
+VERBS: dict[bytes, CommandRule] = {
+    b"EHLO": CommandRule("hello"),
+    b"HELO": CommandRule("hello"),
+    b"LHLO": CommandRule("hello"),
+    b"XFORWARD": CommandRule("xforward", _READY),
+    b"MAIL": CommandRule("mail", _READY),
+    b"RCPT": CommandRule("rcpt", _MAIL),
+    b"DATA": CommandRule("data", _RCPT),
+    b"RSET": CommandRule("reset"),
+    b"NOOP": CommandRule("say", says=replies.DONE),
+    b"QUIT": CommandRule("quit"),
+    b"VRFY": CommandRule("say", says=replies.VERIFY),
     # Known to us and refused: each would change what the bytes after it mean, or who may speak.
-    b"STARTTLS": Verb("say", says=replies.UNKNOWN),
-    b"AUTH": Verb("say", says=replies.UNKNOWN),
-    b"BDAT": Verb("say", says=replies.UNKNOWN),
-    b"XCLIENT": Verb("say", says=replies.UNKNOWN),
+    b"STARTTLS": CommandRule("say", says=replies.UNKNOWN),
+    b"AUTH": CommandRule("say", says=replies.UNKNOWN),
+    b"BDAT": CommandRule("say", says=replies.UNKNOWN),
+    b"XCLIENT": CommandRule("say", says=replies.UNKNOWN),
 }
-UNKNOWN = Verb("say", says=replies.UNKNOWN)
+UNKNOWN = CommandRule("say", says=replies.UNKNOWN)
 
 _WORD = re.compile(rb"([A-Za-z]{4,16})(?:[ \t]|\Z)")
 _WHOLE = re.compile(rb"([A-Za-z]{4,16})(?:[ \t][^\r\n\0]*+)?\r\n")
@@ -70,7 +70,7 @@ _SAFE_RCPT = re.compile(
 _POSTMASTER = re.compile(rb"(?i)RCPT[ \t]+TO:[ \t]*<postmaster>[ \t]*")
 
 
-def verb_of(line: bytes) -> tuple[bytes, Verb] | None:
+def verb_of(line: bytes) -> tuple[bytes, CommandRule] | None:
     """The command of a line (without its CRLF) in capitals; None if it is no command at all."""
     found = _WORD.match(line)
     if found is None:
@@ -79,7 +79,7 @@ def verb_of(line: bytes) -> tuple[bytes, Verb] | None:
     return word, VERBS.get(word, UNKNOWN)
 
 
-def usual(data: bytes) -> Verb | None:
+def usual(data: bytes) -> CommandRule | None:
     """The command of what is one whole line and nothing more; None of anything else."""
     found = _WHOLE.fullmatch(data)
     return None if found is None else VERBS.get(found[1].upper(), UNKNOWN)

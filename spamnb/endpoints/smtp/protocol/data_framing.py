@@ -37,10 +37,10 @@ def _seen(data: bytes) -> tuple[bool, int]:
     clean, dot = not (data.startswith(b"\n") or data.endswith(b"\r")), -1
     for start in range(0, len(data), _WINDOW):
         part = seen[start : start + _WINDOW + 1]  # one more, for the pair that lies across
-        ends = part == LF
-        clean = clean and (part[:-1] == CR).tobytes() == ends[1:].tobytes()
+        io = part == LF
+        clean = clean and (part[:-1] == CR).tobytes() == io[1:].tobytes()
         if dot < 0 and len(part) > 1:
-            at = start + int((ends[:-1] & (part[1:] == DOT)).argmax())
+            at = start + int((io[:-1] & (part[1:] == DOT)).argmax())
             dot = at if data[at : at + 2] == b"\n." else -1
     return clean, dot
 
@@ -49,7 +49,7 @@ def _mended(found: re.Match[bytes]) -> bytes:
     return (b".." if found[1] else b"") + _PAIR + (b".." if found[3] else b"")
 
 
-class Wire:
+class DataFramer:
     """The guard of one message's DATA."""
 
     __slots__ = ("_before", "_held", "bare", "dotted", "rest")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Intake:
+class LineBuffer:
     """A queue of bytes."""
 
     __slots__ = ("_at", "_data", "is_skipping", "left", "skipped")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from spamnb.endpoints.net import proxy_protocol
 from spamnb.endpoints.smtp.relay import replies
-from spamnb.endpoints.smtp.relay.params import Door
-from spamnb.endpoints.smtp.relay.ports import Place
+from spamnb.endpoints.smtp.relay.params import ListenerParams
+from spamnb.endpoints.smtp.relay.ports import ListenerContext
 
 
-class Guest:
+class ClientAccess:
     """One client."""
 
     __slots__ = ("address", "is_counted", "is_in", "is_proxied", "peer", "trusted")
@@ -24,7 +24,7 @@ class Guest:
         """whether a PROXY header must come first"""
         self.is_in = self.is_counted = self.trusted = False
 
-    def arrive(self, door: Door, place: Place) -> bytes:
+    def arrive(self, door: ListenerParams, place: ListenerContext) -> bytes:
         """What to say at once: our greeting, a refusal, or nothing before a PROXY header."""
         if not door.proxies:
             return self._admitted(door, place)
@@ -33,7 +33,9 @@ class Guest:
             return b""
         return self._refused(place, replies.NOT_YOU)
 
-    def read_proxy(self, data: bytes, door: Door, place: Place) -> tuple[int, bytes]:
+    def read_proxy(
+        self, data: bytes, door: ListenerParams, place: ListenerContext
+    ) -> tuple[int, bytes]:
         """Read the PROXY header: (bytes used, what to say); nothing of both if more must come."""
         try:
             told = proxy_protocol.parse(data)
@@ -45,11 +47,11 @@ class Guest:
         self.is_proxied, self.address = False, told.address
         return told.used, self._admitted(door, place)
 
-    def judge(self, door: Door) -> None:
+    def judge(self, door: ListenerParams) -> None:
         """Whether it is trusted, by these settings."""
         self.trusted = door.peers.contains(self.address)
 
-    def _admitted(self, door: Door, place: Place) -> bytes:
+    def _admitted(self, door: ListenerParams, place: ListenerContext) -> bytes:
         self.judge(door)
         if place.closing:
             return replies.CLOSING
@@ -60,6 +62,6 @@ class Guest:
         self.is_in, self.is_counted = True, not self.trusted
         return replies.greeting(door.hostname, door.speaks)
 
-    def _refused(self, place: Place, reply: bytes) -> bytes:
+    def _refused(self, place: ListenerContext, reply: bytes) -> bytes:
         place.tell_refused(self.peer, self.address, reply)
         return reply

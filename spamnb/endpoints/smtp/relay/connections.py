@@ -16,9 +16,9 @@ from typing import Protocol, cast
 from spamnb.endpoints.net.address import Address
 from spamnb.endpoints.net.networks import UNIX
 from spamnb.endpoints.smtp.relay import replies
-from spamnb.endpoints.smtp.relay.message_transfer import Passage
-from spamnb.endpoints.smtp.relay.ports import INPUT, MEMORY, ROOM, STUCK, Place
-from spamnb.endpoints.smtp.relay.session import Session
+from spamnb.endpoints.smtp.relay.message_transfer import MessageTransfer
+from spamnb.endpoints.smtp.relay.ports import INPUT, MEMORY, ROOM, STUCK, ListenerContext
+from spamnb.endpoints.smtp.relay.session import RelaySession
 
 _SCRATCH = memoryview(bytearray(131072))
 """One for all connections: nothing else runs between `get_buffer` and `buffer_updated`. Without it
@@ -34,31 +34,31 @@ _NEAR = {"127.0.0.1": socket.AF_INET, "::1": socket.AF_INET6}
 ANY = INPUT | ROOM | MEMORY | STUCK
 
 
-class Front(Place, Protocol):
+class ConnectionContext(ListenerContext, Protocol):
     """The front door, as its connections see it."""
 
     loop: asyncio.AbstractEventLoop
 
-    def enter(self, side: ClientSide) -> None:
+    def enter(self, side: ClientConnection) -> None:
         """One more connection."""
 
-    def leave(self, side: ClientSide) -> None:
+    def leave(self, side: ClientConnection) -> None:
         """One connection less; a second call for the same one does nothing."""
 
-    def claim(self, side: ClientSide, address: Address) -> bytes:
+    def claim(self, side: ClientConnection, address: Address) -> bytes:
         """Count a connection to the next hop, or give the reply that refuses it."""
 
-    def release(self, side: ClientSide) -> None:
+    def release(self, side: ClientConnection) -> None:
         """The side's connection to the next hop is gone; a second call does nothing."""
 
 
-class UpstreamSide(asyncio.BufferedProtocol):
+class UpstreamConnection(asyncio.BufferedProtocol):
     """The connection to the next hop."""
 
     __slots__ = ("_client", "transport", "unread")
 
-    def __init__(self, client: ClientSide) -> None:
-        self._client: ClientSide | None = client
+    def __init__(self, client: ClientConnection) -> None:
+        self._client: ClientConnection | None = client
         self.unread = _NOTHING
         """polls its descriptor: 1 us, where a read costs 3"""
         self.transport: asyncio.Transport | None = None
@@ -108,7 +108,7 @@ class UpstreamSide(asyncio.BufferedProtocol):
         return None if transport is None or transport.is_closing() else transport
 
 
-class ClientSide(asyncio.BufferedProtocol):
+class ClientConnection(asyncio.BufferedProtocol):
     """The connection to a client, and the `Ends` of its session."""
 
     __slots__ = (
@@ -116,17 +116,17 @@ class ClientSide(asyncio.BufferedProtocol):
         "session",
     )  # fmt: skip
 
-    def __init__(self, front: Front) -> None:
-        self._front = front
+    def __init__(self, context: ConnectionContext) -> None:
+        self._front = context
         self._transport: asyncio.Transport | None = None
-        self._upstream: UpstreamSide | None = None
+        self._upstream: UpstreamConnection | None = None
         self._calling: asyncio.Task[None] | None = None
         self._held = 0
         self._lost = False
         self.claimed: tuple[str, ...] = ()
         """what its connection to the next hop is counted under"""
-        self.now = front.loop.time
-        self.session: Session | None = None
+        self.now = context.loop.time
+        self.session: RelaySession | None = None
 
     # -- what happens -----------------------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class ClientSide(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         peer = peer_of(transport)
         if peer:
-            self.session = Session(self, self._front, peer)
+            self.session = RelaySession(self, self._front, peer)
             self._front.enter(self)
             self._guarded(self.session.begin)
         else:
@@ -171,13 +171,13 @@ class ClientSide(asyncio.BufferedProtocol):
 
     def part(self) -> None:
         """The session is over, once the next hop's word on its last message is in, too."""
-        if self._lost and self.session is not None and self.session.passage is None:
+        if self._lost and self.session is not None and self.session.transfer is None:
             self._front.leave(self)
 
     def expire(self) -> None:
         """The session's deadline has passed."""
         session = self.session
-        if session is not None and session.closed and session.passage is None:
+        if session is not None and session.closed and session.transfer is None:
             self.abort()
         elif session is not None:
             self._guarded(session.expire)
@@ -258,11 +258,11 @@ class ClientSide(asyncio.BufferedProtocol):
         """Call the next hop, or give the reply that refuses it."""
         if refusal := self._front.claim(self, address):
             return refusal
-        self._upstream = UpstreamSide(self)
+        self._upstream = UpstreamConnection(self)
         self._calling = self._front.loop.create_task(self._dial(address, self._upstream))
         return b""
 
-    async def _dial(self, address: Address, upstream: UpstreamSide) -> None:
+    async def _dial(self, address: Address, upstream: UpstreamConnection) -> None:
         loop = self._front.loop
         try:
             if address.path:
@@ -335,20 +335,20 @@ class ClientSide(asyncio.BufferedProtocol):
         self.free(MEMORY)
 
     @property
-    def passage(self) -> Passage | None:
+    def transfer(self) -> MessageTransfer | None:
         """The message that is under way."""
-        return self.session.passage if self.session is not None else None
+        return self.session.transfer if self.session is not None else None
 
     def burden(self, now: float) -> float:
         """Byte-seconds that its message has held until now, if the client must send the rest."""
-        passage = self.passage
-        return passage.burden(now) if passage is not None else 0.0
+        transfer = self.transfer
+        return transfer.burden(now) if transfer is not None else 0.0
 
     def shed(self) -> int:
         """End the session in favour of others; gives the bytes that it held."""
         before = self._front.budget.used
-        if (passage := self.passage) is not None:
-            self._guarded(passage.shed)
+        if (transfer := self.transfer) is not None:
+            self._guarded(transfer.shed)
             self.part()
         return before - self._front.budget.used
 

@@ -18,13 +18,13 @@ from math import inf
 
 from spamnb.core.mail.envelope import network_of
 from spamnb.endpoints.net.address import Address
-from spamnb.endpoints.net.connection_counts import Counts
+from spamnb.endpoints.net.connection_counts import ConnectionCounts
 from spamnb.endpoints.net.networks import wide_network_of
 from spamnb.endpoints.smtp.protocol.commands import shown
 from spamnb.endpoints.smtp.relay import replies
-from spamnb.endpoints.smtp.relay.connections import ClientSide
-from spamnb.endpoints.smtp.relay.params import Budget, Door
-from spamnb.service.scanning.types import Scanner
+from spamnb.endpoints.smtp.relay.connections import ClientConnection
+from spamnb.endpoints.smtp.relay.params import ListenerParams, MemoryBudget
+from spamnb.service.scanning.types import MessageScanner
 from spamnb.service.telemetry.metrics import Meters
 
 FAIR_BYTES_S = 5000
@@ -34,7 +34,7 @@ Log = Callable[[dict[str, object]], None]
 
 
 @dataclass(slots=True)
-class Seldom:
+class RateLimitedLog:
     """A kind of log line that strangers can bring about at will."""
 
     told_at: float = -inf
@@ -45,26 +45,26 @@ def _client_key(address: str) -> str:
     return f"client {network_of(address)}"
 
 
-class FrontDoor:
+class RelayListener:
     """One listener's sessions, and what they share."""
 
     def __init__(  # noqa: PLR0913 - the joint where the daemon ties everything together
         self,
-        door: Door,
-        scanner: Scanner,
+        door: ListenerParams,
+        scanner: MessageScanner,
         *,
         meters: Meters,
         log: Log,
-        budget: Budget,
+        budget: MemoryBudget,
         loop: asyncio.AbstractEventLoop,
-        counts: Counts | None = None,
+        counts: ConnectionCounts | None = None,
     ) -> None:
         self.door = door
         self.scanner, self.meters, self.budget, self.loop = scanner, meters, budget, loop
         self.closing = False
         self._log = log
-        self._sides: set[ClientSide] = set()
-        self._counts = counts or Counts.alone()
+        self._sides: set[ClientConnection] = set()
+        self._counts = counts or ConnectionCounts.alone()
         self._strangers = 0
         self._networks: Counter[str] = Counter()
         """of these, by wide network"""
@@ -72,18 +72,18 @@ class FrontDoor:
         """clients of networks without any that found no connection to the next hop left"""
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
-        self._seldom: dict[str, Seldom] = {}
+        self._seldom: dict[str, RateLimitedLog] = {}
 
-    def protocol(self) -> ClientSide:
+    def protocol(self) -> ClientConnection:
         """Make the protocol of one more connection."""
-        return ClientSide(self)
+        return ClientConnection(self)
 
     @property
     def open_sessions(self) -> int:
         """How many there are."""
         return len(self._sides)
 
-    def renew(self, door: Door) -> None:
+    def apply_settings(self, door: ListenerParams) -> None:
         """Take new settings; each session goes over to them between two messages."""
         self.door = door
 
@@ -111,25 +111,25 @@ class FrontDoor:
 
     # -- the connections --------------------------------------------------------------------------
 
-    def enter(self, side: ClientSide) -> None:
+    def enter(self, side: ClientConnection) -> None:
         """One more connection."""
         self.meters.count("connections")
         self._sides.add(side)
         if self._sweeper is None:
             self._sweeper = self.loop.call_later(self.door.times.sweep_s, self._sweep)
 
-    def leave(self, side: ClientSide) -> None:
+    def leave(self, side: ClientConnection) -> None:
         """One connection less."""
         if side not in self._sides:
             return
         self._sides.discard(side)
-        if side.session is not None and side.session.guest.is_counted:
+        if side.session is not None and side.session.access.is_counted:
             self._strangers -= 1
-            network = wide_network_of(side.session.guest.address)
+            network = wide_network_of(side.session.access.address)
             self._networks[network] -= 1
             if not self._networks[network]:
                 del self._networks[network]
-            self._counts.add(_client_key(side.session.guest.address), -1)
+            self._counts.add(_client_key(side.session.access.address), -1)
         if not self._sides:
             self._empty.set()
 
@@ -156,16 +156,16 @@ class FrontDoor:
         self._networks[network] += 1
         return b""
 
-    def claim(self, side: ClientSide, address: Address) -> bytes:
+    def claim(self, side: ClientConnection, address: Address) -> bytes:
         """Count a connection to the next hop, or give the reply that refuses it.
 
         Trusted clients are not counted. One network of others gets no more than it leaves free:
         one that wants all gets half, two a third each, and the first of another always gets one.
         """
-        if side.session is None or side.session.guest.trusted:
+        if side.session is None or side.session.access.trusted:
             return b""
         upstream = str(address)
-        client = wide_network_of(side.session.guest.address)
+        client = wide_network_of(side.session.access.address)
         side.claimed = (f"upstream {upstream}", f"upstream {upstream} {client}")
         total, theirs = [self._counts.add(key) for key in side.claimed]
         free = self.door.limits.of_strangers(self.door.limits.upstream_connections) - total
@@ -175,7 +175,7 @@ class FrontDoor:
         self.release(side)
         return replies.CROWDED if theirs == 1 else replies.CROWDED_CLIENT
 
-    def release(self, side: ClientSide) -> None:
+    def release(self, side: ClientConnection) -> None:
         """The side's connection to the next hop is gone."""
         claimed, side.claimed = side.claimed, ()
         for key in claimed:
@@ -189,8 +189,8 @@ class FrontDoor:
             session = side.session
             if session is None:
                 continue
-            passage, is_short = session.passage, short[session.guest.trusted]
-            slow = passage is not None and passage.is_slow(now)
+            transfer, is_short = session.transfer, short[session.access.trusted]
+            slow = transfer is not None and transfer.is_slow(now)
             if session.deadline <= now:
                 side.expire()
             elif slow and is_short:
@@ -226,11 +226,11 @@ class FrontDoor:
             return
         longest = self.door.times.crowded_data_s
         found = [
-            (passage.rate(now), at, side)
+            (transfer.rate(now), at, side)
             for at, side in enumerate(self._sides)
-            if side.claimed and (passage := side.passage) is not None
-            and passage.waits_for_client and now - passage.began > longest
-            and passage.rate(now) < FAIR_BYTES_S
+            if side.claimed and (transfer := side.transfer) is not None
+            and transfer.waits_for_client and now - transfer.began > longest
+            and transfer.rate(now) < FAIR_BYTES_S
         ]  # fmt: skip
         for _, _, side in sorted(found)[:wanted]:
             side.shed()
@@ -257,7 +257,7 @@ class FrontDoor:
     def _tell_seldom(self, record: dict[str, object]) -> None:
         """Log one line a second of a kind, and how many there were besides."""
         event, now = str(record["event"]), self.loop.time()
-        seldom = self._seldom.setdefault(event, Seldom())
+        seldom = self._seldom.setdefault(event, RateLimitedLog())
         if now - seldom.told_at < 1.0:
             seldom.untold += 1
         else:

@@ -19,10 +19,10 @@ from typing import Literal
 from spamnb.core.policy import verdict_headers
 from spamnb.endpoints.net import reply_parser
 from spamnb.endpoints.smtp.protocol.commands import shown
-from spamnb.endpoints.smtp.protocol.data_framing import Wire, unstuffed
+from spamnb.endpoints.smtp.protocol.data_framing import DataFramer, unstuffed
 from spamnb.endpoints.smtp.relay import replies
-from spamnb.endpoints.smtp.relay.ports import INPUT, MEMORY, ROOM, STUCK, Host
-from spamnb.service.scanning.types import Letter, Outcome, unjudged
+from spamnb.endpoints.smtp.relay.ports import INPUT, MEMORY, ROOM, STUCK, TransferHost
+from spamnb.service.scanning.types import ScanRequest, ScanResult, unjudged
 
 State = Literal["collect", "judge", "stream", "discard", "reply", "over"]
 
@@ -34,23 +34,23 @@ LEAST_BYTES_S = 500
 """What a client must send where room is short: as Postfix's smtpd_min_data_rate."""
 
 
-class Passage:
+class MessageTransfer:
     """The state of one message."""
 
     __slots__ = (
         "_action", "_codes", "_copied", "_doom", "_due", "_each", "_ended_at", "_facts",
         "_header", "_host", "_left", "_looked", "_recall", "_said", "_sealed", "_seen", "_sent_at",
-        "_size", "_state", "_stored", "_taken", "_whole", "_wire", "began", "hungry",
+        "_size", "_state", "_stored", "_taken", "_whole", "_wire", "began", "wants_data",
     )  # fmt: skip
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: TransferHost) -> None:
         self._host = host
-        self._wire = Wire()
+        self._wire = DataFramer()
         self._stored, self._sealed = bytearray(), b""
         self._taken = self._size = self._copied = 0
         self._header, self._looked = -1, 0
         self._state: State = "collect"
-        self.hungry = True
+        self.wants_data = True
         """whether it takes bytes from the client now"""
         self._whole = False
         self._doom = b""
@@ -83,11 +83,11 @@ class Passage:
         if self._state == "collect":
             self._stored += data
             self._taken += size
-            host.share.take(size, host.ends, self._size)
+            host.share.take(size, host.io, self._size)
         if self._state != "discard" and (reply := self._unfit()):
             self._give_up(self._known(reply), "refuse" if reply.startswith(b"5") else "defer")
         elif self._state == "stream" and data:
-            host.ends.pass_on(data)
+            host.io.pass_on(data)
         if ended:
             self._ended()
         else:
@@ -116,15 +116,15 @@ class Passage:
         return self._header if self._header >= 0 else len(self._stored)
 
     def _ended(self) -> None:
-        self.hungry = False
-        self._ended_at = self._host.ends.now()
+        self.wants_data = False
+        self._ended_at = self._host.io.now()
         if self._state == "stream" and self._host.is_answering():
             self._give_up(replies.UPSTREAM_GONE, "defer")
         if self._state == "collect":
             self._whole = self._size <= self._host.door.scan_limit_bytes
             self._judge()
         elif self._state == "stream":
-            self._host.ends.pass_on(b".\r\n")
+            self._host.io.pass_on(b".\r\n")
             self._await_reply()
         else:
             self._finish_with(self._doom)
@@ -140,21 +140,21 @@ class Passage:
     def _judge(self) -> None:
         host = self._host
         self._header_bytes()
-        self._state, self.hungry = "judge", False
+        self._state, self.wants_data = "judge", False
         host.wait(host.door.times.judge_s)
         wire = self._for_scan()
         if self._wire.dotted or not self._whole:
             # A copy, which is memory that the message takes while it waits for its scan.
             self._copied = len(wire)
-            host.share.take(self._copied, host.ends, self._size)
-        letter = Letter(
+            host.share.take(self._copied, host.io, self._size)
+        request = ScanRequest(
             raw=unstuffed(wire) if self._wire.dotted else wire,
             envelope=host.envelope(),
             before_queue=host.door.queue == "before",
             whole=self._whole,
         )
         try:
-            self._recall = host.place.scanner.scan(letter, self.judged)
+            self._recall = host.place.scanner.scan(request, self.judged)
         except Exception:  # noqa: BLE001 - the boundary: whatever fails here, the mail flows on
             self._facts["incident"] = host.place.fault()
             self._unjudged("fault")
@@ -175,7 +175,7 @@ class Passage:
         """There is no verdict: policy decides."""
         self.judged(unjudged(reason, self._host.door, self._host.place.meters))
 
-    def judged(self, outcome: Outcome) -> None:
+    def judged(self, outcome: ScanResult) -> None:
         """The scanner's word; one that comes too late changes nothing."""
         if outcome.withdraw is not None and not (self._state == "judge" and self._whole):
             outcome.withdraw()
@@ -208,7 +208,7 @@ class Passage:
         self._facts["reference"] = reference
         return replies.with_reference(reply, reference)
 
-    def _relay(self, outcome: Outcome) -> None:
+    def _relay(self, outcome: ScanResult) -> None:
         if self._action != "relay":
             # After the queue a refusal would be a bounce; of an unfinished message nothing is kept.
             self._facts["instead_of"] = self._action
@@ -218,18 +218,18 @@ class Passage:
         head = verdict_headers.stamped(bytes(body[:cut]), outcome.block, outcome.tag)
         end = b".\r\n" if self._ended_at else b""
         if len(body) - cut <= TOGETHER_BYTES:
-            self._host.ends.pass_on(b"".join((head, body[cut:], end)))
+            self._host.io.pass_on(b"".join((head, body[cut:], end)))
         else:
             split = cut + TOGETHER_BYTES
-            self._host.ends.pass_on(head + body[cut:split])
-            self._host.ends.pass_on(memoryview(body)[split:])
+            self._host.io.pass_on(head + body[cut:split])
+            self._host.io.pass_on(memoryview(body)[split:])
             if end:
-                self._host.ends.pass_on(end)
+                self._host.io.pass_on(end)
         self._stored, self._sealed = bytearray(), b""
         if self._ended_at:
             self._await_reply()
         else:
-            self._state, self.hungry = "stream", True
+            self._state, self.wants_data = "stream", True
             self._host.wait(self._host.door.times.data_s)
             self._host.resume()
 
@@ -245,10 +245,10 @@ class Passage:
     def _give_up(self, reply: bytes, action: str) -> None:
         """Read the rest for nothing; `reply` is what its end gets."""
         self._state, self._doom, self._action = "discard", reply, action
-        self.hungry = not self._ended_at
+        self.wants_data = not self._ended_at
         self._release()
         self._host.drop()
-        self._host.ends.free(ROOM)
+        self._host.io.free(ROOM)
         self._host.wait(self._host.door.times.data_s)
 
     def _release(self) -> None:
@@ -261,7 +261,7 @@ class Passage:
     def _await_reply(self) -> None:
         host = self._host
         self._state = "reply"
-        self._sent_at = host.ends.now()
+        self._sent_at = host.io.now()
         if host.upstream == "lmtp":
             self._left = host.recipients
             self._each = host.speaks == "lmtp"
@@ -323,10 +323,10 @@ class Passage:
         elif self._state == "reply":
             self._host.upstream_failed("late")
             self._finish_late(replies.UPSTREAM_LATE)
-        elif self._host.ends.is_held(ROOM):
+        elif self._host.io.is_held(ROOM):
             self._host.upstream_failed("late")
             self._give_up(replies.UPSTREAM_LATE, "defer")
-        elif self._host.ends.is_held(INPUT | MEMORY):
+        elif self._host.io.is_held(INPUT | MEMORY):
             # Held by us, so not to blame. But whoever brings nothing when it is read again has had
             # its time: else a few that stall would fill the memory for good.
             self._host.wait(self._host.door.times.sweep_s)
@@ -336,7 +336,7 @@ class Passage:
     @property
     def waits_for_client(self) -> bool:
         """Whether it is the client that must send, and is read."""
-        return self.hungry and not self._host.ends.is_held(~STUCK)
+        return self.wants_data and not self._host.io.is_held(~STUCK)
 
     def is_slow(self, now: float) -> bool:
         """Whether the client sends less than the least rate; asked at every look at the clocks.
@@ -356,9 +356,9 @@ class Passage:
 
         Nothing while the relay holds the client back for another reason than memory.
         """
-        held = self._host.ends.is_held(~(STUCK | MEMORY))
+        held = self._host.io.is_held(~(STUCK | MEMORY))
         age = now - self.began - self._host.door.times.crowded_data_s
-        return self._taken * max(0.0, age) if self.hungry and not held else 0.0
+        return self._taken * max(0.0, age) if self.wants_data and not held else 0.0
 
     def rate(self, now: float) -> float:
         """Bytes a second since the message began."""
@@ -385,14 +385,14 @@ class Passage:
             self._say(reply, 1)
             self._host.closed = True
             self._finish()
-            self._host.ends.hang_up()
+            self._host.io.hang_up()
         else:
             self._finish()
 
     def _say(self, reply: bytes, copies: int) -> None:
         self._said.append(reply)
         self._codes += [int(reply[:3])] * copies
-        self._host.ends.say(reply * copies)
+        self._host.io.say(reply * copies)
 
     def _finish_with(self, reply: bytes) -> None:
         self._say(reply, self._copies)
@@ -403,7 +403,7 @@ class Passage:
         host = self._host
         if self._state == "judge":
             self._take_back()
-        first, self._state, self.hungry = self._state, "over", False
+        first, self._state, self.wants_data = self._state, "over", False
         self._release()
         self._count()
         if first == "reply" and (host.closed or host.eof) and min(self._codes, default=999) < 300:
@@ -427,7 +427,7 @@ class Passage:
             meters.count("deferred" if best == 4 else "refused")
 
     def _record(self, state: State) -> dict[str, object]:
-        host, now, said = self._host, self._host.ends.now(), b"".join(self._said)
+        host, now, said = self._host, self._host.io.now(), b"".join(self._said)
         envelope = host.envelope()
         client = envelope.client
         record: dict[str, object] = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 from spamnb.endpoints.net.address import Address, Speech
-from spamnb.endpoints.net.networks import LOOPBACK, Nets
+from spamnb.endpoints.net.networks import LOOPBACK, NetworkSet
 from spamnb.service.scanning.types import Fallbacks
 
 Queue = Literal["before", "after"]
@@ -17,7 +17,7 @@ Queue = Literal["before", "after"]
 _JUDGE_SHARE = 0.6
 
 
-class Times(NamedTuple):
+class Timeouts(NamedTuple):
     """How long each thing may take, in seconds."""
 
     connect_s: float = 5.0
@@ -25,7 +25,7 @@ class Times(NamedTuple):
     """until a PROXY header is whole"""
     first_mail_s: float = 30.0
     """from the connection, and again from our answer to the first hello, to the first MAIL"""
-    crowded_s: float = 5.0
+    first_mail_busy_s: float = 5.0
     """the same where more than `crowded` of the connections are taken"""
     message_s: float = 300.0
     """of a client that is not trusted, from the connection or its last message to the next"""
@@ -43,7 +43,7 @@ class Times(NamedTuple):
     """of these, for the scan"""
     scan_wait_s: float = 30.0
     """of these, until the scan begins, where others are scanned first"""
-    goodbye_s: float = 10.0
+    close_s: float = 10.0
     """for a client that does not fetch our last words"""
     sweep_s: float = 1.0
     """how often the clocks are looked at"""
@@ -84,7 +84,7 @@ class Limits(NamedTuple):
     recipients: int = 1000
     """of one message of such a client; the next hop may take fewer"""
     memory_bytes: int = 256 << 20
-    """of messages, over all doors of a process: its `Budget`"""
+    """of messages, over all doors of a process: its `MemoryBudget`"""
 
     def of_strangers(self, whole: int) -> int:
         """So much of something clients may take that are not trusted."""
@@ -92,7 +92,7 @@ class Limits(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms(Fallbacks):
+class RelayPolicy(Fallbacks):
     """On which terms mail passes."""
 
     queue: Queue = "before"
@@ -106,25 +106,25 @@ class Terms(Fallbacks):
 
 
 @dataclass(frozen=True, slots=True)
-class Door(Terms):
+class ListenerParams(RelayPolicy):
     """A listener: who may come, where the mail goes, and by which rules."""
 
     address: Address
     upstream: Address
     speaks: Speech = "smtp"
     """to clients; what the next hop speaks stands in its address"""
-    peers: Nets = LOOPBACK
+    peers: NetworkSet = LOOPBACK
     """trusted: any recipient, XFORWARD, any number of connections"""
-    proxies: Nets = field(default_factory=Nets)
+    proxies: NetworkSet = field(default_factory=NetworkSet)
     """if any: who may connect, each with a PROXY header"""
     recipient_domains: frozenset[str] = frozenset()
     """where strangers may send to, in lower case; empty: strangers may not connect"""
     hostname: str = "localhost"
-    times: Times = field(default_factory=Times)
+    times: Timeouts = field(default_factory=Timeouts)
     limits: Limits = field(default_factory=Limits)
 
 
-class Reader(Protocol):
+class PausableReader(Protocol):
     """A connection whose input can wait."""
 
     def hold_for_memory(self) -> None:
@@ -140,7 +140,7 @@ class Reader(Protocol):
         """End its message in favour of others; gives the bytes that it held."""
 
 
-class Budget:
+class MemoryBudget:
     """The bytes of messages that one process may hold, in two shares.
 
     Clients that are not trusted get all but the reserve; trusted clients get the reserve, and of
@@ -158,8 +158,8 @@ class Budget:
         self.waits = False
         """whether a reader may wait"""
         self.shares = {
-            True: Share(self, sure=reserve, most=limit_bytes),
-            False: Share(self, sure=0, most=limit_bytes - reserve),
+            True: MemoryShare(self, sure=reserve, most=limit_bytes),
+            False: MemoryShare(self, sure=0, most=limit_bytes - reserve),
         }
         """whether a client is trusted -> its share"""
 
@@ -179,7 +179,7 @@ class Budget:
             share.turn(now)
 
 
-class Share:
+class MemoryShare:
     """What one class of clients may hold; over it reading stops, nothing is refused.
 
     While it is exceeded one reader, the head, still reads, or none would ever finish and give
@@ -200,14 +200,14 @@ class Share:
         "used",
     )  # fmt: skip
 
-    def __init__(self, pool: Budget, sure: int, most: int) -> None:
+    def __init__(self, pool: MemoryBudget, sure: int, most: int) -> None:
         self._pool = pool
         self.sure, self.most = sure, most
         """bytes that it has whatever others hold, and with which it is full"""
         self.used = self._given = self._brought = 0
-        self._waiting: dict[Reader, None] = {}
-        self._large: dict[Reader, None] = {}
-        self._head: Reader | None = None
+        self._waiting: dict[PausableReader, None] = {}
+        self._large: dict[PausableReader, None] = {}
+        self._head: PausableReader | None = None
         self._turned_at = 0.0
 
     def is_beyond(self, part: float = 1.0) -> bool:
@@ -216,7 +216,7 @@ class Share:
         full = self.used > self.sure and pool.used > pool.limit_bytes * part
         return full or self.used > self.most * part
 
-    def take(self, count: int, reader: Reader, size: int) -> None:
+    def take(self, count: int, reader: PausableReader, size: int) -> None:
         """Account for bytes that a reader brought; its message has so many by now."""
         pool = self._pool
         self.used += count
@@ -243,7 +243,7 @@ class Share:
                 reader.free_for_memory()
         return bool(self._waiting)
 
-    def forget(self, reader: Reader) -> None:
+    def forget(self, reader: PausableReader) -> None:
         """A reader has ended its message, or is gone."""
         self._large.pop(reader, None)
         self._waiting.pop(reader, None)
@@ -271,7 +271,7 @@ class Share:
                 return
             wanted -= reader.shed()
 
-    def _over(self, reader: Reader, count: int) -> None:
+    def _over(self, reader: PausableReader, count: int) -> None:
         if self._head is None:
             self._head, self._brought = reader, self.LITTLE_BYTES
         if reader is self._head:
@@ -279,7 +279,7 @@ class Share:
         else:
             self._wait(reader)
 
-    def _wait(self, reader: Reader) -> None:
+    def _wait(self, reader: PausableReader) -> None:
         self._waiting[reader] = None
         self._pool.waits = True
         reader.hold_for_memory()

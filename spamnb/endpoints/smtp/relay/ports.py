@@ -9,8 +9,13 @@ from typing import Protocol
 
 from spamnb.core.mail.envelope import Envelope
 from spamnb.endpoints.net.address import Address, Speech
-from spamnb.endpoints.smtp.relay.params import Budget, Door, Reader, Share
-from spamnb.service.scanning.types import Scanner
+from spamnb.endpoints.smtp.relay.params import (
+    ListenerParams,
+    MemoryBudget,
+    MemoryShare,
+    PausableReader,
+)
+from spamnb.service.scanning.types import MessageScanner
 from spamnb.service.telemetry.metrics import Meters
 
 INPUT, ROOM, MEMORY, STUCK = 1, 2, 4, 8
@@ -18,7 +23,7 @@ INPUT, ROOM, MEMORY, STUCK = 1, 2, 4, 8
 the client does not read our replies"""
 
 
-class Ends(Reader, Protocol):
+class SessionIO(PausableReader, Protocol):
     """The two ends of a session, as a core sees them."""
 
     def now(self) -> float:
@@ -58,13 +63,13 @@ class Ends(Reader, Protocol):
         """Call `resume` when other sessions had their turn."""
 
 
-class Place(Protocol):
+class ListenerContext(Protocol):
     """What the sessions of a front door share."""
 
-    door: Door
-    scanner: Scanner
+    door: ListenerParams
+    scanner: MessageScanner
     meters: Meters
-    budget: Budget
+    budget: MemoryBudget
     closing: bool
 
     def turn_away(self, address: str, *, trusted: bool) -> bytes:
@@ -83,18 +88,18 @@ class Place(Protocol):
         """Count and log the fault that is being handled; gives its incident id."""
 
 
-class Host(Protocol):
+class TransferHost(Protocol):
     """A session, as the passage of a message through it sees it."""
 
-    ends: Ends
-    place: Place
-    door: Door
+    io: SessionIO
+    place: ListenerContext
+    door: ListenerParams
     speaks: Speech
     started: float
     deadline: float
     closed: bool
     eof: bool
-    share: Share
+    share: MemoryShare
 
     @property
     def peer(self) -> str:

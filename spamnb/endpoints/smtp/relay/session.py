@@ -1,7 +1,7 @@
 """One client's session: which command is allowed when, what goes to the next hop, what comes back.
 
 A protocol core without sockets: bytes and events come in by method calls, and go out through
-`Ends`. One command is in flight upstream at a time, so replies keep their order; what a client
+`SessionIO`. One command is in flight upstream at a time, so replies keep their order; what a client
 pipelines waits here. Lines go on as they came; a parsed copy serves logs and rules.
 
 Invariants: a reply is said only to the command that it answers; a next hop that says more than it
@@ -18,13 +18,13 @@ from spamnb.endpoints.net.address import Speech
 from spamnb.endpoints.net.reply_parser import TAKEN, Asked
 from spamnb.endpoints.smtp.protocol import commands, ehlo
 from spamnb.endpoints.smtp.protocol.commands import Phase
-from spamnb.endpoints.smtp.protocol.line_buffer import Intake
+from spamnb.endpoints.smtp.protocol.line_buffer import LineBuffer
 from spamnb.endpoints.smtp.relay import replies
-from spamnb.endpoints.smtp.relay.client_access import Guest
-from spamnb.endpoints.smtp.relay.message_transfer import Passage
-from spamnb.endpoints.smtp.relay.params import Share
-from spamnb.endpoints.smtp.relay.ports import INPUT, STUCK, Ends, Place
-from spamnb.endpoints.smtp.relay.session_quota import Quota
+from spamnb.endpoints.smtp.relay.client_access import ClientAccess
+from spamnb.endpoints.smtp.relay.message_transfer import MessageTransfer
+from spamnb.endpoints.smtp.relay.params import MemoryShare
+from spamnb.endpoints.smtp.relay.ports import INPUT, STUCK, ListenerContext, SessionIO
+from spamnb.endpoints.smtp.relay.session_quota import SessionQuota
 from spamnb.endpoints.smtp.relay.transaction import Transaction
 from spamnb.endpoints.smtp.relay.upstream import NextHop
 
@@ -32,44 +32,44 @@ MOST_IN_A_TURN = 32
 """commands that we answer ourselves before other sessions get their turn"""
 
 
-class Session:
+class RelaySession:
     """The state of one session."""
 
     __slots__ = (
-        "_client", "_errors", "_hello", "_intake", "_line", "_pumping", "_transaction", "asked",
-        "closed", "deadline", "door", "ends", "eof", "guest", "hop", "passage", "phase", "place",
-        "quota", "share", "speaks", "started", "stuck",
+        "_client", "_errors", "_hello", "_intake", "_line", "_pumping", "_transaction", "access",
+        "asked", "closed", "deadline", "door", "eof", "hop", "io", "phase", "place", "quota",
+        "share", "speaks", "started", "stuck", "transfer",
     )  # fmt: skip
 
-    def __init__(self, ends: Ends, place: Place, peer: str) -> None:
-        self.ends, self.place, self.door = ends, place, place.door
-        self.guest = Guest(peer)
+    def __init__(self, io: SessionIO, place: ListenerContext, peer: str) -> None:
+        self.io, self.place, self.door = io, place, place.door
+        self.access = ClientAccess(peer)
         self.speaks = self.door.speaks
         self.closed = self.eof = self.stuck = False
         self.phase: Phase = "start"
         self.asked: Asked | None = None
-        self.hop = NextHop(ends, self, self.door.upstream)
-        self.passage: Passage | None = None
+        self.hop = NextHop(io, self, self.door.upstream)
+        self.transfer: MessageTransfer | None = None
         self._transaction = Transaction()
         self.started = self.deadline = 0.0
         self._client = Client()
-        self._intake = Intake()
+        self._intake = LineBuffer()
         self._line = self._hello = b""
         self._errors, self._pumping = 0, False
-        self.quota = Quota(ends.now())
-        self.share: Share = place.budget.shares[False]  # of the memory for messages
+        self.quota = SessionQuota(io.now())
+        self.share: MemoryShare = place.budget.shares[False]  # of the memory for messages
 
     # -- the client comes, speaks and goes --------------------------------------------------------
 
     def begin(self) -> None:
         """A client has connected."""
-        self._welcome(self.guest.arrive(self.door, self.place))
+        self._welcome(self.access.arrive(self.door, self.place))
 
     def _welcome(self, said: bytes) -> None:
         """Greet the client, turn it away, or wait for what a proxy says of it."""
-        if self.guest.is_proxied:
+        if self.access.is_proxied:
             self.wait(self.door.times.proxy_s)
-        elif self.guest.is_in:
+        elif self.access.is_in:
             self._judged()
             self._answer(said)
         else:
@@ -78,8 +78,8 @@ class Session:
     def from_client(self, data: bytes) -> None:
         """Bytes from the client."""
         if not self._intake.left:
-            if self.passage is not None and self.passage.hungry:
-                data = self.passage.feed(data)
+            if self.transfer is not None and self.transfer.wants_data:
+                data = self.transfer.feed(data)
                 if not data:
                     return
             elif self._is_listening and len(data) <= self.door.limits.command_bytes:
@@ -96,8 +96,10 @@ class Session:
         """Whether a command that comes now is done now."""
         return (
             self.asked is None
-            and self.passage is None
-            and not (self.guest.is_proxied or self.stuck or self.closed or self._intake.is_skipping)
+            and self.transfer is None
+            and not (
+                self.access.is_proxied or self.stuck or self.closed or self._intake.is_skipping
+            )
         )
 
     def client_eof(self) -> None:
@@ -108,9 +110,9 @@ class Session:
     def client_lost(self) -> None:
         """The client's connection is gone."""
         self.closed = True
-        self.share.forget(self.ends)
-        if self.passage is not None:
-            self.passage.client_lost()
+        self.share.forget(self.io)
+        if self.transfer is not None:
+            self.transfer.client_lost()
         else:
             self.forget_transaction()
             self._leave()
@@ -118,12 +120,12 @@ class Session:
     def client_full(self) -> None:
         """The client does not read what we say."""
         self.stuck = True
-        self.ends.hold(STUCK)
+        self.io.hold(STUCK)
 
     def client_drained(self) -> None:
         """The client reads again."""
         self.stuck = False
-        self.ends.free(STUCK)
+        self.io.free(STUCK)
         self.resume()
 
     def resume(self) -> None:
@@ -138,9 +140,9 @@ class Session:
         if self.closed:
             return
         if self._intake.left > self.door.limits.input_bytes:
-            self.ends.hold(INPUT)
+            self.io.hold(INPUT)
         else:
-            self.ends.free(INPUT)
+            self.io.free(INPUT)
         if self.eof and done and self.asked is None:
             self._end()
 
@@ -149,20 +151,20 @@ class Session:
         turns = 0
         while self._intake.left and not (self.asked or self.stuck or self.closed):
             if turns >= MOST_IN_A_TURN:
-                self.ends.later()
+                self.io.later()
                 return False
             turns += 1
-            if self.passage is not None:
-                if not self.passage.hungry:
+            if self.transfer is not None:
+                if not self.transfer.wants_data:
                     return False
-                self._intake.put(self.passage.feed(self._intake.everything()))
-            elif not (self._take_proxy() if self.guest.is_proxied else self._take_line()):
+                self._intake.put(self.transfer.feed(self._intake.everything()))
+            elif not (self._take_proxy() if self.access.is_proxied else self._take_line()):
                 return True
-        return not self.stuck and (self.passage is None or self.passage.hungry)
+        return not self.stuck and (self.transfer is None or self.transfer.wants_data)
 
     def _take_proxy(self) -> bool:
         """Read the PROXY header; False if it has not come as a whole, or is none."""
-        used, said = self.guest.read_proxy(self._intake.peek(), self.door, self.place)
+        used, said = self.access.read_proxy(self._intake.peek(), self.door, self.place)
         self._intake.skip(used)
         if said:
             self._welcome(said)
@@ -191,7 +193,7 @@ class Session:
         else:
             self._do(found[1], line)
 
-    def _do(self, verb: commands.Verb, line: bytes) -> None:
+    def _do(self, verb: commands.CommandRule, line: bytes) -> None:
         if not (self.quota.is_free or self.quota.spend(self.door.limits)):
             self._end(replies.TOO_MANY_COMMANDS)
         elif self.phase in verb.phases:
@@ -208,16 +210,16 @@ class Session:
             self._answer(reply)
 
     def _answer(self, reply: bytes) -> None:
-        self.ends.say(reply)
+        self.io.say(reply)
         self._wait_for_client()
 
-    def _say(self, _line: bytes, verb: commands.Verb) -> None:
+    def _say(self, _line: bytes, verb: commands.CommandRule) -> None:
         if verb.says is replies.UNKNOWN:
             self._refuse(verb.says)
         else:
             self._answer(verb.says)
 
-    def _greet(self, line: bytes, _verb: commands.Verb) -> None:
+    def _greet(self, line: bytes, _verb: commands.CommandRule) -> None:
         if line[:4].upper() not in ehlo.SPOKEN[self.speaks]:
             self._refuse(replies.SYNTAX)
         elif self.place.closing:
@@ -225,13 +227,13 @@ class Session:
         else:
             self._ask("hello", line)
 
-    def _xforward(self, line: bytes, _verb: commands.Verb) -> None:
-        if self.guest.trusted:
+    def _xforward(self, line: bytes, _verb: commands.CommandRule) -> None:
+        if self.access.trusted:
             self._ask("xforward", line)
         else:
             self._refuse(replies.NOT_TRUSTED)
 
-    def _mail(self, line: bytes, _verb: commands.Verb) -> None:
+    def _mail(self, line: bytes, _verb: commands.CommandRule) -> None:
         if not self._transaction.is_open:
             self._follow()
         limit = self.door.size_limit_bytes
@@ -241,32 +243,32 @@ class Session:
             self._refuse(replies.TOO_BIG)
         else:
             self.quota.mailed = True
-            self.started = self.ends.now()
+            self.started = self.io.now()
             self._ask("mail", line)
 
-    def _rcpt(self, line: bytes, _verb: commands.Verb) -> None:
-        if not (self.guest.trusted or commands.is_for(line[:-2], self.door.recipient_domains)):
+    def _rcpt(self, line: bytes, _verb: commands.CommandRule) -> None:
+        if not (self.access.trusted or commands.is_for(line[:-2], self.door.recipient_domains)):
             self._refuse(replies.NOT_OURS)
         elif self._transaction.rcpts and (self.speaks, self.hop.address.speaks) == ("smtp", "lmtp"):
             # One final reply to the client cannot tell of two at the next hop.
             self._answer(replies.ONE_RECIPIENT)
-        elif self.recipients >= self.door.limits.recipients and not self.guest.trusted:
+        elif self.recipients >= self.door.limits.recipients and not self.access.trusted:
             self.quota.commands -= 1
             self._answer(replies.TOO_MANY_RECIPIENTS)
         else:
             self._ask("rcpt", line)
 
-    def _data(self, line: bytes, _verb: commands.Verb) -> None:
+    def _data(self, line: bytes, _verb: commands.CommandRule) -> None:
         self._ask("data", line)
 
-    def _reset(self, line: bytes, _verb: commands.Verb) -> None:
+    def _reset(self, line: bytes, _verb: commands.CommandRule) -> None:
         if self.hop.state == "up":
             self._ask("reset", line)
         else:
             self.forget_transaction()
             self._answer(replies.DONE)
 
-    def _quit(self, _line: bytes, _verb: commands.Verb) -> None:
+    def _quit(self, _line: bytes, _verb: commands.CommandRule) -> None:
         self._end(replies.BYE)
 
     def _ask(self, what: Asked, line: bytes) -> None:
@@ -300,8 +302,8 @@ class Session:
                 self._answered(reply)
             else:
                 self.upstream_lost()
-        elif self.passage is not None:
-            self.passage.from_upstream(reply, alone=alone)
+        elif self.transfer is not None:
+            self.transfer.from_upstream(reply, alone=alone)
         else:
             # A 421 of a next hop that is tired of waiting. The next command calls it anew.
             self.upstream_lost()
@@ -316,7 +318,7 @@ class Session:
         self._wait_for_client()
         if reply[:1] in b"23":
             reply = self._accepted(what, reply)
-        self.ends.say(reply)
+        self.io.say(reply)
         if self.place.closing and self.is_between:
             self._end(replies.CLOSING)
         elif self._intake.left or self.eof:
@@ -331,25 +333,25 @@ class Session:
             self.phase = "rcpt"
             self.quota.commands -= 1
             self._transaction.add(line)
-            self.share.take(len(line), self.ends, self._transaction.size)
+            self.share.take(len(line), self.io, self._transaction.size)
         elif what == "xforward":
             self._transaction.xforwards.append(line)
         elif what == "data":
-            self.quota.pause(self.ends.now())
-            self.passage = Passage(self)
+            self.quota.pause(self.io.now())
+            self.transfer = MessageTransfer(self)
         else:
             self.forget_transaction()
         if what == "hello":
             first, self._hello = not self._hello, self._line
             said = commands.argument_of(line)
-            self._client = Client(address=self.guest.address, helo=said)
+            self._client = Client(address=self.access.address, helo=said)
             self.phase = "ready"
             if first:
-                self.quota.met = self.ends.now()
+                self.quota.met = self.io.now()
                 self._wait_for_client()
             reply = ehlo.announced(
                 reply, line, self.door.hostname,
-                trusted=self.guest.trusted, limit=self.door.size_limit_bytes,
+                trusted=self.access.trusted, limit=self.door.size_limit_bytes,
             )  # fmt: skip
         return reply
 
@@ -361,9 +363,9 @@ class Session:
         if state == "called":
             reply = replies.NO_UPSTREAM
         self.hop.drop()
-        if self.passage is not None:
+        if self.transfer is not None:
             self.place.tell_upstream_lost(self.hop.address, "message")
-            self.passage.upstream_lost()
+            self.transfer.upstream_lost()
         elif self.asked is not None or self._transaction.is_open:
             step = self.asked or self.phase if state == "up" else state
             self.place.tell_upstream_lost(self.hop.address, step)
@@ -378,55 +380,55 @@ class Session:
 
     def wait(self, seconds: float) -> float:
         """Set the time at which `expire` is due; gives the time now."""
-        now = self.ends.now()
+        now = self.io.now()
         self.deadline = now + seconds
         return now
 
     def _judged(self) -> None:
         """The client is trusted, or is not."""
-        self.quota.is_free = self.guest.trusted
-        self.share = self.place.budget.shares[self.guest.trusted]
+        self.quota.is_free = self.access.trusted
+        self.share = self.place.budget.shares[self.access.trusted]
 
     def _wait_for_client(self) -> None:
-        quota, now, times = self.quota, self.ends.now(), self.door.times
+        quota, now, times = self.quota, self.io.now(), self.door.times
         usual = quota.is_free and quota.mailed
         self.deadline = now + times.command_s if usual else quota.due(now, times)
 
     def is_idle(self, now: float) -> bool:
         """Whether it is the client's turn, and it should go first where room is short."""
-        waits = self.asked is None and self.passage is None and not self.closed
+        waits = self.asked is None and self.transfer is None and not self.closed
         return waits and self.quota.is_idle(now, self.door.times)
 
     @property
     def is_between(self) -> bool:
         """Whether ending now would break nothing off."""
-        return self.asked is None and self.passage is None and not self._transaction.is_open
+        return self.asked is None and self.transfer is None and not self._transaction.is_open
 
     def expire(self) -> None:
         """The deadline has passed."""
         if self.asked is not None:
             self.upstream_lost()
-        elif self.passage is not None:
-            self.passage.expire()
+        elif self.transfer is not None:
+            self.transfer.expire()
         else:
             self._end(replies.TIMEOUT)
 
     def stop(self, reply: bytes) -> None:
         """End the session for a reason of ours; a message that is not complete is given up."""
         self.closed = True
-        if self.passage is not None:
-            self.passage.stop()
+        if self.transfer is not None:
+            self.transfer.stop()
         self._end(reply)
 
     def _end(self, reply: bytes = b"") -> None:
         if reply:
-            self.ends.say(reply)
+            self.io.say(reply)
         self.closed = True
         self._intake.clear()
-        self.wait(self.door.times.goodbye_s)
-        if self.passage is None:
+        self.wait(self.door.times.close_s)
+        if self.transfer is None:
             self._leave()
-        self.ends.hang_up()
+        self.io.hang_up()
 
     # -- for the passage of a message -------------------------------------------------------------
 
@@ -444,13 +446,11 @@ class Session:
         return self.hop.state == "up" and self.hop.has_surplus()
 
     def drop(self) -> None:
-        """Break off with the next hop."""
         self.hop.drop()
 
     @property
     def peer(self) -> str:
-        """The client socket's address."""
-        return self.guest.peer
+        return self.access.peer
 
     @property
     def recipients(self) -> int:
@@ -473,17 +473,17 @@ class Session:
         """Go by the newest settings: between two messages, on connections that are kept."""
         if self.door is not self.place.door:
             self.door = self.place.door
-            self.guest.judge(self.door)
+            self.access.judge(self.door)
             self._judged()
             if self.hop.state == "up" and self.hop.address != self.door.upstream:
                 self.hop.drop()
 
     def message_done(self, *, accepted: bool) -> None:
         """The message has its reply, or nobody who waits for one."""
-        self.passage = None
+        self.transfer = None
         if accepted:
-            self.quota.renew(self.ends.now())
-        self.share.forget(self.ends)
+            self.quota.reset(self.io.now())
+        self.share.forget(self.io)
         self.forget_transaction()
         if self.closed:
             self._leave()

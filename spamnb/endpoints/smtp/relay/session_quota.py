@@ -9,10 +9,10 @@ clients may keep a connection: they are bound by the time between commands alone
 
 from __future__ import annotations
 
-from spamnb.endpoints.smtp.relay.params import Limits, Times
+from spamnb.endpoints.smtp.relay.params import Limits, Timeouts
 
 
-class Quota:
+class SessionQuota:
     """The state of one session's quota."""
 
     __slots__ = ("_paused_at", "commands", "is_free", "mailed", "met", "since")
@@ -38,7 +38,7 @@ class Quota:
         """The client waits for the next hop, or sends a message."""
         self._paused_at = now
 
-    def due(self, now: float, times: Times) -> float:
+    def due(self, now: float, times: Timeouts) -> float:
         """The client's turn: when it must have sent a command."""
         if self._paused_at:
             self.since += now - self._paused_at
@@ -48,12 +48,12 @@ class Quota:
         command = now + times.command_s
         return command if self.is_free else min(command, self.since + times.message_s)
 
-    def renew(self, now: float) -> None:
+    def reset(self, now: float) -> None:
         """A message was accepted."""
         self.since, self._paused_at, self.commands = now, 0.0, 0
 
-    def is_idle(self, now: float, times: Times) -> bool:
+    def is_idle(self, now: float, times: Timeouts) -> bool:
         """Whether the client, whose turn it is, is among the first to go where room is short."""
         if not self.mailed:
-            return now - self.met > times.crowded_s
+            return now - self.met > times.first_mail_busy_s
         return not self.is_free and now - self.since > times.first_mail_s

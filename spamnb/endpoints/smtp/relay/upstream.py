@@ -12,13 +12,13 @@ from spamnb.endpoints.net import reply_parser
 from spamnb.endpoints.net.address import Address
 from spamnb.endpoints.smtp.protocol import ehlo
 from spamnb.endpoints.smtp.relay import replies
-from spamnb.endpoints.smtp.relay.ports import Ends
+from spamnb.endpoints.smtp.relay.ports import SessionIO
 
 State = Literal["gone", "called", "greeting", "hello", "up"]
 """not there; called; its greeting awaited; its answer to the hello awaited; there"""
 
 
-class Asker(Protocol):
+class ReplyHandler(Protocol):
     """Whoever asks the next hop."""
 
     def replied(self, reply: bytes, *, alone: bool) -> None:
@@ -33,8 +33,8 @@ class NextHop:
 
     __slots__ = ("_asker", "_ends", "_heard", "_hello", "_line", "address", "state")
 
-    def __init__(self, ends: Ends, asker: Asker, address: Address) -> None:
-        self._ends, self._asker = ends, asker
+    def __init__(self, io: SessionIO, handler: ReplyHandler, address: Address) -> None:
+        self._ends, self._asker = io, handler
         self.address = address
         self.state: State = "gone"
         self._line = self._hello = self._heard = b""

@@ -1,0 +1,139 @@
+"""Commands on a damaged model: one line and the exit code of a failed store, never an abort."""
+
+import random
+import shutil
+import signal
+import subprocess
+
+import pytest
+from support.cli import HAM, ONE_HAM, PROGRAM, SPAM, environment, program, spamnb
+
+from spamnb.cli.child_process import GUARDED, command_of
+
+PAGE = 4096
+STORE_FAILED = 3
+FOUND = 1
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    home = tmp_path_factory.mktemp("damage") / "sound"
+    assert spamnb(home, "train", HAM, SPAM).code == 0
+    return home
+
+
+def zeroed(data, share):
+    """Every second page, of those in some share of the file, is nothing but zeros."""
+    pages = len(data) // PAGE
+    for page in range(2, int(pages * share), 2):
+        data[page * PAGE : (page + 1) * PAGE] = bytes(PAGE)
+
+
+def zeroed_leaves(data):
+    """One page in ten, which leaves enough of the tree to walk into a hole."""
+    found = random.Random(3)
+    for page in range(2, len(data) // PAGE):
+        if found.random() < 0.1:
+            data[page * PAGE : (page + 1) * PAGE] = bytes(PAGE)
+
+
+def noise(data):
+    found = random.Random(1)
+    for _ in range(3000):
+        data[found.randrange(2 * PAGE, len(data))] = found.randrange(256)
+
+
+def without_meta(data):
+    data[: 2 * PAGE] = bytes(2 * PAGE)
+
+
+def cut(data):
+    del data[len(data) // 2 :]
+
+
+def emptied(data):
+    del data[:]
+
+
+DAMAGES = {
+    "zeros": zeroed_leaves,
+    "most zeros": lambda data: zeroed(data, 1.0),
+    "first zeros": lambda data: zeroed(data, 0.3),
+    "noise": noise,
+    "meta": without_meta,
+    "cut": cut,
+    "empty": emptied,
+}
+
+
+@pytest.fixture(params=DAMAGES)
+def damaged(request, sound, tmp_path):
+    home = tmp_path / "home"
+    shutil.copytree(sound, home)
+    data = bytearray((home / "data.mdb").read_bytes())
+    DAMAGES[request.param](data)
+    (home / "data.mdb").write_bytes(data)
+    return home
+
+
+@pytest.mark.parametrize("words", [("check",), ("stats",), ("backup", "copy"), ("export", "text")])
+def test_a_damaged_model_is_told_in_one_line(damaged, words, tmp_path):
+    """What reads a whole model tells of damage in one line with exit 3, and never aborts."""
+    done = program(damaged, *words, cwd=tmp_path)
+    assert done.code in ({FOUND, STORE_FAILED} if words == ("check",) else {0, STORE_FAILED})
+    if done.code == STORE_FAILED:
+        assert len(done.err.splitlines()) == 1
+        assert done.err.startswith("spamnb: ")
+
+
+@pytest.mark.parametrize("words", [("score", str(ONE_HAM)), ("explain", str(ONE_HAM))])
+def test_one_message_is_judged_or_the_damage_is_told(damaged, words):
+    """A verdict needs few pages; where one of them is damaged, that is told."""
+    done = program(damaged, *words)
+    assert done.code in {0, STORE_FAILED}
+    assert done.code == 0 or len(done.err.splitlines()) == 1
+
+
+def test_an_abort_of_the_engine_is_told(sound, tmp_path):
+    """The engine's own word stands in the one line; a mail system is told to try again."""
+    code = (
+        "import ctypes, sys\n"
+        "from spamnb.cli.child_process import guarded\n"
+        "def run():\n"
+        "    print('spamnb: before', file=sys.stderr)\n"
+        "    libc = ctypes.CDLL(None)\n"
+        "    libc.write(2, b'Assertion failed\\n', 17)\n"
+        "    libc.abort()\n"
+        "guarded(run, sys.argv[1:])\n"
+    )
+    for words, code_wanted in ((("check",), STORE_FAILED), (("score", "--exit-code"), 75)):
+        done = subprocess.run(
+            [PROGRAM[0], "-c", code, *words], capture_output=True, text=True, check=False,
+            env=environment(), timeout=60,
+        )  # fmt: skip
+        assert done.returncode == code_wanted
+        before, told = done.stderr.splitlines()
+        assert before == "spamnb: before"
+        assert told.startswith("spamnb: the engine ended the process (Assertion failed) - ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_reach_the_command(sound, number):
+    """A command that is told to end, ends, as if no process stood between."""
+    with subprocess.Popen(
+        [*PROGRAM, "--home", str(sound), "score", "-"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        process.send_signal(number)
+        process.communicate(b"Subject: x\n\ny\n", timeout=60)
+    assert process.returncode in {-number, 130, 0}
+
+
+def test_the_command_is_found_behind_options():
+    """Options of the program do not hide which command runs."""
+    assert command_of(["--home", "check", "-v", "stats", "check"]) == "stats"
+    assert command_of(["--home=x", "check"]) == "check"
+    assert command_of(["--help"]) == ""
+    assert {"check", "stats", "score", "backup", "export"} <= GUARDED
+    assert not {"serve", "train", "watch"} & GUARDED

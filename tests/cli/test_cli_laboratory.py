@@ -1,0 +1,201 @@
+"""The laboratory at the command line: evaluate, compare, tune, and labels of one's own."""
+
+import json
+import shutil
+
+import documentcraft
+import pytest
+from support.cli import HAM, SPAM, spamnb
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    for part, count in (("train", 300), ("test", 100)):
+        for number, (text, label) in enumerate(documentcraft.collection(count, 1, part)):
+            place = folder / part / label
+            place.mkdir(parents=True, exist_ok=True)
+            (place / f"{number:04}.txt").write_text(text)
+    return folder
+
+
+def run(*words, code=0, home=None):
+    done = spamnb(home, *words)
+    assert done.code == code, done.err
+    return done
+
+
+def test_two_runs_are_compared(tmp_path):
+    """--scores writes what --compare reads; without a file they go nowhere."""
+    a, b = tmp_path / "a.json", tmp_path / "b.json"
+    run("evaluate", HAM, SPAM, "--json", a, "--scores")
+    run("evaluate", HAM, SPAM, "--json", b, "--scores", "--kind", "multinomial")
+    assert "400 messages judged by both" in run("evaluate", "--compare", a, b).out
+    found = json.loads(run("evaluate", "--compare", a, b, "--json", "-").out)
+    assert found["differences"][0]["better"] == "A"
+    assert run("evaluate", HAM, SPAM, "--scores", code=2).err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--delay", "5"], "--delay needs --feedback delayed"),
+        (["--share", "0.5"], "--share needs --feedback partial"),
+        (["--share", "nan", "--feedback", "partial"], "'nan' is no number"),
+        (["--noise", "nan"], "'nan' is no number"),
+        (["--scores"], "--scores needs --json FILE"),
+        (["--against-rest"], "--against-rest needs --label or --plain"),
+        (["--compare", "a", "b"], "--compare reads two files alone"),
+    ],
+)
+def test_options_that_say_nothing_alone_are_refused_at_once(words, said):
+    """Before any mail is read: the folders are not even there."""
+    assert said in run("evaluate", *words, "no/ham", "no/spam", code=2).err
+
+
+@pytest.mark.parametrize("words", [["--test", "x"], ["--one-in", "50"], ["--apply"]])
+def test_what_is_for_ham_and_spam_is_refused_for_other_labels(words):
+    done = run("evaluate", "--label", f"a={HAM}", "--label", f"b={SPAM}", *words, code=2)
+    assert f"{words[0]} is for ham and spam" in done.err
+
+
+def test_feedback_protocols_and_the_promise(tmp_path):
+    """Every way of teaching runs; what cannot be promised is said."""
+    for words in (["--feedback", "delayed", "--delay", "20"], ["--feedback", "partial"],
+                  ["--protocol", "folds", "--jobs", "2"]):  # fmt: skip
+        out = run("evaluate", *words, HAM, SPAM).out
+        assert "Not enough evidence yet" in out
+    out = run("evaluate", "--one-in", 20, HAM, SPAM).out
+    assert "How far this is from what is possible: of 200 messages" in out
+    assert "At most 1 in 20" in out
+    assert "costs.junk" in out
+    settings = tmp_path / "s.toml"
+    settings.write_text("[ham_loss]\none_in = 20\n")
+    assert "At most 1 in 20" in run("--config", settings, "evaluate", HAM, SPAM).out
+
+
+def test_the_promise_is_applied(tmp_path):
+    """--apply puts it in force, where the evidence suffices; else what was in force goes."""
+    home, settings = mail_home(tmp_path), tmp_path / "s.toml"
+    settings.write_text("[ham_loss]\none_in = 20\n")
+    before = run("stats", home=home).out
+    done = run("--config", settings, "evaluate", "--apply", HAM, SPAM, home=home)
+    assert "in force" in done.err
+    first = run("--config", settings, "stats", home=home).out
+    assert first != before
+    run("--config", settings, "evaluate", "--apply", HAM, SPAM, home=home)
+    assert run("--config", settings, "stats", home=home).out == first
+    assert run("stats", home=home).out == before
+    asked = run("evaluate", "--apply", "--one-in", 20, HAM, SPAM, home=home, code=2)
+    assert "ham_loss.one_in = 20" in asked.err
+    assert "not enough evidence" in run("evaluate", "--apply", HAM, SPAM, home=home, code=1).err
+    assert run("--config", settings, "stats", home=home).out == before
+
+
+def test_one_collection_teaches_and_another_is_judged(tmp_path):
+    """Cross-corpus, also in TREC's layout; --test and the protocol go together."""
+    (tmp_path / "full").mkdir()
+    lines = [f"ham {HAM}/{i:04}.eml\nspam {SPAM}/{i:04}.eml\n" for i in range(30)]
+    (tmp_path / "full" / "index").write_text("".join(lines))
+    found = json.loads(run("evaluate", tmp_path, "--json", "-").out)
+    assert (found["corpus"], found["order"]) == ({"ham": 30, "spam": 30}, "given")
+    crossed = json.loads(run("evaluate", HAM, SPAM, "--test", tmp_path, "--json", "-").out)
+    assert (crossed["protocol"], crossed["corpus"]) == ("cross", {"ham": 30, "spam": 30})
+    assert "go together" in run("evaluate", HAM, SPAM, "--protocol", "cross", code=2).err
+    assert "1 places" in run("evaluate", HAM, code=2).err
+
+
+def test_pictures_and_page_are_written(tmp_path):
+    """--plots and --report; a place that cannot be written is the user's mistake."""
+    pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
+    page, folder = tmp_path / "report.html", tmp_path / "plots"
+    run("evaluate", HAM, SPAM, "--plots", folder, "--report", page)
+    assert len(list(folder.glob("*.png"))) == 5
+    assert page.read_text().startswith("<!doctype html>")
+    assert "cannot be written" in run("evaluate", HAM, SPAM, "--plots", page, code=2).err
+
+
+def test_labels_of_ones_own_are_evaluated(texts):
+    """A collection that comes divided is judged as it was meant to be; labels by their folders."""
+    found = json.loads(run("evaluate", "--plain", texts, "--json", "-").out)
+    assert (found["protocol"], found["documents"]) == ("cross", 100)
+    assert len(found["labels"]) == 10
+    assert {"precision", "recall", "f1"} <= found["labels"][0]["by_threshold"].keys()
+    assert "macro F1" in run("evaluate", "--plain", texts).out
+    words = ["--label", f"trade={texts}/train/trade", "--label", f"tax={texts}/train/tax"]
+    out = run("evaluate", "--plain", *words, "--protocol", "folds").out
+    assert "break-even" in out
+    rest = run("evaluate", "--plain", "--against-rest", texts, "--json", "-")
+    assert json.loads(rest.out)["confusion"] is None
+    assert "for ham and spam" in run("evaluate", "--plain", texts, "--plots", "x", code=2).err
+
+
+def test_mail_with_labels_of_ones_own_is_evaluated(tmp_path):
+    """Labels need not be documents: three kinds of mail, in the order of their dates."""
+    for label, source, first in (("work", HAM, 0), ("lists", HAM, 40), ("junk", SPAM, 0)):
+        (tmp_path / label).mkdir()
+        for number in range(first, first + 40):
+            shutil.copy(f"{source}/{number:04}.eml", tmp_path / label)
+    words = [f"--label={label}={tmp_path / label}" for label in ("work", "lists", "junk")]
+    for more in (["--order", "time"], ["--protocol", "holdout"], ["--order", "given"]):
+        found = json.loads(run("evaluate", *words, *more, "--json", "-").out)
+        assert {one["label"] for one in found["labels"]} == {"work", "lists", "junk"}
+    assert "leave the others out" in run("evaluate", *words, HAM, SPAM, code=2).err
+
+
+def test_documents_from_end_to_end(tmp_path, texts):
+    """train, score, correct, explain on texts that are no mail; thresholds give labels."""
+    home = tmp_path / "home"
+    done = run("train", "--plain", "--classes", texts / "train", "--thresholds", "--json",
+               home=home).json[0]  # fmt: skip
+    assert done["learnt"] == 300
+    assert set(done["thresholds"]) == set(documentcraft.SHARES)
+    lines = run("score", "--json", texts / "test" / "trade", home=home).json
+    right = [line for line in lines if "trade" in line["assigned"]]
+    assert len(right) > 0.7 * len(lines)
+    one = next((texts / "test" / "trade").iterdir())
+    assert "[" in run("score", one, home=home).out
+    assert "word" in run("explain", one, home=home).out
+    run("correct", "health", one, home=home)
+    assert run("score", "--json", one, home=home).json[0]["label"] == "health"
+    assert "for mail" in run("train", "--plain", HAM, SPAM, home=mail_home(tmp_path), code=2).err
+
+
+def mail_home(tmp_path):
+    home = tmp_path / "mail"
+    run("train", HAM, SPAM, home=home)
+    return home
+
+
+def test_tune_writes_nothing_and_claims_nothing(tmp_path):
+    """On the sample nothing is confirmed: nothing is written, and with --apply the answer is 1."""
+    done = run("tune", HAM, SPAM, "--tries", 6, "--json", home=tmp_path / "none").json[0]
+    assert done["confirmed"] is False
+    assert not (tmp_path / "none").exists()
+    home = mail_home(tmp_path)
+    before = (home / "data.mdb").read_bytes() if (home / "data.mdb").exists() else None
+    done = run("tune", HAM, SPAM, "--tries", 4, "--apply", home=home, code=1)
+    assert "nothing is changed" in done.err
+    assert before is None or (home / "data.mdb").read_bytes() == before
+
+
+@pytest.mark.full
+def test_tune_takes_a_minute_at_most():
+    """All tries on the sample, on one processor: 60 s, of the clock and of CPU."""
+    done = run("tune", HAM, SPAM, "--jobs", 1, "--json").json[0]
+    assert done["tries"] > 10
+    assert done["cpu_seconds"] < 60
+    assert done["seconds"] < 60
+
+
+def test_tune_applies_what_is_confirmed(tmp_path):
+    """A model with bad constants is relearnt with better ones; the old one is kept."""
+    home = mail_home(tmp_path)
+    run("relearn", "--set", "eta=0.05", "--yes", home=home)
+    done = run("tune", HAM, SPAM, "--apply", home=home)
+    assert "confirmed" in done.out
+    assert "400 messages learnt again" in done.err
+    constants = run("stats", "--json", home=home).json[0]["constants"]
+    assert constants["eta"] > 0.05
+    assert run("check", home=home).code == 0
+    shutil.rmtree(home)

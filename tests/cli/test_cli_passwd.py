@@ -1,0 +1,99 @@
+"""`spamnb passwd`: the file of logins, as people and programs fill it."""
+
+import os
+import pty
+
+from support.cli import PROGRAM, environment, program, spamnb
+
+from spamnb.endpoints.smtp.delivery.logins import Passwords, read_logins
+
+
+def test_a_login_is_made_and_works(tmp_path):
+    """From a program: the first line is the password; the file belongs to its owner alone."""
+    done = spamnb(tmp_path, "passwd", "Alice@x.example", stdin=b"se:cret pass\nsecond line\n")
+    assert done.code == 0
+    assert "secret" not in done.out + done.err
+    path = tmp_path / "passwords"
+    assert path.stat().st_mode & 0o777 == 0o600
+    found = Passwords(path).check("alice@x.example", b"se:cret pass")
+    assert found.addresses == ("Alice@x.example",)
+
+
+def test_a_new_password_keeps_the_addresses(tmp_path):
+    """Who has several addresses names them once."""
+    spamnb(tmp_path, "passwd", "alice", "a@x.example", "b@x.example", stdin=b"one\n")
+    spamnb(tmp_path, "passwd", "bob@x.example", stdin=b"two\n")
+    spamnb(tmp_path, "passwd", "ALICE", stdin=b"three\n")
+    known = Passwords(tmp_path / "passwords")
+    assert known.check("alice", b"three").addresses == ("a@x.example", "b@x.example")
+    assert known.check("alice", b"one") is None
+    assert known.check("bob@x.example", b"two")
+    listed = spamnb(tmp_path, "passwd", "--list", "--json").json
+    assert listed == [
+        {"login": "ALICE", "addresses": ["a@x.example", "b@x.example"]},
+        {"login": "bob@x.example", "addresses": ["bob@x.example"]},
+    ]
+
+
+def test_a_login_is_removed(tmp_path):
+    """Removed is removed; who is not there cannot be."""
+    spamnb(tmp_path, "passwd", "alice", stdin=b"one\n")
+    assert spamnb(tmp_path, "passwd", "--remove", "Alice").code == 0
+    assert read_logins(tmp_path / "passwords") == {}
+    gone = spamnb(tmp_path, "passwd", "--remove", "alice")
+    assert (gone.code, gone.err) == (
+        2,
+        "spamnb: there is no login 'alice' - `spamnb passwd --list`\n",
+    )
+
+
+def test_mistakes_change_nothing(tmp_path):
+    """No login, no password, a name that would break the file: one line, exit 2."""
+    for words, stdin in (
+        (["passwd"], b"x\n"),
+        (["passwd", "alice"], b""),
+        (["passwd", "alice"], b"\n"),
+        (["passwd", "alice"], b"x" * 2000),
+        (["passwd", "alice"], b"caf\xe9\n"),
+        (["passwd", "alice"], b"a\0b\n"),
+        (["passwd", "al:ice"], b"x\n"),
+        (["passwd", "alice", "a b@x"], b"x\n"),
+        (["passwd", "alice\nroot"], b"x\n"),
+    ):
+        done = spamnb(tmp_path, *words, stdin=stdin)
+        assert done.code == 2
+        assert done.err.count("\n") == 1
+    assert not (tmp_path / "passwords").exists()
+
+
+def test_the_settings_name_the_file(tmp_path):
+    """delivery.passwords is where it goes; without it, what to set is said."""
+    silent = program(tmp_path, "passwd", "alice", input=b"x\n")
+    assert f'[delivery] passwords = "{tmp_path}/passwords"' in silent.err
+    (tmp_path / "s.toml").write_text(f'[delivery]\npasswords = "{tmp_path}/here"\n')
+    told = program(tmp_path, "--config", tmp_path / "s.toml", "passwd", "alice", input=b"x\n")
+    assert (told.code, told.err) == (0, "")
+    assert (tmp_path / "here").exists()
+
+
+def test_at_a_terminal_the_password_is_asked_for_twice_and_not_shown(tmp_path):
+    """What is typed is not echoed."""
+    words = [*PROGRAM, "--home", str(tmp_path), "passwd", "alice"]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(words[0], words, environment())
+    shown = b""
+    for _ in range(2):
+        while not shown.endswith(b": "):
+            shown += os.read(terminal, 1024)
+        os.write(terminal, b"hidden\n")
+        shown += b"|"
+    try:
+        while more := os.read(terminal, 1024):
+            shown += more
+    except OSError:  # the terminal is gone with the program
+        pass
+    assert os.waitpid(pid, 0)[1] == 0
+    os.close(terminal)
+    assert b"hidden" not in shown
+    assert Passwords(tmp_path / "passwords").check("alice", b"hidden")

@@ -1,0 +1,201 @@
+"""Going back from the command line: what is shown, asked, done and kept."""
+
+import os
+import pty
+import shutil
+import subprocess
+
+import pytest
+from support.cli import ONE_HAM, PROGRAM, SAMPLE, environment, spamnb
+
+from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.requests import Source
+
+pytestmark = pytest.mark.usefixtures("alone")
+
+
+@pytest.fixture(scope="module")
+def mistaught(trained, tmp_path_factory):
+    """Let mallory call ten ham spam; tests copy it."""
+    home = shutil.copytree(trained, tmp_path_factory.mktemp("cli") / "home")
+    with Filter.open(home, history=False) as model:
+        for path in sorted((SAMPLE / "ham").iterdir())[:10]:
+            model.correct(path.read_bytes(), "spam", source=Source("mallory", "imap"))
+    return home
+
+
+@pytest.fixture
+def home(mistaught, tmp_path):
+    """A home of the test's own."""
+    return shutil.copytree(mistaught, tmp_path / "home")
+
+
+def stats(home):
+    found = spamnb(home, "stats", "--json").json[0]
+    return found["messages"], found["events"]
+
+
+def test_the_journal_is_filtered_by_person_channel_time_and_message(home):
+    """Each filter alone, and together; a message by its file and by its id."""
+    mallory = spamnb(home, "journal", "--json", "--who", "mallory").json
+    assert len(mallory) == 10
+    assert {line["channel"] for line in mallory} == {"imap"}
+    assert spamnb(home, "journal", "--who", "mallory", "--channel", "cli").lines == []
+    assert spamnb(home, "journal", "--who", "mallory", "--until", "2020-01-01").lines == []
+    assert len(spamnb(home, "journal", "--who", "mallory", "--until", "2099-01-01").lines) == 10
+    of_one = spamnb(home, "journal", "--json", "--message", ONE_HAM).json
+    assert [line["kind"] for line in of_one] == ["move", "learn"]
+    by_digest = spamnb(home, "journal", "--json", "--message", of_one[0]["digest"]).json
+    assert by_digest == of_one
+    assert spamnb(home, "journal", "--message", "nobody@x.test").code == 2
+    assert spamnb(home, "journal", "--until", "soon").code == 2
+
+
+@pytest.mark.parametrize(("answer", "code", "events"), [(b"n\n", 1, 410), (b"y\n", 0, 420)])
+def test_a_question_goes_to_stderr(home, answer, code, events):
+    """What is piped on is the answer of the command alone; a no changes nothing."""
+    ours, theirs = pty.openpty()
+    os.write(ours, answer)
+    command = [*PROGRAM, "--home", str(home), "undo", "--who", "mallory"]
+    done = subprocess.run(
+        command, stdin=theirs, capture_output=True, check=False, timeout=60, env=environment()
+    )
+    os.close(ours)
+    os.close(theirs)
+    assert done.returncode == code
+    assert done.stdout == (b"nothing was changed\n" if code else b"10 events undone.\n")
+    assert b"[y/N]" in done.stderr
+    assert stats(home)[1] == events
+
+
+def test_all_that_somebody_taught_is_undone(home):
+    """It tells how much there is, asks, and needs a yes where nobody can be asked."""
+    asked = spamnb(home, "undo", "--who", "mallory")
+    assert asked.code == 2
+    assert "10 events can be undone" in asked.err
+    done = spamnb(home, "undo", "--who", "mallory", "--yes")
+    assert done.lines == ["10 events undone."]
+    assert stats(home) == ({"ham": 200, "spam": 200}, 420)
+    assert spamnb(home, "undo", "--who", "mallory", "--yes", "--json").json[0]["undone"] == 0
+
+
+def test_what_somebody_else_said_later_stays(home):
+    """An event that was replaced by another person's word is told, and left."""
+    assert spamnb(home, "correct", "ham", ONE_HAM).code == 0
+    done = spamnb(home, "undo", "--who", "mallory", "--yes", "--json").json[0]
+    assert done == {"undone": 9, "superseded": 1}
+    assert stats(home)[0] == {"ham": 200, "spam": 200}
+
+
+@pytest.mark.parametrize("words", [["undo"], ["undo", 5, "--who", "mallory"]])
+def test_undo_needs_numbers_or_options(home, words):
+    """Nothing named would mean everything; both would mean who knows what."""
+    assert spamnb(home, *words).code == 2
+    assert stats(home)[1] == 410
+
+
+def test_rewind_brings_back_the_model_and_keeps_the_other(home):
+    """The journal ends where the time says; `restore` takes the kept file."""
+    before = stats(home)
+    moment = spamnb(home, "journal", "--json", "--who", "mallory").json[-1]["time"]
+    refused = spamnb(home, "rewind", moment)
+    assert (refused.code, "9 events" in refused.err) == (2, True)
+    assert stats(home) == before
+    done = spamnb(home, "rewind", moment, "--yes", "--json").json[0]
+    assert done["events_dropped"] == 9
+    assert stats(home) == ({"ham": 199, "spam": 201}, 401)
+    assert spamnb(home, "check").code == 0
+    assert spamnb(home, "rewind", moment, "--yes").lines == ["nothing was taught since then"]
+    assert spamnb(home, "restore", "--force", done["kept"]).code == 0
+    assert stats(home) == before
+
+
+@pytest.mark.parametrize(
+    "words", [["rewind", "", "--yes"], ["undo", "--who", "mallory", "--since", "", "--yes"]]
+)
+def test_an_empty_time_is_no_time(home, words):
+    """A variable that is not set must not mean everything."""
+    done = spamnb(home, *words)
+    assert (done.code, "is no time" in done.err) == (2, True)
+    assert stats(home)[1] == 410
+
+
+def test_rewind_before_the_first_training_leaves_an_empty_model(home):
+    """With its key and labels, so it can be taught again."""
+    assert spamnb(home, "rewind", "2020-01-01", "--yes").code == 0
+    assert stats(home) == ({"ham": 0, "spam": 0}, 0)
+    assert spamnb(home, "correct", "ham", ONE_HAM).code == 0
+
+
+def test_rewind_before_the_checkpoint_is_refused(home):
+    """What was folded cannot be taken apart; the error says where it ends."""
+    with Filter.open(home, history=False) as model:
+        model.store.transact(lambda view: view.fold(1 << 60, 300))
+    refused = spamnb(home, "rewind", "2020-01-01", "--yes")
+    assert refused.code == 2
+    assert "events up to 300 are in the checkpoint" in refused.err
+
+
+def test_rewind_where_all_is_in_the_checkpoint_says_so(home):
+    """It does not speak of a time before its end, which may be wrong."""
+    with Filter.open(home, history=False) as model:
+        model.store.transact(lambda view: view.fold(1 << 60, 1000))
+    refused = spamnb(home, "rewind", "1m", "--yes")
+    assert (refused.code, "in the checkpoint, all there are" in refused.err) == (2, True)
+
+
+def test_relearn_without_somebody(home, tmp_path):
+    """The model is the one that was never taught by them; what is kept is the one of before."""
+    plain = tmp_path / "plain"
+    asked = spamnb(home, "relearn", "--without", "mallory")
+    assert asked.code == 2
+    assert "10 events are dropped, 400 learnt again" in asked.err
+    done = spamnb(home, "relearn", "--without-channel", "imap", "--yes", "--json").json[0]
+    assert (done["taught"], done["dropped"], done["idle"]) == (400, 10, 0)
+    assert spamnb(home, "check").code == 0
+    shutil.copytree(home, plain)
+    assert spamnb(plain, "restore", "--force", done["kept"]).code == 0
+    first = spamnb(plain, "journal", "--json", "--who", "mallory").json[-1]["event"]
+    for event in range(first + 9, first - 1, -1):
+        assert spamnb(plain, "undo", event).code == 0
+    # Corrections are sums: with nothing taught in between, both ways lead to the same numbers.
+    exports = [spamnb(where, "export", "-").lines[1:] for where in (home, plain)]
+    assert exports[0] == exports[1]
+
+
+def test_relearn_with_another_constant(home):
+    """The lessons of the journal, with another step."""
+    assert spamnb(home, "relearn", "--set", "eta=4", "--yes").code == 0
+    assert spamnb(home, "stats", "--json").json[0]["constants"]["eta"] == 4
+    assert spamnb(home, "check").code == 0
+    for wrong in ("beta=1", "eta=fast", "alpha=0", "eta=-1"):
+        assert spamnb(home, "relearn", "--set", wrong, "--yes").code == 2
+    with Filter.open(home, history=False) as model:
+        model.store.transact(lambda view: view.fold(1 << 60, 10))
+    assert spamnb(home, "relearn", "--set", "eta=8", "--yes").code == 2
+    assert spamnb(home, "relearn", "--without", "nobody", "--yes").code == 0
+
+
+@pytest.mark.parametrize("words", [["rewind", "2020-01-01"], ["relearn", "--without", "ann"]])
+def test_a_model_in_use_is_not_replaced(home, words):
+    """Whoever has it open would go on with a file that is no more."""
+    with Filter.open(home, history=False):
+        refused = spamnb(home, *words, "--yes")
+    assert refused.code == 3
+    assert "stop it" in refused.err or "close it" in refused.err
+    assert stats(home)[1] == 410
+
+
+def test_bisect_names_the_training_that_did_it(home):
+    """A ham that mallory called spam: the strongest share is that call, and leads to spam."""
+    found = spamnb(home, "bisect", ONE_HAM, "--json", "--limit", 5).json[0]
+    assert found["between"] == ["spam", "ham"]
+    assert len(found["shares"]) == 5
+    assert found["shares"][0]["who"] == "mallory"
+    assert found["shares"][0]["nats"] > 1
+    digest = found["shares"][0]["digest"]
+    lines = spamnb(home, "bisect", digest).lines
+    assert lines[0].startswith("log-odds +")
+    assert len(lines) == 21
+    assert "mallory/imap" in lines[1]
+    assert spamnb(home, "bisect", "nobody@x.test").code == 2

@@ -1,0 +1,151 @@
+"""Root on a home of another user: the files that root names are opened as root."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from support.cli import ONE_HAM, ONE_SPAM, SAMPLE, program
+
+OWNER = 54_321
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+
+@pytest.fixture(scope="module")
+def trained_once():
+    place = Path(tempfile.mkdtemp(prefix="spamnb-root-"))
+    place.chmod(0o755)
+    mail = shutil.copytree(SAMPLE, place / "mail")
+    assert program(place / "model", "train", mail / "ham", mail / "spam").code == 0
+    yield place / "model"
+    shutil.rmtree(place)
+
+
+@pytest.fixture
+def house(trained_once):
+    """A home of another user beside a folder that root alone may enter."""
+    place = Path(tempfile.mkdtemp(prefix="spamnb-root-"))
+    place.chmod(0o755)
+    (place / "root").mkdir(mode=0o700)
+    shutil.copytree(trained_once, place / "home")
+    for path in [place / "home", *(place / "home").rglob("*")]:
+        os.chown(path, OWNER, OWNER)
+    yield place
+    shutil.rmtree(place)
+
+
+def owners(house):
+    return {path.stat().st_uid for path in (house / "home").rglob("*")}
+
+
+def private(house, name, source):
+    """A file that root alone can read."""
+    target = house / "root" / name
+    shutil.copy(source, target)
+    target.chmod(0o600)
+    return target
+
+
+@pytest.mark.parametrize(
+    "words", [["score"], ["score", "--remember"], ["explain"], ["correct", "ham"], ["forget"],
+              ["score", "--jobs", "2"]],
+)  # fmt: skip
+def test_a_message_that_root_names_is_read_as_root(house, words):
+    """The owner of the home cannot read it, and need not."""
+    message = private(house, "one.eml", ONE_HAM)
+    done = program(house / "home", *words, message)
+    assert done.code == 0, done.err
+    assert owners(house) == {OWNER}
+
+
+def test_training_reads_folders_of_root(house):
+    """The readers that it starts read them too, as does the one that makes a new home."""
+    for name in ("ham", "spam"):
+        shutil.copytree(SAMPLE / name, house / "root" / name)
+    done = program(house / "home", "train", house / "root" / "ham", house / "root" / "spam")
+    assert done.code == 0, done.err
+    assert " unreadable" not in done.out
+    assert owners(house) == {OWNER}
+
+
+@pytest.mark.parametrize("command", ["backup", "export"])
+def test_a_file_that_root_lets_write_is_roots(house, command):
+    """It is written where the owner may not write, is private, and belongs to root."""
+    target = house / "root" / "copy"
+    for _ in range(2):
+        done = program(house / "home", command, target)
+        assert done.code == 0, done.err
+    about = target.stat()
+    assert (about.st_uid, about.st_mode & 0o777) == (0, 0o600)
+    assert [path.name for path in (house / "root").iterdir()] == ["copy"]
+    assert owners(house) == {OWNER}
+
+
+def test_a_backup_of_root_comes_back_into_the_home(house):
+    """The backup is read as root; the model that is made belongs to the owner of the home."""
+    copy = house / "root" / "copy"
+    assert program(house / "home", "backup", copy).code == 0
+    done = program(house / "home", "restore", "--force", copy)
+    assert done.code == 0, done.err
+    assert owners(house) == {OWNER}
+
+
+def test_an_export_of_root_is_imported(house):
+    """It is read as root."""
+    copy = house / "root" / "counts"
+    assert program(house / "home", "export", copy).code == 0
+    done = program(house / "home", "import", copy)
+    assert done.code == 0, done.err
+    assert owners(house) == {OWNER}
+
+
+def test_a_maildir_of_root_is_watched(house):
+    """Its messages are read as root; what the watcher remembers is the owner's."""
+    maildir = house / "root" / "Maildir"
+    for part in ("new", "cur", "tmp", ".Junk/new", ".Junk/cur", ".Junk/tmp"):
+        (maildir / part).mkdir(parents=True)
+    assert program(house / "home", "watch", "--once", maildir).code == 0
+    shutil.copy(ONE_HAM, maildir / ".Junk" / "cur" / "1.x:2,S")
+    done = program(house / "home", "watch", "--once", maildir)
+    assert done.code == 0, done.err
+    assert "-> spam" in done.out
+    assert owners(house) == {OWNER}
+
+
+@pytest.mark.parametrize("words", [["score"], ["correct", "ham"], ["restore", "--force"]])
+def test_the_owner_cannot_lead_root_to_a_file_of_root(house, words):
+    """A link that the owner made is not followed with rights that the owner has not."""
+    secret = private(house, "secret.eml", ONE_SPAM)
+    theirs = house / "home" / "theirs"
+    theirs.mkdir()
+    (theirs / "link.eml").symlink_to(secret)
+    (theirs / "folder").symlink_to(house / "root")
+    for path in (theirs, theirs / "link.eml", theirs / "folder"):
+        os.lchown(path, OWNER, OWNER)
+    for name in ("link.eml", "folder/secret.eml"):
+        done = program(house / "home", *words, theirs / name)
+        assert done.code in {2, 3}, done.out
+        assert "link" in done.err
+
+
+@pytest.mark.parametrize("command", ["backup", "export"])
+def test_the_owner_cannot_have_root_write_through_a_link(house, command):
+    """What root owns behind such a link stays as it is."""
+    (house / "root" / "precious").write_text("kept")
+    theirs = house / "home" / "theirs"
+    theirs.mkdir()
+    (theirs / "out").symlink_to(house / "root" / "precious")
+    for path in (theirs, theirs / "out"):
+        os.lchown(path, OWNER, OWNER)
+    done = program(house / "home", command, theirs / "out")
+    assert done.code in {2, 3}
+    assert "link" in done.err
+    assert (house / "root" / "precious").read_text() == "kept"
+
+
+def test_a_link_of_root_is_followed(house):
+    """As everywhere."""
+    message = private(house, "one.eml", ONE_HAM)
+    (house / "root" / "link.eml").symlink_to(message)
+    assert program(house / "home", "score", house / "root" / "link.eml").code == 0

@@ -1,0 +1,73 @@
+"""`spamnb watch` as people start it."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+from support.cli import PROGRAM, environment, spamnb
+
+MAIL = "X-Spam-Flag: {flag}\nSubject: {name}\nMessage-ID: <{name}@x>\n\nwords about {name}\n"
+
+
+@pytest.fixture
+def home(trained, tmp_path):
+    """A model of the sample, and a Maildir."""
+    shutil.copytree(trained, tmp_path / "home")
+    for folder in ("", ".Junk", ".Trash"):
+        for part in ("tmp", "new", "cur"):
+            (tmp_path / "Maildir" / folder / part).mkdir(parents=True)
+    return tmp_path
+
+
+def lay(home, name, folder="", flag="NO"):
+    path = home / "Maildir" / folder / "cur" / f"{name}:2,S"
+    fresh = home / "Maildir" / folder / "tmp" / name
+    fresh.write_text(MAIL.format(flag=flag, name=name))
+    return fresh.rename(path)
+
+
+def test_once_learns_what_was_moved_since_the_last_run(home):
+    """For cron: the first run begins, later ones learn the moves between them."""
+    one, two = lay(home, "one"), lay(home, "two", ".Junk", "YES")
+    lay(home, "three", ".Junk", "YES")
+    assert spamnb(home / "home", "watch", "--once", f"alice={home}/Maildir").lines == []
+    one.rename(home / "Maildir/.Junk/cur" / one.name)
+    two.rename(home / "Maildir/cur" / two.name)
+    told = spamnb(home / "home", "watch", "--once", "--json", f"alice={home}/Maildir").json
+    assert sorted((one["after"], one["state"]) for one in told) == [
+        ("ham", "learnt"),
+        ("spam", "learnt"),
+    ]
+    assert spamnb(home / "home", "watch", "--once", f"alice={home}/Maildir").lines == []
+    journal = spamnb(home / "home", "journal", "--limit", "2", "--json").json
+    assert {(event["who"], event["channel"]) for event in journal} == {("alice", "maildir")}
+
+
+def test_it_watches_until_it_is_told_to_stop(home):
+    """A move is learnt while it runs; SIGTERM is a good end."""
+    one = lay(home, "one")
+    words = [*PROGRAM, "--home", home / "home", "watch", "--quiet", "0.1", home / "Maildir"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment()) as running:
+        try:
+            state = home / "home" / "watch.json"
+            end = time.monotonic() + 20
+            while not state.exists():
+                assert running.poll() is None
+                assert time.monotonic() < end
+                time.sleep(0.02)
+            one.rename(home / "Maildir/.Junk/cur" / one.name)
+            assert "-> spam" in running.stdout.readline()
+        finally:
+            os.kill(running.pid, signal.SIGTERM)
+        assert running.wait(20) == 0
+
+
+def test_what_is_no_maildir_is_one_line(home):
+    """What is wrong and what to do."""
+    done = spamnb(home / "home", "watch", "--once", str(home))
+    assert done.code == 2
+    assert "is no Maildir" in done.err
+    assert spamnb(home / "home", "watch", "--once", str(home / "nowhere")).code == 2

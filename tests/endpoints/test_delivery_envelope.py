@@ -1,0 +1,162 @@
+"""Envelopes at the post office: exact addresses, who lives here, no relaying, who the client is."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.delivery_agent import MESSAGE, files, post_office, sent, start_child
+
+from spamnb.core.mail.envelope import Client
+from spamnb.endpoints.smtp.protocol.address_syntax import read_client, read_path
+
+# -- addresses ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "address"),
+    [
+        ("FROM:<a@b.example>", "a@b.example"),
+        ("from: <a@b.example>", "a@b.example"),
+        ("FROM:<>", ""),
+        ("FROM:<=?utf-8?q?alice?=@d.example>", "=?utf-8?q?alice?=@d.example"),
+        ("FROM:<@relay.example,@other.example:a@b.example>", "a@b.example"),
+        ("FROM:<@relay.example:a@b.example>", "a@b.example"),
+        ('FROM:<"a b\\"c"@b.example>', '"a b\\"c"@b.example'),
+        ("FROM:<a@[192.0.2.1]>", "a@[192.0.2.1]"),
+        ("FROM:<jörg@b.example>", "jörg@b.example"),
+        ("FROM:<a b@b.example>", None),
+        ("FROM:a@b.example", None),
+        ("FROM:<a@b.example", None),
+        ("FROM:<a@b@c.example>", None),
+        ("FROM:<a\x00@b.example>", None),
+        ("FROM:<a\r@b.example>", None),
+        ("FROM:<a(comment)@b.example>", None),
+        ("FROM:<" + "a" * 65 + "@b.example>", None),
+        ("FROM:<a@" + "b" * 256 + ">", None),
+        ("TO:<a@b.example>", None),
+        (None, None),
+    ],
+)
+def test_an_address_is_what_is_written(written, address):
+    """Nothing is decoded, repaired or guessed: an address of RFC 5321, or none."""
+    found = read_path("FROM:", written)
+    assert (found.address if found else None) == address
+
+
+def test_parameters_keep_their_values():
+    """Names are folded, values stay as they are; one given twice is an error."""
+    found = read_path("TO:", "TO:<a@b> NOTIFY=success orcpt=rfc822;A+2Bb@C")
+    assert found.params == {"NOTIFY": "success", "ORCPT": "rfc822;A+2Bb@C"}
+    assert read_path("TO:", "TO:<a@b> X=1 x=2") is None
+    assert read_path("TO:", "TO:<a@b>X=1") is None
+
+
+@given(st.text(max_size=300))
+def test_no_address_has_a_control_character(text):
+    """Whatever is sent, what becomes an address can stand on one line."""
+    for written in (f"FROM:<{text}>", f"FROM:<{text}@b.example>", f"FROM:{text}"):
+        found = read_path("FROM:", written)
+        assert found is None or not re.search(r"[\x00-\x1f\x7f]", found.address)
+
+
+def test_an_encoded_line_end_in_an_address_is_no_line_end(agent, mail):
+    """`=0d=0a` in an encoded word made other servers send commands of the sender's choice."""
+    hidden = b"=?utf-8?q?a=40b=3e=0d=0aRCPT_TO=3a=3cevil?="
+    with start_child(agent) as client:
+        assert client.say(b"RCPT TO:<" + hidden + b"@x.example>")[:3] == b"550"
+        assert client.say(b"RCPT TO:<bob@x.example>")[:3] == b"250"
+    with agent.raw() as client:
+        assert client.say(b"EHLO x", b"MAIL FROM:<" + hidden + b"@b.example>")[:3] == b"250"
+        client.say(b"RCPT TO:<bob@x.example>", b"DATA")
+        assert client.say(MESSAGE + b".")[:3] == b"250"
+    text = files(mail)[0].read_bytes()
+    assert text.startswith(b"Return-Path: <" + hidden + b"@b.example>\n")
+
+
+# -- who lives here -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "address",
+    [b"../../etc/passwd@x", b"..@x", b".hidden@x", b"a/b@x", b"a%2fb@x", b'"a/../b"@x',
+     b'".."@x', b"a" * 64 + b"b@x", b"nobody", b"Postmaster/../x"],
+)  # fmt: skip
+def test_no_address_leaves_the_root(agent, mail, address):
+    """A local part becomes a folder only if it is made of safe characters."""
+    with start_child(agent) as client:
+        assert client.say(b"RCPT TO:<" + address + b">")[:1] == b"5"
+    assert not mail.exists()
+
+
+def test_other_domains_are_not_relayed(mail):
+    """Nothing is ever relayed: a domain that is not ours is refused, however it is written."""
+    with post_office(root=str(mail), domains=("x.example",)) as agent, start_child(agent) as client:
+        for address in (b"bob@y.example", b"bob%y.example@z.example", b"@x.example:bob@y.example",
+                        b"bob@x.example.y.example", b"bob@[127.0.0.1]"):  # fmt: skip
+            assert client.say(b"RCPT TO:<" + address + b">")[:9] == b"550 5.7.1"
+        assert client.say(b"RCPT TO:<Bob@X.Example.>")[:3] == b"250"
+        assert client.say(b"RCPT TO:<postmaster>")[:3] == b"250"
+
+
+def test_a_table_names_who_lives_here(tmp_path):
+    """With a table others are unknown; details after a plus sign and a domain's rest are found."""
+    table = tmp_path / "users"
+    table.write_text(
+        f"# people\nalice@x.example {tmp_path}/alice\n@y.example {tmp_path}/all\n"
+        f"postmaster@x.example {tmp_path}/pm\n"
+    )
+    with post_office(users=str(table)) as agent, start_child(agent) as client:
+        for address in (b"Alice+list@x.example", b"anybody@y.example", b"POSTMASTER"):
+            assert client.say(b"RCPT TO:<" + address + b">")[:3] == b"250"
+        assert client.say(b"RCPT TO:<bob@x.example>")[:9] == b"550 5.1.1"
+        table.write_text(f"bob@x.example {tmp_path}/bob\n")
+        assert client.say(b"RCPT TO:<bob@x.example>")[:3] == b"250"
+        client.say(b"DATA")
+        assert sent(client, MESSAGE + b".\r\n")[:3] == b"250"
+    assert {path.parent.parent.name for path in files(tmp_path)} == {"alice", "all", "pm", "bob"}
+
+
+def test_guessing_names_does_not_fill_the_disk(mail):
+    """Folders of a catch-all are made up to a number; who has one goes on getting mail."""
+    with post_office(root=str(mail), mailboxes=2) as agent, start_child(agent) as client:
+        for name in (b"one", b"two"):
+            assert client.say(b"RCPT TO:<" + name + b"@x.example>")[:3] == b"250"
+        client.say(b"DATA")
+        assert sent(client, MESSAGE + b".\r\n")[:3] == b"250"
+        client.say(b"MAIL FROM:<a@b.example>")
+        assert client.say(b"RCPT TO:<three@x.example>")[:9] == b"550 5.1.1"
+        assert client.say(b"RCPT TO:<two@x.example>")[:3] == b"250"
+
+
+# -- XFORWARD -------------------------------------------------------------------------------------
+
+
+def test_xforward_names_the_client(agent):
+    """What a trusted peer says of the client is logged; xtext is decoded, unknown is empty."""
+    with agent.raw() as client:
+        assert b"XFORWARD NAME ADDR PORT PROTO HELO IDENT SOURCE" in client.say(b"EHLO mx")
+        line = b"NAME=[UNAVAILABLE] ADDR=IPV6:2001:db8::7 HELO=a+2Bb+0Ac IDENT=4bXq SOURCE=REMOTE"
+        assert client.say(b"XFORWARD " + line)[:3] == b"250"
+        client.say(b"MAIL FROM:<a@b.example>")
+        assert client.say(b"XFORWARD ADDR=192.0.2.1")[:3] == b"503"
+        client.say(b"RCPT TO:<bob@x.example>", b"DATA")
+        sent(client, MESSAGE + b".\r\n")
+        client.say(b"MAIL FROM:<a@b.example>", b"RCPT TO:<bob@x.example>", b"DATA")
+        sent(client, MESSAGE + b".\r\n")
+    told = [(line["client"], line["helo"], line["ident"]) for line in agent.logs]
+    assert told == [("2001:db8::7", "a+b?c", "4bXq"), ("127.0.0.1", "mx", "")]
+
+
+def test_xforward_by_others_is_refused(mail):
+    """Who is not a trusted peer is not offered it and is not believed."""
+    with post_office(root=str(mail), peers=("192.0.2.0/24",)) as agent, agent.raw() as client:
+        assert b"XFORWARD" not in client.say(b"EHLO mx")
+        assert client.say(b"XFORWARD ADDR=192.0.2.1")[:9] == b"550 5.7.1"
+
+
+@given(st.text(max_size=200))
+def test_xforward_reads_anything(text):
+    """No value makes it fail or puts a control character into the log."""
+    found = read_client(Client(), f"HELO={text} ADDR={text}")
+    assert found is None or (found.helo + found.address).isprintable()

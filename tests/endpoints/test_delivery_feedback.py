@@ -1,0 +1,477 @@
+"""The feedback addresses: whose word is believed, what is learnt, and who gets a receipt."""
+
+import queue
+import threading
+from email import message_from_bytes, policy
+from email.message import EmailMessage
+from email.mime.message import MIMEMessage
+from email.mime.multipart import MIMEMultipart
+
+import pytest
+from support.delivery_agent import MESSAGE, files, logins, post_office
+
+from spamnb.core.mail.message import read
+from spamnb.errors import PeerError, RefError, StoreBusyError
+from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.scoring import judge_portions
+from spamnb.service.feedback.review_queue import ReviewQueue
+from spamnb.service.feedback.service import FeedbackService
+from spamnb.service.feedback.types import Answer
+
+SPAM = (
+    b"From: s@spam.example\r\nTo: alice@x.example\r\nSubject: Cheap watches\r\n"
+    b"Message-ID: <w1@spam.example>\r\n\r\nBuy cheap watches and replica bags today\r\n"
+)
+ALICE, BOB = "alice@x.example", "bob@x.example"
+NOTHING = "2.0.0 Received, but nothing is learnt from it"
+
+
+def report(*messages, **fields):
+    """A forward as attachment."""
+    mail = MIMEMultipart()
+    mail["From"], mail["Subject"], mail["Message-ID"] = ALICE, "Fwd", "<r1@x.example>"
+    for name, value in fields.items():
+        mail[name] = value
+    for raw in messages:
+        mail.attach(MIMEMessage(message_from_bytes(raw)))
+    return mail.as_bytes(policy=policy.SMTP)
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return {
+        "root": str(tmp_path / "mail"),
+        "passwords": logins(tmp_path / "passwords", alice_at_x_example=("secret", ALICE, "a@y")),
+        "plain_login": True,
+        "hostname": "mx.x.example",
+    }
+
+
+def send(rig, raw, to="spam@x.example", sender=ALICE, **how):
+    """Send a report; the last reply. `login`: as alice; `xforward`: what a peer says first."""
+    with rig.smtp() as client:
+        client.ehlo()
+        if how.get("login"):
+            client.login(ALICE, "secret")
+        if "xforward" in how:
+            assert client.docmd("XFORWARD", how["xforward"])[0] == 250
+        assert client.mail(sender)[0] == 250
+        assert client.rcpt(to)[0] == 250
+        code, text = client.data(raw)
+        return f"{code} {text.decode()}"
+
+
+# -- whose word -----------------------------------------------------------------------------------
+
+
+LAN = {"trusted": ("192.0.2.0/24",)}
+LOCAL = {"trust_local": True}
+LOOP = {"trusted": ("127.0.0.0/8", "unix")}
+
+
+@pytest.mark.parametrize(
+    ("more", "how", "who", "trust"),
+    [
+        ({}, {"login": True}, ALICE, "user"),
+        ({}, {"login": True, "sender": "A@Y"}, "a@y", "user"),
+        ({}, {"login": True, "sender": BOB}, ALICE, "user"),
+        ({}, {"login": True, "sender": ""}, ALICE, "user"),
+        # nobody else is believed by default
+        ({}, {}, ALICE, "stranger"),
+        ({}, {"xforward": "ADDR=192.0.2.7"}, ALICE, "stranger"),
+        ({}, {"xforward": "ADDR=192.0.2.7 SOURCE=LOCAL"}, ALICE, "stranger"),
+        # networks that were named, for clients that a peer names
+        (LAN, {"xforward": "ADDR=192.0.2.7"}, ALICE, "user"),
+        (LAN, {"xforward": "ADDR=198.51.100.7"}, ALICE, "stranger"),
+        (LAN, {"xforward": "ADDR=[UNAVAILABLE]"}, ALICE, "stranger"),
+        (LAN, {"xforward": "NAME=192.0.2.7"}, ALICE, "stranger"),
+        (LAN, {"xforward": "ADDR=192.0.2.7", "sender": ""}, "", "stranger"),
+        # loopback is nobody, even if somebody listed it
+        (LOOP, {}, ALICE, "stranger"),
+        (LOOP | {"peers": ()}, {}, ALICE, "stranger"),
+        (LOOP, {"xforward": "ADDR=127.0.0.1"}, ALICE, "stranger"),
+        ({"trusted": ("::/0",)}, {"xforward": "ADDR=IPV6:::1"}, ALICE, "stranger"),
+        ({"trusted": ("0.0.0.0/0",)}, {"xforward": "ADDR=::ffff:127.0.0.1"}, ALICE, "stranger"),
+        # what Postfix calls local, if that was chosen
+        (LOCAL, {"xforward": "ADDR=192.0.2.7 SOURCE=LOCAL"}, ALICE, "user"),
+        (LOCAL, {"xforward": "ADDR=192.0.2.7 SOURCE=REMOTE"}, ALICE, "stranger"),
+        (LOCAL, {"xforward": "ADDR=127.0.0.1 SOURCE=LOCAL"}, ALICE, "user"),  # a webmail's login
+        (LOCAL, {"xforward": "ADDR=IPV6:::1 SOURCE=LOCAL"}, ALICE, "user"),
+        (LOCAL, {"xforward": "ADDR=127.0.0.1 SOURCE=REMOTE"}, ALICE, "stranger"),
+        (LOCAL, {"xforward": "ADDR=127.0.0.1"}, ALICE, "stranger"),
+        (LOCAL | LOOP, {"xforward": "ADDR=127.0.0.1 SOURCE=REMOTE"}, ALICE, "stranger"),
+        (LOCAL, {"xforward": "ADDR=[UNAVAILABLE] SOURCE=LOCAL"}, ALICE, "stranger"),
+        (LOCAL, {"xforward": "SOURCE=LOCAL"}, ALICE, "stranger"),  # Postfix's sendmail command
+        (LOCAL, {}, ALICE, "stranger"),
+    ],
+)  # fmt: skip
+def test_whose_word_it_is(settings, more, how, who, trust):
+    """Logins and clients of trusted networks are believed, From and MAIL FROM never.
+
+    A loopback address is believed only where the mail server says that the client logged in.
+    """
+    with post_office(**settings | more) as rig:
+        reply = send(rig, report(SPAM), **how)
+    assert reply[:9] == "250 2.0.0"
+    (said,) = rig.taught
+    assert (said.who, said.trust, said.label, said.channel) == (who, trust, "spam", "address")
+    assert read(said.raw).digest == read(SPAM).digest
+
+
+def test_a_peer_that_is_not_trusted_names_nobody(settings):
+    """XFORWARD by somebody else is refused, and the report is a stranger's."""
+    more = {"peers": ("198.51.100.1",), "trusted": ("192.0.2.0/24",)}
+    with post_office(**settings | more) as rig, rig.smtp() as client:
+        client.ehlo()
+        assert client.docmd("XFORWARD", "ADDR=192.0.2.7")[0] == 550
+        client.sendmail(ALICE, ["spam@x.example"], report(SPAM))
+    assert [said.trust for said in rig.taught] == ["stranger"]
+
+
+def test_a_client_is_named_for_one_message_only(settings):
+    """The next message on the same connection is not the trusted client's."""
+    with post_office(**settings | {"trusted": ("192.0.2.0/24",)}) as rig, rig.smtp() as client:
+        client.ehlo()
+        client.docmd("XFORWARD", "ADDR=192.0.2.7")
+        client.sendmail(ALICE, ["spam@x.example"], report(SPAM))
+        client.sendmail(ALICE, ["spam@x.example"], report(SPAM))
+    assert [said.trust for said in rig.taught] == ["user", "stranger"]
+
+
+# -- what is said ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("to", "label"),
+    [("spam@x.example", "spam"), ("HAM@any.example", "ham"), ("Spam@x.example", "spam")],
+)
+def test_the_address_is_the_label(settings, to, label):
+    """In any local domain and any case."""
+    with post_office(**settings) as rig:
+        send(rig, report(SPAM, MESSAGE), to, login=True)
+    assert [said.label for said in rig.taught] == [label] * 2
+
+
+def test_the_addresses_can_be_named_otherwise(settings, tmp_path):
+    """With other names, or none, spam@ is a mailbox like others."""
+    with post_office(**settings | {"spam": "junk", "ham": ""}) as rig:
+        send(rig, report(SPAM), "junk@x.example")
+        send(rig, report(SPAM), "spam@x.example")
+        send(rig, report(SPAM), "ham@x.example")
+    assert len(rig.taught) == 1
+    assert len(files(tmp_path / "mail")) == 2
+
+
+def test_a_report_goes_alone(settings):
+    """Learnt and delivered are two promises; the other recipient is put off, not lost."""
+    with post_office(**settings) as rig, rig.smtp() as client:
+        client.ehlo()
+        client.mail(ALICE)
+        assert client.rcpt("spam@x.example")[0] == 250
+        assert client.rcpt("bob@x.example") == (452, replied("A report goes alone"))
+        assert client.rcpt("ham@x.example")[0] == 452
+        client.rset()
+        client.mail(ALICE)
+        assert client.rcpt("bob@x.example")[0] == 250
+        assert client.rcpt("spam@x.example")[0] == 452
+
+
+def replied(text):
+    return f"4.5.3 {text}, send it by itself".encode()
+
+
+def test_a_report_of_nothing_teaches_nothing(settings):
+    """It is told in the reply; a stranger's mail is not bounced, for its sender may be forged."""
+    with post_office(**settings) as rig:
+        assert send(rig, MESSAGE, login=True) == "250 2.0.0 nothing was learnt"
+        assert send(rig, MESSAGE) == f"250 {NOTHING}"
+    assert rig.taught == []
+    assert rig.meters.value("feedback_refused") == 2
+    assert rig.meters.value("reports") == 2
+
+
+@pytest.mark.parametrize("trouble", [StoreBusyError("busy"), PeerError("gone"), OSError("x")])
+def test_without_its_teacher_a_report_is_put_off(settings, trouble):
+    """451, so the sender keeps it: no 250 before the answer is durable, and no 5xx of ours."""
+    with post_office(**settings) as rig:
+        rig.trouble = trouble
+        assert send(rig, report(SPAM), login=True)[:9] == "451 4.3.0"
+        rig.trouble = None
+        assert send(rig, report(SPAM), login=True)[:9] == "250 2.0.0"
+    assert rig.meters.value("faults") == rig.meters.value("deferred") == 1
+
+
+def test_a_teacher_that_does_not_answer_is_not_waited_for(settings):
+    """After its time the sender is told to come again."""
+    late = threading.Event()
+    with post_office(**settings | {"teach_timeout_s": 0.2}) as rig:
+        rig.teach = lambda _: late.wait(20)
+        assert send(rig, report(SPAM), login=True)[:9] == "451 4.3.0"
+        assert not late.is_set()
+        late.set()
+
+
+def test_mail_does_not_wait_for_a_slow_teacher(settings, tmp_path):
+    """Deliveries have threads of their own."""
+    late, start_child = threading.Event(), threading.Semaphore(0)
+
+    def slow(_):
+        start_child.release()
+        assert late.wait(30)
+        raise StoreBusyError("busy")
+
+    with post_office(**settings) as rig:
+        rig.teach = slow
+        reports = [threading.Thread(target=send, args=(rig, report(SPAM))) for _ in range(12)]
+        for one in reports:
+            one.start()
+        assert all(start_child.acquire(timeout=20) for _ in range(8))
+        assert send(rig, MESSAGE, to=ALICE, sender="x@a.example")[:3] == "250"
+        assert len(files(tmp_path / "mail")) == 1
+        late.set()
+        for one in reports:
+            one.join()
+
+
+def test_reports_wait_in_bounds(settings, tmp_path):
+    """Each that waits holds a message: 64 may, the next comes again later, and mail flows."""
+    late, codes = threading.Event(), queue.SimpleQueue()
+
+    def slow(_):
+        assert late.wait(60)
+        raise StoreBusyError("busy")
+
+    def reported():
+        codes.put(send(rig, report(SPAM))[:3])
+
+    with post_office(**settings) as rig:
+        rig.teach = slow
+        waiting = [threading.Thread(target=reported) for _ in range(64 + 6)]
+        for one in waiting:
+            one.start()
+        assert [codes.get(timeout=30) for _ in range(6)] == ["451"] * 6
+        assert send(rig, MESSAGE, to=ALICE, sender="x@a.example")[:3] == "250"
+        assert len(files(tmp_path / "mail")) == 1
+        late.set()
+        for one in waiting:
+            one.join()
+        assert [codes.get(timeout=1) for _ in range(64)] == ["451"] * 64
+        rig.teach = lambda _: Answer("unchanged", reason="known")
+        assert send(rig, report(SPAM))[:3] == "250"
+
+
+def test_what_is_refused_is_told_and_not_tried_again(settings):
+    """A mistake of the sender's is an answer, not a fault."""
+    with post_office(**settings) as rig:
+        rig.trouble = RefError("no message is known by it")
+        assert send(rig, report(SPAM), login=True) == "250 2.0.0 1 not learnt"
+    assert rig.meters.value("faults") == 0
+
+
+# -- receipts -------------------------------------------------------------------------------------
+
+
+def receipts(tmp_path):
+    return [
+        message_from_bytes(path.read_bytes(), policy=policy.default)
+        for path in files(tmp_path / "mail")
+    ]
+
+
+def test_a_receipt_tells_what_changed(settings, tmp_path):
+    """Before and after, how to take it back; and no machine will answer it."""
+    with post_office(**settings) as rig:
+        assert send(rig, report(SPAM), login=True) == "250 2.0.0 1 learnt"
+    (receipt,) = receipts(tmp_path)
+    assert receipt["Return-Path"] == "<>"
+    assert receipt["To"] == ALICE
+    assert receipt["Auto-Submitted"] == "auto-replied"
+    assert receipt["In-Reply-To"] == "<r1@x.example>"
+    text = receipt.get_content()
+    assert "Cheap watches" in text
+    assert "not taught -> spam; spam 25.00% -> 99.90%" in text
+    assert "spamnb undo 1" in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "how"),
+    [
+        ({}, {}),
+        ({}, {"login": True, "sender": ""}),
+        ({"Auto-Submitted": "auto-replied"}, {"login": True}),
+        ({"Precedence": "bulk"}, {"login": True}),
+        ({"List-Id": "<l.x.example>"}, {"login": True}),
+    ],
+)
+def test_nobody_else_gets_a_receipt(settings, tmp_path, fields, how):
+    """Not strangers, whose address may be anybody's; not machines, which might answer."""
+    with post_office(**settings | {"trusted": ("192.0.2.0/24",)}) as rig:
+        send(rig, report(SPAM, **fields), **how)
+        send(rig, report(SPAM, **fields), **how | {"login": False, "xforward": "ADDR=192.0.2.7"})
+    assert len(rig.taught) == 2
+    assert receipts(tmp_path) == []
+
+
+def test_a_receipt_to_elsewhere_is_handed_over(settings, tmp_path):
+    """Who has no Maildir here gets it by the next hop; a fault there undoes nothing."""
+    sent = []
+
+    def hand_over(to, raw):
+        sent.append((to, raw))
+        if len(sent) > 1:
+            raise PeerError("refused")
+
+    with post_office(send=hand_over, **settings | {"domains": ("z.example",)}) as rig:
+        assert send(rig, report(SPAM), "spam@z.example", login=True)[:3] == "250"
+        assert send(rig, report(SPAM), "spam@z.example", login=True)[:3] == "250"
+    assert [to for to, _ in sent] == [ALICE, ALICE]
+    assert b"Auto-Submitted: auto-replied" in sent[0][1]
+    told = [line["receipt"] for line in rig.logs if line["event"] == "post"]
+    assert told == ["sent", "failed"]
+
+
+def test_a_hostile_subject_stays_in_its_line(settings, tmp_path):
+    """What spam says of itself cannot write into a receipt's header or lines."""
+    evil = SPAM.replace(b"Cheap watches", b"=?utf-8?q?a=0d=0aBcc:_evil=1b[2J?=")
+    with post_office(**settings) as rig:
+        send(rig, report(evil), login=True)
+    (receipt,) = receipts(tmp_path)
+    assert receipt["Bcc"] is None
+    assert "* a Bcc: evil [2J" in receipt.get_content()
+
+
+# -- with a real model ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def model(tmp_path):
+    with Filter.open(tmp_path / "model", create=True) as made:
+        for number in range(5):
+            made.learn(b"Subject: hi\n\nhello friend, lunch at %d?\n" % number, "ham")
+            made.learn(b"Subject: buy\n\npills and casino %d now\n" % number, "spam")
+        yield made
+
+
+@pytest.fixture
+def desk(model, tmp_path):
+    return FeedbackService(model, ReviewQueue(tmp_path / "review"))
+
+
+def scored(model, raw, to):
+    """Score as the front door does; the message as it is delivered."""
+    feature_batch = model.reader.feature_batch([raw])
+    with model.store.read() as view:
+        verdicts = judge_portions(model.recipe, model.costs, view, [feature_batch])
+    (verdict,) = model.remember([feature_batch], verdicts, [{"to": to}])
+    return b"X-Spamnb-Signature: " + verdict.signature.encode() + b"\r\n" + raw
+
+
+@pytest.fixture
+def agent(settings, desk):
+    with post_office(**settings) as rig:
+        rig.teach = desk.teach
+        yield rig
+
+
+def learnt(model, raw):
+    with model.store.read() as view:
+        live = view.live(read(raw).digest)
+    return model.labels[live.label] if live else None
+
+
+def test_a_report_by_mail_is_learnt_at_once(agent, model):
+    """A person forwards what came to them: it is spam from then on, and ham if they say so."""
+    kept = scored(model, SPAM, ALICE)
+    before = model.score(SPAM, remember=False).probability
+    assert send(agent, report(kept), login=True) == "250 2.0.0 1 learnt"
+    assert learnt(model, SPAM) == "spam"
+    assert model.score(SPAM, remember=False).probability > max(before, 0.5)
+    assert send(agent, report(kept), login=True) == "250 2.0.0 1 no change"
+    assert send(agent, report(kept), "ham@x.example", login=True) == "250 2.0.0 1 learnt"
+    assert learnt(model, SPAM) == "ham"
+
+
+def test_a_person_teaches_their_own_mail_only(agent, desk, model):
+    """What was delivered to somebody else waits for an admin."""
+    kept = scored(model, SPAM, BOB)
+    assert send(agent, report(kept), login=True) == "250 2.0.0 1 waits for review"
+    assert learnt(model, SPAM) is None
+    assert len(list(desk.review_queue.entries())) == 1
+
+
+def test_a_stranger_teaches_nothing(agent, desk, model):
+    """Mail to spam@ by anybody, with their own message or one that they sent us, is not learnt."""
+    scored(model, SPAM, ALICE)
+    told = {MESSAGE: f"250 {NOTHING}", SPAM: f"250 {NOTHING}"}
+    for raw in (report(SPAM), report(MESSAGE), MESSAGE, SPAM):
+        for sender in ("s@spam.example", ALICE):
+            assert send(agent, raw, sender=sender) == told.get(raw, "250 2.0.0 Thank you")
+    assert learnt(model, SPAM) is None
+    assert learnt(model, MESSAGE) is None
+    assert all(entry.trust == "stranger" for entry in desk.review_queue.entries())
+
+
+def test_a_signature_proves_who_got_a_message(agent, model):
+    """Without a login, the signature of a message of theirs counts, and for them alone."""
+    kept = scored(model, SPAM, ALICE)
+    assert send(agent, report(kept), sender=BOB)[:3] == "250"
+    assert learnt(model, SPAM) is None
+    assert send(agent, report(kept), sender=ALICE)[:3] == "250"
+    assert learnt(model, SPAM) == "spam"
+
+
+def test_an_outsider_with_a_signature_teaches_nothing(agent, desk, model):
+    """A recipient at another site shows the signature of mail that was sent to them: no proof."""
+    kept = scored(model, SPAM, "mallory@evil.example")
+    for sender in ("mallory@evil.example", "mallory", "mallory@EVIL.example.", "bob@x.example"):
+        assert send(agent, report(kept), sender=sender) == "250 2.0.0 Thank you"
+    assert learnt(model, SPAM) is None
+    assert {entry.trust for entry in desk.review_queue.entries()} == {"stranger"}
+
+
+def test_a_plain_forward_is_found_again(agent, model):
+    """Quoted headers name the message: by signature, or for who logged in by its id."""
+    kept = scored(model, SPAM, ALICE)
+    head = kept.split(b"\r\n\r\n")[0].decode()
+    mail = EmailMessage()
+    mail["Subject"] = "Fwd: Cheap watches"
+    mail.set_content("is this spam?\n\n" + "\n".join(f"> {line}" for line in head.splitlines()))
+    assert send(agent, mail.as_bytes(policy=policy.SMTP), sender=ALICE)[:3] == "250"
+    assert learnt(model, SPAM) == "spam"
+    other = SPAM.replace(b"w1@", b"w2@")
+    scored(model, other, ALICE)
+    mail = EmailMessage()
+    mail.set_content("Message-ID: <w2@spam.example>\n")
+    assert send(agent, mail.as_bytes(policy=policy.SMTP), sender=ALICE)[:3] == "250"
+    assert learnt(model, other) is None
+    assert send(agent, mail.as_bytes(policy=policy.SMTP), login=True) == "250 2.0.0 1 learnt"
+    assert learnt(model, other) == "spam"
+
+
+def test_a_resent_message_is_the_message(agent, model):
+    """Redirected to spam@, it is learnt under the digest that it was scored with."""
+    kept = scored(model, SPAM, ALICE)
+    resent = (
+        b"Resent-From: alice@x.example\r\nResent-To: spam@x.example\r\n"
+        b"Resent-Message-ID: <r@x.example>\r\n" + kept
+    )
+    assert send(agent, resent, login=True) == "250 2.0.0 1 learnt"
+    assert learnt(model, SPAM) == "spam"
+
+
+def test_a_provider_reports_and_it_waits(agent, desk, model):
+    """An abuse report of a provider that nobody vouches for is looked at first."""
+    scored(model, SPAM, ALICE)
+    arf = (
+        b"From: fbl@isp.example\r\n"
+        b"Content-Type: multipart/report; report-type=feedback-report; boundary=b\r\n\r\n"
+        b"--b\r\n\r\nreport\r\n--b\r\nContent-Type: message/feedback-report\r\n\r\n"
+        b"Feedback-Type: abuse\r\nVersion: 1\r\n\r\n--b\r\nContent-Type: message/rfc822\r\n\r\n"
+        + SPAM + b"\r\n--b--\r\n"
+    )  # fmt: skip
+    assert send(agent, arf, sender="fbl@isp.example") == "250 2.0.0 Thank you"
+    assert learnt(model, SPAM) is None
+    (entry,) = desk.review_queue.entries()
+    assert (entry.channel, entry.label) == ("arf", "spam")
+    desk.accept(entry.name)
+    assert learnt(model, SPAM) == "spam"

@@ -1,0 +1,189 @@
+"""Logging in at the post office: over TLS, by the right password, and slowly for guessers."""
+
+import contextlib
+import smtplib
+import ssl
+import threading
+import time
+from base64 import b64encode
+
+import pytest
+from support.delivery_agent import MESSAGE, certificate, logins, post_office
+
+from spamnb.endpoints.smtp.delivery.logins import FailedLogins
+
+
+@pytest.fixture
+def people(tmp_path):
+    return logins(tmp_path / "passwords", alice_at_x_example=("secret", "alice@x.example"))
+
+
+def test_no_password_goes_in_the_clear(people, tmp_path):
+    """Without TLS, AUTH is neither announced nor taken."""
+    cert, key = certificate(tmp_path)
+    with post_office(passwords=people, certificate=cert, key=key) as agent:
+        with agent.raw() as client:
+            assert b"AUTH" not in client.say(b"EHLO me.example")
+            assert client.say(b"AUTH PLAIN AGEAYg==")[:3] == b"538"
+        with agent.smtp() as client:
+            client.starttls(context=ssl.create_default_context(cafile=cert))
+            client.ehlo()
+            assert client.esmtp_features["auth"].split() == ["PLAIN", "LOGIN"]
+            assert client.login("Alice@X.example", "secret")[0] == 235
+            assert client.docmd("AUTH", "PLAIN AGEAYg==")[0] == 503
+
+
+def test_a_login_before_tls_is_none_after_it(people, tmp_path):
+    """RFC 3207 4.2: what was said before STARTTLS is forgotten, also who said it."""
+    cert, key = certificate(tmp_path)
+    settings = {"certificate": cert, "key": key, "plain_login": True, "root": str(tmp_path)}
+    with post_office(passwords=people, **settings) as agent, agent.smtp() as client:
+        client.login("alice@x.example", "secret")
+        client.starttls(context=ssl.create_default_context(cafile=cert))
+        client.sendmail("alice@x.example", ["bob@x.example"], MESSAGE)
+    assert [line["login"] for line in agent.logs] == [""]
+
+
+@pytest.fixture
+def agent(people):
+    with post_office(passwords=people, plain_login=True) as rig:
+        yield rig
+
+
+def plain(name, password):
+    return b64encode(b"\0" + name + b"\0" + password)
+
+
+def test_a_login_line_without_end_is_the_clients_fault(agent):
+    """It is told so and sent away: no incident, and its rest is no command."""
+    with agent.raw() as client:
+        client.say(b"EHLO me.example")
+        assert client.say(b"AUTH LOGIN")[:3] == b"334"
+        # Closed with bytes unread, the connection may be reset before the words are read.
+        with contextlib.suppress(ConnectionError):
+            client.send(b"x" * 300_000 + b"\r\nNOOP\r\n")
+            assert client.reply()[:3] == b"501"
+            assert client.reply() == b""
+    assert agent.meters.value("faults") == 0
+
+
+def test_every_way_to_log_in_works(agent):
+    """PLAIN with and without an initial response, LOGIN, and LOGIN with the name at once."""
+    name, word = b64encode(b"alice@x.example"), b64encode(b"secret")
+    both = plain(b"alice@x.example", b"secret")
+    for said in (
+        [b"AUTH PLAIN " + both],
+        [b"auth plain " + both],
+        [b"AUTH PLAIN", both],
+        [b"AUTH LOGIN", name, word],
+        [b"AUTH LOGIN " + name, word],
+    ):
+        with agent.raw() as client:
+            client.say(b"EHLO me.example")
+            assert client.say(*said)[:9] == b"235 2.7.0"
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ([b"AUTH PLAIN " + plain(b"alice@x.example", b"Secret")], b"535"),
+        ([b"AUTH PLAIN " + plain(b"alice@x.example", b"")], b"535"),
+        ([b"AUTH PLAIN " + plain(b"nobody", b"secret")], b"535"),
+        ([b"AUTH PLAIN " + plain(b"alice@x.example", b"\xff\xfe")], b"535"),
+        ([b"AUTH PLAIN " + plain(b"\xff\xfe", b"secret")], b"535"),
+        ([b"AUTH PLAIN " + plain(b"", b"secret")], b"501"),
+        ([b"AUTH PLAIN " + b64encode(b"no fields")], b"501"),
+        ([b"AUTH PLAIN " + b64encode(b"\0a\0b\0c")], b"501"),
+        ([b"AUTH PLAIN ???"], b"501"),
+        ([b"AUTH PLAIN ="], b"501"),
+        ([b"AUTH PLAIN", b"*"], b"501"),
+        ([b"AUTH PLAIN", b"???"], b"501"),
+        ([b"AUTH LOGIN", b"*"], b"501"),
+        ([b"AUTH CRAM-MD5"], b"504"),
+        ([b"AUTH"], b"504"),
+        ([b"AUTH PLAIN a b"], b"504"),
+        ([b"MAIL FROM:<a@b.example>", b"AUTH PLAIN AGEAYg=="], b"503"),
+    ],
+)
+def test_every_other_way_does_not(agent, said, code):
+    """Whatever is wrong gets its own refusal, and the session goes on without a login."""
+    with agent.raw() as client:
+        client.say(b"EHLO me.example")
+        assert client.say(*said)[:3] == code
+        assert client.say(b"NOOP")[:3] == b"250"
+    assert agent.meters.value("faults") == 0
+
+
+def test_guessing_is_slowed_down(agent, monkeypatch):
+    """Three wrong passwords end a connection; then tries wait, by address."""
+    wrong = b"AUTH PLAIN " + plain(b"alice@x.example", b"guess")
+    right = b"AUTH PLAIN " + plain(b"alice@x.example", b"secret")
+    codes = []
+    for _ in range(2):
+        with agent.raw() as client:
+            client.say(b"EHLO me.example")
+            codes += [client.say(wrong)[:9] for _ in range(3)]
+            assert client.file.read() == b""
+    assert codes[:3] == [b"535 5.7.8", b"535 5.7.8", b"421 4.7.0"]
+    assert b"454 4.7.0" in codes[3:] or codes[3:] == [b"535 5.7.8", b"535 5.7.8", b"421 4.7.0"]
+    with agent.raw() as client:
+        client.say(b"EHLO me.example")
+        assert client.say(right)[:9] == b"454 4.7.0"
+    monkeypatch.setattr(FailedLogins, "wait_s", lambda *_: 0.0)
+    with agent.raw() as client:
+        client.say(b"EHLO me.example")
+        assert client.say(right)[:3] == b"235"
+    refused = [line for line in agent.logs if line["event"] == "login refused"]
+    assert len(refused) == agent.meters.value("logins_refused") >= 3
+    assert "guess" not in str(agent.logs)
+
+
+def test_guessing_in_parallel_wins_nothing(agent):
+    """A try counts before it is checked, so twenty connections at once have no twenty tries."""
+    codes = []
+
+    def guess():
+        with agent.raw() as client:
+            client.say(b"EHLO me.example")
+            codes.append(client.say(b"AUTH PLAIN " + plain(b"alice@x.example", b"guess"))[:3])
+
+    threads = [threading.Thread(target=guess) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert codes.count(b"535") <= FailedLogins.FREE + 1
+    assert codes.count(b"454") >= 20 - FailedLogins.FREE - 1
+
+
+def test_mail_flows_while_passwords_are_checked(tmp_path):
+    """A hash takes a fifth of a second; the event loop does not wait for it."""
+    from spamnb.endpoints.smtp.delivery.logins import Cost, Login, hashed, write_logins
+
+    slow = Login("alice", hashed("secret", Cost(ln=16)))
+    write_logins(tmp_path / "slow", {"alice": slow})
+    with (
+        post_office(passwords=str(tmp_path / "slow"), plain_login=True) as agent,
+        agent.raw() as client,
+        agent.raw() as other,
+    ):
+        client.say(b"EHLO me.example")
+        other.say(b"EHLO me.example")
+        client.send(b"AUTH PLAIN " + plain(b"alice", b"secret") + b"\r\n")
+        said = []
+        thread = threading.Thread(target=lambda: said.append(client.reply()))
+        thread.start()
+        rounds = 0
+        until = time.monotonic() + 30
+        while thread.is_alive() and time.monotonic() < until:
+            assert other.say(b"NOOP")[:3] == b"250"
+            rounds += 1
+        thread.join()
+    assert said[0][:3] == b"235"
+    assert rounds > 10
+
+
+def test_smtplib_says_that_a_login_is_wrong(agent):
+    """A real client takes our refusal for what it is."""
+    with agent.smtp() as client, pytest.raises(smtplib.SMTPAuthenticationError):
+        client.login("alice@x.example", "wrong")

@@ -1,0 +1,120 @@
+"""Mailboxes as the doctor uses them: one message is moved and removed, no other is touched."""
+
+import os
+
+import pytest
+
+from spamnb.endpoints.mailbox.imap import ImapAccount, ImapMailbox
+from spamnb.endpoints.mailbox.maildir import MaildirLocation, MaildirMailbox
+from spamnb.errors import PeerError
+
+IDENT = "<doctor.1@spamnb.invalid>"
+MINE = f"Subject: x\r\nMessage-ID: {IDENT}\r\n\r\nbody\r\n"
+FOLDERS = ("", ".Junk", ".Archive.2026")
+
+
+@pytest.fixture
+def root(tmp_path):
+    for folder in FOLDERS:
+        for part in ("tmp", "new", "cur"):
+            (tmp_path / "Maildir" / folder / part).mkdir(parents=True)
+    return tmp_path / "Maildir"
+
+
+@pytest.fixture
+def mailbox(root):
+    return MaildirMailbox.open(MaildirLocation(root, "bob"))
+
+
+def lay(root, text, where="new/1.a"):
+    (root / where).write_bytes(text.encode())
+    return root / where
+
+
+@pytest.mark.parametrize(
+    ("where", "side"),
+    [("new/1.a", "inbox"), ("cur/1.a:2,S", "inbox"), (".Junk/new/1.a", "junk")],
+)
+def test_it_is_found_where_it_lies(root, mailbox, where, side):
+    """New or seen, in the inbox or in Junk; also when it comes later than the first look."""
+    assert mailbox.find(IDENT) is None
+    lay(root, MINE, where)
+    found = mailbox.find(IDENT)
+    assert (found.side, found.raw) == (side, MINE.encode())
+
+
+@pytest.mark.parametrize(
+    ("name", "moved"),
+    [("new/1.a", "1.a:2,S"), ("cur/1.a:2,F", "1.a:2,F"), ("new/1.a:2,", "1.a:2,")],
+)
+def test_it_is_moved_as_mail_programs_do(root, mailbox, name, moved):
+    """Renamed into cur, with flags that it has or gets; there and back."""
+    lay(root, MINE, name)
+    assert mailbox.move(IDENT, "inbox", "junk") == "renaming"
+    assert [path.name for path in root.rglob("*1.a*")] == [moved]
+    assert mailbox.find(IDENT).side == "junk"
+    mailbox.move(IDENT, "junk", "inbox")
+    assert (root / "cur" / moved).exists()
+
+
+def test_what_is_not_there_cannot_be_moved(root, mailbox):
+    """Somebody else was faster."""
+    lay(root, MINE, ".Junk/new/1.a")
+    with pytest.raises(PeerError, match="not in"):
+        mailbox.move(IDENT, "inbox", "junk")
+
+
+OTHERS = [
+    f"Message-ID: <2@x>\r\nIn-Reply-To: {IDENT}\r\nReferences:\r\n {IDENT}\r\n\r\n",
+    f"Subject: x\r\nMessage-ID: <2@x>\r\n\r\nMessage-ID: {IDENT}\r\n",
+    f"Subject: x\r\nX-Message-ID: {IDENT}\r\n\r\n",
+    f"Subject: x\r\nMessage-ID: {IDENT.replace('.', '-')}\r\n\r\n",
+    "",
+]
+
+
+@pytest.mark.parametrize("text", OTHERS)
+def test_other_messages_are_not_it(root, mailbox, text):
+    """Answers to it, or whoever quotes it, stay where they are."""
+    path = lay(root, text)
+    assert mailbox.find(IDENT) is None
+    assert mailbox.purge(IDENT) == 0
+    assert path.exists()
+
+
+def test_a_folded_message_id_is_it(root, mailbox):
+    """Servers may fold a long line."""
+    lay(root, MINE.replace("Message-ID: ", "Message-ID:\r\n "))
+    assert mailbox.find(IDENT).side == "inbox"
+
+
+def test_links_are_not_read(root, mailbox, tmp_path):
+    """A link may lead to somebody else's mail."""
+    (tmp_path / "elsewhere").write_text(MINE)
+    (root / "new" / "1.link").symlink_to(tmp_path / "elsewhere")
+    os.mkfifo(root / "new" / "2.pipe")
+    assert mailbox.find(IDENT) is None
+
+
+def test_it_is_taken_out_of_every_folder(root, mailbox):
+    """Also where a rule of the person's put it, or a copy."""
+    for where in ("cur/1.a:2,S", ".Junk/new/1.b", ".Archive.2026/cur/1.c:2,"):
+        lay(root, MINE, where)
+    other = lay(root, OTHERS[0], "cur/3.x:2,")
+    assert mailbox.purge(IDENT) == 3
+    assert [path for path in root.rglob("*") if path.is_file()] == [other]
+
+
+def test_a_folder_that_is_missing_is_told(tmp_path):
+    """Before anything is sent."""
+    with pytest.raises(PeerError, match="is no Maildir"):
+        MaildirMailbox.open(MaildirLocation(tmp_path, "bob"))
+    (tmp_path / "new").mkdir()
+    with pytest.raises(PeerError, match=r"\.Junk is no Maildir"):
+        MaildirMailbox.open(MaildirLocation(tmp_path, "bob"))
+
+
+def test_nobody_answers_at_the_port():
+    """One line, and no exception of the library's."""
+    with pytest.raises(PeerError, match="Connection refused"):
+        ImapMailbox.open(ImapAccount("127.0.0.1", 1, "alice", "secret"))

@@ -1,0 +1,484 @@
+"""A next hop, a scanner or a client that fails: never a false 250, never a 5xx of ours."""
+
+import asyncio
+import re
+import select
+
+import pytest
+from support.relay import DIE, MESSAGE, STALL, UNSCANNED, Judge, Rig, Server, times, until
+
+from spamnb.service.scanning.types import ScanResult
+
+STEPS = ["connect", "EHLO", "MAIL", "RCPT", "DATA", "end"]
+QUICK = {
+    "times": times(connect_s=0.3, reply_s=0.3, final_s=0.3, scan_s=0.2, command_s=2.0, data_s=0.5)
+}
+NONSENSE = {
+    "dies": DIE,
+    "stalls": STALL,
+    "garbage": b"hello there\r\n",
+    "continues": b"250-and\r\n250-so\r\n250-on\r\n" * 2000,
+    "no end of line": b"250 " + b"x" * 100000,
+    "another code": b"250-a\r\n550 b\r\n",
+    "too low": b"100 no\r\n",
+    "go on": b"334 go\r\n",
+}
+
+
+async def play(rig):
+    """Try to send one message; gives all replies, up to the end of the session."""
+    client = await rig.client()
+    said = []
+    for line in (b"", b"EHLO x\r\n", b"MAIL FROM:<a@b>\r\n", b"RCPT TO:<c@d>\r\n", b"DATA\r\n",
+                 MESSAGE + b"\r\n.\r\n", b"QUIT\r\n"):  # fmt: skip
+        if line == b"QUIT\r\n" or (said and not said[-1].startswith((b"2", b"354"))):
+            break
+        client.send(line)
+        said.append(await client.reply())
+    client.abort()
+    return said
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("how", NONSENSE)
+def test_a_next_hop_that_fails_at_a_step(on_loop, step, how):
+    """The client gets a 4xx at that step, its message is not acknowledged, and we go on."""
+
+    async def main():
+        async with Rig(QUICK) as rig:
+            rig.server.script[step] = NONSENSE[how]
+            said = await play(rig)
+            expected = {"connect": 2, "EHLO": 2, "MAIL": 3, "RCPT": 4, "DATA": 5, "end": 6}[step]
+            assert len(said) == expected, said
+            assert said[-1][:1] == b"4", said
+            assert rig.meters.value("messages") == 0
+            assert rig.meters.value("upstream_failures") == 1
+            assert len(rig.messages) == (1 if step == "end" else 0)
+            assert [line["event"] for line in rig.log].count("upstream-lost") == 1
+            rig.server.script.clear()
+            said = await play(rig)
+            assert said[-1].startswith(b"250 2.0.0 Ok: queued")
+
+    on_loop(main())
+
+
+@pytest.mark.parametrize("code", [b"421", b"450", b"451", b"452", b"550", b"552", b"554"])
+@pytest.mark.parametrize("step", STEPS[2:])
+def test_a_refusal_of_the_next_hop_is_the_clients_reply(on_loop, step, code):
+    """Its words are its own, also those of several lines."""
+    refusal = code + b"-4.7.1 not\r\n" + code + b" 4.7.1 now <why>\r\n"
+
+    async def main():
+        async with Rig({}) as rig:
+            rig.server.script[step] = refusal
+            said = await play(rig)
+            assert said[-1] == refusal
+            assert rig.meters.value("messages") == 0
+
+    on_loop(main())
+
+
+@pytest.mark.parametrize("greeting", [b"554 5.7.1 go away\r\n", b"421 busy\r\n"])
+def test_a_next_hop_that_refuses_us_is_no_refusal_of_the_client(on_loop, greeting):
+    """Its no to our connection is a 421 to the client, whatever it was."""
+
+    async def main():
+        async with Rig({}) as rig:
+            rig.server.script["connect"] = greeting
+            assert (await play(rig))[-1].startswith(b"421 4.4.1")
+
+    on_loop(main())
+
+
+def test_a_next_hop_that_is_not_there(on_loop):
+    """421 at the hello, and the session ends."""
+
+    async def main():
+        async with Rig({}) as rig:
+            rig.hop_server.close()
+            await rig.hop_server.wait_closed()
+            client = await rig.client()
+            assert (await client.hello()).startswith(b"421 4.4.1")
+            assert await client.ended() == b""
+
+    on_loop(main())
+
+
+@pytest.mark.parametrize("step", ["MAIL", "RCPT", "DATA"])
+def test_two_replies_to_one_command_are_not_believed(on_loop, step):
+    """A reply too many must not be taken for the answer to what comes later, least to the dot."""
+
+    async def main():
+        async with Rig({}) as rig:
+            good = b"354 go\r\n" if step == "DATA" else b"250 ok\r\n"
+            rig.server.script[step] = good + b"250 2.0.0 Ok: queued as FALSE\r\n"
+            said = await play(rig)
+            assert said[-1].startswith(b"4")
+            assert b"FALSE" not in b"".join(said)
+
+    on_loop(main())
+
+
+def arrived(transport):
+    """Wait until something lies unread at a connection, while the event loop stands still."""
+    assert select.select([transport.get_extra_info("socket").fileno()], [], [], 10)[0]
+
+
+@pytest.mark.parametrize("step", ["RCPT", "end", "MAIL"])
+@pytest.mark.parametrize("large", [False, True])
+def test_a_reply_that_arrived_before_a_command_does_not_answer_it(on_loop, step, large):
+    """A surplus reply that lies unread when a command goes out breaks the next hop off: no 250."""
+
+    async def main():
+        async with Rig({"scan_limit_bytes": 64 if large else 1 << 20}) as rig:
+            rig.server.script |= {"RCPT": b"550 5.1.1 unknown\r\n"} if step == "RCPT" else {}
+            rig.server.script |= {"end": b"451 4.3.0 disk full\r\n"} if step == "end" else {}
+            client = await rig.client()
+            await client.hello()
+            lines = [b"MAIL FROM:<a@example.org>\r\n", b"RCPT TO:<b@example.net>\r\n", b"DATA\r\n"]
+            for line in lines[: {"MAIL": 0, "RCPT": 1, "end": 3}[step]]:
+                assert (await client.ask(line))[:1] in b"23"
+            if step == "end" and large:
+                client.send(MESSAGE * 2)
+                (side,) = rig.front._sides
+                await until(lambda: side.session.transfer._state == "stream")
+            (side,), (hop,) = rig.front._sides, rig.server.transports
+            client.send({"MAIL": lines[0], "RCPT": lines[1], "end": MESSAGE + b".\r\n"}[step])
+            arrived(side._transport)
+            hop.write(b"250 2.0.0 Ok: queued as FALSE\r\n")
+            arrived(side._upstream.transport)
+            said = await client.reply()
+            assert b"FALSE" not in said
+            # Between two messages the next hop is called anew; within one the client tries again.
+            assert said.startswith(b"250 2.0.0 Ok\r\n" if step == "MAIL" else b"4"), said
+            assert len(rig.server.connections) == (2 if step == "MAIL" else 1)
+
+    on_loop(main())
+
+
+def test_a_second_greeting_is_no_answer_to_the_hello(on_loop):
+    """With replies shifted by one, the answer to EHLO would be taken for the answer to MAIL."""
+
+    async def main():
+        async with Rig({}) as rig:
+            rig.server.script["EHLO"] = b"220 hop.example once more\r\n"
+            client = await rig.client()
+            await client.reply()
+            assert (await client.ask(b"EHLO client.example\r\n")).startswith(b"421")
+
+    on_loop(main())
+
+
+def test_a_250_before_the_dot_is_not_believed(on_loop):
+    """A next hop that takes half a message: the rest is read, and then it is a 451."""
+
+    async def main():
+        async with Rig({}) as rig:
+            client = await rig.client()
+            await client.start()
+            client.send(b"Subject: x\r\n\r\n")
+            (hop,) = rig.server.transports
+            hop.write(b"250 2.0.0 Ok: queued as FALSE\r\n")
+            await until(lambda: rig.server.connections[0].closed)
+            assert (await client.ask(b"more\r\n.\r\n")).startswith(b"451")
+            assert rig.server.messages == []
+
+    on_loop(main())
+
+
+@pytest.mark.parametrize("word", [b"552 5.3.4 too much\r\n", b"452 4.3.1 full\r\n"])
+def test_a_refusal_in_the_middle_of_a_message_is_kept_for_its_end(on_loop, word):
+    """What the next hop says of half a message is said when the client can hear it."""
+
+    async def main():
+        async with Rig({}) as rig:
+            client = await rig.client()
+            await client.start()
+            client.send(b"Subject: x\r\n\r\n")
+            (hop,) = rig.server.transports
+            hop.write(word)
+            await until(lambda: rig.server.connections[0].closed)
+            assert await client.ask(b"more\r\n.\r\n") == word
+
+    on_loop(main())
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["stored", "streamed"])
+def test_a_next_hop_that_dies_in_the_middle_of_a_message(on_loop, large):
+    """The rest is read, the end gets a 451, and the next message is tried anew."""
+
+    async def main():
+        async with Rig({"scan_limit_bytes": 3000, "header_limit_bytes": 2000}) as rig:
+            client = await rig.client()
+            await client.start()
+            client.send(b"Subject: x\r\n\r\n" + b"y" * (9000 if large else 10) + b"\r\n")
+            await until(lambda: rig.server.transports)
+            (hop,) = rig.server.transports
+            hop.abort()
+            await until(lambda: rig.server.connections[0].closed)
+            assert (await client.ask(b"more\r\n.\r\n")).startswith(b"451")
+            assert (await client.envelope()).startswith(b"354")
+            assert (await client.ask(MESSAGE + b"\r\n.\r\n")).startswith(b"250")
+            assert [line["code"] for line in rig.messages] == [451, 250]
+
+    on_loop(main())
+
+
+def test_a_next_hop_that_stalls_in_the_stream(on_loop):
+    """No room for too long: 451 once the client has said it all."""
+
+    async def main():
+        changes = {"scan_limit_bytes": 3000, "header_limit_bytes": 2000}
+        async with Rig(QUICK | changes) as rig:
+            client = await rig.client()
+            await client.start()
+            (hop,) = rig.server.transports
+            hop.pause_reading()
+            client.send(b"Subject: x\r\n\r\n" + b"y" * (24 << 20))
+            assert (await client.ask(b"\r\n.\r\n")).startswith(b"451")
+            hop.abort()
+
+    on_loop(main())
+
+
+# -- the scanner ----------------------------------------------------------------------------------
+
+
+def test_a_message_that_is_kept_never_reaches_the_next_hop(on_loop):
+    """The quarantine's word is a 250; the next hop's DATA is broken off, and then called anew."""
+
+    async def main():
+        async with Rig({}, Judge(ScanResult("keep", reply=b"kept as 17"))) as rig:
+            client = await rig.client()
+            await client.start(b"<b@x>", b"<c@x>")
+            assert await client.ask(MESSAGE + b"\r\n.\r\n") == b"250 2.0.0 kept as 17\r\n"
+            await until(lambda: rig.server.connections[0].closed)
+            assert rig.server.messages == []
+            rig.judge.outcome = ScanResult()
+            assert (await client.envelope()).startswith(b"354")
+            assert (await client.ask(MESSAGE + b"\r\n.\r\n")).startswith(b"250 2.0.0 Ok: queued")
+            assert rig.server.connections[1].commands[0] == b"EHLO client.example"
+            assert [line["action"] for line in rig.messages] == ["keep", "relay"]
+            assert rig.meters.value("messages") == 2
+
+    on_loop(main())
+
+
+@pytest.mark.parametrize(
+    ("queue", "reply", "arrived"), [("before", b"550 5.7.1 no (", 0), ("after", b"250", 1)]
+)
+def test_a_refusal_exists_before_the_queue_only(on_loop, queue, reply, arrived):
+    """After it, a refusal would be a bounce: the message is relayed, and the log says so."""
+
+    async def main():
+        judge = Judge(ScanResult("refuse", block=b"X-Spam-Flag: YES\r\n", reply=b"no"))
+        async with Rig({"queue": queue}, judge) as rig:
+            client = await rig.client()
+            await client.start()
+            assert (await client.ask(MESSAGE + b"\r\n.\r\n")).startswith(reply)
+            assert len(rig.server.messages) == arrived
+            (line,) = rig.messages
+            assert line.get("instead_of") == ("refuse" if arrived else None)
+
+    on_loop(main())
+
+
+def test_a_deferral_is_a_451_whose_text_is_safe(on_loop):
+    """Whatever the text holds, it is one line."""
+
+    async def main():
+        async with Rig({}, Judge(ScanResult("defer", reply=b"a\r\n250 b\xff"))) as rig:
+            client = await rig.client()
+            await client.start()
+            reply = await client.ask(MESSAGE + b"\r\n.\r\n")
+            assert re.fullmatch(rb"451 4\.7\.1 a\?\?250 b\? \(reference [0-9a-f]{8}\)\r\n", reply)
+            assert rig.server.messages == []
+
+    on_loop(main())
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text"),
+    [
+        (ScanResult("refuse", reply=b"5.7.9 no"), MESSAGE),
+        (ScanResult("defer"), MESSAGE),
+        (ScanResult(), b"Subject: x\r\n\r\na bare \n line"),
+        (ScanResult(), b"Subject: x\r\n\r\n" + b"large\r\n" * 300),
+    ],
+)
+def test_the_reply_to_a_refused_message_names_its_line_in_the_log(on_loop, outcome, text):
+    """A sender who asks about a refusal quotes the reply, and the administrator finds the line."""
+
+    async def main():
+        door = {"size_limit_bytes": 1000, "bare_newlines": "refuse"}
+        async with Rig(door, Judge(outcome)) as rig:
+            client = await rig.client()
+            await client.start()
+            reply = await client.ask(text + b"\r\n.\r\n")
+            (line,) = rig.messages
+            assert reply[:1] in b"45"
+            assert reply.endswith(b" (reference " + line["reference"].encode() + b")\r\n")
+
+    on_loop(main())
+
+
+@pytest.mark.parametrize("judge", ["raises", "silent"])
+@pytest.mark.parametrize("policy", ["deliver", "defer"])
+def test_a_scanner_that_fails(on_loop, policy, judge):
+    """By policy the message passes with a header that says so, or waits with its sender."""
+
+    async def main():
+        async with Rig(QUICK | {"on_fault": policy, "busy": policy}) as rig:
+            rig.may_fault = True
+            if judge == "raises":
+                rig.judge.outcome = RuntimeError("secret /path")
+            rig.judge.holding = judge == "silent"
+            client = await rig.client()
+            await client.start()
+            reply = await client.ask(MESSAGE + b"\r\n.\r\n")
+            if policy == "deliver":
+                assert reply.startswith(b"250 2.0.0 Ok: queued")
+                (message,) = rig.server.messages
+                assert message.startswith(b"X-Spamnb-Verdict: unscanned; reason=")
+            else:
+                assert reply.startswith(b"451")
+                assert rig.server.messages == []
+            assert b"secret" not in reply
+            if judge == "raises":
+                fault = next(line for line in rig.log if line["event"] == "fault")
+                assert rig.messages[0]["incident"] == fault["incident"]
+            else:
+                assert rig.messages[0]["reason"] == "busy"
+                for done in rig.judge.waiting:
+                    done(ScanResult("keep"))
+            assert len(rig.messages) == 1
+
+    on_loop(main())
+
+
+def test_a_scanner_may_answer_later(on_loop):
+    """Other sessions go on meanwhile; what this client sends behind its dot waits."""
+
+    async def main():
+        async with Rig({}) as rig:
+            rig.judge.holding = True
+            slow, quick = await rig.client(), await rig.client()
+            await slow.start()
+            slow.send(MESSAGE + b"\r\n.\r\nMAIL FROM:<>\r\nQUIT\r\n")
+            await until(lambda: rig.judge.waiting)
+            rig.judge.holding = False
+            await quick.start()
+            assert (await quick.ask(MESSAGE + b"\r\n.\r\n")).startswith(b"250")
+            rig.judge.waiting[0](ScanResult(block=UNSCANNED))
+            said = await slow.ended()
+            assert [line[:3] for line in said.split(b"\r\n")[:-1]] == [b"250", b"250", b"221"]
+
+    on_loop(main())
+
+
+def test_the_next_hop_may_die_while_we_scan(on_loop):
+    """Then it is a 451, unless the quarantine has the message."""
+
+    async def main():
+        for outcome, reply in ((ScanResult(), b"451"), (ScanResult("keep"), b"250")):
+            async with Rig({}) as rig:
+                rig.judge.holding = True
+                client = await rig.client()
+                await client.start()
+                client.send(MESSAGE + b"\r\n.\r\n")
+                await until(lambda r=rig: r.judge.waiting)
+                (hop,) = rig.server.transports
+                hop.abort()
+                await until(lambda r=rig: r.server.connections[0].closed)
+                await asyncio.sleep(0)
+                rig.judge.waiting[0](outcome)
+                assert (await client.reply()).startswith(reply)
+
+    on_loop(main())
+
+
+# -- the client -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sent", [b"Subject: x\r\n\r\nhalf", b"Subject: x\r\n\r\n.", b"x\r\n"])
+def test_a_client_that_leaves_within_its_message_has_sent_none(on_loop, sent):
+    """The next hop's DATA is broken off; half a message must not look like a whole one."""
+
+    async def main():
+        async with Rig({"scan_limit_bytes": 10, "header_limit_bytes": 100}) as rig:
+            client = await rig.client()
+            await client.start()
+            client.send(sent)
+            (side,) = rig.front._sides
+            await until(lambda: side.session.transfer._size)
+            client.abort()
+            await until(lambda: rig.messages)
+            await until(lambda: rig.server.connections[0].closed)
+            assert rig.server.messages == []
+            assert rig.messages[0]["action"] == "client-lost"
+            assert b".\r\n" not in rig.server.connections[0].partial
+
+    on_loop(main())
+
+
+@pytest.mark.parametrize("how", ["abort", "close"])
+def test_a_client_that_leaves_before_our_250(on_loop, how):
+    """The next hop has its message: a duplicate is likely, counted and logged."""
+
+    async def main():
+        async with Rig({}) as rig:
+            rig.server.script["end"] = STALL
+            client = await rig.client()
+            await client.start()
+            client.send(MESSAGE + b"\r\n.\r\n")
+            await until(lambda: rig.server.messages)
+            client.abort() if how == "abort" else await client.close()
+            (side,) = rig.front._sides
+            await until(lambda: side.session.closed or side.session.eof)
+            (hop,) = rig.server.transports
+            hop.write(b"250 2.0.0 Ok: queued as 5DUP\r\n")
+            await until(lambda: rig.messages)
+            assert rig.messages[0]["duplicate_likely"]
+            assert rig.messages[0]["upstream_id"] == "5DUP"
+            assert rig.meters.value("duplicates_likely") == 1
+            await until(lambda: not rig.front.open_sessions)
+
+    on_loop(main())
+
+
+def test_a_fault_of_ours_ends_one_session_only(on_loop):
+    """It gets a 421; its cause stands in the log under an incident id, nothing of it in replies."""
+
+    async def main():
+        async with Rig({}) as rig:
+            rig.may_fault = True
+            good = await rig.client()
+            await good.start()
+            rig.front.turn_away = None
+            bad = await rig.client()
+            assert (await bad.reply()).startswith(b"421 4.3.0")
+            assert await bad.ended() == b""
+            assert (await good.ask(MESSAGE + b"\r\n.\r\n")).startswith(b"250")
+            assert rig.meters.value("faults") == 1
+            fault = next(line for line in rig.log if line["event"] == "fault")
+            assert "NoneType" in fault["error"]
+            assert len(fault["incident"]) == 8
+
+    on_loop(main())
+
+
+def test_ehlo_may_be_unknown_to_the_next_hop(on_loop):
+    """Its no is the client's, who then says HELO."""
+
+    async def main():
+        server = Server()
+        server.script["EHLO"] = b"502 5.5.2 what?\r\n"
+        async with Rig({}, server=server) as rig:
+            client = await rig.client()
+            assert (await client.hello()).startswith(b"502")
+            assert (await client.ask(b"HELO x\r\n")) == b"250 door.example\r\n"
+            assert (await client.envelope()).startswith(b"354")
+            assert (await client.ask(MESSAGE + b"\r\n.\r\n")).startswith(b"250")
+            assert len(rig.server.connections) == 1
+
+    on_loop(main())

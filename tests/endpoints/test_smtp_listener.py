@@ -1,0 +1,137 @@
+"""The door's own life: new settings, draining, and its end."""
+
+import asyncio
+import dataclasses
+
+from support.relay import MESSAGE, STALL, Rig, times, until
+
+from spamnb.endpoints.net.networks import NetworkSet
+from spamnb.endpoints.smtp.relay.params import MemoryBudget
+
+END = MESSAGE + b"\r\n.\r\n"
+
+
+def test_new_settings_hold_between_messages(on_loop):
+    """A renewal drops no session and changes no message under way."""
+
+    async def main():
+        async with Rig({}) as rig:
+            client = await rig.client()
+            await client.start()
+            rig.front.apply_settings(
+                type(rig.door)(rig.door.address, rig.door.upstream, size_limit_bytes=30)
+            )
+            assert (await client.ask(END)).startswith(b"250")
+            assert (await client.envelope()).startswith(b"354")
+            assert (await client.ask(END)).startswith(b"552")
+
+    on_loop(main())
+
+
+def test_a_kept_connection_follows_new_settings(on_loop):
+    """Who is trusted no more, and where mail goes now, hold for the next message on it."""
+
+    async def main():
+        async with Rig({}) as rig, Rig({}) as other:
+            client = await rig.client()
+            await client.start()
+            assert (await client.ask(END)).startswith(b"250")
+            rig.front.apply_settings(dataclasses.replace(rig.door, upstream=other.door.upstream))
+            assert (await client.envelope()).startswith(b"354")
+            assert (await client.ask(END)).startswith(b"250")
+            assert (len(rig.server.messages), len(other.server.messages)) == (1, 1)
+            nobody = {"peers": NetworkSet(()), "recipient_domains": frozenset(("ours.example",))}
+            rig.front.apply_settings(dataclasses.replace(rig.front.door, **nobody))
+            assert (await client.ask(b"RSET\r\n")).startswith(b"250")
+            assert (await client.ask(b"MAIL FROM:<a@x.net>\r\n")).startswith(b"250")
+            assert (await client.ask(b"RCPT TO:<b@where.example>\r\n")).startswith(b"550")
+
+    on_loop(main())
+
+
+def test_draining_finishes_what_is_under_way(on_loop):
+    """Idle sessions end at once, a message may still end, and nothing new begins."""
+
+    async def main():
+        async with Rig({}) as rig:
+            idle, busy = await rig.client(), await rig.client()
+            await idle.hello()
+            await busy.start()
+            draining = asyncio.ensure_future(rig.front.drain(5.0))
+            assert (await idle.ended()).startswith(b"421 4.3.2")
+            late = await rig.client()
+            assert (await late.reply()).startswith(b"421 4.3.2")
+            assert (await busy.ask(END)).startswith(b"250")
+            assert (await busy.ended()).startswith(b"421 4.3.2")
+            await draining
+            assert rig.front.open_sessions == 0
+
+    on_loop(main())
+
+
+def test_draining_breaks_off_what_does_not_end(on_loop):
+    """After its time the sender keeps the message."""
+
+    async def main():
+        async with Rig({}) as rig:
+            client = await rig.client()
+            await client.start()
+            client.send(b"Subject: half")
+            (side,) = rig.front._sides
+            await until(lambda: side.session.transfer._size)
+            await rig.front.drain(0.05)
+            assert rig.server.messages == []
+            assert [line["action"] for line in rig.messages] == ["stopped"]
+
+    on_loop(main())
+
+
+def test_draining_waits_for_the_next_hops_word(on_loop):
+    """A message whose sender has left is still under way; what does not end is given up."""
+
+    async def main():
+        async with Rig({}) as rig:
+            rig.server.script["end"] = STALL
+            for last in (b"250 2.0.0 Ok: queued as LATE\r\n", b""):
+                client = await rig.client()
+                await client.start()
+                client.send(END)
+                count = len(rig.messages)
+                await until(lambda c=count: len(rig.server.messages) > c)
+                client.abort()
+                (side,) = rig.front._sides
+                await until(lambda s=side: s.session.closed or s.session.eof)
+                draining = asyncio.ensure_future(rig.front.drain(5.0 if last else 0.05))
+                await asyncio.sleep(0)
+                (hop,) = rig.server.transports
+                hop.write(last)
+                await draining
+                await until(lambda c=count: len(rig.messages) > c)
+                assert rig.front.open_sessions == 0
+                rig.front.closing = False
+            assert [line.get("upstream_id") for line in rig.messages] == ["LATE", ""]
+
+    on_loop(main())
+
+
+def test_a_client_that_is_held_and_leaves_frees_its_memory(on_loop):
+    """Otherwise whoever comes after it would wait for ever."""
+
+    async def main():
+        budget = MemoryBudget(1000)
+        async with Rig({"times": times(data_s=0.2)}, budget=budget) as rig:
+            for _ in range(3):
+                clients = [await rig.client() for _ in range(4)]
+                for client in clients:
+                    await client.start()
+                    client.send(b"Subject: x\r\n\r\n" + b"y" * 50_000)
+                await until(lambda: any(side.is_held() for side in rig.front._sides))
+                for client in clients:
+                    client.abort()
+                await until(lambda: not rig.front.open_sessions)
+                assert budget.used == 0
+            client = await rig.client()
+            await client.start()
+            assert (await client.ask(END)).startswith(b"250")
+
+    on_loop(main())

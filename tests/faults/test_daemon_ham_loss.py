@@ -1,0 +1,47 @@
+"""The promise of lost ham in a daemon: applied by evaluation, in force from the next reload."""
+
+import email
+import signal
+import smtplib
+import subprocess
+import sys
+
+import pytest
+from support.daemon import PROJECT, delivered, environment, serve, settings_in, until
+
+from spamnb.core.model.costs import Costs
+from spamnb.core.policy.verdict_headers import junk_threshold
+from spamnb.settings.cost_override import kept
+
+SAMPLE = PROJECT / "corpora" / "sample"
+
+
+def score(daemon, folder):
+    """Send a spam of the sample; its score."""
+    raw = (SAMPLE / "spam" / "0150.eml").read_bytes()
+    with smtplib.SMTP("127.0.0.1", daemon.port(), timeout=30) as client:
+        client.sendmail("alice@example.com", ["bob@example.org"], raw)
+    (found,) = delivered(folder, email.message_from_bytes(raw)["Message-ID"])
+    for path in (folder / "home" / "mail" / "bob").rglob("new/*"):
+        path.unlink()
+    return float(email.message_from_bytes(found)["X-Spam-Score"])
+
+
+def test_what_evaluation_found_is_in_force_after_a_reload(home):
+    """The score is 5 where junk begins, so it moves as far as the line did."""
+    config = settings_in(home, more="[ham_loss]\none_in = 20")
+    with serve(home, config=config).ready() as daemon:
+        before = score(daemon, home)
+        command = [sys.executable, "-m", "spamnb", "--home", home / "home", "--config", config]
+        words = ["evaluate", "--apply", SAMPLE / "ham", SAMPLE / "spam"]
+        done = subprocess.run(
+            list(map(str, [*command, *words])), env=environment(), capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert score(daemon, home) == before
+        daemon.signal(signal.SIGHUP)
+        daemon.hears("new settings are in force")
+        moved = junk_threshold(Costs()) - junk_threshold(kept(home / "home", 20))
+        assert moved > 1
+        until(lambda: score(daemon, home) == pytest.approx(before + moved, abs=0.11), "the move")
+        assert daemon.stop() == 0

@@ -1,0 +1,187 @@
+"""A daemon in tests: started as a real process, its log read as records, stopped for certain."""
+
+import json
+import os
+import signal
+import smtplib
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2]
+TESTS = Path(__file__).resolve().parents[1]
+DEADLINE_S = 60
+
+
+def environment(**more):
+    """Give the environment of a daemon, without our own settings."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SPAMNB_", "LISTEN_"))}
+    path = os.pathsep.join([str(PROJECT), str(TESTS)])
+    return kept | {"PYTHONPATH": path, "SPAMNB_LOG_FORMAT": "json"} | more
+
+
+def until(condition, what, seconds=DEADLINE_S):
+    """Wait for a condition; what it gave, or an error that names what never came."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(0.01)
+    raise AssertionError(f"this never came: {what}")
+
+
+class Running:
+    """A daemon that runs."""
+
+    def __init__(self, command, **options):
+        options.setdefault("env", environment())
+        self.process = subprocess.Popen(
+            list(map(str, command)), stderr=subprocess.PIPE, start_new_session=True, **options
+        )
+        self.records, self.plain = [], []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        for line in self.process.stderr:
+            try:
+                self.records.append(json.loads(line))
+            except ValueError:
+                self.plain.append(line.decode().strip())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self.process.poll() is None:
+                self.process.send_signal(number)
+                with suppress(subprocess.TimeoutExpired):
+                    self.process.wait(50)
+        self._reader.join(10)
+        self.process.stderr.close()
+
+    # -- the log ----------------------------------------------------------------------------------
+
+    def said(self, event, **fields):
+        """List the records of an event."""
+        return [
+            record
+            for record in list(self.records)
+            if record.get("event") == event
+            and all(record.get(name) == value for name, value in fields.items())
+        ]
+
+    def hears(self, event, count=1, **fields):
+        """Wait for the record of an event; the last of so many."""
+
+        def come():
+            found = self.said(event, **fields)
+            if len(found) >= count:
+                return found[count - 1]
+            assert self.process.poll() is None, (self.process.poll(), self.records, self.plain)
+            return None
+
+        try:
+            return until(come, (event, fields))
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self.records} {self.plain}") from error
+
+    def ready(self):
+        """Wait until it serves."""
+        try:
+            self.hears("ready")
+        except AssertionError:
+            self.__exit__()
+            raise
+        return self
+
+    def address(self, listener):
+        """Where a listener was bound."""
+        return self.hears("listening", listener=listener)["address"]
+
+    def port(self, listener="mx"):
+        """Its port."""
+        return int(self.address(listener).rpartition(":")[2])
+
+    # -- processes --------------------------------------------------------------------------------
+
+    def children(self, role, parent=None):
+        """List the pids of a role, as the kernel has them."""
+        parent = parent or self.process.pid
+        listed = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        return [int(pid) for pid in listed if f"\0spamnb.daemon\0{role}\0" in command_of(pid)]
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def stop(self):
+        """End it politely; its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(50)
+        self._reader.join(10)
+        return code
+
+
+def command_of(pid):
+    """Give a process's command line, with NULs; empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def is_alive(pid):
+    """Whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+SETTINGS = """
+[serve]
+user = "{user}"
+workers = {workers}
+{serve}
+[listener.mx]
+address = "{address}"
+{listener}
+[delivery]
+address = "127.0.0.1:0"
+{more}
+"""
+
+
+def settings_in(folder, **values):
+    """Write a settings file with ports chosen by the kernel."""
+    path = folder / "spamnb.toml"
+    defaults = {"user": "root" if os.geteuid() == 0 else "", "workers": 1, "serve": "",
+                "address": "127.0.0.1:0", "listener": "", "more": ""}  # fmt: skip
+    path.write_text(SETTINGS.format(**(defaults | values)))
+    return path
+
+
+def serve(folder, *words, config=None, **options):
+    """Start `spamnb serve` on a home in a folder."""
+    config = config or settings_in(folder)
+    command = [sys.executable, "-m", "spamnb", "--home", folder / "home", "--config", config]
+    return Running([*command, "serve", *words], **options)
+
+
+def send(port, text="hello", subject="a note", to="bob@example.org"):
+    """Send a message; its identity."""
+    ident = f"<{time.monotonic_ns()}@example.org>"
+    message = f"Subject: {subject}\r\nMessage-ID: {ident}\r\n\r\n{text}\r\n"
+    with smtplib.SMTP("127.0.0.1", port, timeout=30) as client:
+        client.sendmail("alice@example.com", [to], message)
+    return ident
+
+
+def delivered(folder, ident, user="bob"):
+    """Read the delivered messages with that identity, from the built-in Maildir."""
+    new = (folder / "home" / "mail" / user).rglob("new/*")
+    return [raw for raw in (path.read_bytes() for path in new) if ident.encode() in raw]

@@ -1,0 +1,129 @@
+"""Roles for tests of the supervisor, and the program that starts it with them.
+
+python daemon_children.py HOME CONFIG ROLE=FUNCTION...
+"""
+
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+from spamnb.daemon.processes.bootstrap import ENTRIES, ServeRequest, serve
+from spamnb.daemon.processes.shared_state import ProcessState
+from spamnb.daemon.roles import scan_process, scan_setup, worker
+from spamnb.daemon.roles.scan_pool import ScanPool
+from spamnb.errors import SpamnbError
+from spamnb.service.scanning.model_session import digest_of, scan_to_json
+from spamnb.settings import load
+
+
+def echo(start, shared, channel):
+    """Answer each connection with who we are and what we were told; beat, obey, end on SIGTERM."""
+    ended = []
+    signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
+    listeners = [socket.socket(fileno=fd) for fds in start.sockets.values() for fd in fds]
+    level = start.settings["log.level"]
+    shared.set_state(start.slot, ProcessState.READY)
+    poll = select.poll()
+    for one in [*listeners, channel]:
+        poll.register(one, select.POLLIN)
+    while not ended:
+        shared.beat(start.slot)
+        for fd, _ in poll.poll(20):
+            if fd == channel.fileno():
+                order = channel.next()
+                if order is None:
+                    return 0
+                level = order.settings["log.level"]
+                continue
+            connection, _ = next(one for one in listeners if one.fileno() == fd).accept()
+            with connection:
+                connection.settimeout(5)
+                _answer(connection, start, shared, level)
+    with (Path(start.home) / "ended").open("a") as file:
+        file.write(f"{start.role}\n")
+    return 0
+
+
+def _answer(connection, start, shared, level):
+    word = connection.recv(100).decode().strip()
+    if word.startswith("hold "):
+        shared.hold(start.slot, bytes.fromhex(word[5:]))
+    if word.startswith("poisonous "):
+        level = shared.is_known_crasher(bytes.fromhex(word[10:]))
+    if word == "bypass":
+        level = shared.bypass
+    if word == "restarts":
+        level = shared.total().value("restarts")
+    connection.sendall(f"{start.role} {start.slot} {os.getpid()} {level}\n".encode())
+    if word in ("hang", "hold 00112233445566778899aabbccddeeff"):
+        time.sleep(600)
+
+
+def deaf(start, shared, channel):
+    """Be ready, and hear nothing: neither orders nor SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    shared.set_state(start.slot, ProcessState.READY)
+    while os.getppid() == start.parent:
+        shared.beat(start.slot)
+        time.sleep(0.05)
+    return 0
+
+
+def broken(start, shared, channel):
+    """End at once."""
+    return 3
+
+
+def once(start, shared, channel):
+    """End at once the first three times, then be as the others."""
+    tries = Path(start.home) / "tries"
+    with tries.open("a") as file:
+        file.write(f"{time.monotonic()}\n")
+    return echo(start, shared, channel) if len(tries.read_text().split()) > 3 else 3
+
+
+SLOW_S = 0.15
+HANG = b"this hangs"
+
+
+def slow_worker(start, shared, channel):
+    """Be a worker with helpers that take their time."""
+    scan_setup.ScanPool = partial(ScanPool, entry="support.daemon_children:slow_helper")
+    return worker.main(start, shared, channel)
+
+
+def slow_helper(start, shared, channel):
+    """Take a moment for each message, and hours for some."""
+
+    def slowly(model_session, raw, notes):
+        model_session.hand.hold(digest_of(raw))
+        time.sleep(600 if HANG in raw else SLOW_S)
+        model_session.hand.release()
+        return scan_to_json(model_session, raw, notes)
+
+    scan_process.scan_to_json = slowly
+    return scan_process.main(start, shared, channel)
+
+
+def main(home, config, *roles):
+    """Serve with these roles: stand-ins of this module, or `real`."""
+    entries = dict.fromkeys(ENTRIES, "support.daemon_children:echo")
+    for role, _, name in (word.partition("=") for word in roles):
+        entries[role] = ENTRIES[role] if name == "real" else f"support.daemon_children:{name}"
+    read = partial(load, config, flags={"home": home})
+    home = Path(home)
+    try:
+        serve(ServeRequest(read(), home, read, (home / "data.mdb").touch, entries))
+    except SpamnbError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,77 @@
+"""A house with a daemon, and `spamnb doctor` who comes: what he said, and what he left behind."""
+
+import json
+import os
+import subprocess
+import sys
+
+from spamnb.service.engine.filter import Filter
+from support.postfix import PROJECT, Daemon, until
+
+SAMPLE = PROJECT / "corpora" / "sample"
+HOPS = ["daemon", "model", "mailbox", "delivery", "arrival", "headers", "filing", "verdict", "move",
+        "learning", "score", "move back", "learning again", "cleaning up"]  # fmt: skip
+
+
+class Told:
+    """What the doctor said."""
+
+    def __init__(self, code, out, err):
+        assert out, err
+        self.code, self.err = code, err
+        self.whole = json.loads(out.splitlines()[-1])
+        self.hops = {hop["hop"]: hop for hop in self.whole["hops"]}
+
+    def names(self, state):
+        return [name for name, hop in self.hops.items() if hop["state"] == state]
+
+    def is_broken(self, name, what, todo):
+        """One hop alone is broken, with these words."""
+        assert self.names("broken") == [name], self.whole
+        assert what in self.hops[name]["what"]
+        assert todo in self.hops[name]["todo"]
+        assert self.code == 1
+        assert self.whole["ok"] is False
+
+
+class House:
+    """A daemon with a model of the sample, and a doctor who comes."""
+
+    def __init__(self, folder, toml):
+        self.folder = folder
+        self.daemon = Daemon(folder, toml, user="root" if os.geteuid() == 0 else "")
+        self.daemon.spamnb("train", SAMPLE / "ham", SAMPLE / "spam")
+
+    def words(self, *more):
+        where = ["--home", self.daemon.home, "--config", self.daemon.config]
+        return list(map(str, [sys.executable, "-m", "spamnb", *where, "doctor", "--json", *more]))
+
+    def doctor(self, *more):
+        done = subprocess.run(
+            self.words(*more), capture_output=True, text=True, check=False, timeout=120,
+            env=self.daemon.environment,
+        )  # fmt: skip
+        return Told(done.returncode, done.stdout, done.stderr)
+
+    def learnt(self):
+        """All sums of the model, which the doctor must leave as they were."""
+        with Filter.open(self.daemon.home, readonly=True) as model, model.store.read() as view:
+            sums = view.totals()
+        return [*map(list, (sums.messages, sums.tokens, sums.bias, sums.temperatures)), sums.known]
+
+    def export(self):
+        """All that the model holds, in lines."""
+        path = self.folder / "export"
+        self.daemon.spamnb("export", path)
+        return path.read_text()
+
+    def bypass(self, way):
+        """Turn it, and wait until the daemon has seen it."""
+        self.daemon.spamnb("bypass", way)
+        wanted = f'"bypass": {str(way == "on").lower()}'
+        until(lambda: wanted in self.daemon.spamnb("status", "--json"), what=f"bypass {way}")
+
+    def events(self, ident):
+        told = self.daemon.spamnb("journal", "--json", "--limit", "20").splitlines()
+        mine = [json.loads(line) for line in told if ident in line]
+        return [(event["before"], event["after"], event["who"]) for event in reversed(mine)]

@@ -1,0 +1,134 @@
+"""A house where filing teaches: the daemon, a real Dovecot by its recipe, and people with mail."""
+
+import imaplib
+import json
+import shutil
+import socket
+
+from support import dovecot_versions
+from support.docs_snippets import changed, snippet
+from support.postfix import PEOPLE, PROJECT, Daemon, Rig, until
+
+imaplib.Commands.setdefault("MOVE", ("SELECTED",))
+SCRIPTS = PROJECT / "scripts" / "dovecot"
+SAMPLE = PROJECT / "corpora" / "sample"
+TOML = """
+[serve]
+delegates = ["mail"]
+[feedback]
+spool = "{spool}"
+[listener.front]
+address = "127.0.0.1:{filter}"
+upstream = "lmtp:127.0.0.1:{lmtp}"
+"""
+
+
+def with_junk(rig):
+    """Dovecot files junk."""
+    place = {"/etc/dovecot/": f"{rig.root}/dovecot/"}
+    rig.dovecot += changed(_conf("Junk goes to Junk"), place)
+    sieve = snippet("dovecot.md", "Junk goes to Junk", "spamnb-junk.sieve")
+    rig.files["dovecot/sieve/spamnb-junk.sieve"] = sieve
+
+
+def with_teaching(rig, spool):
+    """Dovecot's recipe, whole."""
+    with_junk(rig)
+    place = {"/etc/dovecot/": f"{rig.root}/dovecot/", "/usr/local/lib/spamnb": f"{rig.root}/bin"}
+    rig.dovecot += changed(_conf("Filing teaches"), place)
+    for path in SCRIPTS.glob("*.sieve"):
+        rig.files[f"dovecot/sieve/{path.name}"] = path.read_text()
+    rig.files["bin/spamnb-teach"] = (SCRIPTS / "spamnb-teach").read_text()
+    rig.files["bin/spool"] = f"{spool}\n"
+
+
+def _conf(section):
+    """What the documentation tells for the Dovecot there is."""
+    return snippet("dovecot.md", section, f"dovecot.conf ({dovecot_versions.version()})")
+
+
+class Person:
+    """Somebody with a mail program."""
+
+    def __init__(self, rig, name):
+        self.name = name
+        self.imap = imaplib.IMAP4("127.0.0.1", rig.port["imap"])
+        self.imap.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.imap.login(name, f"pw-{name}")
+        for folder in ("Junk/old", "Work", "Trash/old"):
+            self.imap.create(folder)
+
+    def lay(self, name, folder="INBOX"):
+        """A message in a folder, put there by nobody's hand unless that is Junk."""
+        text = f"Subject: {name}\r\nMessage-ID: <{name}@x>\r\n\r\nwords of {name}\r\n".encode()
+        assert self.imap.append(folder, None, None, text)[0] == "OK"
+
+    def select(self, folder, name):
+        """Open a folder and find a message in it."""
+        self.imap.select(folder)
+        found = self.imap.search(None, "SUBJECT", f'"{name}"')[1][0].split()
+        assert found, f"{name} is not in {folder}"
+        return found[-1].decode()
+
+
+class House:
+    """The daemon and Dovecot; Postfix is not needed here."""
+
+    def __init__(self, folder):
+        self.rig = Rig()
+        self.spool = self.rig.root / "spool"
+        with_teaching(self.rig, self.spool)
+        toml = TOML.format(spool=self.spool, **self.rig.port)
+        self.daemon = Daemon(folder, toml)
+        self.daemon.spamnb("train", SAMPLE / "ham", SAMPLE / "spam")
+        self.daemon.start()
+        self.rig.start()
+        self.alice, self.bob = (Person(self.rig, name) for name in PEOPLE)
+        self.number = 0
+
+    def journal(self):
+        """What people taught, oldest first."""
+        told = self.daemon.spamnb("journal", "--limit", "0", "--channel", "imap", "--json")
+        return [json.loads(line) for line in told.splitlines()][::-1]
+
+    def lay(self, folder="INBOX"):
+        """A new message of alice's; its name."""
+        self.number += 1
+        name = f"m{self.number}"
+        self.alice.lay(name, folder)
+        return name
+
+    def waiting(self):
+        """Words in the spool."""
+        return len(list(self.spool.glob("[!.]*")))
+
+    def learnt(self, name):
+        """What was learnt of a message, oldest first; waits until the spool is empty."""
+        until(lambda: not self.waiting(), what="the spool's end")
+        mine = [event for event in self.journal() if event["message_id"] == f"{name}@x"]
+        assert all(event["who"].startswith("alice") for event in mine)
+        return [event["after"] for event in mine]
+
+    def close(self):
+        for person in (self.alice, self.bob):
+            person.imap.logout()
+        self.daemon.stop()
+        self.rig.stop()
+        shutil.rmtree(self.daemon.home, ignore_errors=True)
+
+
+def move(imap, at, to):
+    assert imap._simple_command("MOVE", at, to)[0] == "OK"
+
+
+def copy_and_delete(imap, at, to):
+    imap.copy(at, to)
+    imap.store(at, "+FLAGS", r"(\Deleted)")
+    imap.expunge()
+
+
+def fetch_and_append(imap, at, to):
+    raw = imap.fetch(at, "(RFC822)")[1][0][1]
+    imap.append(to, None, None, raw)
+    imap.store(at, "+FLAGS", r"(\Deleted)")
+    imap.expunge()

@@ -1,0 +1,57 @@
+"""Fixtures of the tests of endpoints and commands."""
+
+import asyncio
+import shutil
+
+import pytest
+
+from support.cli import HAM, SPAM, spamnb
+from support.delivery_agent import post_office
+from support.relay import loops
+
+
+@pytest.fixture(params=loops(), ids=lambda kind: kind[0])
+def on_loop(request):
+    """Run a coroutine on an event loop of each kind."""
+
+    def run(main):
+        with asyncio.Runner(loop_factory=request.param[1]) as runner:
+            return runner.run(main)
+
+    return run
+
+
+@pytest.fixture
+def mail(tmp_path):
+    """Where a post office writes Maildirs."""
+    return tmp_path / "mail"
+
+
+@pytest.fixture
+def agent(mail):
+    """A post office on loopback that knows everybody."""
+    with post_office(root=str(mail)) as rig:
+        yield rig
+
+
+@pytest.fixture
+def alone(monkeypatch, tmp_path, no_system_file):
+    """Keep the machine's settings, homes and daemons out of a test."""
+    for name in ("SPAMNB_HOME", "STATE_DIRECTORY", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setattr("spamnb.cli.daemon_client.WELL_KNOWN", tmp_path / "absent.sock")
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """A home that has learnt the sample, to be read alone."""
+    home = tmp_path_factory.mktemp("cli") / "home"
+    assert spamnb(home, "train", HAM, SPAM, "--jobs", 1).code == 0
+    return home
+
+
+@pytest.fixture
+def home(trained, tmp_path):
+    """A trained home of the test's own."""
+    return shutil.copytree(trained, tmp_path / "home")

@@ -1,0 +1,170 @@
+"""Entries of a history for tests, and processes that add, read and die.
+
+Run as a program, this file is one of them: way, folder, number of the first entry.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+
+from spamnb.errors import StoreDamagedError
+from spamnb.store.history import verdict_history as module
+from spamnb.store.history.entry import HistoryEntry
+from spamnb.store.history.verdict_history import History
+
+HERE = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[1:3]))}
+NOON_2026 = 1_767_268_800_000_000
+WRITERS, EACH, APART = 2, 300, 1000
+
+
+def entry(number, *, size=200, **other):
+    """A verdict on a message of its own."""
+    rng = np.random.default_rng(number)
+    groups = tuple(np.unique(rng.integers(0, 1 << 64, size, dtype=np.uint64)) for _ in range(2))
+    plain = HistoryEntry(
+        time_us=NOON_2026 + number * 1_000_000,
+        signature=number.to_bytes(16, "big"),
+        digest=b"d" + number.to_bytes(15, "big"),
+        message_id=f"{number}@example.org",
+        label="spam",
+        probability=0.75,
+        log_odds=-3.5,
+        decision="junk",
+        ids=groups,
+    )
+    return replace(plain, **other)
+
+
+def number_of(one):
+    return int.from_bytes(one.signature, "big")
+
+
+def run(way, folder, first=1):
+    """Start one of the processes below."""
+    command = [sys.executable, __file__, way, str(folder), str(first)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=HERE)
+
+
+def add_till_killed(folder, first):
+    """One at a time and a few at a time, settled as often as can be; tells what was added."""
+    module._FLUSH_S = 0.002
+    history = History.open(folder)
+    numbers = count(first)
+    while True:
+        some = [next(numbers) for _ in range(1 + 3 * (first % 2))]
+        history.add(entry(number, size=50) for number in some)
+        print(some[-1], flush=True)
+
+
+def add_and_end(folder, first):
+    module._FLUSH_S = 0.01
+    history = History.open(folder)
+    for number in range(first, first + EACH):
+        history.add([entry(number, size=50)])
+    history.close()
+
+
+def damaged_once():
+    """A look that finds damage the first time."""
+    left = [StoreDamagedError("page 7")]
+
+    def look():
+        if left:
+            raise left.pop()
+
+    return look
+
+
+def set_aside(folder, first):
+    """Meet damage, go on with what was begun anew, and stay until told to end."""
+    history = History.open(folder)
+    history._guarded(damaged_once())
+    history.add([entry(first)])
+    print("done", flush=True)
+    sys.stdin.readline()
+    print(sorted(number_of(one) for one in history.newest()), flush=True)
+    history.close()
+
+
+def read_till_all(folder, _):
+    """Whenever it looks, each entry is there once, and a writer's newest comes first."""
+    history = History.open(folder)
+    found, until = [], time.monotonic() + 60
+    while len(found) < WRITERS * EACH and time.monotonic() < until:
+        found = [number_of(one) for one in history.newest()]
+        assert len(set(found)) == len(found) <= history.count()
+        for writer in range(WRITERS):
+            mine = [number for number in found if number // APART == writer]
+            assert mine == sorted(mine, reverse=True)
+    history.close()
+    print(len(found))
+
+
+def leave_fresh(folder, first):
+    """Die with entries that nobody has settled."""
+    module._FLUSH_S = 1000.0
+    history = History.open(folder)
+    history.add([entry(first), entry(first + 1)])
+    history.add([entry(first + 2)])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_at(place, name):
+    """Die where a function is called."""
+
+    def die(*_, **__):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(place, name, die)
+
+
+def die_before_the_commit(folder, first):
+    from spamnb.store.lmdb.table import LmdbTable
+
+    history = History.open(folder)
+    history.add([entry(first), entry(first + 1), entry(first + 2)])
+    die_at(LmdbTable, "put")
+    history.flush()
+
+
+def die_after_the_commit(folder, first):
+    history = History.open(folder)
+    history.add([entry(first), entry(first + 1), entry(first + 2)])
+    die_at(os, "ftruncate")
+    history.flush()
+
+
+def die_with_the_rest(folder, first):
+    """One more comes while the others are settled, and death before that one is."""
+    history = History.open(folder)
+    history.add([entry(first), entry(first + 1)])
+    keep = History._keep
+
+    def once(self, raw):
+        keep(self, raw)
+        history.add([entry(first + 2)])
+        die_at(History, "_keep")
+
+    History._keep = once
+    history.flush()
+
+
+WAYS = {
+    way.__name__: way
+    for way in (
+        add_till_killed, add_and_end, read_till_all, leave_fresh, set_aside,
+        die_before_the_commit, die_after_the_commit, die_with_the_rest,
+    )
+}  # fmt: skip
+
+
+if __name__ == "__main__":
+    WAYS[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]))

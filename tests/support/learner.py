@@ -1,0 +1,147 @@
+"""Running the learner as a process of its own in tests, and talking to it as others do."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from spamnb.endpoints.control.protocol import ControlClient
+from spamnb.service.engine.filter import Filter, new_recipe
+from spamnb.service.engine.lookup import signature_text
+from spamnb.store import check as audit
+
+PROJECT = Path(__file__).resolve().parents[2]
+PROGRAM = """
+import logging, socket, sys
+from pathlib import Path
+from spamnb.daemon.processes.shared_state import SharedState
+from spamnb.endpoints.control.server import ControlLimits
+from spamnb.daemon.roles.model_holder import LearnerConfig
+from spamnb.daemon.roles.learner import LearnerSockets, run
+from spamnb.service.feedback.review_queue import ReviewLimits
+from spamnb.service.feedback.spool import SpoolLimits
+from spamnb.service.feedback.trust import TeachingRules
+logging.basicConfig(level="INFO")
+listener = socket.socket(fileno=int(sys.argv[2]))
+learning = LearnerConfig(home=Path(sys.argv[1]), **eval(sys.argv[3]))
+sys.exit(run(learning, LearnerSockets(listener, SharedState.create(["learner"]), 0)))
+"""
+WAIT_S = 30.0
+
+
+def mail(number, text="quarterly figures", *, head=""):
+    top = f"From: ann@a.example\nSubject: s{number}\nMessage-ID: <{number}@a.example>\n"
+    return f"{head}{top}\n{text} {number}\n".encode()
+
+
+def until(done, what="it"):
+    """Wait for a condition."""
+    end = time.monotonic() + WAIT_S
+    while not done():
+        assert time.monotonic() < end, f"{what} did not come about"
+        time.sleep(0.01)
+
+
+class Learner:
+    """One such process."""
+
+    program = PROGRAM
+
+    def __init__(self, home, where, options="{}", *, listener=None):
+        self.home = Path(home)
+        self.path = Path(where) / "c.sock"
+        self.listener = listener or listening(self.path)
+        fd = self.listener.fileno()
+        environment = os.environ | {"PYTHONPATH": str(PROJECT), "OPENBLAS_NUM_THREADS": "1"}
+        self.log = Path(where) / "learner.log"
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", self.program, home, str(fd), options],
+                pass_fds=(fd,), env=environment, stderr=log, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+
+    def caller(self, wait_s=WAIT_S):
+        return ControlClient(self.path, wait_s)
+
+    def ask(self, op, body=b"", **fields):
+        with self.caller() as caller:
+            return caller.ask(op, body, **fields)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait(WAIT_S)
+
+    def end(self):
+        """Stop it as a supervisor does; its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(WAIT_S)
+
+
+def listening(path):
+    """Bind a socket as the supervisor does: reached by everybody who reaches its folder."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    path.chmod(0o666)
+    listener.listen(128)
+    return listener
+
+
+@contextlib.contextmanager
+def learner(home, where, options="{}", *, model=True):
+    """Run the learner on a small model."""
+    if model and not (Path(home) / "data.mdb").exists():
+        with Filter.open(home, create=True, recipe=new_recipe()) as made:
+            made.learn(mail("h1", "the minutes of our meeting on tuesday"), "ham")
+            made.learn(mail("s1", "cheap pills and a casino bonus"), "spam")
+    running = Learner(home, where, options)
+    try:
+        running.ask("ping")
+        yield running
+        assert running.end() == 0, running.log.read_text()
+    finally:
+        running.kill()
+        running.listener.close()
+
+
+def score(home, raw, *, to):
+    """Score as the front door does: remembered, with whom it went to; its signature."""
+    with Filter.open(home) as model:
+        verdict = model.score(raw)
+        entry = model.history.find(digest=verdict.digest)[0]
+        signature = os.urandom(16)
+        model.history.add([replace(entry, signature=signature, notes={"to": to})])
+    return signature_text(signature)
+
+
+def events(home):
+    """What the journal holds, by a reader of its own: digest -> label of its newest event."""
+    with Filter.open(home, readonly=True, history=False) as model, model.store.read() as view:
+        assert audit.check(view) == []
+        return {event.digest.hex(): event for event in view.events()}
+
+
+def as_user(uid, run):
+    """Run a function in a child process that is somebody else; what it returned, as text."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            text = str(run())
+        except BaseException as error:  # noqa: BLE001 - told to the test
+            text = f"{type(error).__name__}: {error}"
+        os.write(write, text.encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as said:
+        text = said.read()
+    os.waitpid(pid, 0)
+    return text

@@ -1,0 +1,138 @@
+"""What becomes of a message: the mapping, the mildest recipient, the exempt, the possible."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamnb.core.model.costs import DECISIONS
+from spamnb.core.policy.actions import (
+    HANDLINGS,
+    LEAST_MESSAGES,
+    ActionMap,
+    ActionPolicy,
+    limit_while_untrained,
+)
+from spamnb.errors import SettingsError
+
+HARSH = ActionMap(unsure="tag", junk="quarantine", reject="reject")
+
+_HANDLINGS = st.lists(st.sampled_from(HANDLINGS), min_size=4, max_size=4).map(
+    lambda chosen: ActionMap(*sorted(chosen, key=HANDLINGS.index))
+)
+_LOCALS = st.sampled_from(["ann", "bob", "postmaster", "Abuse", "abuse+x"])
+_RECIPIENTS = st.lists(
+    st.builds("{}@{}".format, _LOCALS, st.sampled_from(["a.example", "B.example", "c.example"])),
+    max_size=5,
+)
+_TREATMENTS = st.builds(
+    ActionPolicy,
+    _HANDLINGS,
+    st.dictionaries(st.sampled_from(["a.example", "b.example"]), _HANDLINGS),
+    st.sampled_from([(), ("ann@a.example",), ("@b.example",), ("bob@",)]),
+)
+
+
+def rank(handling):
+    return HANDLINGS.index(handling)
+
+
+def test_as_shipped_every_message_gets_headers_alone():
+    """Nothing is kept, tagged or refused unless somebody set it so."""
+    for decision in DECISIONS:
+        assert ActionPolicy().of(decision, ["ann@a.example"], refusable=True) == "headers"
+
+
+def test_each_decision_has_its_handling():
+    """The mapping is what was set."""
+    got = [ActionPolicy(HARSH).of(d, ["ann@a.example"], refusable=True) for d in DECISIONS]
+    assert got == ["headers", "tag", "quarantine", "reject"]
+
+
+@pytest.mark.parametrize(
+    ("handlings", "after"),
+    [
+        (HARSH, "quarantine"),
+        (ActionMap(junk="tag", reject="reject"), "tag"),
+        (ActionMap(reject="reject"), "headers"),
+        (ActionMap(*["reject"] * 4), "headers"),
+    ],
+)
+def test_after_the_queue_nothing_is_refused(handlings, after):
+    """It becomes the harshest milder handling of the same mapping, never one that nobody set."""
+    assert ActionPolicy(handlings).of("reject", ["ann@a.example"]) == after
+
+
+def test_what_was_not_seen_whole_is_not_kept():
+    """A quarantine that holds half a message could release only half."""
+    assert ActionPolicy(HARSH).of("junk", ["ann@a.example"], whole=False) == "tag"
+    assert ActionPolicy(HARSH).of("reject", ["ann@a.example"], whole=False) == "tag"
+    assert (
+        ActionPolicy(HARSH).of("reject", ["ann@a.example"], whole=False, refusable=True) == "reject"
+    )
+
+
+def test_a_domain_has_its_own_mapping():
+    """The recipient's domain decides, in any case of letters; others have the shipped mapping."""
+    action_policy = ActionPolicy(HARSH, {"A.example": ActionMap(junk="tag", reject="tag")})
+    assert action_policy.of("junk", ["ann@A.Example."]) == "tag"
+    assert action_policy.of("junk", ["ann@b.example"]) == "quarantine"
+
+
+@pytest.mark.parametrize(
+    "recipient",
+    [
+        *("postmaster@a.example", "Abuse@a.example", "postmaster", "abuse+list@a.example"),
+        *("ann@out.example", "bob@a.example", "CARL@b.example"),
+    ],
+)
+def test_exempt_recipients_get_headers_alone(recipient):
+    """postmaster@ and abuse@ of every domain, and whoever opted out, whatever was set."""
+    action_policy = ActionPolicy(HARSH, {}, ("@Out.example", "Bob@a.example", "carl@"))
+    for decision in DECISIONS:
+        assert action_policy.of(decision, [recipient, "x@a.example"], refusable=True) == "headers"
+
+
+@given(_TREATMENTS, st.sampled_from(DECISIONS), _RECIPIENTS, st.booleans(), st.booleans())
+def test_the_mildest_of_several_recipients_holds(
+    action_policy, decision, recipients, refusable, whole
+):
+    """All together never get more than any one of them alone, and just that of the mildest."""
+    possible = {"refusable": refusable, "whole": whole}
+    together = action_policy.of(decision, recipients, **possible)
+    alone = [action_policy.of(decision, [recipient], **possible) for recipient in recipients]
+    if alone:
+        assert together == min(alone, key=rank)
+    if not refusable:
+        assert together != "reject"
+    if not whole:
+        assert together != "quarantine"
+
+
+@given(_HANDLINGS, st.booleans(), st.booleans())
+def test_harsher_decisions_are_never_handled_more_mildly(handlings, refusable, whole):
+    """The order holds, also where some handlings are impossible."""
+    action_policy = ActionPolicy(handlings)
+    got = [
+        action_policy.of(d, ["a@a.example"], refusable=refusable, whole=whole) for d in DECISIONS
+    ]
+    assert got == sorted(got, key=rank)
+
+
+def test_a_mapping_that_goes_backwards_is_an_error():
+    """Junk kept but worse delivered is a slip of the pen."""
+    with pytest.raises(SettingsError, match="order"):
+        ActionMap(junk="quarantine")
+    with pytest.raises(SettingsError, match="'shred'"):
+        ActionMap(reject="shred")
+
+
+def test_a_model_of_few_messages_is_never_sure():
+    """Rule 9: until both labels have 20 messages no decision is stronger than unsure."""
+    assert LEAST_MESSAGES == 20
+    assert [limit_while_untrained(d, 19) for d in DECISIONS] == [
+        "deliver",
+        "unsure",
+        "unsure",
+        "unsure",
+    ]
+    assert [limit_while_untrained(d, 20) for d in DECISIONS] == list(DECISIONS)

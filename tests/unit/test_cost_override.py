@@ -1,0 +1,86 @@
+"""The promise of lost ham in force: found by evaluation, kept in the home, below other settings."""
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from spamnb.core.model.costs import Costs, thresholds
+from spamnb.errors import SettingsError
+from spamnb.lab.statistics.loss_bound import assured, costs_for
+from spamnb.settings import load, restored
+from spamnb.settings.cost_override import FILE, drop, keep, kept
+from spamnb.settings.render import plain
+
+pytestmark = pytest.mark.usefixtures("no_system_file")
+
+
+def found(one_in=20):
+    """What judged messages promise, and the costs for it."""
+    odds = np.random.default_rng(1).normal(0, 3, 400)
+    outcome = assured(odds > 1.5, odds, one_in)
+    return outcome, costs_for(Costs(), outcome)
+
+
+def settings(home, text="", **environment):
+    path = home / "spamnb.toml"
+    path.write_text(text)
+    return load(path, environment=environment, flags={"home": str(home)})
+
+
+def test_what_is_kept_is_in_force(tmp_path):
+    """The costs of the file are those of the settings, also where they are handed on."""
+    outcome, costs = found()
+    assert settings(tmp_path).costs == Costs()
+    path = keep(tmp_path, outcome, costs)
+    assert path.stat().st_mode & 0o777 == 0o600
+    there = settings(tmp_path, "ham_loss.one_in = 20")
+    assert there.costs == costs != Costs()
+    (junk,) = (one for one in thresholds(there.costs) if one.decision == "junk")
+    assert junk.log_odds == pytest.approx(outcome.log_odds)
+    assert restored(plain(there)).costs == costs
+    drop(tmp_path)
+    assert settings(tmp_path, "ham_loss.one_in = 20").costs == Costs()
+
+
+def test_costs_that_somebody_sets_are_meant(tmp_path):
+    """In the file or in the environment, even as shipped: then nothing of what was found holds."""
+    keep(tmp_path, *found())
+    promise = "ham_loss.one_in = 20\n"
+    assert settings(tmp_path, promise + "costs.unsure = [0.4, 0.6]").costs == Costs()
+    set_so = settings(tmp_path, promise, SPAMNB_COSTS_JUNK="50, 0.05")
+    assert set_so.costs == replace(Costs(), junk=(50.0, 0.05))
+
+
+def test_another_promise_takes_another_evaluation(tmp_path):
+    """What was found for one in 20 says nothing of one in 1,000."""
+    keep(tmp_path, *found(20))
+    assert kept(tmp_path, 20) is not None
+    assert kept(tmp_path, 1000) is None
+    assert settings(tmp_path).costs == Costs()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["one_in = ", "junk = [1, 2]", "one_in = 20\njunk = 1\nreject = [1000, 0]",
+     "one_in = 20\njunk = [100, 0.9]\nreject = [1000, 0]\n",
+     "one_in = 20\njunk = [100, 0.05]\nreject = [1000, 0]\nmore = 1", "\xff"],
+)  # fmt: skip
+def test_a_file_that_says_nothing_is_told(tmp_path, text):
+    """Named, with what to do; no guess and no silence."""
+    (tmp_path / FILE).write_text(text, encoding="latin-1")
+    with pytest.raises(SettingsError, match=FILE) as caught:
+        settings(tmp_path, "ham_loss.one_in = 20")
+    assert "evaluate --apply" in caught.value.hint
+
+
+def test_what_is_no_file_is_not_read(tmp_path):
+    """Root may read here what another user put there: no link is followed, no pipe waited for."""
+    outcome, costs = found()
+    (tmp_path / "there").mkdir()
+    (tmp_path / FILE).symlink_to(keep(tmp_path / "there", outcome, costs))
+    assert kept(tmp_path, 20) is None
+    (tmp_path / FILE).unlink()
+    os.mkfifo(tmp_path / FILE)
+    assert kept(tmp_path, 20) is None

@@ -1,0 +1,313 @@
+"""The doctor's hops, with a real model and a mailbox in memory that can be made to fail."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from spamnb.errors import PeerError, UserError
+from spamnb.service.diagnostics.checks import HOPS, same_person
+from spamnb.service.diagnostics.doctor import CLEANING, Doctor
+from spamnb.service.diagnostics.ports import LABEL, DoctorPorts, FoundMessage, checked_recipient
+from spamnb.service.diagnostics.records import ModelRecords
+from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.lookup import signature_text
+from spamnb.service.feedback.review_queue import ReviewQueue
+from spamnb.service.feedback.service import FeedbackService
+from spamnb.service.feedback.types import Feedback
+
+SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
+NAMES = [hop.name for hop in HOPS] + [CLEANING]
+WELL = {"fault": "", "bypass": False, "processes": [{}]}
+
+
+class Box:
+    """A mailbox whose moves teach."""
+
+    who, about, advice, channels = "ann", "a box", "who tells?", frozenset(("maildir",))
+
+    def __init__(self, house):
+        self.local = house
+        self.side, self.raw = "inbox", b""
+
+    def find(self, ident):
+        return FoundMessage(self.side, self.raw) if ident.encode() in self.raw else None
+
+    def move(self, ident, source, target):
+        assert (source, self.find(ident).side) == (self.side, source)
+        self.side = target
+        self.local.word(LABEL[target], self.raw)
+        return "hand"
+
+    def purge(self, ident):
+        count = int(self.find(ident) is not None)
+        self.raw = b""
+        return count
+
+    def close(self):
+        pass
+
+
+class House:
+    """A model, a desk, and mail that is stamped and laid into the box."""
+
+    flag, verdict, signed = "NO", "deliver; label=ham; p=0.1000", True
+
+    def __init__(self, home):
+        self.home = home
+        self.box = Box(self)
+        self.status = WELL
+        self.who, self.channel, self.label = "ann", "maildir", ""
+        self.model = Filter.open(home)
+        self.desk = FeedbackService(self.model, ReviewQueue(home / "review"))
+
+    def word(self, label, raw):
+        self.desk.teach(Feedback(self.label or label, raw, (), self.who, self.channel, "admin"))
+
+    def forget(self, feedback):
+        return self.desk.teach(Feedback("", b"", feedback.refs, "root", "cli", "admin"))
+
+    def carry(self, raw, _):
+        signature = self.model.score(raw).signature if self.signed else ""
+        lines = {"X-Spam-Flag": self.flag, "X-Spamnb-Verdict": self.verdict,
+                 "X-Spamnb-Signature": signature}  # fmt: skip
+        block = "".join(f"{name}: {text}\r\n" for name, text in lines.items() if text)
+        self.box.raw = block.encode() + raw
+        return "taken"
+
+    def findings(self, **more):
+        """Name -> finding, of a whole walk."""
+        given = {
+            "status": lambda: self.status,
+            "open_ledger": lambda: ModelRecords(
+                lambda: Filter.open(self.home), self.home, self.forget
+            ),
+            "open_mailbox": lambda: self.box,
+            "carry": self.carry,
+            "rcpt": "ann@example.org",
+            "wait_s": 0.3,
+        }
+        doctor = Doctor(DoctorPorts(**given | more))
+        found = [*doctor.walk(), doctor.clean()]
+        return {finding.hop: finding for finding in found}
+
+    def sums(self):
+        with self.model.store.read() as view:
+            totals = view.totals()
+        return totals.messages.tolist(), totals.bias.tolist(), totals.known
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """A model, once; every walk must leave it as it was."""
+    home = tmp_path_factory.mktemp("doctor") / "home"
+    Filter.open(home, create=True).close()
+    with Filter.open(home) as model:
+        for label in ("ham", "spam"):
+            for path in itertools.islice(sorted((SAMPLE / label).iterdir()), 25):
+                model.learn(path.read_bytes(), label)
+    return home
+
+
+@pytest.fixture
+def house(shared):
+    made = House(shared)
+    before = made.sums()
+    yield made
+    assert made.sums() == before
+    assert made.box.raw == b""
+    made.model.close()
+
+
+def states(findings, state):
+    return [name for name, finding in findings.items() if finding.state == state]
+
+
+def broken(findings, name, what):
+    assert what in findings[name].what, findings
+    assert findings[name].todo
+    return states(findings, "broken")
+
+
+def test_all_is_well(house):
+    """All hops in their order, and everything is taken back."""
+    found = house.findings()
+    assert list(found) == NAMES
+    assert states(found, "ok") == NAMES, found
+
+
+@pytest.mark.parametrize(
+    ("change", "hop", "what"),
+    [
+        ({"status": WELL | {"fault": "torn"}}, "daemon", "it cannot use the model: torn"),
+        ({"status": WELL | {"bypass": True}}, "daemon", "bypass is on"),
+        ({"status": None}, "daemon", "no daemon"),
+        ({"verdict": "unscanned; reason=model", "flag": ""}, "headers", "unscanned: model"),
+        ({"verdict": "", "flag": "", "signed": False}, "headers", "went around spamnb"),
+        ({"signed": False}, "headers", "no signature"),
+        ({"flag": "YES"}, "filing", "lies in the inbox"),
+        ({"channel": "imap"}, "learning", "it came by imap"),
+        ({"who": "eve"}, "learning", "of eve, not of ann"),
+        ({"label": "ham"}, "learning", "ham was learnt, not spam"),
+    ],
+)
+def test_one_thing_is_wrong(house, change, hop, what):
+    """The hop that is broken is named, alone, with what to do."""
+    for name, value in change.items():
+        setattr(house, name, value)
+    assert broken(house.findings(), hop, what) == [hop]
+
+
+def test_what_somebody_else_filed_is_told(house):
+    """Not called junk, and in Junk all the same."""
+    house.box.side = "junk"
+    assert broken(house.findings(), "filing", "lies in Junk") == ["filing"]
+
+
+def test_observed_mail_has_the_signature_alone(house):
+    """It is enough to learn by."""
+    house.flag = house.verdict = ""
+    found = house.findings()
+    assert states(found, "ok") == NAMES
+    assert "observed" in found["headers"].what
+
+
+def test_another_model_signed_it(house, tmp_path):
+    """One database judges, another is taught: the history does not know the signature."""
+    with Filter.open(tmp_path / "other", create=True) as other:
+        foreign = other.score(b"Subject: x\n\nx\n").signature
+    carry = house.carry
+
+    def carried(raw, rcpt):
+        carry(raw, rcpt)
+        own = signature_text(house.model.history.recent(1)[0].signature)
+        house.box.raw = house.box.raw.replace(own.encode(), foreign.encode())
+        return "taken"
+
+    assert broken(house.findings(carry=carried), "verdict", "does not know") == ["verdict"]
+
+
+def test_nobody_tells_of_moves(house):
+    """What to look at is the mailbox's to say."""
+    house.word = lambda *_: None
+    found = house.findings()
+    assert broken(found, "learning", "nothing was learnt") == ["learning"]
+    assert found["learning"].todo == "who tells?"
+    assert "spamnb forget" in found[CLEANING].todo
+
+
+def test_a_word_that_waits_for_review_is_found_and_dropped(house):
+    """Nothing is learnt, and why is told."""
+    house.word = lambda label, raw: house.desk.teach(
+        Feedback(label, raw, (), "ann", "arf", "stranger")
+    )
+    assert broken(house.findings(), "learning", "waits for review") == ["learning"]
+    assert list(house.desk.review_queue.entries()) == []
+
+
+def test_a_connection_that_breaks_is_made_anew_to_clean_up(house):
+    """The mailbox goes away in the middle: the message is deleted all the same."""
+
+    class Fickle(Box):
+        def move(self, *_):
+            raise PeerError("the IMAP server: gone")
+
+        def purge(self, _):
+            raise PeerError("the IMAP server: gone")
+
+    fickle = Fickle(house)
+    boxes = iter([fickle, house.box])
+
+    def carried(raw, rcpt):
+        house.carry(raw, rcpt)
+        fickle.raw = house.box.raw
+        return "taken"
+
+    found = house.findings(carry=carried, open_mailbox=lambda: next(boxes))
+    assert broken(found, "move", "gone") == ["move"]
+    assert found[CLEANING].state == "ok"
+
+
+def test_what_cannot_be_deleted_is_told(house):
+    """The name of the message, and what to do."""
+    real = house.box.purge
+
+    def refused(ident):
+        real(ident)
+        raise PeerError("read-only")
+
+    house.box.purge = refused
+    found = house.findings()
+    assert broken(found, CLEANING, "was not deleted: read-only") == [CLEANING]
+    assert "spamnb forget" in found[CLEANING].todo
+
+
+def test_what_cannot_be_forgotten_is_told(house):
+    """A desk that refuses: the message still teaches, and that is said."""
+    real = house.forget
+
+    def refused(_):
+        raise PeerError("the desk is closed")
+
+    house.forget = refused
+    found = house.findings()
+    assert "the desk is closed; the message still teaches" in found[CLEANING].what
+    with house.model.store.read() as view:
+        event = next(view.events(newest_first=True))
+    real(Feedback("", refs=(event.digest.hex(),)))
+
+
+def test_an_interrupt_is_cleaned_up(house):
+    """Whatever ends the walk."""
+    taught = house.word
+
+    def word(label, raw):
+        taught(label, raw)
+        raise KeyboardInterrupt
+
+    house.word = word
+    means = DoctorPorts(
+        lambda: WELL,
+        lambda: ModelRecords(lambda: Filter.open(house.home), house.home, house.forget),
+        lambda: house.box,
+        house.carry,
+        "ann@example.org",
+        0.3,
+    )
+    doctor = Doctor(means)
+    with pytest.raises(KeyboardInterrupt):
+        list(doctor.walk())
+    assert doctor.clean().state == "ok"
+
+
+def test_a_label_that_was_never_learnt(tmp_path):
+    """A model of ham alone cannot tell anything."""
+    Filter.open(tmp_path / "home", create=True).close()
+    house = House(tmp_path / "home")
+    house.model.learn(b"Subject: x\n\nx\n", "ham")
+    found = house.findings()
+    assert broken(found, "model", "no spam was ever learnt") == ["model"]
+    assert states(found, "skipped")[0] == "delivery"
+    house.model.close()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("ann", "Ann", True),
+        ("ann", "ann@example.org", True),
+        ("ann@example.org", "ann", True),
+        ("ann@example.org", "ann@example.com", False),
+        ("ann", "anna@example.org", False),
+    ],
+)
+def test_a_login_is_the_beginning_of_an_address(one, other, same):
+    """Servers name people by either."""
+    assert same_person(one, other) is same
+
+
+@pytest.mark.parametrize("text", ["", "ann", "@x", "a@", "a b@x", "a@x>\r\nDATA", "a@x,b@y", "ä@x"])
+def test_what_is_no_address_is_refused(text):
+    """Nothing of it can become another command."""
+    with pytest.raises(UserError):
+        checked_recipient(text)

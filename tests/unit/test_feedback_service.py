@@ -1,0 +1,427 @@
+"""The desk: who may teach what, and what becomes of a word on a message."""
+
+import os
+import re
+from dataclasses import replace
+
+import pytest
+
+from spamnb.service.engine.filter import MINE, Filter, new_recipe
+from spamnb.service.engine.lookup import signature_text
+from spamnb.service.engine.requests import Learn
+from spamnb.service.feedback.review_queue import ReviewQueue
+from spamnb.service.feedback.service import FeedbackService
+from spamnb.service.feedback.trust import WAYS, delivered_to
+from spamnb.service.feedback.types import Feedback
+from spamnb.service.limits import TeachingRules
+from spamnb.service.telemetry.metrics import Meters
+from spamnb.store import check as audit
+from spamnb.store.history.entry import HistoryEntry
+
+ALICE = "alice@example.org"
+MADE = new_recipe()
+
+
+def mail(number, text="quarterly figures", *, head="", subject="a subject"):
+    top = f"From: ann@a.example\nSubject: {subject}\nMessage-ID: <{number}@a.example>\n"
+    return f"{head}{top}\n{text} {number}\n".encode()
+
+
+def teach_some(model):
+    """Thirty of each, in one transaction."""
+    texts = ("the minutes of our meeting on tuesday", "cheap pills and a casino bonus")
+    model.teach(
+        [
+            Learn(model.example(mail(f"{label}{number}", texts[label])), label, MINE, 1)
+            for number in range(30)
+            for label in (0, 1)
+        ]
+    )
+
+
+@pytest.fixture
+def model(tmp_path):
+    with Filter.open(tmp_path / "m", create=True, recipe=MADE) as model:
+        teach_some(model)
+        yield model
+        with model.store.read() as view:
+            assert audit.check(view) == []
+
+
+@pytest.fixture
+def desk(model, tmp_path):
+    return FeedbackService(model, ReviewQueue(tmp_path / "review"))
+
+
+def delivered(model, raw, *to):
+    """Score a message as the front door does; the value of its signature header."""
+    verdict = model.score(raw, remember=False)
+    example, signature = model.example(raw), os.urandom(16)
+    entry = HistoryEntry(
+        1, signature, verdict.digest, verdict.message_id, verdict.label, verdict.probability,
+        verdict.log_odds, verdict.decision, example.ids, notes={"to": " ".join(to)},
+    )  # fmt: skip
+    model.history.add([entry])
+    return signature_text(signature)
+
+
+def signed(raw, signature):
+    return f"X-Spamnb-Signature: {signature}\r\n".encode() + raw
+
+
+def events(model):
+    with model.store.read() as view:
+        return view.totals().last_seq
+
+
+# --- admins -----------------------------------------------------------------------------------
+
+
+def test_an_admin_teaches_of_every_message(desk, model):
+    """Law 9: afterwards the message is judged as they said; the receipt tells it."""
+    raw = mail(1, "cheap pills and a casino bonus")
+    answer = desk.teach(Feedback("ham", raw, who="root", trust="admin"))
+    assert (answer.state, answer.receipt.after) == ("learnt", "ham")
+    assert answer.receipt.probability_after < answer.receipt.probability_before
+    assert model.score(raw).decision == "deliver"
+
+
+def test_a_duplicate_is_a_success_that_changes_nothing(desk, model):
+    """Said twice, learnt once, and nobody is told off for it."""
+    said = Feedback("spam", mail(1), who="root", trust="admin")
+    first, held = desk.teach(said), events(model)
+    again = desk.teach(said)
+    assert (first.state, again.state, events(model)) == ("learnt", "unchanged", held)
+    assert (again.receipt.event, again.receipt.already) == (0, first.receipt.event)
+
+
+def test_a_contradiction_moves(desk, model):
+    """The same message under another label: it is moved, and counted once."""
+    said = Feedback("spam", mail(1), who="root", trust="admin")
+    desk.teach(said)
+    answer = desk.teach(replace(said, label="ham"))
+    assert (answer.receipt.before, answer.receipt.after) == ("spam", "ham")
+    assert desk.teach(replace(said, label="")).receipt.before == "ham"
+
+
+@pytest.mark.parametrize(
+    ("said", "error_type"),
+    [
+        (Feedback("junk", b"Subject: x\n\nx\n", who="root", trust="admin"), "LabelError"),
+        (Feedback("spam", b"", who="root", trust="admin"), "UserError"),
+        (Feedback("spam", b"", ("1@nowhere",), who="root", trust="admin"), "RefError"),
+        (Feedback("spam", b"S: x\n\nx\n", who="x", channel="rumour"), "RefusedError"),
+        (Feedback("spam", b"S: x\n\nx\n", who="x", channel="trap"), "RefusedError"),
+        (Feedback("spam", b"S: x\n\nx\n", who=""), "RefusedError"),
+        (Feedback("spam", b"S: x\n\nx\n", who="a\x1b[2Jb"), "RefusedError"),
+        (Feedback("spam", b"S: x\n\nx\n", who="a" * 400), "RefusedError"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_the_reason(desk, model, said, error_type):
+    """An answer like any other, with the type of error; nothing is learnt."""
+    held = events(model)
+    answer = desk.teach(said)
+    assert (answer.state, answer.facts["error_type"], bool(answer.reason)) == (
+        "refused",
+        error_type,
+        True,
+    )
+    assert events(model) == held
+
+
+def test_a_message_that_is_too_large_is_refused(model, tmp_path):
+    """Above the limit nothing is read."""
+    desk = FeedbackService(model, ReviewQueue(tmp_path / "review"), TeachingRules(limit_bytes=100))
+    answer = desk.teach(Feedback("spam", mail(1, "x" * 100), who="root", trust="admin"))
+    assert answer.state == "refused"
+
+
+# --- users ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", ["signature", "digest", "message id", "raw", "header"])
+def test_a_user_teaches_of_messages_delivered_to_them(desk, model, by):
+    """By whatever names the message; and it is judged as they said at once."""
+    raw = mail(1, "cheap pills and a casino bonus")
+    signature = delivered(model, raw, "bob@example.org", "Alice@Example.org")
+    digest = model.example(raw).digest.hex()
+    refs = {"signature": (signature,), "digest": (digest,), "message id": ("<1@a.example>",)}
+    body = {"raw": raw, "header": signed(raw + b"-- \nlist footer\n", signature)}
+    said = Feedback("ham", body.get(by, b""), refs.get(by, ()), ALICE)
+    assert desk.teach(said).state == "learnt"
+    assert model.score(raw).decision == "deliver"
+
+
+@pytest.mark.parametrize("by", ["signature", "digest", "message id"])
+def test_a_user_names_no_message_of_others(desk, model, by):
+    """Somebody else's message is as unknown to them as one that never was."""
+    raw = mail(1)
+    signature = delivered(model, raw, "bob@example.org")
+    digest = model.example(raw).digest.hex()
+    ref = {"signature": signature, "digest": digest, "message id": "1@a.example"}[by]
+    held = events(model)
+    theirs = desk.teach(Feedback("spam", b"", (ref,), ALICE))
+    nobodys = desk.teach(Feedback("spam", b"", ("2@a.example",), ALICE))
+    assert theirs.state == nobodys.state == "refused"
+    assert theirs.reason == nobodys.reason
+    assert events(model) == held
+
+
+def test_a_users_message_that_nobody_knows_waits_for_review(desk, model):
+    """It may have come before we did: an admin looks at it, nothing is learnt until then."""
+    held = events(model)
+    answer = desk.teach(Feedback("spam", mail(1), who=ALICE))
+    assert (answer.state, events(model)) == ("review", held)
+    assert desk.review_queue.get(answer.review)[1] == mail(1)
+
+
+@pytest.mark.parametrize(("rule", "state"), [("refuse", "refused"), ("learn", "learnt")])
+def test_the_house_may_decide_otherwise_on_unknown_messages(model, tmp_path, rule, state):
+    """A family trusts its members, a provider nobody."""
+    desk = FeedbackService(model, ReviewQueue(tmp_path / "review"), TeachingRules(unproven=rule))
+    assert desk.teach(Feedback("spam", mail(1), who=ALICE)).state == state
+
+
+def test_a_user_takes_back_their_own_events_only(desk, model):
+    """Undo by number: mine, and nobody else's."""
+    raw = mail(1)
+    delivered(model, raw, ALICE)
+    mine = desk.teach(Feedback("spam", raw, who=ALICE)).receipt.event
+    assert desk.undo(1, Feedback("", who=ALICE)).state == "refused"
+    assert desk.undo(mine, Feedback("", who="mallory@example.org")).state == "refused"
+    assert desk.undo(mine, Feedback("", who=ALICE.upper())).state == "learnt"
+    assert desk.undo(1, Feedback("", who="root", trust="admin")).state == "learnt"
+
+
+# --- strangers --------------------------------------------------------------------------------
+
+
+def test_a_stranger_is_heard_with_a_signature_of_their_own_message(desk, model):
+    """128 bits that nobody guesses, of a message delivered to who they say they are."""
+    signature = delivered(model, mail(1, "a new catalogue of garden tools"), ALICE)
+    said = Feedback("spam", b"", (signature,), ALICE, "address", "stranger", domain="example.org")
+    assert desk.teach(said).state == "learnt"
+
+
+@pytest.mark.parametrize("by", ["message id", "digest", "raw", "guess", "foreign signature"])
+def test_a_stranger_without_proof_teaches_nothing(desk, model, by):
+    """Whoever sent a message knows its id and its text: that proves nothing."""
+    raw = mail(1, "a new catalogue of garden tools")
+    delivered(model, raw, ALICE)
+    foreign = delivered(model, raw, "bob@example.org")
+    digest = model.example(raw).digest.hex()
+    refs = {
+        "message id": ("<1@a.example>",), "digest": (digest,), "guess": ("s" + "a" * 26,),
+        "foreign signature": (foreign,),
+    }  # fmt: skip
+    said = Feedback(
+        "spam", raw if by == "raw" else b"", refs.get(by, ()), ALICE, "address", "stranger",
+        domain="example.org",
+    )  # fmt: skip
+    held = events(model)
+    answer = desk.teach(said)
+    assert (answer.state, events(model)) == ("refused" if by == "guess" else "review", held)
+
+
+@pytest.mark.parametrize("channel", ["address", "arf"])
+def test_a_careful_channel_does_not_contradict_a_sure_verdict(desk, model, channel):
+    """What we are very sure of is not turned by one who is not known: it waits."""
+    text = "cheap pills and a casino bonus, cheap pills"
+    desk.batch([("spam", mail(f"c{number}", text)) for number in range(60)], MINE)
+    raw = mail(1, "cheap pills and a casino bonus, cheap pills")
+    assert model.score(raw, remember=False).probability > 0.999
+    signature, held = delivered(model, raw, ALICE), events(model)
+    trust = "stranger" if channel == "address" else "user"
+    answer = desk.teach(
+        Feedback("ham", b"", (signature,), ALICE, channel, trust, domain="example.org")
+    )
+    assert (answer.state, events(model)) == ("review", held)
+    assert desk.teach(Feedback("ham", b"", (signature,), ALICE, "imap")).state == "learnt"
+
+
+def test_a_channel_that_is_less_worth_takes_smaller_steps(tmp_path):
+    """The weight scales the corrections; the counts move by one all the same."""
+    moved, counts = {}, {}
+    for channel in ("address", "trap"):
+        with Filter.open(tmp_path / channel, create=True, recipe=MADE) as model:
+            teach_some(model)
+            desk = FeedbackService(model, ReviewQueue(tmp_path / "review"))
+            raw = mail(1, "a new catalogue of garden tools")
+            answer = desk.teach(Feedback("spam", raw, (), "root", channel, "admin"))
+            moved[channel] = answer.receipt.probability_after
+            with model.store.read() as view:
+                counts[channel] = view.totals().messages.tolist()
+    assert moved["trap"] < moved["address"]
+    assert counts["trap"] == counts["address"]
+    assert WAYS["trap"].weight < WAYS["address"].weight
+
+
+# --- signatures within ------------------------------------------------------------------------
+
+
+def test_a_signature_line_on_another_message_is_not_believed(desk, model):
+    """Whoever copies the line of a newsletter onto their spam does not have the letter learnt."""
+    request = mail(1, "the letter of our garden club: tools, seeds and dates", subject="garden")
+    signature = delivered(model, request, ALICE)
+    text = b"From: Watches <sale@w.example>\nSubject: sale\n\ntotally other words for you\n"
+    spam = signed(text, signature)
+    answer = desk.teach(Feedback("spam", spam, who=ALICE))
+    assert answer.state == "review"
+    answer = desk.teach(Feedback("spam", spam, who="root", trust="admin"))
+    assert answer.receipt.digest == model.example(spam).digest.hex()
+
+
+def test_an_attached_message_is_found_by_its_signature_line(desk, model):
+    """Forwarded with its header, by a user: the message inside is the one that is meant."""
+    raw = mail(1, "a new catalogue of garden tools")
+    signature = delivered(model, raw, ALICE)
+    forward = b"From: alice@example.org\nSubject: Fwd\n\nsee below\n\n" + signed(raw, signature)
+    answer = desk.teach(Feedback("spam", forward, who=ALICE))
+    assert (answer.state, answer.receipt.digest) == ("learnt", model.example(raw).digest.hex())
+
+
+def test_a_line_in_the_body_does_not_hide_the_message_that_carries_it(desk, model):
+    """A stamped message that quotes another's line is itself what is taught."""
+    request, spam = mail(1, "the letter of our garden club"), mail(2, "cheap watches for you")
+    inside = delivered(model, request, ALICE)
+    spam += f"\nX-Spamnb-Signature: {inside}\n".encode()
+    outside = delivered(model, spam, ALICE)
+    answer = desk.teach(Feedback("spam", signed(spam, outside), who=ALICE))
+    assert answer.receipt.digest == model.example(spam).digest.hex()
+
+
+# --- caps and counting ------------------------------------------------------------------------
+
+
+def test_a_person_is_stopped_at_their_cap_and_others_are_not(model, tmp_path):
+    """A program gone wild changes so much a day and no more, also after a restart."""
+    rules = TeachingRules(user_per_day=3)
+    raws = [mail(number, f"words{number} of garden") for number in range(5)]
+    for raw in raws:
+        delivered(model, raw, ALICE, "bob@example.org")
+    desk = FeedbackService(model, ReviewQueue(tmp_path / "review"), rules)
+    said = [Feedback("spam", raw, who=ALICE) for raw in raws]
+    assert [desk.teach(one).state for one in said] == ["learnt"] * 3 + ["refused"] * 2
+    again = FeedbackService(model, ReviewQueue(tmp_path / "review"), rules)
+    assert again.teach(said[4]).state == "refused"
+    assert again.teach(replace(said[4], who="bob@example.org")).state == "learnt"
+
+
+def test_what_changes_nothing_does_not_count_towards_the_cap(model, tmp_path):
+    """A mail program that says the same again and again uses nothing up."""
+    desk = FeedbackService(model, ReviewQueue(tmp_path / "review"), TeachingRules(user_per_day=2))
+    raws = [mail(number, f"words{number} of garden") for number in range(2)]
+    for raw in raws:
+        delivered(model, raw, ALICE)
+    for _ in range(5):
+        assert desk.teach(Feedback("spam", raws[0], who=ALICE)).state in ("learnt", "unchanged")
+    assert desk.teach(Feedback("spam", raws[1], who=ALICE)).state == "learnt"
+
+
+def test_strangers_share_a_cap(model, tmp_path):
+    """Names cost a stranger nothing, so all of them together are bounded."""
+    rules = TeachingRules(stranger_per_day=2, strangers_per_day=4)
+    desk = FeedbackService(model, ReviewQueue(tmp_path / "review"), rules)
+    said = Feedback("ham", channel="address", trust="stranger")
+    states = [
+        desk.teach(replace(said, raw=mail(n), who=f"x{n // 3}@a.example")).state for n in range(9)
+    ]
+    assert states == ["review", "review", "refused"] * 2 + ["refused"] * 3
+
+
+def test_every_word_is_counted_and_timed(model, tmp_path):
+    """What people say shows in the numbers, whatever became of it."""
+    meters = Meters()
+    desk = FeedbackService(model, ReviewQueue(tmp_path / "review"), meters=meters)
+    admin = Feedback("spam", mail(1), who="root", trust="admin")
+    for said in (admin, admin, replace(admin, label="ham"), replace(admin, label="")):
+        desk.teach(said)
+    desk.teach(Feedback("spam", mail(2), who=ALICE))
+    desk.teach(Feedback("spam", b"", ("x@y",), ALICE))
+    found = {
+        name: meters.value(name)
+        for name in ("learned_spam", "learned_ham", "forgotten", "feedback_unchanged",
+                     "feedback_review", "feedback_refused")
+    }  # fmt: skip
+    assert set(found.values()) == {1}
+
+
+# --- review -----------------------------------------------------------------------------------
+
+
+def test_what_waits_is_learnt_in_the_name_of_who_said_it(desk, model):
+    """An admin agrees: learnt at once, and still to be undone with all that person's words."""
+    raw = mail(1, "cheap pills and a casino bonus")
+    name = desk.teach(Feedback("ham", raw, who=ALICE, channel="imap")).review
+    answer = desk.accept(name)
+    assert (answer.state, answer.receipt.after) == ("learnt", "ham")
+    assert model.score(raw).decision == "deliver"
+    with model.store.read() as view:
+        event = view.event(answer.receipt.event)
+    assert (event.who, event.channel) == (ALICE, "imap")
+    assert desk.review_queue.count() == 0
+    assert desk.accept(name).state == "refused"
+
+
+def test_what_is_looked_at_is_what_is_learnt(desk, model):
+    """References beside a stranger's message name another one: the message is what counts."""
+    other = delivered(model, mail(2, "the letter of our garden club"), "bob@example.org")
+    raw = mail(1, "cheap watches for you")
+    name = desk.teach(Feedback("spam", raw, (other,), ALICE, "address", "stranger")).review
+    assert desk.accept(name).receipt.digest == model.example(raw).digest.hex()
+
+
+def test_what_is_refused_in_review_teaches_nothing(desk, model):
+    """It goes, and the model is as it was."""
+    held = events(model)
+    name = desk.teach(Feedback("ham", mail(1), who=ALICE)).review
+    assert desk.refuse(name).state == "unchanged"
+    assert (events(model), desk.review_queue.count()) == (held, 0)
+    assert desk.refuse("../../etc/passwd").state == "refused"
+
+
+# --- whose message ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("to", "who", "domains", "theirs"),
+    [
+        ("alice@example.org", "alice@example.org", (), True),
+        ("ALICE@Example.ORG", "alice@example.org", (), True),
+        ("bob@x.example alice@example.org", "alice@example.org", (), True),
+        ("alice+shop@example.org", "alice@example.org", (), True),
+        ("alice@example.org", "alice", (), True),
+        ("alice@example.org", "alice", ("example.org",), True),
+        ("alice@other.example", "alice", ("example.org",), False),
+        ("alice@other.example", "alice@example.org", (), False),
+        ("alice", "alice", (), True),
+        ("malice@example.org", "alice", (), False),
+        ("alice@example.org", "", (), False),
+        ("", "", (), False),
+        ("+x@example.org", "@example.org", (), False),
+        ("alice@example.org", '"Alice"@example.org.', (), True),
+        ("alice@xn--bcher-kva.example", "alice@B\u00fccher.example", (), True),
+        ("alice@b\u00fccher.example.", "alice", ("xn--bcher-kva.example",), True),
+        ("kate@example.org", "\u212aate@example.org", (), False),
+        ("strasse@example.org", "stra\u00dfe@example.org", (), False),
+        ('"alice@example.org"@other.example', "alice@example.org", (), False),
+    ],
+)
+def test_whose_message_it_is(to, who, domains, theirs):
+    """By address, or by login where the domain is ours; case and sub-addresses do not matter."""
+    entry = HistoryEntry(1, b"s" * 16, b"d" * 16, "", "ham", 0.0, 0.0, "deliver", (), None,
+                         {"to": to})  # fmt: skip
+    assert delivered_to(entry, who, TeachingRules(domains=domains)) is theirs
+
+
+def test_no_code_hands_the_desk_a_score_of_ours():
+    """Never learn from our own verdicts: whoever scores does not teach."""
+    from pathlib import Path
+
+    import spamnb.service.feedback.service as place
+
+    service = Path(place.__file__).parent
+    for name in ("scanning.py", "judging.py", "scorer.py"):
+        path = service / name
+        text = path.read_text() if path.exists() else ""
+        assert not re.search(r"\b(Desk|Feedback|\.learn\(|\.correct\(|\.teach\()", text), name

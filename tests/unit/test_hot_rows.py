@@ -1,0 +1,84 @@
+"""The tray of common rows: what comes to it, what leaves it, and bytes that lie."""
+
+import numpy as np
+import pytest
+from support.stores import RECIPE, apply, bulk_event, ids_of
+
+from spamnb.errors import StoreDamagedError
+from spamnb.store.check import check
+from spamnb.store.lmdb.store import open_store
+from spamnb.store.rows import hash_buckets, hot_rows
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """A model whose tray has room for ten rows."""
+    monkeypatch.setattr(hot_rows, "TRAY_ROWS", 10)
+    model = open_store(tmp_path / "model", create=RECIPE)
+    yield model
+    model.close()
+
+
+def bring(store, names, size):
+    ids = ids_of(*names)
+    counts = np.full((len(ids), 2), size)
+    store.transact(lambda view: apply(view, bulk_event(view, ids, counts, counts)))
+
+
+def lying(store):
+    with store.read() as view:
+        assert check(view) == []
+        held = view._features._tray
+        return held.ids.tolist(), held.least
+
+
+def test_common_features_come_and_rare_ones_stay_on_their_shelves(store):
+    """Eight holders and more bring a feature to the tray; what is taken away leaves it."""
+    bring(store, range(5), 1)
+    assert lying(store) == ([], 8)
+    bring(store, range(3), 3)
+    assert lying(store) == (ids_of(0, 1, 2).tolist(), 8)
+    bring(store, [1], -4)
+    assert lying(store) == (ids_of(0, 2).tolist(), 8)
+
+
+def test_a_full_tray_lets_the_less_common_go(store):
+    """The rows below twice as many holders go back; nothing is lost on the way."""
+    bring(store, range(9), 4)
+    bring(store, range(20, 23), 9)
+    assert lying(store) == (ids_of(20, 21, 22).tolist(), 16)
+    with store.read() as view:
+        assert view.gather(ids_of(*range(9))).n.tolist() == [[4, 4]] * 9
+        assert view.totals().known == 12
+
+
+def test_a_tray_that_is_not_whole_is_damage(store):
+    """Bytes that contradict themselves are told, not read."""
+    bring(store, range(5), 9)
+    with store.environment.write() as tables:
+        whole = bytes(tables["meta"].get(hot_rows.TRAY_KEY))
+        tables["meta"].put(hot_rows.TRAY_KEY, whole[:-1])
+    with store.read() as view, pytest.raises(StoreDamagedError, match="tray"):
+        view.gather(ids_of(1))
+
+
+def test_what_was_read_is_remembered_until_the_model_changes(store, monkeypatch):
+    """The table is asked for what earlier readers did not want, and for all after a lesson."""
+    bring(store, range(9), 2)
+    asked, load = [], hash_buckets.HashBuckets._load
+
+    def counted(self, starts):
+        asked.append(len(starts))
+        return load(self, starts)
+
+    def read(*names):
+        asked.clear()
+        with store.read() as view:
+            return sorted(view.gather(ids_of(*names)).n[:, 0].tolist()), list(asked)
+
+    monkeypatch.setattr(hash_buckets.HashBuckets, "_load", counted)
+    assert read(1, 2, 3) == ([2, 2, 2], [1])
+    assert read(1, 2, 3, 30) == ([0, 2, 2, 2], [1])
+    assert read(1, 3, 30) == ([0, 2, 2], [])
+    bring(store, [2], 1)
+    assert read(1, 2, 3) == ([2, 2, 3], [1])

@@ -1,0 +1,172 @@
+"""Logins: hashes, the file they are in, and slowness for those who guess."""
+
+import hashlib
+import time
+from base64 import b64decode
+
+import pytest
+
+from spamnb.endpoints.smtp.delivery.logins import (
+    Cost,
+    FailedLogins,
+    Login,
+    Passwords,
+    hashed,
+    read_logins,
+    write_logins,
+)
+from spamnb.errors import SettingsError
+
+CHEAP = Cost(ln=4, r=8, p=1)
+
+
+def file_of(path, *logins):
+    write_logins(path, {login.name.lower(): login for login in logins})
+    return path
+
+
+def test_a_hash_is_scrypt_as_everybody_computes_it():
+    """What is written can be checked by any scrypt."""
+    _, name, cost, salt, digest = hashed("tr0ub4dor", CHEAP).split("$")
+    assert (name, cost) == ("scrypt", "ln=4,r=8,p=1")
+    again = hashlib.scrypt(b"tr0ub4dor", salt=b64decode(salt), n=16, r=8, p=1, dklen=32)
+    assert again == b64decode(digest)
+
+
+def test_the_default_cost_is_what_is_recommended():
+    """N * r * p is at least what OWASP's table of equal choices asks for (2^15, 8, 3)."""
+    cost = Cost()
+    assert (cost.ln, cost.r, cost.p) == (15, 8, 3)
+
+
+def test_the_right_password_is_right_and_others_are_not(tmp_path):
+    """A login is given for its own password only, whatever the case of its name."""
+    alice = Login("Alice", hashed("pass", CHEAP), ("a@x.example", "b@x.example"))
+    path = file_of(tmp_path / "p", alice)
+    known = Passwords(path)
+    assert known.check("alice", b"pass").addresses == ("a@x.example", "b@x.example")
+    assert known.check("alice", b"Pass") is None
+    assert known.check("alice", b"") is None
+    assert known.check("bob", b"pass") is None
+    assert known.check("alice", b"pass" + b"\0" * 2000) is None
+
+
+def test_an_unknown_login_costs_as_much_as_a_wrong_password(tmp_path):
+    """The time to say no does not tell whether there is such a person."""
+    known = Passwords(file_of(tmp_path / "p", Login("alice", hashed("x", Cost(ln=13, r=8, p=1)))))
+
+    def cost(name):
+        began = time.process_time()
+        for _ in range(5):
+            known.check(name, b"wrong")
+        return time.process_time() - began
+
+    cost("alice")
+    assert 0.4 < cost("nobody") / cost("alice") < 2.5
+
+
+def test_a_file_that_others_can_read_is_refused(tmp_path):
+    """Hashes that anybody can fetch can be tried at home."""
+    path = file_of(tmp_path / "p", Login("alice", hashed("x", CHEAP)))
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o640)
+    with pytest.raises(SettingsError, match="others can read"):
+        read_logins(path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "alice",
+        "alice:secret",
+        "alice:$scrypt$ln=4,r=8,p=1$AAAA$BBBB",
+        "alice:$scrypt$ln=30,r=8,p=1$AAAAAAAAAAAAAAAAAAAAAA==$" + "A" * 44,
+        "alice:$scrypt$ln=21,r=99,p=99$AAAAAAAAAAAAAAAAAAAAAA==$" + "A" * 44,
+        pytest.param("a b:" + hashed("x", CHEAP), id="a name with a blank"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path, line):
+    """A line that is no login is an error with file and line, also a hash that would take hours."""
+    path = tmp_path / "p"
+    path.write_text(f"# people\n{line}\n")
+    path.chmod(0o600)
+    with pytest.raises(SettingsError, match=":2: not a login"):
+        read_logins(path)
+
+
+def test_a_changed_file_is_read_again(tmp_path):
+    """A new password works without a restart, and the old one no more."""
+    path = file_of(tmp_path / "p", Login("alice", hashed("old", CHEAP)))
+    known = Passwords(path)
+    assert known.check("alice", b"old")
+    file_of(path, Login("alice", hashed("new", CHEAP)))
+    assert known.check("alice", b"new")
+    assert known.check("alice", b"old") is None
+
+
+def test_a_missing_file_says_what_makes_one(tmp_path):
+    """The error of a file that is not there has a hint."""
+    with pytest.raises(SettingsError) as error:
+        Passwords(tmp_path / "none")
+    assert "spamnb passwd" in error.value.hint
+
+
+def test_writing_keeps_everything(tmp_path):
+    """What is written is what is read."""
+    alice = Login("alice", hashed("x", CHEAP), ("a@x.example",))
+    logins = {"alice": alice, "bob": Login("bob", hashed("y", CHEAP), ("bob",))}
+    write_logins(tmp_path / "p", logins)
+    assert read_logins(tmp_path / "p") == logins
+    assert list(tmp_path.iterdir()) == [tmp_path / "p"]
+
+
+def test_guessing_gets_slower_and_slower():
+    """After three wrong passwords each further one doubles the wait, up to a minute."""
+    attempts = FailedLogins()
+    waits = []
+    for _ in range(12):
+        attempts.wrong("192.0.2.1", 0.0)
+        waits.append(attempts.wait_s("192.0.2.1", 0.0))
+    assert waits == [0, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
+    assert attempts.wait_s("192.0.2.1", 59.0) == 1.0
+    assert attempts.wait_s("192.0.2.2", 0.0) == 0.0
+    assert attempts.wait_s("192.0.2.1", FailedLogins.FORGET_S + 1) == 0.0
+
+
+def test_the_right_password_is_no_wrong_one():
+    """Somebody who knows it is not slowed down, however often they come; IPv6 counts by /64."""
+    attempts = FailedLogins()
+    for second in range(50):
+        assert attempts.wait_s("2001:db8::1", second) == 0.0
+        attempts.wrong("2001:db8::1", second)
+        attempts.right("2001:db8::ffff")
+    for second in range(9):
+        attempts.wrong("2001:db8::1", second)
+    assert attempts.wait_s("2001:db8::ffff", 8.0) == 60.0
+    # After that wait the right one is taken at once, again and again.
+    for second in range(70, 80):
+        assert attempts.wait_s("2001:db8::1", second) == 0.0
+        attempts.wrong("2001:db8::1", second)
+        attempts.right("2001:db8::1")
+
+
+def test_a_login_of_ones_own_does_not_help_to_guess_at_others():
+    """Right ones in between leave the wrong ones standing."""
+    attempts = FailedLogins()
+    tried = 0
+    for second in range(30):
+        if attempts.wait_s("192.0.2.1", second / 100) == 0.0:
+            tried += 1
+            attempts.wrong("192.0.2.1", second / 100)
+        if attempts.wait_s("192.0.2.1", second / 100) == 0.0:
+            attempts.wrong("192.0.2.1", second / 100)
+            attempts.right("192.0.2.1")
+    assert tried == FailedLogins.FREE
+
+
+def test_many_addresses_take_no_memory():
+    """Who guesses from everywhere does not fill the memory."""
+    attempts = FailedLogins()
+    for number in range(FailedLogins.KNOWN + 500):
+        attempts.wrong(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", 0.0)
+    assert len(attempts._known) == FailedLogins.KNOWN

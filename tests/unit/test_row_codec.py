@@ -1,0 +1,327 @@
+"""Values and their bytes: what goes in comes out, and bytes that lie are told."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spamnb.core.model.events import (
+    BulkChange,
+    Event,
+    EventKind,
+    Recipe,
+    Records,
+    RehearsalUpdate,
+    Totals,
+    Update,
+    no_totals,
+    no_update,
+)
+from spamnb.errors import BugError, StoreDamagedError, StoreVersionError
+from spamnb.store.contract import MessageState
+from spamnb.store.journal import Pages
+from spamnb.store.rows.codec import (
+    decode_event,
+    decode_live,
+    decode_recipe,
+    decode_totals,
+    empty_rows,
+    encode_event,
+    encode_live,
+    encode_recipe,
+    encode_totals,
+    from_rows,
+    row_type,
+    to_rows,
+)
+from spamnb.store.rows.id_codec import (
+    ByteCursor,
+    chunk,
+    decode_ids,
+    decode_ints,
+    encode_ids,
+    encode_ints,
+    encode_sets,
+    plain_ids,
+    text,
+    varint,
+)
+
+U64 = st.integers(0, (1 << 64) - 1)
+I64 = st.integers(-(1 << 63), (1 << 63) - 1)
+ID_SETS = st.sets(U64, max_size=80).map(lambda s: np.array(sorted(s), np.uint64))
+ANY_TEXT = st.text(st.characters(), max_size=20)
+
+
+def ints(*shape):
+    size = int(np.prod(shape))
+    return st.lists(I64, min_size=size, max_size=size).map(
+        lambda v: np.array(v, np.int64).reshape(shape)
+    )
+
+
+@st.composite
+def updates(draw, groups, labels):
+    rehearsals = st.lists(
+        st.builds(
+            RehearsalUpdate,
+            st.lists(ID_SETS, min_size=groups, max_size=groups).map(tuple),
+            ints(groups, labels),
+        ),
+        max_size=2,
+    )
+    steps, bias, temperatures = ints(groups, labels), ints(labels), ints(groups)
+    return Update(draw(steps), draw(bias), draw(temperatures), tuple(draw(rehearsals)))
+
+
+@st.composite
+def events(draw):
+    groups, labels = draw(st.integers(1, 3)), draw(st.integers(2, 4))
+    ids = tuple(draw(st.lists(ID_SETS, max_size=groups)))
+    delta = draw(updates(groups, labels))
+    count = sum(map(len, ids))
+    times = st.lists(st.integers(0, (1 << 32) - 1), min_size=count, max_size=count)
+    bulk = None
+    if draw(st.booleans()):
+        named = draw(ID_SETS)
+        n, w = draw(ints(len(named), labels)), draw(ints(len(named), labels))
+        sums = draw(ints(labels)), draw(ints(labels)), draw(ints(groups))
+        bulk = BulkChange(named, n, w, *sums, np.arange(len(named), dtype=np.uint16))
+    return Event(
+        seq=draw(st.integers(1, 1 << 50)),
+        kind=draw(st.sampled_from(EventKind)),
+        time_us=draw(I64),
+        who=draw(ANY_TEXT),
+        channel=draw(ANY_TEXT),
+        digest=draw(st.binary(max_size=32)),
+        message_id=draw(ANY_TEXT),
+        before=draw(st.integers(-1, labels - 1)),
+        after=draw(st.integers(-1, labels - 1)),
+        previous=draw(st.integers(0, 1 << 50)),
+        ids=ids,
+        delta=delta,
+        net_update=draw(st.one_of(st.just(delta), updates(groups, labels))),
+        times=np.array(draw(times), np.uint32) if draw(st.booleans()) else None,
+        bulk=bulk,
+        undoes=draw(st.integers(0, 1 << 50)),
+        immediate=draw(st.booleans()),
+        weight=draw(st.sampled_from([1.0, 0.1, 0.0])),
+    )
+
+
+def plain(value):
+    """A value of arrays as one that compares."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, tuple):
+        return tuple(map(plain, value))
+    if hasattr(value, "__slots__"):
+        return tuple(plain(getattr(value, name)) for name in value.__slots__)
+    return value
+
+
+class TestIds:
+    @given(ID_SETS)
+    def test_any_set_comes_back(self, ids):
+        """Sets of any size, from 0 to the last id."""
+        for data in (encode_ids(ids), plain_ids(ids)):
+            assert decode_ids(ByteCursor(data)).tolist() == ids.tolist()
+
+    @pytest.mark.parametrize("count", [1, 32, 33, 300, 5_000, 200_000])
+    def test_sets_of_hashes_are_near_the_bound(self, count):
+        """Uniform ids cost at most a third of a byte more than their information."""
+        ids = np.unique(np.random.default_rng(count).integers(0, 1 << 64, count, dtype=np.uint64))
+        data = encode_ids(ids)
+        assert np.array_equal(decode_ids(ByteCursor(data)), ids)
+        bound = min(8.0, (64 - np.log2(len(ids)) + 1.44) / 8)
+        assert len(data) / len(ids) < bound + 0.7 + 4 / len(ids)
+
+    def test_a_message_of_300_costs_seven_and_a_quarter(self):
+        """What the journal's size promise stands on."""
+        ids = np.unique(np.random.default_rng(1).integers(0, 1 << 64, 300, dtype=np.uint64))
+        assert len(encode_ids(ids)) <= 7.25 * len(ids)
+
+    def test_many_sets_together_are_as_one_by_one(self):
+        """Coding sets together is for speed alone: the bytes are the same."""
+        rng = np.random.default_rng(5)
+        sizes = [0, 1, 32, 33, 34, 300, 255, 256, 8_159, 8_160, 9_000, *range(100, 140)]
+        sets = [np.unique(rng.integers(0, 1 << 64, n, dtype=np.uint64)) for n in sizes]
+        assert encode_sets(sets) == [encode_ids(ids) for ids in sets]
+        assert encode_sets(sets[:5]) == [encode_ids(ids) for ids in sets[:5]]
+
+    @given(st.binary(max_size=60))
+    def test_any_bytes_are_ids_or_damage(self, data):
+        """Nonsense is told, never read past its end."""
+        with suppress(StoreDamagedError):
+            decode_ids(ByteCursor(data))
+
+    def test_a_bitmap_with_a_wrong_sum_is_damage(self):
+        """The bitmap must name as many ids as the count says."""
+        ids = np.arange(40, dtype=np.uint64) << np.uint64(58)
+        data = bytearray(encode_ids(ids))
+        data[-1] = 0xFF
+        with pytest.raises(StoreDamagedError):
+            decode_ids(ByteCursor(bytes(data)))
+
+
+class TestIntegers:
+    @given(st.lists(I64, max_size=20))
+    def test_any_integers_come_back(self, values):
+        """Arrays of 64-bit integers, in as few bytes as their extremes allow."""
+        array = np.array(values, np.int64)
+        assert decode_ints(ByteCursor(encode_ints(array)), len(values)).tolist() == values
+
+    @pytest.mark.parametrize(
+        ("value", "size"), [(0, 1), (-128, 2), (128, 3), (-32769, 5), (1 << 40, 9)]
+    )
+    def test_width_follows_the_extremes(self, value, size):
+        """One byte for zeros, then 1, 2, 4 or 8 each."""
+        assert len(encode_ints(np.array([value]))) == size
+
+    def test_more_than_64_bits_is_a_bug(self):
+        """Nothing wraps around."""
+        with pytest.raises(BugError):
+            encode_ints(np.array([(1 << 64) - 1], np.uint64))
+
+    def test_an_unknown_width_is_damage(self):
+        """Widths are 0, 1, 2, 4 and 8."""
+        with pytest.raises(StoreDamagedError):
+            decode_ints(ByteCursor(b"\x03abc"), 1)
+
+    @given(U64)
+    def test_varints(self, value):
+        """Any unsigned 64-bit number."""
+        assert ByteCursor(varint(value)).varint() == value
+
+    def test_a_varint_without_end_is_damage(self):
+        """Ten bytes are enough for 64 bits."""
+        with pytest.raises(StoreDamagedError):
+            ByteCursor(b"\xff" * 11).varint()
+
+    @given(st.text(st.characters()), st.binary())
+    def test_texts_and_chunks(self, said, raw):
+        """Lone surrogates and all: a header may hold anything."""
+        reader = ByteCursor(text(said) + chunk(raw))
+        assert reader.text() == said
+        assert reader.chunk() == raw
+
+    def test_a_text_that_is_no_utf8_is_damage(self):
+        """A flipped bit in a name is told."""
+        with pytest.raises(StoreDamagedError):
+            ByteCursor(chunk(b"\xff\xfe")).text()
+
+
+class TestRows:
+    def test_a_row_has_26_bytes_at_two_labels(self):
+        """The size the store's promises are computed from."""
+        assert [row_type(k).itemsize for k in (2, 3, 10)] == [26, 34, 90]
+
+    def test_rows_and_columns(self):
+        """Columns to rows and back; a day alone is nothing."""
+        ids = np.array([5, 6, 7], np.uint64)
+        n = np.array([[1, 0], [0, 0], [0, 0]], np.uint32)
+        w = np.array([[0, 0], [0, -1], [0, 0]], np.int32)
+        records = Records(n, w, np.array([1, 2, 3], np.uint16))
+        again_ids, again = from_rows(to_rows(ids, records))
+        assert again_ids.tolist() == [5, 6, 7]
+        assert plain(again) == plain(records)
+        assert empty_rows(records).tolist() == [False, False, True]
+
+
+class TestEvents:
+    @given(events())
+    def test_any_event_comes_back(self, event):
+        """Every field, in every combination of what may be missing."""
+        assert plain(decode_event(event.seq, encode_event(event))) == plain(event)
+
+    @given(events(), st.data())
+    def test_a_cut_event_is_damage(self, event, data):
+        """An event that lost its end is told, wherever it was cut."""
+        raw = encode_event(event)
+        short = raw[: data.draw(st.integers(0, len(raw) - 1))]
+        with pytest.raises(StoreDamagedError):
+            decode_event(event.seq, short)
+
+    def test_a_learn_keeps_one_push(self):
+        """`net_update` costs nothing where it is what `delta` is, though it be another object."""
+        update = Update(np.ones((1, 2), np.int64), np.ones(2, np.int64), np.ones(1, np.int64))
+        event = Event(1, EventKind.LEARN, 0, "", "", b"", "", -1, 0, 0, (), update, update)
+        other = event._replace(net_update=update._replace(steps=update.steps.copy()))
+        assert encode_event(event) == encode_event(other)
+        moved = event._replace(net_update=no_update(1, 2))
+        assert len(encode_event(moved)) > len(encode_event(event))
+
+    def test_another_version_and_an_unknown_kind(self):
+        """A newer program's event is refused as such; a kind that never was is damage."""
+        update = no_update(1, 2)
+        event = Event(1, EventKind.LEARN, 0, "", "", b"", "", -1, 0, 0, (), update, update)
+        raw = bytearray(encode_event(event))
+        with pytest.raises(StoreVersionError):
+            decode_event(1, b"\x63" + bytes(raw[1:]))
+        raw[1] = 99
+        with pytest.raises(StoreDamagedError):
+            decode_event(1, bytes(raw))
+
+
+class TestSmallValues:
+    @given(ints(3), ints(3), ints(3), ints(2), st.integers(0, 5))
+    def test_totals(self, messages, tokens, bias, temperatures, columns):
+        """Totals with and without a histogram; an empty histogram keeps its rows."""
+        for histogram in (
+            np.zeros((0, 0), np.int64),
+            np.arange(3 * columns, dtype=np.int64).reshape(3, columns),
+        ):
+            totals = Totals(messages, tokens, bias, temperatures, 7, 1 << 40, histogram)
+            again = decode_totals(encode_totals(totals))
+            assert plain(again) == plain(totals)
+            assert again.histogram.shape == histogram.shape
+
+    def test_totals_of_another_version(self):
+        """A newer program's totals are refused."""
+        with pytest.raises(StoreVersionError):
+            decode_totals(b"\x63" + encode_totals(no_totals(1, 2))[1:])
+
+    def test_lines_of_digests(self):
+        """Label, seq and whether it is folded; nothing else has that length."""
+        live = MessageState(-1, 1 << 60, folded=True)
+        assert decode_live(encode_live(live)) == live
+        with pytest.raises(StoreDamagedError):
+            decode_live(b"short")
+
+    def test_recipes(self):
+        """A recipe comes back; constants from the future and broken bytes are told apart."""
+        recipe = Recipe(labels=("a", "b", "ü"), key=b"\x01" * 32, eta=0.1 + 0.2)
+        raw = encode_recipe(recipe)
+        assert decode_recipe(raw) == recipe
+        with pytest.raises(StoreVersionError):
+            decode_recipe(json.dumps(json.loads(raw) | {"zeta": 1}).encode())
+        with pytest.raises(StoreVersionError):
+            decode_recipe(encode_recipe(replace(recipe, extra={"zeta": 1.0})))
+        with pytest.raises(StoreDamagedError):
+            decode_recipe(raw[:-9])
+
+
+class TestPages:
+    @given(st.lists(st.integers(1, 200_000), max_size=12), st.integers(0, 4080))
+    def test_pieces_cover_the_value(self, lengths, room):
+        """Cuts rise to the value's end; pieces stay inside pages or fill runs of them."""
+        pages = Pages(4096, room & ~1)
+        for length in lengths:
+            session_io = pages.cut(length)
+            sizes = np.diff([0, *session_io])
+            assert session_io[-1] == length
+            assert (sizes > 0).all()
+            assert sizes.max() <= 16 * 4096 - 16
+            assert length > 32_768 or sizes.max() <= 2020
+
+    def test_typical_events_fill_pages(self):
+        """Two thousand bytes an event: heads, keys and lost ends together stay under 3.5 %."""
+        pages = Pages(4096, 0)
+        used = sum(18 + size + 2 for _ in range(500) for size in np.diff([0, *pages.cut(2290)]))
+        assert used < 500 * 2290 * 1.035

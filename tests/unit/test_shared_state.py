@@ -1,0 +1,148 @@
+"""The board: numbers that outlive the process which counted them."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from spamnb.daemon.processes.shared_state import (
+    HANDS,
+    RING,
+    InFlightGuard,
+    ProcessState,
+    SharedState,
+)
+from spamnb.errors import BugError
+
+ROLES = ["supervisor", "learner", "worker", "worker"]
+
+
+@pytest.fixture
+def shared():
+    made = SharedState.create(ROLES)
+    yield made
+    made.close()
+
+
+def elsewhere(shared, *lines):
+    """Run lines in another process that has the board, which then kills itself."""
+    code = f"""
+import os, signal
+from spamnb.daemon.processes.shared_state import SharedState, ProcessState
+board = SharedState({shared.fd})
+{chr(10).join(lines)}
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", code], pass_fds=[shared.fd], check=False)
+    assert done.returncode == -signal.SIGKILL
+
+
+def test_what_a_killed_process_counted_is_seen(shared):
+    """A number counted is a number seen, also if whoever counted it was killed right after."""
+    meters = "meters = board.meters(2)"
+    elsewhere(shared, meters, "meters.count('messages', 3)", "meters.observe('scan_seconds', 0.5)")
+    shared.meters(3).count("messages")
+    assert shared.total().value("messages") == 4
+    assert shared.meters(2).value("messages") == 3
+
+
+def test_rows_do_not_touch_each_other(shared):
+    """Each process has its row: filling one leaves the others, and all else, as it was."""
+    for slot in range(shared.slots):
+        row = shared.row(slot)
+        for index in range(len(row)):
+            row[index] = (1 << 64) - 1
+        others = [shared.row(other).tolist() for other in range(slot + 1, shared.slots)]
+        assert not any(map(any, others))
+        row[:] = memoryview(bytes(len(row) * 8)).cast("Q")
+    assert [shared.role(slot) for slot in range(shared.slots)] == ROLES
+    assert all(seat.state is ProcessState.EMPTY for seat in shared.seats())
+
+
+def test_a_seat_tells_who_sits_there_and_since_when(shared):
+    """State, process and sign of life of each slot are readable by all who have the board."""
+    shared.begin(2)
+    shared.set_pid(2, 4711)
+    seat = shared.seat(2)
+    assert (seat.role, seat.state, seat.pid, seat.starts) == (
+        "worker",
+        ProcessState.STARTING,
+        4711,
+        1,
+    )
+    elsewhere(
+        shared, "board.set_state(2, ProcessState.READY)", "board.beat(2)", "board.set_open(2, 7)"
+    )
+    seat = shared.seat(2)
+    assert (seat.state, seat.open_sessions) == (ProcessState.READY, 7)
+    assert seat.beat_age_s < 10
+    shared.begin(2)
+    assert shared.seat(2).starts == 2
+    assert shared.seat(2).open_sessions == 0
+
+
+def test_a_sign_of_life_grows_old(shared):
+    """Who gives no sign of life any more can be told from who does."""
+    shared.begin(2)
+    shared.begin(3)
+    while shared.seat(3).beat_age_s < 0.01:
+        shared.beat(2)
+    assert shared.seat(2).beat_age_s < shared.seat(3).beat_age_s
+
+
+def test_what_a_dead_process_had_in_hand_is_poisonous(shared):
+    """The message that killed a worker is known to all workers afterwards, and no other is."""
+    elsewhere(shared, "board.hold(2, b'a' * 16)", "board.hold(2, b'b' * 32)")
+    assert not shared.is_known_crasher(b"a" * 16)
+    assert shared.crashers_in_flight(2) == [b"a" * 16, b"b" * 16]
+    assert shared.is_known_crasher(b"a" * 16)
+    assert InFlightGuard(shared, 3).is_known_crasher(b"b" * 32)
+    assert not shared.is_known_crasher(b"c" * 16)
+    assert shared.in_hand(2) == []
+
+
+def test_what_was_released_is_not_poisonous(shared):
+    """A process that dies later, of something else, blames no message."""
+    hand = InFlightGuard(shared, 2)
+    hand.hold(b"a" * 16)
+    hand.release()
+    assert shared.crashers_in_flight(2) == []
+    assert not hand.is_known_crasher(b"a" * 16)
+
+
+def test_hands_and_rings_are_bounded(shared):
+    """More than fits forgets the oldest and never writes outside of its slot."""
+    for number in range(HANDS + 5):
+        shared.hold(2, bytes([number]) * 16)
+    assert len(shared.in_hand(2)) == HANDS
+    for number in range(1, RING + 3):
+        shared.known_crasher(3, bytes([100 + number]) * 16)
+    assert not shared.is_known_crasher(bytes([101]) * 16)
+    assert shared.is_known_crasher(bytes([100 + RING + 2]) * 16)
+    assert not any(shared.row(2).tolist() + shared.row(3).tolist())
+
+
+def test_a_short_digest_is_not_the_empty_place(shared):
+    """What is shorter than a digest is told apart from a place that nobody has written."""
+    shared.hold(2, b"")
+    assert shared.in_hand(2) == [b"\1" * 16]
+
+
+def test_the_bypass_is_one_switch_for_all(shared):
+    """Bypass turned in one process is seen in all others."""
+    assert not shared.bypass
+    elsewhere(shared, "board.bypass = True")
+    assert shared.bypass
+    shared.bypass = False
+    assert not shared.bypass
+
+
+def test_a_board_of_another_version_is_refused():
+    """A child of another version must not write into rows it misunderstands."""
+    fd = os.memfd_create("old")
+    os.ftruncate(fd, 1 << 16)
+    with pytest.raises(BugError):
+        SharedState(fd)
+    os.close(fd)

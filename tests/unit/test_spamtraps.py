@@ -1,0 +1,54 @@
+"""Traps: who fell into one, and what becomes of the message."""
+
+import pytest
+
+from spamnb.core.mail.envelope import Envelope
+from spamnb.core.policy.verdict_headers import as_delivered
+from spamnb.errors import StoreError
+from spamnb.service.feedback.spool import Spool
+from spamnb.service.scanning.spamtraps import Traps
+from spamnb.service.scanning.types import ScanRequest
+
+RAW = b"Subject: buy\r\n\r\nnow\r\n"
+
+
+def request(*to, **more):
+    return ScanRequest(RAW, Envelope(recipients=to), **more)
+
+
+@pytest.mark.parametrize(
+    ("to", "trap"),
+    [
+        (("trap@example.org",), "trap@example.org"),
+        (("bob@example.org", "Trap@Example.ORG"), "trap@example.org"),
+        (("bob@example.org",), ""),
+        (("trap@example.net",), ""),
+    ],
+)
+def test_any_recipient_may_be_a_trap(to, trap):
+    """Spammers send to several at once; case does not matter."""
+    assert Traps(["trap@example.org"]).caught(request(*to)) == trap
+
+
+def test_half_a_message_is_not_learnt():
+    """What was not seen whole has another digest than what lies in mailboxes."""
+    assert Traps(["trap@example.org"]).caught(request("trap@example.org", whole=False)) == ""
+
+
+def test_it_is_left_in_the_spool_as_an_admins_word(tmp_path):
+    """In a private spool, by the channel trap, with the bytes that mailboxes hold."""
+    spool = Spool(tmp_path / "traps", private=True)
+    spool.make()
+    traps = Traps(["trap@example.org"], spool.folder)
+    traps.keep(request("trap@example.org"), "trap@example.org")
+    found = []
+    assert spool.drain(("ham", "spam"), found.append) == 1
+    assert found[0].head == {"channel": "trap", "for": "trap@example.org", "trust": "admin"}
+    assert (found[0].label, found[0].raw) == ("spam", as_delivered(RAW))
+
+
+def test_a_spool_that_takes_nothing_is_an_error(tmp_path):
+    """And nothing is left behind."""
+    with pytest.raises(StoreError):
+        Traps(["t@x"], tmp_path / "nowhere").keep(request("t@x"), "t@x")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,80 @@
+"""Words that came lately: found at once, joined when many values, shelved when many words."""
+
+import numpy as np
+import pytest
+from support.stores import RECIPE, ids_of, word
+
+from spamnb.store.contract import packed
+from spamnb.store.lmdb.store import open_store
+from spamnb.store.maintenance import compact
+from spamnb.store.rows import vocabulary
+
+JOINED, MOST = 4, 30
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """A model that joins four values, and has room for thirty words before they are shelved."""
+    monkeypatch.setattr(vocabulary, "FRESH_JOINED", JOINED)
+    monkeypatch.setattr(vocabulary, "FRESH_MOST", MOST)
+    model = open_store(tmp_path / "model", create=RECIPE)
+    yield model
+    model.close()
+
+
+def put(store, ids):
+    with store.write() as view:
+        view.put_words(packed(word(i) for i in ids.tolist()))
+
+
+def lying(store):
+    """How many words each of the values holds that wait."""
+    with store.environment.read() as tables:
+        return [
+            len(vocabulary._read([value]).heads) for _, value in tables["words"].scan(b"\xff" * 8)
+        ]
+
+
+def found(store, ids):
+    with store.read() as view:
+        assert [one.id for one in view.all_words()] == np.sort(ids).tolist()
+        return view.words(np.sort(ids))
+
+
+def test_words_wait_are_joined_and_come_to_their_shelves(store):
+    """Wherever they lie, every word is found after every lesson, and few values hold them."""
+    ids = np.random.default_rng(1).permutation(ids_of(*range(240)))
+    waiting = []
+    for end in range(3, len(ids) + 1, 3):
+        put(store, np.sort(ids[end - 3 : end]))
+        waiting.append(lying(store))
+        assert found(store, ids[:end]) == [word(i) for i in np.sort(ids[:end]).tolist()]
+    assert waiting[:5] == [[3], [3, 3], [3, 3, 3], [12], [12, 3]]
+    assert waiting[10:13] == [[12, 12, 3, 3, 3], [], [3]], "thirty-six are too many"
+    assert max(map(len, waiting)) == 5
+
+
+def test_large_lessons_do_not_make_the_pile_large(store, monkeypatch):
+    """The bound is on words, not on lessons: strangers choose how many words a message brings."""
+    monkeypatch.setattr(vocabulary, "FRESH_WORDS", 50)
+    ids = ids_of(*range(1000))
+    for start in range(0, 1000, 50):
+        put(store, ids[start : start + 50])
+        assert sum(lying(store)) < MOST + JOINED * 50
+    assert found(store, ids) == [word(i) for i in ids.tolist()]
+
+
+def test_what_waits_survives_a_rewrite_and_leaves_with_its_feature(store, tmp_path):
+    ids = ids_of(*range(21))
+    for start in range(0, 21, 3):
+        put(store, ids[start : start + 3])
+    assert lying(store) == [12, 3, 3, 3]
+    store.close()
+    compact(tmp_path / "model")
+    again = open_store(tmp_path / "model")
+    assert found(again, ids) == [word(i) for i in ids.tolist()]
+    with again.write() as view:
+        view._lexicon.remove(ids[5:9])
+    left = np.delete(ids, slice(5, 9))
+    assert found(again, left) == [word(i) for i in left.tolist()]
+    again.close()
