@@ -288,21 +288,20 @@ def numbered(count, *, start=0):
     return b" ".join(b"word%d" % number for number in range(start, start + count))
 
 
-def none():
-    return np.zeros(0, np.uint64)
+NONE = np.zeros(0, np.uint64)
 
 
 def test_a_message_within_the_bound_is_left_as_it_is():
     """Ordinary mail pays nothing: the very same value comes back."""
     found = read([numbered(50)], [numbered(10)])
-    assert found.bounded((50, 50), none) is found
+    assert found.bounded((50, 50), NONE) is found
 
 
 def test_a_large_message_keeps_a_sample_by_its_keyed_ids():
     """The smallest ids are kept, with their texts and their counts; others keep all they have."""
     small, large = numbered(20), numbered(300) + b" " + numbered(300, start=100)
     whole = read([small], [large], [small])
-    found = whole.bounded((40, 40), none)
+    found = whole.bounded((40, 40), NONE)
     assert [len(found.of(index)) for index in range(3)] == [20, 40, 20]
     for index in (0, 2):
         assert (found.by_group(index)[0] == whole.by_group(index)[0]).all()
@@ -322,7 +321,7 @@ def test_a_feature_that_decides_something_is_never_left_out():
     """The ids that are asked for stay, with their texts; the other messages stay as they were."""
     whole = read([numbered(20)], [numbered(300)])
     wanted = whole.by_group(1)[0][-2:]
-    found = whole.bounded((40, 40), lambda: wanted)
+    found = whole.bounded((40, 40), wanted)
     assert (found.by_group(0)[0] == whole.by_group(0)[0]).all()
     kept = np.concatenate((whole.by_group(1)[0][:40], wanted))
     assert (found.by_group(1)[0] == kept).all()
@@ -332,15 +331,15 @@ def test_a_feature_that_decides_something_is_never_left_out():
 def test_each_group_has_a_bound_of_its_own():
     """Many words do not push out how a message was sent, nor the other way round."""
     both = fields(numbered(90)) + fields(numbered(90), place=TokenLocation.RECEIVED)
-    found = extract(Key(SECRET), [both]).bounded((30, 60), none)
+    found = extract(Key(SECRET), [both]).bounded((30, 60), NONE)
     assert [len(part) for part in found.by_group(0)] == [30, 60]
 
 
 def test_the_sample_does_not_depend_on_the_place_and_differs_by_key():
     """Neither order nor padding chooses what is read; who has not the key cannot foresee it."""
     one, other = numbered(400), b" ".join(reversed(numbered(400).split()))
-    first, second = (read([text]).bounded((50, 50), none) for text in (one, other))
+    first, second = (read([text]).bounded((50, 50), NONE) for text in (one, other))
     assert (first.ids == second.ids).all()
-    foreign = read([one], secret=OTHER).bounded((50, 50), none)
+    foreign = read([one], secret=OTHER).bounded((50, 50), NONE)
     texts = [{found.word(row) for row in found.of(0)} for found in (first, foreign)]
     assert len(texts[0] & texts[1]) < 25

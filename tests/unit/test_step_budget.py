@@ -9,7 +9,7 @@ import pytest
 from spamnb.core.model.events import BIAS_ONE
 from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.engine.learner import Learner
-from spamnb.service.engine.requests import Learn, Source
+from spamnb.service.engine.requests import Forget, Learn, Source
 from spamnb.service.engine.step_budget import DAY_US, LEAST, budget
 from spamnb.store.memory import MemoryStore
 
@@ -102,6 +102,20 @@ def test_learning_and_forgetting_in_turn_brings_no_share():
     for number in range(60):
         word(model, number, "ann", label=number % 2)
     assert word(model, 60, "ann", label=0) < 0.05
+
+
+def test_words_that_cost_nothing_renew_no_budget():
+    """What was spent counts for a day, however many events the person adds behind it."""
+    model = grown()
+    moved = [word(model, n, label=n % 2) for n in range(60)]
+    sure, mallory = (
+        model.example(mail("sure", "minutes agenda")),
+        Source("mallory", "imap", 1, True),
+    )
+    for number in range(505):
+        model.teach([Learn(sure, 1, mallory, NOW + number), Forget(sure.digest, mallory, NOW)])
+    moved += [word(model, n, label=n % 2) for n in range(60, 120)]
+    assert sum(moved) < LEAST * 1.1
 
 
 def test_a_restart_gives_no_new_budget(tmp_path):

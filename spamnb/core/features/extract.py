@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import NamedTuple
@@ -193,22 +193,28 @@ class Features:
         middle = int(self.sizes[GROUPS * message])
         return ids[:middle], ids[middle:]
 
-    def bounded(self, most: tuple[int, ...], always: Callable[[], U64]) -> Features:
+    def beyond(self, most: tuple[int, ...]) -> list[int]:
+        """The messages that have more features in a group than that."""
+        if max(self.sizes.tolist(), default=0) <= min(most):
+            return []  # nearly all mail, so the check comes before arrays are made
+        large = self.sizes.reshape(-1, GROUPS) > np.array(most)
+        found: list[int] = np.unique(large.nonzero()[0]).tolist()
+        return found
+
+    def bounded(self, most: tuple[int, ...], always: U64) -> Features:
         """At most so many features of each group of each message: those with the smallest ids.
 
-        The ids that `always` gives stay besides; it is called only if a message has too many.
+        The ids in `always` stay besides.
 
         Ids are keyed hashes, so this is a random sample that no sender can foresee: it does not
         depend on where in the message a word stands, evidence is averaged over a group, so that
         its mean stays what it was, and messages that share words share those of them that are kept.
         """
-        if self.sizes.max(initial=0) <= min(most):
-            return self  # nearly all mail, so the check comes before arrays are made
         limits = np.tile(most, len(self))
         if (self.sizes <= limits).all():
             return self
         rank = np.arange(len(self.rows)) - (self.sizes.cumsum() - self.sizes).repeat(self.sizes)
-        kept = (rank < limits.repeat(self.sizes)) | np.isin(self.ids, always())[self.rows]
+        kept = (rank < limits.repeat(self.sizes)) | np.isin(self.ids, always)[self.rows]
         times, rows = self.times[kept].astype(np.int64), self.rows[kept]
         used = np.zeros(len(self.ids), np.bool_)
         used[rows] = True

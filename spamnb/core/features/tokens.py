@@ -17,7 +17,8 @@ from collections.abc import Callable
 from enum import IntEnum, unique
 from typing import NamedTuple
 
-from spamnb.core.mail.confusables import plain
+from spamnb.core.mail.confusables import plain, plain_and_whole
+from spamnb.core.mail.marks import PARTLY
 from spamnb.core.mail.message import Message, Part, Text
 
 
@@ -186,9 +187,13 @@ def own(digest: bytes) -> Field:
 
 
 def _part_fields(part: Part, found: list[Field]) -> None:
-    text = _bytes(part.text)
+    text, is_whole = (
+        (part.text, True) if isinstance(part.text, bytes) else plain_and_whole(part.text)
+    )
     if text:
         found.append((TokenLocation.BODY, b"", text))
+    if not is_whole:
+        found.append((TokenLocation.MARK, b"", mark_of(PARTLY).encode("ascii")))
     targets = [_bytes(target) for target in (*part.links, *part.images)]
     targets += _URLS.findall(text)[:URLS_READ]
     if targets:

@@ -30,7 +30,7 @@ _SAME: Final = re.findall(
     cp1254 cp1255 cp1256 cp1257 cp1258 iso8859_2 iso8859_3 iso8859_4 iso8859_5 iso8859_6 iso8859_7
     iso8859_8 iso8859_10 iso8859_13 iso8859_14 iso8859_15 iso8859_16 iso2022_jp iso2022_jp_1
     iso2022_jp_2 iso2022_jp_3 iso2022_kr johab ptcp154 kz1048 mac_roman mac_cyrillic mac_greek
-    mac_turkish mac_latin2 cp037 cp273 cp424 cp500 cp1026 cp1140
+    mac_turkish mac_latin2 cp037 cp273 cp424 cp500 cp875 cp1026 cp1140
     """,
 )
 _OTHER: Final = {
@@ -90,6 +90,32 @@ _OTHER: Final = {
     "iso2022jpms": "iso2022_jp_3",
     "csiso2022jp": "iso2022_jp",
     "ucs2": "utf_16",
+    "unicode": "utf_16",
+    "csunicode": "utf_16",
+    "csutf16": "utf_16",
+    "iso10646ucs2": "utf_16",
+    "unicodefffe": "utf_16_be",
+    "unicodefeff": "utf_16_le",
+    "ucs4": "utf_32",
+    "csucs4": "utf_32",
+    "iso10646ucs4": "utf_32",
+    "csutf32": "utf_32",
+    "csutf7": "utf_7",
+    # EBCDIC: the other pages have the same letters and digits as one of those that Python knows
+    "ebcdiccpus": "cp037",
+    "ebcdiccpca": "cp037",
+    "ebcdiccpwt": "cp037",
+    "ebcdiccpnl": "cp037",
+    "ebcdiccpbe": "cp500",
+    "ebcdiccpch": "cp500",
+    "csibm037": "cp037",
+    "csibm500": "cp500",
+    "utfebcdic": "cp037",
+    "cp1047": "cp037",
+    "cp01047": "cp037",
+    **{f"cp{page}": "cp500" for page in (277, 278, 280, 284, 285, 297, 870, 871)},
+    **{f"cp0{page}": "cp1140" for page in range(1140, 1150)},
+    **{f"cp{page}": "cp1140" for page in range(1141, 1150)},
 }
 _NO_SIGNS: Final = str.maketrans("", "", "-_ .:'\"")
 _DIGITS = re.compile(r"(?:windows|ibm|dos|xcp|mswin|win)(?=\d)")
@@ -108,12 +134,18 @@ CODECS: Final[dict[str, str]] = {
 SHIFTED: Final = frozenset(
     name
     for name in _SAME
-    if name in {"hz", "cp037", "cp273", "cp424", "cp500", "cp1026", "cp1140"}
+    if name in {"hz", "cp037", "cp273", "cp424", "cp500", "cp875", "cp1026", "cp1140"}
     or name.startswith(("utf_7", "utf_16", "utf_32", "iso2022"))
 )
 """codecs whose bytes look like ASCII and mean something else"""
 
-_UNSEEN: Final = "\u00ad\u034f\u061c\u115f\u1160\u180e\u200b-\u200f\u2060-\u2064\ufeff"
+_UNSEEN: Final = (
+    "\0-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5"
+    "\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff0-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+"""Control characters, and those that Unicode calls default ignorable: a program shows nothing where
+they stand within a word."""
 ZERO_WIDTH = re.compile(f"[{_UNSEEN}]+")
 _EUROPEAN: Final = "[A-Za-z\u00c0-\u024f\u0370-\u052f]"
 SPLIT_WORD = re.compile(f"{_EUROPEAN}{ZERO_WIDTH.pattern}{_EUROPEAN}")
@@ -126,10 +158,9 @@ STYLED = re.compile(f"[{_STYLED}]{{3}}")
 _LATIN: Final = "A-Za-zÀ-ÖØ-öø-ɏ"
 _LOOKS: Final = "\u0400-\u052f\u0531-\u0587\u13a0-\u13ff\uab70-\uabbfΑΒΕΖΗΙΚΜΝΟΡΤΥΧοικνρυ"
 # Any character of interest: one search instead of five.
-NOTABLE = re.compile(
-    f"[{_LOOKS}{_STYLED}\u00ad\u034f\u061c\u115f\u1160\u180e\u200b-\u200f\u202a-\u202e"
-    "\u2060-\u2069\ufeff]"
-)
+NOTABLE = re.compile(f"[{_LOOKS}{_STYLED}{_UNSEEN}]")
+CONTROLS: Final = bytes((*range(9), *range(14, 32), 127))
+
 LOOKS = re.compile(f"[{_LOOKS}]")
 # The look-alike first: a search that may begin at any Latin letter took ten times as long.
 MIXED = re.compile(
@@ -149,6 +180,25 @@ def codec_of(label: str) -> str:
     return _known_codec(label[:60])
 
 
+def is_wide(label: str) -> bool:
+    """Whether ASCII is not read as ASCII in a charset, without a sequence that begins it."""
+    codec = codec_of(label)
+    return codec in SHIFTED and not codec.startswith(("iso2022", "hz"))
+
+
+def _ordered(raw: bytes, codec: str) -> str:
+    """Name the byte order of UTF-16 and UTF-32 without a mark, by where the zero bytes stand.
+
+    RFC 2781 says big, the WHATWG little, and Python takes that of the machine.
+    """
+    unit = {"utf_16": 2, "utf_32": 4}.get(codec, 0)
+    if not unit or raw.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")):
+        return codec
+    sample = raw[: limits.SAMPLE_BYTES]
+    is_big = sample[::unit].count(0) > sample[unit - 1 :: unit].count(0)
+    return codec + ("_be" if is_big else "_le")
+
+
 def _strict(raw: bytes, codec: str) -> str | None:
     try:
         return raw.decode(codec)
@@ -165,6 +215,8 @@ def _guessed(raw: bytes) -> str:
     codec = codec_of(found or "")
     if codec not in {"", _UNKNOWN}:
         text = _strict(raw, codec)
+        if text is not None and codec in SHIFTED:
+            return f"{text}\n{raw.decode('cp1252', 'replace')}"  # no program need guess the same
         if text is not None:
             return text
     return _strict(raw, "cp1252") or raw.decode("latin-1")
@@ -183,10 +235,13 @@ def to_text(raw: bytes, label: str, odd: set[str], where: str) -> Text:
     if codec not in SHIFTED and raw.isascii():
         return raw
     if codec not in {"", _UNKNOWN}:
+        codec = _ordered(raw, codec)
         text = _strict(raw, codec)
         if text is not None:
             return lean(text)
         odd.add("charset:wrong")
+        if is_wide(codec) and (b"\0" in raw or not codec.startswith("utf_")):
+            return lean(raw.decode(codec, "replace"))
     elif not codec and where == "text":
         odd.add("charset:undeclared-8bit")
     return lean(_guessed(raw))
@@ -204,7 +259,10 @@ def looked_at(text: Text, odd: set[str]) -> Text:
     A no-break space becomes a space: most html is ASCII but for these, and so it stays bytes.
     """
     if isinstance(text, bytes):
-        return text
+        bare = text.translate(None, CONTROLS)
+        if len(bare) < len(text):
+            odd.add("text:zero-width")
+        return bare
     text = text.replace("\xa0", " ")
     if text.isascii():
         return lean(text)

@@ -62,8 +62,8 @@ MOST = 262_144
 _PIECE = 16_384
 
 
-def _normal(text: str) -> str:
-    """Compatibility forms as plain letters; a text that swells is cut.
+def _normal(text: str) -> tuple[str, bool]:
+    """Compatibility forms as plain letters, and whether it is whole; a text that swells is cut.
 
     Most texts have none, and that is told by the few characters beyond ASCII: nothing but marks
     joins an ASCII letter. A third of the time.
@@ -71,7 +71,7 @@ def _normal(text: str) -> str:
     signs = foreign(text)
     marked = _MARK.search(signs) is not None
     if not marked and unicodedata.is_normalized("NFKC", signs):
-        return text[:MOST]
+        return text[:MOST], len(text) <= MOST
     text = _STACKED.sub(r"\1", text) if marked else text
     pieces, size = [], 0
     for start in range(0, len(text), _PIECE):
@@ -79,13 +79,19 @@ def _normal(text: str) -> str:
         size += len(pieces[-1])
         if size > MOST:
             break
-    return "".join(pieces)[:MOST]
+    return "".join(pieces)[:MOST], size <= MOST
 
 
 def plain(text: str) -> bytes:
     """The text as UTF-8 for `features`: every non-ASCII run folded, split and paired."""
+    return plain_and_whole(text)[0]
+
+
+def plain_and_whole(text: str) -> tuple[bytes, bool]:
+    """The same, and whether all of the text is in it."""
     if text.isascii():
-        return text.encode()
+        return text.encode(), True
     folds = _Folds()
-    folded: str = _FOREIGN.sub(lambda found: folds[found[0]], _normal(text))
-    return folded.encode("utf-8", "replace")
+    normal, is_whole = _normal(text)
+    folded: str = _FOREIGN.sub(lambda found: folds[found[0]], normal)
+    return folded.encode("utf-8", "replace"), is_whole

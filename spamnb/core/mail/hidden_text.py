@@ -12,24 +12,31 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from spamnb.core.mail import limits
 
 _IS: Final = r"\s{0,3}:\s{0,3}"
 _END: Final = r"(?=\s{0,3}(?:[;\"'!}]|\Z))"
-GONE: Final = (f"display{_IS}none", f"visibility{_IS}hidden", f"mso-hide{_IS}all")
+GONE: Final = (f"display{_IS}none", f"visibility{_IS}hidden")
 TINY: Final = (
     rf"font-size{_IS}[01](?:\.\d{{0,3}})?(?:px|pt|%)?{_END}",
     rf"font-size{_IS}0?(?:\.0\d{{0,3}})?(?:em|rem){_END}",
     rf"(?<![a-z-])(?:max-)?(?:height|width){_IS}0(?:px|pt|em|%)?{_END}",
     rf"opacity{_IS}0?(?:\.0{{0,3}})?{_END}",
-    rf"text-indent{_IS}-\d{{3,5}}",
+    rf"text-indent{_IS}-\d{{3,5}}(?:px|pt|em|%)?",
 )
 TRICK = re.compile("|".join(GONE + TINY).encode("ascii"))
-SHEET_TRICK = re.compile("|".join(GONE[:2]).encode("ascii"))
+SHEET_TRICK = re.compile("|".join(GONE).encode("ascii"))
+SHEET_SHOWS = re.compile(rb"display\s{0,3}:\s{0,3}(?!none)|visibility\s{0,3}:\s{0,3}visible")
+NO_DECLARATION = re.compile(
+    r"/\*[\s\S]*?(?:\*/|\Z)|\"[^\"]*+(?:\"|\Z)|'[^']*+(?:'|\Z)|\([^)]*+(?:\)|\Z)"
+)
+INHERITED: Final = {"visibility": "", "font-size": ",font,table"}
+"""properties that an element within may set anew, and what else does so"""
+CLIPPED: Final = frozenset(("height", "width", "max-height", "max-width"))
 STYLE = re.compile(rb"""style\s{0,3}=\s{0,3}("[^"]*+"|'[^']*+'|[^\s>"']++)""")
 SHEET = re.compile(rb"<style[^>]{0,200}>([^<]*+)")
 MEDIA = re.compile(rb"@[^{}@;]*+\{(?:[^{}]*+\{[^{}]*+\})*+[^{}]*+\}")
@@ -85,10 +92,13 @@ def _near(a: int, b: int) -> bool:
 def _class_selectors(low: bytes) -> list[str]:
     """Find classes and ids that a style sheet hides on every screen.
 
-    Rules within @media are left out: honest newsletters hide one of two layouts there.
+    Rules within @media are left out: honest newsletters hide one of two layouts there. Where any
+    rule shows elements again, nothing is sure.
     """
-    sheets = b" ".join(SHEET.findall(low))[: limits.RULES_BYTES]
+    sheets = b" ".join(SHEET.findall(low))
     if b"none" not in sheets and b"hidden" not in sheets:
+        return []
+    if len(sheets) > limits.RULES_BYTES or SHEET_SHOWS.search(sheets) is not None:
         return []
     out: list[str] = []
     for rule in MEDIA.sub(b" ", sheets).split(b"}"):
@@ -116,11 +126,62 @@ def _style_selector(low: bytes) -> str:
     return ",".join(wanted)
 
 
-def _is_hiding(node: Any) -> bool:
-    """Whether an element hides by itself; "font-size:0" is found in "font-size:0.9em" too."""
-    attributes = node.attributes
-    style = (attributes.get("style") or "")[: limits.VALUE_BYTES].lower()
-    return "hidden" in attributes or TRICK.search(style.encode("ascii", "replace")) is not None
+@lru_cache(maxsize=512)
+def _declared(style: str) -> dict[str, str]:
+    """The properties that a style sets: the last one counts, unless an earlier one is important."""
+    style = NO_DECLARATION.sub("", style.lower())
+    found: dict[str, tuple[bool, str]] = {}
+    for declaration in style.split(";"):
+        name, _, value = (part.strip() for part in declaration.partition(":"))
+        value, mark, _ = value.partition("!")
+        if mark or not found.get(name, (False,))[0]:
+            found[name] = bool(mark), value.strip()
+    return {name: value for name, (_, value) in found.items()}
+
+
+def _style_of(node: Any) -> dict[str, str]:
+    return _declared((node.attributes.get("style") or "")[: limits.STYLE_READ])
+
+
+def _tricks(declared: dict[str, str]) -> set[str]:
+    """The properties by which a style hides."""
+    found = {
+        name for name, value in declared.items()
+        if TRICK.fullmatch(f"{name}:{value}".encode("ascii", "replace")) is not None
+    }  # fmt: skip
+    return found if declared.get("overflow", "").startswith("hidden") else found - CLIPPED
+
+
+def _is_hiding(node: Any, looks: Iterator[int]) -> bool:
+    """Whether an element surely hides all that is in it: what may be seen stays in the body."""
+    declared = _style_of(node)
+    tricks = _tricks(declared)
+    if not tricks:
+        return "hidden" in node.attributes and "display" not in declared
+    if not tricks <= INHERITED.keys():
+        return True
+    if next(looks, None) is None:
+        return False
+    return any(not _is_set_within(node, name) for name in tricks)
+
+
+def _is_set_within(node: Any, name: str) -> bool:
+    """Whether an element within may set a property anew."""
+    inner = node.css(f'[style*="{name}" i]{INHERITED[name]}')
+    if len(inner) > limits.INNER_NODES:
+        return True
+    return any(
+        one != node and (one.tag in INHERITED[name] or _sets(_style_of(one), name)) for one in inner
+    )
+
+
+def _sets(declared: dict[str, str], name: str) -> bool:
+    return name in declared and name not in _tricks(declared)
+
+
+def _is_sheet_hiding(node: Any) -> bool:
+    """Whether nothing in its own style shows an element again that a sheet hides."""
+    return not {"display", "visibility"} & _style_of(node).keys()
 
 
 def _take(tree: Any, selector: str, is_hidden: Callable[[Any], bool], most: int) -> list[str]:
@@ -144,12 +205,12 @@ def _take(tree: Any, selector: str, is_hidden: Callable[[Any], bool], most: int)
 
 
 def _own_colour(node: Any, pattern: re.Pattern[bytes], names: tuple[str, ...]) -> int:
-    """Read the colour an element sets by attribute or style, -1 if none."""
+    """Read the colour an element sets by attribute or style, -1 if none or unsure."""
     attributes = node.attributes
-    style = attributes.get("style") or ""
-    found = pattern.search(style[:1000].lower().encode("ascii", "ignore"))
-    if found is not None:
-        return _rgb(found[1].decode("ascii"))
+    style = (attributes.get("style") or "").lower()
+    found = pattern.findall(style[:1000].encode("ascii", "ignore"))
+    if found:
+        return _rgb(found[0].decode("ascii")) if len(found) == 1 else -1
     for name in names:
         value = attributes.get(name)
         if value:
@@ -157,7 +218,7 @@ def _own_colour(node: Any, pattern: re.Pattern[bytes], names: tuple[str, ...]) -
     return -1
 
 
-def _behind(node: Any) -> int:
+def _behind(node: Any, page: int) -> int:
     """Find the colour behind an element; -1 when a picture or an unknown colour may be there."""
     for _ in range(limits.ANCESTORS):
         attributes = node.attributes
@@ -170,7 +231,7 @@ def _behind(node: Any) -> int:
         node = node.parent
         if node is None or not node.is_element_node:
             break
-    return WHITE
+    return page
 
 
 def _suspects(low: bytes) -> str:
@@ -185,17 +246,27 @@ def _suspects(low: bytes) -> str:
     return ",".join(f'[color="{name}" i],[style*="{name}" i]' for name in same)
 
 
-def _is_unreadable(node: Any) -> bool:
+def _page_colour(low: bytes) -> int:
+    """The colour of the page where no element sets one; -1 if a style sheet may set it."""
+    sheets = SHEET.findall(low)
+    known = len(sheets) == low.count(b"<style") and b"<link" not in low
+    return WHITE if known and b"background" not in b" ".join(sheets) else -1
+
+
+def _is_unreadable(node: Any, page: int) -> bool:
     """Whether text has the colour of what lies behind it, and no other colour is within it."""
     colour = _own_colour(node, TEXT_COLOUR, ("color",))
-    return _near(colour, _behind(node)) and len(node.css(COLOURED)) <= 1
+    return _near(colour, _behind(node, page)) and len(node.css(COLOURED)) <= 1
 
 
 def take_out(tree: Any, low: bytes) -> list[str]:
     """Take hidden elements out of a tree and give their texts; `low` is the html in lower case."""
-    texts = _take(tree, _style_selector(low), _is_hiding, limits.HIDDEN_NODES)
+    is_hiding = partial(_is_hiding, looks=iter(range(limits.INNER_LOOKS)))
+    texts = _take(tree, _style_selector(low), is_hiding, limits.HIDDEN_NODES)
     if b"<style" in low:
         sheets = ",".join(_class_selectors(low))
-        texts += _take(tree, sheets, lambda _: True, limits.HIDDEN_NODES)
-    texts += _take(tree, _suspects(low), _is_unreadable, limits.COLOURED_NODES)
+        texts += _take(tree, sheets, _is_sheet_hiding, limits.HIDDEN_NODES)
+    page = _page_colour(low)
+    is_unreadable = partial(_is_unreadable, page=page)
+    texts += _take(tree, _suspects(low), is_unreadable, limits.COLOURED_NODES)
     return [text for text in texts if text]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
@@ -20,8 +21,10 @@ from typing import Any, Final
 from selectolax.lexbor import LexborHTMLParser
 
 from spamnb.core.mail import limits
+from spamnb.core.mail.body.text_shares import both_ends
 from spamnb.core.mail.charset import Text, lean
 from spamnb.core.mail.hidden_text import take_out
+from spamnb.core.mail.marks import PARTLY
 
 FAST: Final = 1
 """LexborDocumentOptions.WO_EVENTS: no mirroring of <option> into <selectedcontent>, which copies
@@ -33,8 +36,11 @@ without end; also a tenth faster"""
 TAG = re.compile(rb"<[/a-zA-Z][\0-;=?-\xff]*+>")
 OPENED = re.compile(rb"<([a-zA-Z][a-zA-Z0-9]{0,15}+)[\0-;=?-\xff]*+>")
 BLOCK = re.compile(
-    rb"<(?=/?+[bcdhiloptu])(?<!\s<)"
-    rb"(?=/?+(?:br|p|div|t[dhr]|li|h[1-6]|table|[uo]l|d[dtl]|hr|center|blockquote|option|pre|img)\b)",
+    rb"<(?=/?+[a-dfhilmnoprstux])(?<!\s<)"
+    rb"(?=/?+(?:br|p|div|t[dhr]|li|h[1-6]|table|[uo]l|d[dtl]|hr|center|blockquote|option|pre|img"
+    rb"|section|article|header|footer|nav|aside|main|figure|figcaption|address|form|fieldset|legend"
+    rb"|dir|menu|details|summary|dialog|hgroup|search|caption|textarea|button|select|listing"
+    rb"|xmp|plaintext|marquee|tspan|text|rt|rp)\b)",
     re.IGNORECASE,
 )
 _MULTIPLYING: Final = (
@@ -45,6 +51,7 @@ OPENING = re.compile(rb"<" + _MULTIPLYING, re.IGNORECASE)
 CLOSING = re.compile(rb"</" + _MULTIPLYING, re.IGNORECASE)
 TORN = re.compile(rb"""=\s*+(?:"[\0-!#-=?-\xff]*+>|'[\0-&(-=?-\xff]*+>)""")
 QUOTED = re.compile(rb"""=\s*+(?:"[^">]*+>[^"]*+"|'[^'>]*+>[^']*+')""")
+CONDITION = re.compile(rb"\A\[if[^\]>]{0,200}\]>|<!\[endif\]")
 OPENS = re.compile(rb"<[a-zA-Z]")
 GAPS = re.compile(rb"[\s/\"']++")
 ADDRESS = re.compile(rb"\bhref\s{0,3}=\s{0,3}[\"']?([^\"'\s>]{1,2048})", re.IGNORECASE)
@@ -80,6 +87,19 @@ class HtmlBudget:
 
 def _comments(raw: bytes) -> list[bytes]:
     return [piece.partition(b"-->")[0] for piece in raw.split(b"<!--", 1000)[1:]]
+
+
+def _uncommented(raw: bytes) -> bytes:
+    """The page without comments; one that does not end before the next begins is text."""
+    first, *others = raw.split(b"<!--")
+    return first + b"".join([other.partition(b"-->")[2] or other for other in others])
+
+
+def _shown_by_outlook(comments: list[bytes]) -> str:
+    """The text within conditional comments: programs of one maker show it, and no other."""
+    inside = [CONDITION.sub(b"", comment) for comment in comments if comment.startswith(b"[if")]
+    text = b"".join([b" " + TAG.sub(b"", BLOCK.sub(b" <", one)) for one in inside])
+    return html.unescape(text[: limits.HIDDEN_BYTES].decode("utf-8", "replace"))
 
 
 def _markup(raw: bytes) -> bytes:
@@ -128,12 +148,25 @@ def guarded(raw: bytes, low: bytes, budget: HtmlBudget, odd: set[str]) -> bytes 
     return raw
 
 
+def _pieces(raw: bytes) -> Iterator[bytes]:
+    """Cut a page before tags: replacing in the whole takes a list as long as it has tags."""
+    at = 0
+    while at < len(raw):
+        end = raw.find(b"<", at + limits.HTML_PIECE)
+        end = end if end >= 0 else len(raw)
+        yield raw[at:end]
+        at = end
+
+
 def _stripped(raw: bytes, odd: set[str]) -> HtmlText:
     """Read text, addresses and tags without a parser."""
     odd.add("html:stripped")
-    text = TAG.sub(b" ", raw).decode("utf-8", "replace")
+    pieces = [TAG.sub(b"", BLOCK.sub(b" <", piece)) for piece in _pieces(_uncommented(raw))]
+    text = b"".join(pieces).decode("utf-8", "replace")
     if text.count("&") < limits.ENTITIES:
         text = html.unescape(text)
+    else:
+        odd.add(PARTLY)
     found = islice(ADDRESS.finditer(raw), limits.LINKS)
     links = [lean(match[1].decode("utf-8", "replace")) for match in found]
     return HtmlText(lean(text), b"", links, [], _markup(raw))
@@ -193,8 +226,8 @@ def read_html(source: Text, budget: HtmlBudget, odd: set[str]) -> HtmlText:
     """Read one html part."""
     raw = source if isinstance(source, bytes) else source.encode("utf-8", "replace")
     if len(raw) > limits.HTML_BYTES:
-        odd.add("html:huge")
-        raw = raw[: limits.HTML_BYTES]
+        odd.update(("html:huge", PARTLY))  # by decoding: the bytes as they came are bounded before
+        raw = both_ends(raw, limits.HTML_BYTES)
     low = raw.lower()
     safe = guarded(raw, low, budget, odd)
     if safe is None:
@@ -208,7 +241,8 @@ def read_html(source: Text, budget: HtmlBudget, odd: set[str]) -> HtmlText:
     if texts:
         odd.add("html:hidden")
     body = tree.body
-    page.text = lean((body if body is not None else tree).text())
+    shown = (body if body is not None else tree).text()
+    page.text = lean(shown + _shown_by_outlook(hidden) if hidden else shown)
     if texts or hidden:
         texts += [comment.decode("utf-8", "replace").strip() for comment in hidden]
         page.hidden = lean(" ".join(texts)[: limits.HIDDEN_BYTES])

@@ -146,6 +146,9 @@ HTML_PLAIN_TAGS = 400
 block, so n start tags make n*n/4 elements (300: 4.5 ms, 1,000: 90 ms and 80 MB); above this number
 they are renamed, which ends that."""
 
+HTML_PIECE = 16_384
+"""Bytes of a page that are rid of tags at once where there is no parser."""
+
 ENTITIES = 10_000
 """References replaced where there is no parser, 1 us each."""
 
@@ -171,6 +174,15 @@ TRICKS = 12
 
 HIDDEN_NODES = 400
 """Hidden elements taken out of one part."""
+
+INNER_NODES = 20
+"""Elements within a hidden one that may show themselves; with more of them, nothing is sure."""
+
+INNER_LOOKS = 20
+"""Hidden elements of one part in which such elements are looked for."""
+
+STYLE_READ = 1_000
+"""Characters of an element's own style; honest ones have a few hundred."""
 
 COLOURED_NODES = 100
 """Elements whose colour is compared with what lies behind them."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from spamnb.core.features.extract import U64, Features, Key, extract
+from spamnb.core.features.extract import Features, Key, extract
 from spamnb.core.features.tokens import TokenLocation, document, fields, mark_of, own
 from spamnb.core.mail import limits
 from spamnb.core.mail.local_hosts import LocalHosts
@@ -18,6 +18,7 @@ from spamnb.core.mail.message import Message, read
 from spamnb.core.mail.plain_text import read_document, text_of
 from spamnb.service.engine.requests import Example, SharedIds
 
+PARTLY_READ = TokenLocation.MARK, b"", mark_of(PARTLY).encode("ascii")
 PORTION = 64
 PORTION_BYTES = 1_048_576
 
@@ -46,15 +47,17 @@ class MessageReader:
             texts = [document(text_of(r), d.digest) for r, d in zip(raws, documents, strict=True)]
             return FeatureBatch(documents, extract(self._key, texts))
         messages = [read(raw, self._house) for raw in raws]
-        found = extract(self._key, [fields(message) for message in messages])
-
-        def always() -> U64:
-            # Corrections hold on to the first, the decision looks for the second.
-            owned = [own(message.digest) for message in messages]
-            partly = TokenLocation.MARK, b"", mark_of(PARTLY).encode("ascii")
-            return extract(self._key, [[*owned, partly]]).ids
-
-        return FeatureBatch(messages, found.bounded(limits.FEATURES, always))
+        every = [fields(message) for message in messages]
+        found = extract(self._key, every)
+        large = found.beyond(limits.FEATURES)
+        if not large:
+            return FeatureBatch(messages, found)
+        for message in large:
+            every[message].append(PARTLY_READ)
+        # Corrections hold on to the first, the decision looks for the last.
+        owned = [own(message.digest) for message in messages]
+        always = extract(self._key, [[*owned, PARTLY_READ]]).ids
+        return FeatureBatch(messages, extract(self._key, every).bounded(limits.FEATURES, always))
 
     def feature_batches(self, raws: Iterable[bytes]) -> Iterator[FeatureBatch]:
         """Read any number of messages, some at a time."""

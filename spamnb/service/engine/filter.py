@@ -136,7 +136,9 @@ class Filter:
 
     def score(self, raw: bytes, *, remember: bool = True) -> Verdict:
         """Our word on one message. Remembered, so that a correction needs no message."""
-        return next(self.score_many([raw], remember=remember))
+        feature_batches = [self.reader.feature_batch([_message(raw)])]
+        verdicts = self.judge(feature_batches)
+        return (self.remember(feature_batches, verdicts) if remember else verdicts)[0]
 
     def score_many(self, raws: Iterable[bytes], *, remember: bool = False) -> Iterator[Verdict]:
         """Our word on many messages, in order; the fast path."""

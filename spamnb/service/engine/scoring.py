@@ -76,7 +76,7 @@ def judge_portions(
         features = feature_batch.features
         times = features.times if recipe.occurrences else None
         view = RowView(features.rows, features.offsets, features.sizes, times)
-        partly = _partly(recipe, features.ids, view)
+        partly = frozenset(i for i, m in enumerate(feature_batch.messages) if PARTLY in m.oddities)
         rows = _Rows(recipe, totals, records, view, features.word, partly)
         names = [(message.digest, message.message_id) for message in feature_batch.messages]
         verdicts += _verdicts(rows, costs, names)
@@ -89,7 +89,7 @@ def _partly_id(secret: bytes) -> int:
 
 
 def _partly(recipe: Recipe, ids: Ids, view: RowView) -> frozenset[int]:
-    """The messages that hold the mark; as a feature it is known of those in the journal, too."""
+    """The messages that hold the mark, of which only ids are left: there it is a feature."""
     wanted = _partly_id(recipe.key)
     row = int(ids.searchsorted(np.uint64(wanted)))
     if row == len(ids) or int(ids[row]) != wanted:

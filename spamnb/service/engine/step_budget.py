@@ -23,7 +23,10 @@ from spamnb.service.engine.planner import PendingJournal, PlannedEvent
 
 DAY_US = 86_400_000_000
 LOOKED_BACK = 1000
-"""Events that are read for it, at most; after the first correction only those that are new."""
+"""Events of which the messages are counted that a person brought."""
+DAY_EVENTS = 50_000
+"""Events of one day that are read for what was spent, at most: ten persons at their daily cap. The
+first correction reads them, 20 us each; a later one looks at them again, 0.1 us each."""
 LEAST = 0.5
 """Full steps of one person in a day: the twenty worst words that were found let 1.4 points more
 spam through, without a budget 97 (experiment 0030)."""
@@ -80,15 +83,16 @@ class StepBudgets:
     def _in_journal(
         self, person: str, plan: PlannedEvent, journal: PendingJournal
     ) -> tuple[float, int]:
-        """What the person spent within a day, and the messages they brought, as far as is read."""
+        """What the person spent within a day, and the messages they brought lately."""
         spent, own = 0.0, 0
         since = plan.request.time_us - DAY_US
-        for seq in range(plan.seq - 1, max(plan.seq - 1 - LOOKED_BACK, 0), -1):
+        for back, seq in enumerate(range(plan.seq - 1, max(plan.seq - 1 - DAY_EVENTS, 0), -1)):
             event = self._of(seq, journal)
-            if event is None:
+            is_recent = back < LOOKED_BACK
+            if event is None or not (is_recent or event.time_us > since):
                 break
             spent += event.size * (event.person == person and event.time_us > since)
-            own += event.messages * (event.who == person != "")
+            own += event.messages * (is_recent and event.who == person != "")
         return spent, own
 
     def _of(self, seq: int, journal: PendingJournal) -> Spent | None:
@@ -97,7 +101,7 @@ class StepBudgets:
             event = journal.event(seq)
             return self._read(event) if event else None
         if seq not in self._known:
-            if len(self._known) > 2 * LOOKED_BACK:
+            if len(self._known) > 2 * DAY_EVENTS:
                 self._known.clear()
             event = journal.view.event(seq)
             self._known[seq] = self._read(event) if event else None

@@ -35,6 +35,7 @@ from spamnb.store.rows.row_cache import RowCache
 _LAYOUT = struct.Struct("<BQQ")
 _KEY = np.dtype(">u8")
 _NOWHERE = np.zeros(0, np.intp)
+_ALL_BUT_LAST = ~np.uint64(1)
 
 Mask = NDArray[np.bool_]
 
@@ -100,12 +101,11 @@ class BucketLayout(NamedTuple):
         return BucketLayout(level, want - (1 << level), rows)
 
     def starts(self, ids: Ids) -> Ids:
-        """The first id of each id's shelf. Shifts by 64 are undefined, hence the two steps."""
-        level = self.level
-        head = ids >> np.uint64(63 - level)
-        coarse = head >> np.uint64(1)
-        fine = coarse < np.uint64(self.split)
-        return np.where(fine, head, coarse << np.uint64(1)) << np.uint64(63 - level)
+        """The first id of each id's shelf. A shift by 64 is undefined: the last bit goes apart."""
+        below = np.uint64(63 - self.level)
+        head = ids >> below
+        fine = head < np.uint64(2 * self.split)
+        return (head & (fine | _ALL_BUT_LAST)) << below
 
     def cuts(self, later: BucketLayout) -> tuple[Ids, Ids]:
         """Starts, here, of the shelves that a later layout has cut; and the starts it has added.

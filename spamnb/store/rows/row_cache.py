@@ -34,9 +34,8 @@ class RowCache:
 
     def __init__(self, dtype: np.dtype[np.void]) -> None:
         self._turn = threading.Lock()
-        self._ids: Ids = np.zeros(SLOTS, np.uint64)
-        self._versions = np.zeros(SLOTS, np.int64)
-        self._rows = np.zeros(SLOTS, dtype)
+        # Side by side: of each id that is looked for, one or two lines of main memory are read.
+        self._slots = np.zeros(SLOTS, [("version", "<i8"), ("sought", "<u8"), ("row", dtype)])
 
     def find(self, version: int, ids: Ids, look: Callable[[Ids], Rows]) -> Rows:
         """A row for each of these distinct ids; `look` gives those that are not kept."""
@@ -44,15 +43,13 @@ class RowCache:
             return look(ids)
         slots = (ids & np.uint64(SLOTS - 1)).astype(np.intp)
         with self._turn:
-            rows = unparted(self._rows).take(slots)
-            strange = self._ids.take(slots) != ids
-            strange |= self._versions.take(slots) != version
-        if strange.any():
-            at = strange.nonzero()[0]
-            ids, slots = ids.take(at), slots.take(at)
-            found = unparted(look(ids))
-            rows[at] = found
+            kept = unparted(self._slots).take(slots).view(self._slots.dtype)
+        rows = unparted(kept["row"])
+        at = ((kept["sought"] != ids) | (kept["version"] != version)).nonzero()[0]
+        if len(at):
+            sought = ids.take(at)
+            rows[at] = unparted(look(sought))
+            kept["version"], kept["sought"] = version, ids
             with self._turn:
-                self._ids[slots], self._versions[slots] = ids, version
-                unparted(self._rows)[slots] = found
-        return rows.view(self._rows.dtype)
+                unparted(self._slots)[slots.take(at)] = unparted(kept).take(at)
+        return kept["row"]

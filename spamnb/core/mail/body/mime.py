@@ -20,8 +20,8 @@ from spamnb.core.mail import headers, limits
 from spamnb.core.mail.body.parameters import NO_KIND, MediaType, disposition_of, encoding_of
 from spamnb.core.mail.body.parts import ASIDE, INSTEAD, DecodedPart, Entity, Part, ReadingState
 from spamnb.core.mail.body.text_shares import both_ends, squeezed, text_shares
-from spamnb.core.mail.body.transfer import BEGIN, UU_BEGIN, Y_BEGIN, unpacked
-from spamnb.core.mail.charset import looked_at, to_text
+from spamnb.core.mail.body.transfer import BEGIN, UU_BEGIN, Y_BEGIN, unfolded, unpacked
+from spamnb.core.mail.charset import is_wide, looked_at, to_text
 from spamnb.core.mail.html import read_html
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.marks import PARTLY
@@ -29,7 +29,9 @@ from spamnb.core.mail.marks import PARTLY
 NOBODY: Final = LocalHosts()
 INNER_NAMES: Final = frozenset((b"subject", b"from", b"to", b"cc", b"reply-to", b"sender"))
 MESSAGES: Final = frozenset(("message/rfc822", "message/global", "message/news", "message/partial"))
-HTML_KINDS: Final = frozenset(("text/html", "application/xhtml+xml"))
+HTML_KINDS: Final = frozenset(
+    ("text/html", "application/xhtml+xml", "text/x-amp-html", "text/enriched", "text/richtext")
+)
 UNTYPED: Final = frozenset(("application/octet-stream", "application/x-unknown-content-type"))
 """programs go by the name of the file"""
 HTML_ENDINGS: Final = (".htm", ".html", ".shtml", ".xhtml")
@@ -361,7 +363,7 @@ def _opened(seen: ReadingState, entity: Entity) -> list[DecodedPart]:
         leaf.data = data if leaf.html else b""
         return [leaf]
     leaf.html = part.kind in HTML_KINDS or (part.kind == "" and _looks_html(data))
-    leaf.data = data
+    leaf.data = unfolded(data, kind.name, delsp=kind.param("delsp").lower() == "yes")
     if leaf.html or BEGIN.search(data) is None:
         return [leaf]
     return [leaf, *_files_within(seen, leaf)]
@@ -424,7 +426,11 @@ def _read_text(seen: ReadingState, leaf: DecodedPart) -> None:
     if leaf.html and not charset and not data.isascii():
         found = META.search(data[:1024])
         charset = found[1].decode("ascii") if found else ""
+        if is_wide(charset):
+            charset = ""  # the field itself was read as ASCII: browsers take it for a mistake
     text = to_text(data, charset, odd, "text")
+    if b"\0" in data:
+        text = text.replace("\0", "") if isinstance(text, str) else text.replace(b"\0", b"")
     if not leaf.html:
         part.text = looked_at(text, odd)
         return

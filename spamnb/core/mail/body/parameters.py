@@ -27,7 +27,7 @@ Special = dict[bytes, bytes]
 One = TypeVar("One")
 
 _TOKEN: Final = rb"[\w!#$&^.+-]{1,80}"
-KIND = re.compile(rb"[ \t]*+(" + _TOKEN + rb")\s*+(/)\s*+(" + _TOKEN + rb")[ \t]*+(?=;|$|\s|,)")
+KIND = re.compile(rb"[ \t]*+(" + _TOKEN + rb")\s*+(/)\s*+(" + _TOKEN + rb")(?=[;,\s]|$)\s*+")
 PARAM = re.compile(
     rb';\s*+([^\s=;*"]++)(\*\d{1,4})?(\*)?\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"?+|([^;]*+))', re.DOTALL
 )

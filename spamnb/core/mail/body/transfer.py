@@ -36,6 +36,24 @@ Y_BEGIN = re.compile(
 )
 
 
+FOLDED: Final = frozenset(
+    ("text/calendar", "text/vcard", "text/x-vcard", "text/x-vcalendar", "text/directory")
+)
+FLOWED = re.compile(rb" \r?\n>*+ ?")
+ESCAPES: Final = ((b"\\n", b"\n"), (b"\\N", b"\n"), (b"\\,", b","), (b"\\;", b";"))
+
+
+def unfolded(data: bytes, kind: str, *, delsp: bool) -> bytes:
+    """Undo what wraps lines within words (RFC 5545 3.1, RFC 6350 3.2, RFC 3676 4.1)."""
+    if kind in FOLDED:
+        data = data.replace(b"\r\n", b"\n").replace(b"\n ", b"").replace(b"\n\t", b"")
+        for escaped, plain in ESCAPES:
+            data = data.replace(escaped, plain)
+    elif delsp:
+        data = FLOWED.sub(b"", data)
+    return data
+
+
 def _segment(run: bytes) -> bytes:
     return binascii.a2b_base64(run[: len(run) - (len(run) % 4 == 1)] + b"==")
 
