@@ -28,12 +28,14 @@ def cost(home, *words):
     return min(walls), min(spent)
 
 
+@pytest.mark.full
 def test_version_starts_at_once(trained):
     """`--version` takes at most 0.15 s of a core: nothing heavy is imported."""
     _, spent = cost(trained, "--version")
     assert spent <= 0.15
 
 
+@pytest.mark.full
 def test_one_message_is_scored_at_once(trained):
     """`score one.eml` takes at most 0.35 s of a core, from start to end."""
     _, spent = cost(trained, "score", ONE_SPAM)

@@ -60,8 +60,8 @@ def test_it_is_total_and_settled(text):
     assert plain(once).split() == once.encode().split() or any(map(wide, once))
 
 
-def wide(request):
-    return request > "\u0e00"
+def wide(letter):
+    return letter > "\u0e00"
 
 
 @pytest.mark.parametrize("marks", ["\u0301", "\u0301\u0316", "\u0301\u0327\u0316\u0345"])
