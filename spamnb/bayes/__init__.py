@@ -1,13 +1,13 @@
-"""The family of naive Bayes for any table, with scikit-learn's names, one case at a time.
+"""Naive Bayes classifiers for tables, with scikit-learn's API, plus learning and forgetting.
 
     from spamnb.bayes import GaussianNB
 
     model = GaussianNB().fit(X, y)
-    model.learn(x, "spam"); model.forget(x, "spam"); model.merge(another)
+    model.learn(x, "spam"); model.forget(x, "spam"); model.merge(other)
     model.predict_proba(X)
 
-Everything is kept as exact sums: forgetting what was learnt restores every number, and merging is
-adding. The names below are the whole promise.
+Models store exact sums: forgetting a case restores every number exactly, and merging two models
+equals learning the cases of both. The names in `__all__` are the public interface.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Naive Bayes over categories: each column holds one of some values, whatever these are.
+"""Naive Bayes over categories: each column holds one of several values.
 
-Values are anything that can be a key: words, numbers, bins. `None` is a missing value and takes no
-part. Must not know what the values mean. Invariants: a value exists while some case has it, so
-forgetting its last case leaves no trace; equal to scikit-learn's CategoricalNB on the same cases.
-Fails as its parent does.
+Values are any hashables: words, numbers, bins. `None` is a missing value and is ignored.
+Invariants: a value exists while some case has it, so forgetting its last case leaves no trace;
+equal to scikit-learn's CategoricalNB on the same cases. Failure: as `Classifier`.
 """
 
 from __future__ import annotations
@@ -23,26 +22,26 @@ from spamnb.errors import UserError
 
 
 class Values(NamedTuple):
-    """The values of all columns side by side: each has a slot, one column's slots are neighbours.
+    """Slots for the values of all columns; the slots of one column are adjacent.
 
-    Slot V, one behind the last, is for what is missing or was never seen.
+    Slot V, one past the last, stands for missing and for unseen values.
     """
 
     slots: tuple[dict[Hashable, int], ...]
     column: Ints
     """[V] the column of each slot"""
     outcomes: Floats
-    """[d] how many values each column can have"""
+    """[d] number of possible values of each column"""
 
     def at(self, cases: Cases) -> Ints:
-        """[M, d] the slot of each value."""
+        """Return the slot of each value [M, d]."""
         found = np.full(cases.shape, len(self.column), np.int64)
         for j, slots in enumerate(self.slots):
             found[:, j] = [slots.get(value, len(self.column)) for value in cases[:, j]]
         return found
 
     def column_sums(self, n: Floats) -> Floats:
-        """Sums of n [..., V] over the values of each column: [..., d]."""
+        """Return the sums of n [..., V] over the values of each column: [..., d]."""
         sums = np.zeros((*n.shape[:-1], len(self.slots)))
         for j, slots in enumerate(self.slots):
             sums[..., j] = n[..., sorted(slots.values())].sum(axis=-1)
@@ -50,50 +49,53 @@ class Values(NamedTuple):
 
 
 def values_of(seen: Iterable[Any], width: int, least: ArrayLike | None) -> Values:
-    """Give every (column, value) its slot, columns in order; `least` outcomes as they are told."""
+    """Assign a slot to every (column, value), by column; `least` is the minimum of `outcomes`."""
     slots: tuple[dict[Hashable, int], ...] = tuple({} for _ in range(width))
     column: list[int] = []
     for j, value in sorted(dict.fromkeys(seen), key=lambda named: named[0]):
         slots[j][value] = len(column)
         column.append(j)
-    known = [len(of) for of in slots]
+    known = [len(of_column) for of_column in slots]
     outcomes = np.maximum(known, 1 if least is None else np.asarray(least)).astype(np.float64)
     return Values(slots, np.array(column, np.int64), outcomes)
 
 
 def read_values(X: ArrayLike) -> Cases:
-    """[M, d] a table of values of any sort."""
+    """Read a table of values [M, d] of any type."""
     cases = np.asarray(X, object)
     if cases.ndim != 2:
-        raise UserError("cases come as rows of a table", hint="give one list of values per case")
+        raise UserError(
+            f"cases must be a table with 2 dimensions, not {cases.ndim}",
+            hint="give one list of values per case",
+        )
     return cases
 
 
 @dataclass(frozen=True, slots=True)
 class Smoothing:
-    """What is supposed of a value before it is seen: (n + m p) / (d + m)."""
+    """Pseudo-counts of an m-estimate: (n + m p) / (d + m)."""
 
     m: Floats
-    """[d] cases supposed for each column"""
+    """[d] pseudo-cases of each column"""
     p: Floats
-    """[V] share of them supposed for each value"""
+    """[V] prior share of each value"""
 
     @classmethod
     def laplace(cls, values: Values, alpha: float, m: float | None) -> Smoothing:
-        """All values alike: m cases a column, or alpha cases a value (m = alpha * outcomes)."""
+        """Use equal shares: m cases per column, or alpha per value (m = alpha * outcomes)."""
         cases = alpha * values.outcomes if m is None else np.full(len(values.slots), m)
         return cls(cases, 1 / values.outcomes[values.column])
 
     def log_p(self, values: Values, n: Floats) -> Floats:
-        """Log share of each value in n [..., V], within its column."""
-        of = values.column
-        totals = values.column_sums(n)[..., of]
-        return log_m_estimate(n, totals, self.m[of], self.p)
+        """Return the log share of each value in n [..., V], within its column."""
+        column = values.column
+        totals = values.column_sums(n)[..., column]
+        return log_m_estimate(n, totals, self.m[column], self.p)
 
 
 @dataclass(eq=False, kw_only=True)
 class CategoricalNB(Classifier[NamedCounts]):
-    """Each column has its own table of values in each class, independent of the others.
+    """Categorical naive Bayes: columns are independent given the class.
 
         p(v|k) = (n[v,k] + m p) / (N[k] + m),   m = alpha * outcomes and p = 1 / outcomes
 
@@ -102,15 +104,15 @@ class CategoricalNB(Classifier[NamedCounts]):
     >>> np.exp(model.predict_joint_log_proba([["sunny", "mild"]])).round(4)
     array([[0.1667, 0.    ]])
 
-    By hand: three days of four are no, two of these sunny, one mild: 3/4 * 2/3 * 1/3 = 1/6. Without
-    smoothing no yes can be sunny. With m = 1 it can, though rarely: (0 + 1 * 1/2) / (1 + 1) = 1/4.
+    By hand: three days of four are no, two of these sunny, one mild: 3/4 * 2/3 * 1/3 = 1/6.
+    Without smoothing, sunny has probability 0 given yes; with m = 1, (0 + 1 * 1/2) / (1 + 1) = 1/4.
 
     >>> CategoricalNB(m=1).fit(days, ["no", "no", "yes", "no"]).p(0, "sunny")
     array([0.625, 0.25 ])
 
-    `m` supposes that many cases a column in place of `alpha` a value; `supposed` is what share of
-    them each value gets: the same for all, or its share in all classes together. A value that no
-    case had is ignored, or judged by what is supposed (`unseen`).
+    `m` pseudo-cases per column replace `alpha` per value; `supposed` distributes them: `uniform`
+    over the values, or `marginal`, by their shares in all classes together. `unseen` values are
+    ignored, or scored by the pseudo-cases alone (`smooth`).
     """
 
     alpha: float = 1.0
@@ -120,30 +122,30 @@ class CategoricalNB(Classifier[NamedCounts]):
     fit_prior: bool = True
     class_prior: ArrayLike | None = None
     min_categories: ArrayLike | None = None
-    """at least how many values each column can have, also if fewer were seen"""
+    """minimum number of possible values of each column"""
 
     def __post_init__(self) -> None:
         Assumptions(alpha=self.alpha if self.m is None else self.m)
 
     @property
-    def _assumed(self) -> Assumptions:
+    def _prior_assumptions(self) -> Assumptions:
         return prior_of(self.class_prior, fit_prior=self.fit_prior)
 
     def _read(self, X: ArrayLike) -> Cases:
         return read_values(X)
 
     def _of(self, cases: Cases, weights: Floats) -> NamedCounts:
-        return NamedCounts.of(map(_shown, cases.tolist()), weights)
+        return NamedCounts.of(map(_named_values, cases.tolist()), weights)
 
     def p(self, column: int, value: Hashable) -> Floats:
-        """[K] how probable a value of a column is in each class."""
+        """Return P(value | class) of a value of a column, for each class: [K]."""
         values, logs = self._tables(self._all_sums())
         at = values.slots[column].get(value, len(values.column) + column)
         return np.asarray(np.exp(logs[:, at]))
 
     def _tables(self, sums: Sequence[NamedCounts]) -> tuple[Values, Floats]:
-        """[K, V + d] log p of each value, and behind these of an unseen one of each column."""
-        seen = (thing for held in sums for thing in held.counts)
+        """[K, V + d] log p of each value, then of an unseen value of each column."""
+        seen = (key for class_sums in sums for key in class_sums.counts)
         values = values_of(seen, self._width or 0, self.min_categories)
         n = counted(sums, values)
         smoothing = Smoothing.laplace(values, self.alpha, self.m)
@@ -164,28 +166,28 @@ class CategoricalNB(Classifier[NamedCounts]):
         def joint(cases: Cases) -> Floats:
             at = values.at(cases)
             at = np.where(at == V, V + np.arange(cases.shape[1]), at)
-            said = np.where(missing(cases), 0.0, logs[:, at])
-            return np.asarray(prior + said.sum(axis=2).T)
+            logs_of_case = np.where(missing(cases), 0.0, logs[:, at])
+            return np.asarray(prior + logs_of_case.sum(axis=2).T)
 
         return joint
 
 
 def missing(cases: Cases) -> NDArray[np.bool_]:
-    """[M, d] where nothing is known, by identity: values may have an equality of their own."""
+    """Return where values are None [M, d], by identity, for `==` of values may be overloaded."""
     return np.array([[value is None for value in row] for row in cases.tolist()], bool).reshape(
         cases.shape
     )
 
 
 def counted(sums: Sequence[NamedCounts], values: Values) -> Floats:
-    """[K, V] how often each class had each value."""
+    """Return the count of each value in each class: [K, V]."""
     n = np.zeros((len(sums), len(values.column)))
-    for k, held in enumerate(sums):
+    for k, class_sums in enumerate(sums):
         for j, slots in enumerate(values.slots):
             for value, slot in slots.items():
-                n[k, slot] = held.counts.get((j, value), 0)
+                n[k, slot] = class_sums.counts.get((j, value), 0)
     return n / COUNT_ONE
 
 
-def _shown(case: Sequence[Hashable]) -> list[Hashable]:
+def _named_values(case: Sequence[Hashable]) -> list[Hashable]:
     return [(j, value) for j, value in enumerate(case) if value is not None]

@@ -1,9 +1,8 @@
-"""Naive Bayes over counts and presence: multinomial, complement, Bernoulli, on tables of numbers.
+"""Naive Bayes over counts: multinomial, complement and Bernoulli models for [cases, columns].
 
-The same formulas as the filter's own kinds (`multinomial`, `bernoulli`), for whoever has a table
-[cases, columns] at hand. Here every column takes part, seen or not, as scikit-learn has it. Must
-not know words or mail. Invariants: equal to scikit-learn's models of these names on the same cases;
-0 times an impossible column is 0. Fails as its parent does.
+They use the formulas of the filter's kinds `multinomial` and `bernoulli`, but every column counts,
+seen or not, as in scikit-learn. Invariants: equal to scikit-learn's models of these names on the
+same cases; 0 times an impossible column is 0. Failure: as `Classifier`.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from spamnb.errors import UserError
 
 @dataclass(eq=False, kw_only=True)
 class _Counting(Classifier[Tally]):
-    """A classifier that keeps how often each column was seen."""
+    """A classifier that keeps the count of each column."""
 
     alpha: float = 1.0
-    """cases supposed to have been seen of everything, before the first"""
+    """pseudo-count added to every count"""
     fit_prior: bool = True
     class_prior: ArrayLike | None = None
     binarize: float | None = None
-    """a number above this is 1, any other 0; None takes numbers as they are"""
+    """numbers above this become 1, others 0; None keeps the numbers"""
 
     def __post_init__(self) -> None:
         Assumptions(alpha=self.alpha)
@@ -43,13 +42,13 @@ class _Counting(Classifier[Tally]):
         return Tally.of(cases, weights)
 
     @property
-    def _assumed(self) -> Assumptions:
+    def _prior_assumptions(self) -> Assumptions:
         return prior_of(self.class_prior, fit_prior=self.fit_prior)
 
 
 @dataclass(eq=False, kw_only=True)
 class MultinomialNB(_Counting):
-    """Each case is drawn, occurrence by occurrence, from its class's columns.
+    """Multinomial naive Bayes over counts.
 
         log p(f|k) = log(n[f,k] + alpha) - log(T[k] + alpha V)
 
@@ -63,8 +62,8 @@ class MultinomialNB(_Counting):
     >>> model.predict_proba([[1, 0]]).round(4)
     array([[0.1304, 0.8696]])
 
-    `binarize=0` counts presence. `length_power` divides the evidence by that power of the case's
-    length: 0 is the classical sum, 1 the mean, which keeps long cases comparable with short ones.
+    `binarize=0` counts presence. The log likelihood is divided by the sum of the case to the power
+    `length_power`: 0 gives the classical sum, 1 the mean, which treats long and short cases alike.
     """
 
     length_power: float = 0.0
@@ -83,13 +82,13 @@ class MultinomialNB(_Counting):
 
 @dataclass(eq=False, kw_only=True)
 class ComplementNB(_Counting):
-    """Each class is judged by how badly all the others explain the case.
+    """Complement naive Bayes: scores a class by the counts of all other classes.
 
         w[f,k] = -log((n of f outside k + alpha) / (T outside k + alpha V))
 
-    Steadier than the multinomial where classes have few cases. There is no prior, except for a
-    class that is alone; `norm` divides each class's weights by their sum, so what it gives are
-    scores, not log probabilities, as in scikit-learn.
+    More stable than the multinomial model for classes with few cases. As in scikit-learn, the prior
+    is used only if there is a single class, and `norm` divides the weights of each class by their
+    sum, so the results are scores, not log probabilities.
 
     >>> model = ComplementNB().fit([[2, 1], [1, 0], [0, 3]], ["spam", "spam", "ham"])
     >>> model.predict_joint_log_proba([[1, 0]]).round(4)
@@ -102,7 +101,7 @@ class ComplementNB(_Counting):
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha < np.inf:
-            raise UserError(f"the complement needs an alpha above 0, not {self.alpha}")
+            raise UserError(f"ComplementNB needs an alpha above 0, not {self.alpha}")
 
     def _prepare(self, sums: Sequence[Tally], prior: Floats) -> Joint:
         n = _counts(sums)
@@ -115,7 +114,7 @@ class ComplementNB(_Counting):
 
 @dataclass(eq=False, kw_only=True)
 class BernoulliNB(_Counting):
-    """Each column is there or not, and both count.
+    """Bernoulli naive Bayes: presence and absence of each column both count.
 
         p(f|k) = (n[f,k] + alpha) / (N[k] + 2 alpha)
 
@@ -132,7 +131,7 @@ class BernoulliNB(_Counting):
     binarize: float | None = 0.0
 
     def _prepare(self, sums: Sequence[Tally], prior: Floats) -> Joint:
-        n, N = _counts(sums), np.array([held.weight for held in sums])[:, None]
+        n, N = _counts(sums), np.array([class_sums.weight for class_sums in sums])[:, None]
         present = log_m_estimate(n, N, 2 * self.alpha, 0.5)
         absent = log_m_estimate(N - n, N, 2 * self.alpha, 0.5)
 
@@ -143,12 +142,12 @@ class BernoulliNB(_Counting):
 
 
 def _counts(sums: Sequence[Tally]) -> Floats:
-    """[K, F] counts in cases."""
-    return np.asarray(np.stack([held.counts for held in sums]) / COUNT_ONE)
+    """[K, F] counts, in units of cases."""
+    return np.asarray(np.stack([class_sums.counts for class_sums in sums]) / COUNT_ONE)
 
 
 def _weighed(cases: Cases, logs: Floats) -> Floats:
-    """[M, K] of cases [M, F] and logs [K, F]: the sum of x_f log p(f|k), where 0 log 0 is 0."""
+    """[M, K] sums of x_f log p(f|k), from cases [M, F] and logs [K, F]; 0 log 0 is 0."""
     impossible = np.isneginf(logs)
     sums: Floats = cases @ np.where(impossible, 0.0, logs).T
     sums[cases @ impossible.T > 0] = -np.inf

@@ -1,10 +1,9 @@
-"""Naive Bayes over numbers of any distribution: bins and kernels.
+"""Naive Bayes over numbers of any distribution: histograms (bins) and kernel densities.
 
-Both keep the numbers themselves, with how often each was seen, so bins and kernels always fit what
-is known now, and what is forgotten is gone. Must not know what the numbers mean. Invariants:
-columns are independent given the class; a class without cases is impossible among kernels, and has
-what smoothing supposes among bins. Dearer than a Gaussian: memory and, for kernels, each judgement
-grow with the number of different numbers. Fails as its parent does.
+Both store the distinct numbers with their counts, so bins and kernels always fit the cases learnt
+and not forgotten. Invariants: columns are independent given the class; a class without cases has
+density 0 with kernels, and the smoothed probability with bins. Cost: memory and, for kernels, the
+time of a prediction grow with the number of distinct numbers. Failure: as `Classifier`.
 """
 
 from __future__ import annotations
@@ -24,40 +23,40 @@ from spamnb.errors import UserError
 
 Strategy = Literal["uniform", "quantile"]
 BLOCK = 1 << 20
-"""Distances that kernels look at in one step: 8 MB."""
+"""Distances that a kernel computes in one step: 8 MB."""
 
 
 class _Column(NamedTuple):
-    """The different numbers of one column in one class, sorted, and how often each was seen."""
+    """The distinct numbers of one column in one class, sorted, with their counts."""
 
     numbers: Floats
     counts: Floats
 
 
 @dataclass(eq=False, kw_only=True)
-class _Kept(Classifier[NamedCounts]):
-    """A classifier that keeps the numbers it has seen."""
+class _ValueCounting(Classifier[NamedCounts]):
+    """A classifier that keeps the distinct numbers with their counts."""
 
     priors: ArrayLike | None = None
 
     @property
-    def _assumed(self) -> Assumptions:
+    def _prior_assumptions(self) -> Assumptions:
         return prior_of(self.priors)
 
     def _of(self, cases: Cases, weights: Floats) -> NamedCounts:
         return NamedCounts.of(map(enumerate, cases.tolist()), weights)
 
     def _columns(self, sums: Sequence[NamedCounts]) -> list[list[_Column]]:
-        """[K][d] what was seen."""
-        return [[_column(held, j) for j in range(self._width or 0)] for held in sums]
+        """[K][d] numbers and counts."""
+        return [[_column(class_sums, j) for j in range(self._width or 0)] for class_sums in sums]
 
 
 @dataclass(eq=False, kw_only=True)
-class BinnedNB(_Kept):
-    """Each column is cut into bins, which are then categories with add-alpha smoothing.
+class BinnedNB(_ValueCounting):
+    """Naive Bayes over histograms: numbers become bins, with add-alpha smoothing.
 
-    `uniform` bins are equally wide, `quantile` bins hold equally many of all the cases. What lies
-    outside falls into the first or the last bin.
+    `uniform` bins have equal width, `quantile` bins hold equal shares of all cases. Numbers outside
+    the range fall into the first or the last bin.
 
     >>> model = BinnedNB(n_bins=2).fit([[1], [2], [3], [9]], ["low", "low", "low", "high"])
     >>> model.edges_
@@ -76,11 +75,14 @@ class BinnedNB(_Kept):
     def __post_init__(self) -> None:
         Assumptions(alpha=self.alpha)
         if self.n_bins < 1 or self.strategy not in _CUTS:
-            raise UserError(f"there are no {self.n_bins} {self.strategy} bins")
+            raise UserError(
+                f"cannot make {self.n_bins} {self.strategy} bins",
+                hint=f"n_bins is at least 1, strategy one of {', '.join(_CUTS)}",
+            )
 
     @property
     def edges_(self) -> list[Floats]:
-        """[d] where each column is cut."""
+        """[d] the cut points of each column."""
         return self._edges(self._columns(self._all_sums()))
 
     def _edges(self, columns: list[list[_Column]]) -> list[Floats]:
@@ -109,28 +111,28 @@ class BinnedNB(_Kept):
 
 
 @dataclass(eq=False, kw_only=True)
-class KernelNB(_Kept):
-    """Each column's density is the mean of narrow bells, one at each number seen ("flexible").
+class KernelNB(_ValueCounting):
+    """Naive Bayes over kernel densities: the mean of a normal density at each number seen.
 
         p(x|k) = mean over seen v of normal(x; v, h)
 
     `bandwidth` is h; or `flexible`, 1 / sqrt(cases of the class) as in John and Langley (1995), for
     columns that vary by about 1; or `silverman`, 0.9 times the column's spread in the class (the
-    smaller of its deviation and 0.75 of its quartiles' distance) times cases^(-1/5).
+    smaller of standard deviation and 0.75 of the interquartile range) times cases^(-1/5).
 
     >>> model = KernelNB(bandwidth=1.0).fit([[0], [2], [9]], ["low", "low", "high"])
     >>> model.predict_joint_log_proba([[1]]).round(4)
     array([[-34.0176,  -1.8244]])
 
-    By hand: low has 2/3 and its two bells are both at distance 1: log(2/3 * 0.2420) = -1.8244. High
-    has 1/3 and one bell at distance 8: log(1/3 * 0.3989) - 8^2 / 2 = -34.0175.
+    By hand: low has prior 2/3 and two kernels, both at distance 1: log(2/3 * 0.2420) = -1.8244.
+    High has prior 1/3 and one kernel at distance 8: log(1/3 * 0.3989) - 8^2 / 2 = -34.0175.
     """
 
     bandwidth: float | Literal["flexible", "silverman"] = "flexible"
 
     def __post_init__(self) -> None:
         if not isinstance(self.bandwidth, str) and not 0 < self.bandwidth < np.inf:
-            raise UserError(f"a bandwidth is above 0, not {self.bandwidth}")
+            raise UserError(f"bandwidth must be above 0, not {self.bandwidth}")
 
     def _prepare(self, sums: Sequence[NamedCounts], prior: Floats) -> Joint:
         columns = self._columns(sums)
@@ -156,9 +158,9 @@ class KernelNB(_Kept):
 
 
 def cut(numbers: Floats, counts: Floats, bins: int, strategy: Strategy = "uniform") -> Floats:
-    """Where numbers, each seen so often, are cut into bins; fewer cuts where numbers are equal.
+    """Return the points that cut numbers with these counts into bins; fewer if numbers are equal.
 
-    A number that lies on a cut belongs above it.
+    A number equal to a cut point belongs to the bin above.
 
     >>> cut(np.array([0.0, 1.0, 9.0]), np.ones(3), 3)
     array([3., 6.])
@@ -176,7 +178,7 @@ def _equally_wide(numbers: Floats, _counts: Floats, bins: int) -> Floats:
 
 
 def _equally_full(numbers: Floats, counts: Floats, bins: int) -> Floats:
-    """Cut half way between two neighbours, nearest to where the share of cases asks for it."""
+    """Cut half way between the two neighbours nearest to each wanted share of cases."""
     found, at = np.unique(numbers, return_inverse=True)
     below = np.bincount(at, counts).cumsum()
     if len(found) < 2:
@@ -189,9 +191,9 @@ def _equally_full(numbers: Floats, counts: Floats, bins: int) -> Floats:
 _CUTS = {"uniform": _equally_wide, "quantile": _equally_full}
 
 
-def _column(held: NamedCounts, j: int) -> _Column:
-    numbers = sorted(number for column, number in held.counts if column == j)
-    counts = [held.counts[j, number] / COUNT_ONE for number in numbers]
+def _column(class_sums: NamedCounts, j: int) -> _Column:
+    numbers = sorted(number for column, number in class_sums.counts if column == j)
+    counts = [class_sums.counts[j, number] / COUNT_ONE for number in numbers]
     return _Column(np.array(numbers, np.float64), np.array(counts, np.float64))
 
 
@@ -216,7 +218,7 @@ def _density(seen: _Column, width: float, x: Floats) -> Floats:
 
 
 def _spread(seen: _Column) -> float:
-    """A column's spread that a few far numbers do not stretch."""
+    """Robust standard deviation: at most 0.75 of the interquartile range, unless that is 0."""
     numbers, share = seen.numbers, seen.counts / seen.counts.sum()
     mean = float((numbers * share).sum())
     deviation = sqrt(float(((numbers - mean) ** 2 * share).sum()))

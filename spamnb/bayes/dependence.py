@@ -1,10 +1,10 @@
-"""One step beyond independence: categories that also depend on one other column.
+"""One-dependence classifiers: each column depends on the class and on one other column.
 
-Two ways to choose the other column. A tree (TAN) gives each column the one that tells most about
-it; averaging (AODE) lets every column be the other one in turn and takes the mean. Both come from
-the same counts, of pairs of values, so both learn and forget case by case. Must not know what the
-values mean. Invariants: equal to exact inference in the belief network that they stand for
-(`network`); a missing or unseen value takes no part. Fails as their parent does.
+A tree (TAN) gives each column the parent with the most information about it; averaging (AODE)
+takes the mean over models with each column as the parent of all others. Both use counts of pairs
+of values, so both learn and forget single cases. Invariants: equal to exact inference in the
+corresponding belief network (`network`); missing and unseen values are ignored. Failure: as
+`Classifier`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spamnb.core.model.likelihood.smoothing import Assumptions, Floats, log_m_es
 
 
 class _PairCounts(NamedTuple):
-    """Counts of single values and of pairs of them, with what they say; row and column V are 0."""
+    """Counts and log probabilities of values and pairs of values; row and column V are 0."""
 
     values: Values
     n: Floats
@@ -39,8 +39,8 @@ class _PairCounts(NamedTuple):
 
 
 @dataclass(eq=False, kw_only=True)
-class _Paired(Classifier[NamedCounts]):
-    """A classifier that keeps how often each value, and each pair of values, was seen."""
+class _PairCounting(Classifier[NamedCounts]):
+    """A classifier that keeps the counts of values and of pairs of values."""
 
     alpha: float = 1.0
     fit_prior: bool = True
@@ -51,19 +51,19 @@ class _Paired(Classifier[NamedCounts]):
         Assumptions(alpha=self.alpha)
 
     @property
-    def _assumed(self) -> Assumptions:
+    def _prior_assumptions(self) -> Assumptions:
         return prior_of(self.class_prior, fit_prior=self.fit_prior)
 
     def _read(self, X: ArrayLike) -> Cases:
         return read_values(X)
 
     def _of(self, cases: Cases, weights: Floats) -> NamedCounts:
-        return NamedCounts.of(map(_shown, cases.tolist()), weights)
+        return NamedCounts.of(map(_values_and_pairs, cases.tolist()), weights)
 
     def _pairs(self, sums: Sequence[NamedCounts]) -> _PairCounts:
-        seen = (thing for held in sums for thing in held.counts if len(thing) == 2)
+        seen = (key for class_sums in sums for key in class_sums.counts if len(key) == 2)
         values = values_of(seen, self._width or 0, self.min_categories)
-        n, both = counted(sums, values), _together(sums, values)
+        n, both = counted(sums, values), _pair_counts(sums, values)
         m, p = self.alpha * values.outcomes[values.column], 1 / values.outcomes[values.column]
         of = values.column
         alone = log_m_estimate(n, values.column_sums(n)[:, of], m, p)
@@ -79,13 +79,13 @@ class _Paired(Classifier[NamedCounts]):
 
 
 @dataclass(eq=False, kw_only=True)
-class AveragedOneDependence(_Paired):
-    """AODE: every column in turn is the one that all others depend on, and the mean is taken.
+class AveragedOneDependence(_PairCounting):
+    """AODE: the mean over models in which all columns depend on one column.
 
         P(x, k) = mean over columns i of p(x_i, k) * product over j of p(x_j | k, x_i)
 
-    Only values that at least `min_count` cases had may be depended on; if a case has none, it is
-    judged by naive Bayes.
+    Only values of at least `min_count` cases serve as parents; a case without any such value is
+    scored by naive Bayes.
 
     >>> days = [["sunny", "hot"], ["sunny", "hot"], ["rain", "cool"], ["rain", "hot"]]
     >>> model = AveragedOneDependence().fit(days, ["no", "no", "no", "yes"])
@@ -101,28 +101,28 @@ class AveragedOneDependence(_Paired):
 
     def _prepare(self, sums: Sequence[NamedCounts], prior: Floats) -> Joint:
         pairs = self._pairs(sums)
-        often = np.append(pairs.n.sum(axis=0) >= self.min_count, False)
+        frequent = np.append(pairs.n.sum(axis=0) >= self.min_count, False)
 
         def joint(cases: Cases) -> Floats:
             at = pairs.values.at(cases)
             # [K, M, d]: the log probability by way of each column.
-            ways = np.stack(
+            by_column = np.stack(
                 [pairs.alone[:, of] + pairs.given[:, of[:, None], at].sum(axis=2) for of in at.T],
                 axis=2,
             )
-            may = often[at]
-            mean = log_sum_exp(np.where(may, ways, -np.inf)) - np.log(
-                np.maximum(may.sum(axis=1), 1)
+            allowed = frequent[at]
+            mean = log_sum_exp(np.where(allowed, by_column, -np.inf)) - np.log(
+                np.maximum(allowed.sum(axis=1), 1)
             )
             naive = pairs.alone[:, at].sum(axis=2)
-            return np.asarray(prior + np.where(may.any(axis=1), mean, naive).T)
+            return np.asarray(prior + np.where(allowed.any(axis=1), mean, naive).T)
 
         return joint
 
 
 @dataclass(eq=False, kw_only=True)
-class TreeAugmentedNB(_Paired):
-    """TAN: each column depends on the class and on the column that tells most about it.
+class TreeAugmentedNB(_PairCounting):
+    """TAN: each column depends on the class and on its parent in a tree of columns.
 
         P(x, k) = p(k) * product over columns j of p(x_j | k, x_parent(j))
 
@@ -153,30 +153,32 @@ class TreeAugmentedNB(_Paired):
             at = pairs.values.at(cases)
             scores = np.tile(prior[:, None], (1, len(cases)))
             for j, parent in enumerate(parents):
-                told = np.full(len(cases), V) if parent is None else at[:, parent]
-                # Without the parent's value the column speaks for itself.
+                parent_values = np.full(len(cases), V) if parent is None else at[:, parent]
+                # Without the parent's value, the column depends on the class alone.
                 scores += np.where(
-                    told == V, pairs.alone[:, at[:, j]], pairs.given[:, told, at[:, j]]
+                    parent_values == V,
+                    pairs.alone[:, at[:, j]],
+                    pairs.given[:, parent_values, at[:, j]],
                 )
             return np.asarray(scores.T)
 
         return joint
 
 
-def _shown(case: Sequence[Hashable]) -> list[Hashable]:
-    """The values of a case, and its pairs of values."""
+def _values_and_pairs(case: Sequence[Hashable]) -> list[Hashable]:
+    """Keys of the counts of a case: its values, and its pairs of values."""
     single = [(j, value) for j, value in enumerate(case) if value is not None]
     return [*single, *((*a, *b) for a, b in combinations(single, 2))]
 
 
-def _together(sums: Sequence[NamedCounts], values: Values) -> Floats:
-    """[K, V, V] how often each class had both values."""
+def _pair_counts(sums: Sequence[NamedCounts], values: Values) -> Floats:
+    """[K, V, V] number of cases of each class with both values."""
     V = len(values.column)
     both = np.zeros((len(sums), V, V))
-    for k, held in enumerate(sums):
-        for thing, count in held.counts.items():
-            if len(thing) == 4:
-                i, a, j, b = thing
+    for k, class_sums in enumerate(sums):
+        for key, count in class_sums.counts.items():
+            if len(key) == 4:
+                i, a, j, b = key
                 both[k, values.slots[i][a], values.slots[j][b]] = count
     return (both + both.transpose(0, 2, 1)) / COUNT_ONE
 
@@ -184,8 +186,8 @@ def _together(sums: Sequence[NamedCounts], values: Values) -> Floats:
 def _information(pairs: _PairCounts) -> Floats:
     """[d, d] mutual information of two columns given the class, in cases times nats, unsmoothed.
 
-    Shares are of the cases where both columns are known. Sums are exact: where columns tell equally
-    much, the last bit would choose, and with it the order in which values were first seen.
+    Shares are of the cases where both columns are known. `fsum` makes the sums exact: between equal
+    columns a rounding error would choose, and it depends on the order in which values were learnt.
     """
     of, both = pairs.values.column, pairs.both
     by_first = pairs.values.column_sums(both)
@@ -200,7 +202,7 @@ def _information(pairs: _PairCounts) -> Floats:
 
 
 def _tree(information: Floats) -> tuple[int | None, ...]:
-    """The tree of greatest information, grown from the first column (Prim); of equals the first."""
+    """Maximum spanning tree (Prim) as parents, rooted at the first column; ties take the first."""
     d = len(information)
     parents: list[int | None] = [None] * d
     inside = [0] if d else []

@@ -1,14 +1,14 @@
-"""Bayes classifiers over numbers: Gaussian naive Bayes and its relatives with covariances.
+"""Gaussian classifiers over numbers: naive Bayes and linear and quadratic discriminants.
 
-Mean and variance come from exact sums, so forgetting leaves no dust and no cancellation can make a
-variance negative. Must not know where the numbers come from. Invariants: equal to scikit-learn's
-GaussianNB, LinearDiscriminantAnalysis and QuadraticDiscriminantAnalysis on the same cases; one case
-is enough of a class, and equal or dependent columns are no error: a spread of nothing is widened to
-a floor. A class without cases has no density, so it is impossible. Fails as its parent does.
+Mean and variance come from exact sums, so forgetting leaves no rounding error and cancellation
+cannot make a variance negative. Invariants: equal to scikit-learn's GaussianNB,
+LinearDiscriminantAnalysis and QuadraticDiscriminantAnalysis on the same cases; a class may have a
+single case, and columns may be constant or dependent: a variance of 0 is raised to a floor. A class
+without cases has probability 0. Failure: as `Classifier`.
 
-A population's variance divides by the number of cases, a sample's by one less. The population's is
-the default of both models: it is the maximum of likelihood, what scikit-learn uses (older
-versions took the sample's for discriminants), and defined for one case.
+The population variance divides by the number of cases, the sample variance by one less. Population
+is the default: it maximises the likelihood, scikit-learn uses it (older versions used the sample
+variance for discriminants), and it is defined for one case.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ Covariance = Literal[
 
 
 @dataclass(eq=False, kw_only=True)
-class _Measured(Classifier[Moments]):
-    """A classifier that keeps sums of numbers."""
+class _MomentBased(Classifier[Moments]):
+    """A classifier that keeps sums of numbers and of their products."""
 
     priors: ArrayLike | None = None
     variance: Variance = "population"
 
     @property
-    def _assumed(self) -> Assumptions:
+    def _prior_assumptions(self) -> Assumptions:
         return prior_of(self.priors)
 
     def _of(self, cases: Cases, weights: Floats) -> Moments:
@@ -52,12 +52,12 @@ class _Measured(Classifier[Moments]):
     @property
     def theta_(self) -> Floats:
         """[K, d] the means."""
-        return np.stack([_mean(held) for held in self._all_sums()])
+        return np.stack([_mean(class_sums) for class_sums in self._all_sums()])
 
 
 @dataclass(eq=False, kw_only=True)
-class GaussianNB(_Measured):
-    """Each column has a normal distribution in each class, independent of the others.
+class GaussianNB(_MomentBased):
+    """Gaussian naive Bayes: each column has a normal distribution in each class.
 
         log p(x|k) = sum over columns of -log(2 pi s^2)/2 - (x - mean)^2 / (2 s^2)
 
@@ -74,26 +74,26 @@ class GaussianNB(_Measured):
     array([[0.0436, 0.0461]])
 
     Every variance is raised by `var_smoothing` times the largest variance of any column over all
-    cases, so that a column that never varied in a class does not decide alone.
+    cases, so that a column that is constant in a class does not decide alone.
     """
 
     var_smoothing: float = 1e-9
 
     @property
     def var_(self) -> Floats:
-        """[K, d] the variances, raised."""
+        """[K, d] the variances, with `var_smoothing` applied."""
         return self._variances(self._all_sums())
 
     def _variances(self, sums: Sequence[Moments]) -> Floats:
         whole = reduce(Moments.plus, sums)
-        widest = whole.variance().max(initial=0.0) if not whole.nothing else 0.0
-        spread = np.stack([held.variance(DDOF[self.variance]) for held in sums])
-        # A thing that never varied at all has no scale; any width serves, since all classes get it.
-        return np.asarray(spread + (self.var_smoothing * widest or 1.0))
+        largest = whole.variance().max(initial=0.0) if not whole.empty else 0.0
+        spread = np.stack([class_sums.variance(DDOF[self.variance]) for class_sums in sums])
+        # If no column varies, there is no scale; any value works, for all classes get the same.
+        return np.asarray(spread + (self.var_smoothing * largest or 1.0))
 
     def _prepare(self, sums: Sequence[Moments], prior: Floats) -> Joint:
-        mean, spread = np.stack([_mean(held) for held in sums]), self._variances(sums)
-        start = prior + _possible(sums) - 0.5 * np.log(2 * pi * spread).sum(axis=1)
+        mean, spread = np.stack([_mean(class_sums) for class_sums in sums]), self._variances(sums)
+        start = prior + _log_present(sums) - 0.5 * np.log(2 * pi * spread).sum(axis=1)
 
         def joint(cases: Cases) -> Floats:
             scores = np.tile(start, (len(cases), 1))
@@ -106,7 +106,7 @@ class GaussianNB(_Measured):
 
 
 class _Shape(NamedTuple):
-    """What a covariance is allowed to be."""
+    """Restrictions on a covariance."""
 
     shared: bool
     kind: Literal["full", "diagonal", "isotropic"]
@@ -123,7 +123,7 @@ _SHAPES: dict[Covariance, _Shape] = {
 
 
 class _Normal(NamedTuple):
-    """A normal distribution made ready: distances are lengths of (x - mean) @ whitener."""
+    """A normal distribution; Mahalanobis distances are the lengths of (x - mean) @ whitener."""
 
     mean: Floats
     whitener: Floats
@@ -131,13 +131,13 @@ class _Normal(NamedTuple):
 
 
 @dataclass(eq=False, kw_only=True)
-class GaussianDiscriminant(_Measured):
-    """Each class has a normal distribution over all columns together.
+class GaussianDiscriminant(_MomentBased):
+    """Discriminant analysis: each class has a multivariate normal distribution.
 
-    `covariance` says what these may look like: `full` gives each class its own (quadratic borders),
-    `shared` one for all (linear borders), `diagonal` has independent columns, `isotropic` one
-    variance for all columns. A shared one is the sum of the classes' scatters over all cases (less
-    the number of classes, for a sample).
+    `covariance` restricts it: `full` gives each class its own (quadratic borders), `shared` one for
+    all classes (linear borders), `diagonal` has independent columns, `isotropic` one variance for
+    all columns. The shared covariance is the sum of the classes' scatters divided by the number of
+    cases (minus the number of classes, for `sample`).
 
     >>> model = GaussianDiscriminant(covariance="shared isotropic")
     >>> model = model.fit([[0, 0], [2, 0], [0, 4], [2, 4]], ["low", "low", "high", "high"])
@@ -155,9 +155,9 @@ class GaussianDiscriminant(_Measured):
     >>> round(float(log_odds[0, 1] - log_odds[0, 0]), 9)
     8.0
 
-    `shrinkage` draws the covariance towards its mean variance, `reg_param` towards the identity;
-    both are a share from 0 to 1. No direction gets a variance below `tol` of what its columns have
-    over all cases, so a singular covariance still has a density.
+    `shrinkage` moves the covariance towards its mean variance, `reg_param` towards the identity;
+    both are shares from 0 to 1. The variance in any direction is at least `tol` times that of the
+    columns over all cases, so a singular covariance still has a density.
     """
 
     covariance: Covariance = "full"
@@ -167,30 +167,37 @@ class GaussianDiscriminant(_Measured):
 
     def __post_init__(self) -> None:
         if self.covariance not in _SHAPES:
-            raise UserError(f"no covariance is called {self.covariance}", hint=", ".join(_SHAPES))
+            raise UserError(
+                f"unknown covariance {self.covariance!r}", hint=f"use one of {', '.join(_SHAPES)}"
+            )
         if not (0 <= self.shrinkage <= 1 and 0 <= self.reg_param <= 1 and 0 < self.tol <= 1):
-            raise UserError("shrinkage, reg_param and tol are shares from 0 to 1, tol above 0")
+            raise UserError(
+                f"shrinkage {self.shrinkage}, reg_param {self.reg_param} and tol {self.tol} must "
+                "be from 0 to 1, and tol above 0"
+            )
 
     def _of(self, cases: Cases, weights: Floats) -> Moments:
         return Moments.of(cases, weights, products=_SHAPES[self.covariance].kind == "full")
 
     @property
     def covariance_(self) -> Floats:
-        """[K, d, d] the covariances, shaped and drawn, not yet widened to the floor."""
+        """[K, d, d] the covariances, restricted and shrunk, before the floor of `tol`."""
         return np.stack(self._covariances(self._all_sums()))
 
     def _covariances(self, sums: Sequence[Moments]) -> list[Floats]:
         shape, ddof = _SHAPES[self.covariance], DDOF[self.variance]
         if not shape.shared:
-            found = [held.variance(ddof) for held in sums]
+            found = [class_sums.variance(ddof) for class_sums in sums]
         else:
-            taught = [held for held in sums if not held.nothing]
-            cases = sum(held.weight for held in taught) - ddof * len(taught)
-            scatter = sum((held.scatter() for held in taught), np.zeros(sums[0].seconds.shape))
+            nonempty = [class_sums for class_sums in sums if not class_sums.empty]
+            cases = sum(class_sums.weight for class_sums in nonempty) - ddof * len(nonempty)
+            scatter = sum(
+                (class_sums.scatter() for class_sums in nonempty), np.zeros(sums[0].seconds.shape)
+            )
             found = [scatter / cases if cases > 0 else scatter] * len(sums)
-        return [self._drawn(_shaped(spread, shape.kind)) for spread in found]
+        return [self._shrunk(_shaped(spread, shape.kind)) for spread in found]
 
-    def _drawn(self, S: Floats) -> Floats:
+    def _shrunk(self, S: Floats) -> Floats:
         one = np.eye(len(S))
         S = (1 - self.shrinkage) * S + self.shrinkage * np.trace(S) / max(len(S), 1) * one
         return np.asarray((1 - self.reg_param) * S + self.reg_param * one)
@@ -198,31 +205,31 @@ class GaussianDiscriminant(_Measured):
     def _prepare(self, sums: Sequence[Moments], prior: Floats) -> Joint:
         whole = reduce(Moments.plus, sums)
         scale = _variances_of(whole.variance())
-        # A column that never varied has no scale: any does. One that varies by less than 1e-100
-        # counts as that, for its distances would leave the range of float64.
+        # A constant column has no scale, so any works. A column with a deviation below 1e-100
+        # counts as constant, for its distances would leave the range of float64.
         scale = np.where(scale > 1e-200, scale, 1.0)
-        bells = [
-            _bell(_mean(held), S, scale, self.tol)
-            for held, S in zip(sums, self._covariances(sums), strict=True)
+        normals = [
+            _whitened(_mean(class_sums), S, scale, self.tol)
+            for class_sums, S in zip(sums, self._covariances(sums), strict=True)
         ]
-        start = prior + _possible(sums)
+        start = prior + _log_present(sums)
 
         def joint(cases: Cases) -> Floats:
             scores = np.tile(start, (len(cases), 1))
-            for k, bell in enumerate(bells):
+            for k, normal in enumerate(normals):
                 with np.errstate(over="ignore"):
-                    distances = (((cases - bell.mean) @ bell.whitener) ** 2).sum(axis=1)
-                scores[:, k] += bell.log_norm - 0.5 * distances
+                    distances = (((cases - normal.mean) @ normal.whitener) ** 2).sum(axis=1)
+                scores[:, k] += normal.log_norm - 0.5 * distances
             return scores
 
         return joint
 
 
-def _bell(mean: Floats, S: Floats, scale: Floats, tol: float) -> _Normal:
-    """Make a distribution ready, in units in which every column varies by about 1.
+def _whitened(mean: Floats, S: Floats, scale: Floats, tol: float) -> _Normal:
+    """Compute the whitener with columns scaled to a variance of about 1.
 
-    In the columns' own units a column of millionths beside one of millions would be lost to the
-    rounding of the eigenvalues.
+    Without scaling, a column of millionths beside one of millions is lost to the rounding of the
+    eigenvalues.
     """
     unit = np.sqrt(scale)
     values, axes = np.linalg.eigh(S / unit / unit[:, None])
@@ -236,7 +243,7 @@ def _bell(mean: Floats, S: Floats, scale: Floats, tol: float) -> _Normal:
 
 
 def _shaped(spread: Floats, kind: Literal["full", "diagonal", "isotropic"]) -> Floats:
-    """[d, d] the covariance that is allowed, from variances [d] or a covariance [d, d]."""
+    """[d, d] the restricted covariance, from variances [d] or a covariance [d, d]."""
     if kind == "full":
         return spread
     if kind == "isotropic":
@@ -248,10 +255,10 @@ def _variances_of(spread: Floats) -> Floats:
     return np.asarray(np.diagonal(spread) if spread.ndim == 2 else spread)
 
 
-def _mean(held: Moments) -> Floats:
-    return held.mean() if not held.nothing else np.zeros(len(held.firsts))
+def _mean(class_sums: Moments) -> Floats:
+    return class_sums.mean() if not class_sums.empty else np.zeros(len(class_sums.firsts))
 
 
-def _possible(sums: Sequence[Moments]) -> Floats:
-    """[K] 0 for a class that has cases, -inf for one that has none."""
-    return np.where([held.nothing for held in sums], -np.inf, 0.0)
+def _log_present(sums: Sequence[Moments]) -> Floats:
+    """[K] 0 for a class with cases, -inf for a class without."""
+    return np.where([class_sums.empty for class_sums in sums], -np.inf, 0.0)

@@ -1,11 +1,11 @@
-"""Exact inference in small discrete belief networks: what the classifiers are tested against.
+"""Exact inference in small discrete belief networks.
 
 A network is a list of nodes, each with its values, its parents and a table of p(value | parents).
-Two ways to ask it, which must agree: `enumerate` sums over every assignment, which is the
-definition and takes exponential time; `eliminate` multiplies tables and sums variables out one by
-one, smallest first. Must not know about learning. Invariants: tables are kept in log space or
-scaled, so a thousand facts do not underflow. Fails with UserError for a network that is no
-distribution, and for evidence that cannot be.
+Two methods give the same result: `enumerate` sums over every assignment, by definition and in
+exponential time; `eliminate` multiplies tables and sums variables out one by one, smallest first.
+The tests use networks to check the classifiers. Invariant: probabilities are kept in log space or
+scaled, so a thousand observations do not underflow. Failure: UserError for a network that is no
+distribution, and for impossible evidence.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Factor(NamedTuple):
 
 
 class BeliefNetwork:
-    """Nodes that make one distribution, parents before their children.
+    """A discrete distribution given by nodes; parents come before their children.
 
     >>> network = BeliefNetwork([
     ...     Node("rain", (True, False), [0.2, 0.8]),
@@ -71,49 +71,55 @@ class BeliefNetwork:
         evidence: Mapping[str, Value] | None = None,
         method: Method = "eliminate",
     ) -> dict[Value, float]:
-        """P(each value of a variable | evidence)."""
-        given = self._places({} if evidence is None else evidence)
+        """Return P(value | evidence) for each value of a variable."""
+        given = self._value_indices({} if evidence is None else evidence)
         if name not in self.nodes:
             raise UserError(f"there is no variable {name}")
         logs = _METHODS[method](self, name, given)
         if np.isneginf(logs).all():
-            raise UserError("the evidence cannot be: it has probability 0")
+            raise UserError("the evidence is impossible: it has probability 0")
         return dict(zip(self.nodes[name].values, softmax(logs).tolist(), strict=True))
 
     def log_probability(self, evidence: Mapping[str, Value], method: Method = "eliminate") -> float:
-        """Log P(evidence)."""
+        """Return log P(evidence)."""
         name = next(iter(self.nodes))
-        return float(log_sum_exp(_METHODS[method](self, name, self._places(evidence))))
+        return float(log_sum_exp(_METHODS[method](self, name, self._value_indices(evidence))))
 
     def _add(self, node: Node) -> None:
         absent = [parent for parent in node.parents if parent not in self.nodes]
         if absent or node.name in self.nodes:
-            raise UserError(f"{node.name}: parents come first, each variable once")
+            raise UserError(
+                f"{node.name}: defined twice, or before a parent",
+                hint="give each variable once, parents before their children",
+            )
         table = np.asarray(node.table, np.float64)
         sizes = [len(self.nodes[parent].values) for parent in node.parents]
         if table.shape != (*sizes, len(node.values)):
-            raise UserError(f"{node.name}: a table of shape {table.shape} for {node.parents}")
+            raise UserError(
+                f"{node.name}: a table of shape {table.shape}, expected "
+                f"{(*sizes, len(node.values))} for parents {node.parents}"
+            )
         if not ((table >= 0).all() and np.allclose(table.sum(axis=-1), 1, atol=1e-9)):
-            raise UserError(f"{node.name}: probabilities are not negative and sum to 1")
+            raise UserError(f"{node.name}: probabilities must be at least 0 and sum to 1")
         self.nodes[node.name], self._tables[node.name] = node, table
 
-    def _places(self, evidence: Mapping[str, Value]) -> dict[str, int]:
-        """Which value of each observed variable was seen, by its place."""
+    def _value_indices(self, evidence: Mapping[str, Value]) -> dict[str, int]:
+        """Index of the observed value of each variable of the evidence."""
         try:
             return {name: self.nodes[name].values.index(seen) for name, seen in evidence.items()}
         except (KeyError, ValueError) as error:
             raise UserError(f"no such variable or value: {error}") from error
 
     def _by_enumerating(self, name: str, given: dict[str, int]) -> Floats:
-        """[values] log P(value, evidence), by the definition."""
+        """[values] log P(value, evidence), by summing over all assignments."""
         names = list(self.nodes)
         choices = [
             [given[of]] if of in given else range(len(node.values))
             for of, node in self.nodes.items()
         ]
         found: list[list[float]] = [[-np.inf] for _ in self.nodes[name].values]
-        for chosen in product(*choices):
-            whole = dict(zip(names, chosen, strict=True))
+        for assignment in product(*choices):
+            whole = dict(zip(names, assignment, strict=True))
             found[whole[name]].append(self._log_joint(whole))
         return np.array([float(log_sum_exp(np.array(logs))) for logs in found])
 
@@ -128,20 +134,20 @@ class BeliefNetwork:
 
     def _by_eliminating(self, name: str, given: dict[str, int]) -> Floats:
         """[values] log P(value, evidence), summing variables out, the smallest product first."""
-        factors = [_seen(self._factor(of), given) for of in self.nodes]
+        factors = [_restricted(self._factor(of), given) for of in self.nodes]
         left = {of for of in self.nodes if of != name and of not in given}
         while left:
-            chosen = min(sorted(left), key=lambda of: _cost(factors, of))
-            touched = [factor for factor in factors if chosen in factor.names]
-            kept = [factor for factor in factors if chosen not in factor.names]
-            factors = [*kept, _product(touched, without=chosen)]
-            left.remove(chosen)
+            assignment = min(sorted(left), key=lambda of: _cost(factors, of))
+            touched = [factor for factor in factors if assignment in factor.names]
+            kept = [factor for factor in factors if assignment not in factor.names]
+            factors = [*kept, _product(touched, without=assignment)]
+            left.remove(assignment)
         last = _product(factors, without=None)
         with np.errstate(divide="ignore"):
             logs = np.log(last.table) + last.log_scale
         if name in last.names:
             return logs
-        # An observed variable is asked for: all that its value leaves is the evidence's weight.
+        # The variable itself is observed: its value has the probability of the evidence.
         found = np.full(len(self.nodes[name].values), -np.inf)
         found[given[name]] = float(logs)
         return found
@@ -156,14 +162,14 @@ _METHODS = {
 }
 
 
-def _seen(factor: _Factor, given: dict[str, int]) -> _Factor:
-    """The part of a table that the evidence leaves."""
+def _restricted(factor: _Factor, given: dict[str, int]) -> _Factor:
+    """The part of a table that agrees with the evidence."""
     at = tuple(given.get(name, slice(None)) for name in factor.names)
     names = tuple(name for name in factor.names if name not in given)
-    return _scaled(names, np.asarray(factor.table[at]), factor.log_scale)
+    return _rescaled(names, np.asarray(factor.table[at]), factor.log_scale)
 
 
-def _scaled(names: tuple[str, ...], table: Floats, log_scale: float) -> _Factor:
+def _rescaled(names: tuple[str, ...], table: Floats, log_scale: float) -> _Factor:
     largest = float(table.max(initial=0.0))
     if largest == 0:
         return _Factor(names, table, log_scale)
@@ -171,7 +177,7 @@ def _scaled(names: tuple[str, ...], table: Floats, log_scale: float) -> _Factor:
 
 
 def _cost(factors: list[_Factor], name: str) -> int:
-    """How large the table is that summing a variable out makes."""
+    """Size of the product of all tables that contain a variable."""
     sizes: dict[str, int] = {}
     for factor in factors:
         if name in factor.names:
@@ -180,21 +186,21 @@ def _cost(factors: list[_Factor], name: str) -> int:
 
 
 def _product(factors: list[_Factor], without: str | None) -> _Factor:
-    """The product of tables, two at a time, one variable summed out in the end."""
+    """The product of tables, with one variable summed out of the result."""
     whole = _Factor((), np.ones(()), 0.0)
     for factor in factors:
         names = tuple(dict.fromkeys(whole.names + factor.names))
-        table = _on(whole, names) * _on(factor, names)
-        whole = _scaled(names, table, whole.log_scale + factor.log_scale)
+        table = _broadcast(whole, names) * _broadcast(factor, names)
+        whole = _rescaled(names, table, whole.log_scale + factor.log_scale)
     if without is None:
         return whole
     axis = whole.names.index(without)
     names = tuple(name for name in whole.names if name != without)
-    return _scaled(names, np.asarray(whole.table.sum(axis=axis)), whole.log_scale)
+    return _rescaled(names, np.asarray(whole.table.sum(axis=axis)), whole.log_scale)
 
 
-def _on(factor: _Factor, names: tuple[str, ...]) -> Floats:
-    """The table with an axis for each of these variables, of length 1 where it has none."""
+def _broadcast(factor: _Factor, names: tuple[str, ...]) -> Floats:
+    """The table with one axis per name, of length 1 for variables that it does not have."""
     order = sorted(range(len(factor.names)), key=lambda i: names.index(factor.names[i]))
     sizes = dict(zip(factor.names, factor.table.shape, strict=True))
     table = factor.table.transpose(order)

@@ -1,9 +1,9 @@
-"""From probabilities to actions, and how well anybody could do.
+"""Choose actions of minimum risk, and bound the Bayes error.
 
-Holds minimum-risk actions for any table of losses, the probability of error, and a bound on the
-least error that is possible (Bayes error) from how often a case and its nearest neighbour disagree.
-Must not know models. Invariants: of equal actions the first is taken; under zero-one loss the
-action is the most probable class. Fails with UserError for arrays that do not match.
+Holds minimum-risk actions for any table of losses, the expected error of probabilities, and bounds
+on the least possible error (Bayes error) from nearest neighbours. Must not know models.
+Invariants: of equal actions the first is chosen; with zero-one loss the action is the most
+probable class. Failure: UserError for arrays that do not match.
 """
 
 from __future__ import annotations
@@ -21,43 +21,43 @@ from spamnb.core.model.likelihood.smoothing import Floats
 from spamnb.errors import UserError
 
 BLOCK = 1 << 22
-"""Distances looked at in one step: 32 MB."""
+"""Distances computed in one step: 32 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class BayesError:
-    """Between which bounds the least possible error lies, and what they come from."""
+    """Bounds on the least possible error, and the data behind them."""
 
     lower: float
     upper: float
     nearest: float
-    """how often a case has another class than its nearest neighbour"""
+    """share of cases with another class than their nearest neighbour"""
     deviation: float
     """standard deviation of `nearest`, from the size of the sample alone"""
     cases: int
 
 
 def minimum_risk(probabilities: ArrayLike, losses: ArrayLike) -> NDArray[np.intp]:
-    """[M] the action of least expected loss, from P [M, K] and losses [actions, K].
+    """Return the actions [M] of least expected loss, from P [M, K] and losses [actions, K].
 
     >>> minimum_risk([[0.9, 0.1], [0.99, 0.01]], [[0, 1], [0.05, 0.05]])
     array([1, 0])
 
-    By hand: delivering (first) costs the chance of spam, asking always 0.05.
+    By hand: action 0 costs P(second class), 0.1 and 0.01; action 1 always costs 0.05.
     """
     P, L = numbers(probabilities), numbers(losses)
     if P.shape[1] != L.shape[1]:
-        raise UserError(f"probabilities of {P.shape[1]} classes, losses of {L.shape[1]}")
+        raise UserError(f"probabilities of {P.shape[1]} classes, losses of {L.shape[1]} classes")
     return least_expected(P, L)
 
 
 def zero_one(K: int) -> Floats:
-    """[K, K] losses where every error costs the same."""
+    """Return losses [K, K] of 1 for every error and 0 for the correct class."""
     return np.asarray(1.0 - np.eye(K))
 
 
 def error_probability(probabilities: ArrayLike) -> float:
-    """How often the most probable class is expected to be wrong, if the probabilities are true.
+    """Return the expected error of choosing the most probable class, if probabilities are right.
 
     >>> round(error_probability([[0.9, 0.1], [0.3, 0.7]]), 9)
     0.2
@@ -73,9 +73,9 @@ def bayes_error(X: ArrayLike, y: ArrayLike) -> BayesError:
 
         R* >= (K - 1)/K * (1 - sqrt(1 - K R / (K - 1)))
 
-    Each case is judged by the nearest other one; of equally near ones, by the share of them that
-    disagree. Columns should vary alike: scale them first. In a finite sample R is rather too
-    large, the more so the more columns there are; then so are both bounds.
+    R is the share of cases with another class than their nearest neighbour; equally near neighbours
+    count with the share of them that disagree. Scale the columns to similar variances first. In a
+    finite sample R tends to be too large, more so with more columns, and so do both bounds.
 
     >>> found = bayes_error([[0], [1], [2], [10], [11], [12]], [0, 0, 1, 1, 1, 1])
     >>> found.upper, round(found.lower, 4)
@@ -87,16 +87,16 @@ def bayes_error(X: ArrayLike, y: ArrayLike) -> BayesError:
     cases = numbers(X)
     names, labels = np.unique(np.asarray(y), return_inverse=True)
     if len(labels) != len(cases):
-        raise UserError(f"{len(labels)} classes for {len(cases)} cases")
+        raise UserError(f"{len(labels)} labels for {len(cases)} cases")
     K, M = len(names), len(cases)
     if K < 2 or M < 2:
-        raise UserError("an error needs cases of two classes", hint="give more cases")
+        raise UserError(f"{M} cases of {K} classes", hint="give cases of at least two classes")
     R = float(_disagreeing(cases, labels).mean())
     return BayesError(least_error(R, K), R, R, sqrt(R * (1 - R) / M), M)
 
 
 def least_error(nearest: float, K: int) -> float:
-    """Cover and Hart's lower bound on the least possible error, from the nearest neighbour's.
+    """Return Cover and Hart's lower bound on the Bayes error, from the nearest neighbour's error.
 
     >>> round(least_error(0.18, 2), 9)
     0.1
@@ -108,7 +108,7 @@ def least_error(nearest: float, K: int) -> float:
 
 
 def _disagreeing(cases: Floats, labels: NDArray[Any]) -> Floats:
-    """[M] which share of its nearest neighbours has another class."""
+    """[M] share of each case's nearest neighbours that has another class."""
     squares = (cases * cases).sum(axis=1)
     found = np.empty(len(cases))
     step = max(1, BLOCK // len(cases))
@@ -118,7 +118,7 @@ def _disagreeing(cases: Floats, labels: NDArray[Any]) -> Floats:
         here = np.arange(part.start, part.stop)
         distance[here - start, here] = np.inf
         nearest = distance.min(axis=1, keepdims=True)
-        # The expanded square is off by some roundings of its largest term.
+        # The expanded square has rounding errors relative to its largest term.
         near = distance <= nearest + 1e-12 * (squares[part, None] + squares.max())
         other = labels[part, None] != labels
         found[part] = (near & other).sum(axis=1) / near.sum(axis=1)

@@ -1,12 +1,11 @@
-"""What is kept of the cases of one class: sums that can be added and taken away exactly.
+"""Exact sums over the cases of one class, which can be added and subtracted.
 
-Three kinds, for three kinds of facts: a `Tally` counts columns (words), a `NamedCounts` counts
-whatever can be named (values, pairs of values), `Moments` sum numbers and their products. Must not
-know classes, priors or formulas. Invariants: every sum is an integer, so sums commute: learning and
-forgetting in any order restores every number, and merging is adding. A count is in units of 2^-32
-and each case's share of it is rounded once; moments are never rounded at all. The values are
-frozen, so a refused change has changed nothing. Fails with RefusedError when more is taken away
-than is there, or a count would leave 64 bits.
+`Tally` counts columns, `NamedCounts` counts hashable keys (values, pairs of values), `Moments` sums
+numbers and their products. Must not know classes, priors or formulas. Invariants: every sum is an
+integer, so sums commute: learning and forgetting in any order restores every number, and merging is
+addition. A count is in units of 2^-32, and the weight of each case is rounded once to this unit;
+moments are never rounded. Instances are frozen, so a refused change changes nothing. Failure:
+RefusedError if more is subtracted than was added, or if a count would exceed 64 bits.
 """
 
 from __future__ import annotations
@@ -23,32 +22,32 @@ from spamnb.core.model.likelihood.smoothing import Floats
 from spamnb.errors import RefusedError
 
 Wholes = NDArray[np.object_]
-"""Python integers, which have no largest"""
+"""arrays of Python integers, which have no maximum"""
 
 COUNT_ONE = 1 << 32
-"""One case, in the unit of counts. Whole and dyadic weights are exact; others are off by 10^-10."""
-COUNT_MOST = 1 << 62
+"""One case in units of counts. Integer and dyadic weights are exact, others to 10^-10."""
+COUNT_MAX = 1 << 62
 FLOAT_BITS = 1126
-"""Every float64 is a whole number of 2^-1126: frexp's exponent goes down to -1073, its 53 bits
-further. A sum of numbers in this unit is exact whatever their sizes."""
+"""Every float64 is a multiple of 2^-1126: frexp's smallest exponent is -1073, minus 53 bits. Sums
+in this unit are exact for numbers of any size."""
 
 
 class Sums(Protocol):
-    """What the classifiers ask of any of the three."""
+    """Interface of the three kinds of sums."""
 
     @property
     def weight(self) -> float:
-        """How many cases there are, by weight."""
+        """Sum of the weights of the cases."""
 
     @property
-    def nothing(self) -> bool:
-        """Whether no case is left."""
+    def empty(self) -> bool:
+        """Whether there are no cases."""
 
     def plus(self, other: Self) -> Self:
-        """Both together."""
+        """Return the sum of both."""
 
     def negated(self) -> Self:
-        """What takes this away when it is added."""
+        """Return the negative: adding it subtracts these sums."""
 
 
 def _never_learnt() -> RefusedError:
@@ -59,106 +58,102 @@ def _never_learnt() -> RefusedError:
 
 
 def _counted(amounts: Floats) -> Ints:
-    """Amounts in the unit of counts, each rounded once."""
+    """Convert amounts to units of counts, each rounded once."""
     units = np.rint(amounts * COUNT_ONE)
-    if not np.abs(units).sum() < COUNT_MOST:
-        raise RefusedError("a count would leave 64 bits", hint="use smaller weights or numbers")
+    if not np.abs(units).sum() < COUNT_MAX:
+        raise RefusedError("a count would exceed 64 bits", hint="use smaller weights or numbers")
     return units.astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How often each column was seen, and in how many cases."""
+    """Counts of columns, and the number of cases."""
 
     cases: int
     counts: Ints
-    """[F]"""
+    """[F] in units of counts, as `cases`"""
 
     @classmethod
     def of(cls, X: Floats, weights: Floats) -> Tally:
-        """The columns of the cases X [M, F]."""
+        """Sum the columns of the cases X [M, F]."""
         counts = _counted(X * weights[:, None]).sum(axis=0)
         return cls(int(_counted(weights).sum()), counts)
 
     @property
     def weight(self) -> float:
-        """How many cases there are, by weight."""
+        """Sum of the weights of the cases."""
         return self.cases / COUNT_ONE
 
     @property
-    def nothing(self) -> bool:
-        """Whether no case is left."""
+    def empty(self) -> bool:
+        """Whether there are no cases."""
         return self.cases == 0
 
     def plus(self, other: Tally) -> Tally:
-        """Both together."""
+        """Return the sum of both."""
         cases, counts = self.cases + other.cases, self.counts + other.counts
         if cases < 0 or (counts < 0).any() or (cases == 0 and counts.any()):
             raise _never_learnt()
-        if max(cases, int(counts.max(initial=0))) > COUNT_MOST:
-            raise RefusedError("a count would leave 64 bits", hint="use smaller weights")
+        if max(cases, int(counts.max(initial=0))) > COUNT_MAX:
+            raise RefusedError("a count would exceed 64 bits", hint="use smaller weights")
         return Tally(cases, counts)
 
     def negated(self) -> Tally:
-        """What takes this away when it is added."""
+        """Return the negative: adding it subtracts these sums."""
         return Tally(-self.cases, -self.counts)
 
 
 @dataclass(frozen=True, slots=True)
 class NamedCounts:
-    """How often each named thing was seen, and in how many cases; what is at zero has no name."""
+    """Counts of hashable keys, and the number of cases; keys with a count of 0 are removed."""
 
     cases: int = 0
     counts: dict[Any, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, cases: Iterable[Iterable[Hashable]], weights: Floats) -> NamedCounts:
-        """The things that each case shows."""
+        """Count the keys of each case."""
         units, counts = _counted(weights), dict[Any, int]()
-        for shown, unit in zip(cases, units.tolist(), strict=True):
-            for thing in shown:
-                counts[thing] = counts.get(thing, 0) + unit
+        for keys, unit in zip(cases, units.tolist(), strict=True):
+            for key in keys:
+                counts[key] = counts.get(key, 0) + unit
         return cls(int(units.sum()), counts)
 
     @property
     def weight(self) -> float:
-        """How many cases there are, by weight."""
+        """Sum of the weights of the cases."""
         return self.cases / COUNT_ONE
 
     @property
-    def nothing(self) -> bool:
-        """Whether no case is left."""
+    def empty(self) -> bool:
+        """Whether there are no cases."""
         return self.cases == 0
 
     def plus(self, other: NamedCounts) -> NamedCounts:
-        """Both together."""
+        """Return the sum of both."""
         counts = dict(self.counts)
-        for thing, count in other.counts.items():
-            total = counts.pop(thing, 0) + count
+        for key, count in other.counts.items():
+            total = counts.pop(key, 0) + count
             if total < 0:
                 raise _never_learnt()
             if total:
-                counts[thing] = total
+                counts[key] = total
         cases = self.cases + other.cases
         if cases < 0 or (cases == 0 and counts):
             raise _never_learnt()
         return NamedCounts(cases, counts)
 
     def negated(self) -> NamedCounts:
-        """What takes this away when it is added."""
-        return NamedCounts(-self.cases, {thing: -count for thing, count in self.counts.items()})
-
-    def share(self, thing: Hashable) -> float:
-        """How often one thing was seen."""
-        return self.counts.get(thing, 0) / COUNT_ONE
+        """Return the negative: adding it subtracts these sums."""
+        return NamedCounts(-self.cases, {key: -count for key, count in self.counts.items()})
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """The sums that mean and (co)variance are made of: of 1, x and x x, weighted.
+    """Weighted sums of 1, x and x x, from which mean and (co)variance are computed.
 
-    A running mean (Welford's) rounds at every step, so that forgetting leaves dust. These sums are
-    whole numbers; mean and variance are fractions of them, and each is rounded once, when asked.
+    A running mean (Welford's) rounds at every step, so forgetting would leave rounding errors.
+    These sums are integers; mean and variance are quotients of them, rounded once.
     """
 
     ones: int
@@ -170,7 +165,7 @@ class Moments:
 
     @classmethod
     def of(cls, X: Floats, weights: Floats, *, products: bool = False) -> Moments:
-        """The sums over the cases X [M, d]; products of different columns only where asked for."""
+        """Sum over the cases X [M, d]; `products` includes products of different columns."""
         x, low = _aligned(X)
         v, light = _aligned(weights)
         vx = x * v[:, None]
@@ -183,16 +178,16 @@ class Moments:
 
     @property
     def weight(self) -> float:
-        """How many cases there are, by weight."""
+        """Sum of the weights of the cases."""
         return self.ones / (1 << FLOAT_BITS)
 
     @property
-    def nothing(self) -> bool:
-        """Whether no case is left."""
+    def empty(self) -> bool:
+        """Whether there are no cases."""
         return self.ones == 0
 
     def plus(self, other: Moments) -> Moments:
-        """Both together."""
+        """Return the sum of both."""
         ones, firsts = self.ones + other.ones, self.firsts + other.firsts
         seconds = self.seconds + other.seconds
         squares = np.diagonal(seconds) if seconds.ndim == 2 else seconds
@@ -201,21 +196,21 @@ class Moments:
         return Moments(ones, firsts, seconds)
 
     def negated(self) -> Moments:
-        """What takes this away when it is added."""
+        """Return the negative: adding it subtracts these sums."""
         return Moments(-self.ones, -self.firsts, -self.seconds)
 
     def mean(self) -> Floats:
-        """[d], rounded once."""
+        """Return the mean [d], rounded once."""
         return _divided(self.firsts, self.ones << FLOAT_BITS)
 
     def scatter(self) -> Floats:
-        """Sum of (x - mean)(x - mean), in the shape of `seconds`, rounded once."""
+        """Return the sum of (x - mean)(x - mean) in the shape of `seconds`, rounded once."""
         return _divided(self._spread(), self.ones << 3 * FLOAT_BITS)
 
     def variance(self, ddof: int = 0) -> Floats:
-        """Scatter over the number of cases, less `ddof`; nothing where that number is not above 0.
+        """Return scatter / (cases - ddof); zeros if that divisor is not above 0.
 
-        With ddof = 0 it is the population's (as if these were all cases), with 1 the sample's.
+        ddof = 0 gives the population variance, ddof = 1 the sample variance.
         """
         below = self.ones - (ddof << FLOAT_BITS)
         if below <= 0:
@@ -230,15 +225,15 @@ class Moments:
 
 
 def _aligned(values: Floats) -> tuple[NDArray[Any], int]:
-    """Integers and an exponent for all of them: values = integers * 2^exponent, exactly."""
+    """Integers and a common exponent: values = integers * 2^exponent, exactly."""
     mantissas, exponents = np.frexp(values)
     low = int(exponents.min(initial=0, where=values != 0))
     whole = (mantissas * 2.0**53).astype(np.int64).astype(object)
-    # A zero's exponent is 0 and may lie below the others; shifted by anything it stays zero.
+    # The exponent of 0 is ignored: 0 stays 0 whatever the shift.
     shifts = np.where(values != 0, exponents - low, 0).astype(object)
     return np.asarray(whole << shifts, object), low - 53
 
 
 def _divided(above: Wholes, below: int) -> Floats:
-    """Quotients of integers of any length, each correctly rounded."""
+    """Quotients of integers of any size, each rounded once."""
     return np.asarray(above / below, np.float64)

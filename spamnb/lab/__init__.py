@@ -1,1 +1,1 @@
-"""Evaluation, tuning and reports. The daemon never loads this package."""
+"""Evaluation, tuning and reports. The daemon never imports this package."""

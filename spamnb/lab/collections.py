@@ -1,10 +1,10 @@
-"""Plain text documents that are no mail, and the layouts in which collections of them come.
+"""Read collections of plain text documents (not mail) in their published layouts.
 
-Three layouts are known: a folder for each label (as the 20 newsgroups are laid out, also as a pair
-of folders that end in `train` and `test`); a file `cats.txt` beside the folders `training` and
-`test` (Reuters as the language toolkits ship it); SGML files with TOPICS and LEWISSPLIT (Reuters as
-it was published; the ModApte split is taken). A document may have several labels, or none. Must
-not know models. Failure: CorpusError for a place where no document is.
+Three layouts are supported: one folder per label (20 newsgroups; also a pair of such folders with
+names that end in `train` and `test`); a file `cats.txt` beside the folders `training` and `test`
+(Reuters as NLTK ships it); SGML files with TOPICS and LEWISSPLIT (Reuters as published, ModApte
+split). A document may have several labels or none. Must not know models. Failure: CorpusError for
+a folder without documents.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ Split = Literal["train", "test", ""]
 
 
 class Document(NamedTuple):
-    """A document, what it is about, and whether it is to learn from or to be judged."""
+    """One document with its labels and its part of the collection."""
 
     name: str
     raw: bytes
     labels: tuple[str, ...]
     split: Split = ""
-    """empty: the collection does not say"""
+    """empty: the collection defines no split"""
 
 
 def documents(path: str | Path) -> list[Document]:
-    """Every document under a path, by whichever layout it has, in a fixed order."""
+    """Return all documents under a path in a fixed order; the layout is detected."""
     folder = Path(path)
     if not folder.is_dir():
         raise CorpusError(f"no such folder: {path}", hint="name the folder of the collection")
-    for is_so, read in _LAYOUTS:
-        if is_so(folder):
+    for matches, read in _LAYOUTS:
+        if matches(folder):
             found = list(read(folder))
             break
     else:
@@ -53,8 +53,8 @@ def _folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir())
 
 
-def _halves(folder: Path) -> dict[Split, Path]:
-    """The two folders of a collection that comes divided."""
+def _train_test_folders(folder: Path) -> dict[Split, Path]:
+    """The two folders of a split collection; empty unless there are exactly these two."""
     found: dict[Split, Path] = {}
     for path in _folders(folder):
         for split in ("train", "test"):
@@ -63,9 +63,9 @@ def _halves(folder: Path) -> dict[Split, Path]:
     return found if len(found) == 2 == len(_folders(folder)) else {}
 
 
-def _divided(folder: Path) -> Iterator[Document]:
-    for split, half in _halves(folder).items():
-        yield from _by_folder(half, split)
+def _by_train_test(folder: Path) -> Iterator[Document]:
+    for split, part in _train_test_folders(folder).items():
+        yield from _by_folder(part, split)
 
 
 def _by_folder(folder: Path, split: Split = "") -> Iterator[Document]:
@@ -77,48 +77,48 @@ def _by_folder(folder: Path, split: Split = "") -> Iterator[Document]:
 
 
 def _by_list(folder: Path) -> Iterator[Document]:
-    """Each line of cats.txt: the file's place, then its labels."""
+    """Each line of cats.txt is a file's path, then its labels."""
     for line in (folder / "cats.txt").read_text("latin-1").splitlines():
         name, *labels = line.split()
         split: Split = "train" if name.startswith("train") else "test"
         path = folder / name
         if not path.resolve().is_relative_to(folder.resolve()) or not path.is_file():
-            raise CorpusError(f"cats.txt names {name}, which is not there")
+            raise CorpusError(f"cats.txt names {name}, which does not exist below {folder}")
         yield Document(name, path.read_bytes(), tuple(labels), split)
 
 
 _STORY = re.compile(rb"<REUTERS([^>]*)>(.*?)</REUTERS>", re.DOTALL)
 _TOPICS = re.compile(rb"<TOPICS>(.*?)</TOPICS>", re.DOTALL)
 _TOPIC = re.compile(rb"<D>(.*?)</D>")
-_WHOLE = re.compile(rb"<TEXT[^>]*>(.*?)</TEXT>", re.DOTALL)
+_ALL_TEXT = re.compile(rb"<TEXT[^>]*>(.*?)</TEXT>", re.DOTALL)
 _TEXT = re.compile(rb"<(TITLE|BODY)>(.*?)</\1>", re.DOTALL)
 _MODAPTE: dict[str, Split] = {"TRAIN": "train", "TEST": "test"}
 
 
 def _by_markup(folder: Path) -> Iterator[Document]:
-    """ModApte: stories that were given topics by people, in Lewis's two halves."""
+    """ModApte split: only stories with TOPICS="YES"; train and test by LEWISSPLIT."""
     for path in sorted(folder.glob("*.sgm")):
         for head, body in _STORY.findall(path.read_bytes()):
-            about = dict(re.findall(r'(\w+)="([^"]*)"', head.decode("latin-1")))
-            split = _MODAPTE.get(about.get("LEWISSPLIT", ""))
-            if split is None or about.get("TOPICS") != "YES":
+            attributes = dict(re.findall(r'(\w+)="([^"]*)"', head.decode("latin-1")))
+            split = _MODAPTE.get(attributes.get("LEWISSPLIT", ""))
+            if split is None or attributes.get("TOPICS") != "YES":
                 continue
             topics = _TOPICS.search(body)
             named = _TOPIC.findall(topics[1]) if topics else []
             labels = tuple(topic.decode("latin-1") for topic in named)
-            name = f"{path.name}#{about.get('NEWID', '')}"
-            yield Document(name, _told(body).encode(), labels, split)
+            name = f"{path.name}#{attributes.get('NEWID', '')}"
+            yield Document(name, _story_text(body).encode(), labels, split)
 
 
-def _told(body: bytes) -> str:
-    """Title and body; of a story that has neither (TYPE="UNPROC") all of its text."""
-    parts = [text for _, text in _TEXT.findall(body)] or _WHOLE.findall(body)
+def _story_text(body: bytes) -> str:
+    """Title and body; for a story with neither (TYPE="UNPROC"), all of its text."""
+    parts = [text for _, text in _TEXT.findall(body)] or _ALL_TEXT.findall(body)
     return "\n".join(html.unescape(text.decode("latin-1")) for text in parts)
 
 
 _LAYOUTS: tuple[tuple[Callable[[Path], object], Callable[[Path], Iterator[Document]]], ...] = (
     (lambda folder: (folder / "cats.txt").is_file(), _by_list),
     (lambda folder: next(folder.glob("*.sgm"), None), _by_markup),
-    (_halves, _divided),
+    (_train_test_folders, _by_train_test),
     (_folders, _by_folder),
 )

@@ -1,8 +1,8 @@
-"""Two evaluations of the same messages against each other: paired differences with intervals.
+"""Compare two evaluations of the same messages: paired differences with 95 % intervals.
 
-Reads what `evaluate --json FILE --scores` wrote. Messages are paired by their digests (the n-th
-copy with the n-th), whatever their order; resampling both together takes out how hard the messages
-are. Must not know terminals. Failure: UserError for files that cannot be compared.
+Reads files of `evaluate --json FILE --scores`. Messages are paired by digest (the n-th copy with
+the n-th), whatever their order; resampling pairs removes the variance that both runs share. Must
+not know terminals. Failure: UserError for files that cannot be compared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spamnb.lab.statistics.metrics import Bools, Interval, auc, paired, paired_m
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A measure of A less that of B; below 0, A is better."""
+    """A metric of A minus that of B; below 0, A is better."""
 
     measure: str
     a: float
@@ -33,17 +33,17 @@ class Difference:
 
     @property
     def better(self) -> str:
-        """Which one the interval says is better; neither if it holds 0."""
+        """The better run, A or B; neither if the interval contains 0."""
         return "A" if self.high < 0 else "B" if self.low > 0 else "neither"
 
     def as_dict(self) -> dict[str, object]:
-        """For programs."""
+        """Return one entry of `differences` in `evaluate --compare --json`."""
         return asdict(self) | {"better": self.better}
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All differences, over the messages that both judged."""
+    """All differences, over the messages that both runs scored."""
 
     messages: int
     only_a: int
@@ -51,7 +51,7 @@ class Comparison:
     differences: tuple[Difference, ...]
 
     def as_dict(self) -> dict[str, object]:
-        """For programs."""
+        """Return the JSON object of `evaluate --compare --json`."""
         counts = {"messages": self.messages, "only_a": self.only_a, "only_b": self.only_b}
         return counts | {"differences": [found.as_dict() for found in self.differences]}
 
@@ -63,7 +63,6 @@ class _Scores(NamedTuple):
     P: Floats
 
     def take(self, rows: list[int]) -> _Scores:
-        """Some of the messages."""
         keys = [self.keys[row] for row in rows]
         return _Scores(keys, self.truth[rows], self.odds[rows], self.P[rows])
 
@@ -71,33 +70,44 @@ class _Scores(NamedTuple):
 def compare(a: Path, b: Path, *, resamples: int = 1000, seed: int = 1) -> Comparison:
     """Compare two files of `evaluate --json FILE --scores`."""
     first, second = _read(a), _read(b)
-    place = {key: row for row, key in enumerate(second.keys)}
-    both = [(row, place[key]) for row, key in enumerate(first.keys) if key in place]
-    ours = first.take([row for row, _ in both])
-    theirs = second.take([row for _, row in both])
-    if not both or ours.truth.all() or not ours.truth.any():
+    row_of = {key: row for row, key in enumerate(second.keys)}
+    pairs = [(row, row_of[key]) for row, key in enumerate(first.keys) if key in row_of]
+    scores_a = first.take([row for row, _ in pairs])
+    scores_b = second.take([row for _, row in pairs])
+    if not pairs or scores_a.truth.all() or not scores_a.truth.any():
         raise UserError(
-            f"{a} and {b} have {len(both)} messages in common",
-            hint="evaluate both on the same mail, some of it ham and some spam",
+            f"{a} and {b} have {len(pairs)} messages in common",
+            hint="evaluate both on the same mail, with ham and spam in it",
         )
-    if (ours.truth != theirs.truth).any():
-        raise UserError(f"{a} and {b} do not agree which messages are spam")
-    how = {"resamples": resamples, "seed": seed}
-    found = [_area(ours, theirs, *paired(ours.truth, ours.odds, theirs.odds, **how))]
+    if (scores_a.truth != scores_b.truth).any():
+        raise UserError(
+            f"{a} and {b} do not agree which messages are spam",
+            hint="evaluate both on the same mail with the same labels",
+        )
+    resampling = {"resamples": resamples, "seed": seed}
+    found = [
+        _area(
+            scores_a, scores_b, *paired(scores_a.truth, scores_a.odds, scores_b.odds, **resampling)
+        )
+    ]
     for name, losses in _LOSSES.items():
-        mine, other = losses(ours), losses(theirs)
-        mean, (low, high) = paired_mean(mine, other, **how)
-        found.append(Difference(name, float(mine.mean()), float(other.mean()), mean, low, high))
-    sizes = len(both), len(first.keys) - len(both), len(second.keys) - len(both)
+        losses_a, losses_b = losses(scores_a), losses(scores_b)
+        mean, (low, high) = paired_mean(losses_a, losses_b, **resampling)
+        found.append(
+            Difference(name, float(losses_a.mean()), float(losses_b.mean()), mean, low, high)
+        )
+    sizes = len(pairs), len(first.keys) - len(pairs), len(second.keys) - len(pairs)
     return Comparison(*sizes, tuple(found))
 
 
-def _area(ours: _Scores, theirs: _Scores, difference: float, interval: Interval) -> Difference:
-    a, b = (100 * (1 - auc(one.truth, one.odds)) for one in (ours, theirs))
+def _area(
+    scores_a: _Scores, scores_b: _Scores, difference: float, interval: Interval
+) -> Difference:
+    a, b = (100 * (1 - auc(scores.truth, scores.odds)) for scores in (scores_a, scores_b))
     return Difference("auc_complement_percent", a, b, difference, *interval)
 
 
-def _mistakes(scores: _Scores) -> Floats:
+def _errors(scores: _Scores) -> Floats:
     return np.asarray(100.0 * ((scores.P > 0.5) != scores.truth))
 
 
@@ -105,13 +115,13 @@ def _brier(scores: _Scores) -> Floats:
     return np.asarray((scores.P - scores.truth) ** 2)
 
 
-def _surprise(scores: _Scores) -> Floats:
-    """As `measures.log_loss`: a certain error counts as 36 nats, not infinity."""
-    said = np.where(scores.truth, scores.P, 1 - scores.P)
-    return np.asarray(-np.log(np.maximum(said, np.finfo(np.float64).eps)))
+def _log_loss(scores: _Scores) -> Floats:
+    """Log loss of each message; a certain error counts as 36 nats, as in `metrics.log_loss`."""
+    p_true = np.where(scores.truth, scores.P, 1 - scores.P)
+    return np.asarray(-np.log(np.maximum(p_true, np.finfo(np.float64).eps)))
 
 
-_LOSSES = {"error_percent": _mistakes, "brier": _brier, "log_loss": _surprise}
+_LOSSES = {"error_percent": _errors, "brier": _brier, "log_loss": _log_loss}
 
 
 def _read(path: Path) -> _Scores:
@@ -130,5 +140,5 @@ def _read(path: Path) -> _Scores:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(
-            f"{path} holds no scores of messages", hint="write it with `--json FILE --scores`"
+            f"{path} contains no scores of messages", hint="write it with `--json FILE --scores`"
         ) from error

@@ -1,10 +1,8 @@
-"""Evaluation: how well would this filter have done on these messages, had it met them in order.
+"""Evaluate a fresh model on labelled ham and spam: metrics and the score of each message.
 
-The door: messages and options in, measures and what was said of each message out. Ham against spam
-here; any number of labels in `evaluation_labels`. Must not know terminals or settings; writes
-nothing.
+`multiclass` evaluates any number of labels. Must not know terminals or settings; writes nothing.
 
-Failure: UserError for messages that no protocol can judge (one class only, fewer than ten).
+Failure: UserError for messages that no protocol can use (one class only, fewer than ten).
 """
 
 from __future__ import annotations
@@ -43,29 +41,28 @@ __all__ = [
 ]  # fmt: skip
 
 ONE_IN = 1000
-"""Of how many good messages one may be lost, if nobody says: the first point of the ROC's table."""
+"""Default target of the ham loss bound: at most one in so many good messages is lost."""
 
-
-_MOST_ODDS = 1e300
+_MAX_LOG_ODDS = 1e300
 
 
 class Judged(NamedTuple):
-    """What was said of the messages that were judged, in their order."""
+    """Label, score and decision of each message that was scored, in order."""
 
     truth: Bools
     log_odds: Floats
     probability: Floats
     decided: Bools
-    """kept from the inbox: junk or reject"""
+    """not delivered to the inbox: junk or reject"""
     decision: Ints
     """index into DECISIONS"""
     ids: tuple[str, ...]
-    """digests, to pair two evaluations of the same messages"""
+    """message digests; `compare` pairs two evaluations by them"""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The measures, and what was said of each message."""
+    """Result of `evaluate`: the metrics and the score of each message."""
 
     report: EvaluationMetrics
     judged: Judged
@@ -73,14 +70,14 @@ class Evaluation:
     seconds: float
     cpu_seconds: float
     possible: BayesErrorEstimate | None = None
-    """how far this is from what is possible; None if there is too little mail to tell"""
+    """bounds on the least possible error; None for too few messages"""
 
     def as_dict(self) -> dict[str, object]:
-        """Build what `evaluate --json` writes."""
-        plain = self.report.as_dict()
+        """Return the JSON object of `evaluate --json`."""
+        figures = self.report.as_dict()
         options = self.options
         head: dict[str, object] = {
-            "corpus": plain.pop("corpus"),
+            "corpus": figures.pop("corpus"),
             "protocol": options.protocol,
             "order": options.order,
             "seed": options.seed,
@@ -89,14 +86,14 @@ class Evaluation:
             "kind": options.kind,
         }
         messages = len(self.judged.truth)
-        return head | plain | self.details() | {
+        return head | figures | self.details() | {
             "seconds": round(self.seconds, 3),
             "messages_per_second": round(messages / max(self.seconds, 1e-9), 1),
             "cpu_seconds": round(self.cpu_seconds, 3),
         }  # fmt: skip
 
     def details(self) -> dict[str, object]:
-        """Decisions and their cost, chances of error, the curves behind the pictures."""
+        """Return errors, decisions, their cost, and the data of the plots."""
         truth, odds, P = self.judged.truth, self.judged.log_odds, self.judged.probability
         costs = self.options.costs or Costs()
         return {
@@ -119,14 +116,14 @@ class Evaluation:
         }  # fmt: skip
 
     def assurance(self, one_in: int = ONE_IN) -> HamLossBound:
-        """What these messages can promise about ham that is lost."""
+        """Return the junk threshold that loses at most one in `one_in` ham, with its evidence."""
         return assured(self.judged.truth, self.judged.log_odds, one_in)
 
     def scores(self) -> list[dict[str, object]]:
-        """What was said of each message: what two evaluations are compared by."""
+        """Return the score of each message, as `--scores` writes it and `compare` reads it."""
         judged = self.judged
-        # JSON has no infinity, which the classical models say before they know both classes.
-        odds = np.clip(judged.log_odds, -_MOST_ODDS, _MOST_ODDS)
+        # JSON has no infinity; the classical models give it before they know both classes.
+        odds = np.clip(judged.log_odds, -_MAX_LOG_ODDS, _MAX_LOG_ODDS)
         columns = (judged.truth.tolist(), odds.tolist(), judged.probability.tolist())
         names = ("id", "spam", "log_odds", "probability")
         return [
@@ -135,45 +132,47 @@ class Evaluation:
 
 
 def evaluate(messages: Iterable[Labelled], options: Options | None = None) -> Evaluation:
-    """Judge messages, (raw, "ham" or "spam") in the order they are met in."""
+    """Train and score a fresh model on (raw, "ham" or "spam") pairs, in the order given."""
     options = options or Options()
     started, cpu = time.perf_counter(), _cpu_seconds()
     samples = read_samples(messages, options)
     _refuse_few(samples.truth == 1)
-    said = run(samples, options)
-    judged = judged_by(samples, said, options)
-    far = _possible(samples, said, judged)
+    scored = run(samples, options)
+    judged = judged_by(samples, scored, options)
+    estimate = _estimate_bayes_error(samples, scored, judged)
     seconds, cpu_seconds = time.perf_counter() - started, _cpu_seconds() - cpu
     outcomes = Outcomes(judged.truth, judged.log_odds, judged.probability, judged.decided)
-    found = report(outcomes, resamples=options.resamples, seed=1)
-    return Evaluation(found, judged, options, seconds, cpu_seconds, far)
+    metrics = report(outcomes, resamples=options.resamples, seed=1)
+    return Evaluation(metrics, judged, options, seconds, cpu_seconds, estimate)
 
 
-def _possible(samples: Samples, said: ScoredMessages, judged: Judged) -> BayesErrorEstimate | None:
+def _estimate_bayes_error(
+    samples: Samples, scored: ScoredMessages, judged: Judged
+) -> BayesErrorEstimate | None:
     chosen = sample(len(judged.truth))
-    ids = [samples.items[i].ids for i in said.which[chosen].tolist()]
+    ids = [samples.items[i].ids for i in scored.which[chosen].tolist()]
     return possible(judged.truth[chosen], judged.log_odds[chosen], ids)
 
 
-def judged_by(samples: Samples, said: ScoredMessages, options: Options) -> Judged:
-    """What the decisions are that these scores lead to."""
-    P = probabilities(said.z)
+def judged_by(samples: Samples, scored: ScoredMessages, options: Options) -> Judged:
+    """Return the scores with the decisions that they lead to."""
+    P = probabilities(scored.z)
     decision = decide_many(P, options.costs or Costs(), BINARY)
-    ids = tuple(samples.items[i].example.digest.hex() for i in said.which.tolist())
-    odds = said.z[:, 1] - said.z[:, 0]
-    return Judged(samples.truth[said.which] == 1, odds, P[:, 1], decision >= 2, decision, ids)
+    ids = tuple(samples.items[i].example.digest.hex() for i in scored.which.tolist())
+    odds = scored.z[:, 1] - scored.z[:, 0]
+    return Judged(samples.truth[scored.which] == 1, odds, P[:, 1], decision >= 2, decision, ids)
 
 
 def _refuse_few(spam: Bools) -> None:
     if len(spam) < FOLDS or spam.all() or not spam.any():
         raise UserError(
             f"{int((~spam).sum())} ham and {int(spam.sum())} spam are too few to evaluate",
-            hint=f"give at least {FOLDS} messages, some of either class",
+            hint=f"give at least {FOLDS} messages, with ham and spam among them",
         )
 
 
 def _cost(truth: Bools, P: Floats, decision: Ints, costs: Costs) -> dict[str, float]:
-    """A message's mean cost: as it came out, as it was expected, and without any filter."""
+    """Mean cost of a message: actual, expected by the probabilities, and without a filter."""
     table = np.array(costs.table())
     ham, spam = table[decision].T
     return {
@@ -184,5 +183,5 @@ def _cost(truth: Bools, P: Floats, decision: Ints, costs: Costs) -> dict[str, fl
 
 
 def _cpu_seconds() -> float:
-    """Ours and that of the processes that have ended."""
+    """CPU time of this process and of its ended children."""
     return sum(os.times()[:4])

@@ -1,7 +1,7 @@
-"""The report of an evaluation: one HTML page that loads nothing from anywhere.
+"""Write the HTML report of an evaluation: one page that loads no other file.
 
-Tables of the figures, the pictures as inline SVG, and in words what they mean. Must not know
-terminals; whatever came from outside (paths, labels) is escaped.
+It has tables of the metrics, the plots as inline SVG, and sentences that explain them. Must not
+know terminals. Input from outside (paths, labels) is escaped.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 .pictures svg { width: 100%; height: auto; } figure { margin: 0; }
 """
 _CAPTIONS = {
-    "roc": "How much spam is caught at each share of ham lost; both axes are logarithmic.",
-    "det": "The two errors against each other; the nearer to the lower left, the better.",
-    "learning": "Errors among the messages of each twentieth, in the order they were judged in.",
-    "reliability": "Of messages called 80 % spam, four in five should be: points on the line are "
-    "honest probabilities. Beside each its number of messages; bars are 95 % intervals.",
-    "scores": "Where ham and spam lie. The dashed lines are where the costs change the decision.",
+    "roc": "Spam caught at each share of ham lost; both axes are logarithmic.",
+    "det": "Spam missed against ham lost; nearer to the lower left is better.",
+    "learning": "Errors in each twentieth of the messages, in the order of scoring.",
+    "reliability": "Of messages with a probability of 80 %, four in five should be spam: points "
+    "on the line are well calibrated. Numbers are messages; bars are 95 % intervals.",
+    "scores": "Distribution of ham and spam scores. Dashed lines are the decision thresholds.",
 }
 
 
 def report_page(evaluation: Evaluation, assurance: HamLossBound, title: str = "spamnb") -> str:
-    """Write the whole page."""
+    """Return the page as HTML text."""
     pictures = "".join(
         f"<figure>{as_svg(figure)}<figcaption>{_CAPTIONS[name]}</figcaption></figure>"
         for name, figure in draw(evaluation).items()
@@ -45,11 +45,11 @@ def report_page(evaluation: Evaluation, assurance: HamLossBound, title: str = "s
     costs = evaluation.options.costs or Costs()
     sections = (
         f"<h1>{escape(title)}</h1><p class=how>{escape(how(evaluation))}</p>",
-        "<h2>How good</h2>", _table(("", ""), figures(evaluation)),
+        "<h2>Metrics</h2>", _table(("", ""), figures(evaluation)),
         f"<p>{escape(how_far(evaluation.possible))}</p>",
-        "<h2>What became of the messages</h2>", _decisions(evaluation),
-        "<h2>Good messages lost</h2>", f"<p>{escape(promise(assurance, costs))}</p>",
-        f"<h2>Pictures</h2><div class=pictures>{pictures}</div>",
+        "<h2>Decisions</h2>", _decisions(evaluation),
+        "<h2>Ham loss bound</h2>", f"<p>{escape(promise(assurance, costs))}</p>",
+        f"<h2>Plots</h2><div class=pictures>{pictures}</div>",
     )  # fmt: skip
     head = f"<meta charset=utf-8><title>{escape(title)}</title><style>{_STYLE}</style>"
     body = "".join(sections)
@@ -57,7 +57,7 @@ def report_page(evaluation: Evaluation, assurance: HamLossBound, title: str = "s
 
 
 def how(evaluation: Evaluation) -> str:
-    """One sentence on what was done."""
+    """Return one sentence that describes the run: messages, protocol and options."""
     options, corpus = evaluation.options, evaluation.report.corpus
     parts = [
         f"{corpus.ham:,} ham and {corpus.spam:,} spam judged",
@@ -73,13 +73,13 @@ def how(evaluation: Evaluation) -> str:
 
 
 def figures(evaluation: Evaluation) -> list[tuple[str, str]]:
-    """The measures, name and value, as a table shows them."""
+    """Return the metrics as (name, formatted value) rows."""
     found, details = evaluation.report, evaluation.details()
     low, high = found.auc_complement_interval_percent or (0.0, 0.0)
     cost = details["cost"]
     assert isinstance(cost, dict)
-    mean, hoped, without = cost["mean"], cost["expected"], cost["unfiltered"]
-    wrong, expected = details["error_percent"], details["error_expected_percent"]
+    mean, expected_cost, unfiltered = cost["mean"], cost["expected"], cost["unfiltered"]
+    error, expected_error = details["error_percent"], details["error_expected_percent"]
     speed = len(evaluation.judged.truth) / max(evaluation.seconds, 1e-9)
     return [
         ("messages", f"{found.corpus.ham} ham, {found.corpus.spam} spam"),
@@ -91,63 +91,65 @@ def figures(evaluation: Evaluation) -> list[tuple[str, str]]:
             for point, value in found.spam_missed_percent_at_ham_lost.items()
         ),
         ("LAM", percent(found.lam_percent, 3)),
-        ("wrong side of 50 %", f"{wrong:.2f} % ({expected:.2f} % expected)"),
+        ("wrong side of 50 %", f"{error:.2f} % ({expected_error:.2f} % expected)"),
         ("calibration error", f"{found.calibration_error or 0:.4f}"),
         ("Brier score", f"{found.brier or 0:.5f}"),
-        ("cost of a message", f"{mean:.4f} ({hoped:.4f} expected, {without:.4f} without a filter)"),
+        (
+            "cost of a message",
+            f"{mean:.4f} ({expected_cost:.4f} expected, {unfiltered:.4f} without a filter)",
+        ),
         ("speed", f"{speed:.1f} messages a second, {evaluation.cpu_seconds:.1f} s of CPU"),
     ]
 
 
 def percent(value: float | None, digits: int) -> str:
-    """A share for people; - where there is none."""
+    """Format a percentage; "-" for None."""
     return "-" if value is None else f"{value:.{digits}f} %"
 
 
 def promise(found: HamLossBound, costs: Costs) -> str:
-    """What the messages allow to promise, in a few sentences, and the settings that keep it."""
+    """Explain the ham loss bound in a few sentences, with the settings that apply it."""
     if found.log_odds is None:
         return (
-            f"Not enough evidence yet: to promise that at most 1 in {found.one_in} good messages "
-            f"is lost takes {found.ham_needed} good messages that were judged, here are "
-            f"{found.ham}. With these, the best promise is 1 in "
-            f"{max(int(100 / found.at_worst_percent), 1)}."
+            f"Not enough evidence yet: to guarantee that at most 1 in {found.one_in} good "
+            f"messages is lost takes {found.ham_needed} scored ham; there are {found.ham}. "
+            f"These can guarantee at most 1 in {max(int(100 / found.at_worst_percent), 1)}."
         )
     missed = percent(found.spam_missed_percent, 2)
     return (
-        f"At most 1 in {found.one_in} good messages is lost (95 % sure) if junk begins at "
-        f"log-odds {found.log_odds:.2f}: {found.ham_above} of {found.ham} lay above it, at worst "
-        f"{found.at_worst_percent:.3f} %, by the probabilities "
-        f"{percent(found.expected_percent, 3)}. Spam missed then: {missed}. It holds for mail like "
-        f"this. The settings for it: {settings_for(found, costs)}"
+        f"At most 1 in {found.one_in} good messages is lost (95 % confidence) if the junk "
+        f"threshold is at log-odds {found.log_odds:.2f}: {found.ham_above} of {found.ham} ham "
+        f"scored above it, at worst {found.at_worst_percent:.3f} %, expected by the "
+        f"probabilities {percent(found.expected_percent, 3)}. Spam missed at this threshold: "
+        f"{missed}. The bound holds for mail like this. Settings that apply it: "
+        f"{settings_for(found, costs)}"
     )
 
 
 def how_far(found: BayesErrorEstimate | None) -> str:
-    """How much better anybody could be, as far as that can be known; in a few sentences."""
+    """Explain the bounds on the least possible error in a few sentences."""
     if found is None:
-        return "How far this is from what is possible: not enough mail of both sorts to tell."
+        return "Least possible error: unknown, for there is too little ham or spam."
     least, words = found.scores_at_least, found.nearest_by_words
-    told = (
-        f"How far this is from what is possible: of {found.messages:,} messages "
-        f"{found.error:.2f} % were judged wrong; by these scores alone nobody can do better than "
-        f"{least:.2f} %. Whoever goes by the message with the most alike words errs on "
-        f"{words:.2f} %: "
+    text = (
+        f"Least possible error: of {found.messages:,} messages {found.error:.2f} % were "
+        f"classified wrong; no rule on these scores alone has an error below {least:.2f} %. "
+        f"The label of the message with the most similar words is wrong for {words:.2f} %: "
     )
     if found.words_at_least is None:
-        return told + "no tighter bound than our own error is known."
-    return told + f"the words allow more, but not less than about {found.words_at_least:.2f} %."
+        return text + "no tighter bound than the error of this filter is known."
+    return text + f"by the words, the least possible error is about {found.words_at_least:.2f} %."
 
 
 def settings_for(found: HamLossBound, costs: Costs) -> str:
-    """The costs that put the threshold of junk there, as the settings file has them."""
+    """Return the costs for that junk threshold, in the syntax of the settings file."""
     made = costs_for(costs, found)
     pairs = (("junk", made.junk), ("reject", made.reject))
     return ", ".join(f"costs.{name} = [{ham:.4g}, {spam:.4g}]" for name, (ham, spam) in pairs)
 
 
 def decision_rows(evaluation: Evaluation) -> list[tuple[str, str, str, str]]:
-    """Decision, from which probability, how many ham and spam."""
+    """Return rows of (decision, its lowest probability, ham count, spam count)."""
     details = evaluation.details()["decisions"]
     assert isinstance(details, dict)
     starts: dict[Decision, float] = {

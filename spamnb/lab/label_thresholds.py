@@ -1,11 +1,11 @@
-"""From which score on a label is given: a threshold for each label, kept beside the model.
+"""Score thresholds for assigning labels: one per label, in a file beside the model.
 
-For labels of one's own: with a label that 1 % of the documents have, the most probable one is
-nearly always another. `train --thresholds` chooses them by folds over what it teaches
-(`evaluation_labels.thresholds_of`); without the file nothing changes. They are advice beside the
-model, no part of it: a model that learns on may outgrow them, and then they are chosen again.
+They serve models with other labels than ham and spam: a label that 1 % of the documents have is
+rarely the most probable one. `train --thresholds` chooses them by cross-validation over its input
+(`multiclass.thresholds_of`). They are no part of the model and are not updated by later learning;
+run `train --thresholds` again to renew them.
 
-Failure: UserError for a file that cannot be read; a home without one has no thresholds.
+Failure: UserError for a file that cannot be parsed; a home without the file has no thresholds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MODE = 0o600
 
 
 def save(home: Path, thresholds: Mapping[str, float]) -> None:
-    """Keep them, replacing what was there, whole or not at all."""
+    """Write the thresholds file of a home atomically."""
     text = json.dumps({"log_odds_against_the_rest": dict(thresholds)}, indent=2)
     try:
         durable_write(home / FILE, text.encode(), mode=_MODE)
@@ -36,7 +36,7 @@ def save(home: Path, thresholds: Mapping[str, float]) -> None:
 
 
 def load(home: Path) -> dict[str, float]:
-    """What was kept; nothing if there is no file."""
+    """Return the thresholds of a home by label; an empty dict if there is no file."""
     try:
         plain = json.loads((home / FILE).read_text("utf-8"))
         return {name: float(at) for name, at in plain["log_odds_against_the_rest"].items()}
@@ -52,7 +52,7 @@ def load(home: Path) -> dict[str, float]:
 
 
 def assigned(verdict: Verdict, thresholds: Mapping[str, float]) -> list[str]:
-    """The labels whose threshold a message reaches, the surest first; there may be none."""
+    """Return the labels with a score at or above their threshold, the highest margin first."""
     odds = one_against_rest(np.array([verdict.z]))[0]
     beyond = {
         label: float(at) - thresholds[label]

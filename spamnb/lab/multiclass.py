@@ -1,12 +1,12 @@
-"""Evaluation with any number of labels: how well is each of them found, also the rare ones.
+"""Evaluate models with any number of labels: precision, recall and F1 of each label.
 
-Two ways. *one model* for documents that have one label each: the most probable label is given, and
-beside it each label by a threshold of its own. *one against rest*, for documents with several
-labels or none: a model for each label. Thresholds are chosen for the best F1 on what was learnt
-from and never on what is judged: by folds within it (holdout, cross), on the other folds (folds),
-or on what came before (online). Must not know terminals.
+`evaluate_labels` uses one model, for documents with one label each; labels are assigned both by
+the highest probability and by a threshold per label. `evaluate_against_rest` trains one model per
+label, for documents with several labels or none. Thresholds maximise F1 on training documents and
+never on the documents that they are applied to: by folds within the training part (holdout,
+cross), on the other folds (folds), or on the documents before (online). Must not know terminals.
 
-Failure: UserError for collections that cannot be judged.
+Failure: UserError for collections that cannot be evaluated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from spamnb.core.model.events import Ints
 from spamnb.core.model.scoring import Floats, one_against_rest
 from spamnb.errors import UserError
-from spamnb.lab.protocols import FOLDS, ScoredMessages, run, spread
+from spamnb.lab.protocols import FOLDS, ScoredMessages, parallel_map, run
 from spamnb.lab.statistics.classification import (
     LabelMetrics,
     best_threshold,
@@ -36,23 +36,23 @@ from spamnb.lab.statistics.metrics import Bools
 from spamnb.lab.trial import Labelled, Options, Samples, read_samples
 
 REST = "(rest)"
-_STRETCHES = 10
-"""online: the thresholds are chosen anew so often"""
+_ONLINE_PARTS = 10
+"""online: the thresholds are chosen again before each of so many parts"""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelResult:
-    """How well one label was found."""
+    """Metrics of one label."""
 
     label: str
     most_probable: LabelMetrics
     by_threshold: LabelMetrics
     threshold: float
-    """log-odds of the label against the rest from which it is given; online the last one chosen"""
+    """least log-odds against the other labels to assign this one; online, the last one chosen"""
     break_even: float | None
 
     def as_dict(self) -> dict[str, object]:
-        """For programs."""
+        """Return one entry of `labels` in `evaluate --json`."""
         return {
             "label": self.label,
             "most_probable": self.most_probable.as_dict(),
@@ -64,19 +64,19 @@ class LabelResult:
 
 @dataclass(frozen=True, slots=True)
 class LabelEvaluation:
-    """All labels."""
+    """Result of a multiclass evaluation: the metrics of all labels."""
 
     results: tuple[LabelResult, ...]
     documents: int
-    """that were judged"""
+    """number of documents scored"""
     options: Options
     seconds: float
     cpu_seconds: float
     confusion: tuple[tuple[int, ...], ...] | None = None
-    """[true][most probable]; only where each document has one label"""
+    """[true][most probable] counts; None where documents may have several labels"""
 
     def as_dict(self) -> dict[str, object]:
-        """Build what `evaluate --json` writes for labels of one's own."""
+        """Return the JSON object of `evaluate --json` for labels other than ham and spam."""
         means = {
             way: {"macro_f1": macro_f1(parts), "micro_f1": pooled(parts).f1}
             for way, parts in self.ways().items()
@@ -99,37 +99,40 @@ class LabelEvaluation:
         }
 
     def ways(self) -> dict[str, list[LabelMetrics]]:
-        """The qualities of all labels, by each way of giving labels."""
+        """Return the metrics of all labels for each method of assigning them."""
         return {
             "most_probable": [result.most_probable for result in self.results],
             "by_threshold": [result.by_threshold for result in self.results],
         }
 
 
-class _Found(NamedTuple):
-    """What was said of one label."""
+class _LabelOutcomes(NamedTuple):
+    """Truth, scores and assignments of one label."""
 
     truth: Bools
     odds: Floats
-    given: Bools
+    assigned: Bools
     threshold: float
 
 
 def evaluate_labels(messages: Iterable[Labelled], options: Options) -> LabelEvaluation:
-    """Judge messages that have one label each, in the order they are met in, by one model."""
+    """Evaluate one model on messages with one label each, in the order given."""
     started, cpu = time.perf_counter(), sum(os.times()[:4])
     samples = read_samples(messages, options)
     _refuse_few(samples.truth, options.labels)
-    # First, for it starts processes, and the other tells how far it is: a display is a thread.
-    inner = _inner(samples, options)
-    said = run(samples, options)
-    truth, odds = samples.truth[said.which], one_against_rest(said.z)
-    chosen = said.z.argmax(axis=1)
+    # First, for it forks processes; `run` reports progress, and a progress display is a thread.
+    training_scores = _score_training_part(samples, options)
+    scored = run(samples, options)
+    truth, odds = samples.truth[scored.which], one_against_rest(scored.z)
+    chosen = scored.z.argmax(axis=1)
     results = []
     for k, label in enumerate(options.labels):
-        learnt = None if inner is None else (inner.z[:, k], samples.truth[inner.which] == k)
-        found = _found(truth == k, odds[:, k], options, learnt)
-        results.append(_result(label, found, quality(truth == k, chosen == k)))
+        training = training_scores and (
+            training_scores.z[:, k],
+            samples.truth[training_scores.which] == k,
+        )
+        outcomes = _apply_threshold(truth == k, odds[:, k], options, training)
+        results.append(_result(label, outcomes, quality(truth == k, chosen == k)))
     table = confusion(truth, chosen, len(options.labels))
     return LabelEvaluation(
         tuple(results),
@@ -144,18 +147,18 @@ def evaluate_labels(messages: Iterable[Labelled], options: Options) -> LabelEval
 def evaluate_against_rest(
     documents: Sequence[tuple[bytes, tuple[str, ...]]], options: Options
 ) -> LabelEvaluation:
-    """Judge documents with any labels, by a model of its own for each label of the options."""
+    """Evaluate one model per label of the options on documents with any number of labels."""
     started, cpu = time.perf_counter(), sum(os.times()[:4])
     labels, binary = options.labels, replace(options, labels=(REST, "label"))
     read = read_samples(((raw, REST) for raw, _ in documents), binary)
-    held = [set(names) for _, names in documents]
+    label_sets = [set(names) for _, names in documents]
 
     def judged(label: str) -> LabelResult:
-        truth = np.array([label in names for names in held], np.int64)
+        truth = np.array([label in names for names in label_sets], np.int64)
         return _against_rest(label, Samples(read.items, truth), replace(binary, progress=None))
 
     results = []
-    for result in spread(judged, labels, options.jobs):
+    for result in parallel_map(judged, labels, options.jobs):
         results.append(result)
         if options.progress:
             options.progress(len(results), len(labels))
@@ -167,24 +170,29 @@ def evaluate_against_rest(
 def _against_rest(label: str, samples: Samples, options: Options) -> LabelResult:
     options = replace(options, jobs=1)
     _refuse_few(samples.truth, ("other documents", label))
-    said, inner = run(samples, options), _inner(samples, options)
-    truth, odds = samples.truth[said.which] == 1, said.z[:, 1] - said.z[:, 0]
-    learnt = None if inner is None else (inner.z[:, 1], samples.truth[inner.which] == 1)
-    return _result(label, _found(truth, odds, options, learnt), quality(truth, odds > 0))
+    scored, training_scores = run(samples, options), _score_training_part(samples, options)
+    truth, odds = samples.truth[scored.which] == 1, scored.z[:, 1] - scored.z[:, 0]
+    training = training_scores and (
+        training_scores.z[:, 1],
+        samples.truth[training_scores.which] == 1,
+    )
+    return _result(
+        label, _apply_threshold(truth, odds, options, training), quality(truth, odds > 0)
+    )
 
 
-def _result(label: str, found: _Found, most_probable: LabelMetrics) -> LabelResult:
+def _result(label: str, outcomes: _LabelOutcomes, most_probable: LabelMetrics) -> LabelResult:
     return LabelResult(
         label,
         most_probable,
-        quality(found.truth, found.given),
-        found.threshold,
-        break_even(found.truth, found.odds),
+        quality(outcomes.truth, outcomes.assigned),
+        outcomes.threshold,
+        break_even(outcomes.truth, outcomes.odds),
     )
 
 
 def thresholds_of(messages: Iterable[Labelled], options: Options) -> dict[str, float]:
-    """The threshold of each label, in log-odds against the rest, by folds over all messages."""
+    """Return the threshold of each label, in log-odds against the rest, by cross-validation."""
     samples = read_samples(messages, options)
     _refuse_few(samples.truth, options.labels)
     odds = one_against_rest(run(samples, replace(options, protocol="folds")).z)
@@ -194,44 +202,47 @@ def thresholds_of(messages: Iterable[Labelled], options: Options) -> dict[str, f
     }
 
 
-def _inner(samples: Samples, options: Options) -> ScoredMessages | None:
-    """Folds within what is learnt, where that comes first; z is against the rest."""
+def _score_training_part(samples: Samples, options: Options) -> ScoredMessages | None:
+    """Scores of the training part by folds within it, as log-odds against the rest.
+
+    None for protocols without a separate training part.
+    """
     count = len(samples.items)
     first = {"holdout": 2 * count // 3, "cross": count - options.tested}.get(options.protocol)
     if first is None:
         return None
     part = Samples(samples.items[:first], samples.truth[:first])
-    said = run(part, replace(options, protocol="folds", noise=0.0, progress=None))
-    return ScoredMessages(said.which, one_against_rest(said.z))
+    scored = run(part, replace(options, protocol="folds", noise=0.0, progress=None))
+    return ScoredMessages(scored.which, one_against_rest(scored.z))
 
 
-def _found(
-    truth: Bools, odds: Floats, options: Options, learnt: tuple[Floats, Bools] | None
-) -> _Found:
-    """Give the label by thresholds that know nothing of the document they are used on."""
-    if learnt is not None:
-        threshold = best_threshold(learnt[1], learnt[0], 0.0)
-        return _Found(truth, odds, odds >= threshold, threshold)
-    given, threshold = np.zeros(len(truth), bool), 0.0
-    for mine, others in _parts(len(truth), options.protocol):
+def _apply_threshold(
+    truth: Bools, odds: Floats, options: Options, training: tuple[Floats, Bools] | None
+) -> _LabelOutcomes:
+    """Assign a label by thresholds chosen without the documents that they are applied to."""
+    if training is not None:
+        threshold = best_threshold(training[1], training[0], 0.0)
+        return _LabelOutcomes(truth, odds, odds >= threshold, threshold)
+    assigned, threshold = np.zeros(len(truth), bool), 0.0
+    for judged, others in _parts(len(truth), options.protocol):
         threshold = best_threshold(truth[others], odds[others], 0.0)
-        given[mine] = odds[mine] >= threshold
-    return _Found(truth, odds, given, threshold)
+        assigned[judged] = odds[judged] >= threshold
+    return _LabelOutcomes(truth, odds, assigned, threshold)
 
 
 def _parts(count: int, protocol: str) -> list[tuple[Ints, Ints]]:
-    """(what is judged, what its threshold is chosen on)."""
+    """Pairs (documents to assign, documents to choose their threshold on)."""
     every = np.arange(count)
     if protocol == "folds":
         return [(every[f::FOLDS], every[every % FOLDS != f]) for f in range(FOLDS)]
-    return [(part, every[: part[0]]) for part in np.array_split(every, min(_STRETCHES, count))]
+    return [(part, every[: part[0]]) for part in np.array_split(every, min(_ONLINE_PARTS, count))]
 
 
 def _refuse_few(truth: Ints, labels: Sequence[str]) -> None:
-    held = np.bincount(truth, minlength=len(labels))
-    if len(truth) < FOLDS or (held == 0).any():
-        told = ", ".join(f"{n} {label}" for n, label in zip(held, labels, strict=True))
+    counts = np.bincount(truth, minlength=len(labels))
+    if len(truth) < FOLDS or (counts == 0).any():
+        text = ", ".join(f"{n} {label}" for n, label in zip(counts, labels, strict=True))
         raise UserError(
-            f"{told}: too few to evaluate",
+            f"{text}: too few to evaluate",
             hint=f"give at least {FOLDS} documents, some of each label",
         )

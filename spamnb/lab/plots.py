@@ -1,8 +1,7 @@
-"""Pictures of an evaluation: ROC, DET, learning curve, reliability, scores.
+"""Draw the plots of an evaluation: ROC, DET, learning curve, reliability, scores.
 
-The only module that knows matplotlib, which is an extra: it is imported when the first picture is
-drawn. Must not know how an evaluation came about; draws what `curves` gives. Failure: UserError
-where matplotlib is not installed.
+The only module that uses matplotlib, an optional extra that is imported when the first plot is
+drawn. Draws the data of `curves`. Failure: UserError if matplotlib is not installed.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 
 
 def draw(evaluation: Evaluation) -> dict[str, Figure]:
-    """All pictures, by the name of their file."""
+    """Return all plots by file name (without suffix)."""
     try:
         from matplotlib import rc_context  # noqa: PLC0415 - an extra, and slow to import
         from matplotlib.figure import Figure as NewFigure  # noqa: PLC0415 - the same
     except ImportError as error:
         raise UserError(
-            "pictures need matplotlib, which is not installed",
+            "plots need matplotlib, which is not installed",
             hint="pip install 'spamnb[plots]', or leave out --plots and --report",
         ) from error
     made = {}
@@ -56,12 +55,12 @@ def draw(evaluation: Evaluation) -> dict[str, Figure]:
 
 
 def as_png(figure: Figure) -> bytes:
-    """A picture as a file."""
+    """Return a plot as PNG bytes, without metadata."""
     return _saved(figure, "png", dpi=130, metadata={"Software": None})
 
 
 def as_svg(figure: Figure) -> str:
-    """A picture as markup, for a page."""
+    """Return a plot as an <svg> element for an HTML page."""
     text = _saved(figure, "svg", metadata={"Date": None, "Creator": None}).decode()
     return _METADATA.sub("", text[text.index("<svg") :])
 
@@ -69,18 +68,18 @@ def as_svg(figure: Figure) -> str:
 def _saved(figure: Figure, kind: str, **options: Any) -> bytes:
     from matplotlib import rc_context  # noqa: PLC0415 - as above
 
-    held = io.BytesIO()
+    buffer = io.BytesIO()
     with rc_context(_STYLE):
-        figure.savefig(held, format=kind, facecolor="white", **options)
-    return held.getvalue()
+        figure.savefig(buffer, format=kind, facecolor="white", **options)
+    return buffer.getvalue()
 
 
 def _roc(axes: Axes, evaluation: Evaluation) -> None:
-    """Both axes logarithmic, the better the further up and left."""
+    """Both axes are logarithmic."""
     judged = evaluation.judged
     curve = curves.roc(judged.truth, judged.log_odds)
     ham, spam = max(int((~judged.truth).sum()), 1), max(int(judged.truth.sum()), 1)
-    # On a log axis there is no nothing: half a message stands for none.
+    # A log axis has no 0: half a message stands for none.
     lost = [100 * max(share, 0.5 / ham) for share in curve.ham_lost]
     missed = [100 * max(share, 0.5 / spam) for share in curve.spam_missed]
     axes.plot(lost, missed, color=LINE, lw=1.8, drawstyle="steps-post")
@@ -104,64 +103,64 @@ def _roc(axes: Axes, evaluation: Evaluation) -> None:
 
 
 def _det(axes: Axes, evaluation: Evaluation) -> None:
-    """Both errors as normal deviates: two classes of normal scores make a straight line."""
+    """Both axes are normal deviates: normally distributed scores give a straight line."""
     judged = evaluation.judged
     curve = curves.roc(judged.truth, judged.log_odds)
-    least = 0.5 / max(len(judged.truth), 1)
+    floor = 0.5 / max(len(judged.truth), 1)
     deviate = NormalDist().inv_cdf
 
-    def placed(share: float) -> float:
-        return deviate(min(max(share, least), 1 - least))
+    def axis_position(share: float) -> float:
+        return deviate(min(max(share, floor), 1 - floor))
 
     axes.plot(
-        [placed(x) for x in curve.ham_lost], [placed(y) for y in curve.spam_missed],
+        [axis_position(x) for x in curve.ham_lost], [axis_position(y) for y in curve.spam_missed],
         color=LINE, lw=1.8,
     )  # fmt: skip
-    low, high = placed(least * 2), deviate(0.6)
+    low, high = axis_position(floor * 2), deviate(0.6)
     axes.plot([low, high], [low, high], color=GREY, lw=1, ls=":")
     axes.annotate("equal errors", (deviate(0.2), deviate(0.2)), xytext=(4, -8), color=GREY,
                   textcoords="offset points", fontsize=8)  # fmt: skip
-    ticks = [share for share in _SHARES if share > least]
-    places, names = [deviate(share) for share in ticks], [f"{100 * share:g}" for share in ticks]
-    axes.set_xticks(places, names)
-    axes.set_yticks(places, names)
+    ticks = [share for share in _SHARES if share > floor]
+    positions, names = [deviate(share) for share in ticks], [f"{100 * share:g}" for share in ticks]
+    axes.set_xticks(positions, names)
+    axes.set_yticks(positions, names)
     axes.set(xlim=(low, high), ylim=(low, high), xlabel="ham lost, %", ylabel="spam missed, %")
-    axes.set_title("DET: one error against the other")
+    axes.set_title("DET: spam missed against ham lost")
 
 
 def _learning(axes: Axes, evaluation: Evaluation) -> None:
-    """Errors stretch by stretch."""
     judged = evaluation.judged
-    stretches = curves.learning(judged.truth, judged.log_odds, judged.probability)
-    seen = [part.messages for part in stretches]
-    least = 50 / max(seen[0], 1)
-    axes.plot(seen, [max(part.error_percent, least / 10) for part in stretches], "o-", color=SPAM,
+    segments = curves.learning(judged.truth, judged.log_odds, judged.probability)
+    seen = [part.messages for part in segments]
+    floor = 50 / max(seen[0], 1)
+    axes.plot(seen, [max(part.error_percent, floor / 10) for part in segments], "o-", color=SPAM,
               ms=4, lw=1.6, label="wrong side of 50 %")  # fmt: skip
-    ranked = [(part.messages, part.auc_complement_percent) for part in stretches]
-    areas = [(x, max(y, least / 10)) for x, y in ranked if y is not None]
+    ranked = [(part.messages, part.auc_complement_percent) for part in segments]
+    areas = [(x, max(y, floor / 10)) for x, y in ranked if y is not None]
     if areas:
         axes.plot(*zip(*areas, strict=True), "s-", color=HAM, ms=4, lw=1.6, label="1-AUC")
-    axes.set(yscale="log", ylim=(least / 25, None))
-    axes.set(xlabel="messages judged", ylabel="% in each twentieth of them")
+    axes.set(yscale="log", ylim=(floor / 25, None))
+    axes.set(xlabel="messages scored", ylabel="% in each twentieth of them")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.axhline(least / 10, color=GREY, lw=1, ls=":")
-    axes.text(0.995, 0.015, "the dotted line is none", color=GREY, fontsize=8, ha="right",
+    axes.axhline(floor / 10, color=GREY, lw=1, ls=":")
+    axes.text(0.995, 0.015, "dotted line: no errors", color=GREY, fontsize=8, ha="right",
               transform=axes.transAxes)  # fmt: skip
     axes.legend()
     online = evaluation.options.protocol == "online"
-    axes.set_title("Learning curve" if online else "Errors along the messages")
+    axes.set_title("Learning curve" if online else "Errors by message number")
 
 
 def _reliability(axes: Axes, evaluation: Evaluation) -> None:
-    """What was said against what came true, with its interval."""
     judged = evaluation.judged
     bins = curves.reliability(judged.truth, judged.probability)
     axes.plot([0, 1], [0, 1], color=GREY, lw=1, ls=":")
-    said, seen = [part.said for part in bins], [part.seen for part in bins]
-    # Of a bin of one class the interval ends at what was seen, but for a rounding.
+    predicted, observed = [part.said for part in bins], [part.seen for part in bins]
+    # In a bin of one class the interval ends at the observed share, up to rounding.
     below = [max(part.seen - part.low, 0.0) for part in bins]
     above = [max(part.high - part.seen, 0.0) for part in bins]
-    axes.errorbar(said, seen, [below, above], fmt="o", color=LINE, ecolor=GREY, ms=5, capsize=3)
+    axes.errorbar(
+        predicted, observed, [below, above], fmt="o", color=LINE, ecolor=GREY, ms=5, capsize=3
+    )
     for part in bins:
         left = part.said > 0.8
         axes.annotate(
@@ -169,14 +168,13 @@ def _reliability(axes: Axes, evaluation: Evaluation) -> None:
             xytext=(-8 if left else 8, -10 if part.seen > 0.1 else 8), textcoords="offset points",
             ha="right" if left else "left",
         )  # fmt: skip
-    axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), xlabel="probability of spam, as said",
-             ylabel="share that was spam")  # fmt: skip
+    axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), xlabel="predicted probability of spam",
+             ylabel="observed share of spam")  # fmt: skip
     error = evaluation.report.calibration_error
     axes.set_title(f"Reliability: calibration error {error or 0:.4f}")
 
 
 def _scores(axes: Axes, evaluation: Evaluation) -> None:
-    """Where ham and spam lie, and where the decisions begin."""
     judged = evaluation.judged
     found = curves.histogram(judged.truth, judged.log_odds)
     width = found.edges[1] - found.edges[0]

@@ -1,10 +1,9 @@
-"""Protocols: who is judged after what was taught.
+"""Evaluation protocols: the order in which messages are scored and trained.
 
-*online*, the one that mail lives by: each message is judged by what was learnt before it, then
-taught, as the feedback allows. *holdout*: learn the first two thirds, judge the rest. *folds*:
-learn nine tenths, judge the tenth, ten times over, on as many processes as are given. *cross*:
-learn one collection, judge another. Every protocol gives z for the messages that it judged; must
-not know what is measured of them.
+*online*, as in mail: each message is scored with the model so far, then trained as the feedback
+option allows. *holdout*: train the first two thirds, score the rest. *folds*: train nine tenths,
+score the other tenth, ten times, on as many processes as given. *cross*: train one collection,
+score another. Every protocol returns z of the messages that it scored. Must not know metrics.
 """
 
 from __future__ import annotations
@@ -16,79 +15,82 @@ import numpy as np
 
 from spamnb.core.model.events import Ints
 from spamnb.core.model.scoring import Floats
-from spamnb.lab.trial import UNSURE, Due, Options, Samples, Trial
+from spamnb.lab.trial import UNSURE, LabelsToTrain, Options, Samples, Trial
 from spamnb.service.training.worker_pool import Pool
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 FOLDS = 10
-_SHOWN_EVERY = 64
+_PROGRESS_EVERY = 64
 
 
 class ScoredMessages(NamedTuple):
-    """What was said of the messages that were judged."""
+    """Scores of the messages that were scored."""
 
     which: Ints
-    """numbers of the messages, rising"""
+    """[M] indices of the messages, ascending"""
     z: Floats
-    """[M, K]"""
+    """[M, K] scores by label"""
 
 
 def run(samples: Samples, options: Options) -> ScoredMessages:
-    """Judge by the protocol of the options."""
-    taught = with_noise(samples.truth, options)
-    return PROTOCOLS[options.protocol](samples, taught, options)
+    """Train and score the samples by the protocol of the options."""
+    train_labels = with_noise(samples.truth, options)
+    return PROTOCOLS[options.protocol](samples, train_labels, options)
 
 
 def with_noise(truth: Ints, options: Options) -> Ints:
-    """Choose the labels as they will be taught; a wrong one is any other label."""
+    """Return the labels to train; a share of `options.noise` is replaced by another label."""
     seed = options.seed if options.noise_seed is None else options.noise_seed
-    dice = np.random.default_rng(seed)
-    wrong = dice.random(len(truth)) < options.noise
+    rng = np.random.default_rng(seed)
+    wrong = rng.random(len(truth)) < options.noise
     K = len(options.labels)
-    other = dice.integers(1, K, len(truth)) if K > 2 else 1
+    other = rng.integers(1, K, len(truth)) if K > 2 else 1
     return np.where(wrong, (truth + other) % K, truth)
 
 
-def _online(samples: Samples, taught: Ints, options: Options) -> ScoredMessages:
+def _online(samples: Samples, train_labels: Ints, options: Options) -> ScoredMessages:
     count = len(samples.items)
-    trial, due_of = Trial(samples, taught, options), _FEEDBACK[options.feedback](taught, options)
+    trial, labels_after = (
+        Trial(samples, train_labels, options),
+        _FEEDBACK[options.feedback](train_labels, options),
+    )
     z = np.zeros((count, len(options.labels)))
     for index in range(count):
-        z[index] = trial.meet(index, due_of(index))
-        _show(options, index + 1, count)
+        z[index] = trial.score_then_train(index, labels_after(index))
+        _report_progress(options, index + 1, count)
     return ScoredMessages(np.arange(count), z)
 
 
-def _full(_taught: Ints, _options: Options) -> Callable[[int], Due]:
+def _full(_train_labels: Ints, _options: Options) -> Callable[[int], LabelsToTrain]:
     return lambda index: lambda _: (index,)
 
 
-def _errors(taught: Ints, _options: Options) -> Callable[[int], Due]:
-    """Only what was wrong, or said with less than 90 %."""
+def _errors(train_labels: Ints, _options: Options) -> Callable[[int], LabelsToTrain]:
+    """Train only messages with a wrong label or a probability below 90 %."""
     sure = UNSURE[1]
 
-    def due_of(index: int) -> Due:
-        label = int(taught[index])
+    def labels_after(index: int) -> LabelsToTrain:
+        label = int(train_labels[index])
         return lambda P: (index,) if P.max() < sure or int(P.argmax()) != label else ()
 
-    return due_of
+    return labels_after
 
 
-def _delayed(_taught: Ints, options: Options) -> Callable[[int], Due]:
-    """Every label, so many messages late: people read their mail in the evening."""
-    late = options.delay
-    return lambda index: lambda _: (index - late,) if index >= late else ()
+def _delayed(_train_labels: Ints, options: Options) -> Callable[[int], LabelsToTrain]:
+    """Train every message, `options.delay` messages later."""
+    delay = options.delay
+    return lambda index: lambda _: (index - delay,) if index >= delay else ()
 
 
-def _partial(taught: Ints, options: Options) -> Callable[[int], Due]:
-    """Labels of a share of the messages, whatever was said of them."""
-    told = np.random.default_rng((options.seed, 1)).random(len(taught)) < options.share
-    return lambda index: lambda _: (index,) if told[index] else ()
+def _partial(train_labels: Ints, options: Options) -> Callable[[int], LabelsToTrain]:
+    """Train a random share of the messages, whatever their score."""
+    labelled = np.random.default_rng((options.seed, 1)).random(len(train_labels)) < options.share
+    return lambda index: lambda _: (index,) if labelled[index] else ()
 
 
-_FEEDBACK: dict[str, Callable[[Ints, Options], Callable[[int], Due]]] = {
+_FEEDBACK: dict[str, Callable[[Ints, Options], Callable[[int], LabelsToTrain]]] = {
     "full": _full,
     "errors": _errors,
     "delayed": _delayed,
@@ -97,41 +99,43 @@ _FEEDBACK: dict[str, Callable[[Ints, Options], Callable[[int], Due]]] = {
 FEEDBACK = tuple(_FEEDBACK)
 
 
-def _holdout(samples: Samples, taught: Ints, options: Options) -> ScoredMessages:
-    return _split(samples, taught, options, 2 * len(samples.items) // 3)
+def _holdout(samples: Samples, train_labels: Ints, options: Options) -> ScoredMessages:
+    return _split(samples, train_labels, options, 2 * len(samples.items) // 3)
 
 
-def _cross(samples: Samples, taught: Ints, options: Options) -> ScoredMessages:
-    return _split(samples, taught, options, len(samples.items) - options.tested)
+def _cross(samples: Samples, train_labels: Ints, options: Options) -> ScoredMessages:
+    return _split(samples, train_labels, options, len(samples.items) - options.tested)
 
 
-def _split(samples: Samples, taught: Ints, options: Options, first: int) -> ScoredMessages:
-    trial = Trial(samples, taught, options)
-    asked = range(first, len(samples.items))
+def _split(samples: Samples, train_labels: Ints, options: Options, first: int) -> ScoredMessages:
+    trial = Trial(samples, train_labels, options)
+    tested = range(first, len(samples.items))
     trial.teach(range(first))
-    z = trial.judge(asked)
-    _show(options, len(samples.items), len(samples.items))
-    return ScoredMessages(np.array(asked, np.int64), z)
+    z = trial.judge(tested)
+    _report_progress(options, len(samples.items), len(samples.items))
+    return ScoredMessages(np.array(tested, np.int64), z)
 
 
-def _folds(samples: Samples, taught: Ints, options: Options) -> ScoredMessages:
-    """Each fold is a model of its own, so any number of processes gives the same figures."""
+def _folds(samples: Samples, train_labels: Ints, options: Options) -> ScoredMessages:
+    """Each fold has its own model, so the scores do not depend on the number of processes."""
     count = len(samples.items)
 
     def judged(fold: int) -> Floats:
-        trial = Trial(samples, taught, options)
+        trial = Trial(samples, train_labels, options)
         trial.teach([index for index in range(count) if index % FOLDS != fold])
         return trial.judge(range(fold, count, FOLDS))
 
     z = np.zeros((count, len(options.labels)))
-    for fold, part in enumerate(spread(judged, range(FOLDS), options.jobs)):
+    for fold, part in enumerate(parallel_map(judged, range(FOLDS), options.jobs)):
         z[fold::FOLDS] = part
-        _show(options, (fold + 1) * count // FOLDS, count)
+        _report_progress(options, (fold + 1) * count // FOLDS, count)
     return ScoredMessages(np.arange(count), z)
 
 
-def spread(work: Callable[[Task], Result], tasks: Sequence[Task], jobs: int) -> Iterator[Result]:
-    """Work on so many processes, results in the order of the tasks; forked, so nothing travels."""
+def parallel_map(
+    work: Callable[[Task], Result], tasks: Sequence[Task], jobs: int
+) -> Iterator[Result]:
+    """Map over forked processes, results in the order of the tasks; `work` is not pickled."""
     if jobs <= 1 or len(tasks) <= 1:
         yield from map(work, tasks)
         return
@@ -147,6 +151,6 @@ PROTOCOLS: dict[str, Callable[[Samples, Ints, Options], ScoredMessages]] = {
 }
 
 
-def _show(options: Options, done: int, total: int) -> None:
-    if options.progress and (done % _SHOWN_EVERY == 0 or done == total):
+def _report_progress(options: Options, done: int, total: int) -> None:
+    if options.progress and (done % _PROGRESS_EVERY == 0 or done == total):
         options.progress(done, total)

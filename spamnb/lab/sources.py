@@ -1,8 +1,8 @@
-"""Collections to evaluate on: where their messages lie, and the order they are met in.
+"""Find the messages of a collection, put them in order, and read them.
 
-Sorted mail in two places, or a collection laid out as those of TREC's spam track (a file `index`
-whose lines are `spam ../data/inmail.1`). Messages are read when it is their turn, so that a large
-collection is never in memory. Must not know models. Failure: CorpusError.
+Input is sorted mail in two paths, or a collection in the layout of TREC's spam track (a file
+`index` with lines like `spam ../data/inmail.1`). Messages are read one at a time, so a large
+collection is never held in memory. Must not know models. Failure: CorpusError.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from typing import TypeVar
 from spamnb.errors import CorpusError
 from spamnb.service.training.sources import MessageSpan, SourceMessage, read_unit, units
 
-What = TypeVar("What")
-Named = tuple[str, tuple[What, str]]
-"""name for the order, then the thing and its label"""
+Thing = TypeVar("Thing")
+Named = tuple[str, tuple[Thing, str]]
+"""(name to sort by, (message or reference to it, label))"""
 
 _LINE = re.compile(r"(spam|ham)\s+(\S.*)", re.IGNORECASE)
 _HEAD_BYTES = 65_536
 
 
 def index_of(path: str) -> Path | None:
-    """The index of a collection in TREC's layout, or None where there is none."""
-    place = Path(path)
-    candidates = (place,) if place.is_file() else (place / "full" / "index", place / "index")
+    """Return the index file of a collection in TREC's layout, or None."""
+    location = Path(path)
+    candidates = (
+        (location,) if location.is_file() else (location / "full" / "index", location / "index")
+    )
     for candidate in candidates:
         if candidate.is_file():
             with candidate.open(encoding="utf-8", errors="replace") as lines:
@@ -38,7 +40,7 @@ def index_of(path: str) -> Path | None:
 
 
 def indexed(index: Path) -> list[Named[MessageSpan]]:
-    """The messages that an index names, in its order."""
+    """Return the messages listed in an index, in its order."""
     found: list[Named[MessageSpan]] = []
     text = index.read_text("utf-8", errors="replace")
     for number, line in enumerate(text.splitlines(), 1):
@@ -54,29 +56,29 @@ def indexed(index: Path) -> list[Named[MessageSpan]]:
 
 
 def sorted_mail(path: str, label: str) -> list[Named[MessageSpan]]:
-    """The messages under a path, all with one label."""
+    """Return the messages under a path, all with one label."""
     return [(Path(unit.name).name, (unit, label)) for unit in units(path)]
 
 
-def shuffled(named: Iterable[Named[What]], seed: int) -> list[tuple[What, str]]:
-    """By file name over both classes (ties by label), then shuffled: no path, no disk order."""
+def shuffled(named: Iterable[Named[Thing]], seed: int) -> list[tuple[Thing, str]]:
+    """Sort by file name (ties by label), then shuffle: independent of folders and disk order."""
     rows = sorted(named, key=lambda row: (row[0], row[1][1]))
-    random.Random(seed).shuffle(rows)  # noqa: S311 - an order that can be had again, no secret
+    random.Random(seed).shuffle(rows)  # noqa: S311 - a reproducible order, no secret
     return [thing for _, thing in rows]
 
 
-def as_given(named: Iterable[Named[What]], _seed: int = 0) -> list[tuple[What, str]]:
-    """In the order in which they were found: that of the index, which is that of arrival."""
+def as_given(named: Iterable[Named[Thing]], _seed: int = 0) -> list[tuple[Thing, str]]:
+    """Keep the order given: for an index, the order of arrival."""
     return [thing for _, thing in named]
 
 
 def by_time(named: Iterable[Named[bytes]]) -> list[tuple[bytes, str]]:
-    """By the time of arrival, or else the Date; those without either stand by name at the start."""
+    """Sort by time of arrival, else by Date; messages without either come first, by name."""
     return _by_time(named, lambda raw: raw)
 
 
 def units_by_time(named: Iterable[Named[MessageSpan]]) -> list[tuple[MessageSpan, str]]:
-    """The same for messages that lie in files; the head of each is read."""
+    """As `by_time`, for messages in files; reads only the head of each."""
 
     def head(unit: MessageSpan) -> bytes:
         head = unit.start + _HEAD_BYTES
@@ -86,7 +88,9 @@ def units_by_time(named: Iterable[Named[MessageSpan]]) -> list[tuple[MessageSpan
     return _by_time(named, head)
 
 
-def _by_time(named: Iterable[Named[What]], head: Callable[[What], bytes]) -> list[tuple[What, str]]:
+def _by_time(
+    named: Iterable[Named[Thing]], head: Callable[[Thing], bytes]
+) -> list[tuple[Thing, str]]:
     keyed = [(arrival(head(thing[0])), name, thing[1], thing) for name, thing in named]
     return [row[3] for row in sorted(keyed, key=lambda row: row[:3])]
 
@@ -97,7 +101,7 @@ def read_each(
     *,
     documents: bool = False,
 ) -> Iterator[tuple[bytes, str]]:
-    """The messages, each when it is asked for; what can't be read is told and left out."""
+    """Read messages one at a time; an unreadable message is skipped with a warning."""
     for unit, label in found:
         read = read_unit(unit, documents=documents)
         if isinstance(read, SourceMessage):
@@ -107,14 +111,14 @@ def read_each(
 
 
 def arrival(raw: bytes) -> float:
-    """Seconds since 1970 by the newest Received, else by Date; 0 if neither can be read."""
+    """Return seconds since 1970 from the newest Received, else from Date; 0 if unreadable."""
     head = raw[:_HEAD_BYTES].replace(b"\r\n", b"\n").partition(b"\n\n")[0]
     fields = head.replace(b"\n ", b" ").replace(b"\n\t", b" ").split(b"\n")
     for name in (b"received:", b"date:"):
         for line in fields:
             if line[: len(name)].lower() == name:
-                said = line[len(name) :].rpartition(b";")[2].decode("ascii", "replace")
-                parsed = parsedate_tz(said)
+                date = line[len(name) :].rpartition(b";")[2].decode("ascii", "replace")
+                parsed = parsedate_tz(date)
                 if parsed and 1970 <= parsed[0] < 10_000:
                     try:
                         return float(mktime_tz(parsed))

@@ -1,8 +1,8 @@
-"""One model on trial: read messages into samples, ask it, teach it, over a store in memory.
+"""Train and score one model in memory: read messages into samples, train them, score them.
 
-The learner is the real one; the key of the features comes from the seed, so the same messages in
-the same order give the same figures, bit for bit. Any number of labels; mail, or documents that
-are no mail. Must not know protocols, measures or terminals.
+Uses the learner of the product. The feature key is derived from the seed, so the same messages in
+the same order give the same scores, bit for bit. Any number of labels; mail or plain documents.
+Must not know protocols, metrics or terminals.
 """
 
 from __future__ import annotations
@@ -28,70 +28,70 @@ from spamnb.store.memory import MemoryStore
 
 LABELS = ("ham", "spam")
 UNSURE = (0.1, 0.9)
-"""Between these probabilities of spam a person who corrects mistakes only would answer as well."""
-_TEACHING = 256
-"""messages taught in one transaction where nobody looks in between"""
+"""A user who corrects only mistakes is assumed to answer also between these probabilities."""
+_BATCH = 256
+"""messages per transaction where no message is scored in between"""
 
 _ORIGIN = Source(who="evaluation", channel="evaluation")
 
 Labelled = tuple[bytes, str]
-Due = Callable[[Floats], Sequence[int]]
-"""from the probabilities that a message was given, the numbers of those to teach now"""
+LabelsToTrain = Callable[[Floats], Sequence[int]]
+"""(probabilities of the message just scored) -> indices of the messages to train now"""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to evaluate."""
+    """Options of an evaluation."""
 
     protocol: str = "online"
     order: str = "given"
-    """only told in the report: the messages come in the order that they are to be met in"""
+    """for the report only: the caller has put the messages in order"""
     seed: int = 1
-    """of the key, and of the noise unless it has its own"""
+    """seed of the feature key, and of the noise unless `noise_seed` is set"""
     feedback: str = "full"
-    """full | errors | delayed | partial: which labels are taught online"""
+    """full | errors | delayed | partial: which labels are trained by protocol online"""
     delay: int = 100
-    """delayed: a label comes so many messages late"""
+    """delayed: a label is trained so many messages later"""
     share: float = 0.1
-    """partial: the share of messages whose label is ever told"""
+    """partial: the share of messages that are ever trained"""
     noise: float = 0.0
-    """share of labels that are taught wrong; the score is taken against the right ones"""
+    """share of labels that are trained wrong; metrics use the right ones"""
     noise_seed: int | None = None
     kind: str = "corrected"
     labels: tuple[str, ...] = LABELS
     documents: bool = False
-    """plain text that is no mail"""
+    """the input is plain text, not mail"""
     tested: int = 0
-    """cross: so many of the messages, the last ones, are judged by what the others taught"""
+    """cross: number of messages at the end that are scored by a model trained on the others"""
     local: LocalHosts | None = None
     costs: Costs | None = None
     constants: Mapping[str, float] = field(default_factory=dict)
-    """of the model, where they differ from the recipe's"""
+    """model constants that replace those of the recipe"""
     resamples: int = 1000
     jobs: int = 1
-    """processes for folds; the figures do not depend on it"""
+    """processes for folds; the scores do not depend on it"""
     progress: Callable[[int, int], None] | None = None
 
 
 class Sample(NamedTuple):
-    """One message, ready to be judged and taught."""
+    """One message as features, ready to be scored and trained."""
 
     example: Example
     ids: Ids
-    """of both groups, sorted"""
+    """feature ids of both groups, sorted"""
     view: RowView
-    """over the rows of `ids`"""
+    """indices into the rows of `ids`"""
 
 
 class Samples(NamedTuple):
-    """Messages in the order they are met in, and the label of each."""
+    """Messages in order, and the label index of each."""
 
     items: list[Sample]
     truth: Ints
 
 
 def recipe_of(options: Options) -> Recipe:
-    """The recipe of a model on trial: the kind's own constants but for those that are given."""
+    """Return the recipe of the model: the constants of its kind, with those of the options."""
     key = hashlib.blake2b(b"evaluation %d" % options.seed, digest_size=32).digest()
     made = Recipe(
         kind=options.kind,
@@ -105,7 +105,7 @@ def recipe_of(options: Options) -> Recipe:
 
 
 def read_samples(messages: Iterable[Labelled], options: Options) -> Samples:
-    """Read the messages, a portion at a time; only their ids are kept."""
+    """Extract the features of labelled messages in batches; the texts are not kept."""
     known = {label: k for k, label in enumerate(options.labels)}
     names: list[str] = []
 
@@ -115,10 +115,10 @@ def read_samples(messages: Iterable[Labelled], options: Options) -> Samples:
             yield raw
 
     items = list(_samples(raws(), options))
-    foreign = sorted(set(names) - known.keys())
-    if foreign:
+    unknown = sorted(set(names) - known.keys())
+    if unknown:
         raise UserError(
-            f"messages labelled {', '.join(foreign)} cannot be evaluated",
+            f"messages labelled {', '.join(unknown)} cannot be evaluated",
             hint=f"label them {' or '.join(options.labels)}",
         )
     return Samples(items, np.array([known[name] for name in names], np.int64))
@@ -145,36 +145,40 @@ def _sample(example: Example, features: Features, index: int) -> Sample:
 
 
 class Trial:
-    """One model that is taught and asked."""
+    """One model that is trained and scored on samples."""
 
-    def __init__(self, samples: Samples, taught: Ints, options: Options) -> None:
+    def __init__(self, samples: Samples, train_labels: Ints, options: Options) -> None:
         self.recipe = recipe_of(options)
         self._samples = samples.items
-        self._taught = taught.tolist()
+        self._train_labels = train_labels.tolist()
         self._store = MemoryStore(self.recipe)
         self._learner = Learner(self.recipe, options.costs or Costs())
 
-    def meet(self, index: int, due: Due) -> Floats:
-        """Judge a message, then teach what is due: its z as it was before."""
-        return self._store.transact(lambda view: self._met(view, index, due))
+    def score_then_train(self, index: int, labels_to_train: LabelsToTrain) -> Floats:
+        """Score a message, then train what `labels_to_train` returns; return its z."""
+        return self._store.transact(
+            lambda view: self._score_then_train(view, index, labels_to_train)
+        )
 
-    def _met(self, view: WriteView, index: int, due: Due) -> Floats:
+    def _score_then_train(
+        self, view: WriteView, index: int, labels_to_train: LabelsToTrain
+    ) -> Floats:
         z = self._judge(view, self._samples[index])
-        requests = [self._lesson(i, index + 1) for i in due(probabilities(z))]
+        requests = [self._request(i, index + 1) for i in labels_to_train(probabilities(z))]
         if requests:
             self._learner.run(view, requests, scored=False)
         return z
 
     def teach(self, indices: Sequence[int]) -> None:
-        """Teach in order, many in a transaction."""
-        for start in range(0, len(indices), _TEACHING):
-            some = indices[start : start + _TEACHING]
-            requests = [self._lesson(i, start + k + 1) for k, i in enumerate(some)]
+        """Train the messages in order, in batches of one transaction each."""
+        for start in range(0, len(indices), _BATCH):
+            some = indices[start : start + _BATCH]
+            requests = [self._request(i, start + k + 1) for k, i in enumerate(some)]
             with self._store.write() as view:
                 self._learner.run(view, requests, scored=False)
 
     def judge(self, indices: Sequence[int]) -> Floats:
-        """[M, K] z of each message."""
+        """Return z [M, K] of the messages."""
         with self._store.read() as view:
             z = [self._judge(view, self._samples[i]) for i in indices]
         return np.array(z).reshape(len(z), len(self.recipe.labels))
@@ -183,5 +187,5 @@ class Trial:
         records = view.gather(sample.ids)
         return np.asarray(scores(self.recipe, view.totals(), records, sample.view)[0])
 
-    def _lesson(self, index: int, time_us: int) -> Learn:
-        return Learn(self._samples[index].example, self._taught[index], _ORIGIN, time_us)
+    def _request(self, index: int, time_us: int) -> Learn:
+        return Learn(self._samples[index].example, self._train_labels[index], _ORIGIN, time_us)

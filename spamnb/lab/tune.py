@@ -1,18 +1,16 @@
-"""Tuning: constants of the model that suit some mail better, and the proof that they do.
+"""Search model constants that suit some mail better, and test them on messages held back.
 
-The messages come in the order they arrived in. The first two thirds choose: each set of constants
-is run online over them, and the mean surprise (log loss, in nats, without the first tenth) is
-compared, one constant at a time, step by step in the direction that helps. The last third was not
-looked at until then and decides: the chosen constants and the old ones are run over everything and
-compared there, message by message. A gain that its interval does not confirm is no gain. Must not
-know terminals; writes nothing.
+Messages come in order of arrival. The search uses the first two thirds: it runs each set of
+constants online over them and compares the mean log loss (in nats, without the first tenth),
+moving one constant at a time in the direction that lowers it. Then the chosen and the current
+constants are run over all messages and compared on the last third, message by message. The gain
+counts only if its 95 % interval confirms it. Must not know terminals; writes nothing.
 
-Log loss and not 1-AUC: it counts every message and not only the few that overlap, so differences
-show on hundreds of messages instead of tens of thousands. Failure: UserError for too little mail.
+Log loss instead of 1-AUC: it uses every message and not only the few that overlap, so differences
+show on hundreds of messages instead of tens of thousands. Failure: UserError for too few messages.
 
-Not searched: the groups, which are made with the features, so a model would have to read all its
-mail anew (experiment 0001 settled them); and the costs, which move no score: where junk may begin
-is told by the `HamLossBound`, and follows from the promise.
+Not searched: feature groups, which would require extracting all mail again (experiment 0001
+settled them); and costs, which change no score (`HamLossBound` gives the junk threshold).
 """
 
 from __future__ import annotations
@@ -43,59 +41,60 @@ STEPS: dict[str, tuple[float, float]] = {
     "rate_temper": (3.0, 0.001),
     "rate_bias": (4.0, 0.0001),
 }
-"""Factor of one step, and the least value. In the order of what they changed most."""
+"""Constant -> (factor of one step, smallest value); the most effective constants first."""
 OF_KIND = {"corrected": tuple(STEPS), "multinomial": ("alpha",), "bernoulli": ("alpha",)}
-LEAST_GAIN = 0.002
-"""Share of the log loss that a step must save to be taken: less is the noise of the search."""
-FEWEST = 60
-_WARM = 10
-"""the first tenth is not counted: there every model guesses"""
+MIN_GAIN = 0.002
+"""A step is accepted if it saves this share of the log loss; smaller gains are noise."""
+MIN_MESSAGES = 60
+_WARM_UP = 10
+"""1 / the share of messages at the start that is not counted: there every model guesses"""
 _TRIES = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """A measure with the chosen constants less that with the old ones, on the held-back part."""
+    """A metric with the current and the chosen constants, on the held-back messages."""
 
     before: float
     after: float
     difference: float
+    """after - before; below 0 is better"""
     low: float
     high: float
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What the search found, and what the held-back part says to it."""
+    """Result of a search: the chosen constants and their test on the held-back messages."""
 
     old: Constants
     chosen: Constants
-    """only those that differ"""
+    """only those that differ from `old`"""
     tries: int
     searched: int
     held_back: int
     search_loss: tuple[float, float]
-    """with the old constants and with the chosen ones, where they were chosen"""
+    """mean log loss on the searched messages with the old and with the chosen constants"""
     log_loss: Gain
     auc_complement_percent: Gain
     assurance: HamLossBound
-    """where junk may begin with the constants that hold"""
+    """junk threshold with the chosen constants, or with the old ones if not confirmed"""
     seconds: float
     cpu_seconds: float
 
     @property
     def confirmed(self) -> bool:
-        """Whether the held-back part agrees: less surprise for sure, and no worse ranking."""
+        """Whether log loss is lower at 95 % confidence, with no significant loss of 1-AUC."""
         return bool(self.chosen and self.log_loss.high < 0 and self.auc_complement_percent.low <= 0)
 
     def as_dict(self) -> dict[str, object]:
-        """For programs."""
+        """Return the JSON object of `tune --json`."""
         return asdict(self) | {"confirmed": self.confirmed}
 
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """How to search."""
+    """Options of the search."""
 
     one_in: int = 1000
     tries: int = _TRIES
@@ -107,10 +106,10 @@ def tune(
     options: Options | None = None,
     search: SearchOptions | None = None,
 ) -> Tuning:
-    """Search on the first two thirds of the messages, confirm on the last third."""
+    """Search on the first two thirds of the messages, test on the last third."""
     options = replace(options or Options(), protocol="online", progress=None)
     search = search or SearchOptions()
-    began, cpu = time.perf_counter(), sum(os.times()[:4])
+    started, cpu = time.perf_counter(), sum(os.times()[:4])
     samples = read_samples(messages, options)
     first = 2 * len(samples.items) // 3
     _refuse_few(samples.truth == 1, first)
@@ -121,7 +120,7 @@ def tune(
         z = run(part, replace(options, constants=constants)).z
         return np.asarray(z[:, 1] - z[:, 0])
 
-    truth, old = samples.truth == 1, _old(recipe_of(options))
+    truth, old = samples.truth == 1, _current_constants(recipe_of(options))
     with Pool(lambda: judged, max(options.jobs, 1)) as pool:
         climb = _HillClimb(
             truth[:first], old, search, lambda sets: pool.map((s, first) for s in sets)
@@ -140,7 +139,7 @@ def tune(
         log_loss=_mean_gain(truth[held], before, after),
         auc_complement_percent=_area_gain(truth[held], before, after),
         assurance=assured(truth[held], after, search.one_in),
-        seconds=time.perf_counter() - began,
+        seconds=time.perf_counter() - started,
         cpu_seconds=sum(os.times()[:4]) - cpu,
     )
     if tuning.confirmed:
@@ -148,23 +147,24 @@ def tune(
     return replace(tuning, assurance=assured(truth[held], before, search.one_in))
 
 
-def _old(recipe: Recipe) -> Constants:
+def _current_constants(recipe: Recipe) -> Constants:
     return {name: float(getattr(recipe, name)) for name in OF_KIND[recipe.kind]}
 
 
 def _refuse_few(spam: Bools, first: int) -> None:
     for name, part in (("first two thirds", spam[:first]), ("last third", spam[first:])):
-        ham, held = int((~part).sum()), int(part.sum())
-        if min(ham, held) < FEWEST // 3:
+        ham_count, spam_count = int((~part).sum()), int(part.sum())
+        if min(ham_count, spam_count) < MIN_MESSAGES // 3:
             raise UserError(
-                f"the {name} of the messages have {ham} ham and {held} spam: too few to tune by",
-                hint=f"give at least {FEWEST} of each; if they come from different times, add "
-                "--order shuffle",
+                f"the {name} of the messages have {ham_count} ham and {spam_count} spam: "
+                "too few to tune",
+                hint=f"give at least {MIN_MESSAGES} of each; add --order shuffle if ham and spam "
+                "come from different times",
             )
 
 
 class _HillClimb:
-    """From the old constants step by step to better ones, on the part that chooses."""
+    """Coordinate search for the constants of least log loss, from the current ones."""
 
     def __init__(
         self,
@@ -182,23 +182,25 @@ class _HillClimb:
         self.loss = self.first_loss = self._losses([start])[0]
 
     def run(self) -> None:
-        """Go round the constants until none helps any more, or the tries are used up."""
+        """Cycle through the constants until none helps or the tries are used up."""
         moved = True
         while moved and self.tries < self._search.tries:
             moved = False
             for name in self.best:
-                moved |= self._along(name)
-        self._tell(done=True)
+                moved |= self._search_constant(name)
+        self._report_progress(done=True)
 
-    def _along(self, name: str) -> bool:
-        """Look to both sides, then go on in the better direction while it helps."""
+    def _search_constant(self, name: str) -> bool:
+        """Try both directions, then continue in the better one while it helps."""
         if self.tries >= self._search.tries:
             return False
         up, down = (self._stepped(name, direction) for direction in (1, -1))
-        if not self._take([up, down]):
+        if not self._accept_best([up, down]):
             return False
         direction = 1 if self.best == up else -1
-        while self.tries < self._search.tries and self._take([self._stepped(name, direction)]):
+        while self.tries < self._search.tries and self._accept_best(
+            [self._stepped(name, direction)]
+        ):
             pass
         return True
 
@@ -207,11 +209,11 @@ class _HillClimb:
         value = max(self.best[name] * factor**direction, least)
         return self.best | {name: float(f"{value:.4g}")}
 
-    def _take(self, candidates: list[Constants]) -> bool:
-        """Take the best of them, if it is better by more than the noise."""
+    def _accept_best(self, candidates: list[Constants]) -> bool:
+        """Accept the best candidate if it gains at least MIN_GAIN."""
         losses = self._losses(candidates)
         at = int(np.argmin(losses))
-        if losses[at] >= self.loss * (1 - LEAST_GAIN):
+        if losses[at] >= self.loss * (1 - MIN_GAIN):
             return False
         self.best, self.loss = candidates[at], losses[at]
         return True
@@ -219,26 +221,26 @@ class _HillClimb:
     def _losses(self, candidates: list[Constants]) -> list[float]:
         new = [one for one in candidates if tuple(one.values()) not in self._seen]
         for one, odds in zip(new, self._judge(new), strict=True):
-            warm = len(self._truth) // _WARM
-            loss = float(_surprise(self._truth, odds)[warm:].mean())
+            warm_up = len(self._truth) // _WARM_UP
+            loss = float(_log_losses(self._truth, odds)[warm_up:].mean())
             self._seen[tuple(one.values())] = loss
             self.tries += 1
-            self._tell()
+            self._report_progress()
         return [self._seen[tuple(one.values())] for one in candidates]
 
-    def _tell(self, *, done: bool = False) -> None:
+    def _report_progress(self, *, done: bool = False) -> None:
         if self._search.progress:
             most = max(self._search.tries, self.tries)
             self._search.progress(most if done else self.tries, most)
 
 
-def _surprise(truth: Bools, odds: Floats) -> Floats:
-    """Nats by which each label surprised; bounded as in `measures.log_loss`."""
+def _log_losses(truth: Bools, odds: Floats) -> Floats:
+    """Log loss of each message in nats, at most 36 as in `metrics.log_loss`."""
     return np.asarray(np.minimum(np.logaddexp(0, np.where(truth, -odds, odds)), 36.0))
 
 
 def _mean_gain(truth: Bools, before: Floats, after: Floats) -> Gain:
-    old, new = _surprise(truth, before), _surprise(truth, after)
+    old, new = _log_losses(truth, before), _log_losses(truth, after)
     return _gain(float(old.mean()), float(new.mean()), *paired_mean(new, old))
 
 

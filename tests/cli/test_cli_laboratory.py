@@ -66,7 +66,7 @@ def test_feedback_protocols_and_the_promise(tmp_path):
         out = run("evaluate", *words, HAM, SPAM).out
         assert "Not enough evidence yet" in out
     out = run("evaluate", "--one-in", 20, HAM, SPAM).out
-    assert "How far this is from what is possible: of 200 messages" in out
+    assert "Least possible error: of 200 messages" in out
     assert "At most 1 in 20" in out
     assert "costs.junk" in out
     settings = tmp_path / "s.toml"

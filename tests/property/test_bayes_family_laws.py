@@ -164,16 +164,16 @@ def test_classes_can_be_declared(model):
 @pytest.mark.parametrize(
     ("X", "y", "weights", "told"),
     [
-        ([[1.0] * WIDTH], ["spam", "ham"], None, "2 classes for 1 cases"),
-        ([[1.0] * (WIDTH + 1)], ["spam"], None, "4 columns, but 3 were learnt"),
-        ([1.0], ["spam"], None, "rows of a table"),
+        ([[1.0] * WIDTH], ["spam", "ham"], None, "2 labels for 1 cases"),
+        ([[1.0] * (WIDTH + 1)], ["spam"], None, "4 columns, but the model has 3"),
+        ([1.0], ["spam"], None, "table with 2 dimensions"),
         ([[1.0] * WIDTH], ["spam"], [0.0], "weights must be positive"),
         ([[1.0] * WIDTH], ["spam"], [np.nan], "weights must be positive"),
         ([[1.0] * WIDTH], ["spam"], [1.0, 1.0], "weights must be positive"),
     ],
 )
 def test_input_that_means_nothing_is_refused(model, X, y, weights, told):
-    """One line says what is wrong, and nothing has changed."""
+    """Invalid input is refused with its reason, and the model is unchanged."""
     walked = fresh(model).learn([1.0] * WIDTH, "ham")
     for change in (walked.partial_fit, walked.partial_forget, walked.fit):
         if change == walked.fit and "columns" in told:
@@ -184,7 +184,7 @@ def test_input_that_means_nothing_is_refused(model, X, y, weights, told):
 
 
 def test_nothing_learnt_is_nothing_to_say(model):
-    """Before the first case, and after the last was forgotten, judging is refused."""
+    """A model without cases refuses to predict."""
     walked = fresh(model).learn([1.0] * WIDTH, "ham").forget([1.0] * WIDTH, "ham")
     for empty in (fresh(model), walked):
         with pytest.raises(UserError, match="nothing has been learnt"):

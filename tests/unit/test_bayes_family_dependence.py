@@ -268,18 +268,18 @@ def test_a_thousand_facts_do_not_underflow():
         ([Node("a", (0, 1), [0.5, 0.6])], "sum to 1"),
         ([Node("a", (0, 1), [-0.5, 1.5])], "sum to 1"),
         ([Node("a", (0, 1), [0.5, 0.3, 0.2])], "shape"),
-        ([Node("a", (0, 1), [[0.5, 0.5]], ("b",))], "parents come first"),
-        ([Node("a", (0,), [1.0]), Node("a", (0,), [1.0])], "parents come first"),
+        ([Node("a", (0, 1), [[0.5, 0.5]], ("b",))], "before a parent"),
+        ([Node("a", (0,), [1.0]), Node("a", (0,), [1.0])], "defined twice"),
     ],
 )
 def test_a_network_is_a_distribution(nodes, told):
-    """What is none is refused, with the name of the node."""
+    """An invalid node is refused with its name."""
     with pytest.raises(UserError, match=f"a: .*{told}"):
         BeliefNetwork(nodes)
 
 
 def test_impossible_questions_are_refused():
-    """No such variable or value, or evidence of probability 0."""
+    """Unknown variables and values, and evidence of probability 0, are refused."""
     made = BeliefNetwork([Node("a", (0, 1), [0.0, 1.0]), Node("b", (0,), [[1.0], [1.0]], ("a",))])
     with pytest.raises(UserError, match="no variable c"):
         made.query("c")
@@ -287,6 +287,6 @@ def test_impossible_questions_are_refused():
         with pytest.raises(UserError, match="no such variable or value"):
             made.query("b", evidence)
     for method in ("enumerate", "eliminate"):
-        with pytest.raises(UserError, match="cannot be"):
+        with pytest.raises(UserError, match="impossible"):
             made.query("b", {"a": 0}, method)
         assert made.query("a", {"a": 1}, method) == {0: 0.0, 1: 1.0}

@@ -51,7 +51,7 @@ def test_reuters_with_a_list(tmp_path):
     assert seen(tmp_path) == [("test/1", ("grain", "wheat"), "test"),
                               ("training/2", ("trade",), "train")]  # fmt: skip
     write(tmp_path, {"cats.txt": "test/../../etc/passwd trade\n"})
-    with pytest.raises(CorpusError, match="not there"):
+    with pytest.raises(CorpusError, match="does not exist"):
         documents(tmp_path)
 
 

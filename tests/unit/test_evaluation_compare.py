@@ -30,7 +30,7 @@ def runs(tmp_path):
 
 
 def test_the_better_run_is_named(runs):
-    """Differences are A less B, with an interval that holds them."""
+    """Differences are A minus B, and their interval contains them."""
     a, b, good, _, truth = runs
     found = compare(a, b)
     assert found.messages == 600
@@ -45,13 +45,13 @@ def test_the_better_run_is_named(runs):
 
 
 def test_a_run_against_itself_differs_in_nothing(runs):
-    """Nothing is better than itself."""
+    """A run compared with itself shows no difference."""
     a = runs[0]
     assert {(one.difference, one.better) for one in compare(a, a).differences} == {(0.0, "neither")}
 
 
 def test_order_does_not_matter_and_copies_pair_in_theirs(tmp_path):
-    """Messages are paired by digest; what one run alone judged is left out and told."""
+    """Messages are paired by digest; messages of one run only are left out and counted."""
     a = scored(tmp_path / "a", [1, 2, 3, -1], [1, 1, 1, 0], ["x", "y", "y", "z"])
     b = scored(tmp_path / "b", [-1, 2, 9, 3, 1], [0, 1, 1, 1, 1], ["z", "y", "only", "y", "x"])
     found = compare(a, b)
@@ -60,7 +60,7 @@ def test_order_does_not_matter_and_copies_pair_in_theirs(tmp_path):
 
 
 def test_files_that_cannot_be_compared_are_refused(tmp_path, runs):
-    """No scores, no common messages, another truth: each is said."""
+    """Files without scores, without common messages or with other labels are refused."""
     (tmp_path / "plain").write_text("{}")
     with pytest.raises(UserError, match="no scores"):
         compare(runs[0], tmp_path / "plain")

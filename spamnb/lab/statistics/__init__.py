@@ -1,1 +1,1 @@
-"""Figures of merit and their intervals."""
+"""Metrics of an evaluation and their confidence intervals."""

@@ -1,15 +1,15 @@
-"""How far a filter is from what is possible: bounds on the least error, from nearest neighbours.
+"""Estimate the least possible error (Bayes error) on scored messages, from nearest neighbours.
 
-Two questions, for a sample of messages that were judged. *By the scores*: what does the best rule
-err that sees nothing of a message but our score? There is one dimension, which a sample fills, so
-the bounds of Cover and Hart hold but for chance, which is allowed for. *By the words*: what does
-whoever errs who takes the label of the message with the most alike words? Words have too many
-dimensions for any sample: their neighbours are far, the error is too large, and so would be a lower
-bound made of it (2.5 % on made-up mail, where 0.65 % is what we err: experiment 0024). It is told
-as a bound only where neighbours judge better than we do. Else no bound is known that is tighter
-than our own error, and that is what is said.
+Two estimates for a sample of messages. *By the scores*: the least error of any rule that sees only
+the filter's score. Scores have one dimension, which a sample covers, so the bounds of Cover and
+Hart hold up to sampling error, which is allowed for. *By the words*: the error of taking the label
+of the message with the most similar words. Words have too many dimensions for any sample:
+neighbours are far, so their error is too large, and so would be a lower bound computed from it
+(2.5 % on generated mail, where the filter's error is 0.65 %: experiment 0024). It is reported as a
+bound only where the neighbours err less than the filter. Otherwise no bound tighter than the
+filter's error is known.
 
-Pure; must not know models, mail or protocols. What cannot be told is None, never a guess.
+Pure functions; must not know models, mail or protocols. An unknown value is None.
 """
 
 from __future__ import annotations
@@ -26,95 +26,95 @@ from spamnb.core.model.likelihood.smoothing import Floats
 from spamnb.lab.statistics.metrics import Bools
 
 SAMPLE = 2000
-"""0.2 s of CPU for the words of so many messages, 0.1 s for their scores."""
-_FEWEST = 50
-_FAR = 50.0
-"""Log-odds beyond are equally sure: without this, a few that lie alone would have no neighbours."""
-_COMMON = 0.1
-"""Words of more than this share of the messages tell little of who is near, and cost the most."""
-_SURE = 1.645
-"""deviations: one-sided, 95 %"""
+"""Messages to sample: 0.2 s of CPU for their words, 0.1 s for their scores."""
+_MIN_MESSAGES = 50
+_MAX_LOG_ODDS = 50.0
+"""Log-odds are clipped here, so that a few extreme scores have near neighbours."""
+_MAX_SHARE = 0.1
+"""Words in more than this share of the messages are ignored: costly, with little information."""
+_DEVIATIONS = 1.645
+"""standard deviations of a one-sided 95 % bound"""
 
 
 @dataclass(frozen=True, slots=True)
 class BayesErrorEstimate:
-    """Shares of errors, in percent, on a sample of what was judged."""
+    """Error rates in percent on a sample of the scored messages."""
 
     messages: int
     error: float
-    """our own: on the wrong side of 50 %"""
+    """of the filter: messages on the wrong side of 50 %"""
     at_most: float
-    """the least error that is possible is no larger: somebody reached it"""
+    """upper bound of the least possible error: the smaller of both observed error rates"""
     scores_at_least: float
-    """whoever sees only our scores errs so often at least (95 % sure)"""
+    """95 % lower bound of the error of any rule that sees only the scores"""
     nearest_by_words: float
-    """taking the label of the message with the most alike words"""
+    """error of taking the label of the message with the most similar words"""
     words_at_least: float | None
-    """the least error by the words (95 % sure, as far as the sample is large); None: no bound is
-    known, for neighbours judge worse than we do"""
+    """95 % lower bound of the error by words, for large samples; None: unknown, for the
+    neighbours err no less than the filter"""
 
     def as_dict(self) -> dict[str, object]:
-        """For programs."""
+        """Return the fields as a JSON object."""
         return asdict(self)
 
 
 def possible(truth: Bools, log_odds: Floats, ids: Sequence[Ids]) -> BayesErrorEstimate | None:
-    """Bounds for these messages, with the features of each; None for too few of either sort."""
+    """Return the bounds for messages with feature ids; None for too few ham or spam."""
     spam, count = int(truth.sum()), len(truth)
-    if min(spam, count - spam) < _FEWEST:
+    if min(spam, count - spam) < _MIN_MESSAGES:
         return None
-    said = np.clip(log_odds, -_FAR, _FAR)
+    clipped = np.clip(log_odds, -_MAX_LOG_ODDS, _MAX_LOG_ODDS)
     error = float(((log_odds > 0) != truth).mean())
-    scores = bayes_error(said[:, None], truth).nearest
+    scores = bayes_error(clipped[:, None], truth).nearest
     words = float(disagreeing(ids, truth).mean())
     return BayesErrorEstimate(
         messages=count,
         error=100 * error,
         at_most=100 * min(error, words),
-        scores_at_least=100 * _surely(scores, count),
+        scores_at_least=100 * _lower_bound(scores, count),
         nearest_by_words=100 * words,
-        words_at_least=100 * _surely(words, count) if words < error else None,
+        words_at_least=100 * _lower_bound(words, count) if words < error else None,
     )
 
 
 def sample(count: int) -> Ints:
-    """Numbers of the messages to look at: spread over the second half, which knew the first."""
+    """Return indices to sample, spread over the second half, scored after training the first."""
     half = count // 2
     return np.linspace(half, count - 1, min(SAMPLE, count - half)).astype(np.int64)
 
 
-def _surely(nearest: float, count: int) -> float:
-    """The lower bound, from as few neighbours that disagree as chance may have made of them.
+def _lower_bound(nearest: float, count: int) -> float:
+    """95 % lower bound of the least error, from the error of the nearest neighbour.
 
-    Two that are each other's nearest disagree both, so there is half as much to count.
+    Mutual nearest neighbours disagree together, so the variance is doubled.
     """
     deviation = sqrt(2 * nearest * (1 - nearest) / count)
-    return least_error(max(nearest - _SURE * deviation, 0.0), 2)
+    return least_error(max(nearest - _DEVIATIONS * deviation, 0.0), 2)
 
 
 def disagreeing(ids: Sequence[Ids], truth: Bools) -> Floats:
-    """[M] which share of the messages most alike in words has the other label.
+    """[M] share of each message's nearest neighbours by words that has the other label.
 
-    Alike is the cosine of rarity: a word weighs the logarithm of how few messages hold it.
+    Similarity is the cosine of inverse document frequencies: a word weighs log(M / messages).
     """
     M = len(ids)
-    sizes = [len(held) for held in ids]
+    sizes = [len(words) for words in ids]
     owner = np.arange(M).repeat(sizes)
     _, word, holders = np.unique(np.concatenate(ids), return_inverse=True, return_counts=True)
     weight = np.log(M / holders) ** 2
     length = np.sqrt(np.maximum(np.bincount(owner, weight[word], M), 1e-300))
-    told = ((holders > 1) & (holders <= max(_COMMON * M, 2)))[word]
-    owner, word = owner[told], word[told]
-    # For each word who holds it, one after the other.
+    informative = ((holders > 1) & (holders <= max(_MAX_SHARE * M, 2)))[word]
+    owner, word = owner[informative], word[informative]
+    # The messages that contain each word, grouped by word.
     by_word = np.argsort(word, kind="stable")
-    who, first = owner[by_word], np.searchsorted(word[by_word], np.arange(len(holders)))
-    found = np.empty(M)
-    for i, held in enumerate(np.split(word, np.searchsorted(owner, np.arange(1, M)))):
-        spread = holders[held]
+    owners, first = owner[by_word], np.searchsorted(word[by_word], np.arange(len(holders)))
+    disagreement = np.empty(M)
+    for i, words in enumerate(np.split(word, np.searchsorted(owner, np.arange(1, M)))):
+        spread = holders[words]
         before = np.cumsum(spread) - spread
-        at = np.arange(int(spread.sum())) + (first[held] - before).repeat(spread)
-        alike = np.bincount(who[at], weight[held].repeat(spread), M) / length
-        alike[i] = -1.0
-        near = alike >= alike.max() - 1e-12
-        found[i] = (truth[near] != truth[i]).mean()
-    return found
+        at = np.arange(int(spread.sum())) + (first[words] - before).repeat(spread)
+        similarity = np.bincount(owners[at], weight[words].repeat(spread), M) / length
+        similarity[i] = -1.0
+        near = similarity >= similarity.max() - 1e-12
+        disagreement[i] = (truth[near] != truth[i]).mean()
+    return disagreement

@@ -1,8 +1,7 @@
-"""How good the scores of a filter with any number of labels are: precision, recall, F1.
+"""Metrics of a classifier with any number of labels: precision, recall, F1.
 
-Holds pure functions of what was true (one label a message, or for one label at a time yes or no)
-and what was said. Must not know models. Invariants: nothing depends on the order of the messages;
-what never was and never was said has precision, recall and F1 of 0, as has what was never right.
+Pure functions of true and assigned labels; must not know models. Invariants: no metric depends on
+the order of the messages; precision, recall and F1 are 0 where their denominator is 0.
 """
 
 from __future__ import annotations
@@ -17,33 +16,33 @@ from spamnb.lab.statistics.metrics import Bools
 
 
 class LabelMetrics(NamedTuple):
-    """How well one label was found."""
+    """Counts of one label, and the metrics from them."""
 
     documents: int
-    """that have the label"""
+    """documents that have the label"""
     found: int
-    """that were given it"""
+    """documents that were assigned the label"""
     right: int
-    """that were given it and have it"""
+    """documents that have the label and were assigned it"""
 
     @property
     def precision(self) -> float:
-        """Of those that were given the label, the share that has it."""
+        """Of the documents assigned the label, the share that has it."""
         return self.right / self.found if self.found else 0.0
 
     @property
     def recall(self) -> float:
-        """Of those that have the label, the share that was given it."""
+        """Of the documents that have the label, the share that was assigned it."""
         return self.right / self.documents if self.documents else 0.0
 
     @property
     def f1(self) -> float:
-        """The harmonic mean of both: 2 right / (documents + found)."""
+        """Harmonic mean of precision and recall: 2 right / (documents + found)."""
         both = self.documents + self.found
         return 2 * self.right / both if both else 0.0
 
     def as_dict(self) -> dict[str, float]:
-        """For programs."""
+        """Return counts and metrics as a JSON object."""
         return self._asdict() | {
             "precision": self.precision,
             "recall": self.recall,
@@ -51,13 +50,13 @@ class LabelMetrics(NamedTuple):
         }
 
 
-def quality(truth: Bools, given: Bools) -> LabelMetrics:
-    """Count for one label."""
-    return LabelMetrics(int(truth.sum()), int(given.sum()), int((truth & given).sum()))
+def quality(truth: Bools, assigned: Bools) -> LabelMetrics:
+    """Count the documents of one label."""
+    return LabelMetrics(int(truth.sum()), int(assigned.sum()), int((truth & assigned).sum()))
 
 
 def pooled(parts: list[LabelMetrics]) -> LabelMetrics:
-    """All decisions of all labels as one: its F1 is the micro average."""
+    """Sum the counts of all labels; F1 of the sum is the micro average."""
     return LabelMetrics(
         sum(part.documents for part in parts),
         sum(part.found for part in parts),
@@ -66,19 +65,19 @@ def pooled(parts: list[LabelMetrics]) -> LabelMetrics:
 
 
 def macro_f1(parts: list[LabelMetrics]) -> float:
-    """The mean F1 over the labels that occur: a rare label counts as much as a common one."""
+    """Mean F1 over the labels that occur; rare and common labels count alike."""
     scores = [part.f1 for part in parts if part.documents]
     return float(np.mean(scores)) if scores else 0.0
 
 
 def best_threshold(truth: Bools, odds: Floats, default: float) -> float:
-    """The log-odds from which on to give a label, for the best F1 to be expected.
+    """Return the log-odds threshold of the best expected F1 of one label.
 
-    Each document counts half as what it is and half as probable as its log-odds say. By the truth
-    alone the best cut follows chance: with 300 documents macro F1 is 0.569 then and micro F1 0.708,
-    against 0.583 and 0.770; from 3,000 on it makes no difference (experiment 0021). The threshold
-    is the middle of the gap below the last document that is taken. Without any document of the
-    label there is nothing to choose by: the default.
+    Each document counts as the mean of its truth and its predicted probability. With the truth
+    alone, the best cut overfits: with 300 documents macro F1 is 0.569 and micro F1 0.708, against
+    0.583 and 0.770; from 3,000 documents on there is no difference (experiment 0021). The
+    threshold is the middle of the gap below the last document above it. Without any document of
+    the label, the default is returned.
     """
     if not truth.any():
         return default
@@ -86,7 +85,7 @@ def best_threshold(truth: Bools, odds: Floats, default: float) -> float:
     ranked = odds[order]
     likely = (truth[order] + 1 / (1 + np.exp(-np.clip(ranked, -700, 700)))) / 2
     f1 = 2 * np.cumsum(likely) / (likely.sum() + np.arange(1, len(ranked) + 1))
-    # Ties stand or fall together, so a cut may lie only where the score changes.
+    # Ties are assigned together, so a cut may lie only where the score changes.
     f1[:-1][ranked[:-1] == ranked[1:]] = -1
     last = int(np.argmax(f1))
     if last + 1 == len(ranked):
@@ -95,9 +94,9 @@ def best_threshold(truth: Bools, odds: Floats, default: float) -> float:
 
 
 def break_even(truth: Bools, score: Floats) -> float | None:
-    """Precision where it equals recall: of as many as have the label, the share that has it.
+    """Return precision at the cut where it equals recall: among the n best of n documents.
 
-    Those that tie at the border count with their mean.
+    Documents that tie at the cut count with their mean.
     """
     count = int(truth.sum())
     if not count:
@@ -108,6 +107,6 @@ def break_even(truth: Bools, score: Floats) -> float | None:
     return float(right / count)
 
 
-def confusion(truth: Ints, said: Ints, labels: int) -> Ints:
-    """[true, said] how many documents."""
-    return np.bincount(truth * labels + said, minlength=labels * labels).reshape(labels, labels)
+def confusion(truth: Ints, assigned: Ints, labels: int) -> Ints:
+    """Return the confusion matrix: [true, assigned] counts."""
+    return np.bincount(truth * labels + assigned, minlength=labels * labels).reshape(labels, labels)

@@ -1,8 +1,7 @@
-"""What pictures of an evaluation are drawn from: curves as short lists of numbers.
+"""Compute the data of the plots: ROC, reliability, learning curve and histogram.
 
-Holds pure functions of outcomes (`measures.Outcomes`); must not know how anything is drawn.
-Invariants: a curve has at most some hundred points, whatever the number of messages, and ends
-where it must (a ROC in both corners).
+Pure functions of truth and scores; must not know plotting. Invariants: a curve has at most some
+hundred points, whatever the number of messages; a ROC ends in both corners.
 """
 
 from __future__ import annotations
@@ -28,30 +27,30 @@ class Roc:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Messages of which about the same probability was said."""
+    """Messages with about the same probability: mean probability and share of spam."""
 
     said: float
     seen: float
     low: float
-    """Wilson's 95 % interval of what was seen"""
+    """Wilson's 95 % interval of `seen`"""
     high: float
     messages: int
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSegment:
-    """One stretch of the messages in their order."""
+    """Errors within one segment of the messages in order."""
 
     messages: int
-    """that had been judged by its end"""
+    """number of messages up to the end of the segment"""
     error_percent: float
-    """on the wrong side of a probability of 0.5, within the stretch"""
+    """on the wrong side of a probability of 0.5, within the segment"""
     auc_complement_percent: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How many ham and spam have a log-odds between two edges; the outer bins hold the tails."""
+    """Counts of ham and spam by log-odds; the outer bins include the tails."""
 
     edges: tuple[float, ...]
     ham: tuple[int, ...]
@@ -59,13 +58,13 @@ class Histogram:
 
 
 def roc(truth: Bools, score: Floats) -> Roc:
-    """The whole curve where it bends, thinned where nobody could see a difference."""
+    """Return the ROC without inner points of straight runs, thinned to POINTS."""
     order = np.argsort(-score, kind="stable")
     ranked = score[order]
     last = np.append(ranked[1:] != ranked[:-1], True)
     lost = np.concatenate(([0], np.cumsum(~truth[order])[last])) / max(int((~truth).sum()), 1)
     missed = 1 - np.concatenate(([0], np.cumsum(truth[order])[last])) / max(int(truth.sum()), 1)
-    # Corners alone: a straight run needs its ends only.
+    # A straight run needs its two ends only.
     bend = np.ones(len(lost), bool)
     up, along = np.diff(missed) == 0, np.diff(lost) == 0
     bend[1:-1] = ~((up[:-1] & up[1:]) | (along[:-1] & along[1:]))
@@ -77,7 +76,7 @@ def roc(truth: Bools, score: Floats) -> Roc:
 
 
 def reliability(truth: Bools, probability: Floats, bins: int = 10) -> tuple[Bin, ...]:
-    """What came true of the messages in each tenth of the probabilities; empty tenths are left."""
+    """Return the share of spam in each bin of the probabilities; empty bins are left out."""
     at = np.minimum((probability * bins).astype(int), bins - 1)
     found = []
     for number in np.unique(at):
@@ -89,9 +88,10 @@ def reliability(truth: Bools, probability: Floats, bins: int = 10) -> tuple[Bin,
 
 
 def wilson(right: int, of: int) -> tuple[float, float]:
-    """95 % interval of a share (Wilson 1927): within 0 and 1, and around the share.
+    """95 % interval of a share (Wilson 1927), clipped to contain the share and lie in [0, 1].
 
-    For none and for all one end is the share itself, which rounding misses for half of all counts.
+    For 0 of n and n of n one end is the share itself; without clipping, rounding misses it for
+    half of all counts.
     """
     z = 1.959963984540054
     share, spread = right / of, z * z / of
@@ -101,20 +101,20 @@ def wilson(right: int, of: int) -> tuple[float, float]:
 
 
 def learning(truth: Bools, score: Floats, probability: Floats) -> tuple[StreamSegment, ...]:
-    """Errors and ranking stretch by stretch, in the order the messages were judged in."""
+    """Return error and 1-AUC of each of BLOCKS segments, in the order of scoring."""
     count = len(truth)
-    stretches = []
+    segments = []
     for part in np.array_split(np.arange(count), min(BLOCKS, count)):
-        mine = truth[part]
-        wrong = (probability[part] > 0.5) != mine
-        both = bool(mine.any() and not mine.all())
-        area = 100 * (1 - auc(mine, score[part])) if both else None
-        stretches.append(StreamSegment(int(part[-1]) + 1, 100 * float(wrong.mean()), area))
-    return tuple(stretches)
+        labels = truth[part]
+        wrong = (probability[part] > 0.5) != labels
+        both = bool(labels.any() and not labels.all())
+        area = 100 * (1 - auc(labels, score[part])) if both else None
+        segments.append(StreamSegment(int(part[-1]) + 1, 100 * float(wrong.mean()), area))
+    return tuple(segments)
 
 
 def histogram(truth: Bools, log_odds: Floats, bins: int = 60) -> Histogram:
-    """Counts over the log-odds, from the 0.5th to the 99.5th percentile."""
+    """Count ham and spam over the log-odds, from the 0.5th to the 99.5th percentile."""
     low, high = np.percentile(log_odds, [0.5, 99.5])
     edges = np.linspace(low, max(high, low + 1e-9), bins + 1)
     inside = np.clip(log_odds, edges[0], edges[-1])

@@ -1,10 +1,10 @@
-"""Where to put the threshold so that at most one in N good messages is lost, with confidence.
+"""Find the junk threshold that loses at most one in N ham with 95 % confidence.
 
-The threshold is the score of one of the highest ham that was judged before it was learnt. If `k` of
-`n` ham lie above it, the true share above it is distributed as Beta(k + 1, n - k) (order statistics
-need no assumption on the scores), so its 95 % bound is Clopper and Pearson's, and with nothing lost
-it takes 3 N ham to promise one in N. It holds for mail like that which was judged. Pure; must not
-know models. Invariant: what the ham cannot promise is no threshold but None.
+The threshold is the score of one of the highest ham that were scored before they were learnt. If
+`k` of `n` ham lie above it, the true share above it is distributed as Beta(k + 1, n - k) (order
+statistics need no assumption on the scores), so its 95 % bound is that of Clopper and Pearson;
+with k = 0 it takes 3 N ham to guarantee one in N. The bound holds for mail like the mail scored.
+Pure functions; must not know models. Invariant: with too few ham the threshold is None.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class HamLossBound:
-    """What a collection of judged messages can promise about ham that is lost."""
+    """The lowest junk threshold that the scored ham can guarantee, and its evidence."""
 
     one_in: int
     ham: int
     ham_needed: int
-    """so many are needed before any threshold can be promised"""
+    """number of ham needed before any threshold can be guaranteed"""
     log_odds: float | None
-    """junk above it; None: not enough evidence yet"""
+    """the threshold: junk is above it; None: too few ham"""
     ham_above: int
-    """ham that lie above it all the same"""
+    """scored ham above the threshold"""
     at_worst_percent: float
-    """of ham lost above it, with 95 % confidence"""
+    """95 % upper bound of the share of ham above the threshold"""
     expected_percent: float | None
-    """of ham lost above it, if the probabilities are right"""
+    """share of ham above the threshold by the predicted probabilities"""
     spam_missed_percent: float | None
 
     def as_dict(self) -> dict[str, object]:
-        """For programs."""
+        """Return the fields as a JSON object."""
         return asdict(self)
 
 
 def most_lost(lost: int, ham: int, confidence: float = CONFIDENCE) -> float:
-    """Clopper and Pearson's bound: the largest share under which so few would still be seen."""
+    """Clopper and Pearson's upper bound of the share lost, given `lost` of `ham`."""
     if lost >= ham:
         return 1.0
     low, high = lost / ham, 1.0
@@ -59,60 +59,65 @@ def most_lost(lost: int, ham: int, confidence: float = CONFIDENCE) -> float:
 
 
 def _at_most(lost: int, ham: int, share: float) -> float:
-    """Chance of at most `lost` of `ham` if each is lost with this chance."""
+    """Probability of at most `lost` of `ham` if each is lost with probability `share`."""
     if share >= 1:
         return 0.0
     a, b = log(share) if share else -inf, log1p(-share)
     total = 0.0
     for k in range(lost + 1):
-        ways = lgamma(ham + 1) - lgamma(k + 1) - lgamma(ham - k + 1)
-        total += exp(ways + (k * a if k else 0.0) + (ham - k) * b)
+        log_ways = lgamma(ham + 1) - lgamma(k + 1) - lgamma(ham - k + 1)
+        total += exp(log_ways + (k * a if k else 0.0) + (ham - k) * b)
     return total
 
 
 def ham_needed(one_in: int, confidence: float = CONFIDENCE) -> int:
-    """How many ham, none of them lost, promise one in N: about 3 N."""
+    """Number of ham, none of them lost, that guarantee one in N: about 3 N."""
     return ceil(log(1 - confidence) / log1p(-1 / one_in))
 
 
 def assured(truth: Bools, log_odds: Floats, one_in: int) -> HamLossBound:
-    """The lowest threshold that these outcomes can promise for."""
+    """Return the lowest threshold with a 95 % bound of at most one in `one_in` ham lost."""
     ham = np.sort(log_odds[~truth])[::-1]
     needed, count = ham_needed(one_in), len(ham)
     if count < needed:
         worst = 100 * most_lost(0, count) if count else 100.0
         return HamLossBound(one_in, count, needed, None, 0, worst, None, None)
-    # The bound rises with what is lost, and what is lost is below it.
+    # The bound rises with the number lost and is always above the share lost.
     lost = range(1, count // one_in + 1)
     above = bisect_right(lost, 1 / one_in, key=lambda k: most_lost(k, count))
-    edge = float(ham[above])
+    threshold = float(ham[above])
     return HamLossBound(
         one_in=one_in,
         ham=count,
         ham_needed=needed,
-        log_odds=edge,
-        ham_above=int((ham > edge).sum()),
+        log_odds=threshold,
+        ham_above=int((ham > threshold).sum()),
         at_worst_percent=100 * most_lost(above, count),
-        expected_percent=_expected(log_odds, edge),
-        spam_missed_percent=100 * float((log_odds[truth] <= edge).mean()) if truth.any() else None,
+        expected_percent=_expected(log_odds, threshold),
+        spam_missed_percent=100 * float((log_odds[truth] <= threshold).mean())
+        if truth.any()
+        else None,
     )
 
 
-def _expected(log_odds: Floats, edge: float) -> float:
-    """Ham lost by the probabilities alone, which say something even where no ham was seen."""
+def _expected(log_odds: Floats, threshold: float) -> float:
+    """Share of ham above the threshold by the probabilities; defined even if no ham lies there."""
     ham = 1 / (1 + np.exp(np.clip(log_odds, -700, 700)))
-    return 100 * float(ham[log_odds > edge].sum() / ham.sum())
+    return 100 * float(ham[log_odds > threshold].sum() / ham.sum())
 
 
 def costs_for(costs: Costs, found: HamLossBound) -> Costs:
-    """The same costs, but that losing a ham costs what puts the threshold of junk there.
+    """Return the costs with the price of ham in junk that gives the threshold of `found`.
 
-    Never below where unsure begins, and rejecting stays as much dearer as it was.
+    The junk threshold is never below the unsure threshold. The ratio between the costs of
+    rejecting a ham and of filing it as junk is kept, but rejecting never becomes cheaper.
     """
     if found.log_odds is None:
         return costs
     deliver, unsure, junk, reject = costs.deliver, costs.unsure, costs.junk, costs.reject
     first = log((unsure[0] - deliver[0]) / (deliver[1] - unsure[1])) if unsure != deliver else 0.0
     ham = unsure[0] + exp(min(max(found.log_odds, first), 40.0)) * (unsure[1] - junk[1])
-    dearer = reject[0] / junk[0] if junk[0] else 1.0
-    return replace(costs, junk=(ham, junk[1]), reject=(max(ham * dearer, reject[0]), reject[1]))
+    reject_ratio = reject[0] / junk[0] if junk[0] else 1.0
+    return replace(
+        costs, junk=(ham, junk[1]), reject=(max(ham * reject_ratio, reject[0]), reject[1])
+    )

@@ -1,11 +1,10 @@
-"""How good the scores of a filter are: ranking, decisions, calibration.
+"""Metrics of a spam filter: ranking, decisions, calibration.
 
-Holds pure functions of what was true (is it spam?) and what was said (a score that rises with
-spam, a probability of spam, a decision); must not know models or mail. Measures follow the TREC
-spam track: 1-AUC in percent, ham lost, spam missed, and their logistic average. Invariants: nothing
-depends on the order of the messages, ties share; a measure that the data cannot tell is None, never
-nan. Resampling is by a seed that the caller gives. Fails with BugError for arrays that do not
-match.
+Pure functions of the truth (is it spam?) and of scores, probabilities and decisions; must not know
+models or mail. The metrics follow the TREC spam track: 1-AUC in percent, ham lost, spam missed,
+and their logistic average. Invariants: no metric depends on the order of the messages or of ties;
+a metric that is undefined for the data is None, never nan. Resampling uses the caller's seed.
+Failure: BugError for arrays that do not match.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ Bools = NDArray[np.bool_]
 Interval = tuple[float, float]
 
 HAM_LOST_POINTS = ("0.1", "1")
-"""Percent of ham lost at which the spam missed is told."""
+"""Percentages of ham lost at which the spam missed is reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What was true of each message, and what was said of it."""
+    """Truth, score and decision of each message."""
 
     truth: Bools
     """is it spam?"""
@@ -39,12 +38,12 @@ class Outcomes:
     probability: Floats | None = None
     """of spam"""
     decided: Bools | None = None
-    """was it kept from the inbox?"""
+    """not delivered to the inbox: junk or reject"""
 
     def __post_init__(self) -> None:
-        for said in (self.score, self.probability, self.decided):
-            if said is not None and said.shape != self.truth.shape:
-                raise BugError(f"{said.shape} said of {self.truth.shape} messages")
+        for column in (self.score, self.probability, self.decided):
+            if column is not None and column.shape != self.truth.shape:
+                raise BugError(f"{column.shape} values for {self.truth.shape} messages")
         if np.isnan(self.score).any():
             raise BugError("a score is not a number")
         if (
@@ -55,14 +54,14 @@ class Outcomes:
 
 
 class Corpus(NamedTuple):
-    """How many messages of each sort were judged."""
+    """Numbers of ham and spam scored."""
 
     ham: int
     spam: int
 
 
 class EvaluationMetrics(NamedTuple):
-    """All measures of one evaluation; None where there is nothing to measure."""
+    """All metrics of one evaluation; None where a metric is undefined."""
 
     corpus: Corpus
     auc_complement_percent: float | None
@@ -76,7 +75,7 @@ class EvaluationMetrics(NamedTuple):
     log_loss: float | None
 
     def as_dict(self) -> dict[str, object]:
-        """Build the part of `evaluate --json` that is measured here; None becomes null."""
+        """Return the metrics as a JSON object, part of `evaluate --json`."""
         plain = self._asdict() | {"corpus": self.corpus._asdict()}
         if self.auc_complement_interval_percent is not None:
             plain["auc_complement_interval_percent"] = list(self.auc_complement_interval_percent)
@@ -84,7 +83,7 @@ class EvaluationMetrics(NamedTuple):
 
 
 def report(outcomes: Outcomes, *, resamples: int = 1000, seed: int = 1) -> EvaluationMetrics:
-    """Take every measure that the outcomes allow."""
+    """Compute every metric that the outcomes define."""
     truth, score = outcomes.truth, outcomes.score
     spam = int(truth.sum())
     corpus = Corpus(len(truth) - spam, spam)
@@ -109,14 +108,14 @@ def report(outcomes: Outcomes, *, resamples: int = 1000, seed: int = 1) -> Evalu
 
 
 def auc(truth: Bools, score: Floats) -> float:
-    """Measure the chance that a spam scores above a ham, ties counting half."""
-    ham, spam, groups = _grades(truth, score)
+    """Return the probability that a spam scores above a ham; ties count half."""
+    ham, spam, groups = _ranked(truth, score)
     return _area(np.bincount(ham, minlength=groups), np.bincount(spam, minlength=groups))
 
 
 def interval(truth: Bools, score: Floats, resamples: int, seed: int) -> Interval:
-    """95 % interval of 1-AUC in percent, from resampling ham and spam each on its own."""
-    ham, spam, groups = _grades(truth, score)
+    """95 % bootstrap interval of 1-AUC in percent; ham and spam are resampled separately."""
+    ham, spam, groups = _ranked(truth, score)
 
     def complement(h: Ints, s: Ints) -> float:
         area = _area(np.bincount(ham[h], minlength=groups), np.bincount(spam[s], minlength=groups))
@@ -126,42 +125,43 @@ def interval(truth: Bools, score: Floats, resamples: int, seed: int) -> Interval
 
 
 def paired(
-    truth: Bools, ours: Floats, theirs: Floats, *, resamples: int = 1000, seed: int = 1
+    truth: Bools, a: Floats, b: Floats, *, resamples: int = 1000, seed: int = 1
 ) -> tuple[float, Interval]:
-    """1-AUC of ours minus that of theirs in percent, and its interval over the same messages.
+    """Return 1-AUC of score a minus that of score b in percent, and its 95 % interval.
 
-    Resampling both together takes out how hard the messages are: far narrower than two intervals.
+    Both scores are resampled together, so variance from the messages cancels out: the interval is
+    far narrower than those of a and b.
     """
-    a, b = _grades(truth, ours), _grades(truth, theirs)
+    ranks_a, ranks_b = _ranked(truth, a), _ranked(truth, b)
 
     def difference(h: Ints, s: Ints) -> float:
-        ours_now, theirs_now = (
+        area_a, area_b = (
             _area(np.bincount(ham[h], minlength=groups), np.bincount(spam[s], minlength=groups))
-            for ham, spam, groups in (a, b)
+            for ham, spam, groups in (ranks_a, ranks_b)
         )
-        return 100 * (theirs_now - ours_now)
+        return 100 * (area_b - area_a)
 
-    sizes = len(a[0]), len(a[1])
+    sizes = len(ranks_a[0]), len(ranks_a[1])
     whole = difference(np.arange(sizes[0]), np.arange(sizes[1]))
     return whole, _resampled(difference, sizes, resamples, seed)
 
 
 def paired_mean(
-    ours: Floats, theirs: Floats, *, resamples: int = 1000, seed: int = 1
+    a: Floats, b: Floats, *, resamples: int = 1000, seed: int = 1
 ) -> tuple[float, Interval]:
-    """Mean loss of ours less that of theirs over the same messages, and its 95 % interval."""
-    difference = ours - theirs
+    """Return the mean of losses a - b over the same messages, and its 95 % interval."""
+    difference = a - b
     count = len(difference)
     if not count:
         raise BugError("a mean needs messages")
     rng = np.random.default_rng(seed)
-    drawn = [float(difference[rng.integers(0, count, count)].mean()) for _ in range(resamples)]
-    low, high = np.percentile(drawn, [2.5, 97.5])
+    resampled = [float(difference[rng.integers(0, count, count)].mean()) for _ in range(resamples)]
+    low, high = np.percentile(resampled, [2.5, 97.5])
     return float(difference.mean()), (float(low), float(high))
 
 
 def lam_percent(lost: int, ham: int, missed: int, spam: int) -> float:
-    """Logistic average of both error rates in percent; half a message stands in an empty cell."""
+    """Logistic average of both error rates in percent; 0 errors count as half an error."""
 
     def logit(errors: int, of: int) -> float:
         inside = min(max(errors, 0.5), of - 0.5)
@@ -171,12 +171,12 @@ def lam_percent(lost: int, ham: int, missed: int, spam: int) -> float:
 
 
 def missed_at(truth: Bools, score: Floats, ham_lost_percent: float) -> float:
-    """Spam missed in percent, at the best threshold that loses no more than that much ham.
+    """Spam missed in percent, at the best threshold that loses at most that share of ham.
 
-    Whatever ties with the first ham that must be kept is kept with it.
+    Spam that ties with the highest ham below the threshold counts as missed.
     """
     ham, spam = np.sort(score[~truth]), score[truth]
-    # 0.1 % of 3,000 must be 3, whatever the product of two binary fractions says.
+    # 0.1 % of 3,000 must be 3 in spite of floating point rounding.
     allowed = int(len(ham) * ham_lost_percent / 100 + 1e-9)
     if allowed >= len(ham):
         return 0.0
@@ -184,31 +184,33 @@ def missed_at(truth: Bools, score: Floats, ham_lost_percent: float) -> float:
 
 
 def calibration_error(truth: Bools, probability: Floats, bins: int = 15) -> float:
-    """Average the gap between said and seen over bins of equal mass.
+    """Mean gap between predicted and observed share of spam, over bins of equal size.
 
-    Messages with the same probability count with their mean truth, for a bin's border may run
-    between them and which of them falls where is chance.
+    Messages with the same probability count with their mean truth, so the result does not depend
+    on which of them fall on which side of a bin border.
     """
     order = np.argsort(probability, kind="stable")
     P = probability[order]
     _, group, size = np.unique(P, return_inverse=True, return_counts=True)
-    seen = (np.bincount(group, weights=truth[order]) / size)[group]
+    observed = (np.bincount(group, weights=truth[order]) / size)[group]
     gaps = [
-        abs(float((part - said).sum()))
-        for part, said in zip(np.array_split(seen, bins), np.array_split(P, bins), strict=True)
+        abs(float((part - predicted).sum()))
+        for part, predicted in zip(
+            np.array_split(observed, bins), np.array_split(P, bins), strict=True
+        )
     ]
     return sum(gaps) / len(P)
 
 
 def brier(truth: Bools, probability: Floats) -> float:
-    """Mean squared distance of the probability from what came true."""
+    """Mean squared distance between probability and truth."""
     return float(np.mean((probability - truth) ** 2))
 
 
 def log_loss(truth: Bools, probability: Floats) -> float:
-    """Mean surprise in nats. A certain error counts as the rounding of 1: 36 nats, not infinity."""
-    said = np.where(truth, probability, 1 - probability)
-    return float(-np.log(np.maximum(said, np.finfo(np.float64).eps)).mean())
+    """Mean log loss in nats; a certain error counts as -log(epsilon) = 36 nats, not infinity."""
+    p_true = np.where(truth, probability, 1 - probability)
+    return float(-np.log(np.maximum(p_true, np.finfo(np.float64).eps)).mean())
 
 
 def _errors(truth: Bools, decided: Bools | None) -> tuple[float | None, float | None, float | None]:
@@ -224,8 +226,8 @@ def _errors(truth: Bools, decided: Bools | None) -> tuple[float | None, float | 
     )
 
 
-def _grades(truth: Bools, score: Floats) -> tuple[Ints, Ints, int]:
-    """Distinct scores become grades from 0 up: of the ham, of the spam, and how many there are.
+def _ranked(truth: Bools, score: Floats) -> tuple[Ints, Ints, int]:
+    """Dense ranks of the ham and of the spam scores, and the number of distinct scores.
 
     Sorting once makes each resampling a count: 1,000 of them take 0.2 s on 38,000 messages.
     """
@@ -237,7 +239,7 @@ def _grades(truth: Bools, score: Floats) -> tuple[Ints, Ints, int]:
 
 
 def _area(ham: ArrayLike, spam: ArrayLike) -> float:
-    """Area under the curve from the number of ham and of spam at each grade; exact in integers."""
+    """Area under the curve from the counts of ham and spam at each rank, in exact integers."""
     h, s = np.asarray(ham, np.int64), np.asarray(spam, np.int64)
     beaten_twice = 2 * h.cumsum() - h
     return float((s * beaten_twice).sum()) / (2.0 * float(h.sum()) * float(s.sum()))
@@ -248,8 +250,8 @@ def _resampled(
 ) -> Interval:
     rng = np.random.default_rng(seed)
     ham, spam = sizes
-    drawn = [
+    resampled = [
         measure(rng.integers(0, ham, ham), rng.integers(0, spam, spam)) for _ in range(resamples)
     ]
-    low, high = np.percentile(drawn, [2.5, 97.5])
+    low, high = np.percentile(resampled, [2.5, 97.5])
     return float(low), float(high)
