@@ -8,10 +8,10 @@ import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from spamnb.cli.main import run
-from spamnb.store.maintenance import environments
+from spamnb.store.lmdb.environment import environments
 
 PROJECT = Path(__file__).resolve().parents[2]
 SAMPLE = PROJECT / "corpora" / "sample"
@@ -51,7 +51,7 @@ def spamnb(home, *words, stdin=b""):
         with redirect_stdout(out), redirect_stderr(err):
             run([*where, *map(str, words)])
     except SystemExit as ended:
-        return Done(ended.code, out.getvalue(), err.getvalue())
+        return Done(cast("int", ended.code), out.getvalue(), err.getvalue())
     finally:
         # A program that ends ignores further interrupts; this process goes on.
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -93,7 +93,8 @@ HANG = b"this hangs"
 
 def slow_worker(start, shared, channel):
     """Be a worker with helpers that take their time."""
-    scan_setup.ScanPool = partial(ScanPool, entry="support.daemon_children:slow_helper")
+    pool = partial(ScanPool, entry="support.daemon_children:slow_helper")
+    scan_setup.ScanPool = pool  # type: ignore[attr-defined, assignment]
     return worker.main(start, shared, channel)
 
 
@@ -106,7 +107,7 @@ def slow_helper(start, shared, channel):
         model_session.hand.release()
         return scan_to_json(model_session, raw, notes)
 
-    scan_process.scan_to_json = slowly
+    scan_process.scan_to_json = slowly  # type: ignore[attr-defined]
     return scan_process.main(start, shared, channel)
 
 

@@ -97,7 +97,8 @@ def set_aside(folder, first):
 def read_till_all(folder, _):
     """Whenever it looks, each entry is there once, and a writer's newest comes first."""
     history = History.open(folder)
-    found, until = [], time.monotonic() + 60
+    found: list[int] = []
+    until = time.monotonic() + 60
     while len(found) < WRITERS * EACH and time.monotonic() < until:
         found = [number_of(one) for one in history.newest()]
         assert len(set(found)) == len(found) <= history.count()

@@ -6,7 +6,9 @@ documentation's snippets.
 """
 
 import contextlib
+import grp
 import os
+import pwd
 import random
 import shutil
 import signal
@@ -146,7 +148,8 @@ def _run(*words):
 
 def children(pid):
     """Processes below one, by /proc."""
-    found, look = [], [pid]
+    found: list[int] = []
+    look = [pid]
     while look:
         one = look.pop()
         with contextlib.suppress(OSError):
@@ -229,7 +232,7 @@ class Rig:
             (root / sub).mkdir(parents=True)
         shutil.chown(root / "data", "postfix", "postfix")
         shutil.chown(root / "mail", "mail", "mail")
-        mail = shutil._get_uid("mail"), shutil._get_gid("mail")
+        mail = pwd.getpwnam("mail").pw_uid, grp.getgrnam("mail").gr_gid
         daemons = subprocess.run(
             ["postconf", "-dh", "daemon_directory"], capture_output=True, text=True, check=True
         ).stdout.strip()

@@ -8,6 +8,7 @@ import contextlib
 import socket
 import time
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from spamnb.core.policy import verdict_headers
 from spamnb.endpoints.net.address import Address
@@ -190,7 +191,7 @@ class Client:
 
     async def reply(self):
         """One reply, all its lines."""
-        lines = []
+        lines: list[bytes] = []
         async with asyncio.timeout(PATIENCE_S):
             while not lines or lines[-1][3:4] == b"-":
                 line = await self.reader.readline()
@@ -273,7 +274,7 @@ class Rig:
 
     async def start_hops(self, loop):
         """Start the next hop; gives its address."""
-        speaks = "lmtp" if self.server.lmtp else "smtp"
+        speaks: Literal["smtp", "lmtp"] = "lmtp" if self.server.lmtp else "smtp"
         path = self.server.unix
         if path:
             self.hop_server = await loop.create_unix_server(lambda: Hop(self.server), path)

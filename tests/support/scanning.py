@@ -12,7 +12,7 @@ from spamnb.service.scanning.model_session import (
     SessionConfig,
 )
 from spamnb.service.scanning.scanner import Scanner, ScannerDeps, ScanPolicy
-from spamnb.service.scanning.types import ScanRequest
+from spamnb.service.scanning.types import ScanRequest, ScanResult
 from spamnb.service.telemetry.metrics import Meters
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
@@ -47,7 +47,7 @@ class Desk:
     """A scanner with all that it works with in reach."""
 
     def __init__(self, home, policy=None, *, plan=None, hand=None, **around):
-        self.records = []
+        self.records: list[dict[str, object]] = []
         self.clock = Clock()
         self.meters = Meters()
         plan = replace(plan or SessionConfig(home), home=home, costs=COSTS)
@@ -59,7 +59,7 @@ class Desk:
 
     def scan(self, raw, envelope=ENVELOPE, **request):
         """The one outcome of a letter."""
-        found = []
+        found: list[ScanResult] = []
         self.scanner.scan(ScanRequest(raw, envelope, **request), found.append)
         (outcome,) = found
         return outcome

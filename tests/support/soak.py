@@ -209,7 +209,7 @@ class Soak:
 
     def balance(self, outcome):
         books, arrived = self.books, {}
-        counted = Counter()
+        counted: Counter[str] = Counter()
         for line in self.taken.read_text().splitlines():
             name, _, digest, verdict = line.split()
             arrived[name] = (digest, verdict != "-")

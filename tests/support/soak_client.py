@@ -227,7 +227,8 @@ class Sender:
             if request is None:
                 if not self.waiting:
                     break
-                self.stopped.wait(0.05) or time.sleep(0.05)
+                if not self.stopped.wait(0.05):
+                    time.sleep(0.05)
                 continue
             if request.kind in RUDE:
                 be_rude(self.port, request.kind, self.stopped)

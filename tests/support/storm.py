@@ -17,6 +17,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from spamnb.endpoints.control.protocol import ControlClient
 from spamnb.errors import SpamnbError, UserError
@@ -140,7 +141,7 @@ class Storm:
                 for raw, label in zip(raws, ("ham", "spam"), strict=True):
                     model.learn(as_taught(raw), label)
         self.results.harm["before"] = self.harm()
-        sink = [sys.executable, HERE / "soak_sink.py", str(self.sink_port), self.taken]
+        sink = [sys.executable, str(HERE / "soak_sink.py"), str(self.sink_port), str(self.taken)]
         self.programs.append(subprocess.Popen(sink))
         with (self.folder / "err").open("w") as err:
             self.daemon = subprocess.Popen(
@@ -303,6 +304,7 @@ class Storm:
         self.begin()
         wrong = {"ham": "spam", "spam": "ham"}
         spam = {"ham": "spam", "spam": "spam"}
+        jobs: list[tuple[Any, ...]]
         jobs = [(self.send, "trusted", lambda _: "127.0.0.1", 0.1, n) for n in range(3)]
         jobs += [(self.send, "small", any_source, 0.1, 10 + n) for n in range(3)]
         jobs += [(self.send, "large", any_source, 1.0, 20), (self.teach,)]
