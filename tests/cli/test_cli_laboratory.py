@@ -1,4 +1,4 @@
-"""The laboratory at the command line: evaluate, compare, tune, and labels of one's own."""
+"""Commands of the laboratory: evaluate, compare, tune, and labels other than ham and spam."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ def run(*words, code=0, home=None):
 
 
 def test_two_runs_are_compared(tmp_path):
-    """--scores writes what --compare reads; without a file they go nowhere."""
+    """--scores writes what --compare reads; without --json FILE it is refused."""
     a, b = tmp_path / "a.json", tmp_path / "b.json"
     run("evaluate", HAM, SPAM, "--json", a, "--scores")
     run("evaluate", HAM, SPAM, "--json", b, "--scores", "--kind", "multinomial")
@@ -49,7 +49,7 @@ def test_two_runs_are_compared(tmp_path):
     ],
 )
 def test_options_that_say_nothing_alone_are_refused_at_once(words, said):
-    """Before any mail is read: the folders are not even there."""
+    """Invalid options are refused before any mail is read."""
     assert said in run("evaluate", *words, "no/ham", "no/spam", code=2).err
 
 
@@ -60,7 +60,7 @@ def test_what_is_for_ham_and_spam_is_refused_for_other_labels(words):
 
 
 def test_feedback_protocols_and_the_promise(tmp_path):
-    """Every way of teaching runs; what cannot be promised is said."""
+    """Every feedback option runs; too little evidence for the ham loss bound is reported."""
     for words in (["--feedback", "delayed", "--delay", "20"], ["--feedback", "partial"],
                   ["--protocol", "folds", "--jobs", "2"]):  # fmt: skip
         out = run("evaluate", *words, HAM, SPAM).out
@@ -75,7 +75,7 @@ def test_feedback_protocols_and_the_promise(tmp_path):
 
 
 def test_the_promise_is_applied(tmp_path):
-    """--apply puts it in force, where the evidence suffices; else what was in force goes."""
+    """--apply sets the ham loss bound, or removes it if the evidence does not suffice."""
     home, settings = mail_home(tmp_path), tmp_path / "s.toml"
     settings.write_text("[ham_loss]\none_in = 20\n")
     before = run("stats", home=home).out
@@ -106,7 +106,7 @@ def test_one_collection_teaches_and_another_is_judged(tmp_path):
 
 
 def test_pictures_and_page_are_written(tmp_path):
-    """--plots and --report; a place that cannot be written is the user's mistake."""
+    """--plots and --report write files; a path that cannot be written is a usage error."""
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
     page, folder = tmp_path / "report.html", tmp_path / "plots"
     run("evaluate", HAM, SPAM, "--plots", folder, "--report", page)
@@ -116,7 +116,7 @@ def test_pictures_and_page_are_written(tmp_path):
 
 
 def test_labels_of_ones_own_are_evaluated(texts):
-    """A collection that comes divided is judged as it was meant to be; labels by their folders."""
+    """A collection with a train/test split is evaluated by it; folders are labels."""
     found = json.loads(run("evaluate", "--plain", texts, "--json", "-").out)
     assert (found["protocol"], found["documents"]) == ("cross", 100)
     assert len(found["labels"]) == 10
@@ -131,7 +131,7 @@ def test_labels_of_ones_own_are_evaluated(texts):
 
 
 def test_mail_with_labels_of_ones_own_is_evaluated(tmp_path):
-    """Labels need not be documents: three kinds of mail, in the order of their dates."""
+    """Mail can have labels other than ham and spam; messages are ordered by date."""
     for label, source, first in (("work", HAM, 0), ("lists", HAM, 40), ("junk", SPAM, 0)):
         (tmp_path / label).mkdir()
         for number in range(first, first + 40):
@@ -144,7 +144,7 @@ def test_mail_with_labels_of_ones_own_is_evaluated(tmp_path):
 
 
 def test_documents_from_end_to_end(tmp_path, texts):
-    """train, score, correct, explain on texts that are no mail; thresholds give labels."""
+    """train, score, correct and explain work on plain texts, with label thresholds."""
     home = tmp_path / "home"
     done = run("train", "--plain", "--classes", texts / "train", "--thresholds", "--json",
                home=home).json[0]  # fmt: skip
@@ -168,7 +168,7 @@ def mail_home(tmp_path):
 
 
 def test_tune_writes_nothing_and_claims_nothing(tmp_path):
-    """On the sample nothing is confirmed: nothing is written, and with --apply the answer is 1."""
+    """Without a confirmed gain nothing is written, and --apply exits with 1."""
     done = run("tune", HAM, SPAM, "--tries", 6, "--json", home=tmp_path / "none").json[0]
     assert done["confirmed"] is False
     assert not (tmp_path / "none").exists()
@@ -189,7 +189,7 @@ def test_tune_takes_a_minute_at_most():
 
 
 def test_tune_applies_what_is_confirmed(tmp_path):
-    """A model with bad constants is relearnt with better ones; the old one is kept."""
+    """--apply relearns the model with better constants and keeps the old model."""
     home = mail_home(tmp_path)
     run("relearn", "--set", "eta=0.05", "--yes", home=home)
     done = run("tune", HAM, SPAM, "--apply", home=home)

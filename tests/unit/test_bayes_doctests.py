@@ -1,4 +1,4 @@
-"""The examples in the family's docstrings can be checked by hand, and are."""
+"""The examples in the docstrings of spamnb.bayes give the output they show."""
 
 import doctest
 import pkgutil
@@ -18,12 +18,12 @@ MODULES = [
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_come_out(name):
-    """What stands after a prompt is what is printed."""
+    """Each doctest prints what it shows."""
     assert doctest.testmod(import_module(name)).failed == 0
 
 
 def test_every_model_shows_an_example():
-    """Whatever the door offers, its reader sees it at work: each class has an example."""
+    """Every public name that computes something has an example in its docstring."""
     shown = {
         test.name.rsplit(".", 1)[-1]
         for name in MODULES

@@ -1,4 +1,4 @@
-"""How far from what is possible: bounds against distributions whose least error is known."""
+"""Bounds on the least possible error, against distributions with a known Bayes error."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from spamnb.lab.statistics.bayes_error import SAMPLE, disagreeing, possible, sam
 
 
 def words(rng, many, *, most=40):
-    """So many different words, as the sorted ids that features are."""
+    """The given number of random feature ids, distinct and sorted."""
     return np.sort(rng.choice(many, rng.integers(10, most), replace=False)).astype(np.uint64)
 
 
@@ -20,7 +20,7 @@ def topics(rng, count, *, wrong):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_by_scores_the_bound_is_below_the_known_error(seed):
-    """Of calibrated scores nobody errs less than E min(P, 1 - P); the bound is not far below."""
+    """For calibrated scores the least error is E min(P, 1 - P); the bound is slightly below."""
     rng = np.random.default_rng(seed)
     odds = rng.normal(0, 4, SAMPLE)
     P = 1 / (1 + np.exp(-odds))
@@ -32,7 +32,7 @@ def test_by_scores_the_bound_is_below_the_known_error(seed):
 
 
 def test_scores_that_are_wrong_are_no_reason_for_errors():
-    """Scores turned round err always, and yet whoever sees them could be always right."""
+    """Inverted scores have an error of 100 %, and a least possible error of 0."""
     rng = np.random.default_rng(1)
     truth = rng.random(400) < 0.5
     found = possible(truth, np.where(truth, -9.0, 9.0), [words(rng, 10**6) for _ in truth])
@@ -41,7 +41,7 @@ def test_scores_that_are_wrong_are_no_reason_for_errors():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_by_words_the_bound_is_below_the_known_error(seed):
-    """If one label in ten is wrong by chance nobody errs less than 10 %; neighbours err on 18 %."""
+    """With one random wrong label in ten the least error is 10 %; neighbours err on 18 %."""
     rng = np.random.default_rng(seed)
     _, truth, ids = topics(rng, 1500, wrong=0.1)
     found = possible(truth, rng.normal(size=1500), ids)
@@ -52,7 +52,7 @@ def test_by_words_the_bound_is_below_the_known_error(seed):
 
 
 def test_neighbours_that_know_less_than_we_bound_nothing():
-    """Weak clues add up, but not for neighbours: their bound would be above what we reach."""
+    """With many weak clues the neighbours' bound exceeds the filter's error, so it is None."""
     rng = np.random.default_rng(3)
     truth = rng.random(1500) < 0.5
     lean = np.log(0.6 / 0.4)
@@ -68,7 +68,7 @@ def test_neighbours_that_know_less_than_we_bound_nothing():
 
 
 def test_the_nearest_are_those_of_the_cosine():
-    """By all words, against the plain definition; equally near ones count by their share."""
+    """`disagreeing` agrees with its definition over all words; ties count by their share."""
     rng = np.random.default_rng(5)
     ids = [words(rng, 80, most=14) for _ in range(60)]
     truth = rng.random(60) < 0.4
@@ -88,14 +88,14 @@ def test_the_nearest_are_those_of_the_cosine():
 
 
 def test_without_a_word_in_common_all_are_equally_near():
-    """A message that shares nothing disagrees as often as labels differ; an empty one too."""
+    """A message without common words disagrees as often as labels differ; an empty one too."""
     ids = [np.array([i], np.uint64) for i in range(3)] + [np.zeros(0, np.uint64)]
     truth = np.array([True, True, False, False])
     assert disagreeing(ids, truth) == pytest.approx([2 / 3] * 4)
 
 
 def test_too_little_mail_says_nothing():
-    """Fifty of either sort, or no word of bounds."""
+    """With fewer than fifty ham or spam there are no bounds."""
     rng = np.random.default_rng(1)
     truth = np.arange(200) < 49
     assert possible(truth, rng.normal(size=200), [words(rng, 50) for _ in truth]) is None
@@ -103,7 +103,7 @@ def test_too_little_mail_says_nothing():
 
 @pytest.mark.parametrize("count", [1, 10, 4001, 90_000])
 def test_the_sample_is_of_the_second_half(count):
-    """Spread over it, each message once, and never too many."""
+    """A sample is spread over the second half, without repetition, at most SAMPLE messages."""
     chosen = sample(count)
     assert len(set(chosen.tolist())) == len(chosen) == min(SAMPLE, count - count // 2)
     assert chosen[0] == count // 2

@@ -79,7 +79,7 @@ def test_equal_to_scikit_learn(model, K, alpha):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_given_and_uniform_priors_equal_scikit_learn(model):
-    """A prior that is not taken from the counts moves every score as it does there."""
+    """A given or uniform prior changes every score as in scikit-learn."""
     X, y, fresh = random_mail(5, 2, occurrences=False)
     n, messages = counts_of(X, y, 2)
     for prior, theirs in (((0.2, 0.8), [0.2, 0.8]), ("uniform", [0.5, 0.5])):
@@ -114,7 +114,7 @@ def test_an_empty_model_finds_every_label_equally_likely(model):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_unknown_features_take_no_part(model):
-    """A message scores the same with and without features that nobody has seen."""
+    """Features that no message had do not change a score."""
     n = np.array([[3, 1], [0, 0], [1, 4]], np.uint32)
     totals = totals_of(n, [5, 6])
     batch = Batch(np.array([0, 2, 0, 1, 2]), np.array([0, 2, 5]))
@@ -126,7 +126,7 @@ def test_unknown_features_take_no_part(model):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_a_message_scores_the_same_in_any_batch(model):
-    """Alone or among others, empty neighbours included: the same bits."""
+    """A message has the same score alone and in any batch, bit for bit."""
     X, y, fresh = random_mail(7, 2, occurrences=False)
     n, messages = counts_of(X, y, 2)
     fresh[3] = 0
@@ -155,7 +155,7 @@ def test_shares_and_bias_add_up_to_the_log_odds(model):
 
 
 def test_occurrences_weigh_in_the_multinomial_only():
-    """Three occurrences count three times there, and once for presence; an absent one is none."""
+    """Three occurrences count three times in the multinomial model and once for presence."""
     n = np.array([[3, 1], [1, 4]], np.uint32)
     totals = totals_of(n, [5, 6])
     once = Batch(np.array([0, 1]), np.array([0, 2]), np.array([1, 0], np.uint32))
@@ -221,7 +221,7 @@ def test_long_messages_stay_finite_and_ranked(model):
 
 
 def test_counts_above_the_number_of_messages_are_refused():
-    """Such counts are occurrences, which this model must not be given."""
+    """Counts above the number of messages are refused by the Bernoulli model."""
     n = np.array([[3, 0]], np.uint32)
     batch = Batch(np.array([0]), np.array([0, 1]))
     with pytest.raises(BugError, match="more messages"):
@@ -259,7 +259,7 @@ def test_totals_are_left_alone():
 
 
 def test_a_histogram_that_lacks_the_old_rows_is_refused():
-    """Taking rows away that were never counted is a contradiction, not a negative number."""
+    """Subtracting rows that were never added is a bug, not a negative count."""
     with pytest.raises(BugError, match="histogram"):
         bernoulli.histogram_moved(
             np.array([[1, 0], [0, 1]]), np.array([[1, 0]], np.uint32), np.array([[2, 0]], np.uint32)

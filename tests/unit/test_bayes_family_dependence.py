@@ -1,4 +1,4 @@
-"""One-dependence models against exact inference in the networks that they stand for."""
+"""One-dependence models against exact inference in their belief networks."""
 
 import numpy as np
 import pytest
@@ -114,7 +114,7 @@ def test_averaging_is_the_mean_of_its_networks(seed):
 
 
 def test_the_tree_is_the_one_of_greatest_information():
-    """Of all trees over four columns, none holds more information than the one that is grown."""
+    """Of all trees over four columns, the chosen tree has the most information."""
     rng = np.random.default_rng(5)
     base = rng.integers(0, 3, (300, 4))
     base[:, 2] = np.where(rng.random(300) < 0.8, base[:, 0], base[:, 2])
@@ -150,7 +150,7 @@ def test_the_tree_is_the_one_of_greatest_information():
 
 
 def test_columns_that_tell_equally_much_do_not_wait_for_rounding():
-    """Two columns tell the third equally much: what was learnt and forgotten picks no parent."""
+    """Between equally informative parents, forgotten cases do not influence the choice."""
     rows = [(["green", "red", "red"], 1.0), (["red", "green", "red"], 0.3)]
     cases = [(["red"] * 3, "spam", 7.0), *((x, "news", weight) for x, weight in rows)]
     cases.append((["green", "red", "green"], "news", 1.0))
@@ -165,7 +165,7 @@ def test_columns_that_tell_equally_much_do_not_wait_for_rounding():
 
 
 def test_dependence_is_seen_where_naive_bayes_is_blind():
-    """Exclusive or: each column alone says nothing, two together say all."""
+    """Exclusive or: one-dependence models learn it, naive Bayes cannot."""
     X = [[a, b] for a in (0, 1) for b in (0, 1)] * 20
     y = [a ^ b for a, b in X]
     assert CategoricalNB().fit(X, y).predict_proba([[0, 1]])[0, 1] == pytest.approx(0.5)
@@ -174,7 +174,7 @@ def test_dependence_is_seen_where_naive_bayes_is_blind():
 
 
 def test_what_is_missing_takes_no_part():
-    """A column that is missing, or has a value that nobody had, is as if it were not there."""
+    """A column with a missing or unseen value is ignored."""
     X, y = flowers(6)
     narrow = [x[:2] for x in X]
     for made in (AveragedOneDependence, CategoricalNB):
@@ -194,7 +194,7 @@ def test_what_is_missing_takes_no_part():
 
 
 def test_missing_values_can_be_learnt():
-    """A case with a gap teaches its other columns; the gap's column divides by its own cases."""
+    """A missing value counts neither in the counts nor in the totals of its column."""
     model = CategoricalNB(alpha=0).fit([["red", 1], ["red", None], ["green", 2]], ["a", "a", "a"])
     np.testing.assert_allclose(model.p(0, "red"), [2 / 3])
     np.testing.assert_allclose(model.p(1, 1), [1 / 2])
@@ -204,7 +204,7 @@ def test_missing_values_can_be_learnt():
 
 
 def test_rare_values_are_no_parents():
-    """With `min_count` above all counts nothing may be depended on: that is naive Bayes."""
+    """With `min_count` above all counts, AODE equals naive Bayes."""
     X, y = flowers(7)
     np.testing.assert_allclose(
         AveragedOneDependence(min_count=1e9).fit(X, y).predict_proba(X),
@@ -246,7 +246,7 @@ def test_a_random_network_both_ways():
 
 
 def test_a_thousand_facts_do_not_underflow():
-    """P(evidence) of 1,000 facts of 1e-5 each is 0 as a number; its logarithm is not."""
+    """log P(evidence) of 1,000 facts of 1e-5 each is finite, though P underflows."""
     nodes = [Node("class", ("a", "b"), [0.5, 0.5])]
     nodes += [
         Node(f"x{i}", (0, 1), [[1e-5, 1 - 1e-5], [1.001e-5, 1 - 1.001e-5]], ("class",))

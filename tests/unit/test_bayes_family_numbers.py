@@ -38,7 +38,7 @@ def test_mean_and_variance_are_rounded_once(offset, variance, ddof):
 
 
 def test_forgetting_the_unbearable():
-    """A number of 1e140 drowns all others in floating point; forgotten, it leaves no trace."""
+    """Learning and forgetting a number of 1e140 restores every sum exactly."""
     model = GaussianNB().fit([[1e-3], [2e-3], [5.0], [6.0]], ["a", "a", "b", "b"])
     before = model.predict_joint_log_proba([[0.1]])
     model.learn([1e140], "a").forget([1e140], "a")
@@ -94,7 +94,7 @@ def test_isotropic_classes_are_told_by_distance():
 
 
 def test_a_variance_of_one_case():
-    """A sample of one has no variance of its own: it takes the floor, and no warning is given."""
+    """The sample variance of one case is the floor, without a warning."""
     model = GaussianNB(variance="sample").fit([[1.0], [3.0], [9.0]], ["a", "a", "b"])
     assert model.var_[1, 0] == pytest.approx(model.var_smoothing * np.var([1, 3, 9]))
     assert model.predict([[9.0], [1.5]]).tolist() == ["b", "a"]
@@ -117,7 +117,7 @@ def test_what_is_no_usable_number_is_refused(bad):
 
 
 def test_counts_that_leave_the_range_are_refused():
-    """Two thousand million of one thing is the end; nothing wraps round, nothing has changed."""
+    """A count above 2^30 is refused, without overflow, and the model is unchanged."""
     model = MultinomialNB().fit([[1e9, 0]], ["a"])
     before = model.predict_joint_log_proba([[1, 1]])
     for _ in range(2):
@@ -142,7 +142,7 @@ def test_counts_that_leave_the_range_are_refused():
     ],
 )
 def test_parameters_that_mean_nothing_are_refused(make):
-    """At once, when the model is made."""
+    """Invalid parameters are refused when the model is created."""
     with pytest.raises(SpamnbError):
         make()
 
@@ -160,7 +160,7 @@ def test_cuts():
 
 
 def test_bins_follow_what_is_learnt():
-    """Bins are always those of what is known now: a far number stretches them for a while."""
+    """Bins follow the cases learnt now: forgetting an outlier restores them."""
     model = BinnedNB(n_bins=2).fit([[0.0], [4.0]], ["a", "b"])
     np.testing.assert_array_equal(model.edges_[0], [2.0])
     model.learn([100.0], "b")
@@ -170,7 +170,7 @@ def test_bins_follow_what_is_learnt():
 
 
 def test_kernels_see_what_one_bell_does_not():
-    """Peaks of two classes in turn: kernels and bins find them, a single bell cannot."""
+    """Kernels and bins separate classes with alternating peaks; a Gaussian cannot."""
     rng = np.random.default_rng(5)
     y = np.arange(600) % 6
     X = rng.normal(2.0 * y, 0.4)[:, None]
@@ -189,13 +189,13 @@ def test_kernels_see_what_one_bell_does_not():
 
 
 def test_equal_numbers_have_a_bandwidth():
-    """A spread of nothing falls back on the narrow bells of the flexible estimate."""
+    """With a spread of 0, silverman falls back to the flexible bandwidth."""
     model = KernelNB(bandwidth="silverman").fit([[1.0]] * 4 + [[5.0]] * 4, ["a"] * 4 + ["b"] * 4)
     assert model.predict([[2.0], [4.0]]).tolist() == ["a", "b"]
 
 
 def test_kernels_in_blocks_are_kernels(monkeypatch):
-    """However many distances are looked at in one step, the densities are the same."""
+    """The densities do not depend on the block size."""
     rng = np.random.default_rng(6)
     X, y = rng.normal(size=(50, 2)), rng.integers(0, 2, 50)
     whole = KernelNB().fit(X, y).predict_joint_log_proba(X)

@@ -1,4 +1,4 @@
-"""The family against scikit-learn's models of the same names: 1e-9 relative, whatever the data."""
+"""The classifiers equal scikit-learn's models of the same names to 1e-9 relative."""
 
 import inspect
 
@@ -66,7 +66,7 @@ def test_counting_models(name, alpha, weighted):
     ],
 )
 def test_parameters_mean_what_they_mean_there(name, parameters):
-    """Parameters of the same name do the same."""
+    """Parameters of the same name have the same effect as in scikit-learn."""
     X, y, _, new = counts(2)
     mine, other = (getattr(from_, name)(**parameters).fit(X, y) for from_ in (ours, theirs))
     np.testing.assert_allclose(
@@ -75,7 +75,7 @@ def test_parameters_mean_what_they_mean_there(name, parameters):
 
 
 def test_a_complement_of_one_class():
-    """With a single class its prior is all there is, as there."""
+    """ComplementNB with a single class uses its prior, as scikit-learn does."""
     X, _, _, new = counts(3)
     y = np.zeros(len(X), int)
     mine, other = (m.ComplementNB().fit(X, y) for m in (ours, theirs))
@@ -99,7 +99,7 @@ def test_categorical(alpha):
 
 
 def test_more_categories_than_were_seen():
-    """`min_categories` makes room for values to come, as there."""
+    """`min_categories` has the same effect as in scikit-learn."""
     rng = np.random.default_rng(5)
     X, y = rng.integers(0, 3, (50, 2)), rng.integers(0, 2, 50)
     mine = ours.CategoricalNB(min_categories=[5, 3], unseen="smooth").fit(X, y)
@@ -148,7 +148,7 @@ def test_the_linear_discriminant():
 
 
 def test_the_shrunken_linear_discriminant():
-    """`shrinkage` draws towards the mean variance, as there."""
+    """`shrinkage` moves towards the mean variance, as in scikit-learn."""
     X, y, new = measures(9)
     mine = ours.GaussianDiscriminant(covariance="shared", shrinkage=0.3).fit(X, y)
     other = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=0.3).fit(X, y)

@@ -42,7 +42,7 @@ def test_the_bound_holds_the_known_error(distance):
 
 
 def test_classes_that_cannot_be_told():
-    """The same distribution in K classes: nobody errs less than (K - 1) / K."""
+    """For three random classes the nearest neighbour errs on 2/3, and the lower bound is above 1/2."""
     rng = np.random.default_rng(1)
     found = bayes_error(rng.normal(size=(3000, 2)), rng.integers(0, 3, 3000))
     assert found.nearest == pytest.approx(2 / 3, abs=0.03)
@@ -51,14 +51,14 @@ def test_classes_that_cannot_be_told():
 
 
 def test_classes_apart_have_no_error():
-    """Far apart, and in any block size, nothing disagrees."""
+    """For classes far apart nothing disagrees, whatever the block size."""
     X, y = two_bells(50.0, 500, 2)
     found = bayes_error(X, y)
     assert (found.lower, found.upper, found.deviation, found.cases) == (0, 0, 0, 500)
 
 
 def test_equal_cases_count_by_their_shares(monkeypatch):
-    """Among ten equal cases of which three are other, neighbours disagree by their shares."""
+    """Of ten equal cases with three of another class, ties count by their share."""
     y = [0] * 7 + [1] * 3
     expected = (7 * 3 / 9 + 3 * 7 / 9) / 10
     for block in (1 << 22, 25):

@@ -1,4 +1,4 @@
-"""Worked examples from textbooks and lectures, which must come out through the public door."""
+"""Worked examples from textbooks and lectures, computed with spamnb.bayes."""
 
 from collections import Counter
 

@@ -20,7 +20,7 @@ def test_precision_recall_and_f1_by_hand():
 
 
 def test_what_never_was_is_zero():
-    """Nothing found, nothing there: no division, no nan."""
+    """Without documents and without assignments all metrics are 0, not nan."""
     nothing = LabelMetrics(0, 0, 0)
     assert (nothing.precision, nothing.recall, nothing.f1) == (0, 0, 0)
     assert classification.macro_f1([nothing]) == 0
@@ -50,7 +50,7 @@ def test_clear_documents_are_cut_between():
 
 @given(ROWS)
 def test_no_other_threshold_is_better(rows):
-    """No other cut has a better F1, each document half what it is and half what its odds say."""
+    """The threshold maximises the expected F1 of the mean of truth and probability."""
     truth = np.array([row[0] for row in rows])
     score = np.array([row[1] for row in rows], float)
     chosen = classification.best_threshold(truth, score, 0.0)
@@ -67,7 +67,7 @@ def test_no_other_threshold_is_better(rows):
 
 
 def test_break_even_is_where_precision_is_recall():
-    """As many are taken as have the label; ties at the border count with their mean."""
+    """Break-even takes as many documents as have the label; ties count with their mean."""
     truth = np.array([True, True, False, True, False])
     assert classification.break_even(truth, np.array([5.0, 4, 3, 2, 1])) == pytest.approx(2 / 3)
     assert classification.break_even(truth, np.array([5.0, 3, 3, 3, 1])) == pytest.approx(

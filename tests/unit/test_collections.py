@@ -39,7 +39,7 @@ def test_a_folder_for_each_label(tmp_path):
 
 
 def test_two_folders_that_come_divided(tmp_path):
-    """20news-bydate: one folder to learn from, one that is judged."""
+    """20news-bydate: the folders that end in train and test give the split."""
     write(tmp_path, {"20news-bydate-train/a/1": "x", "20news-bydate-test/a/2": "y"})
     assert seen(tmp_path) == [("a/2", ("a",), "test"), ("a/1", ("a",), "train")]
 
@@ -56,7 +56,7 @@ def test_reuters_with_a_list(tmp_path):
 
 
 def test_reuters_as_it_was_published(tmp_path):
-    """ModApte: only stories that people gave topics to, in Lewis's halves; places are none."""
+    """ModApte: only stories with TOPICS="YES", split by LEWISSPLIT; places are no labels."""
     made = [
         STORY.format(
             topics="YES", split="TRAIN", number=1, title="A", named="<D>grain</D><D>oat</D>"
@@ -74,7 +74,7 @@ def test_reuters_as_it_was_published(tmp_path):
 
 
 def test_reuters_stories_without_a_body(tmp_path):
-    """As some are in the published files: no title, no body, text all the same; briefs; accents."""
+    """Stories without title and body, briefs, and accents, as in the published files."""
     head = '<REUTERS TOPICS="YES" LEWISSPLIT="TRAIN" CGISPLIT="TRAINING-SET" OLDID="5" NEWID="{}">'
     told = "<DATE>26-FEB-1987 15:01:01.79</DATE><TOPICS><D>earn</D></TOPICS><UNKNOWN>&#5;</UNKNOWN>"
     texts = (
@@ -104,7 +104,7 @@ def test_newsgroup_articles_as_they_come(tmp_path):
 
 @pytest.mark.parametrize("made", [{}, {"a.txt": "loose"}])
 def test_a_place_without_documents_is_the_users_mistake(tmp_path, made):
-    """The layouts that are known are named."""
+    """A folder of unknown layout is refused; the hint names the known layouts."""
     write(tmp_path, made)
     with pytest.raises(CorpusError, match="no documents"):
         documents(tmp_path)
@@ -113,7 +113,7 @@ def test_a_place_without_documents_is_the_users_mistake(tmp_path, made):
 
 
 def test_a_document_is_its_bytes():
-    """Identity is of the bytes; text is read by the best guess at its charset."""
+    """The digest is of the bytes; the text is decoded with the detected charset."""
     assert read_document(b"a").digest != read_document(b"a\n").digest
     assert read_document(b"a").message_id == ""
     assert text_of("Übergrößenträger für Möbel".encode("latin-1")) == "Übergrößenträger für Möbel"
@@ -121,7 +121,7 @@ def test_a_document_is_its_bytes():
 
 
 def test_any_text_is_a_document_but_no_mail(tmp_path):
-    """Where documents are read a header is not asked for, and an mbox line begins nothing."""
+    """Plain documents need no header, and a line `From ` does not split them."""
     path = tmp_path / "x"
     path.write_text("From here on\n\nFrom 10:00 to 11:00 nothing\n")
     (unit,) = units(str(path), documents=True)
@@ -132,7 +132,7 @@ def test_any_text_is_a_document_but_no_mail(tmp_path):
 
 
 def test_a_model_of_documents_from_end_to_end(tmp_path):
-    """Trained on folders, it judges, explains by words, is corrected, and knows what it reads."""
+    """A model of plain documents trains on folders, scores, explains, and can be corrected."""
     for text, label in documentcraft.collection(150, 3):
         place = tmp_path / label
         place.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Curves of an evaluation: they end where they must and say what the outcomes say."""
+"""Curves of an evaluation agree with its outcomes and end in the right points."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def test_a_long_roc_is_thinned():
 
 
 def test_reliability_counts_every_message_once():
-    """What was seen lies within its interval; honest probabilities are near the line."""
+    """The observed share lies in its interval; calibrated probabilities lie near the line."""
     dice = np.random.default_rng(2)
     P = dice.random(5000)
     truth = dice.random(5000) < P
@@ -75,7 +75,7 @@ def test_learning_goes_to_the_last_message():
 
 
 def test_the_histogram_holds_every_message():
-    """Tails beyond the edges stand in the outer bins."""
+    """Values beyond the edges count in the outer bins."""
     dice = np.random.default_rng(3)
     truth, odds = dice.random(1000) < 0.3, dice.normal(0, 10, 1000)
     found = curves.histogram(truth, odds)

@@ -1,4 +1,4 @@
-"""Evaluation: the protocols keep their promises and can be had again, bit for bit."""
+"""Evaluation: each protocol scores before it trains, and is reproducible bit for bit."""
 
 import json
 from dataclasses import replace
@@ -28,7 +28,7 @@ def message(number, word, subject=""):
 
 
 def corpus(count=40):
-    """Ham and spam that share nothing but their form."""
+    """Ham and spam without a word in common."""
     return [
         (message(i, "cheap" if i % 2 else "meeting"), "spam" if i % 2 else "ham")
         for i in range(count)
@@ -45,14 +45,14 @@ def test_messages_that_differ_are_told_apart(protocol):
 
 
 def test_the_same_seed_gives_the_same_figures():
-    """An evaluation can be had again, bit for bit."""
+    """The same seed gives the same scores, bit for bit."""
     first, second = evaluate(corpus(), QUICK), evaluate(corpus(), QUICK)
     assert first.judged.log_odds.tobytes() == second.judged.log_odds.tobytes()
     assert first.report == second.report
 
 
 def test_online_judges_before_it_learns():
-    """The first message is judged by a model that knows nothing, whatever it is."""
+    """The first message is scored by an empty model."""
     for messages in (corpus(), [(raw, "ham" if s == "spam" else "spam") for raw, s in corpus()]):
         judged = evaluate(messages, QUICK).judged
         assert judged.probability[0] == 0.5
@@ -60,14 +60,14 @@ def test_online_judges_before_it_learns():
 
 
 def test_online_knows_nothing_of_what_comes_later():
-    """The judgement on a message depends on those before it alone."""
+    """The score of a message depends only on earlier messages."""
     short = evaluate(corpus(20), QUICK).judged
     long = evaluate(corpus(40), QUICK).judged
     assert np.array_equal(long.log_odds[:20], short.log_odds)
 
 
 def test_feedback_on_errors_teaches_less(monkeypatch):
-    """With feedback on errors what is surely right is not taught."""
+    """With feedback on errors, a correct and confident verdict is not trained."""
     taught = []
     from spamnb.service.engine.learner import Learner
 
@@ -86,7 +86,7 @@ def test_feedback_on_errors_teaches_less(monkeypatch):
 
 
 def test_noise_turns_labels_that_are_taught_but_not_the_truth():
-    """Wrong labels are taught; the score is against the right ones."""
+    """Noise changes the labels that are trained; metrics use the right ones."""
     clean = evaluate(corpus(), QUICK)
     noisy = evaluate(corpus(), replace(QUICK, noise=0.4, noise_seed=5))
     assert np.array_equal(clean.judged.truth, noisy.judged.truth)
@@ -99,12 +99,12 @@ def test_noise_turns_labels_that_are_taught_but_not_the_truth():
 
 @pytest.mark.parametrize("kind", ["multinomial", "bernoulli"])
 def test_the_classical_models_can_be_evaluated(kind):
-    """Every kind of model goes through the same door."""
+    """Every kind of model can be evaluated."""
     assert evaluate(corpus(), replace(QUICK, kind=kind)).report.auc_complement_percent < 20
 
 
 def test_the_order_comes_from_names_and_seed_alone():
-    """How the files were found, and in which folder they lie, changes nothing."""
+    """The shuffled order does not depend on folders or on the order of discovery."""
     named = [(f"{i:03}.eml", (raw, label)) for i, (raw, label) in enumerate(corpus())]
     assert shuffled(named, 7) == shuffled(reversed(named), 7)
     assert shuffled(named, 7) != shuffled(named, 8)
@@ -113,7 +113,7 @@ def test_the_order_comes_from_names_and_seed_alone():
 
 
 def test_by_time_follows_the_newest_received_then_the_date():
-    """Arrival is what the nearest server wrote; senders' clocks come second."""
+    """The time of arrival is that of the newest Received; Date comes second."""
     received = b"Received: from a by b;\n\t6 May 2024 10:00:00 +0200\nDate: 3 May 2030 1:0:0\n\n"
     dated = b"Date: Mon, 6 May 2024 09:30:00 +0000\r\n\r\n"
     nothing = b"Subject: x\n\nDate: Mon, 6 May 1990 09:30:00 +0000\n"
@@ -125,13 +125,13 @@ def test_by_time_follows_the_newest_received_then_the_date():
 
 @pytest.mark.parametrize("messages", [[], corpus()[::2], corpus(6)])
 def test_what_cannot_be_judged_is_the_users_mistake(messages):
-    """One class alone, or hardly any messages, give no figures but an error."""
+    """One class alone, or too few messages, are refused."""
     with pytest.raises(UserError, match="too few"):
         evaluate(messages, QUICK)
 
 
 def test_foreign_labels_are_refused():
-    """Only ham and spam have measures."""
+    """Labels other than ham and spam are refused."""
     with pytest.raises(UserError, match="work"):
         evaluate([*corpus(), (b"a: b\n\n", "work")], QUICK)
 
@@ -150,7 +150,7 @@ def test_the_figures_have_the_promised_names():
 
 
 def test_how_far_from_what_is_possible():
-    """The bounds are told with the figures, or that there is too little mail for them."""
+    """The result has bounds on the least possible error, or None for too little mail."""
     assert evaluate(corpus(), QUICK).as_dict()["bayes_error_bound_percent"] is None
     found = evaluate(corpus(240), QUICK).as_dict()["bayes_error_bound_percent"]
     assert found["messages"] == 120
@@ -159,14 +159,14 @@ def test_how_far_from_what_is_possible():
 
 
 def test_progress_is_told_to_the_end():
-    """A bar that follows it ends full."""
+    """The last progress report is complete."""
     seen = []
     evaluate(corpus(), replace(QUICK, progress=lambda done, total: seen.append((done, total))))
     assert seen[-1] == (40, 40)
 
 
 def test_delayed_labels_come_late_and_all_but_the_last_come():
-    """A label that comes 10 messages late is taught 10 messages late; the last ten never."""
+    """With a delay of 10 a label is trained 10 messages later; the last ten never."""
     late = evaluate(corpus(), replace(QUICK, feedback="delayed", delay=10)).judged
     assert (late.log_odds[:11] == 0).all()
     assert late.log_odds[12] != 0
@@ -176,13 +176,13 @@ def test_delayed_labels_come_late_and_all_but_the_last_come():
 
 
 def _asked_after(taught, asked):
-    """Log-odds of a message of the corpus after so many were taught."""
+    """Log-odds of a message of the corpus after training the given number."""
     options = replace(QUICK, protocol="cross", tested=len(corpus()) - taught)
     return evaluate(corpus(), options).judged.log_odds[asked - taught]
 
 
 def test_partial_feedback_teaches_a_share_chosen_by_the_seed():
-    """All told is full feedback, none told knows nothing, the same seed tells the same."""
+    """A share of 1 is full feedback, 0 is none, and the seed determines the choice."""
     full = evaluate(corpus(), QUICK).judged.log_odds
     assert np.array_equal(
         evaluate(corpus(), replace(QUICK, feedback="partial", share=1.0)).judged.log_odds, full
@@ -196,7 +196,7 @@ def test_partial_feedback_teaches_a_share_chosen_by_the_seed():
 
 
 def test_folds_on_two_processes_are_the_folds_on_one():
-    """Figures do not depend on how many processes made them."""
+    """Scores do not depend on the number of processes."""
     options = replace(QUICK, protocol="folds")
     alone = evaluate(corpus(), options).judged
     shared = evaluate(corpus(), replace(options, jobs=3)).judged
@@ -204,7 +204,7 @@ def test_folds_on_two_processes_are_the_folds_on_one():
 
 
 def test_cross_judges_only_the_other_collection():
-    """Learn from A, judge B: the first part is taught, the rest judged and never taught."""
+    """Cross: the first part is trained, the rest is scored and never trained."""
     options = replace(QUICK, protocol="cross", tested=15)
     judged = evaluate(corpus(), options).judged
     assert len(judged.truth) == 15
@@ -214,13 +214,13 @@ def test_cross_judges_only_the_other_collection():
 
 
 def test_messages_may_be_read_one_by_one():
-    """A generator gives the figures of a list, so that a large collection need not be held."""
+    """A generator of messages gives the same result as a list."""
     listed = evaluate(corpus(), QUICK).judged.log_odds
     assert np.array_equal(evaluate(iter(corpus()), QUICK).judged.log_odds, listed)
 
 
 def test_decisions_and_cost_add_up():
-    """Every message has one decision; the mean cost is theirs by the table."""
+    """Every message has one decision; the mean cost follows from the cost table."""
     outcome = evaluate(corpus(), QUICK)
     details, table = outcome.details(), Costs().table()
     counts = [[d["ham"], d["spam"]] for d in details["decisions"].values()]
@@ -269,7 +269,7 @@ def test_what_cannot_be_read_is_told_and_left_out(tmp_path):
 
 
 def test_files_are_brought_in_order_of_time_by_their_heads(tmp_path):
-    """As `by_time` does for messages in memory."""
+    """`units_by_time` orders files as `by_time` orders messages in memory."""
     for name, day in (("a", 9), ("b", 3), ("c", 6)):
         (tmp_path / name).write_bytes(b"Date: %d May 2024 10:00:00 +0000\n\nx" % day)
     ordered = units_by_time(sorted_mail(str(tmp_path), "ham"))

@@ -1,4 +1,4 @@
-"""What can be promised about ham that is lost, and what cannot."""
+"""The ham loss bound: exact values, coverage, and too little evidence."""
 
 import numpy as np
 import pytest
@@ -16,13 +16,13 @@ def test_the_bound_is_clopper_and_pearsons():
 
 
 def test_one_in_n_takes_three_n_ham():
-    """The rule of three: with 2,995 ham and none lost, one in 1,000 can be promised, not before."""
+    """The rule of three: one in 1,000 needs 2,995 ham with none lost."""
     assert ham_needed(1000) == 2995
     assert most_lost(0, 2995) <= 1 / 1000 < most_lost(0, 2994)
 
 
 def test_too_little_ham_is_not_enough_evidence():
-    """No threshold is better than one that nobody can stand for."""
+    """With too few ham there is no threshold."""
     odds = np.linspace(-9, 9, 400)
     found = assured(odds > 0, odds, 1000)
     assert found.log_odds is None
@@ -33,7 +33,7 @@ def test_too_little_ham_is_not_enough_evidence():
 
 @pytest.mark.parametrize("one_in", [20, 100])
 def test_a_promise_is_kept(one_in):
-    """In at least 95 of 100 draws, fewer ham than promised lie above the threshold in truth."""
+    """In at least 95 of 100 draws the true share of ham above the threshold is within the bound."""
     dice = np.random.default_rng(one_in)
     kept = 0
     for _ in range(400):
@@ -49,7 +49,7 @@ def test_a_promise_is_kept(one_in):
 
 
 def test_the_costs_put_junk_at_the_threshold():
-    """Derived back from the costs, the threshold of junk is the one that was promised for."""
+    """`costs_for` gives costs with the guaranteed junk threshold."""
     dice = np.random.default_rng(5)
     truth = np.arange(5000) >= 4000
     odds = np.where(truth, dice.normal(6, 3, 5000), dice.normal(-6, 3, 5000))
@@ -62,7 +62,7 @@ def test_the_costs_put_junk_at_the_threshold():
 
 
 def test_calibrated_scores_expect_what_comes():
-    """With honest probabilities the expected share of ham lost is the one that is seen."""
+    """With calibrated probabilities the expected share of ham lost equals the observed one."""
     dice = np.random.default_rng(6)
     odds = dice.normal(0, 3, 100_000)
     truth = dice.random(100_000) < 1 / (1 + np.exp(-odds))

@@ -1,4 +1,4 @@
-"""Measures of scores against scikit-learn, against counting by hand, and at their edges."""
+"""Metrics against scikit-learn, against counting by hand, and for edge cases."""
 
 import json
 
@@ -45,7 +45,7 @@ def test_scores_of_any_size_keep_their_rank():
 
 
 def test_equal_to_scikit_learn():
-    """AUC, Brier score and log loss are what scikit-learn says."""
+    """AUC, Brier score and log loss equal those of scikit-learn."""
     truth, score = judged(1)
     P = 1 / (1 + np.exp(-score))
     P[:2], truth[:2] = [0.0, 1.0], [True, False]
@@ -68,7 +68,7 @@ def test_the_interval_holds_the_value_and_repeats_with_its_seed():
 
 
 def test_the_interval_is_that_of_plain_resampling():
-    """Counting grades gives what drawing the scores themselves and comparing pairs gives."""
+    """Resampling by rank counts equals resampling the scores and comparing pairs."""
     truth, score = judged(3, 60)
     ham, spam = score[~truth], score[truth]
     rng = np.random.default_rng(5)
@@ -82,7 +82,7 @@ def test_the_interval_is_that_of_plain_resampling():
 
 
 def test_paired_differences_are_narrower_than_two_intervals():
-    """A filter slightly worse on the same messages is told apart though the intervals overlap."""
+    """A paired test detects a slightly worse filter although the two intervals overlap."""
     truth, score = judged(4, 1500)
     worse = score - 0.1 * truth
     difference, (low, high) = measures.paired(truth, score, worse, resamples=200)
@@ -125,7 +125,7 @@ def test_spam_missed_at_a_limit_of_ham_lost():
 
 @given(st.integers(1, 40))
 def test_the_limit_of_ham_lost_is_exact(thousands):
-    """0.1 % of 1,000 n ham is n of them, whatever binary fractions make of it."""
+    """0.1 % of 1,000 n ham is n, in spite of floating point rounding."""
     truth = np.zeros(1000 * thousands + 1, bool)
     truth[-1] = True
     score = np.arange(len(truth), dtype=float)

@@ -1,4 +1,4 @@
-"""Evaluation with labels of one's own, and against scikit-learn on documents of our own making."""
+"""Evaluation with any labels, and against scikit-learn on generated documents."""
 
 import os
 from dataclasses import replace
@@ -50,7 +50,7 @@ def test_the_counts_are_of_the_judged_documents(collection, judged):
 
 
 def test_thresholds_know_nothing_of_what_is_judged(collection, cross, judged):
-    """Other labels on the judged part change the figures, but no threshold."""
+    """The thresholds do not depend on the labels of the scored documents."""
     turned = [(raw, LABELS[(LABELS.index(label) + 1) % 10]) for raw, label in collection[LEARNT:]]
     again = evaluate_labels(collection[:LEARNT] + turned, cross)
     assert [r.threshold for r in again.results] == [r.threshold for r in judged.results]
@@ -59,7 +59,7 @@ def test_thresholds_know_nothing_of_what_is_judged(collection, cross, judged):
 
 @pytest.mark.parametrize("protocol", ["online", "holdout", "folds"])
 def test_every_protocol_judges_labels(collection, cross, protocol):
-    """Online thresholds come from what was before, those of folds from the other folds."""
+    """Online thresholds use earlier documents only, those of folds the other folds."""
     options = replace(cross, protocol=protocol, tested=0)
     found = evaluate_labels(collection, options)
     assert found.documents == {"holdout": 600}.get(protocol, LEARNT + TESTED)
@@ -68,7 +68,7 @@ def test_every_protocol_judges_labels(collection, cross, protocol):
 
 
 def test_a_document_may_have_several_labels(cross):
-    """One against rest: each label is found on its own, also together with others."""
+    """One against rest finds each label, also on documents with several labels."""
     plain = rows(400)
     both = [
         (raw + other, tuple({label, more}))
@@ -90,7 +90,7 @@ def test_too_few_of_a_label_are_refused(cross):
 
 
 def test_thresholds_are_kept_and_used(tmp_path, cross):
-    """Chosen by folds, kept beside the model, and a message has every label that it reaches."""
+    """Thresholds are saved beside the model; a document gets every label at or above its own."""
     chosen = thresholds_of(rows(400), replace(cross, tested=0))
     assert set(chosen) == set(LABELS)
     save(tmp_path, chosen)
@@ -108,7 +108,7 @@ def test_thresholds_are_kept_and_used(tmp_path, cross):
 
 
 def test_thresholds_that_cannot_be_read_or_written_are_told_in_one_line(tmp_path):
-    """As what the file system refuses always is: where, and what to do."""
+    """A file system error names the file and says what to do."""
     save(tmp_path, {"a": 1.0})
     (tmp_path / FILE).chmod(0)
     if os.geteuid() != 0:
@@ -123,13 +123,13 @@ def test_thresholds_that_cannot_be_read_or_written_are_told_in_one_line(tmp_path
 
 
 def test_a_home_without_thresholds_has_none(tmp_path):
-    """Without the file nothing changes."""
+    """Without the file there are no thresholds."""
     assert load(tmp_path) == {}
 
 
 @pytest.mark.filterwarnings("ignore:Liblinear failed to converge")
 def test_rare_labels_are_found_better_than_by_scikit_learn(collection, judged, cross):
-    """Macro F1 above MultinomialNB, ComplementNB, BernoulliNB and not behind LinearSVC.
+    """Macro F1 is above MultinomialNB, ComplementNB and BernoulliNB, and not below LinearSVC.
 
     All at their defaults on the same split, each label against the rest and as one model; the
     smallest label has 1 % of the documents. Full figures: experiment 0020.

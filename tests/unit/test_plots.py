@@ -28,7 +28,7 @@ def outcome():
 
 
 def test_nothing_is_imported_before_a_picture_is_asked_for():
-    """It takes half a second: whoever wants figures alone does not wait for it."""
+    """matplotlib is imported only when a plot is drawn, for its import takes half a second."""
     code = (
         "import sys, spamnb.lab.html_report, spamnb.cli.evaluate\n"
         "sys.exit('matplotlib' in sys.modules)"
@@ -37,7 +37,7 @@ def test_nothing_is_imported_before_a_picture_is_asked_for():
 
 
 def test_without_matplotlib_the_error_says_how_to_get_it(outcome, monkeypatch):
-    """An extra that is missing is the user's to install."""
+    """A missing matplotlib is a UserError with a hint to install it."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError) as caught:
         plots.draw(outcome)
@@ -60,7 +60,7 @@ def test_every_picture_is_drawn(outcome):
     ids=["apart", "spam alone", "ham alone", "one", "two"],
 )
 def test_every_picture_is_drawn_where_a_bin_holds_one_class(outcome, truth):
-    """Perfect judgement, one class, and one message are drawn as any other outcome."""
+    """Perfect scores, a single class and a single message can be drawn."""
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
     spam = np.array(truth)
     odds = np.where(spam, 9.0, -9.0)
@@ -80,7 +80,7 @@ def test_pictures_can_be_had_again(outcome):
 
 @pytest.mark.parametrize("spam", [1, 119])
 def test_lopsided_and_perfect_evaluations_can_be_drawn(outcome, spam):
-    """One spam, one ham, no errors at all: every picture still has something to show."""
+    """Every plot can be drawn for one spam and one ham without errors."""
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
     judged = outcome.judged
     truth = judged.truth.copy()
@@ -105,7 +105,7 @@ class _Page(HTMLParser):
 
 
 def test_the_page_loads_nothing(outcome):
-    """One file that can be sent to anybody: no script, no font, no picture from elsewhere."""
+    """The report is self-contained: no script, font or image from another file."""
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
     text = report_page(outcome, outcome.assurance(), "a <b> & c")
     page = _Page()
@@ -128,7 +128,7 @@ def test_the_figures_are_those_of_the_evaluation(outcome):
 
 
 def test_a_promise_is_a_sentence_with_its_settings(outcome):
-    """Too little evidence says how much is missing; enough gives the costs that keep it."""
+    """The text says how much evidence is missing, or gives the costs that apply the bound."""
     judged = outcome.judged
     thin = promise(assured(judged.truth, judged.log_odds, 1000), outcome_costs())
     assert thin.startswith("Not enough evidence yet")

@@ -1,4 +1,4 @@
-"""Tuning: finds what is better, and reports no gain that a held-back part does not confirm."""
+"""Tuning finds better constants, and reports no gain without confirmation."""
 
 import random
 from dataclasses import replace
@@ -16,7 +16,7 @@ WORDS = {
 
 
 def mail(count, seed=1, *, told=0.75):
-    """Messages whose words mostly, but not always, are those of their side."""
+    """Messages with mostly, but not only, words of their class."""
     dice = random.Random(seed)
     rows = []
     for number in range(count):
@@ -33,7 +33,7 @@ def mail(count, seed=1, *, told=0.75):
 
 
 def test_bad_constants_are_found_and_the_gain_is_confirmed():
-    """From steps a hundred times too small there is much to gain, and the last third agrees."""
+    """With a learning rate 100 times too small, tuning finds a gain and confirms it."""
     bad = Options(constants={"eta": 0.25, "rate_temper": 0.001})
     found = tune(mail(450), bad, SearchOptions(tries=20))
     assert found.confirmed
@@ -46,14 +46,14 @@ def test_bad_constants_are_found_and_the_gain_is_confirmed():
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_chance_is_no_gain(seed):
-    """Where words tell nothing, whatever looked better when it was chosen is not confirmed."""
+    """On random words no gain is confirmed."""
     found = tune(mail(240, seed, told=0.5), Options(seed=seed, constants={"eta": 0.25}),
                  SearchOptions(tries=16))  # fmt: skip
     assert not found.confirmed
 
 
 def test_the_held_back_part_chooses_nothing():
-    """Other messages in the last third lead to the same constants: they were not looked at."""
+    """The chosen constants do not depend on the last third of the messages."""
     rows = mail(240)
     other = rows[:160] + mail(240, seed=9)[160:]
     first, second = (tune(part, search=SearchOptions(tries=8)) for part in (rows, other))
@@ -77,7 +77,7 @@ def test_the_classical_models_have_their_one_constant():
 
 
 def test_progress_goes_to_the_end():
-    """A bar that follows it ends full, however few tries it took."""
+    """The last progress report is complete, however few tries were needed."""
     seen = []
     tune(
         mail(200),
@@ -88,7 +88,7 @@ def test_progress_goes_to_the_end():
 
 
 def test_too_little_mail_is_refused():
-    """A part without spam cannot choose or confirm; another order may help."""
+    """Parts with too little spam are refused; the hint suggests --order shuffle."""
     sorted_mail = sorted(mail(300), key=lambda row: row[1])
     with pytest.raises(UserError, match="too few") as caught:
         tune(sorted_mail)
@@ -96,7 +96,7 @@ def test_too_little_mail_is_refused():
 
 
 def test_every_constant_has_its_step():
-    """What can be tuned is what a relearning may change."""
+    """The constants that can be tuned are those that relearning may change."""
     from spamnb.service.maintenance.rewind import CONSTANTS
 
     assert set(STEPS) == set(CONSTANTS)
