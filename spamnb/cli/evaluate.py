@@ -251,7 +251,7 @@ def _compare(a: str, b: str, *, json_file: str | None) -> None:
          f"{one.low:+.5f} to {one.high:+.5f}", one.better)
         for one in found.differences
     ]  # fmt: skip
-    say(f"{found.messages} messages judged by both")
+    say(f"{found.messages} messages scored by both")
     if found.only_a or found.only_b:
         say(f"left out: {found.only_a} that only A judged, {found.only_b} that only B judged")
     table([head, *rows], right=(1, 2, 3))

@@ -27,18 +27,13 @@ from spamnb.lab.statistics.bayes_error import BayesErrorEstimate, possible, samp
 from spamnb.lab.statistics.loss_bound import HamLossBound, assured
 from spamnb.lab.statistics.metrics import Bools, EvaluationMetrics, Outcomes, report
 from spamnb.lab.trial import (
-    LABELS,
-    UNSURE,
     Labelled,
     Options,
     Samples,
     read_samples,
 )
 
-__all__ = [
-    "LABELS", "UNSURE", "Evaluation", "Judged", "Labelled", "Options", "by_time", "evaluate",
-    "judged_by", "shuffled",
-]  # fmt: skip
+__all__ = ["Evaluation", "Options", "by_time", "evaluate", "shuffled"]
 
 ONE_IN = 1000
 """Default target of the ham loss bound: at most one in so many good messages is lost."""
@@ -46,7 +41,7 @@ ONE_IN = 1000
 _MAX_LOG_ODDS = 1e300
 
 
-class Judged(NamedTuple):
+class MessageResults(NamedTuple):
     """Label, score and decision of each message that was scored, in order."""
 
     truth: Bools
@@ -65,7 +60,7 @@ class Evaluation:
     """Result of `evaluate`: the metrics and the score of each message."""
 
     report: EvaluationMetrics
-    judged: Judged
+    results: MessageResults
     options: Options
     seconds: float
     cpu_seconds: float
@@ -85,7 +80,7 @@ class Evaluation:
             "noise": options.noise,
             "kind": options.kind,
         }
-        messages = len(self.judged.truth)
+        messages = len(self.results.truth)
         return head | figures | self.details() | {
             "seconds": round(self.seconds, 3),
             "messages_per_second": round(messages / max(self.seconds, 1e-9), 1),
@@ -94,21 +89,21 @@ class Evaluation:
 
     def details(self) -> dict[str, object]:
         """Return errors, decisions, their cost, and the data of the plots."""
-        truth, odds, P = self.judged.truth, self.judged.log_odds, self.judged.probability
+        truth, odds, P = self.results.truth, self.results.log_odds, self.results.probability
         costs = self.options.costs or Costs()
         return {
             "error_percent": 100 * float(((P > 0.5) != truth).mean()),
             "error_expected_percent": 100 * float(np.minimum(P, 1 - P).mean()),
             "bayes_error_bound_percent": self.possible.as_dict() if self.possible else None,
             "decisions": self._decisions(),
-            "cost": _cost(truth, P, self.judged.decision, costs),
+            "cost": _cost(truth, P, self.results.decision, costs),
             "thresholds": {t.decision: t.probability for t in thresholds(costs)},
             "reliability": [asdict(part) for part in curves.reliability(truth, P)],
             "learning_curve": [asdict(part) for part in curves.learning(truth, odds, P)],
         }
 
     def _decisions(self) -> dict[str, dict[str, int]]:
-        truth, decision = self.judged.truth, self.judged.decision
+        truth, decision = self.results.truth, self.results.decision
         return {
             name: {"ham": int(((decision == d) & ~truth).sum()),
                    "spam": int(((decision == d) & truth).sum())}
@@ -117,17 +112,17 @@ class Evaluation:
 
     def assurance(self, one_in: int = ONE_IN) -> HamLossBound:
         """Return the junk threshold that loses at most one in `one_in` ham, with its evidence."""
-        return assured(self.judged.truth, self.judged.log_odds, one_in)
+        return assured(self.results.truth, self.results.log_odds, one_in)
 
     def scores(self) -> list[dict[str, object]]:
         """Return the score of each message, as `--scores` writes it and `compare` reads it."""
-        judged = self.judged
+        results = self.results
         # JSON has no infinity; the classical models give it before they know both classes.
-        odds = np.clip(judged.log_odds, -_MAX_LOG_ODDS, _MAX_LOG_ODDS)
-        columns = (judged.truth.tolist(), odds.tolist(), judged.probability.tolist())
+        odds = np.clip(results.log_odds, -_MAX_LOG_ODDS, _MAX_LOG_ODDS)
+        columns = (results.truth.tolist(), odds.tolist(), results.probability.tolist())
         names = ("id", "spam", "log_odds", "probability")
         return [
-            dict(zip(names, row, strict=True)) for row in zip(judged.ids, *columns, strict=True)
+            dict(zip(names, row, strict=True)) for row in zip(results.ids, *columns, strict=True)
         ]
 
 
@@ -138,29 +133,31 @@ def evaluate(messages: Iterable[Labelled], options: Options | None = None) -> Ev
     samples = read_samples(messages, options)
     _refuse_few(samples.truth == 1)
     scored = run(samples, options)
-    judged = judged_by(samples, scored, options)
-    estimate = _estimate_bayes_error(samples, scored, judged)
+    results = message_results(samples, scored, options)
+    estimate = _estimate_bayes_error(samples, scored, results)
     seconds, cpu_seconds = time.perf_counter() - started, _cpu_seconds() - cpu
-    outcomes = Outcomes(judged.truth, judged.log_odds, judged.probability, judged.decided)
+    outcomes = Outcomes(results.truth, results.log_odds, results.probability, results.decided)
     metrics = report(outcomes, resamples=options.resamples, seed=1)
-    return Evaluation(metrics, judged, options, seconds, cpu_seconds, estimate)
+    return Evaluation(metrics, results, options, seconds, cpu_seconds, estimate)
 
 
 def _estimate_bayes_error(
-    samples: Samples, scored: ScoredMessages, judged: Judged
+    samples: Samples, scored: ScoredMessages, results: MessageResults
 ) -> BayesErrorEstimate | None:
-    chosen = sample(len(judged.truth))
+    chosen = sample(len(results.truth))
     ids = [samples.items[i].ids for i in scored.which[chosen].tolist()]
-    return possible(judged.truth[chosen], judged.log_odds[chosen], ids)
+    return possible(results.truth[chosen], results.log_odds[chosen], ids)
 
 
-def judged_by(samples: Samples, scored: ScoredMessages, options: Options) -> Judged:
+def message_results(samples: Samples, scored: ScoredMessages, options: Options) -> MessageResults:
     """Return the scores with the decisions that they lead to."""
     P = probabilities(scored.z)
     decision = decide_many(P, options.costs or Costs(), BINARY)
     ids = tuple(samples.items[i].example.digest.hex() for i in scored.which.tolist())
     odds = scored.z[:, 1] - scored.z[:, 0]
-    return Judged(samples.truth[scored.which] == 1, odds, P[:, 1], decision >= 2, decision, ids)
+    return MessageResults(
+        samples.truth[scored.which] == 1, odds, P[:, 1], decision >= 2, decision, ids
+    )
 
 
 def _refuse_few(spam: Bools) -> None:

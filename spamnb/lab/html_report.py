@@ -60,7 +60,7 @@ def how(evaluation: Evaluation) -> str:
     """Return one sentence that describes the run: messages, protocol and options."""
     options, corpus = evaluation.options, evaluation.report.corpus
     parts = [
-        f"{corpus.ham:,} ham and {corpus.spam:,} spam judged",
+        f"{corpus.ham:,} ham and {corpus.spam:,} spam scored",
         f"protocol {options.protocol}",
         f"order {options.order}",
         f"seed {options.seed}",
@@ -68,7 +68,7 @@ def how(evaluation: Evaluation) -> str:
     if options.protocol == "online":
         parts.append(f"feedback {options.feedback}")
     if options.noise:
-        parts.append(f"{options.noise:.1%} of the labels taught wrong")
+        parts.append(f"{options.noise:.1%} of the labels trained wrong")
     return ", ".join(parts) + f", model {options.kind}."
 
 
@@ -80,7 +80,7 @@ def figures(evaluation: Evaluation) -> list[tuple[str, str]]:
     assert isinstance(cost, dict)
     mean, expected_cost, unfiltered = cost["mean"], cost["expected"], cost["unfiltered"]
     error, expected_error = details["error_percent"], details["error_expected_percent"]
-    speed = len(evaluation.judged.truth) / max(evaluation.seconds, 1e-9)
+    speed = len(evaluation.results.truth) / max(evaluation.seconds, 1e-9)
     return [
         ("messages", f"{found.corpus.ham} ham, {found.corpus.spam} spam"),
         ("1-AUC", f"{percent(found.auc_complement_percent, 4)} ({low:.4f} to {high:.4f})"),

@@ -153,12 +153,12 @@ def evaluate_against_rest(
     read = read_samples(((raw, REST) for raw, _ in documents), binary)
     label_sets = [set(names) for _, names in documents]
 
-    def judged(label: str) -> LabelResult:
+    def score_label(label: str) -> LabelResult:
         truth = np.array([label in names for names in label_sets], np.int64)
         return _against_rest(label, Samples(read.items, truth), replace(binary, progress=None))
 
     results = []
-    for result in parallel_map(judged, labels, options.jobs):
+    for result in parallel_map(score_label, labels, options.jobs):
         results.append(result)
         if options.progress:
             options.progress(len(results), len(labels))
@@ -224,9 +224,9 @@ def _apply_threshold(
         threshold = best_threshold(training[1], training[0], 0.0)
         return _LabelOutcomes(truth, odds, odds >= threshold, threshold)
     assigned, threshold = np.zeros(len(truth), bool), 0.0
-    for judged, others in _parts(len(truth), options.protocol):
+    for rows, others in _parts(len(truth), options.protocol):
         threshold = best_threshold(truth[others], odds[others], 0.0)
-        assigned[judged] = odds[judged] >= threshold
+        assigned[rows] = odds[rows] >= threshold
     return _LabelOutcomes(truth, odds, assigned, threshold)
 
 

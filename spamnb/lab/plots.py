@@ -76,9 +76,9 @@ def _saved(figure: Figure, kind: str, **options: Any) -> bytes:
 
 def _roc(axes: Axes, evaluation: Evaluation) -> None:
     """Both axes are logarithmic."""
-    judged = evaluation.judged
-    curve = curves.roc(judged.truth, judged.log_odds)
-    ham, spam = max(int((~judged.truth).sum()), 1), max(int(judged.truth.sum()), 1)
+    results = evaluation.results
+    curve = curves.roc(results.truth, results.log_odds)
+    ham, spam = max(int((~results.truth).sum()), 1), max(int(results.truth.sum()), 1)
     # A log axis has no 0: half a message stands for none.
     lost = [100 * max(share, 0.5 / ham) for share in curve.ham_lost]
     missed = [100 * max(share, 0.5 / spam) for share in curve.spam_missed]
@@ -104,9 +104,9 @@ def _roc(axes: Axes, evaluation: Evaluation) -> None:
 
 def _det(axes: Axes, evaluation: Evaluation) -> None:
     """Both axes are normal deviates: normally distributed scores give a straight line."""
-    judged = evaluation.judged
-    curve = curves.roc(judged.truth, judged.log_odds)
-    floor = 0.5 / max(len(judged.truth), 1)
+    results = evaluation.results
+    curve = curves.roc(results.truth, results.log_odds)
+    floor = 0.5 / max(len(results.truth), 1)
     deviate = NormalDist().inv_cdf
 
     def axis_position(share: float) -> float:
@@ -129,8 +129,8 @@ def _det(axes: Axes, evaluation: Evaluation) -> None:
 
 
 def _learning(axes: Axes, evaluation: Evaluation) -> None:
-    judged = evaluation.judged
-    segments = curves.learning(judged.truth, judged.log_odds, judged.probability)
+    results = evaluation.results
+    segments = curves.learning(results.truth, results.log_odds, results.probability)
     seen = [part.messages for part in segments]
     floor = 50 / max(seen[0], 1)
     axes.plot(seen, [max(part.error_percent, floor / 10) for part in segments], "o-", color=SPAM,
@@ -151,8 +151,8 @@ def _learning(axes: Axes, evaluation: Evaluation) -> None:
 
 
 def _reliability(axes: Axes, evaluation: Evaluation) -> None:
-    judged = evaluation.judged
-    bins = curves.reliability(judged.truth, judged.probability)
+    results = evaluation.results
+    bins = curves.reliability(results.truth, results.probability)
     axes.plot([0, 1], [0, 1], color=GREY, lw=1, ls=":")
     predicted, observed = [part.said for part in bins], [part.seen for part in bins]
     # In a bin of one class the interval ends at the observed share, up to rounding.
@@ -175,8 +175,8 @@ def _reliability(axes: Axes, evaluation: Evaluation) -> None:
 
 
 def _scores(axes: Axes, evaluation: Evaluation) -> None:
-    judged = evaluation.judged
-    found = curves.histogram(judged.truth, judged.log_odds)
+    results = evaluation.results
+    found = curves.histogram(results.truth, results.log_odds)
     width = found.edges[1] - found.edges[0]
     for counts, colour, name in ((found.ham, HAM, "ham"), (found.spam, SPAM, "spam")):
         axes.bar(found.edges[:-1], counts, width, align="edge", color=colour, alpha=0.65,

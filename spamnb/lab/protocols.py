@@ -15,7 +15,7 @@ import numpy as np
 
 from spamnb.core.model.events import Ints
 from spamnb.core.model.scoring import Floats
-from spamnb.lab.trial import UNSURE, LabelsToTrain, Options, Samples, Trial
+from spamnb.lab.trial import UNSURE, Options, Samples, TrainingChoice, Trial
 from spamnb.service.training.worker_pool import Pool
 
 Task = TypeVar("Task")
@@ -52,45 +52,45 @@ def with_noise(truth: Ints, options: Options) -> Ints:
 
 def _online(samples: Samples, train_labels: Ints, options: Options) -> ScoredMessages:
     count = len(samples.items)
-    trial, labels_after = (
+    trial, choice_at = (
         Trial(samples, train_labels, options),
         _FEEDBACK[options.feedback](train_labels, options),
     )
     z = np.zeros((count, len(options.labels)))
     for index in range(count):
-        z[index] = trial.score_then_train(index, labels_after(index))
+        z[index] = trial.score_then_train(index, choice_at(index))
         _report_progress(options, index + 1, count)
     return ScoredMessages(np.arange(count), z)
 
 
-def _full(_train_labels: Ints, _options: Options) -> Callable[[int], LabelsToTrain]:
+def _full(_train_labels: Ints, _options: Options) -> Callable[[int], TrainingChoice]:
     return lambda index: lambda _: (index,)
 
 
-def _errors(train_labels: Ints, _options: Options) -> Callable[[int], LabelsToTrain]:
+def _errors(train_labels: Ints, _options: Options) -> Callable[[int], TrainingChoice]:
     """Train only messages with a wrong label or a probability below 90 %."""
     sure = UNSURE[1]
 
-    def labels_after(index: int) -> LabelsToTrain:
+    def choice_at(index: int) -> TrainingChoice:
         label = int(train_labels[index])
         return lambda P: (index,) if P.max() < sure or int(P.argmax()) != label else ()
 
-    return labels_after
+    return choice_at
 
 
-def _delayed(_train_labels: Ints, options: Options) -> Callable[[int], LabelsToTrain]:
+def _delayed(_train_labels: Ints, options: Options) -> Callable[[int], TrainingChoice]:
     """Train every message, `options.delay` messages later."""
     delay = options.delay
     return lambda index: lambda _: (index - delay,) if index >= delay else ()
 
 
-def _partial(train_labels: Ints, options: Options) -> Callable[[int], LabelsToTrain]:
+def _partial(train_labels: Ints, options: Options) -> Callable[[int], TrainingChoice]:
     """Train a random share of the messages, whatever their score."""
     labelled = np.random.default_rng((options.seed, 1)).random(len(train_labels)) < options.share
     return lambda index: lambda _: (index,) if labelled[index] else ()
 
 
-_FEEDBACK: dict[str, Callable[[Ints, Options], Callable[[int], LabelsToTrain]]] = {
+_FEEDBACK: dict[str, Callable[[Ints, Options], Callable[[int], TrainingChoice]]] = {
     "full": _full,
     "errors": _errors,
     "delayed": _delayed,
@@ -110,8 +110,8 @@ def _cross(samples: Samples, train_labels: Ints, options: Options) -> ScoredMess
 def _split(samples: Samples, train_labels: Ints, options: Options, first: int) -> ScoredMessages:
     trial = Trial(samples, train_labels, options)
     tested = range(first, len(samples.items))
-    trial.teach(range(first))
-    z = trial.judge(tested)
+    trial.train(range(first))
+    z = trial.score(tested)
     _report_progress(options, len(samples.items), len(samples.items))
     return ScoredMessages(np.array(tested, np.int64), z)
 
@@ -120,13 +120,13 @@ def _folds(samples: Samples, train_labels: Ints, options: Options) -> ScoredMess
     """Each fold has its own model, so the scores do not depend on the number of processes."""
     count = len(samples.items)
 
-    def judged(fold: int) -> Floats:
+    def score_fold(fold: int) -> Floats:
         trial = Trial(samples, train_labels, options)
-        trial.teach([index for index in range(count) if index % FOLDS != fold])
-        return trial.judge(range(fold, count, FOLDS))
+        trial.train([index for index in range(count) if index % FOLDS != fold])
+        return trial.score(range(fold, count, FOLDS))
 
     z = np.zeros((count, len(options.labels)))
-    for fold, part in enumerate(parallel_map(judged, range(FOLDS), options.jobs)):
+    for fold, part in enumerate(parallel_map(score_fold, range(FOLDS), options.jobs)):
         z[fold::FOLDS] = part
         _report_progress(options, (fold + 1) * count // FOLDS, count)
     return ScoredMessages(np.arange(count), z)

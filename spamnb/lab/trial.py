@@ -35,7 +35,7 @@ _BATCH = 256
 _ORIGIN = Source(who="evaluation", channel="evaluation")
 
 Labelled = tuple[bytes, str]
-LabelsToTrain = Callable[[Floats], Sequence[int]]
+TrainingChoice = Callable[[Floats], Sequence[int]]
 """(probabilities of the message just scored) -> indices of the messages to train now"""
 
 
@@ -154,36 +154,32 @@ class Trial:
         self._store = MemoryStore(self.recipe)
         self._learner = Learner(self.recipe, options.costs or Costs())
 
-    def score_then_train(self, index: int, labels_to_train: LabelsToTrain) -> Floats:
-        """Score a message, then train what `labels_to_train` returns; return its z."""
-        return self._store.transact(
-            lambda view: self._score_then_train(view, index, labels_to_train)
-        )
+    def score_then_train(self, index: int, choose: TrainingChoice) -> Floats:
+        """Score a message, then train what `choose` returns; return its z."""
+        return self._store.transact(lambda view: self._score_then_train(view, index, choose))
 
-    def _score_then_train(
-        self, view: WriteView, index: int, labels_to_train: LabelsToTrain
-    ) -> Floats:
-        z = self._judge(view, self._samples[index])
-        requests = [self._request(i, index + 1) for i in labels_to_train(probabilities(z))]
+    def _score_then_train(self, view: WriteView, index: int, choose: TrainingChoice) -> Floats:
+        z = self._score(view, self._samples[index])
+        requests = [self._request(i, index + 1) for i in choose(probabilities(z))]
         if requests:
             self._learner.run(view, requests, scored=False)
         return z
 
-    def teach(self, indices: Sequence[int]) -> None:
+    def train(self, indices: Sequence[int]) -> None:
         """Train the messages in order, in batches of one transaction each."""
         for start in range(0, len(indices), _BATCH):
-            some = indices[start : start + _BATCH]
-            requests = [self._request(i, start + k + 1) for k, i in enumerate(some)]
+            batch = indices[start : start + _BATCH]
+            requests = [self._request(i, start + k + 1) for k, i in enumerate(batch)]
             with self._store.write() as view:
                 self._learner.run(view, requests, scored=False)
 
-    def judge(self, indices: Sequence[int]) -> Floats:
+    def score(self, indices: Sequence[int]) -> Floats:
         """Return z [M, K] of the messages."""
         with self._store.read() as view:
-            z = [self._judge(view, self._samples[i]) for i in indices]
+            z = [self._score(view, self._samples[i]) for i in indices]
         return np.array(z).reshape(len(z), len(self.recipe.labels))
 
-    def _judge(self, view: ReadView, sample: Sample) -> Floats:
+    def _score(self, view: ReadView, sample: Sample) -> Floats:
         records = view.gather(sample.ids)
         return np.asarray(scores(self.recipe, view.totals(), records, sample.view)[0])
 

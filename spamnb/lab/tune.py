@@ -114,21 +114,21 @@ def tune(
     first = 2 * len(samples.items) // 3
     _refuse_few(samples.truth == 1, first)
 
-    def judged(task: tuple[Constants, int]) -> Floats:
+    def score_task(task: tuple[Constants, int]) -> Floats:
         constants, count = task
         part = Samples(samples.items[:count], samples.truth[:count])
         z = run(part, replace(options, constants=constants)).z
         return np.asarray(z[:, 1] - z[:, 0])
 
     truth, old = samples.truth == 1, _current_constants(recipe_of(options))
-    with Pool(lambda: judged, max(options.jobs, 1)) as pool:
+    with Pool(lambda: score_task, max(options.jobs, 1)) as pool:
         climb = _HillClimb(
             truth[:first], old, search, lambda sets: pool.map((s, first) for s in sets)
         )
         climb.run()
         odds = list(pool.map((one, len(truth)) for one in (old, climb.best)))
-    held = slice(first, None)
-    before, after = (part[held] for part in odds)
+    held_back = slice(first, None)
+    before, after = (part[held_back] for part in odds)
     tuning = Tuning(
         old=old,
         chosen={name: value for name, value in climb.best.items() if value != old[name]},
@@ -136,15 +136,15 @@ def tune(
         searched=first,
         held_back=len(truth) - first,
         search_loss=(climb.first_loss, climb.loss),
-        log_loss=_mean_gain(truth[held], before, after),
-        auc_complement_percent=_area_gain(truth[held], before, after),
-        assurance=assured(truth[held], after, search.one_in),
+        log_loss=_mean_gain(truth[held_back], before, after),
+        auc_complement_percent=_area_gain(truth[held_back], before, after),
+        assurance=assured(truth[held_back], after, search.one_in),
         seconds=time.perf_counter() - started,
         cpu_seconds=sum(os.times()[:4]) - cpu,
     )
     if tuning.confirmed:
         return tuning
-    return replace(tuning, assurance=assured(truth[held], before, search.one_in))
+    return replace(tuning, assurance=assured(truth[held_back], before, search.one_in))
 
 
 def _current_constants(recipe: Recipe) -> Constants:
@@ -171,10 +171,10 @@ class _HillClimb:
         truth: Bools,
         start: Constants,
         search: SearchOptions,
-        judge: Callable[[list[Constants]], Iterable[Floats]],
+        score: Callable[[list[Constants]], Iterable[Floats]],
     ) -> None:
         self._truth = truth
-        self._judge = judge
+        self._score = score
         self._search = search
         self._seen: dict[tuple[float, ...], float] = {}
         self.tries = 0
@@ -220,7 +220,7 @@ class _HillClimb:
 
     def _losses(self, candidates: list[Constants]) -> list[float]:
         new = [one for one in candidates if tuple(one.values()) not in self._seen]
-        for one, odds in zip(new, self._judge(new), strict=True):
+        for one, odds in zip(new, self._score(new), strict=True):
             warm_up = len(self._truth) // _WARM_UP
             loss = float(_log_losses(self._truth, odds)[warm_up:].mean())
             self._seen[tuple(one.values())] = loss

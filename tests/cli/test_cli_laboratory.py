@@ -30,7 +30,7 @@ def test_two_runs_are_compared(tmp_path):
     a, b = tmp_path / "a.json", tmp_path / "b.json"
     run("evaluate", HAM, SPAM, "--json", a, "--scores")
     run("evaluate", HAM, SPAM, "--json", b, "--scores", "--kind", "multinomial")
-    assert "400 messages judged by both" in run("evaluate", "--compare", a, b).out
+    assert "400 messages scored by both" in run("evaluate", "--compare", a, b).out
     found = json.loads(run("evaluate", "--compare", a, b, "--json", "-").out)
     assert found["differences"][0]["better"] == "A"
     assert run("evaluate", HAM, SPAM, "--scores", code=2).err

@@ -106,7 +106,7 @@ def test_the_second_half_is_better_beyond_doubt(model_session, corpus):
     if shutil.which("bogofilter") is None:
         pytest.skip("bogofilter is not installed")
     rows = shuffled(corpus, ORDERS[0])
-    ours = evaluate(rows, Options(seed=ORDERS[0])).judged
+    ours = evaluate(rows, Options(seed=ORDERS[0])).results
     truth, theirs = model_session.said_by_bogofilter(rows, "full")
     assert (ours.truth == truth).all()
     half = slice(len(rows) // 2, None)

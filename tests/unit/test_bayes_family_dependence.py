@@ -246,7 +246,7 @@ def test_a_random_network_both_ways():
 
 
 def test_a_thousand_facts_do_not_underflow():
-    """log P(evidence) of 1,000 facts of 1e-5 each is finite, though P underflows."""
+    """Log P(evidence) of 1,000 facts of 1e-5 each is finite, though P underflows."""
     nodes = [Node("class", ("a", "b"), [0.5, 0.5])]
     nodes += [
         Node(f"x{i}", (0, 1), [[1e-5, 1 - 1e-5], [1.001e-5, 1 - 1.001e-5]], ("class",))

@@ -42,7 +42,7 @@ def test_the_bound_holds_the_known_error(distance):
 
 
 def test_classes_that_cannot_be_told():
-    """For three random classes the nearest neighbour errs on 2/3, and the lower bound is above 1/2."""
+    """For three random classes neighbours err on 2/3, and the lower bound is above 1/2."""
     rng = np.random.default_rng(1)
     found = bayes_error(rng.normal(size=(3000, 2)), rng.integers(0, 3, 3000))
     assert found.nearest == pytest.approx(2 / 3, abs=0.03)

@@ -40,29 +40,29 @@ def test_messages_that_differ_are_told_apart(protocol):
     """Every protocol finds the difference between two plain classes."""
     outcome = evaluate(corpus(), replace(QUICK, protocol=protocol))
     assert outcome.report.auc_complement_percent < 15
-    judged = {"online": 40, "holdout": 14, "folds": 40}[protocol]
-    assert outcome.report.corpus.ham + outcome.report.corpus.spam == judged
+    results = {"online": 40, "holdout": 14, "folds": 40}[protocol]
+    assert outcome.report.corpus.ham + outcome.report.corpus.spam == results
 
 
 def test_the_same_seed_gives_the_same_figures():
     """The same seed gives the same scores, bit for bit."""
     first, second = evaluate(corpus(), QUICK), evaluate(corpus(), QUICK)
-    assert first.judged.log_odds.tobytes() == second.judged.log_odds.tobytes()
+    assert first.results.log_odds.tobytes() == second.results.log_odds.tobytes()
     assert first.report == second.report
 
 
 def test_online_judges_before_it_learns():
     """The first message is scored by an empty model."""
     for messages in (corpus(), [(raw, "ham" if s == "spam" else "spam") for raw, s in corpus()]):
-        judged = evaluate(messages, QUICK).judged
-        assert judged.probability[0] == 0.5
-        assert judged.log_odds[0] == 0.0
+        results = evaluate(messages, QUICK).results
+        assert results.probability[0] == 0.5
+        assert results.log_odds[0] == 0.0
 
 
 def test_online_knows_nothing_of_what_comes_later():
     """The score of a message depends only on earlier messages."""
-    short = evaluate(corpus(20), QUICK).judged
-    long = evaluate(corpus(40), QUICK).judged
+    short = evaluate(corpus(20), QUICK).results
+    long = evaluate(corpus(40), QUICK).results
     assert np.array_equal(long.log_odds[:20], short.log_odds)
 
 
@@ -89,12 +89,12 @@ def test_noise_turns_labels_that_are_taught_but_not_the_truth():
     """Noise changes the labels that are trained; metrics use the right ones."""
     clean = evaluate(corpus(), QUICK)
     noisy = evaluate(corpus(), replace(QUICK, noise=0.4, noise_seed=5))
-    assert np.array_equal(clean.judged.truth, noisy.judged.truth)
+    assert np.array_equal(clean.results.truth, noisy.results.truth)
     assert noisy.report.auc_complement_percent > clean.report.auc_complement_percent
     again = evaluate(corpus(), replace(QUICK, noise=0.4, noise_seed=5))
     other = evaluate(corpus(), replace(QUICK, noise=0.4, noise_seed=6))
-    assert np.array_equal(again.judged.log_odds, noisy.judged.log_odds)
-    assert not np.array_equal(other.judged.log_odds, noisy.judged.log_odds)
+    assert np.array_equal(again.results.log_odds, noisy.results.log_odds)
+    assert not np.array_equal(other.results.log_odds, noisy.results.log_odds)
 
 
 @pytest.mark.parametrize("kind", ["multinomial", "bernoulli"])
@@ -167,10 +167,10 @@ def test_progress_is_told_to_the_end():
 
 def test_delayed_labels_come_late_and_all_but_the_last_come():
     """With a delay of 10 a label is trained 10 messages later; the last ten never."""
-    late = evaluate(corpus(), replace(QUICK, feedback="delayed", delay=10)).judged
+    late = evaluate(corpus(), replace(QUICK, feedback="delayed", delay=10)).results
     assert (late.log_odds[:11] == 0).all()
     assert late.log_odds[12] != 0
-    prompt = evaluate(corpus(30), QUICK).judged
+    prompt = evaluate(corpus(30), QUICK).results
     assert late.log_odds[30] == pytest.approx(_asked_after(20, 30))
     assert prompt.log_odds[20] == pytest.approx(_asked_after(20, 20))
 
@@ -178,19 +178,19 @@ def test_delayed_labels_come_late_and_all_but_the_last_come():
 def _asked_after(taught, asked):
     """Log-odds of a message of the corpus after training the given number."""
     options = replace(QUICK, protocol="cross", tested=len(corpus()) - taught)
-    return evaluate(corpus(), options).judged.log_odds[asked - taught]
+    return evaluate(corpus(), options).results.log_odds[asked - taught]
 
 
 def test_partial_feedback_teaches_a_share_chosen_by_the_seed():
     """A share of 1 is full feedback, 0 is none, and the seed determines the choice."""
-    full = evaluate(corpus(), QUICK).judged.log_odds
+    full = evaluate(corpus(), QUICK).results.log_odds
     assert np.array_equal(
-        evaluate(corpus(), replace(QUICK, feedback="partial", share=1.0)).judged.log_odds, full
+        evaluate(corpus(), replace(QUICK, feedback="partial", share=1.0)).results.log_odds, full
     )
     none = replace(QUICK, feedback="partial", share=0.0)
-    assert not evaluate(corpus(), none).judged.log_odds.any()
+    assert not evaluate(corpus(), none).results.log_odds.any()
     some = replace(QUICK, feedback="partial", share=0.5)
-    first, second = (evaluate(corpus(), some).judged.log_odds for _ in range(2))
+    first, second = (evaluate(corpus(), some).results.log_odds for _ in range(2))
     assert np.array_equal(first, second)
     assert not np.array_equal(first, full)
 
@@ -198,25 +198,25 @@ def test_partial_feedback_teaches_a_share_chosen_by_the_seed():
 def test_folds_on_two_processes_are_the_folds_on_one():
     """Scores do not depend on the number of processes."""
     options = replace(QUICK, protocol="folds")
-    alone = evaluate(corpus(), options).judged
-    shared = evaluate(corpus(), replace(options, jobs=3)).judged
+    alone = evaluate(corpus(), options).results
+    shared = evaluate(corpus(), replace(options, jobs=3)).results
     assert np.array_equal(alone.log_odds, shared.log_odds)
 
 
 def test_cross_judges_only_the_other_collection():
     """Cross: the first part is trained, the rest is scored and never trained."""
     options = replace(QUICK, protocol="cross", tested=15)
-    judged = evaluate(corpus(), options).judged
-    assert len(judged.truth) == 15
+    results = evaluate(corpus(), options).results
+    assert len(results.truth) == 15
     turned = corpus()[:25] + [(raw, label) for raw, label in corpus()[25:]][::-1]
-    again = evaluate(turned, options).judged
-    assert np.array_equal(judged.log_odds, again.log_odds[::-1])
+    again = evaluate(turned, options).results
+    assert np.array_equal(results.log_odds, again.log_odds[::-1])
 
 
 def test_messages_may_be_read_one_by_one():
     """A generator of messages gives the same result as a list."""
-    listed = evaluate(corpus(), QUICK).judged.log_odds
-    assert np.array_equal(evaluate(iter(corpus()), QUICK).judged.log_odds, listed)
+    listed = evaluate(corpus(), QUICK).results.log_odds
+    assert np.array_equal(evaluate(iter(corpus()), QUICK).results.log_odds, listed)
 
 
 def test_decisions_and_cost_add_up():

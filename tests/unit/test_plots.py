@@ -28,7 +28,7 @@ def outcome():
 
 
 def test_nothing_is_imported_before_a_picture_is_asked_for():
-    """matplotlib is imported only when a plot is drawn, for its import takes half a second."""
+    """Matplotlib is imported only when a plot is drawn, for its import takes half a second."""
     code = (
         "import sys, spamnb.lab.html_report, spamnb.cli.evaluate\n"
         "sys.exit('matplotlib' in sys.modules)"
@@ -64,10 +64,10 @@ def test_every_picture_is_drawn_where_a_bin_holds_one_class(outcome, truth):
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
     spam = np.array(truth)
     odds = np.where(spam, 9.0, -9.0)
-    judged = outcome.judged._replace(
+    results = outcome.results._replace(
         truth=spam, log_odds=odds, probability=np.where(spam, 0.9999, 0.0001)
     )
-    drawn = plots.draw(replace(outcome, judged=judged))
+    drawn = plots.draw(replace(outcome, results=results))
     assert all(plots.as_svg(figure).startswith("<svg") for figure in drawn.values())
 
 
@@ -82,11 +82,11 @@ def test_pictures_can_be_had_again(outcome):
 def test_lopsided_and_perfect_evaluations_can_be_drawn(outcome, spam):
     """Every plot can be drawn for one spam and one ham without errors."""
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
-    judged = outcome.judged
-    truth = judged.truth.copy()
+    results = outcome.results
+    truth = results.truth.copy()
     truth[:] = [i < spam for i in range(len(truth))]
     odds = truth * 8.0 - 4
-    lopsided = replace(outcome, judged=judged._replace(truth=truth, log_odds=odds))
+    lopsided = replace(outcome, results=results._replace(truth=truth, log_odds=odds))
     for figure in plots.draw(lopsided).values():
         assert plots.as_png(figure)
 
@@ -129,11 +129,11 @@ def test_the_figures_are_those_of_the_evaluation(outcome):
 
 def test_a_promise_is_a_sentence_with_its_settings(outcome):
     """The text says how much evidence is missing, or gives the costs that apply the bound."""
-    judged = outcome.judged
-    thin = promise(assured(judged.truth, judged.log_odds, 1000), outcome_costs())
+    results = outcome.results
+    thin = promise(assured(results.truth, results.log_odds, 1000), outcome_costs())
     assert thin.startswith("Not enough evidence yet")
     assert "2995" in thin
-    full = promise(assured(judged.truth, judged.log_odds, 20), outcome_costs())
+    full = promise(assured(results.truth, results.log_odds, 20), outcome_costs())
     assert full.startswith("At most 1 in 20")
     assert "costs.junk = [" in full
 
