@@ -1,7 +1,6 @@
-"""Every program of `scripts/` runs from a clone; here in its short form, whose figures say nothing.
+"""Every program in `scripts/` runs from a clone, here with short options.
 
-What the other tests run is not run again: install, run, setup.sh, fetch-corpora, make-sample and
-the scripts for Dovecot. `scripts/test` runs this file.
+Programs that other tests run are listed in `ELSEWHERE`. `scripts/test` runs this file.
 """
 
 import os
@@ -16,27 +15,28 @@ ELSEWHERE = {
     "bench/burst": "tests/faults/test_daemon_burst.py",
     "bench/hold": "tests/faults/test_daemon_hold.py",
     "dovecot": "tests/mail/test_dovecot.py",
-    "experiments": "tests/unit/test_experiments_lab.py",
     "fetch-corpora": "tests/endpoints/test_fetch.py",
     "install": "tests/test_install.py",
     "make-sample": "tests/unit/test_sample.py",
     "run": "tests/test_run.py",
     "setup.sh": "tests/test_run.py",
-    "test": "this very run",
+    "test": "scripts/test runs this file",
 }
 SHORT = {
     "bench-smtp": (["--rounds", "1", "--messages", "20"], "The whole chain", (0, 1)),
     "bench/accuracy": (["--orders", "7", "--noise-seeds", "1", "--alone"], "delayed mean", (0,)),
     "bench/chain": (["--pairs", "1", "--messages", "20"], "median", (0, 1)),
+    "bench/labels": (["--short"], "LinearSVC, tf-idf  each against rest", (0,)),
     "bench/memory": (["--messages", "6000"], "RssAnon, all processes", (0,)),
     "bench/speed": (["--short"], "score one.eml", (0,)),
     "bench/store": (["--short"], "bytes_a_feature", (0,)),
+    "bench/streams": (["--short", "--set", "eta=6"], "shuffled", (0,)),
 }
-"""program -> its options, what it prints at the end, its exit statuses: 1 is a missed figure"""
+"""program -> options, last text printed, allowed exit statuses (1: a figure is missed)"""
 
 
 def run(name, words, **more):
-    """Run a script as a clone has it: without a corpus of the machine's."""
+    """Run a script without the settings of this machine."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SPAMNB_")} | more
     program = [sys.executable, PROJECT / "scripts" / name]
     return subprocess.run(
@@ -46,7 +46,7 @@ def run(name, words, **more):
 
 @pytest.mark.parametrize("name", SHORT)
 def test_it_runs_to_its_end(name):
-    """It prints its last figure, or says what is not installed."""
+    """A program prints its last figure, or reports which tool is not installed."""
     words, last, codes = SHORT[name]
     done = run(name, words, SPAMNB_CORPUS=str(PROJECT / "corpora" / "sample"))
     assert done.returncode in codes, done.stdout + done.stderr
@@ -55,7 +55,7 @@ def test_it_runs_to_its_end(name):
 
 
 def test_every_program_is_run_by_a_test():
-    """A new script has a place in one of the tables."""
+    """Each executable script is in one of the two tables."""
     known = {PROJECT / "scripts" / name for name in (*SHORT, *ELSEWHERE)}
     programs = [
         path
@@ -66,15 +66,15 @@ def test_every_program_is_run_by_a_test():
     assert [path for path in programs if not known & {path, *path.parents}] == []
 
 
-def test_the_benches_name_no_folder_outside_of_the_project():
-    """What a clone holds, what a script fetched, or a folder that the caller names."""
+def test_benchmarks_use_no_folder_outside_the_project():
+    """Benchmarks read the clone, fetched corpora, or a folder given by the caller."""
     for path in (PROJECT / "scripts").rglob("*"):
         if path.is_file() and path.suffix in ("", ".py", ".sh"):
             assert "PROJECT.parent" not in path.read_text("utf-8"), path
 
 
 def test_a_fetched_corpus_is_read_by_its_folders(tmp_path):
-    """The label is in the name of the folder; lists of files are no mail; marks are taken out."""
+    """Folder names give labels; `cmds` files are ignored; headers of other filters are removed."""
     sys.path.insert(0, str(PROJECT / "scripts" / "bench"))
     try:
         from labelled_mail import messages

@@ -132,7 +132,7 @@ def test_rare_labels_are_found_better_than_by_scikit_learn(collection, judged, c
     """Macro F1 is above MultinomialNB, ComplementNB and BernoulliNB, and not below LinearSVC.
 
     All at their defaults on the same split, each label against the rest and as one model; the
-    smallest label has 1 % of the documents. Full figures: experiment 0020.
+    smallest label has 1 % of the documents. Full figures: docs/decisions/0020.
     """
     from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
     from sklearn.naive_bayes import BernoulliNB, ComplementNB, MultinomialNB

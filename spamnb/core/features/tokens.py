@@ -57,7 +57,7 @@ URLS_READ = 512
 """Links of one part; the largest newsletters have two hundred."""
 TEXT_MEASURED = 16_384
 """Characters of a part in which the longest line is looked for. Of thirty-three such facts it is
-the one that paid in every stream (experiment 0013)."""
+the one that paid in every stream (docs/decisions/0013)."""
 DOCUMENT_READ = 262_144
 """Characters of a plain text document."""
 

@@ -34,7 +34,7 @@ Rows = NDArray[np.int64]
 
 DOUBT = 0.2
 """q K: below the probability q = 0.2 / K a stated label is doubted. It costs little on clean labels
-and halves the harm of 5 % wrong ones (experiment 0002)."""
+and halves the harm of 5 % wrong ones (docs/decisions/0002)."""
 
 
 class RowView(NamedTuple):

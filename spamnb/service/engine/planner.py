@@ -25,7 +25,7 @@ from spamnb.store.contract import MessageState, ReadView
 
 STREAK = 20
 """After so many events of one label, each further one rehearses the others. Bulk training is
-interleaved and never gets there; one class after the other does (experiment 0003)."""
+interleaved and never gets there; one class after the other does (docs/decisions/0003)."""
 REHEARSALS = 2
 """Earlier messages of each other label to rehearse. With one, two and three, 1.7, 1.3 and 1.1 to
 2.4 % of ham was judged spam after all spam came last; each costs half a learning more."""

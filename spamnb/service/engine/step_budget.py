@@ -29,7 +29,7 @@ DAY_EVENTS = 50_000
 first correction reads them, 20 us each; a later one looks at them again, 0.1 us each."""
 LEAST = 0.5
 """Full steps of one person in a day: the twenty worst words that were found let 1.4 points more
-spam through, without a budget 97 (experiment 0030)."""
+spam through, without a budget 97 (docs/decisions/0030)."""
 YOUNG = 40.0
 """A model of fewer messages has nothing to lose yet: the budget is so many steps, divided by the
 messages of all labels but the most frequent one."""

@@ -211,7 +211,7 @@ def mixed(found: list[MessageSpan]) -> list[MessageSpan]:
     """The messages of a source in one random order, the same on every run.
 
     Folders lie sorted by kind or by year. Learnt in that order, the last kind weighs too much: of
-    held-out spam 7 to 13 % was missed, and 0.3 % once the order was mixed (experiment 0003).
+    held-out spam 7 to 13 % was missed, and 0.3 % once the order was mixed (docs/decisions/0003).
     """
     random.Random(0).shuffle(found)  # noqa: S311 - to be the same, not to be unguessable
     return found

@@ -1,13 +1,13 @@
-"""The worst words that one person can say to a model, found by search, and their harm to others.
+"""Search for the corrections of one user that do the most harm to the mail of other users.
 
-A site is a model taught by others, an attacker's own mail, and other people's mail (`victims`). The
-attacker knows the model (every count), writes any message and corrects it by an explicit, trusted
-correction. `Search` tries many kinds of messages before each word and takes the one that does the
-most harm: the attacker's own mail, short mail of common words, long mail of one label's words,
-mixtures that the model finds hardly spam or hardly ham (a doubted step is longest there), headers
-of other people's mail, and copies of it. `oscillate` says the same message ham and spam in turn.
+A `Site` is a model trained by others, the attacker's own mail, and the mail of other users
+(`victims`). The attacker knows every count of the model, writes any message and corrects it through
+a trusted channel. Before each correction, `Search` tries many kinds of messages and takes the most
+harmful: the attacker's own mail, short messages of common words, long messages of one label's
+words, mixtures that score near the other label (where a doubted step is longest), headers of other
+users' mail, and copies of it. `oscillate` labels the same messages ham and spam in turn.
 
-Trials run in a transaction that is abandoned, so they leave nothing behind.
+Trials run in a transaction that is aborted. docs/decisions/0030 has the results.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lab import folder
+import numpy as np
+from labelled_mail import folder
 
 from spamnb.core.features.tokens import TokenLocation
 from spamnb.core.mail.message import canonical
@@ -31,8 +32,6 @@ from spamnb.service.engine.learner import Learner
 from spamnb.service.engine.requests import Example, Learn, Source
 from spamnb.store.memory import MemoryStore
 
-import numpy as np  # isort: skip - after lab, which sets its threads
-
 LABELS = ("ham", "spam")
 DAY_US = 86_400_000_000
 NOW_US = 20_000 * DAY_US
@@ -40,7 +39,7 @@ OTHERS, ATTACKER = Source("others", "train"), Source("mallory", "imap", immediat
 
 
 class Harm(NamedTuple):
-    """What becomes of other people's mail, in percent; and its mean loss by label, in nats."""
+    """Errors on the mail of other users, in percent; and its mean log loss by label, in nats."""
 
     ham_not_delivered: float
     ham_filed: float
@@ -49,7 +48,7 @@ class Harm(NamedTuple):
     spam_loss: float
 
     def of(self, label: str) -> tuple[float, float]:
-        """What an attacker gains who calls good mail spam, or spam good."""
+        """Return (error, log loss) for an attacker that labels ham as spam, or spam as ham."""
         if label == "spam":
             return self.ham_not_delivered + self.ham_filed, self.ham_loss
         return self.spam_delivered, self.spam_loss
@@ -63,9 +62,9 @@ class Harm(NamedTuple):
 
 @dataclass
 class Site:
-    """A model taught by others, in memory; and other people's mail, ready to be judged."""
+    """A model trained by others, in memory, and the mail of other users, ready to be scored."""
 
-    taught: list[tuple[bytes, str]]
+    trained: list[tuple[bytes, str]]
     own: list[tuple[bytes, str]]
     victims: list[tuple[bytes, str]]
     store: Any = field(init=False)
@@ -75,8 +74,8 @@ class Site:
         self.store = MemoryStore(recipe)
         self.model = Filter(self.store)
         self.learner = Learner(recipe, Costs())
-        for start in range(0, len(self.taught), 256):
-            some = self.taught[start : start + 256]
+        for start in range(0, len(self.trained), 256):
+            some = self.trained[start : start + 256]
             self.model.teach([
                 Learn(self.model.example(raw), LABELS.index(label), OTHERS, NOW_US - 30 * DAY_US)
                 for raw, label in some
@@ -93,12 +92,12 @@ class Site:
             self._rows = view.gather(self._ids)
 
     def request(self, example: Example, label: str, who: str = "mallory") -> Learn:
-        """A correction that insists, a minute after the one before."""
+        """Return an immediate correction, one minute after the previous one."""
         moment = NOW_US + self._words * 60_000_000
         return Learn(example, LABELS.index(label), ATTACKER._replace(who=who), moment, again=True)
 
     def say(self, example: Example, label: str, who: str = "mallory") -> None:
-        """One word, for good."""
+        """Apply one correction."""
         self.store.transact(
             lambda view: self.learner.run(view, [self.request(example, label, who)], scored=False)
         )
@@ -108,12 +107,12 @@ class Site:
             self._rows = view.gather(self._ids)
 
     def harm(self) -> Harm:
-        """How others' mail is judged now."""
+        """Return the errors of the current model."""
         with self.store.read() as view:
             return self._harm(view.totals(), self._rows)
 
     def trial(self, example: Example, label: str, who: str = "mallory") -> Harm:
-        """The harm that one word would do; nothing of it stays."""
+        """Return the errors after one correction, which is rolled back."""
         found: list[Harm] = []
         with contextlib.suppress(_AbandonedError), self.store.write() as view:
             self.learner.run(view, [self.request(example, label, who)], scored=False)
@@ -145,7 +144,7 @@ class Site:
         )
 
     def ranked(self) -> dict[str, list[str]]:
-        """Words of the body as the attacker knows them, by what they say; the strongest first."""
+        """Return the words of message bodies for each criterion, the strongest first."""
         with self.store.read() as view:
             words = [
                 w for w in view.all_words() if w.place == TokenLocation.BODY and w.text.isalpha()
@@ -172,11 +171,11 @@ class Site:
 
 
 class _AbandonedError(Exception):
-    """Ends a transaction that must leave nothing."""
+    """Abort a transaction."""
 
 
 def spend(site: Site, label: str, words: int, *, tries: int = 40, people: int = 1) -> list[Harm]:
-    """The harm after each of so many worst words, said by so many people in turn."""
+    """Return the errors after each of the worst corrections, by several users in turn."""
     search, found = Search(site, label, tries=tries), []
     for number in range(words):
         search.who = f"mallory{number % people}"
@@ -185,7 +184,7 @@ def spend(site: Site, label: str, words: int, *, tries: int = 40, people: int = 
 
 
 def oscillate(site: Site, raws: list[bytes], label: str, turns: int) -> Harm:
-    """Messages called the one and the other in turn, and the wrong label in the end."""
+    """Label messages right and wrong in turn, wrong in the end; return the errors."""
     other = "ham" if label == "spam" else "spam"
     for raw in raws:
         example = site.model.example(raw)
@@ -196,13 +195,13 @@ def oscillate(site: Site, raws: list[bytes], label: str, turns: int) -> Harm:
 
 
 def request(number: int, words: list[str], head: bytes = b"", subject: str = "") -> bytes:
-    """A message of these words, under headers of its own or of another message."""
+    """Return a message of these words, with its own headers or those of another message."""
     head = head or b"From: mallory@site.test\nTo: mallory@site.test\n"
     return head + f"X-N: n{number}\nSubject: {subject}\n\n{' '.join(words)}\n".encode()
 
 
 def head_of(raw: bytes) -> bytes:
-    """The header lines of a message without its subject."""
+    """Return the header lines of a message without its subject."""
     head = canonical(raw).partition(b"\n\n")[0]
     lines = [line for line in head.split(b"\n") if not line.lower().startswith(b"subject:")]
     return b"\n".join(lines) + b"\n"
@@ -212,7 +211,7 @@ SIZES = (1, 3, 8, 30, 100, 300, 1000, 4000)
 
 
 class Search:
-    """Candidates for the next word of an attacker who calls messages `label`."""
+    """Candidates for the next correction of an attacker that labels messages as `label`."""
 
     def __init__(self, site: Site, label: str, seed: int = 1, tries: int = 60) -> None:
         self.site, self.label, self.tries = site, label, tries
@@ -220,12 +219,12 @@ class Search:
         self.other = "ham" if label == "spam" else "spam"
         self.ranked = site.ranked()
         self.of_other = [raw for raw, truth in site.own if truth == self.other]
-        self.others = [raw for raw, truth in site.taught if truth == self.other]
+        self.others = [raw for raw, truth in site.trained if truth == self.other]
         self._number = 0
         self.who = "mallory"
 
     def candidates(self) -> Iterator[tuple[str, bytes]]:
-        """Messages of every kind, drawn anew each time."""
+        """Yield (kind, message) without end."""
         dice, other = self.dice, self.other
         against = [other, f"{other} only", f"{other}my"]
         while True:
@@ -253,12 +252,12 @@ class Search:
         return kind, request(self._number, words + tuned, head, subject)
 
     def _drawn(self, of: str, size: int) -> list[str]:
-        """Some of the strongest words; a small message of the very strongest."""
+        """Return some of the strongest words; the smaller the message, the stronger."""
         some = self.ranked.get(of, [])[: max(2 * size, 8)]
         return self.dice.sample(some, min(size, len(some)))
 
     def word(self) -> tuple[str, Harm]:
-        """Say the worst of many words: what kind it was, and the harm until now."""
+        """Apply the worst of many corrections; return its kind and the errors after it."""
         best: tuple[tuple[float, float], str, Example] | None = None
         source = self.candidates()
         for _ in range(self.tries):
@@ -273,7 +272,7 @@ class Search:
 
 
 def site(where: Path | None = None, seed: int = 7, held_out: int = 1500, own: int = 300) -> Site:
-    """A site of a corpus, shuffled."""
+    """Return a site made from a shuffled corpus."""
     files = sorted((where or folder()).glob("*/*"), key=lambda f: (f.name, f.parent.name))
     random.Random(seed).shuffle(files)
     rows = [(file.read_bytes(), file.parent.name) for file in files]
