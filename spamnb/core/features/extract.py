@@ -6,7 +6,7 @@ a model does with them.
 
 A *word* is a run of letters, digits and any byte beyond ASCII; single dots, dashes, underscores,
 apostrophes and at signs inside join its parts. Of each word come: the word itself, folded to lower
-case; if it has capitals, also as it is written (1-AUC 0.050 against 0.054 %, docs/decisions/0001); if
+case; if it has capitals, also as it is written (1-AUC 0.050, else 0.054 %, decision 0001); if
 it has three parts or more, its last two (`example.com` of a host) or, if it begins with a digit,
 all but the last (the net of an address). Shorter than 3 bytes: no word; longer than 64: its first
 12 bytes, marked as cut.

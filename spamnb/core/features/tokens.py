@@ -65,7 +65,7 @@ WRITTEN = frozenset(
     {TokenLocation.BODY, TokenLocation.SUBJECT, TokenLocation.URL, TokenLocation.WORD}
 )
 """Group 0: what the author wrote; all else is group 1, how it was sent. Each is averaged and
-tempered on its own: 1-AUC 0.050 % against 0.057 % with one group; three were worse (experiment
+tempered on its own: 1-AUC 0.050 % against 0.057 % with one group; three were worse (decision
 0001)."""
 
 

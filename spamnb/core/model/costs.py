@@ -37,8 +37,8 @@ class Costs:
     filed spam costs a little space, which is what makes rejecting worth while above 0.99994.
 
     Over nine streams of mail fewer than one ham in a thousand was filed so, but where nine messages
-    in ten were spam; cheaper ham would leave less spam unsure (docs/decisions/0025). What somebody's
-    own mail allows, `spamnb evaluate` tells.
+    in ten were spam; cheaper ham would leave less spam unsure (docs/decisions/0025). What a
+    site's own mail allows, `spamnb evaluate` tells.
     """
 
     deliver: Pair = (0.0, 1.0)
