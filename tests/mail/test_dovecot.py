@@ -1,4 +1,4 @@
-"""Filing teaches, by a real Dovecot: by every way that mail programs have, once, rightly."""
+"""Moves and flags in a real Dovecot label messages exactly once, by every method of mail programs."""
 
 import statistics
 import time

@@ -32,7 +32,7 @@ def joined(rig, way):
     port = rig.port
     back = {"127.0.0.1:10026": f"127.0.0.1:{port['back']}"}
     front = {"127.0.0.1:10025": f"127.0.0.1:{port['filter']}"}
-    rig.master = changed(snippet("postfix.md", "What hands mail back", "master.cf"), back)
+    rig.master = changed(snippet("postfix.md", "The return listener", "master.cf"), back)
     there = {"[127.0.0.1]:10025": f"[127.0.0.1]:{port['filter']}"} if way == "after" else front
     mine = {"smtp            inet": f"127.0.0.1:{port['mx']} inet", **there}
     rig.master += changed(snippet("postfix.md", WAYS[way], "master.cf"), mine)
@@ -49,7 +49,7 @@ def introduction():
 
 def delivering(rig):
     """Postfix takes mail as ever, and hands it to its recipients' server by way of spamnb."""
-    port, section = rig.port, "In front of delivery"
+    port, section = rig.port, "In front of an LMTP server"
     rig.master = f"127.0.0.1:{port['mx']} inet n - n - - smtpd\n"
     there = {"127.0.0.1:10025": f"127.0.0.1:{port['filter']}"}
     rig.main += changed(snippet("postfix.md", section, "main.cf"), there)

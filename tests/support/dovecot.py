@@ -26,8 +26,8 @@ upstream = "lmtp:127.0.0.1:{lmtp}"
 def with_junk(rig):
     """Dovecot files junk."""
     place = {"/etc/dovecot/": f"{rig.root}/dovecot/"}
-    rig.dovecot += changed(_conf("Junk goes to Junk"), place)
-    sieve = snippet("dovecot.md", "Junk goes to Junk", "spamnb-junk.sieve")
+    rig.dovecot += changed(_conf("File spam into Junk"), place)
+    sieve = snippet("dovecot.md", "File spam into Junk", "spamnb-junk.sieve")
     rig.files["dovecot/sieve/spamnb-junk.sieve"] = sieve
 
 
@@ -35,7 +35,7 @@ def with_teaching(rig, spool):
     """Dovecot's recipe, whole."""
     with_junk(rig)
     place = {"/etc/dovecot/": f"{rig.root}/dovecot/", "/usr/local/lib/spamnb": f"{rig.root}/bin"}
-    rig.dovecot += changed(_conf("Filing teaches"), place)
+    rig.dovecot += changed(_conf("Learn from moves"), place)
     for path in SCRIPTS.glob("*.sieve"):
         rig.files[f"dovecot/sieve/{path.name}"] = path.read_text()
     rig.files["bin/spamnb-teach"] = (SCRIPTS / "spamnb-teach").read_text()

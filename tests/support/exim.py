@@ -19,7 +19,7 @@ import pytest
 from support.docs_snippets import changed, snippet
 from support.postfix import PEOPLE, free_ports, until
 
-PAGE, WAY, JUNK = "exim.md", "After the queue", "Junk goes to Junk"
+PAGE, WAY, JUNK = "exim.md", "After the queue", "File spam into Junk"
 USER = "Debian-exim"
 PROGRAM = os.environ.get("EXIM") or shutil.which("exim4")
 

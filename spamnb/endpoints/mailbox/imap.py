@@ -50,7 +50,7 @@ class ImapMailbox:
     channels = frozenset(("imap", "maildir"))
     """the server tells of moves, or a watcher of the Maildir behind it"""
     advice = (
-        "see docs/dovecot.md, Filing teaches; feedback.spool and serve.delegates; the logs of the "
+        "see docs/dovecot.md, Learn from moves; feedback.spool and serve.delegates; the logs of the "
         "IMAP server and of the daemon"
     )
 

@@ -290,10 +290,10 @@ HOPS: Final = (
     Check("delivery", _delivery, "see --smtp, docs/postfix.md and the mail server's log",
         ("daemon", "model", "mailbox"), _a_recipient),
     Check("arrival", _arrival, "does --rcpt belong to this mailbox? see the mail server's log, and "
-        "docs/postfix.md, What hands mail back", ("delivery",)),
+        "docs/postfix.md, The return listener", ("delivery",)),
     Check("headers", _headers, "see docs/postfix.md, Before the queue, After the queue",
         ("arrival",)),
-    Check("filing", _filing, "see docs/dovecot.md, Junk goes to Junk", ("headers",)),
+    Check("filing", _filing, "see docs/dovecot.md, File spam into Junk", ("headers",)),
     Check("verdict", _verdict, "is this the home of the daemon that took the mail? see --home",
         ("headers",)),
     Check("move", _move, "can this person move messages to and from Junk?", ("arrival",)),
