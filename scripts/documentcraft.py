@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Make up a collection of documents: scripts/documentcraft.py DIR [--documents N] [--seed S].
+"""Generate a collection of documents: scripts/documentcraft.py DIR [--documents N] [--seed S].
 
-Ten subjects of very different size (the smallest has 1 % of the documents), for measuring how well
-rare labels are found. What makes real text hard is in it: words by Zipf's law, subjects that are
-mixtures of themes which they partly share with other subjects, phrases whose words come together
-(so words are far from independent), bursts (a word that was used is used again), lengths from one
-line to two pages, documents that quote another subject, and one label in a hundred that is wrong.
-The same arguments give the same bytes. Writes DIR/train/LABEL/NNNN.txt and DIR/test/LABEL/NNNN.txt.
+Ten labels of very different size (the smallest has 1 % of the documents), to measure how well rare
+labels are found. It models what makes real text hard: words by Zipf's law, labels as mixtures of
+themes that they share with other labels, phrases (so words are far from independent), bursts (a
+used word is used again), lengths from one line to two pages, documents that quote another label,
+and one wrong label in a hundred. The same arguments give the same bytes. Writes
+DIR/train/LABEL/NNNN.txt and DIR/test/LABEL/NNNN.txt.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ COMMON = 4000
 OWN = 240
 """words of one theme"""
 THEMES = 4
-"""of each subject; it borrows as many from its neighbours"""
+"""themes of each label; it shares as many with its neighbours"""
 PHRASES = 40
 
 
 class Theme(NamedTuple):
-    """What is talked about: its words, most used first, and its phrases."""
+    """A theme: its words, most frequent first, and its phrases."""
 
     words: list[str]
     phrases: list[list[str]]
 
 
 def word(number: int) -> str:
-    """The word of a rank: seldom ones are longer."""
+    """Return the word of a rank; rare words are longer."""
     number, made = number + 1, ""
     while number or len(made) < 3:
         number, digit = divmod(number, len(SYLLABLES))
@@ -53,7 +53,7 @@ def word(number: int) -> str:
 
 
 def zipf(dice: Dice, most: int, steep: float = 1.1) -> int:
-    """A rank from 0 up, by Zipf's law."""
+    """Return a rank from 0 up, by Zipf's law."""
     rank = int((1 - dice.roll()) ** (-1 / steep)) - 1
     return rank if rank < most else int(dice.roll() * most)
 
@@ -61,14 +61,14 @@ def zipf(dice: Dice, most: int, steep: float = 1.1) -> int:
 def theme(seed: int, number: int) -> Theme:
     dice = Dice(seed, "theme", number)
     first = COMMON + number * OWN
-    # A third of its words are common ones that this theme uses more than others do.
+    # A third of the words are common words that this theme uses more often.
     words = [word(zipf(dice, COMMON, 0.4) if dice.chance(0.35) else first + i) for i in range(OWN)]
     phrases = [dice.some(words, dice.number(2, 4)) for _ in range(PHRASES)]
     return Theme(words, phrases)
 
 
 class Subject(NamedTuple):
-    """A label's themes, and how much each is its own."""
+    """Return the themes of a label with their weights."""
 
     themes: list[Theme]
     sums: list[float]
@@ -86,7 +86,7 @@ def subjects(seed: int) -> dict[str, Subject]:
 
 
 def document(label: str, about: dict[str, Subject], dice: Dice) -> str:
-    """One document, sentence by sentence; most sentences keep to the theme of the one before."""
+    """Return one document; most sentences keep the theme of the previous one."""
     length = int(25 * (1 - dice.roll()) ** -0.75)
     used: list[str] = []
     other = dice.pick(list(about)) if dice.chance(0.25) else label
@@ -110,7 +110,7 @@ def document(label: str, about: dict[str, Subject], dice: Dice) -> str:
 
 
 def collection(count: int, seed: int = 1, part: str = "train") -> list[tuple[str, str]]:
-    """(text, label) of so many documents, mixed."""
+    """Return (text, label) of shuffled documents."""
     about, labels = subjects(seed), list(SHARES)
     sums = list(accumulate(SHARES.values()))
     made = []

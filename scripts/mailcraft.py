@@ -1,7 +1,7 @@
-"""Mail by hand for make-sample: choices from a seed, MIME parts, encodings, dates.
+"""Building blocks of make-sample: seeded choices, MIME parts, encodings, dates.
 
-By hand, for the bytes must be the same on every Python: only `random.random()` has a sequence that
-is promised, and what the email package writes changes between versions.
+The bytes must be the same on every Python. Only `random.random()` has a guaranteed sequence, and
+the output of the email package changes between versions, so neither `choice` nor `email` is used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 
 
 class Dice:
-    """Choices from one seed. Built on random() alone, the only sequence that is promised."""
+    """Choices from one seed, based on random() only, whose sequence is guaranteed."""
 
     def __init__(self, *seed: object) -> None:
         text = "/".join(map(str, seed))
@@ -88,7 +88,7 @@ def encodable(text: str, charset: str) -> bool:
 
 
 def header_text(text: str, charset: str, dice: Dice) -> str:
-    """A header's value, as RFC 2047 encoded words if it is not plain ASCII."""
+    """Return a header value, with RFC 2047 encoded words if it is not ASCII."""
     if text.isascii():
         return text
     charset = charset if encodable(text, charset) else "utf-8"
@@ -105,7 +105,7 @@ def header_text(text: str, charset: str, dice: Dice) -> str:
 
 
 def date(when: datetime, zone: int = 0) -> str:
-    """As RFC 5322 writes it; strftime would follow the locale."""
+    """Return a date in RFC 5322 format; strftime depends on the locale."""
     local = when + timedelta(hours=zone)
     clock = f"{local.hour:02d}:{local.minute:02d}:{local.second:02d} {zone:+03d}00"
     return f"{DAYS[local.weekday()]}, {local.day} {MONTHS[local.month - 1]} {local.year} {clock}"

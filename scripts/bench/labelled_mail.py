@@ -1,8 +1,8 @@
-"""The mail that the benches judge: a folder that is named, a fetched corpus, or the sample.
+"""Labelled mail for the benchmarks: a given folder, a downloaded corpus, or the sample.
 
-$SPAMNB_CORPUS (a folder that holds ham/ and spam/) comes first, then run/corpora/spamassassin as
-`scripts/fetch-corpora spamassassin` leaves it, then the committed sample, which is made up and
-small: its figures show that the bench runs, not how good the filter is.
+$SPAMNB_CORPUS (a folder with ham/ and spam/) comes first, then run/corpora/spamassassin as
+`scripts/fetch-corpora spamassassin` creates it, then the committed sample. The sample is generated
+and small: its figures only show that the benchmark runs.
 """
 
 import os
@@ -28,37 +28,37 @@ _MARKS = re.compile(
 
 
 def folder():
-    """Where the mail is."""
+    """Return the folder of the corpus."""
     named = os.environ.get("SPAMNB_CORPUS")
     return Path(named) if named else FETCHED if FETCHED.is_dir() else SAMPLE
 
 
 def is_sample():
-    """Whether there is no other mail than the sample."""
+    """Return whether the corpus is the sample."""
     return folder() == SAMPLE
 
 
 def files(where=None):
-    """(path, label) of each message, ordered by name."""
+    """Return (path, label) of each message, ordered by name."""
     found = []
     for path in (where or folder()).rglob("*"):
         side = _SIDES.fullmatch(path.parent.name)
         if side and path.is_file() and path.name != "cmds":
             found.append((path, side[1]))
     if not found:
-        raise SystemExit(f"{where or folder()} holds no ham and no spam")
+        raise SystemExit(f"{where or folder()} has no folders with ham or spam")
     return sorted(found, key=lambda row: (row[0].name, row[1], row[0]))
 
 
 def messages(where=None):
-    """(raw, label) of each message without the marks of other filters, in one fixed order."""
+    """Return (raw, label) of each message, cleaned, in one fixed order."""
     rows = [(clean(path.read_bytes()), label) for path, label in files(where)]
     random.Random(SEED).shuffle(rows)
     return rows
 
 
 def clean(raw):
-    """A message without the separator of an mbox and without headers of other filters."""
+    """Return a message without an mbox separator and without headers of other filters."""
     raw = raw.replace(b"\r\n", b"\n")
     if raw.startswith((b"From ", b">From ")):
         raw = raw.partition(b"\n")[2]

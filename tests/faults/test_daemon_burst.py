@@ -138,7 +138,7 @@ def test_the_bench_of_bursts_runs(tmp_path):
     for case in json.loads(out.read_text()):
         assert sum(case["counts"]["burst"].values()) == case["messages"]
         assert sum(case["counts"]["large"].values()) == 5
-        assert case["counts"]["small"].keys() == {"judged"}
+        assert case["counts"]["small"].keys() == {"scanned"}
 
 
 def test_status_and_metrics_say_what_passes_unscanned(home):

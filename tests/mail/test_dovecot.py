@@ -1,4 +1,4 @@
-"""Moves and flags in a real Dovecot label messages exactly once, by every method of mail programs."""
+"""Moves and flags in a real Dovecot label a message once, by each method of mail programs."""
 
 import statistics
 import time

@@ -50,8 +50,8 @@ class ImapMailbox:
     channels = frozenset(("imap", "maildir"))
     """the server tells of moves, or a watcher of the Maildir behind it"""
     advice = (
-        "see docs/dovecot.md, Learn from moves; feedback.spool and serve.delegates; the logs of the "
-        "IMAP server and of the daemon"
+        "see docs/dovecot.md, Learn from moves; feedback.spool and serve.delegates; the logs of "
+        "the IMAP server and of the daemon"
     )
 
     def __init__(self, account: ImapAccount, imap: imaplib.IMAP4) -> None:
