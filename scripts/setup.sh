@@ -1,7 +1,7 @@
-# Sourced by scripts/test and scripts/run, in the project's folder: makes .venv and puts this project into it.
-# Does nothing if it has already done so for these versions. Sets VENV to the folder of its programs.
+# Sourced by scripts/test and scripts/run in the project's folder: creates .venv and installs this project into it.
+# Does nothing if these versions are installed. Sets VENV to the folder of the programs.
 
-# With it, each of some thousand starts in the tests would compile all modules anew, 0.1 s.
+# Without bytecode files, each of the thousand starts in the tests would compile all modules (0.1 s).
 unset PYTHONDONTWRITEBYTECODE
 
 say() { printf '== %s\n' "$*"; }
@@ -10,8 +10,8 @@ usable() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/nul
 
 complete() { usable "$1" && "$1" -c 'import ensurepip, venv' 2>/dev/null; }
 
-# The system's own first: a distribution tunes its Python by a profile, one that was compiled at home seldom is. Where
-# both were 3.11, training took 8 % less CPU with Debian's than with one of pyenv's, scoring one message 5 %.
+# The system's Python comes first: distributions build it with a profile. With 3.11, training took 8 % less CPU with
+# Debian's Python than with pyenv's, and scoring one message 5 % less.
 find_python() {
     for able in complete usable; do
         for python in ${PYTHON:-/usr/bin/python3 python3 python3.14 python3.13 python3.12 python3.11 python}; do
@@ -21,12 +21,12 @@ find_python() {
             fi
         done
     done
-    printf 'no Python 3.11 or later found; install one, or say where it is: PYTHON=/path %s\n' "$0" >&2
+    printf 'no Python 3.11 or later found; install one, or set its path: PYTHON=/path %s\n' "$0" >&2
     return 1
 }
 
 make_venv() {
-    say "making .venv with $("$1" --version)"
+    say "creating .venv with $("$1" --version)"
     rm -rf .venv
     if ! "$1" -m venv .venv; then
         rm -rf .venv
@@ -35,14 +35,14 @@ make_venv() {
     fi
 }
 
-# set_up run|test: what spamnb needs to run, or what its tests need as well.
+# set_up run|test: install what spamnb needs to run, or also what its tests need.
 set_up() {
     VENV=$PWD/.venv/bin
     if ! usable "$VENV/python"; then
         base=$(find_python) || return 1
         make_venv "$base" || return 1
     fi
-    # The path is part of it: a virtual environment cannot be moved.
+    # The path is included, because a virtual environment cannot be moved.
     wanted="$PWD $("$VENV/python" --version) $(cat pyproject.toml constraints.txt | cksum)"
     [ "$(cat .venv/installed 2>/dev/null)" = "$wanted" ] && return 0
     stamp=.venv/installed extras=test,fast,plots

@@ -74,7 +74,7 @@ def test_it_serves_as_it_says(clone):
             words, cwd=clone, env=environment, stdout=out, stderr=out, start_new_session=True
         )
     try:
-        wait_for(running, said, "Ctrl-C ends it.")
+        wait_for(running, said, "Ctrl-C stops it.")
         raw = (clone / "run/new/spam/0000.eml").read_bytes()
         with smtplib.SMTP("127.0.0.1", front) as client:
             client.sendmail("me@example.net", ["you@example.org"], raw)

@@ -1,5 +1,5 @@
-# A mail program set a flag instead of moving the message. $Junk and $NotJunk are the registered names,
-# Junk and NonJunk what Thunderbird used before.
+# A flag was set instead of a move. $Junk and $NotJunk are the registered names; Thunderbird used Junk and NonJunk
+# before.
 require ["vnd.dovecot.pipe", "copy", "imapsieve", "environment", "variables", "imap4flags"];
 if environment :matches "imap.user" "*" { set "user" "${1}"; }
 if environment :contains "imap.changedflags" ["$Junk", "Junk", "$NotJunk", "NonJunk"] {

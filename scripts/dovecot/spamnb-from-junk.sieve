@@ -1,7 +1,7 @@
-# A message left Junk: it is ham, unless it was thrown away or only moved about inside.
+# A message was moved out of Junk: ham, unless the target is Trash or a folder below Junk.
 # If your Trash has another name, add it here.
-# From where is asked here, for the settings of Dovecot 2.4 cannot say it of the folders below Junk: its
-# imapsieve_from takes a name as it is, without wildcards (2.4.1).
+# The script checks the source folder, because imapsieve_from of Dovecot 2.4 has no wildcards for the folders below
+# Junk (2.4.1).
 require ["vnd.dovecot.pipe", "copy", "imapsieve", "vnd.dovecot.imapsieve", "environment", "variables"];
 if not environment :matches "vnd.dovecot.mailbox-from" ["Junk", "Junk/*", "Junk.*"] { stop; }
 if environment :matches "imap.user" "*" { set "user" "${1}"; }
