@@ -1,4 +1,4 @@
-"""The documents keep their word: what the README shows is run, what it names exists."""
+"""The commands and code of README.md work, and its links and names exist."""
 
 from __future__ import annotations
 
@@ -15,34 +15,35 @@ import spamnb
 
 PROJECT = Path(__file__).parents[1]
 README = (PROJECT / "README.md").read_text()
+PAGES = [*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")]
 
 
 def blocks(language):
-    """The README's blocks of one language."""
+    """Return the blocks of README.md in one language."""
     return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
 def commands_of(language):
-    """The commands in these blocks, from top to bottom."""
+    """Return the commands in these blocks, from top to bottom."""
     text = "\n".join(blocks(language))
     lines = [line.partition("#")[0].strip() for line in text.splitlines()]
     return [line for line in lines if line]
 
 
-def surroundings(place):
-    """What a reader's shell has: spamnb on the path, a home."""
+def environment(place):
+    """Return the environment of a user's shell: spamnb on the path, a home."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     root = {"SPAMNB_SERVE_USER": "root"} if os.geteuid() == 0 else {}
     return os.environ | {"PATH": path, "SPAMNB_HOME": str(place / "home")} | root
 
 
 def works(command, place):
-    """Run one, as a reader would type it."""
+    """Run one command in a shell; it must succeed."""
     ran = subprocess.run(
         command,
         shell=True,
         cwd=place,
-        env=surroundings(place),
+        env=environment(place),
         capture_output=True,
         text=True,
         check=False,
@@ -53,7 +54,7 @@ def works(command, place):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with ham/, spam/ and new/, and spamnb on the path."""
+    """Return a folder with ham/, spam/ and new/."""
     place = tmp_path_factory.mktemp("readme")
     for label in ("ham", "spam"):
         (place / label).symlink_to(PROJECT / "corpora" / "sample" / label)
@@ -63,7 +64,7 @@ def place(tmp_path_factory):
 
 
 def test_every_command_of_the_readme_works(place):
-    """The README's shell blocks run from top to bottom, as a reader would type them."""
+    """The shell blocks of README.md run from top to bottom."""
     commands = commands_of("sh")
     assert len(commands) > 10
     for command in commands:
@@ -71,13 +72,13 @@ def test_every_command_of_the_readme_works(place):
 
 
 def test_every_command_for_the_daemon_works(place):
-    """Those that ask a daemon, beside one that serves."""
+    """The commands that need a daemon run beside one."""
     commands = commands_of("sh daemon")
     assert len(commands) > 5
     words = [sys.executable, "-m", "spamnb", "serve", "--create"]
     words += ["--listen", "127.0.0.1:0", "--upstream", "127.0.0.1:9"]
     with (place / "log").open("w") as log:
-        daemon = subprocess.Popen(words, env=surroundings(place), cwd=PROJECT, stderr=log)
+        daemon = subprocess.Popen(words, env=environment(place), cwd=PROJECT, stderr=log)
     try:
         end = time.monotonic() + 60
         while " ready " not in (place / "log").read_text():
@@ -92,7 +93,7 @@ def test_every_command_for_the_daemon_works(place):
 
 
 def test_the_python_of_the_readme_works(place, monkeypatch, capsys):
-    """The README's Python block runs, given one message."""
+    """The Python blocks of README.md run with one message as `raw`."""
     monkeypatch.chdir(place)
     raw = next((place / "new" / "spam").iterdir()).read_bytes()
     for block in blocks("python"):
@@ -101,27 +102,48 @@ def test_the_python_of_the_readme_works(place, monkeypatch, capsys):
 
 
 def test_every_public_name_is_in_the_readme():
-    """Whoever reads the README knows the whole door."""
+    """README.md names the whole public interface."""
     assert [name for name in spamnb.__all__ if f"`{name}`" not in README] == ["__version__"]
 
 
 def test_every_command_is_in_the_readme():
-    """No command hides from whoever reads the README."""
+    """README.md or CHANGELOG.md names every command."""
     from spamnb.cli.main import COMMANDS
 
     listed = README + (PROJECT / "CHANGELOG.md").read_text()
     assert [name for name in COMMANDS if name not in listed] == []
 
 
-def test_every_link_of_the_readme_leads_somewhere():
-    """Links to files and headings exist."""
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
+def test_every_link_leads_somewhere(page):
+    """Relative links to files and headings exist."""
+    text = page.read_text()
     headings = {
         re.sub(r"[^\w -]", "", line.lstrip("# ").lower()).replace(" ", "-")
-        for line in README.splitlines()
+        for line in text.splitlines()
         if line.startswith("#")
     }
-    for target in re.findall(r"\]\(([^)]+)\)", README):
+    for target in re.findall(r"\]\(([^)]+)\)", text):
         if target.startswith("#"):
             assert target[1:] in headings, target
         elif "://" not in target:
-            assert (PROJECT / target).exists(), target
+            assert (page.parent / target).exists(), target
+
+
+def test_every_decision_is_listed():
+    """docs/decisions/README.md links to every decision record."""
+    folder = PROJECT / "docs" / "decisions"
+    listed = (folder / "README.md").read_text()
+    records = sorted(folder.glob("[0-9]*.md"))
+    assert records
+    assert [path.name for path in records if f"({path.name})" not in listed] == []
+
+
+def test_every_decision_that_the_code_names_exists():
+    """A number after `docs/decisions/` in the source has a record."""
+    sources = [*(PROJECT / "spamnb").rglob("*.py"), *(PROJECT / "scripts" / "bench").iterdir()]
+    text = "\n".join(path.read_text() for path in sources if path.is_file())
+    numbers = set(re.findall(r"docs/decisions/(\d{4})", text))
+    assert numbers
+    for number in numbers:
+        assert list((PROJECT / "docs" / "decisions").glob(f"{number}-*.md")), number
