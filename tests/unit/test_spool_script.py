@@ -46,8 +46,8 @@ def test_the_script_finds_the_spool_by_the_file_beside_it(spool, tmp_path, end):
 
 @pytest.mark.parametrize("words", [("spam", "a user"), ("", "alice"), ("spam", "x/../y")])
 def test_a_message_that_cannot_be_left_leaves_a_mark(spool, words):
-    """The script ends well, for the move must not fail; the mark is counted, and is no feedback."""
-    assert "spamnb-teach: no" in teach(TEACH, *words, SPAMNB_SPOOL=str(spool.folder))
+    """The script succeeds, so that the move succeeds; the mark is counted and is no feedback."""
+    assert "spamnb-teach: invalid" in teach(TEACH, *words, SPAMNB_SPOOL=str(spool.folder))
     assert spool.failed() == 1
     assert spool.waiting() == 0
     assert drained(spool) == []
