@@ -9,7 +9,7 @@ counts only if its 95 % interval confirms it. Must not know terminals; writes no
 Log loss instead of 1-AUC: it uses every message and not only the few that overlap, so differences
 show on hundreds of messages instead of tens of thousands. Failure: UserError for too few messages.
 
-Not searched: feature groups, which would require extracting all mail again (experiment 0001
+Not searched: feature groups, which would require extracting all mail again (decision 0001
 settled them); and costs, which change no score (`HamLossBound` gives the junk threshold).
 """
 

@@ -5,7 +5,7 @@ the filter's score. Scores have one dimension, which a sample covers, so the bou
 Hart hold up to sampling error, which is allowed for. *By the words*: the error of taking the label
 of the message with the most similar words. Words have too many dimensions for any sample:
 neighbours are far, so their error is too large, and so would be a lower bound computed from it
-(2.5 % on generated mail, where the filter's error is 0.65 %: experiment 0024). It is reported as a
+(2.5 % on generated mail, where the filter's error is 0.65 %: decision 0024). It is reported as a
 bound only where the neighbours err less than the filter. Otherwise no bound tighter than the
 filter's error is known.
 

@@ -75,7 +75,7 @@ def best_threshold(truth: Bools, odds: Floats, default: float) -> float:
 
     Each document counts as the mean of its truth and its predicted probability. With the truth
     alone, the best cut overfits: with 300 documents macro F1 is 0.569 and micro F1 0.708, against
-    0.583 and 0.770; from 3,000 documents on there is no difference (experiment 0021). The
+    0.583 and 0.770; from 3,000 documents on there is no difference (decision 0021). The
     threshold is the middle of the gap below the last document above it. Without any document of
     the label, the default is returned.
     """
