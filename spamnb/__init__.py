@@ -1,4 +1,4 @@
-"""spamnb: a mail filter that learns from the people it serves.
+"""spamnb: a self-learning spam filter.
 
     from spamnb import Filter
 
@@ -7,7 +7,7 @@
         receipt = f.correct(raw, "ham")
         f.undo(receipt)
 
-The names below are the whole promise; they are loaded when first used, so that the command line
+`__all__` lists the public interface. Each name is imported on first use, so that the command line
 starts in a tenth of a second.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Filter", "Receipt", "SpamnbError", "Verdict", "__version__"]
 
-_HOMES = {
+_MODULES = {
     "Filter": "spamnb.service.engine.filter",
     "Receipt": "spamnb.service.engine.receipt",
     "SpamnbError": "spamnb.errors",
@@ -33,11 +33,11 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'spamnb' has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415
 
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,15 +1,20 @@
-"""The family of errors: what went wrong, whose fault it is, and what the reader can do about it.
+"""The exception classes of spamnb, all derived from `SpamnbError`.
 
-Knows nothing of the rest of the package. Every error carries a one-line message (what is wrong), a
-`hint` (what to do) and the exit code that the command line ends with. Hostile mail is never an
-error; foreign exceptions are mapped to these once, at the wall where they appear.
+Every error carries a one-line message (what is wrong), a `hint` (what to do) and the exit code of
+the command line. Malformed or hostile mail never raises an error. Exceptions of libraries and of
+the operating system are mapped to these classes once, where they are first caught.
+
+Imports nothing from the rest of the package.
 """
 
 from __future__ import annotations
 
 
 class SpamnbError(Exception):
-    """The parent of all; never raised itself."""
+    """Base class of all errors of spamnb; never raised itself.
+
+    `hint` says what the reader can do about it; `exit_code` is the status of the command line.
+    """
 
     exit_code = 70
 
@@ -19,72 +24,72 @@ class SpamnbError(Exception):
 
 
 class UserError(SpamnbError):
-    """The user's mistake: one line and a hint, nothing was changed."""
+    """Invalid input from the user. Nothing was changed."""
 
     exit_code = 2
 
 
 class SettingsError(UserError):
-    """A setting that is unknown, malformed or out of range."""
+    """A setting is unknown, malformed or out of range."""
 
 
 class CorpusError(UserError):
-    """A path given for training or scoring that is missing, empty or no mail at all."""
+    """A path given for training or scoring is missing, empty or contains no mail."""
 
 
 class LabelError(UserError):
-    """A label that this model was not made with."""
+    """The model does not have this label."""
 
 
 class RefError(UserError):
-    """A reference (message id, digest, signature, receipt) that names nothing, or too much."""
+    """A reference (Message-ID, digest, signature, receipt) matches no message, or several."""
 
 
 class RefusedError(UserError):
-    """A change that the rules forbid now: superseded, before the checkpoint, an overflow."""
+    """A change is not possible: superseded, before the checkpoint, or a number would overflow."""
 
 
 class LimitError(RefusedError):
-    """A limit of the day or of a list is reached: the same may be taken later."""
+    """A daily quota or a size limit is reached; the same request may succeed later."""
 
 
 class StoreError(SpamnbError):
-    """The store cannot do what was asked. `transient` says whether waiting can help."""
+    """The store failed. `transient` is true if the same call may succeed later."""
 
     exit_code = 3
     transient = False
 
 
 class StoreBusyError(StoreError):
-    """No reader slot, a lock held elsewhere: try again."""
+    """No reader slot is free, or another process holds a lock; try again."""
 
     transient = True
 
 
 class StoreFullError(StoreError):
-    """The disk, or the limit set for the store, is full. Nothing was changed."""
+    """The disk is full, or the store has reached its size limit. Nothing was changed."""
 
     transient = True
 
 
 class StoreMissingError(StoreError):
-    """There is no model at that place."""
+    """The folder contains no model."""
 
 
 class StoreDamagedError(StoreError):
-    """The store's bytes contradict themselves."""
+    """The store's contents are inconsistent."""
 
 
 class StoreVersionError(StoreError):
-    """The store was written by another version, or with another key."""
+    """The store was written by another version of spamnb or LMDB, or with another key."""
 
 
 class StoreAccessError(StoreError):
-    """The file system refuses: permissions, or a read-only place."""
+    """The file system denies access: permissions, or a read-only file system."""
 
 
 class PeerError(SpamnbError):
-    """Somebody else's fault, on the other end of a connection. Their reply is kept."""
+    """The peer of a network connection failed or refused; `reply` holds its reply, if any."""
 
     exit_code = 4
 
@@ -94,4 +99,4 @@ class PeerError(SpamnbError):
 
 
 class BugError(SpamnbError):
-    """A promise of our own that did not hold; the message names the promise."""
+    """An internal invariant was violated; the message names it."""

@@ -1,7 +1,7 @@
-"""How much may be taught, kept and left: values that the settings hold as they are.
+"""Limits of feedback, review queue, spool and quarantine, as the settings hold them.
 
-They stand apart from what keeps to them, since every command reads the settings: the four modules
-with their imports would take each some 10 ms more.
+They are defined apart from the modules that enforce them because every command reads the settings:
+importing those four modules would add about 10 ms each to its start.
 """
 
 from __future__ import annotations
@@ -14,58 +14,60 @@ Unproven = Literal["review", "refuse", "learn"]
 
 @dataclass(frozen=True, slots=True)
 class TeachingRules:
-    """How much is taken from whom."""
+    """Which feedback is accepted, and how much of it from each sender."""
 
     limit_bytes: int = 32 << 20
-    """the largest message that is taken"""
+    """maximum size of a message"""
     user_per_day: int = 5000
-    """Changes by one person. One move of a whole folder is a thousand; a program that has gone
-    wild is stopped before it has moved the model for good."""
+    """Changes by one user. Moving one whole folder makes about a thousand; a runaway program is
+    stopped before it damages the model."""
     user_bytes_per_day: int = 32 << 20
-    """Bytes that one person's changes add to the model: some 70 for a new feature, 7 for a known
-    one. In an empty model a thousand ordinary messages take 9 MB, and 5,000 take 28."""
+    """Bytes that one user's changes add to the model: about 70 for a new feature, 7 for a known
+    one. In an empty model 1,000 ordinary messages take 9 MB, and 5,000 take 28 MB."""
     stranger_per_day: int = 20
     strangers_per_day: int = 200
-    """All strangers together: their names cost nothing. What strangers cannot prove is counted
-    apart, by the same numbers, and each by the network that it came from."""
+    """All unknown senders together, because sender names are free to invent. Feedback that an
+    unknown sender cannot prove is counted separately with the same limits, by source network."""
     sure: float = 0.999
-    """so sure a verdict is not contradicted by a channel that is careful"""
+    """a channel with low trust cannot contradict a verdict of this probability"""
     unproven: Unproven = "review"
-    """a user's message that is not known to be theirs: it came before us, or is too old"""
+    """what to do with a user's feedback on a message that is not known to be delivered to that
+    user: it arrived before spamnb was installed, or is no longer in the history"""
     domains: tuple[str, ...] = ()
-    """domains whose addresses are our logins; empty: all that mail is delivered for"""
+    """domains whose addresses are logins of this site; empty: every domain with local delivery"""
     served: frozenset[str] = frozenset()
-    """domains whose mailboxes are at this site, as far as other settings tell; empty: not known"""
+    """domains with mailboxes at this site, derived from other settings; empty: not known"""
     delimiter: str = "+"
-    """what follows it in a local part names the same mailbox; empty: nothing does"""
+    """in a local part, the delimiter and what follows it do not change the mailbox; empty: none"""
 
 
 class ReviewLimits(NamedTuple):
-    """How much may wait for an admin's word."""
+    """Size of the review queue."""
 
     most: int = 1000
     limit_bytes: int = 256 << 20
     keep_days: int = 30
     share: int = 8
-    """one person may fill an eighth of it, so that nobody shuts the others out"""
+    """one user may fill an eighth of the queue, so that no user blocks the others"""
     strangers: int = 2
-    """strangers may fill half of it, one network of them an eighth of that half"""
+    """unknown senders may fill half of the queue, one network of them an eighth of that half"""
 
 
 class SpoolLimits(NamedTuple):
-    """How much is taken from a spool."""
+    """How much is read from a spool."""
 
     file_bytes: int = 32 << 20
     each_owner: int = 200
-    """files of one owner in one look, so that others get their turn"""
+    """files of one owner in one pass, so that the files of other owners are read too"""
     aside: int = 100
-    """entries kept for somebody to look at; more are removed"""
+    """invalid entries kept for the administrator to inspect; more are removed"""
 
 
 class QuarantineLimits(NamedTuple):
-    """How much is kept in quarantine, and how long."""
+    """Size of the quarantine, and how long messages stay in it."""
 
     keep_days: int = 30
-    """as long as the history, so that a release can still teach by its signature"""
+    """as long as the history, so that a released message can still be learnt by its signature"""
     limit_bytes: int = 1 << 30
-    """of messages and sidecars together; when it is reached, messages are delivered with headers"""
+    """messages and metadata files together; when it is reached, messages are delivered with
+    headers"""

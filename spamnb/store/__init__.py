@@ -1,1 +1,1 @@
-"""Counts, journal and history on disk; the only floor that knows LMDB."""
+"""Counts, journal and history on disk. No other package imports LMDB."""

@@ -1,7 +1,7 @@
-"""Events applied to records and totals as the store holds them. Pure.
+"""Apply events to the records and totals of a store. Pure.
 
-What an event does is written in `core.sheet`; here it is done to arrays that the caller owns, all
-of it or, if it is refused, none.
+`core.model.training_rows` defines the effect of an event. `apply_event` applies all of it to arrays
+of the caller, or nothing if it raises.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spamnb.core.model.training_rows import TrainingRows, day_of
 
 
 def first_totals(recipe: Recipe) -> Totals:
-    """The totals of a new model; a Bernoulli model's histogram has a row for each label."""
+    """Return the totals of a new model; a Bernoulli model's histogram has a row for each label."""
     totals = no_totals(recipe.groups, len(recipe.labels))
     if recipe.kind == "bernoulli":
         totals.histogram = np.zeros((len(recipe.labels), 0), np.int64)
@@ -23,7 +23,7 @@ def first_totals(recipe: Recipe) -> Totals:
 
 
 def event_ids(event: Event) -> Ids:
-    """Every feature that applying the event touches: its own, its echoes', its bulk's."""
+    """Return every feature that the event changes: its own, its rehearsals', its bulk change's."""
     sets = [*event.ids]
     for rehearsal in event.delta.rehearsals:
         sets += rehearsal.ids
@@ -35,26 +35,26 @@ def event_ids(event: Event) -> Ids:
 
 
 def older(times_us: Sequence[int], before_us: int) -> int:
-    """How many of these, in the order in which they came, are from before a time.
+    """Count the leading times up to the last one before `before_us`; times are in journal order.
 
-    What came before one that is older is older too, whatever it says: a clock that was years ahead
-    for a moment would otherwise keep all that follows for as long.
+    An event that precedes an old one counts as old, whatever its time: otherwise one event with a
+    clock years ahead would keep all later events for as long.
     """
     return max((i for i, at in enumerate(times_us, 1) if at < before_us), default=0)
 
 
 def surely_older(times_us: Sequence[int], before_us: int, now_us: int) -> int:
-    """How many of these, in the order in which they came, are surely from before a time.
+    """Count as `older` does, but stop at the first time from `before_us` to `now_us`.
 
-    None that came behind one from since then is: a clock that was set back for a moment would
-    otherwise make all older that came before. Times that are yet to come tell nothing.
+    Otherwise one event with a clock set back would make all earlier events old. Times in the future
+    are ignored.
     """
     recent = (i for i, at in enumerate(times_us) if before_us <= at <= now_us)
     return older(times_us[: next(recent, len(times_us))], before_us)
 
 
 def named_ids(event: Event) -> Ids:
-    """Every feature that the event touches or that taking back its message would touch."""
+    """Return every feature that the event changes, or that forgetting its message would change."""
     rehearsals = [ids for rehearsal in event.net_update.rehearsals for ids in rehearsal.ids]
     return (
         np.unique(np.concatenate([event_ids(event), *rehearsals]))
@@ -64,7 +64,7 @@ def named_ids(event: Event) -> Ids:
 
 
 def apply_event(event: Event, totals: Totals, ids: Ids, records: Records, *, sign: int = 1) -> None:
-    """Add an event to totals and records, or take it away (sign -1); `ids` holds all of its ids."""
+    """Add an event to totals and records, or subtract it (sign -1); `ids` holds all of its ids."""
     training_rows = TrainingRows(totals, ids, records)
     training_rows.apply(event, sign=sign)
     to_records = training_rows.to_records()

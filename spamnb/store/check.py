@@ -1,7 +1,7 @@
-"""Questions over a whole store: the fold done again, contradictions, features that may expire.
+"""Consistency checks of a whole store, and the features that may expire.
 
-Reads through the contract alone, so every store answers. Memory: all features that ever were, some
-80 bytes each at two labels. Failure: what applying an event raises.
+Works on any store of the contract. Memory: about 80 bytes for each feature of the model and its
+journal, with two labels. Failure: what applying an event raises.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from spamnb.store.contract import MessageState, ReadView
 from spamnb.store.rows.codec import empty_rows, no_records
 
 _MOST_NAMED = 5
-"""of one sort of contradiction; a broken store would fill the screen"""
+"""faults reported of one kind, because a damaged store may have thousands"""
 
 
 def refold(view: ReadView) -> tuple[Totals, Ids, Records]:
-    """Checkpoint plus kept events, applied in order: what the live state must be."""
+    """Return the checkpoint with all journal events applied: what the live state must be."""
     totals = view.base_totals()
     base_ids, base = collect(view.base_features(), len(totals.messages))
     sets = [base_ids, *(event_ids(event) for event in view.events())]
@@ -46,7 +46,7 @@ def refold(view: ReadView) -> tuple[Totals, Ids, Records]:
 
 
 def collect(blocks: Iterator[tuple[Ids, Records]], labels: int) -> tuple[Ids, Records]:
-    """All blocks as one."""
+    """Return all blocks as one."""
     parts = list(blocks)
     if not parts:
         return np.zeros(0, np.uint64), no_records(0, labels)
@@ -56,7 +56,7 @@ def collect(blocks: Iterator[tuple[Ids, Records]], labels: int) -> tuple[Ids, Re
 
 
 def stale(view: ReadView, before_day: int, max_messages: int) -> Iterator[Ids]:
-    """Features last learnt before a day and held by few messages; ask `named` before expiring."""
+    """Yield features last learnt before a day, in few messages; `named` ones must not expire."""
     for ids, records in view.features():
         old = records.day < before_day
         few = records.n.sum(axis=1, dtype=np.uint64) <= max_messages
@@ -65,7 +65,7 @@ def stale(view: ReadView, before_day: int, max_messages: int) -> Iterator[Ids]:
 
 
 def named(view: ReadView, ids: Ids) -> NDArray[np.bool_]:
-    """Which of these features a kept event names: those must stay, or its undo could not apply."""
+    """Return which of these features a journal event names; its undo needs them."""
     found = np.zeros(len(ids), np.bool_)
     if len(ids):
         for event in view.events():
@@ -75,7 +75,7 @@ def named(view: ReadView, ids: Ids) -> NDArray[np.bool_]:
 
 
 def check(view: ReadView) -> list[str]:
-    """What in the store contradicts itself, one sentence each; empty for a sound store."""
+    """Return the inconsistencies of a store, one sentence each; empty for a consistent store."""
     faults: list[str] = []
     labels = len(view.totals().messages)
     try:
@@ -98,7 +98,7 @@ def _features(view: ReadView, ids: Ids, records: Records) -> list[str]:
         faults.append(f"{count} features hold neither counts nor corrections")
     again = view.gather(np.unique(ids))
     if not faults and not _same(again, records):
-        faults.append("features found one by one are not those found in order")
+        faults.append("features read by id differ from features read in order")
     return faults
 
 
@@ -171,7 +171,7 @@ def _fold(view: ReadView, ids: Ids, records: Records) -> list[str]:
     folded, want_ids, want = totals
     if not np.array_equal(ids, want_ids):
         wrong = np.setxor1d(ids, want_ids)
-        return [f"{len(wrong)} features stand either in the model or in its journal alone"]
+        return [f"{len(wrong)} features are in the model or in its journal only, not in both"]
     faults = []
     if not _same(records, want):
         differ = (records.n != want.n).any(axis=1) | (records.w != want.w).any(axis=1)

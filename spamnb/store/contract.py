@@ -1,27 +1,26 @@
-"""What a store promises, in words and as protocols; `memory` and `lmdb_store` keep it alike.
+"""The interface of a store, as protocols with their rules; `memory` and `lmdb.store` implement it.
 
-A store holds one model: its recipe, its totals, the records of its features, the words behind
-them (if the recipe has a vocabulary), the journal of events, and two indexes into the journal.
+A store holds one model: its recipe, its totals, the records of its features, their texts (if the
+recipe has a vocabulary), the journal of events, and two indexes into the journal.
 
-* `read()` gives a snapshot: it never blocks on a writer and sees no half transaction. It must not
-  be kept open across a yield of control.
-* `write()` gives the one writer (waits for it). All that it puts appears at once when the block
-  ends, and is on the disk then; an exception inside the block leaves the store as it was.
+* `read()` returns a snapshot. It never blocks on a writer and sees no unfinished transaction. The
+  caller must not keep it open across a yield of control.
+* `write()` waits for the writer lock. All changes become visible together when the block ends, and
+  are on disk then; an exception inside the block leaves the store unchanged.
 * `scatter` takes rows that were gathered and changed in the same transaction; a row whose counts
-  and corrections are all zero removes the feature and its word. V and the histogram are the
-  caller's to keep (core knows the old row and the new one); the store keeps no sum of its own.
+  and corrections are all zero removes the feature and its text. The caller maintains V and the
+  histogram, because it knows the old row and the new one; the store computes no sums.
 * Every array of ids passed in is sorted and distinct.
-* `transact(run)` calls run(view) in a write transaction and returns what it returns; should the
-  store have to make room on the way, everything is undone and `run` is called again, so it must
-  do nothing else than change the view. In a `write()` block the same event raises a StoreBusyError
-  (transient: nothing was changed, the room is there now).
-* A thread holds one write block at a time, and no snapshot while it writes.
-* Events: `seq` is one more than the last one's. What is live of a digest is told by its newest
-  event; an event without a digest (an import, an expiry) is no message's.
+* `transact(run)` calls run(view) in a write transaction and returns its result. If the store has to
+  grow meanwhile, all changes are undone and `run` is called again, so it must have no side effects
+  other than changes to the view. In a `write()` block, the same situation raises a StoreBusyError
+  (transient: nothing was changed, and the store has grown).
+* A thread opens one write block at a time, and keeps no snapshot open while it writes.
+* Events: `seq` is one more than that of the last event. The newest event of a digest defines the
+  message's state; an event without a digest (an import, an expiry) belongs to no message.
 
-Failure: only errors of the StoreError family leave a store, but for BugError (a promise of the
-caller that did not hold) and RefusedError (a sum that leaves its range in `fold`). MapFull and
-MapResized never do.
+Failure: a store raises only StoreErrors, BugError (the caller broke a rule above) and RefusedError
+(a sum leaves its range in `fold`). It never raises MapFullError or MapResizedError of LMDB.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ Result = TypeVar("Result")
 
 
 class MessageState(NamedTuple):
-    """What the model holds of one message now: its label, and the event that says so.
+    """A message's current label, and the event that set it.
 
-    `label` is NO_LABEL after a forget. `folded` tells that the event went into the checkpoint, so
-    a duplicate still changes nothing, but a move must be refused.
+    `label` is NO_LABEL after a forget. `folded` means that the event is in the checkpoint: a
+    duplicate still changes nothing, but a move must be refused.
     """
 
     label: int
@@ -51,7 +50,7 @@ class MessageState(NamedTuple):
 
 
 class Word(NamedTuple):
-    """The text behind a feature."""
+    """The text of a feature."""
 
     id: int
     place: int
@@ -60,7 +59,7 @@ class Word(NamedTuple):
 
 
 def packed(words: Iterable[Word]) -> Words:
-    """Texts one by one, as the value that a store takes: sorted, one for each id."""
+    """Return words as the value that `put_words` takes: sorted, one text for each id."""
     listed = sorted({word.id: word for word in reversed(list(words))}.values())
     return Words(
         np.array([word.id for word in listed], np.uint64),
@@ -71,7 +70,7 @@ def packed(words: Iterable[Word]) -> Words:
 
 
 def unpacked(words: Words) -> Iterator[Word]:
-    """The texts one by one."""
+    """Yield the words one by one."""
     start = 0
     columns = words.ids.tolist(), words.places.tolist(), words.sizes.tolist()
     for id_, place, size in zip(*columns, strict=True):
@@ -83,94 +82,94 @@ class ReadView(Protocol):
     """A snapshot of the store."""
 
     def totals(self) -> Totals:
-        """The model's sums, a value of the caller's own."""
+        """Return a copy of the model's sums."""
 
     def gather(self, ids: Ids) -> Records:
-        """The records of these features, zero rows for unknown ones; writable arrays."""
+        """Return the records of these features as writable arrays; zero rows for unknown ones."""
 
     def features(self) -> Iterator[tuple[Ids, Records]]:
-        """All features in order of their ids, in blocks of bounded size."""
+        """Yield all features in order of their ids, in blocks of bounded size."""
 
     def words(self, ids: Ids) -> list[Word | None]:
-        """The texts of these features, None where the store has none."""
+        """Return the texts of these features, None for those without a text."""
 
     def all_words(self) -> Iterator[Word]:
-        """All texts, in order of their ids."""
+        """Yield all texts in order of their ids."""
 
     def live(self, digest: bytes) -> MessageState | None:
-        """What is held of the message with this digest; None if it was never seen."""
+        """Return the state of the message with this digest; None if it was never learnt."""
 
     def digests(self, message_id: str) -> list[bytes]:
-        """Digests of the messages with this Message-ID, oldest first (at most 64)."""
+        """Return the digests of the messages with this Message-ID, oldest first (at most 64)."""
 
     def event(self, seq: int) -> Event | None:
-        """One event of the journal; None if there is none or it went into the checkpoint."""
+        """Return one event of the journal; None if it does not exist or is in the checkpoint."""
 
     def events(
         self, start: int = 1, stop: int | None = None, *, newest_first: bool = False
     ) -> Iterator[Event]:
-        """Events start <= seq < stop, lazily."""
+        """Yield the events start <= seq < stop."""
 
     def live_at(self, label: int, seq: int) -> int:
-        """The first kept event at or after seq whose message is live under the label by it.
+        """Return the first journal event at or after seq that defines a message of this label.
 
-        From the start again if there is none; 0 if there is none at all.
+        The search wraps around to the first event; 0 if no message has the label.
         """
 
     def base_totals(self) -> Totals:
-        """The sums of the checkpoint: everything folded so far."""
+        """Return the sums of the checkpoint: of all events folded so far."""
 
     def base_features(self) -> Iterator[tuple[Ids, Records]]:
-        """The features of the checkpoint, as `features`."""
+        """Yield the features of the checkpoint, as `features`."""
 
     def last_events(self, count: int) -> list[tuple[int, int]]:
-        """(seq, label after) of the newest kept LEARN and MOVE events, newest first."""
+        """Return (seq, label after) of the newest LEARN and MOVE events, newest first."""
 
 
 class WriteView(ReadView, Protocol):
-    """The one writer's view: reads see its own puts."""
+    """The view of a write transaction; reads see its own changes."""
 
     def put_totals(self, totals: Totals) -> None:
         """Replace the model's sums."""
 
     def scatter(self, ids: Ids, records: Records) -> None:
-        """Write back rows; those of zeros (counts and corrections) remove feature and word."""
+        """Write back rows; a row of zeros (counts and corrections) removes feature and text."""
 
     def put_words(self, words: Words) -> None:
-        """Keep texts; an id that has one keeps it. Nothing where the recipe has no vocabulary."""
+        """Store texts of new ids; existing texts stay. No effect without a vocabulary."""
 
     def append(self, *events: Event) -> None:
-        """Add events (seqs go on from the last), and make each what is live of its digest.
+        """Add events, numbered from the last one on; each defines the state of its message.
 
-        Many at once are cheaper: their ids are coded together.
+        One call with many events is cheaper than many calls, because ids are encoded together.
         """
 
     def fold(self, before_us: int, most: int) -> int:
-        """Move up to `most` of the oldest events, all older than that time, into the checkpoint.
+        """Move up to `most` of the oldest events into the checkpoint; return how many.
 
-        Returns how many; stops at the first event that is not older.
+        Stops at the first event that is not older than `before_us`.
         """
 
 
 class Store(Protocol):
-    """One model's home."""
+    """Storage of one model."""
 
     @property
     def recipe(self) -> Recipe:
-        """What the model is made of."""
+        """Return the model's recipe."""
 
     @property
     def limit_bytes(self) -> int:
-        """What the model may grow to; 0 if nothing bounds it."""
+        """Return the maximum size of the store; 0 if unlimited."""
 
     def read(self) -> AbstractContextManager[ReadView]:
-        """A snapshot."""
+        """Open a snapshot."""
 
     def write(self) -> AbstractContextManager[WriteView]:
-        """The writer's transaction."""
+        """Open the write transaction."""
 
     def transact(self, run: Callable[[WriteView], Result]) -> Result:
         """Change the store by a function, which may be called more than once."""
 
     def close(self) -> None:
-        """Let go; a second call does nothing."""
+        """Close the store; a second call does nothing."""

@@ -1,9 +1,9 @@
-"""Folders by descriptor, so that no other user chooses where a path leads.
+"""Open folders by descriptor, so that no other user can redirect a path.
 
-A path is walked from the root, one folder after the other. A link is followed only where root and
-the user of this process alone can have made it: in a folder that belongs to one of them and that
-no other user may write. Below a folder of another user all folders are that user's or this
-process's. What is opened stays the same folder, whatever its path means later.
+A path is walked from the root, one folder after the other. A symbolic link is followed only if only
+root or the user of this process can have made it: its folder belongs to one of them, and no other
+user may write to it. Below a folder of another user, every folder must belong to that user or to
+this process's user. A descriptor keeps the opened folder even if the path changes later.
 
 Failure: OSError with the whole path.
 """
@@ -24,9 +24,9 @@ _MOST_LINKS = 40
 
 @contextmanager
 def opened(path: Path, *, make: bool = False) -> Iterator[int]:
-    """Open a folder to list and to sync; `make`: with those above it, as far as they are missing.
+    """Open a folder for listing and syncing; `make` creates it and its missing parents.
 
-    What is made is private (0700) and synced into the folder that holds it.
+    New folders are private (0700), and their names are synced to disk.
     """
     with _Walk(path, make=make) as walk:
         handle = os.open(".", _LAST, dir_fd=walk.handle)
@@ -37,13 +37,13 @@ def opened(path: Path, *, make: bool = False) -> Iterator[int]:
 
 
 def owner_of(path: Path) -> os.stat_result:
-    """Tell about the first folder on the way that is another user's; else about the last one."""
+    """Return the status of the first folder on the path that another user owns, or of the last."""
     with _Walk(path) as walk:
         return walk.owner
 
 
 class _Walk:
-    """A walk to the end of a path."""
+    """Walks a path, one folder after the other."""
 
     def __init__(self, path: Path, *, make: bool = False) -> None:
         self._path = path
@@ -79,7 +79,6 @@ class _Walk:
         self._enter(handle)
 
     def _enter(self, handle: int) -> None:
-        """Go on from a folder."""
         above, about = self.about, os.fstat(handle)
         os.close(self.handle)
         self.handle, self.about = handle, about
@@ -89,7 +88,7 @@ class _Walk:
             self.owner = about
 
     def _follow(self, name: str) -> None:
-        """Walk where a link leads, if no other user can have made it."""
+        """Follow a link, if no other user can have made it."""
         self._links += 1
         if not _is_own(self.about) or self.about.st_mode & 0o022 or self._links > _MOST_LINKS:
             raise OSError(errno.ELOOP, "")
@@ -105,7 +104,7 @@ class _Walk:
 
 
 def make(folder: int, name: str) -> bool:
-    """Make a private folder in an open one; whether it was missing."""
+    """Create a private folder in an open one; return whether it was missing."""
     try:
         os.mkdir(name, 0o700, dir_fd=folder)
     except FileExistsError:
@@ -119,5 +118,4 @@ def make(folder: int, name: str) -> bool:
 
 
 def _is_own(about: os.stat_result) -> bool:
-    """Whether a folder is root's or this process's."""
     return about.st_uid in (0, os.geteuid())

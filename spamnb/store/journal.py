@@ -1,20 +1,20 @@
-"""The journal of events and its indexes, in tables; and how long values are cut. Pure.
+"""The journal of events and its indexes, in tables; long values are split into pieces. Pure.
 
     journal   seq u64 | part u16 (both big-endian)        a piece of the event's bytes
-    digests   digest                                       its line: label, seq, folded
+    digests   digest                                       message state: label, seq, folded
     mids      keyed hash of the Message-ID, 8 bytes | seq  digest
-    kept      label u16 | seq u64 (both big-endian)        nothing; live messages with kept events
+    kept      label u16 | seq u64 (both big-endian)        empty; live messages with journal events
 
-Events only ever come at the end, so pieces are cut to fill the engine's pages: a piece takes what
-room the last page has left, the next ones at most half a page (two share one). Measured at 300
-features an event: parts of a fixed 480 bytes lose 250 bytes at the end of each page, 8.4 bytes a
-feature in all; cut to fit, 7.9. The room is a guess that costs space if wrong, never sense.
-Beyond 32 KB, pieces fill whole runs of overflow pages instead.
+Events are only appended, so pieces are cut to fill the engine's pages: the first piece takes the
+free space of the last page, the next ones at most half a page (two share one). Measured at 300
+features an event: pieces of a fixed 480 bytes lose 250 bytes at the end of each page, 8.4 bytes a
+feature in all; cut to fit, 7.9. The free space is an estimate; a wrong one only costs space.
+Pieces of values above 32 KB fill whole runs of overflow pages instead.
 
-Message-IDs are hashed with the model's secret, or a stranger could make two of them collide.
+Message-IDs are hashed with the model's secret key, so that a sender cannot make two collide.
 
 Must not know what applying an event does. Invariants: pieces of an event are numbered from 0
-without a gap; a line in `kept` is the (label, seq) of a digest's line that is not folded.
+without a gap; a key in `kept` is the (label, seq) of a message state that is not folded.
 Failure: StoreDamagedError.
 """
 
@@ -36,19 +36,19 @@ _KEPT = struct.Struct(">HQ")
 _SEQ = struct.Struct(">Q")
 
 MOST_DIGESTS = 64
-"""digests told for one Message-ID; who reuses an id more often learns nothing from a longer list"""
+"""digests returned for one Message-ID; a longer list would not help the reader"""
 _CODED_TOGETHER = 256
-"""events whose ids are coded at once: 8,192 took 100 MB of arrays on the way"""
+"""events whose ids are encoded together: 8,192 needed 100 MB of temporary arrays"""
 _LARGE = 32_768
 _RUN_PAGES = 16
 _PAGE_HEAD = 16
 _NODE = 8 + _KEY.size
 _LEAST = 64
-"""a piece smaller than this is not worth its 20 bytes of key and head"""
+"""minimum size of a piece, because its key and header take 20 bytes"""
 
 
 class Pages:
-    """How the engine lays out values that are put in order of their keys."""
+    """Splits values for the engine's page layout, for values appended in key order."""
 
     __slots__ = ("full", "half", "room", "size")
 
@@ -59,7 +59,7 @@ class Pages:
         self.room = room
 
     def cut(self, length: int) -> list[int]:
-        """Where to cut so many bytes; the room left is kept account of."""
+        """Return the ends of the pieces of a value of this length; updates the free space."""
         ends: list[int] = []
         at = 0
         while at < length:
@@ -68,7 +68,7 @@ class Pages:
         return ends
 
     def chunks(self, seq: int, data: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and pieces of a value."""
+        """Yield the keys and pieces of a value."""
         start = 0
         for part, end in enumerate(self.cut(len(data))):
             yield _KEY.pack(seq, part), data[start:end]
@@ -87,31 +87,31 @@ class Pages:
         return piece
 
     def _use(self, count: int) -> None:
-        """Account for a node as the engine does: even size, a pointer, a new page if need be."""
+        """Subtract a node's size as the engine does: even size, a pointer, maybe a new page."""
         need = count + (count & 1) + 2
         self.room = (self.room if need <= self.room else self.full) - need
 
 
 class ChunkedValues:
-    """Values of any length by seq, each in pieces."""
+    """Values of any length by sequence number, each stored in pieces."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
 
     def last_seq(self) -> int:
-        """The greatest seq; 0 if there is nothing."""
+        """Return the greatest sequence number; 0 if the table is empty."""
         for key, _ in self.table.scan(down=True):
             return int(_KEY.unpack(key)[0])
         return 0
 
     def append(self, first: int, values: Sequence[bytes], pages: Pages) -> None:
-        """Put values behind all others, from this seq on."""
+        """Append values, numbered from `first`."""
         for seq, data in enumerate(values, first):
             for key, piece in pages.chunks(seq, data):
                 self.table.put(key, piece, append=True)
 
     def up(self, start: int, stop: int | None) -> Iterator[tuple[int, bytes]]:
-        """Values start <= seq < stop."""
+        """Yield (seq, value) for start <= seq < stop."""
         here = 0
         chunks: list[bytes] = []
         for key, value in self.table.scan(_KEY.pack(max(start, 0), 0)):
@@ -122,14 +122,16 @@ class ChunkedValues:
             if stop is not None and seq >= stop:
                 return
             if part != len(chunks):
-                raise StoreDamagedError(f"entry {seq} lacks its part {len(chunks)}")
+                raise StoreDamagedError(
+                    f"entry {seq} lacks its part {len(chunks)}", hint="restore a backup"
+                )
             here = seq
             chunks.append(bytes(value))
         if chunks:
             yield here, b"".join(chunks)
 
     def down(self, start: int, stop: int | None) -> Iterator[tuple[int, bytes]]:
-        """The same, the greatest seq first."""
+        """Yield the same values as `up`, greatest number first."""
         if stop is not None and stop <= 0:
             return
         from_ = b"" if stop is None else _KEY.pack(stop - 1, 0xFFFF)
@@ -144,14 +146,14 @@ class ChunkedValues:
                 chunks = []
 
     def heads(self) -> Iterator[tuple[int, Buffer]]:
-        """The first piece of each value, the greatest seq first."""
+        """Yield (seq, first piece) of each value, greatest number first."""
         for key, value in self.table.scan(down=True):
             seq, part = _KEY.unpack(key)
             if part == 0:
                 yield seq, value
 
     def remove(self, seq: int) -> None:
-        """Forget a value."""
+        """Delete a value."""
         keys = []
         for key, _ in self.table.scan(_KEY.pack(seq, 0)):
             if _KEY.unpack(key)[0] != seq:
@@ -162,7 +164,7 @@ class ChunkedValues:
 
 
 class Journal:
-    """Events by seq."""
+    """Events by sequence number."""
 
     def __init__(self, table: Table) -> None:
         self._pieces = ChunkedValues(table)
@@ -170,24 +172,24 @@ class Journal:
         self.remove = self._pieces.remove
 
     def append(self, events: Sequence[Event], pages: Pages) -> None:
-        """Put events behind the others."""
+        """Append events."""
         for start in range(0, len(events), _CODED_TOGETHER):
             some = events[start : start + _CODED_TOGETHER]
             self._pieces.append(some[0].seq, encode_events(some), pages)
 
     def event(self, seq: int) -> Event | None:
-        """The event, None if it is not kept."""
+        """Return an event; None if the journal does not have it."""
         return next(self.events(seq, seq + 1), None)
 
     def events(
         self, start: int, stop: int | None, *, newest_first: bool = False
     ) -> Iterator[Event]:
-        """Events start <= seq < stop."""
+        """Return the events start <= seq < stop."""
         walk = self._pieces.down if newest_first else self._pieces.up
         return (decode_event(seq, data) for seq, data in walk(start, stop))
 
     def last_labels(self, count: int) -> list[tuple[int, int]]:
-        """(seq, label after) of the newest LEARN and MOVE events, newest first."""
+        """Return (seq, label after) of the newest LEARN and MOVE events, newest first."""
         found: list[tuple[int, int]] = []
         for seq, head in self._pieces.heads() if count > 0 else ():
             kind, _, _, after, _ = read_head(ByteCursor(head))
@@ -199,7 +201,7 @@ class Journal:
 
 
 class Index:
-    """What is live of each message, and where to find it."""
+    """Message states by digest, by Message-ID and by label."""
 
     def __init__(self, digests: Table, mids: Table, kept: Table, key: bytes) -> None:
         self.digests_ = digests
@@ -208,12 +210,12 @@ class Index:
         self._key = key[:64]
 
     def live(self, digest: bytes) -> MessageState | None:
-        """The line of a digest."""
+        """Return a message's state; None if it was never learnt."""
         value = self.digests_.get(digest) if digest else None
         return None if value is None else decode_live(value)
 
     def digests(self, message_id: str) -> list[bytes]:
-        """Digests of a Message-ID, oldest first."""
+        """Return the digests of a Message-ID, oldest first."""
         if not message_id:
             return []
         head = self._hash(message_id)
@@ -225,7 +227,7 @@ class Index:
         return list(found)
 
     def live_at(self, label: int, seq: int) -> int:
-        """The first kept event at or after seq that is live under the label, cyclically."""
+        """Return the first live event of a label at or after seq, wrapping around; 0 if none."""
         if label < 0:
             return 0
         for start in (max(seq, 0), 0):
@@ -237,7 +239,7 @@ class Index:
         return 0
 
     def record(self, event: Event) -> None:
-        """Make an event what is live of its message."""
+        """Make an event the state of its message."""
         if not event.digest:
             return
         if len(event.digest) > 255:
@@ -254,7 +256,7 @@ class Index:
             self.mids.put(self._hash(event.message_id) + _SEQ.pack(event.seq), event.digest)
 
     def mark_folded(self, event: Event) -> None:
-        """Note that an event is in the checkpoint now."""
+        """Note that an event is now in the checkpoint."""
         live = self.live(event.digest)
         if live is None or live.seq != event.seq:
             return

@@ -1,4 +1,4 @@
-"""The clock: the only place that asks what time it is, so that everything above can be replayed."""
+"""The wall clock. The engine takes every time as an argument, so that events can be replayed."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import time
 
 
 def now_us() -> int:
-    """Microseconds since 1970."""
+    """Return the time in microseconds since 1970."""
     return time.time_ns() // 1000

@@ -1,8 +1,8 @@
-"""Filter: score, learn, correct, forget, undo. The sentences that the project exists for.
+"""`Filter`: score messages, learn from them, correct, forget and undo.
 
 One `Filter` serves one model folder and may be shared by threads; other processes may open the
-same folder. Scoring takes a snapshot and holds nothing afterwards; teaching is durable when it
-returns. Must not know sockets, terminals or settings.
+same folder. Scoring reads a snapshot and keeps nothing open. Every training method returns after
+its change is on disk. Must not know sockets, terminals or settings.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from spamnb.service.engine.lookup import (
 )
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import Example, Forget, Learn, Lesson, Source, Undo
-from spamnb.service.engine.scoring import judge_examples, judge_portions
+from spamnb.service.engine.scoring import judge_batches, judge_examples
 from spamnb.store.contract import Store
 from spamnb.store.history.entry import HistoryEntry
 from spamnb.store.history.verdict_history import History
 from spamnb.store.lmdb.store import open_store
 
 TOGETHER = 8
-"""Portions that are judged on one snapshot."""
+"""Batches of messages that are scored on one snapshot."""
 
 MINE = Source(who="owner", channel="api")
-"""Who speaks if nobody is named: whoever may open the folder."""
+"""The default source of a training: the owner of the model folder."""
 
 
 def new_recipe(
@@ -53,12 +53,20 @@ def new_recipe(
     vocabulary: bool = True,
     documents: bool = False,
 ) -> Recipe:
-    """A recipe with a key of its own, and the constants that suit the kind."""
+    """Return a recipe with a new random key and the default constants of the model kind.
+
+    `vocabulary` stores the text of each feature, so that verdicts can be explained. `documents`
+    makes a model for plain text documents instead of mail. Raises LabelError for an unknown kind,
+    or for labels that are fewer than two, equal or empty.
+    """
     if kind not in KINDS:
-        raise LabelError(f"there is no model kind {kind!r}", hint=f"one of {', '.join(KINDS)}")
+        raise LabelError(f"there is no model kind {kind!r}", hint=f"use one of {', '.join(KINDS)}")
     names = tuple(labels)
     if len(names) < 2 or len(set(names)) != len(names) or not all(names):
-        raise LabelError("a model needs two labels or more, all different")
+        raise LabelError(
+            f"the labels {', '.join(map(repr, names)) or '(none)'} make no model",
+            hint="give two or more labels, all different and none empty",
+        )
     return Recipe(
         kind=kind,
         labels=names,
@@ -71,7 +79,11 @@ def new_recipe(
 
 
 class Filter:
-    """A model that scores and learns."""
+    """A spam filter model in a folder: scores messages and learns from them.
+
+    Open one with `Filter.open`, and close it or use it as a context manager. All methods may be
+    called from several threads. `labels` holds the model's labels, `recipe` its parameters.
+    """
 
     def __init__(
         self,
@@ -90,7 +102,7 @@ class Filter:
         self._committer = Committer(store, Learner(store.recipe, self.costs))
 
     @classmethod
-    def open(  # noqa: PLR0913 - the public door: keyword options with defaults
+    def open(  # noqa: PLR0913 - public interface: keyword options with defaults
         cls,
         path: str | Path,
         *,
@@ -103,20 +115,34 @@ class Filter:
         map_size: int = 1 << 40,
         limit_bytes: int = 0,
     ) -> Self:
-        """Open the model in a folder; `create` makes one if there is none."""
-        made = (recipe or new_recipe()) if create else None
+        """Open the model in the folder `path`.
+
+        create: make a new model if the folder has none, with `recipe` or the default recipe. An
+            existing model keeps its own recipe.
+        readonly: do not write to the folder; training methods raise StoreAccessError.
+        history: keep a record of each remembered verdict, so that a later correction can name the
+            message by its signature, digest or Message-ID.
+        local: the domains and servers of this site, whose headers are trusted.
+        costs: the costs of mistakes, which set the thresholds of the decisions.
+        map_size: address space reserved for the store, in bytes; it takes no disk space.
+        limit_bytes: maximum size of the store; 0 derives a limit from the free disk space.
+
+        Raises StoreMissingError if there is no model and `create` is false, and other StoreErrors
+        if the model cannot be opened.
+        """
+        recipe = (recipe or new_recipe()) if create else None
         store = open_store(
-            path, create=made, readonly=readonly, map_size=map_size, limit_bytes=limit_bytes
+            path, create=recipe, readonly=readonly, map_size=map_size, limit_bytes=limit_bytes
         )
         try:
-            remembered = History.open(Path(path) / "history") if history and not readonly else None
+            opened = History.open(Path(path) / "history") if history and not readonly else None
         except BaseException:
             store.close()
             raise
-        return cls(store, history=remembered, local=local, costs=costs)
+        return cls(store, history=opened, local=local, costs=costs)
 
     def close(self) -> None:
-        """Let go of the folder; a second call does nothing."""
+        """Close the model's files. A second call does nothing."""
         if self.history is not None:
             self.history.close()
         self.store.close()
@@ -135,25 +161,38 @@ class Filter:
     # -- scoring --------------------------------------------------------------------------------
 
     def score(self, raw: bytes, *, remember: bool = True) -> Verdict:
-        """Our word on one message. Remembered, so that a correction needs no message."""
+        """Return the verdict on one raw message.
+
+        With `remember`, the verdict is added to the history and has a `signature`, by which a
+        later `correct` or `explain` finds the message without its text.
+        """
         feature_batches = [self.reader.feature_batch([_message(raw)])]
         verdicts = self.judge(feature_batches)
         return (self.remember(feature_batches, verdicts) if remember else verdicts)[0]
 
     def score_many(self, raws: Iterable[bytes], *, remember: bool = False) -> Iterator[Verdict]:
-        """Our word on many messages, in order; the fast path."""
+        """Yield the verdicts on many raw messages, in their order.
+
+        Messages are scored in batches, which is several times faster than calling `score` for
+        each. `remember` works as in `score`.
+        """
         feature_batches = self.reader.feature_batches(map(_message, _several(raws)))
         while several := list(islice(feature_batches, TOGETHER)):
             verdicts = self.judge(several)
             yield from self.remember(several, verdicts) if remember else verdicts
 
     def judge(self, feature_batches: Sequence[FeatureBatch]) -> list[Verdict]:
-        """Our word on messages that were read already, all on one snapshot."""
+        """Return the verdicts on messages that are already parsed, all from one snapshot."""
         with self.store.read() as view:
-            return judge_portions(self.recipe, self.costs, view, feature_batches)
+            return judge_batches(self.recipe, self.costs, view, feature_batches)
 
     def explain(self, ref: bytes | str) -> Verdict:
-        """Our word on a message now; by reference, its words come from the vocabulary."""
+        """Return the current verdict on a message; its `clues()` name the strongest features.
+
+        `ref` is the raw message (bytes), or the signature, digest or Message-ID (str) of a message
+        in the history or the journal; the text of its features then comes from the vocabulary.
+        Nothing is added to the history. Raises RefError if no single message matches.
+        """
         if not isinstance(ref, str):
             return self.score(ref, remember=False)
         with self.store.read() as view:
@@ -166,10 +205,10 @@ class Filter:
         verdicts: list[Verdict],
         notes: Sequence[dict[str, str]] = (),
     ) -> list[Verdict]:
-        """Keep verdicts in the history, all or none; the same, with their signatures.
+        """Add verdicts to the history, all or none, and return them with their signatures.
 
-        `notes`: for each verdict, whom the message goes to and the like. Without a history nothing
-        is kept and there is no signature.
+        `notes` holds facts to store with each verdict, such as the recipient. If the model was
+        opened without a history, the verdicts are returned unchanged.
         """
         if self.history is None:
             return verdicts
@@ -179,8 +218,8 @@ class Filter:
             for feature_batch in feature_batches
             for index, message in enumerate(feature_batch.messages)
         )
-        noted = notes or [{}] * len(verdicts)
-        for verdict, example, note in zip(verdicts, examples, noted, strict=True):
+        each_note = notes or [{}] * len(verdicts)
+        for verdict, example, note in zip(verdicts, examples, each_note, strict=True):
             signature = secrets.token_bytes(SIGNATURE_BYTES)
             signed.append(verdict.signed(signature_text(signature)))
             entries.append(
@@ -201,15 +240,28 @@ class Filter:
         self.history.add(entries)
         return signed
 
-    # -- teaching -------------------------------------------------------------------------------
+    # -- training -------------------------------------------------------------------------------
 
     def learn(self, raw: bytes, label: str, *, source: Source = MINE) -> Receipt:
-        """Teach with a message; doubted if it contradicts the model. Durable when it returns."""
+        """Train the model with one message and its label.
+
+        A label that contradicts the model strongly has less effect than one that agrees with it,
+        because training sets contain mistakes; use `correct` for a label that a person gave.
+        Training again with the same label changes nothing. A new label replaces the old one.
+        Returns when the change is on disk. Raises LabelError for an unknown label, RefusedError
+        if the message is part of the checkpoint under another label.
+        """
         index = self.label(label)
-        return self._one(Learn(self.example(_content(raw)), index, source, now_us()))
+        return self._run(Learn(self.example(_content(raw)), index, source, now_us()))
 
     def correct(self, ref: bytes | str | Example, label: str, *, source: Source = MINE) -> Receipt:
-        """A person's word: afterwards the message is judged as they said."""
+        """Set the label that a person gave a message; afterwards the model agrees with it.
+
+        `ref` is the raw message (bytes), or the signature, digest or Message-ID (str) of a message
+        in the history or the journal. Steps are repeated until label and decision match. Returns
+        when the change is on disk. Raises LabelError for an unknown label, RefError if no single
+        message matches, RefusedError as `learn`.
+        """
         index = self.label(label)
         if isinstance(ref, Example):
             example = ref
@@ -220,46 +272,60 @@ class Filter:
                 example = find_example(view, self.history, ref)
         with self.store.read() as view:
             again = self._committer.learner.needs_more(view, example, index)
-        return self._one(Learn(example, index, source._replace(immediate=True), now_us(), again))
+        return self._run(Learn(example, index, source._replace(immediate=True), now_us(), again))
 
     def forget(self, ref: bytes | str, *, source: Source = MINE) -> Receipt:
-        """As if the message had never been taught; every number returns to what it was."""
+        """Remove the training of a message from the model.
+
+        If no other training came between, every number of the model returns to its old value.
+        `ref` is as in `correct`. Raises RefError for a message that was never learnt, RefusedError
+        for one that is part of the checkpoint.
+        """
         if not isinstance(ref, str):
             digest = self.example(ref).digest
         else:
             with self.store.read() as view:
                 digest = find_digest(view, self.history, ref)
-        return self._one(Forget(digest, source, now_us()))
+        return self._run(Forget(digest, source, now_us()))
 
     def undo(self, receipt: Receipt | int, *, source: Source = MINE) -> Receipt:
-        """Take back one training, by its receipt or its event's number.
+        """Undo one training event, given its receipt or its number in the journal.
 
-        A receipt that changed nothing takes nothing back: the label that holds is of another word.
+        A receipt with `changed` false undoes nothing, because the event that set the label belongs
+        to another training. Raises RefError if the journal has no such event, RefusedError if a
+        later event on the same message must be undone first.
         """
         if isinstance(receipt, int):
-            return self._one(Undo(receipt, source, now_us()))
+            return self._run(Undo(receipt, source, now_us()))
         if not receipt.changed:
             return receipt._replace(error=None, reason="the receipt changed nothing")
-        return self._one(Undo(receipt.event, source, now_us()))
+        return self._run(Undo(receipt.event, source, now_us()))
 
     def teach(self, requests: Sequence[Lesson], *, scored: bool = False) -> list[Receipt]:
-        """Many lessons in one transaction; what is refused says so in its receipt."""
+        """Run several training requests in one transaction and return a receipt for each.
+
+        A refused request does not raise: its receipt holds the `error`, and the others are carried
+        out. With `scored`, receipts hold the probabilities before and after.
+        """
         return self._committer.run(requests, scored=scored)
 
     def teach_arriving(self, requests: ReplayableBatches) -> list[Receipt]:
-        """The same for lessons that come bit by bit, as from readers of a corpus."""
+        """Run training requests as an iterator yields them, in one transaction, as `teach` does.
+
+        Bulk training uses it to learn while other processes still parse messages.
+        """
         return self._committer.run_arriving(requests)
 
-    def _one(self, request: Lesson) -> Receipt:
+    def _run(self, request: Lesson) -> Receipt:
         receipt = self._committer.run([request])[0]
         if receipt.error is not None:
             raise receipt.error
         return receipt
 
-    # -- looking --------------------------------------------------------------------------------
+    # -- lookup ---------------------------------------------------------------------------------
 
     def example(self, raw: bytes) -> Example:
-        """A message as this model sees it."""
+        """Return the digest, Message-ID and feature ids of a raw message under this model's key."""
         feature_batch = self.reader.feature_batch([_message(raw)])
         return example_of(
             feature_batch.messages[0],
@@ -269,7 +335,7 @@ class Filter:
         )
 
     def label(self, name: str) -> int:
-        """The index of a label."""
+        """Return the index of a label; raise LabelError if the model does not have it."""
         if name not in self.labels:
             raise LabelError(
                 f"this model has no label {name!r}", hint=f"its labels: {', '.join(self.labels)}"
@@ -292,7 +358,6 @@ def _several(raws: object) -> Iterable[object]:
 
 
 def _content(raw: object) -> bytes:
-    """A message that can be learnt."""
     message = _message(raw)
     if not message.strip():
         raise UserError("the message is empty", hint="nothing can be learnt from it")

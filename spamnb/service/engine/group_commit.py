@@ -1,8 +1,9 @@
-"""Group commit: lessons of many threads share one transaction and its fsync.
+"""Group commit: training requests of several threads share one transaction and its fsync.
 
-Whoever gets the turn first takes along all lessons that wait by then; the others find theirs done.
-No thread of our own, so nothing to start or stop. Invariants: lessons of one caller stay together
-and in order; nobody's `run` returns before their lessons are on the disk or refused.
+The thread that gets the lock first commits all requests that are pending then; the other threads
+find their receipts ready. There is no background thread to start or stop. Invariants: requests of
+one caller stay together and in order; `run` returns only after its requests are on disk or
+refused.
 """
 
 from __future__ import annotations
@@ -27,53 +28,53 @@ class _Request:
 
 
 class ReplayableBatches:
-    """Lessons that come bit by bit, and once more from the start whenever they are asked for.
+    """Batches of requests from an iterator; each iteration begins again with the first batch.
 
-    For a transaction may begin again: because the map had to grow, or to end what was interrupted.
+    A transaction is run a second time when the map had to grow, or to finish interrupted work.
     """
 
     def __init__(self, source: Iterable[Sequence[Lesson]]) -> None:
         self._source = source
-        self._come: list[Sequence[Lesson]] = []
+        self._received: list[Sequence[Lesson]] = []
 
     def __iter__(self) -> Iterator[Sequence[Lesson]]:
-        yield from self._come[:]
+        yield from self._received[:]
         for requests in self._source:
-            self._come.append(requests)
+            self._received.append(requests)
             yield requests
 
     def stop(self) -> None:
-        """Nothing comes any more."""
+        """Take nothing more from the source."""
         self._source = ()
 
 
 class Committer:
-    """The one way from lessons into a store."""
+    """Runs training requests on a store, one transaction at a time."""
 
     def __init__(self, store: Store, learner: Learner) -> None:
         self._store = store
         self.learner = learner
-        self._turn = threading.Lock()
-        self._waiting: list[_Request] = []
-        self._list = threading.Lock()
+        self._commit_lock = threading.Lock()
+        self._pending: list[_Request] = []
+        self._pending_lock = threading.Lock()
 
     def run(self, requests: Sequence[Lesson], *, scored: bool = True) -> list[Receipt]:
-        """Learn these, durably; a receipt for each."""
+        """Run these requests and return a receipt for each, when the changes are on disk."""
         entry = _Request(requests, scored)
-        with self._list:
-            self._waiting.append(entry)
-        with self._turn:
+        with self._pending_lock:
+            self._pending.append(entry)
+        with self._commit_lock:
             if entry.receipts is None and entry.error is None:
-                with self._list:
-                    taken, self._waiting = self._waiting, []
-                self._commit(taken)
+                with self._pending_lock:
+                    entries, self._pending = self._pending, []
+                self._commit(entries)
         if entry.error is not None:
             raise entry.error
         assert entry.receipts is not None
         return entry.receipts
 
     def run_arriving(self, arriving: ReplayableBatches) -> list[Receipt]:
-        """Learn lessons as they come, all in one transaction; nobody else writes meanwhile."""
+        """Run requests as they arrive, in one transaction that blocks other writers meanwhile."""
 
         def body(view: WriteView) -> list[Receipt]:
             learning_batch = LearningBatch(self.learner, view)
@@ -83,16 +84,16 @@ class Committer:
             learning_batch.close()
             return receipts
 
-        with self._turn:
+        with self._commit_lock:
             receipts = self._store.transact(body)
             self.learner.committed()
         return receipts
 
     def _commit(self, entries: list[_Request]) -> None:
         try:
-            self._together(entries)
+            self._commit_together(entries)
         except RefusedError as error:
-            # One of them would overflow: alone, the others are none the worse for it.
+            # One request would overflow a number: commit each entry separately.
             if len(entries) == 1:
                 entries[0].error = error
                 return
@@ -102,7 +103,7 @@ class Committer:
             for entry in entries:
                 entry.error = error
 
-    def _together(self, entries: list[_Request]) -> None:
+    def _commit_together(self, entries: list[_Request]) -> None:
         requests = [request for entry in entries for request in entry.requests]
         scored = any(entry.scored for entry in entries)
         receipts = self._store.transact(

@@ -1,12 +1,13 @@
-"""From lessons to events: what was held before, which step to take, what to rehearse.
+"""Turn training requests into journal events and apply them to the model.
 
-Runs inside one write transaction, on a whole batch of lessons: first it plans (labels, sequence
-numbers, rehearsals: nothing that depends on scores), then gathers every row that the batch will
-touch at once, then goes lesson by lesson over that sheet. So a batch leaves the same events and
-the same bytes as its lessons one by one. Must not know messages, clocks or files.
+Runs inside one write transaction on a whole batch of requests. It first plans all of them (labels,
+sequence numbers, rehearsals: nothing that depends on scores), then reads every row that the batch
+will change in one call, then applies request after request to those rows. A batch therefore leaves
+the same events and the same bytes as its requests one by one. Must not know messages, clocks or
+files.
 
-Failure: a lesson that the rules forbid gives a receipt with its error, and the others go on. An
-error from the sheet or the store leaves the transaction, and with it everything as it was.
+Failure: a refused request gives a receipt with its error, and the others are carried out. An error
+of the rows or the store aborts the transaction, and nothing is changed.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from spamnb.store.contract import ReadView, WriteView
 
 
 class Learner:
-    """Teaches one model."""
+    """Carries out the training requests of one model."""
 
     def __init__(self, recipe: Recipe, costs: Costs) -> None:
         self.recipe = recipe
@@ -58,25 +59,25 @@ class Learner:
     def run(
         self, view: WriteView, requests: Sequence[Lesson], *, scored: bool = True
     ) -> list[Receipt]:
-        """All lessons in order; `scored` asks for the probabilities before and after."""
+        """Run all requests in order; `scored` adds the probabilities before and after."""
         learning_batch = LearningBatch(self, view)
         receipts = learning_batch.take(requests, scored=scored)
         learning_batch.close()
         return receipts
 
     def committed(self) -> None:
-        """What the last run did is in the store: its labels need not be looked for again."""
+        """Note that the last run is in the store, so that its labels need not be read again."""
         self._recent = self.next_recent
 
     def newest(self, view: ReadView, last_seq: int) -> list[int]:
-        """Labels of the newest events, oldest first; to look for them takes 0.2 ms."""
+        """Return the labels of the newest events, oldest first; reading them takes 0.2 ms."""
         known, labels = self._recent
         if known == last_seq:
             return labels
         return [label for _, label in view.last_events(STREAK)][::-1]
 
     def plan(self, request: Lesson, journal: PendingJournal) -> PlannedEvent | Receipt:
-        """What a lesson will change, or why nothing."""
+        """Return what a request will change, or the receipt that says why nothing changes."""
         return self._planner.plan(request, journal)
 
     def apply_plan(
@@ -87,15 +88,15 @@ class Learner:
         *,
         scored: bool,
     ) -> Receipt:
-        """Make a plan's event, and change the sheet by it."""
-        lines = plan.lines = training_rows.lines(plan.rows, plan.sizes)
+        """Make the event of a plan and apply it to the rows."""
+        message_rows = plan.message_rows = training_rows.lines(plan.rows, plan.sizes)
         scored = scored and bool(plan.example.digest)
         times = plan.example.times
-        before = self._probability(training_rows, lines, times) if scored else None
+        before = self._probability(training_rows, message_rows, times) if scored else None
         event = _MAKERS[plan.kind](self, plan, training_rows, journal)
         if scored:
-            lines = training_rows.lines(plan.rows, plan.sizes)
-        after = self._probability(training_rows, lines, times) if scored else None
+            message_rows = training_rows.lines(plan.rows, plan.sizes)
+        after = self._probability(training_rows, message_rows, times) if scored else None
         journal.made[plan.seq] = event
         return Receipt(
             changed=True,
@@ -108,91 +109,95 @@ class Learner:
             probability_after=after,
         )
 
-    def make_taught(
+    def make_learn(
         self, plan: PlannedEvent, training_rows: TrainingRows, journal: PendingJournal
     ) -> Event:
-        """A learn or a move."""
-        request, lines = plan.request, plan.lines
+        """Make a LEARN or MOVE event."""
+        request, message_rows = plan.request, plan.message_rows
         assert isinstance(request, Learn)
-        assert lines is not None
+        assert message_rows is not None
         if plan.before == plan.after:
             return self._reinforced(plan, training_rows, journal)
         times = plan.example.times
         back = self._take_back(plan, training_rows, journal)
         if plan.before != NO_LABEL:
-            # As if it had not been known: the old label goes first, so the step sees the model
-            # without this message, as a forget and a learn would.
-            training_rows.count(lines, plan.before, NO_LABEL, times=times)
-        update = self._step(plan, lines, training_rows, journal)
-        training_rows.move(lines, NO_LABEL, plan.after, times=times, day=day_of(request.time_us))
-        training_rows.put(lines)
+            # The old label is removed first, so that the step is computed on the model without
+            # this message, as a forget and a learn would.
+            training_rows.count(message_rows, plan.before, NO_LABEL, times=times)
+        update = self._step(plan, message_rows, training_rows, journal)
+        training_rows.move(
+            message_rows, NO_LABEL, plan.after, times=times, day=day_of(request.time_us)
+        )
+        training_rows.put(message_rows)
         update = self._rehearse(plan, training_rows, update)
         if request.source.immediate:
-            # Last of all, for what is rehearsed may pull this message back.
-            update = self._insist(plan, training_rows, update)
+            # Last, because rehearsals may change the score of this message again.
+            update = self._enforce_label(plan, training_rows, update)
         delta = update if back is None else back.plus(update)
         return self._event(plan, delta, update)
 
     def _reinforced(
         self, plan: PlannedEvent, training_rows: TrainingRows, journal: PendingJournal
     ) -> Event:
-        """What is still missing towards the label that the message has."""
+        """Make an event with the steps still missing for the label that the message has."""
         previous = journal.event(plan.previous)
         assert previous is not None, "a live event that is not folded is in the journal"
-        update = self._insist(plan, training_rows, self._nothing())
+        update = self._enforce_label(plan, training_rows, self._no_update())
         return self._event(plan, update, previous.net_update.plus(update))
 
     def _take_back(
         self, plan: PlannedEvent, training_rows: TrainingRows, journal: PendingJournal
     ) -> Update | None:
-        """The negated standing of the event before, already applied to the sheet."""
+        """Take back the previous event's net update from the rows; return its negation."""
         if plan.before == NO_LABEL:
             return None
         previous = journal.event(plan.previous)
         assert previous is not None, "a live event that is not folded is in the journal"
         back = previous.net_update.negated()
-        assert plan.lines is not None
-        # The echoes first: they may share rows with this message.
+        assert plan.message_rows is not None
+        # The rehearsals first: they may share rows with this message.
         training_rows.rehearsal(back)
         training_rows.lean(back)
-        plan.lines.cells = training_rows.lines(plan.rows, plan.sizes).cells
-        training_rows.update(plan.lines, back.steps)
+        plan.message_rows.cells = training_rows.lines(plan.rows, plan.sizes).cells
+        training_rows.update(plan.message_rows, back.steps)
         return back
 
     def _step(
         self,
         plan: PlannedEvent,
-        lines: MessageRows,
+        message_rows: MessageRows,
         training_rows: TrainingRows,
         journal: PendingJournal,
     ) -> Update:
         recipe = self.recipe
         if recipe.kind != "corrected":
-            return self._nothing()
-        seen = training_rows.opinion(recipe, lines)
+            return self._no_update()
+        seen = training_rows.opinion(recipe, message_rows)
         left = self._budgets.left(plan, training_rows.totals.messages, journal)
         weight = plan.request.source.weight * left * doubt(seen, plan.after)
-        update = step(recipe, seen, lines.sizes, plan.after, weight)
-        training_rows.update(lines, update.steps)
+        update = step(recipe, seen, message_rows.sizes, plan.after, weight)
+        training_rows.update(message_rows, update.steps)
         training_rows.lean(update)
         return update
 
-    def _insist(self, plan: PlannedEvent, training_rows: TrainingRows, update: Update) -> Update:
-        """Add what is missing for a person's label on features that are hardly any other's."""
-        recipe, lines = self.recipe, training_rows.lines(plan.rows, plan.sizes)
-        z, label = training_rows.opinion(recipe, lines).z, plan.after
+    def _enforce_label(
+        self, plan: PlannedEvent, training_rows: TrainingRows, update: Update
+    ) -> Update:
+        """Add what a person's label still lacks, on features that few other messages contain."""
+        recipe, message_rows = self.recipe, training_rows.lines(plan.rows, plan.sizes)
+        z, label = training_rows.opinion(recipe, message_rows).z, plan.after
         if recipe.kind != "corrected" or self.matches_label(z, label):
             return update
         nats = missing(z, label, self._margins[self._roles[label]])
-        held = lines.cells[: len(recipe.labels)].sum(axis=0)
-        message = FeatureHolders(plan.example.ids, held, own_id(self._key, plan.example.digest))
+        holders = message_rows.cells[: len(recipe.labels)].sum(axis=0)
+        message = FeatureHolders(plan.example.ids, holders, own_id(self._key, plan.example.digest))
         rehearsals = insisted(recipe, message, label, nats)
-        more = self._nothing()._replace(rehearsals=rehearsals)
+        more = self._no_update()._replace(rehearsals=rehearsals)
         training_rows.rehearsal(more)
         return update.plus(more)
 
     def needs_more(self, view: ReadView, example: Example, label: int) -> bool:
-        """Whether a message has the label, but is judged otherwise all the same."""
+        """Whether a message has the label already but is still classified otherwise."""
         live = view.live(example.digest)
         if live is None or live.label != label:
             return False
@@ -200,18 +205,18 @@ class Learner:
         return not self.matches_label(list(verdict.z), label)
 
     def matches_label(self, z: list[float], label: int) -> bool:
-        """Whether verdict and decision are what a person who gave this label would expect."""
+        """Whether label and decision are what a person who gave this label expects."""
         if max(z) != z[label]:
             return False
         return decide(softmax(z), self.costs, self._roles) in EXPECTED[self._roles[label]]
 
     def _rehearse(self, plan: PlannedEvent, training_rows: TrainingRows, update: Update) -> Update:
         for label, ids in plan.rehearsed:
-            lines = training_rows.find(ids)
-            seen = training_rows.opinion(self.recipe, lines)
-            rehearsal = step(self.recipe, seen, lines.sizes, label, doubt(seen, label))
-            training_rows.update(lines, rehearsal.steps)
-            training_rows.put(lines)
+            message_rows = training_rows.find(ids)
+            seen = training_rows.opinion(self.recipe, message_rows)
+            rehearsal = step(self.recipe, seen, message_rows.sizes, label, doubt(seen, label))
+            training_rows.update(message_rows, rehearsal.steps)
+            training_rows.put(message_rows)
             training_rows.lean(rehearsal)
             update = Update(
                 update.steps,
@@ -224,22 +229,22 @@ class Learner:
     def make_forget(
         self, plan: PlannedEvent, training_rows: TrainingRows, journal: PendingJournal
     ) -> Event:
-        """The old step goes, then the counts."""
+        """Make a FORGET event: take back the old step, then the counts."""
         back = self._take_back(plan, training_rows, journal)
         assert back is not None
-        assert plan.lines is not None
-        training_rows.move(plan.lines, plan.before, NO_LABEL, times=plan.example.times)
-        training_rows.put(plan.lines)
-        return self._event(plan, back, self._nothing())
+        assert plan.message_rows is not None
+        training_rows.move(plan.message_rows, plan.before, NO_LABEL, times=plan.example.times)
+        training_rows.put(plan.message_rows)
+        return self._event(plan, back, self._no_update())
 
     def make_undo(
         self, plan: PlannedEvent, training_rows: TrainingRows, journal: PendingJournal
     ) -> Event:
-        """The opposite of an event."""
+        """Make an UNDO event, the negation of another event."""
         undone = journal.event(plan.undoes)
         assert undone is not None, "what is undone is in the journal"
         older = journal.event(undone.previous) if undone.previous else None
-        net_update = older.net_update if older else self._nothing()
+        net_update = older.net_update if older else self._no_update()
         event = self._event(plan, undone.delta.negated(), net_update)
         bulk = undone.bulk.negated() if undone.bulk else None
         event = event._replace(undoes=undone.seq, bulk=bulk)
@@ -249,10 +254,10 @@ class Learner:
     def make_load(
         self, plan: PlannedEvent, training_rows: TrainingRows, _: PendingJournal
     ) -> Event:
-        """Counts from elsewhere, or counts that go."""
+        """Make an IMPORT or EXPIRE event."""
         request = plan.request
         assert isinstance(request, BulkLoad)
-        event = self._event(plan, self._nothing(), self._nothing())._replace(bulk=request.bulk)
+        event = self._event(plan, self._no_update(), self._no_update())._replace(bulk=request.bulk)
         training_rows.apply(event)
         return event
 
@@ -277,26 +282,29 @@ class Learner:
             weight=request.source.weight,
         )
 
-    def _nothing(self) -> Update:
+    def _no_update(self) -> Update:
         return no_update(self.recipe.groups, len(self.recipe.labels))
 
     def _probability(
-        self, training_rows: TrainingRows, lines: MessageRows, times: NDArray[np.uint32] | None
+        self,
+        training_rows: TrainingRows,
+        message_rows: MessageRows,
+        times: NDArray[np.uint32] | None,
     ) -> float:
-        """Of spam, or of the last label."""
+        """Return the probability of spam, or of the last label."""
         labels = self.recipe.labels
         at = labels.index("spam") if "spam" in labels else len(labels) - 1
         if self.recipe.kind == "corrected":
-            return training_rows.opinion(self.recipe, lines).P[at]
-        records = training_rows.records_of(lines)
-        rows = np.arange(len(lines.rows))
-        view = RowView(rows, np.array([0, len(rows)]), np.array(lines.sizes), times)
+            return training_rows.opinion(self.recipe, message_rows).P[at]
+        records = training_rows.records_of(message_rows)
+        rows = np.arange(len(message_rows.rows))
+        view = RowView(rows, np.array([0, len(rows)]), np.array(message_rows.sizes), times)
         return float(probabilities(scores(self.recipe, training_rows.totals, records, view))[0, at])
 
 
 _MAKERS: dict[EventKind, Callable[..., Event]] = {
-    EventKind.LEARN: Learner.make_taught,
-    EventKind.MOVE: Learner.make_taught,
+    EventKind.LEARN: Learner.make_learn,
+    EventKind.MOVE: Learner.make_learn,
     EventKind.FORGET: Learner.make_forget,
     EventKind.UNDO: Learner.make_undo,
     EventKind.IMPORT: Learner.make_load,
@@ -305,9 +313,9 @@ _MAKERS: dict[EventKind, Callable[..., Event]] = {
 
 
 class LearningBatch:
-    """Lessons of one transaction, as they come: their rows stay on one sheet until it is closed.
+    """Requests of one transaction; their rows stay in memory until `close` writes them back.
 
-    To gather and put back the rows of every thousand messages took a sixth of bulk training.
+    Reading and writing the rows for every thousand messages took a sixth of bulk training.
     """
 
     def __init__(self, learner: Learner, view: WriteView) -> None:
@@ -316,12 +324,12 @@ class LearningBatch:
         self._totals = view.totals()
         self._stored = self._totals.last_seq
         self._labels = learner.newest(view, self._totals.last_seq)
-        self._sheet: TrainingRows | None = None
+        self._rows: TrainingRows | None = None
         self._texts: list[Words] = []
-        """of all features that were new"""
+        """of all new features"""
 
     def take(self, requests: Sequence[Lesson], *, scored: bool) -> list[Receipt]:
-        """Learn these; what they change is in the store when the sitting is closed."""
+        """Run these requests; their changes are in the store after `close`."""
         learner, view = self._learner, self._view
         journal = PendingJournal(view, self._labels, self._totals.last_seq, stored=self._stored)
         plans: list[PlannedEvent | Receipt] = [
@@ -330,7 +338,7 @@ class LearningBatch:
         work = [plan for plan in plans if isinstance(plan, PlannedEvent)]
         receipts: dict[int, Receipt] = {}
         if work:
-            training_rows = self._admit(work)
+            training_rows = self._add_rows(work)
             for plan in work:
                 receipts[plan.seq] = learner.apply_plan(plan, training_rows, journal, scored=scored)
             view.append(*[journal.made[plan.seq] for plan in work])
@@ -339,29 +347,29 @@ class LearningBatch:
         return [plan if isinstance(plan, Receipt) else receipts[plan.seq] for plan in plans]
 
     def close(self) -> None:
-        """Put what has changed."""
-        view, training_rows = self._view, self._sheet
+        """Write the changed rows, totals and words to the store."""
+        view, training_rows = self._view, self._rows
         if training_rows is not None:
             view.scatter(training_rows.ids, training_rows.to_records())
             training_rows.totals.last_seq = self._totals.last_seq
             view.put_totals(training_rows.totals)
-            # What was learnt and forgotten within the transaction is not there to be named.
+            # A feature learnt and forgotten within the transaction is not in the store.
             words = MergedWords(self._texts).words(training_rows.new_ids())
             if len(words.ids):
                 view.put_words(words)
         self._learner.next_recent = (self._totals.last_seq, self._labels)
 
-    def _admit(self, work: list[PlannedEvent]) -> TrainingRows:
-        """The sheet with every row that these plans will touch; they get their rows on it."""
-        chunks, spots = _pieces(work)
+    def _add_rows(self, work: list[PlannedEvent]) -> TrainingRows:
+        """Return rows for every id that these plans will change; set each plan's indexes."""
+        chunks, spots = _distinct_parts(work)
         for plan in work:
-            chunks += self._borrowed(plan)
+            chunks += self._other_ids(plan)
         ids, places = distinct(chunks)
         rows = None
-        if self._sheet is None:
-            self._sheet = TrainingRows(self._totals, ids, self._view.gather(ids))
+        if self._rows is None:
+            self._rows = TrainingRows(self._totals, ids, self._view.gather(ids))
         else:
-            rows = self._sheet.add_rows(ids, self._view.gather)
+            rows = self._rows.add_rows(ids, self._view.gather)
         G = self._learner.recipe.groups
         for plan, spot in zip(work, spots, strict=True):
             shared_ids = plan.example.shared_ids
@@ -371,10 +379,10 @@ class LearningBatch:
                 own = places[spot].take(shared_ids.rows)
             plan.rows = own if rows is None else rows.take(own)
             plan.sizes = tuple(len(part) for part in plan.example.ids)
-        return self._sheet
+        return self._rows
 
-    def _borrowed(self, plan: PlannedEvent) -> list[Ids]:
-        """Ids of other messages that the plan will touch."""
+    def _other_ids(self, plan: PlannedEvent) -> list[Ids]:
+        """Return the ids that the plan will change beside those of its message."""
         view = self._view
         chunks = [part for _, ids in plan.rehearsed for part in ids]
         if isinstance(plan.request, BulkLoad):
@@ -391,7 +399,7 @@ class LearningBatch:
         ]
 
     def _words(self, work: list[PlannedEvent], new: Ids) -> list[Words]:
-        """The texts of new features: found while the next lessons are still being read."""
+        """Return the texts of new features, while later messages are still being parsed."""
         parts: list[Words] = []
         for word_source in _sources(work) if self._learner.recipe.vocabulary else ():
             parts.append(word_source.words(new))
@@ -401,10 +409,10 @@ class LearningBatch:
         return parts
 
 
-def _pieces(work: list[PlannedEvent]) -> tuple[list[Ids], list[int]]:
-    """The ids of some plans, those of messages that were read together once; where each one's are.
+def _distinct_parts(work: list[PlannedEvent]) -> tuple[list[Ids], list[int]]:
+    """Return the ids of these plans and where each plan's begin; a batch's ids are listed once.
 
-    To sort what 256 messages hold took twice as long as what their four portions hold.
+    Sorting the ids of 256 messages took twice as long as sorting those of their four batches.
     """
     chunks: list[Ids] = []
     spots: list[int] = []
@@ -422,7 +430,7 @@ def _pieces(work: list[PlannedEvent]) -> tuple[list[Ids], list[int]]:
 
 
 def _sources(work: list[PlannedEvent]) -> Iterable[WordSource]:
-    """Where the texts of some plans are."""
+    """Return the distinct word sources of these plans."""
     found: dict[int, WordSource] = {}
     for plan in work:
         word_source = (

@@ -1,8 +1,8 @@
-"""Which message is meant: raw bytes, a digest, a message id, or our signature header's value.
+"""Find a message by reference: a digest, a Message-ID, or the value of the signature header.
 
-A message that was scored or taught is found again without its body: in the history by signature,
-digest or message id, in the journal by digest or message id. Nothing is guessed: a message id that
-matches several different messages is an error that lists them.
+A message that was scored or learnt is found without its body: in the history by signature, digest
+or Message-ID, in the journal by digest or Message-ID. A Message-ID that matches several different
+messages raises an error that lists them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from spamnb.core.mail.message import bare_id
 from spamnb.errors import RefError
 from spamnb.service.engine.requests import Example
 from spamnb.store.contract import ReadView
-from spamnb.store.history.entry import HistoryEntry
 from spamnb.store.history.verdict_history import History
 
 SIGNATURE_BYTES = 16
@@ -26,43 +25,45 @@ _SIGNATURE = re.compile(r"s[a-z2-7]{26}")
 
 
 _PAIRS = ["".join(pair) for pair in product("abcdefghijklmnopqrstuvwxyz234567", repeat=2)]
-"""two signs of base32 by their ten bits: half the time of the standard library's five bytes"""
+"""two base32 characters for each value of ten bits: takes half the time of `b32encode`"""
 _SHIFTS = range(120, -1, -10)
 
 
 def signature_text(signature: bytes) -> str:
-    """A signature as our header shows it: base32 in lower case, safe in every header."""
+    """Return a signature as the header shows it: "s" and base32 in lower case."""
     bits = int.from_bytes(signature) << 2
     return "s" + "".join([_PAIRS[bits >> shift & 1023] for shift in _SHIFTS])
 
 
 def signature_bytes(text: str) -> bytes:
-    """The signature behind the header's value."""
+    """Return the signature from the header's value."""
     return b32decode(text[1:].upper() + "======")
 
 
 def find_example(view: ReadView, history: History | None, ref: str) -> Example:
-    """The message that a reference names, as far as its ids are kept."""
+    """Return the ids of the message that a reference names; RefError if they are not stored."""
     digest = find_digest(view, history, ref)
     for entry in history.find(digest=digest) if history else ():
-        return _remembered(entry)
+        return Example(entry.digest, entry.message_id, entry.ids, entry.times)
     live = view.live(digest)
     event = view.event(live.seq) if live and not live.folded else None
     if event is None:
         raise RefError(
-            f"of the message {ref} only its digest is left", hint="give the message itself"
+            f"the features of message {ref} are no longer stored, only its digest",
+            hint="give the message file instead of the reference",
         )
     return Example(event.digest, event.message_id, event.ids, event.times)
 
 
 def find_digest(view: ReadView, history: History | None, ref: str) -> bytes:
-    """The digest of the one message that a reference names."""
+    """Return the digest of the message that a reference names; RefError if not exactly one."""
     ref = ref.strip()
-    # A Message-ID may look like one of ours.
-    return _only(ref, _named_by_us(view, history, ref) or _with_id(view, history, bare_id(ref)))
+    # A Message-ID may look like a signature or a digest.
+    return _only(ref, _by_own_id(view, history, ref) or _by_message_id(view, history, bare_id(ref)))
 
 
-def _named_by_us(view: ReadView, history: History | None, ref: str) -> list[bytes]:
+def _by_own_id(view: ReadView, history: History | None, ref: str) -> list[bytes]:
+    """Look up a signature or a digest."""
     if _SIGNATURE.fullmatch(ref):
         entries = history.find(signature=signature_bytes(ref)) if history else []
         return [entry.digest for entry in entries]
@@ -73,7 +74,7 @@ def _named_by_us(view: ReadView, history: History | None, ref: str) -> list[byte
     return []
 
 
-def _with_id(view: ReadView, history: History | None, message_id: str) -> list[bytes]:
+def _by_message_id(view: ReadView, history: History | None, message_id: str) -> list[bytes]:
     found = list(view.digests(message_id))
     if history and message_id:
         found += [entry.digest for entry in history.find(message_id=message_id)]
@@ -84,17 +85,13 @@ def _only(ref: str, digests: list[bytes]) -> bytes:
     distinct = list(dict.fromkeys(digests))
     if not distinct:
         raise RefError(
-            f"no message is known by {ref!r}",
-            hint="give a file, or a message id, digest or signature that `spamnb history` lists",
+            f"no message with the reference {ref!r} is known",
+            hint="give a file, or a Message-ID, digest or signature that `spamnb history` lists",
         )
     if len(distinct) > 1:
         listed = ", ".join(digest.hex() for digest in distinct[:8])
         raise RefError(
-            f"{len(distinct)} different messages have the id {ref!r}",
-            hint=f"name one by its digest: {listed}",
+            f"{len(distinct)} different messages have the Message-ID {ref!r}",
+            hint=f"give the digest of one of them: {listed}",
         )
     return distinct[0]
-
-
-def _remembered(entry: HistoryEntry) -> Example:
-    return Example(entry.digest, entry.message_id, entry.ids, entry.times)

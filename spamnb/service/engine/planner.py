@@ -1,8 +1,8 @@
-"""What a batch of lessons will change, before any score is asked: labels, numbers, rehearsals.
+"""Plan the events of a batch of requests: labels, sequence numbers, rehearsals; no scores.
 
-A lesson becomes a plan (or at once the receipt that says that nothing changes, or why it is
-refused). Plans depend on the journal alone, so a whole batch can be planned before its rows are
-gathered, and comes out as if its lessons had been planned one by one. Must not know models.
+A request becomes a plan, or the receipt that says why nothing changes or why it is refused. Plans
+depend on the journal alone, so a whole batch is planned before its rows are read, with the same
+result as planning its requests one by one. Must not know models.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ from spamnb.service.engine.requests import BulkLoad, Example, Forget, Learn, Les
 from spamnb.store.contract import MessageState, ReadView
 
 STREAK = 20
-"""After so many events of one label, each further one rehearses the others. Bulk training is
-interleaved and never gets there; one class after the other does (docs/decisions/0003)."""
+"""After this many events of one label, each further one rehearses messages of the other labels.
+Bulk training is interleaved and never reaches it; training one label after the other does
+(experiment 0003)."""
 REHEARSALS = 2
 """Earlier messages of each other label to rehearse. With one, two and three, 1.7, 1.3 and 1.1 to
-2.4 % of ham was judged spam after all spam came last; each costs half a learning more."""
+2.4 % of ham was classified as spam after all spam was trained last; each adds half the cost of
+learning a message."""
 
 
 @dataclass(slots=True)
 class PlannedEvent:
-    """One lesson that will change something: everything about its event but the steps."""
+    """A request that will change the model: everything about its event but the steps."""
 
     kind: EventKind
     seq: int
@@ -43,16 +45,16 @@ class PlannedEvent:
     previous: int
     request: Lesson
     rehearsed: tuple[tuple[int, tuple[Ids, ...]], ...] = ()
-    """(label, ids) of the earlier messages that are rehearsed"""
+    """(label, ids) of earlier messages to rehearse"""
     undoes: int = 0
     rows: NDArray[np.integer[Any]] = field(default_factory=lambda: np.zeros(0, np.int64))
     sizes: tuple[int, ...] = ()
-    lines: MessageRows | None = None
+    message_rows: MessageRows | None = None
 
 
 @dataclass(slots=True)
 class PendingJournal:
-    """The journal as it will be while the batch goes on: the store's, and our own beside it."""
+    """The journal as it will be after the planned events: the store's events and those planned."""
 
     view: ReadView
     labels: list[int]
@@ -61,61 +63,61 @@ class PendingJournal:
     live: dict[bytes, MessageState] = field(default_factory=dict)
     planned: dict[int, PlannedEvent] = field(default_factory=dict)
     made: dict[int, Event] = field(default_factory=dict)
-    gone: set[int] = field(default_factory=set)
-    ours: dict[int, list[int]] = field(default_factory=dict)
-    """sequence numbers of this batch that are live, by label, rising"""
+    replaced: set[int] = field(default_factory=set)
+    own_live: dict[int, list[int]] = field(default_factory=dict)
+    """live sequence numbers of this batch, by label, ascending"""
     stored: int = 0
     """the last event that was in the store before the transaction"""
 
-    def net_update(self, digest: bytes) -> MessageState | None:
-        """What is held of a message now."""
+    def state(self, digest: bytes) -> MessageState | None:
+        """Return a message's label and newest event; None if it was never learnt."""
         return self.live.get(digest) or self.view.live(digest)
 
     def take(self, plan: PlannedEvent) -> None:
-        """Note an event that will be made."""
+        """Add a planned event."""
         self.last_seq = plan.seq
         self.planned[plan.seq] = plan
         if plan.previous:
-            self.gone.add(plan.previous)
-            if plan.previous in self.ours.get(plan.before, ()):
-                self.ours[plan.before].remove(plan.previous)
-        self.ours.setdefault(plan.after, []).append(plan.seq)
+            self.replaced.add(plan.previous)
+            if plan.previous in self.own_live.get(plan.before, ()):
+                self.own_live[plan.before].remove(plan.previous)
+        self.own_live.setdefault(plan.after, []).append(plan.seq)
         if plan.example.digest:
             self.live[plan.example.digest] = MessageState(plan.after, plan.seq, False)
         if plan.kind in (EventKind.LEARN, EventKind.MOVE):
             self.labels = [*self.labels[1 - STREAK :], plan.after]
 
     def event(self, seq: int) -> Event | None:
-        """An event of the store, or one made in this batch."""
+        """Return an event of the store, or one already made in this batch."""
         return self.made.get(seq) or self.view.event(seq)
 
     def outline(self, seq: int) -> PlannedEvent | Event | None:
-        """What is known of an event that may not be made yet."""
+        """Return an event of the store, or the plan of one of this batch."""
         return self.planned.get(seq) or self.view.event(seq)
 
     def find_live(self, label: int, seq: int) -> int:
-        """As the store's `live_at`, over both."""
-        ours = self.ours.get(label, [])
+        """As `ReadView.live_at`, over the store's events and those of this batch."""
+        planned = self.own_live.get(label, [])
         for start in (seq, 1):
-            found = self._kept(label, start)
-            later = bisect_left(ours, start)
-            if found or later < len(ours):
-                # What the store holds is older than everything of ours.
-                return found or ours[later]
+            found = self._stored_live(label, start)
+            later = bisect_left(planned, start)
+            if found or later < len(planned):
+                # Every event of the store is older than those of this batch.
+                return found or planned[later]
         return 0
 
-    def _kept(self, label: int, seq: int) -> int:
-        """The store's first live event at or after seq that is not gone by now; 0 if none."""
+    def _stored_live(self, label: int, seq: int) -> int:
+        """Return the store's first live event at or after seq that is not replaced; 0 if none."""
         while (found := self.view.live_at(label, seq)) >= seq:
-            if found not in self.gone:
+            if found not in self.replaced:
                 return found
             seq = found + 1
         return 0
 
     def uncovered(self, seq: int) -> Iterator[int]:
-        """The events whose state holds after `seq`: an undo leads back to what it uncovered.
+        """Yield `seq`, and for an undo the event whose state it restored, and so on.
 
-        The last one is no undo; 0 if nothing had been said before.
+        The last one is not an undo; 0 if the message had not been learnt before.
         """
         yield seq
         event = self.outline(seq)
@@ -127,20 +129,20 @@ class PendingJournal:
 
 
 def _spread(number: int) -> int:
-    """Any number to one that looks random: splitmix64."""
+    """Map a number to a pseudo-random one (splitmix64)."""
     number = (number * 0x9E3779B97F4A7C15 + 0x1234567) & (2**64 - 1)
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
     return number ^ (number >> 31)
 
 
 class Planner:
-    """Plans for one model."""
+    """Plans the events of one model."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
 
     def plan(self, request: Lesson, journal: PendingJournal) -> PlannedEvent | Receipt:
-        """What a lesson will change; the outlook takes note of it."""
+        """Plan a request and add it to the pending journal."""
         try:
             plan = _PLANNERS[type(request)](self, request, journal)
         except SpamnbError as error:
@@ -150,21 +152,21 @@ class Planner:
         return plan
 
     def teach(self, request: Learn, journal: PendingJournal) -> PlannedEvent | Receipt:
-        """A learn, a move, or nothing new."""
+        """Plan a LEARN or a MOVE, or return a receipt if the message has this label already."""
         example = request.example
-        live = journal.net_update(example.digest)
+        live = journal.state(example.digest)
         before = live.label if live else NO_LABEL
         if live and before == request.label and not (request.again and not live.folded):
             return self._unchanged(example, live, "already learnt with this label")
         if live and live.folded and before != NO_LABEL:
             raise RefusedError(
                 f"this message was learnt as {self.recipe.labels[before]} before the checkpoint",
-                hint="what went into the checkpoint stays; teach newer messages instead",
+                hint="the checkpoint cannot be changed; train newer messages instead",
             )
         kind = EventKind.LEARN if before == NO_LABEL else EventKind.MOVE
         event = journal.outline(live.seq) if live and kind == EventKind.MOVE else None
         if event:
-            # What was learnt is moved, and not what a reader of another version now sees in it.
+            # Move the features that were learnt, which another version may extract differently.
             example = example_of(event)._replace(words=example.words)
         previous = live.seq if live and not live.folded else 0
         plan = PlannedEvent(
@@ -176,7 +178,7 @@ class Planner:
     def _rehearsals(
         self, plan: PlannedEvent, journal: PendingJournal
     ) -> tuple[tuple[int, tuple[Ids, ...]], ...]:
-        """An earlier message of each other label, when only one was taught for a while."""
+        """Choose earlier messages of the other labels, after a series of events of one label."""
         if self.recipe.kind != "corrected" or journal.labels.count(plan.after) < STREAK:
             return ()
         found = []
@@ -190,12 +192,12 @@ class Planner:
         return tuple(found)
 
     def forget(self, request: Forget, journal: PendingJournal) -> PlannedEvent | Receipt:
-        """A forget of what is live."""
-        live = journal.net_update(request.digest)
+        """Plan a FORGET of a message that has a label."""
+        live = journal.state(request.digest)
         if live is None:
             raise RefError(
                 f"no message with digest {request.digest.hex()} was ever learnt",
-                hint="see `spamnb journal` for what was",
+                hint="`spamnb journal` lists what was learnt",
             )
         if live.label == NO_LABEL:
             nothing = Example(request.digest, "", ())
@@ -203,7 +205,7 @@ class Planner:
         if live.folded:
             raise RefusedError(
                 f"the message was learnt as {self.name(live.label)} before the checkpoint",
-                hint="what went into the checkpoint stays",
+                hint="the checkpoint cannot be changed",
             )
         event = journal.outline(live.seq)
         assert event is not None, "a live event that is not folded is in the journal"
@@ -211,15 +213,15 @@ class Planner:
         return PlannedEvent(EventKind.FORGET, seq, example, live.label, NO_LABEL, live.seq, request)
 
     def undo(self, request: Undo, journal: PendingJournal) -> PlannedEvent | Receipt:
-        """The undo of the newest event of a message."""
+        """Plan an UNDO of the newest event of a message."""
         event = journal.outline(request.event)
         if event is None:
             raise RefError(
                 f"the journal has no event {request.event}",
-                hint="it is not a receipt of this model, or it went into the checkpoint",
+                hint="the event was folded into the checkpoint, or belongs to another model",
             )
         example = example_of(event)
-        live = journal.net_update(example.digest)
+        live = journal.state(example.digest)
         assert live is not None, "every event of the journal has made its digest live"
         if event.seq not in journal.uncovered(live.seq):
             newer = journal.outline(live.seq)
@@ -231,8 +233,9 @@ class Planner:
             )
         if event.before != NO_LABEL and journal.outline(event.previous) is None:
             raise RefusedError(
-                f"what event {event.seq} replaced is in the checkpoint, and cannot stand again",
-                hint="forget the message, or teach it the other label",
+                f"event {event.seq} replaced an event that is in the checkpoint by now and cannot"
+                " be restored",
+                hint="forget the message, or train it with the other label",
             )
         seq = journal.last_seq + 1
         plan = PlannedEvent(
@@ -242,7 +245,7 @@ class Planner:
         return plan
 
     def load(self, request: BulkLoad, journal: PendingJournal) -> PlannedEvent | Receipt:
-        """Counts as one event. Its digest is nobody's message, but makes it undone only once."""
+        """Plan an IMPORT or EXPIRE. Its unique digest makes sure that it is undone only once."""
         seq = journal.last_seq + 1
         digest = blake2b(f"load {seq} {request.time_us}".encode(), digest_size=16).digest()
         none = tuple(np.zeros(0, np.uint64) for _ in range(self.recipe.groups))
@@ -250,7 +253,7 @@ class Planner:
         return PlannedEvent(kind, seq, Example(digest, "", none), NO_LABEL, NO_LABEL, 0, request)
 
     def name(self, label: int) -> str | None:
-        """A label's name."""
+        """Return a label's name; None for NO_LABEL."""
         return None if label == NO_LABEL else self.recipe.labels[label]
 
     def _unchanged(self, example: Example, live: MessageState, reason: str) -> Receipt:
@@ -277,7 +280,7 @@ _PLANNERS: dict[type, Callable[..., PlannedEvent | Receipt]] = {
 
 
 def example_of(event: PlannedEvent | Event) -> Example:
-    """The message of an event."""
+    """Return the message of an event."""
     if isinstance(event, PlannedEvent):
         return event.example
     return Example(event.digest, event.message_id, event.ids, event.times)

@@ -1,7 +1,7 @@
-"""A receipt: what a training changed, and the handle that takes it back.
+"""`Receipt`: what a training changed, and the event number that undoes it.
 
-A receipt of a training that changed nothing has no handle: the event that already holds the label
-may be another person's.
+A receipt of a training that changed nothing has no event number, because the event that set the
+label may be another person's.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from spamnb.errors import SpamnbError
 
 
 class Receipt(NamedTuple):
-    """Every training gives one, also the one that changed nothing."""
+    """The result of one training request, whether it changed the model or not."""
 
     changed: bool
     event: int
-    """the event's number in the journal, the handle for undo; 0 if nothing changed"""
+    """number of the new event in the journal, for `undo`; 0 if nothing changed"""
     digest: str
     message_id: str
     before: str | None
@@ -29,12 +29,12 @@ class Receipt(NamedTuple):
     reason: str = ""
     """why nothing changed"""
     error: SpamnbError | None = None
-    """why it was refused; only in batches, a single call raises it"""
+    """why the request was refused; only from batches, because a single call raises it"""
     already: int = 0
-    """if nothing changed, the event that holds for the message; it is no handle"""
+    """if nothing changed: the event that set the message's label; not for `undo`"""
 
     def as_dict(self) -> dict[str, object]:
-        """For programs."""
+        """Return the receipt as values that JSON can represent."""
         return {
             "changed": self.changed,
             "event": self.event or None,
@@ -49,7 +49,7 @@ class Receipt(NamedTuple):
         }
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Self:
-        """The receipt that `as_dict` tells of."""
-        numbers = {name: told.get(name) or 0 for name in ("event", "already")}
-        return cls(**{**told, **numbers})
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the receipt from which `as_dict` made these values."""
+        numbers = {name: values.get(name) or 0 for name in ("event", "already")}
+        return cls(**{**values, **numbers})

@@ -1,4 +1,4 @@
-"""What can be asked of a model that learns: teach, forget, undo. Values only."""
+"""Training requests: learn, forget, undo, bulk load. Values only."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from spamnb.core.model.events import BulkChange, Ids
 
 
 class WordSource(Protocol):
-    """Where the texts of new features come from."""
+    """Gives the texts of new features."""
 
     def words(self, ids: Ids) -> Words:
-        """The texts of those of these ids (sorted, distinct) that it has."""
+        """Return the known texts among these ids; `ids` are sorted and distinct."""
 
 
 class SharedIds(NamedTuple):
-    """Where a message's ids stand among those of all that were read with it."""
+    """A message's ids as indexes into the ids of all messages parsed in the same batch."""
 
     ids: Ids
-    """sorted and distinct"""
+    """of the batch, sorted and distinct"""
     rows: NDArray[np.integer[Any]]
-    """its own, group after group"""
+    """indexes of this message's ids, group after group"""
 
 
 class Example(NamedTuple):
-    """A message as a model sees it: who it is, and its ids by group."""
+    """A message as the model sees it: its identity, and its feature ids by group."""
 
     digest: bytes
     message_id: str
@@ -36,33 +36,34 @@ class Example(NamedTuple):
     times: NDArray[np.uint32] | None = None
     words: WordSource | None = None
     shared_ids: SharedIds | None = None
-    """spares sorting the ids of many messages once more"""
+    """avoids sorting the ids of a batch a second time"""
 
 
 class Source(NamedTuple):
-    """Whose word it is, by which way it came, and how much it weighs."""
+    """Who gave a label, by which channel it arrived, and its weight."""
 
     who: str = ""
     channel: str = "api"
     weight: float = 1.0
-    """scales the step of the corrections; counts always move by one"""
+    """scales the step of the corrections; counts always change by one"""
     immediate: bool = False
-    """a person's correction: no doubt, and repeated until the message is judged as they said"""
+    """a person's correction: repeated until label and decision match, without the reduction that
+    a contradicting training label gets"""
 
 
 class Learn(NamedTuple):
-    """A message has a label."""
+    """Learn a message under a label."""
 
     example: Example
     label: int
     source: Source
     time_us: int
     again: bool = False
-    """take further steps even if the message has this label: it is judged otherwise all the same"""
+    """the message has this label already but is still classified otherwise: take further steps"""
 
 
 class Forget(NamedTuple):
-    """As if this message had never been taught (but for what others learnt meanwhile)."""
+    """Remove the training of a message."""
 
     digest: bytes
     source: Source
@@ -70,7 +71,7 @@ class Forget(NamedTuple):
 
 
 class Undo(NamedTuple):
-    """Take back one event of the journal."""
+    """Undo one event of the journal."""
 
     event: int
     source: Source
@@ -78,7 +79,7 @@ class Undo(NamedTuple):
 
 
 class BulkLoad(NamedTuple):
-    """Add or drop counts of many features at once: an import, or an expiry."""
+    """Add or remove counts of many features in one event: an import, or an expiry."""
 
     bulk: BulkChange
     expire: bool

@@ -1,7 +1,7 @@
-"""From features to verdicts: rows from a snapshot, scores from the model, clues on demand.
+"""Compute verdicts from features and the rows of a snapshot.
 
-A verdict keeps the rows that it came from, so its clues can be asked for later, when the store has
-moved on, and still add up to the score that was given.
+A verdict keeps the rows that it was computed from. Its clues can therefore be computed later, when
+the store has changed, and still add up to the score.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WordOf = Callable[[int], tuple[TokenLocation, bytes]]
 
 
 class _Rows(NamedTuple):
-    """What some verdicts have in common."""
+    """The data that the verdicts of one batch share."""
 
     recipe: Recipe
     totals: Totals
@@ -40,14 +40,14 @@ class _Rows(NamedTuple):
     view: RowView
     word: WordOf
     partly: frozenset[int]
-    """the messages of which something was not read"""
+    """indexes of the messages that were parsed only in part"""
 
     def explain(self, index: int, for_against: tuple[int, int], count: int | None) -> Clues:
-        """The strongest clues of one message; only those that are asked for are named."""
+        """Return the strongest clues of one message; `count` None returns all."""
         start, stop = int(self.view.offsets[index]), int(self.view.offsets[index + 1])
         rows = self.view.rows[start:stop]
         times = None if self.view.times is None else self.view.times[start:stop]
-        records = _taken(self.records, rows)
+        records = _selected(self.records, rows)
         G = self.recipe.groups
         sizes = self.view.sizes[index * G : (index + 1) * G]
         alone = RowView(np.arange(len(rows)), np.array([0, len(rows)]), sizes, times)
@@ -60,13 +60,13 @@ class _Rows(NamedTuple):
         return Clues(tuple(clues), bias, len(nats))
 
 
-def judge_portions(
+def judge_batches(
     recipe: Recipe, costs: Costs, snapshot: ReadView, feature_batches: Sequence[FeatureBatch]
 ) -> list[Verdict]:
-    """Our word on messages, portion after portion.
+    """Return the verdicts on several batches of messages.
 
-    Rows are gathered for all portions at once: 64 messages touch nearly every shelf of a small
-    store, so that gathering for each portion cost 58 us a message, and for eight together 12.
+    Rows are read for all batches in one call: 64 messages need nearly every bucket of a small
+    store, so reading them for each batch cost 58 us a message, and for eight batches together 12.
     """
     totals = snapshot.totals()
     verdicts: list[Verdict] = []
@@ -89,7 +89,7 @@ def _partly_id(secret: bytes) -> int:
 
 
 def _partly(recipe: Recipe, ids: Ids, view: RowView) -> frozenset[int]:
-    """The messages that hold the mark, of which only ids are left: there it is a feature."""
+    """Return the messages parsed only in part, when only ids are known: the mark is a feature."""
     wanted = _partly_id(recipe.key)
     row = int(ids.searchsorted(np.uint64(wanted)))
     if row == len(ids) or int(ids[row]) != wanted:
@@ -99,24 +99,24 @@ def _partly(recipe: Recipe, ids: Ids, view: RowView) -> frozenset[int]:
 
 
 def _gathered(snapshot: ReadView, feature_batches: Sequence[FeatureBatch]) -> list[Records]:
-    """The rows of each portion's features."""
+    """Return the rows of each batch's features."""
     every = [feature_batch.features.ids for feature_batch in feature_batches]
     if len(every) == 1:
         return [snapshot.gather(every[0])]
     ids, places = distinct(every)
-    held = snapshot.gather(ids)
-    return [_taken(held, at) for at in places]
+    records = snapshot.gather(ids)
+    return [_selected(records, rows) for rows in places]
 
 
-def _taken(records: Records, rows: NDArray[np.integer[Any]]) -> Records:
-    """Some rows; `take` needs a tenth of the time of an index."""
+def _selected(records: Records, rows: NDArray[np.integer[Any]]) -> Records:
+    """Return the records of these rows; `take` needs a tenth of the time of an index."""
     return Records(records.n.take(rows, 0), records.w.take(rows, 0), records.day.take(rows))
 
 
 def judge_examples(
     recipe: Recipe, costs: Costs, snapshot: ReadView, examples: Sequence[Example]
 ) -> list[Verdict]:
-    """Our word on messages of which only the ids are left; texts come from the vocabulary."""
+    """Return the verdicts on messages of which only ids are known; texts are looked up."""
     flat = [part for example in examples for part in example.ids]
     ids, places = distinct(flat)
     rows_of = np.concatenate(places) if places else np.zeros(0, np.int64)
@@ -178,7 +178,7 @@ def _verdicts(rows: _Rows, costs: Costs, names: list[tuple[bytes, str]]) -> list
 
 @dataclass(frozen=True, slots=True)
 class _Explanation:
-    """Clues that nobody asked for yet."""
+    """Computes the clues of one verdict on request."""
 
     rows: _Rows
     index: int
@@ -189,7 +189,7 @@ class _Explanation:
 
 
 def _known_shares(records: Records, view: RowView) -> list[float]:
-    """Which part of each message's features is known."""
+    """Return the fraction of each message's features that the model knows."""
     known = (reduce(np.bitwise_or, records.n.T) != 0).take(view.rows)
     spans = pairwise(view.offsets.tolist())
     return [np.count_nonzero(known[a:b]) / max(b - a, 1) for a, b in spans]

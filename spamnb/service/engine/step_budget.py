@@ -1,16 +1,16 @@
-"""How far one person may move the shared corrections in a day.
+"""Limit how far one person's feedback changes the shared corrections in a day.
 
-The size of a step is its error, 1 - P(label), doubted and weighed. The steps of one person within a
-day sum to less than a budget: each is scaled by what is left of it, so strong contradictions count
-less the more there are. Counts move by one all the same, and the corrected message is judged as the
-person said all the same (`core.insistence`). The labels of bulk training have no budget: whoever
-trains a model from folders owns it.
+The size of a step is its error, 1 - P(label), times its weight and the reduction for contradicting
+labels. The steps of one person within a day sum to less than a budget: each is scaled by what is
+left of it, so strong contradictions have less effect the more there are. Counts still change by
+one, and the corrected message still gets the person's label (`core.model.correction`). Bulk
+training has no budget: the owner of the model runs it.
 
-Who has taught most of a model by themselves can harm hardly anyone else, so a budget grows with the
-person's share of the messages: a site of one person, taught by corrections alone, has none.
+A person who trained most of a model alone can harm few others, so the budget grows with the
+person's share of the messages: a model trained by one person's corrections alone has no limit.
 
-What was spent and what was taught is read from the journal, so a restart, another process or a
-relearning comes to the same numbers. Must not know scores.
+Spent budgets and shares are read from the journal, so a restart, another process or a relearning
+gets the same numbers. Must not know scores.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from spamnb.service.engine.planner import PendingJournal, PlannedEvent
 
 DAY_US = 86_400_000_000
 LOOKED_BACK = 1000
-"""Events of which the messages are counted that a person brought."""
+"""Newest events in which a person's messages are counted."""
 DAY_EVENTS = 50_000
-"""Events of one day that are read for what was spent, at most: ten persons at their daily cap. The
-first correction reads them, 20 us each; a later one looks at them again, 0.1 us each."""
+"""Maximum number of events of one day that are read: ten persons at their daily quota. The first
+correction decodes them, 20 us each; a later one reads the cache, 0.1 us each."""
 LEAST = 0.5
-"""Full steps of one person in a day: the twenty worst words that were found let 1.4 points more
-spam through, without a budget 97 (docs/decisions/0030)."""
+"""Full steps of one person in a day: the twenty worst corrections found let 1.4 points more spam
+through; without a budget, 97 (experiment 0030)."""
 YOUNG = 40.0
-"""A model of fewer messages has nothing to lose yet: the budget is so many steps, divided by the
-messages of all labels but the most frequent one."""
+"""A model with few messages has a larger budget: this many steps, divided by the messages of all
+labels but the most frequent one."""
 
 
 class Spent(NamedTuple):
-    """What one event took of a budget, and whether it brought a message."""
+    """How much budget one event used, and whether it added a message."""
 
     time_us: int
     person: str | None
@@ -47,7 +47,7 @@ class Spent(NamedTuple):
 
 
 def budget(messages: Ints, own: int) -> float:
-    """Full steps in a day, in a model of so many messages [K], `own` of them by the person."""
+    """Return the full steps in a day, for `messages` per label, `own` of them by the person."""
     every = int(messages.sum())
     others = max(1 - own / every, 0.0) if every else 0.0
     least = max(LEAST, YOUNG / max(every - int(messages.max()), 1))
@@ -55,22 +55,25 @@ def budget(messages: Ints, own: int) -> float:
 
 
 def person_of(who: str, weight: float, *, immediate: bool) -> str | None:
-    """Whose budget a word takes from; None for training. Unproven channels share one."""
+    """Return the name of the budget that a request uses; None for training without budget.
+
+    All channels with reduced weight share one budget.
+    """
     if immediate:
         return who.casefold()
     return None if weight >= 1 else ""
 
 
 class StepBudgets:
-    """What is left of each person's budget in one model."""
+    """The remaining daily budget of each person in one model."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
         self._known: dict[int, Spent | None] = {}
-        """of events that are in the store, whatever becomes of the transaction"""
+        """of events that were in the store before the transaction"""
 
     def left(self, plan: PlannedEvent, messages: Ints, journal: PendingJournal) -> float:
-        """The share of a full step that this lesson may take: 1 down to 0."""
+        """Return the fraction of a full step, 0 to 1, that this request may take."""
         source = plan.request.source
         person = person_of(source.who, source.weight, immediate=source.immediate)
         if person is None:
@@ -83,7 +86,7 @@ class StepBudgets:
     def _in_journal(
         self, person: str, plan: PlannedEvent, journal: PendingJournal
     ) -> tuple[float, int]:
-        """What the person spent within a day, and the messages they brought lately."""
+        """Return what the person spent within a day, and the person's recent messages."""
         spent, own = 0.0, 0
         since = plan.request.time_us - DAY_US
         for back, seq in enumerate(range(plan.seq - 1, max(plan.seq - 1 - DAY_EVENTS, 0), -1)):
@@ -96,7 +99,7 @@ class StepBudgets:
         return spent, own
 
     def _of(self, seq: int, journal: PendingJournal) -> Spent | None:
-        """What an event took; None if it is in the checkpoint."""
+        """Return what an event used; None if it is in the checkpoint."""
         if seq > journal.stored:
             event = journal.event(seq)
             return self._read(event) if event else None
@@ -115,7 +118,7 @@ class StepBudgets:
         return Spent(event.time_us, person, size, event.who.casefold(), messages)
 
     def _size(self, event: Event) -> float:
-        """The step that an event took, in full ones."""
+        """Return the size of an event's step, in full steps."""
         full = self._recipe.eta / 2 / self._recipe.groups * STEP_ONE
         if not full or not event.ids:
             return 0.0

@@ -14,12 +14,12 @@ from typing import NamedTuple
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.verdict import Clue, Verdict
-from spamnb.service.engine.extraction import PORTION
+from spamnb.service.engine.extraction import BATCH_MESSAGES
 from spamnb.service.engine.filter import TOGETHER, Filter
 from spamnb.service.training.sources import MessageSpan, SourceMessage, Unreadable, read_unit, units
 
-_FEW = 4 * PORTION
-_TASK = TOGETHER * PORTION
+_FEW = 4 * BATCH_MESSAGES
+_TASK = TOGETHER * BATCH_MESSAGES
 
 
 class Scored(NamedTuple):

@@ -32,7 +32,7 @@ from spamnb.core.model.costs import Costs
 from spamnb.core.model.events import Recipe
 from spamnb.errors import CorpusError, StoreError
 from spamnb.service.engine.clock import now_us
-from spamnb.service.engine.extraction import PORTION, MessageReader
+from spamnb.service.engine.extraction import BATCH_MESSAGES, MessageReader
 from spamnb.service.engine.filter import MINE, Filter
 from spamnb.service.engine.group_commit import ReplayableBatches
 from spamnb.service.engine.receipt import Receipt
@@ -50,7 +50,7 @@ learnt, all processes together take 251 MB of memory."""
 CHUNK = 256
 """Messages learnt at a time within a transaction, while the next ones are read: 171 us a message
 with 256, 512 and 1,024 of them, 192 with 128."""
-_FEW = 2 * PORTION
+_FEW = 2 * BATCH_MESSAGES
 """So few messages are read faster than workers start."""
 
 
@@ -244,8 +244,8 @@ def _settled_recipe(home: Path, recipe: Recipe | None) -> Recipe:
 
 
 def _split(order: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    for start in range(0, len(order), PORTION):
-        yield order[start : start + PORTION]
+    for start in range(0, len(order), BATCH_MESSAGES):
+        yield order[start : start + BATCH_MESSAGES]
 
 
 def _tasks(found: list[list[MessageSpan]], order: NDArray[np.int64]) -> Iterator[list[MessageSpan]]:
@@ -375,7 +375,7 @@ def _chunks(feature_batches: Iterator[_Portion]) -> Iterator[list[_Portion]]:
     try:
         for feature_batch in feature_batches:
             some.append(feature_batch)
-            if len(some) * PORTION >= CHUNK:
+            if len(some) * BATCH_MESSAGES >= CHUNK:
                 yield some
                 some = []
     except KeyboardInterrupt:
