@@ -1,18 +1,18 @@
-"""Whole models at once: rewriting one densely, a copy while it runs, and bringing a copy back.
+"""Operations on a whole model: `compact`, `trim`, `backup`, `restore`.
 
-`compact` writes a new file in order of the keys and puts it in the old one's place. Random growth
-leaves pages two thirds full, and copy-on-write leaves a file of two to three times its live pages,
-which LMDB never gives back. Rewriting in place, in one transaction, cannot help: the pages it frees
-stay in the file (measured after training from empty: 2.6 times the live pages, where the new file
-is 1.0). So it needs the model alone: no process may have it open, and a lock proves it. `trim`
-copies the pages in use as they are, where that pays; each training ends with it.
+`compact` writes a new file in key order and replaces the old one. Random growth leaves pages two
+thirds full, and copy-on-write leaves a file of two to three times its live pages, which LMDB never
+shrinks. Rewriting in place, in one transaction, does not help: the freed pages stay in the file
+(measured after training from empty: 2.6 times the live pages; the new file has 1.0). No process may
+have the model open meanwhile; a lock ensures it. `trim` copies the used pages unchanged if that
+saves enough; each training ends with it.
 
-`backup` is one consistent file; `restore` trusts no file: its pages are walked before the engine
-sees them, then its contents are checked against each other.
+`backup` writes one consistent file. `restore` verifies the structure of a file's pages before LMDB
+opens it, and then its contents.
 
-Failure: StoreBusyError if the model is open somewhere, RefusedError before anything would be
-overwritten, StoreDamagedError for a copy that is not whole. A kill at any moment leaves the old
-file or the new one; what it leaves of a copy goes with the next.
+Failure: StoreBusyError if the model is open, RefusedError instead of overwriting a file,
+StoreDamagedError for an incomplete or inconsistent copy. A kill at any moment leaves the old file
+or the new one; the next run removes the temporary files that it left.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ from spamnb.store.rows.vocabulary import WORD_BYTES, Vocabulary, shelve_words
 from spamnb.store.table_views import LAYOUT_KEYS, ROOM_KEY, Tables
 
 _PORTION = 1 << 25
-"""bytes put in one transaction of a rewrite: bounds what LMDB holds in memory"""
+"""bytes written in one transaction of a rewrite: limits LMDB's memory"""
 
 LEAST_FREE = 1024
-"""pages that are worth the two syncs of a new file, 5 ms"""
+"""minimum number of free pages for `trim`: fewer are not worth two syncs of 5 ms"""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -67,12 +67,15 @@ Pairs = Iterator[tuple[bytes, bytes]]
 
 
 def compact(path: str | Path) -> tuple[int, int]:
-    """Rewrite a model densely; the file's size before and after. Nobody may have it open."""
+    """Rewrite a model without gaps; return the file's size before and after.
+
+    Raises StoreBusyError if any process has the model open.
+    """
     folder = Path(path)
     data = folder / DATA_FILE
     if not holds_data(folder):
-        raise StoreMissingError(f"there is no model in {folder}")
-    with alone(folder), beside(folder) as work_folder:
+        raise StoreMissingError(f"there is no model in {folder}", hint="train one first")
+    with exclusive(folder), temporary_folder(folder) as work_folder:
         before = data.stat().st_size
         old = Environment(EnvironmentConfig(folder, Tables._fields, readonly=True, lock=False))
         new = Environment(EnvironmentConfig(work_folder, Tables._fields, sync=False, lock=False))
@@ -89,21 +92,21 @@ def compact(path: str | Path) -> tuple[int, int]:
 
 
 def trim(path: str | Path) -> bool:
-    """Give back the pages that hold nothing, if they are half as many as the others; whether so.
+    """Remove free pages if there are more than half as many as used ones; return whether it did.
 
-    Training a model once more leaves as many free pages as it had, and LMDB writes the list of
-    those anew with every message that is learnt later: 60 pages beside the 200 that change, in a
-    file of which three fifths were free. Nobody may have the model open.
+    Training a model again leaves as many free pages as it had pages, and LMDB rewrites the list of
+    free pages with every message that is learnt later: 60 pages in addition to the 200 that change,
+    in a file of which three fifths were free. Raises StoreBusyError if the model is open.
     """
     folder = Path(path)
-    with alone(folder):
+    with exclusive(folder):
         old = Environment(EnvironmentConfig(folder, Tables._fields, readonly=True, lock=False))
         with closing(old):
             old.open_tables(create=False)
             live = old.live_pages()
             if old.pages() <= live + max(live // 2, LEAST_FREE):
                 return False
-            with beside(folder) as work_folder:
+            with temporary_folder(folder) as work_folder:
                 _write_private(work_folder / DATA_FILE, old.copy_to)
                 put_in_place(work_folder / DATA_FILE, folder / DATA_FILE)
         return True
@@ -137,14 +140,14 @@ def _rewrite(old: Environment, new: Environment, recipe: Recipe) -> None:
 
 
 def _recut(journal: Table, pages: Pages) -> Pairs:
-    """The journal's pieces as a new file's pages want them."""
+    """Yield the journal's values, split again for a new file's pages."""
     return (
         pair for seq, data in ChunkedValues(journal).up(0, None) for pair in pages.chunks(seq, data)
     )
 
 
 def fill(new: Environment, name: str, pairs: Pairs) -> None:
-    """Put pairs in order, some megabytes in a transaction."""
+    """Write pairs in key order, some megabytes in a transaction."""
     first = next(pairs, None)
     while first is not None:
         with new.write() as tables:
@@ -158,18 +161,18 @@ def fill(new: Environment, name: str, pairs: Pairs) -> None:
 
 
 def backup(path: str | Path, target: str | Path) -> int:
-    """Copy a model, which may be in use, to one file; its size. Replaces a file that is there.
+    """Copy a model, which may be in use, to one file; return its size. Replaces an existing file.
 
-    The file is the caller's (`named_files`).
+    The file is written with the rights of the caller (`named_files`).
     """
     target = Path(target)
     with as_caller():
         if target.exists() and not target.is_file():
             raise RefusedError(
-                f"{target} is no plain file", hint="name a file that may be replaced"
+                f"{target} is not a regular file", hint="name a file that may be replaced"
             )
     if not holds_data(Path(path)):
-        raise StoreMissingError(f"there is no model in {path}")
+        raise StoreMissingError(f"there is no model in {path}", hint="check --home")
     environment = share(EnvironmentConfig(Path(path), Tables._fields, readonly=True), create=False)
     try:
         with replacing(target) as handle:
@@ -182,29 +185,35 @@ def backup(path: str | Path, target: str | Path) -> int:
 
 
 def restore(source: str | Path, path: str | Path, *, overwrite: bool = False) -> None:
-    """Make a model of a backup (or of another model's folder), once it is proven whole."""
+    """Create a model from a backup, or from another model's folder, after verifying it."""
     source, folder = Path(source), Path(path)
     with as_caller():
         file = source / DATA_FILE if source.is_dir() else source
         if not file.exists():
-            raise StoreMissingError(f"there is no backup at {source}")
+            raise StoreMissingError(f"there is no backup at {source}", hint="check the path")
     data = folder / DATA_FILE
     if data.exists() and not overwrite:
-        raise RefusedError(f"there is a model in {folder} already", hint="overwrite it on purpose")
+        raise RefusedError(
+            f"there is a model in {folder} already", hint="choose another folder, or overwrite it"
+        )
     make_folder(folder)
-    with alone(folder), beside(folder) as work_folder:
+    with exclusive(folder), temporary_folder(folder) as work_folder:
         copy = work_folder / DATA_FILE
         _write_private(copy, lambda handle: _copy(file, handle))
         if copy.stat().st_size == 0 or not sound(copy):
-            raise StoreDamagedError(f"{source} is no whole backup")
+            raise StoreDamagedError(
+                f"{source} is not a complete backup", hint="use another backup file"
+            )
         prove(work_folder, source)
         if data.exists() and not overwrite:
-            raise RefusedError(f"a model has appeared in {folder}")
+            raise RefusedError(
+                f"another process made a model in {folder}", hint="choose another folder"
+            )
         put_in_place(copy, data)
 
 
 def prove(work_folder: Path, source: Path) -> None:
-    """Open a copy and look for contradictions."""
+    """Open a copy and check its contents; StoreDamagedError if they are inconsistent."""
     store = open_store(work_folder, readonly=True)
     try:
         with store.read() as view:
@@ -212,28 +221,32 @@ def prove(work_folder: Path, source: Path) -> None:
     finally:
         store.close()
     if faults:
-        raise StoreDamagedError(f"{source} contradicts itself: {faults[0]}")
+        raise StoreDamagedError(
+            f"{source} is inconsistent: {faults[0]}", hint="restore an older backup"
+        )
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """A block in which no process has the environment at this path open, this one included.
+def exclusive(path: Path) -> Iterator[None]:
+    """Run a block while no process has the environment at this path open, this one included.
 
     Each process that has it open holds a shared lock on the first byte of LMDB's lock file, so an
-    exclusive one says that there is none; whoever opens it now waits for us. The block may replace
-    the data file: at its end the lock file is made anew for it (its counter of transactions would
-    be wrong for another file), before those who wait go on. It is empty until then: if we are
-    killed, those who wait must not believe the old counter, by which they would read an older state
-    and write over the newest.
+    exclusive lock shows that there is none; a process that opens it now waits. The block may
+    replace the data file. At its end the lock file is created again, because its transaction
+    counter would be wrong for another file, before the waiting processes continue. Until then the
+    lock file is empty: if this process is killed, the waiting processes must not use the old
+    counter, by which they would read an older state and overwrite the newest.
     """
-    with environments.nobody(path), ExitStack() as stack:
+    with environments.exclusive(path), ExitStack() as stack:
         try:
             lock = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             stack.callback(os.close, lock)
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
             os.ftruncate(lock, 0)
         except BlockingIOError as error:
-            raise StoreBusyError(f"{path} is open in another process", hint="stop it") from error
+            raise StoreBusyError(
+                f"the model in {path} is open in another process", hint="stop that process first"
+            ) from error
         except OSError as error:
             raise refused(error, path) from error
         yield
@@ -241,10 +254,11 @@ def alone(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def beside(parent: Path) -> Iterator[Path]:
-    """A private folder beside what is to be replaced, for a rename; gone at the end.
+def temporary_folder(parent: Path) -> Iterator[Path]:
+    """Create a private temporary folder in `parent`, so that its files can be renamed into place.
 
-    It is locked while it is in use: what a kill has left goes when the next one is made.
+    It is removed at the end, and locked while it is in use: the next call removes the unlocked
+    folders of killed processes.
     """
     with ExitStack() as stack:
         try:
@@ -253,7 +267,7 @@ def beside(parent: Path) -> Iterator[Path]:
             stack.callback(shutil.rmtree, made, ignore_errors=True)
             handle = os.open(made, _FOLDER)
             stack.callback(os.close, handle)
-            # Some network file systems lock no folders, and then nothing is swept there either.
+            # Some network file systems cannot lock folders; then nothing is removed there either.
             with suppress(OSError):
                 fcntl.flock(handle, fcntl.LOCK_EX)
             yield made
@@ -262,7 +276,7 @@ def beside(parent: Path) -> Iterator[Path]:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove our own workshops that nobody works in."""
+    """Remove the temporary folders of killed processes."""
     for left in parent.glob(PART + "*"):
         with suppress(OSError), ExitStack() as stack:
             handle = os.open(left, _FOLDER)
@@ -287,9 +301,10 @@ def _copy(file: Path, handle: int) -> None:
 
 
 def put_in_place(copy: Path, target: Path) -> None:
-    """Rename, with content and entry on the disk before and after.
+    """Rename a file to its final name, durably.
 
-    What is replaced keeps its owner: root may work on a model that a daemon serves as another user.
+    The new file gets the old one's owner, because root may work on a model that a daemon serves as
+    another user.
     """
     if os.geteuid() == 0:
         with suppress(FileNotFoundError):

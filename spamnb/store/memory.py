@@ -1,11 +1,11 @@
-"""The contract in dicts and growing arrays: for tests, evaluation and what-if. Nothing is kept.
+"""A store in memory, for tests, evaluation and what-if questions. Nothing is written to disk.
 
-Written apart from the tables of `views` on purpose: two stores that agree on every random history
-are evidence that both are right. A transaction puts into overlays; they join the state when it
-ends. A row that changes takes a new slot in the arrays, so a snapshot that is open then keeps the
-old dicts (copied once) and the old slots. Nothing blocks but writers on writers.
+It shares no code with `table_views` on purpose: two stores that agree on random histories are
+evidence that both are correct. A transaction writes to overlays, which are merged into the state
+when it ends. A changed row takes a new slot in the arrays, so an open snapshot keeps the old dicts
+(copied once) and the old slots. Writers wait for each other; readers never wait.
 
-Failure: BugError for misuse, and what `folding` raises.
+Failure: BugError for misuse, and what `apply_events` raises.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Dicts = dict[str, dict[Any, Any]]
 
 
 class _Slots:
-    """Rows in growing arrays; slots of replaced rows are used again if no snapshot is open."""
+    """Rows in growing arrays; slots of replaced rows are reused if no snapshot is open."""
 
     def __init__(self, labels: int) -> None:
         self.labels = labels
@@ -44,34 +44,34 @@ class _Slots:
         self._records = no_records(1024, labels)
 
     def take(self, slots: list[int]) -> Records:
-        """The rows in these slots (-1: zeros)."""
+        """Return the rows in these slots; zeros for slot -1."""
         at = np.array(slots, np.intp)
-        held = self._records
-        out = Records(held.n[at], held.w[at], held.day[at])
+        rows = self._records
+        out = Records(rows.n[at], rows.w[at], rows.day[at])
         missing = at < 0
         if missing.any():
             out.n[missing], out.w[missing], out.day[missing] = 0, 0, 0
         return out
 
     def put(self, records: Records) -> list[int]:
-        """Slots for new rows."""
+        """Store new rows; return their slots."""
         count = len(records.day)
         slots = [self.free.pop() for _ in range(min(count, len(self.free)))]
-        fresh = count - len(slots)
-        slots += range(self.size, self.size + fresh)
-        self.size += fresh
-        held = self._records
-        while self.size > len(held.day):
-            held = self._records = Records(*(
-                np.concatenate([a, np.zeros_like(a)]) for a in (held.n, held.w, held.day)
+        missing = count - len(slots)
+        slots += range(self.size, self.size + missing)
+        self.size += missing
+        rows = self._records
+        while self.size > len(rows.day):
+            rows = self._records = Records(*(
+                np.concatenate([a, np.zeros_like(a)]) for a in (rows.n, rows.w, rows.day)
             ))  # fmt: skip
         at = np.array(slots, np.intp)
-        held.n[at], held.w[at], held.day[at] = records.n, records.w, records.day
+        rows.n[at], rows.w[at], rows.day[at] = records.n, records.w, records.day
         return slots
 
 
 class _View:
-    """Both views: reads look into the overlay first."""
+    """The read view and the write view; reads look into the overlay first."""
 
     def __init__(self, store: MemoryStore, state: Dicts) -> None:
         self._store = store
@@ -88,17 +88,14 @@ class _View:
         return sorted((self._state[table].keys() | over.keys()) - gone)
 
     def totals(self) -> Totals:
-        """The model's sums, a value of the caller's own."""
         sums: Totals = self._get("sums", "live")
         return sums.copy()
 
     def base_totals(self) -> Totals:
-        """The sums of the checkpoint."""
         sums: Totals = self._get("sums", "base")
         return sums.copy()
 
     def gather(self, ids: Ids) -> Records:
-        """The records of these features."""
         return self._gather("rows", ids)
 
     def _gather(self, table: str, ids: Ids) -> Records:
@@ -107,11 +104,9 @@ class _View:
         return self._store.slots.take([-1 if slot is None else slot for slot in slots])
 
     def features(self) -> Iterator[tuple[Ids, Records]]:
-        """All features in order."""
         return self._features("rows")
 
     def base_features(self) -> Iterator[tuple[Ids, Records]]:
-        """The features of the checkpoint."""
         return self._features("base")
 
     def _features(self, table: str) -> Iterator[tuple[Ids, Records]]:
@@ -121,32 +116,26 @@ class _View:
             yield block, self._gather(table, block)
 
     def words(self, ids: Ids) -> list[Word | None]:
-        """The texts of these features."""
         return [self._get("words", i) for i in ids.tolist()]
 
     def all_words(self) -> Iterator[Word]:
-        """All texts in order."""
         for key in self._keys("words"):
             yield self._get("words", key)
 
     def live(self, digest: bytes) -> MessageState | None:
-        """What is held of a message."""
         line: MessageState | None = self._get("live", digest)
         return line
 
     def digests(self, message_id: str) -> list[bytes]:
-        """Digests of a Message-ID."""
         return list(self._get("mids", message_id) or ())[:MOST_DIGESTS]
 
     def event(self, seq: int) -> Event | None:
-        """One event."""
         event: Event | None = self._get("events", seq)
         return event
 
     def events(
         self, start: int = 1, stop: int | None = None, *, newest_first: bool = False
     ) -> Iterator[Event]:
-        """Events by seq."""
         last = self._last()
         seqs = range(max(start, 1), last + 1 if stop is None else min(stop, last + 1))
         for seq in reversed(seqs) if newest_first else seqs:
@@ -158,14 +147,12 @@ class _View:
         return int(self._get("sums", "seq"))
 
     def live_at(self, label: int, seq: int) -> int:
-        """The next live, kept event under a label."""
         kept: list[int] = self._get("sums", ("kept", label)) or []
         if not kept:
             return 0
         return kept[bisect.bisect_left(kept, seq) % len(kept)]
 
     def last_events(self, count: int) -> list[tuple[int, int]]:
-        """(seq, label after) of the newest LEARN and MOVE events."""
         found: list[tuple[int, int]] = []
         for event in self.events(newest_first=True):
             if len(found) >= count:
@@ -177,11 +164,9 @@ class _View:
     # --- writing ---
 
     def put_totals(self, totals: Totals) -> None:
-        """Replace the model's sums."""
         self.over["sums"]["live"] = totals.copy()
 
     def scatter(self, ids: Ids, records: Records) -> None:
-        """Write back rows."""
         self._scatter("rows", ids, records)
         for key in ids[empty_rows(records)].tolist():
             if self._get("words", key) is not None:
@@ -195,23 +180,21 @@ class _View:
         over.update(zip(ids[~gone].tolist(), self._store.slots.put(kept), strict=True))
 
     def put_words(self, words: Words) -> None:
-        """Keep texts."""
         if not self._store.recipe.vocabulary:
             return
         if int(words.sizes.sum(dtype=np.int64)) != len(words.texts):
-            raise BugError("words to be stored have all of their texts")
+            raise BugError("the sizes of the words do not sum to the length of their texts")
         for word in unpacked(words):
             if self._get("words", word.id) is None:
                 self.over["words"][word.id] = word
 
     def append(self, *events: Event) -> None:
-        """Add events and make them what is live of their messages."""
         for event in events:
             self._append(event)
 
     def _append(self, event: Event) -> None:
         if event.seq != self._last() + 1:
-            raise BugError(f"the next event is {self._last() + 1}, {event.seq} is appended")
+            raise BugError(f"event {event.seq} is appended, expected {self._last() + 1}")
         self.over["sums"]["seq"] = event.seq
         self.over["events"][event.seq] = event
         if not event.digest:
@@ -233,7 +216,6 @@ class _View:
             self.over["sums"][key] = [seq for seq in self._get("sums", key) if seq != line.seq]
 
     def fold(self, before_us: int, most: int) -> int:
-        """Move the oldest events into the checkpoint."""
         batch = [*islice(self.events(), most)]
         del batch[older([event.time_us for event in batch], before_us) :]
         for event in batch:
@@ -255,7 +237,7 @@ class _View:
 
 
 class MemoryStore:
-    """A store that lives as long as its process."""
+    """A store that exists as long as its process."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
@@ -271,17 +253,17 @@ class MemoryStore:
 
     @property
     def recipe(self) -> Recipe:
-        """What the model is made of."""
+        """Return the model's recipe."""
         return self._recipe
 
     @property
     def limit_bytes(self) -> int:
-        """Nothing bounds it."""
+        """Return 0: the size is unlimited."""
         return 0
 
     @contextlib.contextmanager
     def read(self) -> Iterator[ReadView]:
-        """A snapshot."""
+        """Open a snapshot."""
         with self._swap:
             self._readers += 1
             state = self._state
@@ -293,9 +275,9 @@ class MemoryStore:
 
     @contextlib.contextmanager
     def write(self) -> Iterator[WriteView]:
-        """The writer's transaction."""
+        """Open the write transaction."""
         if self._writing_thread == threading.get_ident():
-            raise BugError("a thread writes one transaction at a time")
+            raise BugError("this thread already has a write transaction open")
         with self._writer:
             self._writing_thread = threading.get_ident()
             try:
@@ -325,4 +307,4 @@ class MemoryStore:
             self._state = state
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing; there are no files to close."""

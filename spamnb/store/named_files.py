@@ -1,13 +1,13 @@
-"""Files that the caller names on the command line, opened with the rights of the caller.
+"""Open files named on the command line with the rights of the caller.
 
-Root becomes the owner of a home before it opens the home. The owner may not be able to read or
-write the files that root names, so these are opened here: for the time of one system call the
-effective user is the real user again. In a process whose real and effective user are the same
-nothing changes.
+A command run by root takes the user id of the home's owner before it opens the home. That owner may
+not be able to read or write the files that root names, so this module opens them: for the time of
+one system call the effective user is the real user again. In a process with equal real and
+effective users nothing changes.
 
-`open_named` follows no symbolic link of a user other than root and the caller while it has rights
-that the owner of the home has not: else the owner could lead root to a file of root. The path is
-opened folder by folder, so a folder that is replaced meanwhile changes nothing.
+While the process has more rights than the home's owner, `open_named` follows symbolic links only of
+root and of the caller: otherwise the owner could redirect root to a file of root. The path is
+opened folder by folder, so a folder that is replaced meanwhile has no effect.
 
 Failure: OSError.
 """
@@ -25,17 +25,18 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path, PurePath
 
 PART = ".spamnb-new-"
-"""begins the names of files and folders that are not finished"""
+"""prefix of temporary files and folders"""
 LOCKED_BY_THEN_S = 60
-"""Between making a part and locking it pass some microseconds."""
+"""Older temporary files without a lock are leftovers: a process locks its file microseconds after
+creating it."""
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _MOST_LINKS = 40
-"""as Linux"""
+"""the limit of Linux"""
 
 
 @contextmanager
 def as_caller() -> Iterator[None]:
-    """A block with the rights of the caller; also a decorator."""
+    """Run a block with the rights of the caller; also usable as a decorator."""
     owner, group = os.geteuid(), os.getegid()
     if owner == os.getuid():
         yield
@@ -50,7 +51,7 @@ def as_caller() -> Iterator[None]:
 
 
 def open_named(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
-    """A descriptor of a file that is there."""
+    """Return a descriptor of an existing file."""
     if os.geteuid() == os.getuid():
         return os.open(path, flags | os.O_CLOEXEC)
     with as_caller(), _named(path, trusting=False) as (folder, name):
@@ -60,9 +61,9 @@ def open_named(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[int]:
-    """A descriptor for the new content of a file, which stands under its name after the block.
+    """Open a descriptor for a file's new content; the file is replaced at the end of the block.
 
-    The file belongs to the caller, and nobody else may read it. A block that fails changes nothing.
+    The file belongs to the caller, with mode 0600. If the block raises, nothing is changed.
     """
     trusting = os.geteuid() == os.getuid()
     part = PART + secrets.token_hex(8)
@@ -98,7 +99,7 @@ def _remove(name: str, folder: int) -> None:
 
 
 def _sweep(folder: int) -> None:
-    """Remove the parts that a killed process of the caller has left."""
+    """Remove temporary files of killed processes of the caller."""
     listed = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         old = [name for name in os.listdir(listed) if name.startswith(PART)]  # noqa: PTH208 - a descriptor
@@ -109,17 +110,17 @@ def _sweep(folder: int) -> None:
             handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
             stack.callback(os.close, handle)
             about = os.fstat(handle)
-            mine = stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid()
-            if mine and time.time() - about.st_mtime > LOCKED_BY_THEN_S:
+            is_own = stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid()
+            if is_own and time.time() - about.st_mtime > LOCKED_BY_THEN_S:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.unlink(name, dir_fd=folder)
 
 
 @contextmanager
 def _named(path: str | os.PathLike[str], *, trusting: bool) -> Iterator[tuple[int, str]]:
-    """The folder that a path leads to, open, and the name in it; the name is no link.
+    """Open the folder of a path; yield it and the name in it, which is not a link.
 
-    Links of other users lead nowhere, unless the caller is `trusting`.
+    Links of other users raise PermissionError, unless `trusting`.
     """
     text = os.fspath(path)
     steps = _steps(text)
@@ -144,7 +145,7 @@ def _named(path: str | os.PathLike[str], *, trusting: bool) -> Iterator[tuple[in
 
 
 def _steps(path: str) -> list[str]:
-    """The names in a path, the last one first."""
+    """Return the names in a path, the last one first."""
     return [name for name in reversed(PurePath(path).parts) if name != "/"]
 
 
@@ -161,7 +162,7 @@ def _is_proc(folder: int) -> bool:
 
 
 def _link(name: str, at: int, path: str, *, trusting: bool) -> str | None:
-    """Where a link leads; None for what is no link, or not there, or a descriptor in /proc."""
+    """Return a link's target; None if the name is no link, missing, or a descriptor in /proc."""
     try:
         about = os.stat(name, dir_fd=at, follow_symlinks=False)
     except FileNotFoundError:
@@ -170,7 +171,7 @@ def _link(name: str, at: int, path: str, *, trusting: bool) -> str | None:
         return None
     target = os.readlink(name, dir_fd=at)
     if _is_proc(at) and ":[" in target:
-        return None  # a descriptor of this process: nothing is behind it that could be followed
+        return None  # a descriptor of this process: its target is not a path
     if not trusting and about.st_uid not in {0, os.getuid()}:
         raise PermissionError(
             errno.EACCES, f"root does not follow the link {name} of user {about.st_uid}", path

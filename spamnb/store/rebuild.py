@@ -1,14 +1,14 @@
-"""A model made anew from its checkpoint and its events, and put in the old one's place.
+"""Rebuild a model from its checkpoint and its events, and replace the old one.
 
-`rebuild` lays the checkpoint out as a model beside the old one, lets the caller bring events into
-it (`replay` applies them as they are), proves that it is whole, and renames it. So nobody may have
-the model open, and a kill at any moment leaves the old file or the new one. The old file stays
-beside the new one under a name of its own, a backup as `maintenance.restore` takes it.
+`rebuild` writes the checkpoint as a new model in a temporary folder, calls a function that adds
+events to it (`replay` applies them unchanged), verifies it, and renames it into place. No process
+may have the model open; a kill at any moment leaves the old file or the new one. The old file stays
+in the folder under another name, as a backup that `maintenance.restore` accepts.
 
-Must not know why a model is rebuilt. Invariant: all events replayed give the model that was there,
-every number and text of it; but a text whose feature had left and came back is the newer one.
-Failure: StoreBusyError if the model is open somewhere, else what reading and applying raise; the
-model is as it was then.
+Must not know why a model is rebuilt. Invariant: replaying all events gives the old model, with all
+numbers and texts; only a feature that was removed and learnt again may have its newer text.
+Failure: StoreBusyError if the model is open, else what reading and applying raise; the model is
+unchanged then.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from spamnb.store.contract import MessageState, ReadView, Store, WriteView, pack
 from spamnb.store.lmdb.environment import Environment
 from spamnb.store.lmdb.sharing import DATA_FILE, MAP_SIZE, EnvironmentConfig, sync_folder
 from spamnb.store.lmdb.store import LmdbStore, open_store, read_recipe
-from spamnb.store.maintenance import Pairs, alone, beside, fill, prove, put_in_place
+from spamnb.store.maintenance import Pairs, exclusive, fill, prove, put_in_place, temporary_folder
 from spamnb.store.rows.codec import decode_live, encode_live, encode_recipe
 from spamnb.store.rows.hash_buckets import BucketLayout
 from spamnb.store.table_views import (
@@ -49,14 +49,15 @@ from spamnb.store.table_views import (
 )
 
 REPLAYED_AT_ONCE = 2048
-"""Events in one transaction: some 100 MB of rows; a single one costs ten times as much."""
+"""Events in one transaction, about 100 MB of rows; one event per transaction takes ten times as
+long."""
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt(Generic[Result]):
-    """What came of it, and where the old model is."""
+    """The result of the caller's function, and the path of the old model's file."""
 
     result: Result
     kept: Path
@@ -67,19 +68,19 @@ def rebuild(
     run: Callable[[ReadView, Store], Result],
     remake: Callable[[Recipe], Recipe] = lambda recipe: recipe,
 ) -> Rebuilt[Result]:
-    """Make the model anew from its checkpoint; `run` brings events of the old one into it."""
+    """Rebuild a model from its checkpoint; `run` adds events of the old model to the new one."""
     folder = Path(path)
     data = folder / DATA_FILE
     if not data.exists():
-        raise StoreMissingError(f"there is no model in {folder}")
-    with alone(folder), beside(folder) as work_folder:
+        raise StoreMissingError(f"there is no model in {folder}", hint="check --home")
+    with exclusive(folder), temporary_folder(folder) as work_folder:
         environment = Environment(
             EnvironmentConfig(folder, Tables._fields, readonly=True, lock=False)
         )
         with closing(environment):
             environment.open_tables(create=False)
             old = LmdbStore(environment, read_recipe(environment), readonly=True)
-            _lay(environment, work_folder, remake(old.recipe))
+            _write_checkpoint(environment, work_folder, remake(old.recipe))
             with old.read() as view, closing(open_store(work_folder, limit_bytes=MAP_SIZE)) as new:
                 _add_words(view, new)
                 result = run(view, new)
@@ -89,8 +90,8 @@ def rebuild(
         return Rebuilt(result, kept)
 
 
-def _lay(old: Environment, work_folder: Path, recipe: Recipe) -> None:
-    """A model that holds what the checkpoint holds, and no texts yet."""
+def _write_checkpoint(old: Environment, work_folder: Path, recipe: Recipe) -> None:
+    """Write the checkpoint as a new model, still without texts."""
     new = Environment(EnvironmentConfig(work_folder, Tables._fields, sync=False, lock=False))
     with closing(new), old.read() as tables:
         new.open_tables(create=True)
@@ -99,7 +100,7 @@ def _lay(old: Environment, work_folder: Path, recipe: Recipe) -> None:
             fill(new, name, ((key, bytes(value)) for key, value in from_.base.scan()))
         view = TableReadView(from_, recipe)
         last_seq = view.base_totals().last_seq
-        fill(new, "digests", _lines(from_, _first_lines(view) if last_seq else {}))
+        fill(new, "digests", _states(from_, _first_states(view) if last_seq else {}))
         older = (pair for pair in from_.mids.scan() if int.from_bytes(pair[0][8:]) <= last_seq)
         fill(new, "mids", ((key, bytes(digest)) for key, digest in older))
         fill(new, "meta", iter(sorted(_meta(from_, recipe).items())))
@@ -122,27 +123,27 @@ def _meta(tables: Tables, recipe: Recipe) -> dict[bytes, bytes]:
 _BASE_LAYOUT = LAYOUT_KEYS["base"]
 
 
-def _lines(tables: Tables, first: dict[bytes, MessageState]) -> Pairs:
-    """The lines of digests as they were at the checkpoint."""
+def _states(tables: Tables, first: dict[bytes, MessageState]) -> Pairs:
+    """Yield the message states at the checkpoint."""
     for digest, value in tables.digests.scan():
-        line = first.get(digest) or decode_live(value)
-        if line.folded:
-            yield digest, encode_live(line)
+        state = first.get(digest) or decode_live(value)
+        if state.folded:
+            yield digest, encode_live(state)
 
 
-def _first_lines(view: ReadView) -> dict[bytes, MessageState]:
-    """What the checkpoint holds of messages that kept events go on with."""
+def _first_states(view: ReadView) -> dict[bytes, MessageState]:
+    """Return the states at the checkpoint of the messages that have later events."""
     last = view.base_totals().last_seq
-    lines: dict[bytes, MessageState] = {}
+    states: dict[bytes, MessageState] = {}
     for event in view.events():
-        if event.digest not in lines:
+        if event.digest not in states:
             folded = 0 < event.previous <= last
-            lines[event.digest] = MessageState(event.before, event.previous, folded=folded)
-    return lines
+            states[event.digest] = MessageState(event.before, event.previous, folded=folded)
+    return states
 
 
 def _add_words(old: ReadView, new: Store) -> None:
-    """The texts of the checkpoint's features, as far as they are still known."""
+    """Copy the texts of the checkpoint's features that the old model still has."""
     for ids, _ in old.base_features():
         new.transact(partial(_put_words, texts=texts_of(old, ids)))
 
@@ -152,12 +153,12 @@ def _put_words(view: WriteView, texts: Words) -> None:
 
 
 def texts_of(view: ReadView, ids: Ids) -> Words:
-    """The texts of those of these features that have one."""
+    """Return the texts of these features, without those that have none."""
     return packed(word for word in view.words(ids) if word is not None)
 
 
 def replay(events: Iterable[Event], texts: ReadView, new: Store) -> int:
-    """Apply events as they are, some thousand in a transaction; how many."""
+    """Apply events unchanged, some thousand in a transaction; return how many."""
     rest: Iterator[Event] = iter(events)
     done = 0
     while batch := list(islice(rest, REPLAYED_AT_ONCE)):
@@ -179,7 +180,7 @@ def _apply(view: WriteView, batch: list[Event], texts: ReadView) -> None:
 
 
 def _keep(data: Path) -> Path:
-    """A second name for the file that will be replaced."""
+    """Give the old file a second name before it is replaced."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
     kept = data.with_name(f"before-{stamp}.mdb")
     os.link(data, kept)

@@ -1,9 +1,9 @@
-"""How large the model's file may become where the administrator names no limit.
+"""The default size limit of a model's file, when the administrator sets none.
 
-A quarter of the file system, and a twentieth of the file system stays free: the mail server beside
-needs room for its queue. On a disk that is nearly full, or below a model that is larger than its
-quarter already, an eighth of what is free, so that teaching goes on at first.
-Failure: none; a file system that does not say its size gives 0, which is no limit.
+A quarter of the file system, and a twentieth of the file system must stay free, because the mail
+server needs space for its queue. If the disk is nearly full, or the model already takes more than
+a quarter, the model may still grow by an eighth of the free space, so that learning continues.
+Failure: none; a file system that does not report its size gives 0, no limit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PAGE_BYTES = 4096
 
 
 def limit_of(folder: Path, limit_bytes: int) -> int:
-    """The limit that is given, or else the one that the disk gives to the model in this folder."""
+    """Return `limit_bytes`, or if it is 0 the default limit for the model in this folder."""
     if limit_bytes:
         return limit_bytes
     try:
@@ -35,7 +35,7 @@ def limit_of(folder: Path, limit_bytes: int) -> int:
 
 
 def share_of(total: int, free: int, used: int) -> int:
-    """The limit by the sizes of the file system, of what is free there, and of the model."""
+    """Return the default limit from the file system's size and free space and the model's size."""
     if not total:
         return 0
     fair = min(total // SHARE, used + free - total // LEFT_FREE)

@@ -1,12 +1,12 @@
-"""The contract's views over tables of bytes: what is kept where. Engine-neutral.
+"""The read view and write view of `contract` over tables of bytes; independent of the engine.
 
-    meta      format, recipe, totals, base totals, the shelves' layouts, the journal's room, trays
-    features  shelves of rows: the live state          base      the same for the checkpoint
-    words     shelves of texts                         journal, digests, mids, kept   see `journal`
+    meta      format, recipe, totals, base totals, bucket layouts, journal's free space, hot rows
+    features  buckets of rows: the live state          base      the same for the checkpoint
+    words     buckets of texts                         journal, digests, mids, kept   see `journal`
 
-Must not know LMDB. Invariants: those of `contract`. The write view holds layouts and the journal's
-room in memory and puts them in `finish`, which the store calls once before it commits.
-Failure: StoreDamagedError where a value is missing or contradicts itself.
+Must not know LMDB. Invariants: those of `contract`. The write view keeps layouts and the journal's
+free space in memory and writes them in `finish`, which the store calls once before it commits.
+Failure: StoreDamagedError if a value is missing or inconsistent.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from spamnb.store.rows.row_cache import RowCache
 from spamnb.store.rows.vocabulary import Vocabulary
 
 FORMAT = 2
-"""of the whole store; raised when the meaning of any table changes"""
+"""of the whole store; increased when the meaning of any table changes"""
 FORMAT_KEY = b"format"
 RECIPE_KEY = b"recipe"
 ROOM_KEY = b"room"
@@ -49,7 +49,7 @@ TOTALS_KEY, BASE_TOTALS_KEY = b"totals", b"base_totals"
 LAYOUT_KEYS = {"features": b"layout_features", "base": b"layout_base", "words": b"layout_words"}
 _NO_IDS: Ids = np.zeros(0, np.uint64)
 _FOLD_BATCH = 256
-"""events folded at once: their rows are gathered and put back in one go"""
+"""events folded together: their rows are read and written once"""
 
 
 class Tables(NamedTuple):
@@ -71,7 +71,7 @@ class TableReadView:
     _writes = False
 
     def __init__(self, tables: Tables, recipe: Recipe, row_cache: RowCache | None = None) -> None:
-        self._recall = row_cache
+        self._row_cache = row_cache
         self._tables = tables
         self._recipe = recipe
         self._labels = len(recipe.labels)
@@ -79,24 +79,26 @@ class TableReadView:
     def _meta(self, key: bytes) -> bytes | memoryview:
         value = self._tables.meta.get(key)
         if value is None:
-            raise StoreDamagedError(f"the model lacks its entry {key.decode()!r}")
+            raise StoreDamagedError(
+                f"the model lacks its entry {key.decode()!r}", hint="restore a backup"
+            )
         return value
 
-    def _shelves(self, name: str, row_cache: RowCache | None = None) -> HashBuckets:
+    def _buckets(self, name: str, row_cache: RowCache | None = None) -> HashBuckets:
         layout = BucketLayout.decode(self._meta(LAYOUT_KEYS[name]))
         return HashBuckets(getattr(self._tables, name), layout, row_type(self._labels), row_cache)
 
     @cached_property
     def _features(self) -> HotRows:
-        buckets = self._shelves("features", self._recall)
+        buckets = self._buckets("features", self._row_cache)
         return HotRows(buckets, self._tables.meta, writable=self._writes)
 
     @cached_property
     def _base(self) -> HashBuckets:
-        return self._shelves("base")
+        return self._buckets("base")
 
     @cached_property
-    def _lexicon(self) -> Vocabulary:
+    def _vocabulary(self) -> Vocabulary:
         return Vocabulary(self._tables.words, BucketLayout.decode(self._meta(LAYOUT_KEYS["words"])))
 
     @cached_property
@@ -109,57 +111,57 @@ class TableReadView:
         return Index(tables.digests, tables.mids, tables.kept, self._recipe.key)
 
     def totals(self) -> Totals:
-        """The model's sums."""
+        """Return the model's sums."""
         return decode_totals(self._meta(TOTALS_KEY))
 
     def gather(self, ids: Ids) -> Records:
-        """The records of these features."""
+        """Return the records of these features."""
         return records_of(self._features.find(ids))
 
     def features(self) -> Iterator[tuple[Ids, Records]]:
-        """All features in order."""
+        """Yield all features in order."""
         return map(from_rows, self._features.blocks())
 
     def words(self, ids: Ids) -> list[Word | None]:
-        """The texts of these features."""
-        return self._lexicon.find(ids)
+        """Return the texts of these features."""
+        return self._vocabulary.find(ids)
 
     def all_words(self) -> Iterator[Word]:
-        """All texts in order."""
-        return self._lexicon.all()
+        """Yield all texts in order."""
+        return self._vocabulary.all()
 
     def live(self, digest: bytes) -> MessageState | None:
-        """What is held of a message."""
+        """Return a message's state."""
         return self._index.live(digest)
 
     def digests(self, message_id: str) -> list[bytes]:
-        """Digests of a Message-ID."""
+        """Return the digests of a Message-ID."""
         return self._index.digests(message_id)
 
     def event(self, seq: int) -> Event | None:
-        """One event."""
+        """Return one event."""
         return self._journal.event(seq)
 
     def events(
         self, start: int = 1, stop: int | None = None, *, newest_first: bool = False
     ) -> Iterator[Event]:
-        """Events by seq."""
+        """Yield events by sequence number."""
         return self._journal.events(start, stop, newest_first=newest_first)
 
     def live_at(self, label: int, seq: int) -> int:
-        """The next live, kept event under a label."""
+        """Return the next live event of a label."""
         return self._index.live_at(label, seq)
 
     def base_totals(self) -> Totals:
-        """The sums of the checkpoint."""
+        """Return the sums of the checkpoint."""
         return decode_totals(self._meta(BASE_TOTALS_KEY))
 
     def base_features(self) -> Iterator[tuple[Ids, Records]]:
-        """The features of the checkpoint."""
+        """Yield the features of the checkpoint."""
         return map(from_rows, self._base.blocks())
 
     def last_events(self, count: int) -> list[tuple[int, int]]:
-        """(seq, label after) of the newest LEARN and MOVE events."""
+        """Return (seq, label after) of the newest LEARN and MOVE events."""
         return self._journal.last_labels(count)
 
 
@@ -172,11 +174,11 @@ class TableWriteView(TableReadView):
         super().__init__(tables, recipe)
         self._page_bytes = page_bytes
         self._next = 0
-        self._born: list[Ids] = []
+        self._new_ids: list[Ids] = []
         self._pages: Pages | None = None
 
     def gather(self, ids: Ids) -> Records:
-        """The records of these features, their shelves remembered for the scatter to come."""
+        """Return the records of these features; keep their buckets for the following scatter."""
         return records_of(self._features.find(ids, keep=True))
 
     def put_totals(self, totals: Totals) -> None:
@@ -187,30 +189,30 @@ class TableWriteView(TableReadView):
         """Write back rows."""
         if len(ids) == 0:
             return
-        gone = empty_rows(records)
-        had = self._features.merge(to_rows(ids, records), ids, gone)
+        empty = empty_rows(records)
+        existed = self._features.merge(to_rows(ids, records), ids, empty)
         if not self._recipe.vocabulary:
             return
-        if gone.any():
-            self._lexicon.remove(ids[gone])
-        if not had.all():
-            self._born.append(ids[~had & ~gone])
+        if empty.any():
+            self._vocabulary.remove(ids[empty])
+        if not existed.all():
+            self._new_ids.append(ids[~existed & ~empty])
 
     def put_words(self, words: Words) -> None:
-        """Keep texts."""
+        """Store the texts of new features."""
         if self._recipe.vocabulary:
-            new_ids = np.concatenate(self._born or [_NO_IDS])
-            self._lexicon.add(words, np.sort(new_ids, kind="stable"))
+            new_ids = np.concatenate(self._new_ids or [_NO_IDS])
+            self._vocabulary.add(words, np.sort(new_ids, kind="stable"))
 
     def append(self, *events: Event) -> None:
-        """Add events and make them what is live of their messages."""
+        """Add events; each defines the state of its message."""
         if self._pages is None:
-            # What is in the checkpoint is older than any event that is kept.
+            # Events in the checkpoint are older than those in the journal.
             self._next = (self._journal.last_seq() or self.base_totals().last_seq) + 1
             self._pages = Pages(self._page_bytes, self._room())
         for event in events:
             if event.seq != self._next:
-                raise BugError(f"the next event is {self._next}, {event.seq} is appended")
+                raise BugError(f"event {event.seq} is appended, expected {self._next}")
             self._next += 1
         if events:
             self._journal.append(events, self._pages)
@@ -252,14 +254,14 @@ class TableWriteView(TableReadView):
             self._index.mark_folded(event)
 
     def finish(self) -> None:
-        """Put what was held back: layouts and the journal's room."""
+        """Write the layouts and the journal's free space."""
         meta = self._tables.meta
         if "_features" in self.__dict__:
             self._features.finish()
         for name, attribute in (
             ("features", "_features"),
             ("base", "_base"),
-            ("words", "_lexicon"),
+            ("words", "_vocabulary"),
         ):
             if attribute in self.__dict__:
                 key, value = LAYOUT_KEYS[name], self.__dict__[attribute].layout.encode()
@@ -269,8 +271,8 @@ class TableWriteView(TableReadView):
             meta.put(ROOM_KEY, self._pages.room.to_bytes(4, "little"))
 
 
-def found(tables: Tables, recipe: Recipe) -> None:
-    """Make the entries of a new model."""
+def create_model(tables: Tables, recipe: Recipe) -> None:
+    """Write the entries of a new model."""
     meta = tables.meta
     meta.put(RECIPE_KEY, encode_recipe(recipe))
     for key in (TOTALS_KEY, BASE_TOTALS_KEY):

@@ -141,7 +141,7 @@ def test_rewind_where_all_is_in_the_checkpoint_says_so(home):
     with Filter.open(home, history=False) as model:
         model.store.transact(lambda view: view.fold(1 << 60, 1000))
     refused = spamnb(home, "rewind", "1m", "--yes")
-    assert (refused.code, "in the checkpoint, all there are" in refused.err) == (2, True)
+    assert (refused.code, "in the checkpoint, and there are no later" in refused.err) == (2, True)
 
 
 def test_relearn_without_somebody(home, tmp_path):
@@ -182,7 +182,7 @@ def test_a_model_in_use_is_not_replaced(home, words):
     with Filter.open(home, history=False):
         refused = spamnb(home, *words, "--yes")
     assert refused.code == 3
-    assert "stop it" in refused.err or "close it" in refused.err
+    assert "stop that process" in refused.err or "close it" in refused.err
     assert stats(home)[1] == 410
 
 

@@ -158,7 +158,7 @@ class TestAudit:
             rows.n[:], rows.w[:] = 0, 0
             view.scatter(ids_of(1), rows)
         with store.read() as view:
-            assert "either in the model or in its journal" in " ".join(check(view))
+            assert "in the model or in its journal only" in " ".join(check(view))
 
     def test_check_names_a_wrong_histogram(self, make_store):
         """A histogram that does not count the records is told."""

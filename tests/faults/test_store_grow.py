@@ -154,7 +154,7 @@ class TestGrowing:
         def fill(_):
             raise lmdb.MapFullError("x")
 
-        with pytest.raises(StoreFullError, match="in vain"):
+        with pytest.raises(StoreFullError, match="still too small"):
             small.transact(fill)
 
     @pytest.mark.parametrize("use", ["read", "write", "copy", "stat", "open"])
@@ -175,7 +175,7 @@ class TestGrowing:
         else:
             del environment._dbs["features"]
             environment.open_tables(create=False)
-            assert set(environment._dbs) == set(environment.plan.names)
+            assert set(environment._dbs) == set(environment.config.names)
         assert environment.map_size > before
 
 

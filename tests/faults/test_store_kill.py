@@ -204,7 +204,7 @@ from pathlib import Path; m['fill'](Path({str(tmp_path / 'model')!r}))"
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=HERE
     )
     assert done.stderr == ""
-    assert "make room" in done.stdout
+    assert "free disk space" in done.stdout
     witness(tmp_path / "model", "learn", [int(done.stdout.split()[0])])
     store = open_store(tmp_path / "model")
     learn(store, some_mail(100_001), 1)

@@ -74,7 +74,7 @@ def test_what_waits_survives_a_rewrite_and_leaves_with_its_feature(store, tmp_pa
     again = open_store(tmp_path / "model")
     assert found(again, ids) == [word(i) for i in ids.tolist()]
     with again.write() as view:
-        view._lexicon.remove(ids[5:9])
+        view._vocabulary.remove(ids[5:9])
     left = np.delete(ids, slice(5, 9))
     assert found(again, left) == [word(i) for i in left.tolist()]
     again.close()

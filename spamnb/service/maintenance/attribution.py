@@ -1,13 +1,12 @@
-"""Which training made a message what it is: for each one, what its forgetting would change.
+"""Attribute a message's score to single trainings: what forgetting each one would change.
 
-The share of a training is the log-odds now minus the log-odds with that one forgotten: with its
-step and its rehearsals taken back, its counts gone, and N, b and the temperatures as they would be
-then.
-Shares need not add up: two messages that say the same may each be dispensable.
+The share of a training is the log-odds now minus the log-odds with that training forgotten: its
+step, rehearsals and counts subtracted, and N, b and the temperatures adjusted.
+Shares need not add up: of two equal messages, each may have no effect alone.
 
-One scan of the journal. The default model is asked about the features alone that a training has in
-common with the message; the classical kinds look at all of a training's features, since V and H
-depend on them. What is in the checkpoint cannot be told apart. Must not know terminals.
+Reads the journal once. For the default model kind, only the features that a training shares with
+the message matter; for the classical kinds all features of a training do, because V and H depend on
+them. Events in the checkpoint cannot be attributed. Must not know terminals.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from spamnb.store.apply_events import event_ids
 from spamnb.store.contract import ReadView
 
 _AT_ONCE = 256
-"""events whose rows are gathered together"""
+"""events whose rows are read together"""
 
 
 @dataclass(frozen=True, slots=True)
 class EventShare:
-    """What one training contributes to a message's log-odds."""
+    """The contribution of one training to a message's log-odds."""
 
     event: int
     time_us: int
@@ -49,43 +48,43 @@ class EventShare:
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """A message's log-odds, and who made it so."""
+    """A message's log-odds, and the trainings that produced it."""
 
     log_odds: float
     between: tuple[str, str]
-    """the labels that the odds are between"""
+    """the two labels of the odds"""
     shares: list[EventShare]
     """the strongest first"""
     folded: int
-    """events in the checkpoint, which cannot be told apart"""
+    """number of events in the checkpoint, which cannot be attributed"""
 
 
 def bisect(view: ReadView, recipe: Recipe, example: Example) -> Attribution:
-    """Ask of every training in force what the message would be without it."""
-    lens = _LeaveOneOut(view, recipe, example)
+    """Compute the share of every training in force in the score of a message."""
+    leave_one_out = _LeaveOneOut(view, recipe, example)
     candidates = _in_force(view)
     shares: list[EventShare] = []
     while batch := list(islice(candidates, _AT_ONCE)):
-        shares += lens.shares(batch)
+        shares += leave_one_out.shares(batch)
     shares.sort(key=lambda share: -abs(share.nats))
-    between = recipe.labels[lens.sides[0]], recipe.labels[lens.sides[1]]
-    return Attribution(lens.log_odds, between, shares, view.base_totals().last_seq)
+    between = recipe.labels[leave_one_out.sides[0]], recipe.labels[leave_one_out.sides[1]]
+    return Attribution(leave_one_out.log_odds, between, shares, view.base_totals().last_seq)
 
 
 def _in_force(view: ReadView) -> Iterator[tuple[Event, Event]]:
-    """Each training that stands: the event that says so, and the one that taught it."""
+    """Yield, for each training in force, the message's newest event and the one that trained it."""
     pending = PendingJournal(view, [], 0)
     for event in view.events():
         live = view.live(event.digest)
         if live is None or live.seq != event.seq:
             continue
-        taught = view.event([*pending.uncovered(event.seq)][-1]) if event.undoes else event
-        if event.after != NO_LABEL or (taught is not None and taught.bulk is not None):
-            yield event, taught or event
+        trained = view.event([*pending.uncovered(event.seq)][-1]) if event.undoes else event
+        if event.after != NO_LABEL or (trained is not None and trained.bulk is not None):
+            yield event, trained or event
 
 
 class _LeaveOneOut:
-    """One message, and what the model says of it when something is gone."""
+    """Scores one message with single trainings removed."""
 
     def __init__(self, view: ReadView, recipe: Recipe, example: Example) -> None:
         self.view = view
@@ -94,29 +93,29 @@ class _LeaveOneOut:
         self.ids = np.unique(np.concatenate(example.ids))
         self.narrow = recipe.kind == "corrected"
         self.totals = view.totals()
-        z = self._z(self._sheet(self.ids))
+        z = self._z(self._rows(self.ids))
         self.sides = sides(recipe.labels, z.tolist())
         self.log_odds = self._odds(z)
 
     def shares(self, batch: list[tuple[Event, Event]]) -> list[EventShare]:
-        """The shares of some trainings."""
-        gone = [_forgotten(event, taught) for event, taught in batch]
+        """Return the shares of these trainings."""
+        removals = [_forgotten(event, trained) for event, trained in batch]
         if self.narrow:
-            gone = [_narrowed(event, self.ids) for event in gone]
-            training_rows = self._sheet(self.ids)
+            removals = [_narrowed(event, self.ids) for event in removals]
+            training_rows = self._rows(self.ids)
         else:
-            training_rows = self._sheet(
-                np.unique(np.concatenate([self.ids, *(event_ids(event) for event in gone)]))
+            training_rows = self._rows(
+                np.unique(np.concatenate([self.ids, *(event_ids(event) for event in removals)]))
             )
         found = []
-        for one, (event, taught) in zip(gone, batch, strict=True):
-            training_rows.apply(one)
+        for removal, (event, trained) in zip(removals, batch, strict=True):
+            training_rows.apply(removal)
             nats = self.log_odds - self._odds(self._z(training_rows))
-            training_rows.apply(one, sign=-1)
-            found.append(_share(event, taught, self.recipe.labels, nats))
+            training_rows.apply(removal, sign=-1)
+            found.append(_share(event, trained, self.recipe.labels, nats))
         return found
 
-    def _sheet(self, ids: Ids) -> TrainingRows:
+    def _rows(self, ids: Ids) -> TrainingRows:
         return TrainingRows(self.totals, ids, self.view.gather(ids))
 
     def _z(self, training_rows: TrainingRows) -> np.ndarray:
@@ -135,26 +134,26 @@ class _LeaveOneOut:
         return float(z[s] - z[h])
 
 
-def _share(event: Event, taught: Event, labels: tuple[str, ...], nats: float) -> EventShare:
+def _share(event: Event, trained: Event, labels: tuple[str, ...], nats: float) -> EventShare:
     label = None if event.after == NO_LABEL else labels[event.after]
     return EventShare(
-        taught.seq, taught.time_us, taught.who, taught.channel, label,
+        trained.seq, trained.time_us, trained.who, trained.channel, label,
         event.digest, event.message_id, nats,
     )  # fmt: skip
 
 
-def _forgotten(event: Event, taught: Event) -> Event:
-    """The event that takes back what stands."""
+def _forgotten(event: Event, trained: Event) -> Event:
+    """Return the event that takes back a training."""
     return event._replace(
         before=event.after,
         after=NO_LABEL,
         delta=event.net_update.negated(),
-        bulk=taught.bulk.negated() if taught.bulk else None,
+        bulk=trained.bulk.negated() if trained.bulk else None,
     )
 
 
 def _narrowed(event: Event, ids: Ids) -> Event:
-    """The part of an event that touches these ids; T and V do not follow it."""
+    """Return the part of an event that changes these ids; T and V become wrong by it."""
     rehearsals = tuple(
         RehearsalUpdate(_common(rehearsal.ids, ids), rehearsal.steps)
         for rehearsal in event.delta.rehearsals

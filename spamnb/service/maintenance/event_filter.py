@@ -1,7 +1,7 @@
-"""Which events are meant: by person, channel, label, time span, message. Values only.
+"""Select journal events by person, channel, label, time span and message. Values only.
 
-One selection serves the journal's list and the undoing of many; `net_update` tells which events are
-in force, that is not taken back by another one. Must not know terminals.
+The same filter serves the journal's list and the undo of many events; `in_force` selects the events
+that no other event has undone. Must not know terminals.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ Takes = Callable[[Event], bool]
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """Events that fit everything that is named; one that names nothing takes all."""
+    """Matches events that meet all given conditions; without conditions, all events."""
 
     who: tuple[str, ...] = ()
     channel: tuple[str, ...] = ()
     label: int | None = None
-    """the message came under this label, or left it"""
+    """the event gave the message this label, or took it away"""
     since_us: int | None = None
     until_us: int | None = None
-    """the first moment that is too late"""
+    """exclusive"""
     digest: bytes | None = None
 
     def __call__(self, event: Event) -> bool:
-        """Whether it is meant."""
+        """Return whether the event matches."""
         return (
             (not self.who or event.who in self.who)
             and (not self.channel or event.channel in self.channel)
@@ -40,35 +40,35 @@ class EventFilter:
         )
 
     def __bool__(self) -> bool:
-        """Whether anything is named."""
+        """Return whether the filter has any condition."""
         return self != EventFilter()
 
 
 @dataclass(frozen=True, slots=True)
 class RelearnFilter:
-    """What a relearning drops: all that these people taught, all that came these ways."""
+    """Matches the events that a relearning drops: all of these people, all of these channels."""
 
     who: tuple[str, ...] = ()
     channel: tuple[str, ...] = ()
 
     def __call__(self, event: Event) -> bool:
-        """Whether it is dropped."""
+        """Return whether the event is dropped."""
         return event.who in self.who or event.channel in self.channel
 
 
-def net_update(view: ReadView, takes: Takes) -> list[int]:
-    """Numbers of the taken events that are in force, newest first.
+def in_force(view: ReadView, takes: Takes) -> list[int]:
+    """Return the numbers of the selected events that are in force, newest first.
 
-    Undoing goes from the newest to the oldest, as it was stacked: an undo that is in force hides
-    what it undoes, and an undo that is undone itself hides nothing. Where an undo and what it
-    undoes are both taken, neither is named, for together they changed nothing.
+    An undo that is in force hides the event that it undoes; an undo that is itself undone hides
+    nothing. If an undo and the event that it undoes are both selected, neither is returned, because
+    together they changed nothing.
     """
     found: list[int] = []
     hidden: set[int] = set()
     undos: dict[int, int] = {}
     for event in view.events(newest_first=True):
         if event.seq in undos and takes(event):
-            # Both are taken: the undo is not undone, for that would bring this one back.
+            # Both are selected: undoing the undo would restore this event.
             found.remove(undos[event.seq])
         if event.seq in hidden:
             continue
@@ -82,16 +82,16 @@ def net_update(view: ReadView, takes: Takes) -> list[int]:
 
 
 def left_out(view: ReadView, drops: Takes) -> set[int]:
-    """Which events a relearning leaves out: the dropped, and what the others have undone."""
-    gone: set[int] = set()
+    """Return the events that a relearning omits: dropped ones, undone ones, and the undos."""
+    omitted: set[int] = set()
     undone: set[int] = set()
     for event in view.events(newest_first=True):
         if event.seq in undone or drops(event):
-            gone.add(event.seq)
+            omitted.add(event.seq)
         elif event.kind == EventKind.UNDO:
-            gone.add(event.seq)
+            omitted.add(event.seq)
             undone.add(event.undoes)
-    return gone
+    return omitted
 
 
-__all__ = ["EventFilter", "RelearnFilter", "Takes", "left_out", "net_update"]
+__all__ = ["EventFilter", "RelearnFilter", "Takes", "in_force", "left_out"]

@@ -1,13 +1,13 @@
-"""Letting go of what is too old: undo of old trainings, words nobody uses, verdicts of last month.
+"""Expire old data: journal events, rare features and history entries.
 
-Three steps, each in small transactions, so that others keep reading and nobody waits long for the
-writer: events older than `keep_days` fold into the checkpoint; features not taught for `after_days`
-and held by few messages go, unless a kept event names them (its undo must find them); the history
-forgets by its own rules. Dropping is an event like any other and can be undone; the texts of the
-features cannot be brought back.
+Three steps, in small transactions, so that other processes read meanwhile and wait only briefly to
+write: events older than `keep_days` are folded into the checkpoint; features not learnt for
+`after_days` and contained in few messages are dropped, unless a journal event names them (its undo
+needs them); the history expires by its own limits. Dropping features is an event and can be undone,
+but without the features' texts.
 
-`now_us` is the time by which things expire (`expiry_clock`): what goes cannot be brought back.
-Stopped at any moment, what was done stays done and the rest is found again. Must not know settings.
+`now_us` is the time from `expiry_clock`, because expired data cannot be restored. If the run is
+stopped, finished transactions stay and the next run continues. Must not know settings.
 """
 
 from __future__ import annotations
@@ -31,35 +31,36 @@ from spamnb.store.history.verdict_history import History
 DAY_US = 86_400_000_000
 FOLDED_AT_ONCE = 256
 DROPPED_AT_ONCE = 4096
-"""Some 20 ms of the writer's time."""
+"""one transaction blocks other writers for about 20 ms"""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiryRules:
-    """What is too old."""
+    """Which data expires."""
 
     keep_days: int
-    """events"""
+    """days after which events are folded"""
     after_days: int
-    """features"""
+    """days after which rare features are dropped"""
     max_messages: int
+    """features in more messages than this are kept"""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiryResult:
-    """What went."""
+    """Result of an expiry run."""
 
     events_folded: int
     features_dropped: int
     verdicts_forgotten: int
 
     def as_dict(self) -> dict[str, int]:
-        """For programs."""
+        """Return the result as values that JSON can represent."""
         return asdict(self)
 
 
 def newest_us(store: Store) -> int:
-    """The time of the newest event; 0 if there is none."""
+    """Return the time of the newest event; 0 if there is none."""
     with store.read() as view:
         return next((event.time_us for event in view.events(newest_first=True)), 0)
 
@@ -67,7 +68,7 @@ def newest_us(store: Store) -> int:
 def expire(
     store: Store, history: History | None, rules: ExpiryRules, *, now_us: int, source: Source
 ) -> ExpiryResult:
-    """Let go of everything that is too old by these rules."""
+    """Fold events, drop features and expire the history by these rules."""
     folded = fold(store, now_us - rules.keep_days * DAY_US, now_us)
     before_day = day_of(now_us - rules.after_days * DAY_US)
     dropped = drop(store, before_day, rules.max_messages, now_us=now_us, source=source)
@@ -75,7 +76,7 @@ def expire(
 
 
 def fold(store: Store, before_us: int, now_us: int) -> int:
-    """Move events that are surely older than that into the checkpoint; how many."""
+    """Fold events certainly older than `before_us` into the checkpoint; return how many."""
 
     def some(view: WriteView) -> int:
         times = [event.time_us for event in islice(view.events(), FOLDED_AT_ONCE)]
@@ -89,17 +90,17 @@ def fold(store: Store, before_us: int, now_us: int) -> int:
 
 
 class _Left(NamedTuple):
-    """Where dropping stands after a transaction."""
+    """The state of dropping after a transaction."""
 
     ids: Ids
     """still to be dropped"""
     seq: int
-    """no kept event up to this one names any of them"""
+    """no journal event up to this one names any of them"""
     dropped: int
 
 
 def drop(store: Store, before_day: int, max_messages: int, *, now_us: int, source: Source) -> int:
-    """Drop the features last learnt before a day and held by few; how many."""
+    """Drop the features last learnt before a day and in few messages; return how many."""
     learner = Learner(store.recipe, Costs())
     with store.read() as view:
         blocks = list(stale(view, before_day, max_messages))
@@ -120,14 +121,14 @@ def drop(store: Store, before_day: int, max_messages: int, *, now_us: int, sourc
 
 
 def _unnamed(view: WriteView, ids: Ids, start: int) -> Ids:
-    """Leave out what others have taught since the last look."""
+    """Remove the features that events from `start` on name."""
     for event in view.events(start):
         ids = ids[~np.isin(ids, named_ids(event))]
     return ids
 
 
 def _bulk(view: WriteView, ids: Ids, before_day: int, max_messages: int) -> BulkChange:
-    """Build the change that empties these rows as they are now; undone, it fills them again."""
+    """Return the change that sets these rows to zero; undoing it restores them."""
     records = view.gather(ids)
     few = records.n.sum(axis=1, dtype=np.uint64) <= max_messages
     full = records.n.any(axis=1) | records.w.any(axis=1)

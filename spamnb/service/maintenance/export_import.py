@@ -1,23 +1,24 @@
-"""A model as text, and back: for looking at, for moving, for merging two models into one.
+"""Export a model as text and import it, to inspect, move or merge models.
 
-JSON lines. The first is the header:
+The format is JSON lines. The first is the header:
 
     {"format": "spamnb export", "version": 1, "kind": "corrected", "labels": ["ham", "spam"],
      "fingerprint": "...", "recipe": {...}, "messages": [N of each label], "tokens": [T of each],
      "bias": [...], "temperatures": [...], "features": how many lines follow}
 
-and then one line a feature, in order of the ids:
+Then one line for each feature, in order of the ids:
 
     {"id": "16 hex digits", "n": [messages of each label], "w": [corrections of each label],
      "day": last learnt, days since 2000-01-01, "place": "subject", "token": "cheap"}
 
-`w` is in units of 2^-20 nats, `bias` and `temperatures` of 2^-40; all integers, so a round trip is
-exact. `place` and `token` are there if the model has a vocabulary. Ids mean the same only under the
-same key, which `fingerprint` tells apart; the key itself (`key`, 64 hex digits) is written only on
-demand, for whoever has it can make words that meet others in one feature.
+`w` is in units of 2^-20 nats, `bias` and `temperatures` of 2^-40; all numbers are integers, so a
+round trip is exact. `place` and `token` exist if the model has a vocabulary. Ids are comparable
+only under the same key, which `fingerprint` identifies. The key itself (`key`, 64 hex digits) is
+written only on request, because with it an attacker can construct words with colliding ids.
 
-Importing adds: one event, so one undo takes it back. Must not know terminals. Failure: UserError
-for a text that is no export, is not whole, or is of another model; nothing is changed then.
+An import adds to the model in one event, so one undo reverts it. Must not know terminals. Failure:
+UserError for a text that is no export, is incomplete, or belongs to another model; nothing is
+changed then.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ _CONSTANTS = (
 _PLACES = {place.name.lower(): place for place in TokenLocation}
 
 
-# --- out -----------------------------------------------------------------------------------------
+# --- export --------------------------------------------------------------------------------------
 
 
 def export(store: Store, *, with_key: bool = False) -> Iterator[str]:
-    """Write the model as lines of JSON, from one snapshot."""
+    """Yield the model as lines of JSON, from one snapshot."""
     recipe = store.recipe
     with store.read() as view:
         count = sum(len(ids) for ids, _ in view.features())
@@ -100,7 +101,7 @@ def _header(recipe: Recipe, totals: Totals, count: int, *, with_key: bool) -> di
 def _feature(row: _Row, word: Word | None) -> dict[str, Any]:
     plain: dict[str, Any] = {"id": f"{row.id:016x}", "n": row.n, "w": row.w, "day": row.day}
     if word is not None:
-        # A long word may be cut within a letter: such bytes go through as lone surrogates.
+        # A long word may be cut within a character: its bytes become lone surrogates.
         plain["place"] = TokenLocation(word.place).name.lower()
         plain["token"] = word.text.decode("utf-8", "surrogateescape")
     return plain
@@ -110,12 +111,12 @@ def _line(value: dict[str, Any]) -> str:
     return json.dumps(value, separators=(",", ":")) + "\n"
 
 
-# --- in ------------------------------------------------------------------------------------------
+# --- import --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What a text holds."""
+    """A parsed export."""
 
     header: dict[str, Any]
     bulk: BulkChange
@@ -123,7 +124,7 @@ class Exported:
 
 
 def read_export(lines: Iterable[str]) -> Exported:
-    """Read the lines of an export; UserError if it is none, or is not whole."""
+    """Parse the lines of an export; UserError if they are invalid or incomplete."""
     numbered = enumerate(lines, 1)
     header = _read_header(next(numbered, (1, ""))[1])
     columns = _Columns()
@@ -131,11 +132,11 @@ def read_export(lines: Iterable[str]) -> Exported:
         try:
             columns.take(json.loads(line))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _bad(f"line {number} is no feature: {error}") from error
+            raise _bad(f"line {number} is not a valid feature: {error}") from error
     try:
         bulk = columns.bulk(header)
     except (ValueError, OverflowError, TypeError) as error:
-        raise _bad(f"its numbers cannot be read: {error}") from error
+        raise _bad(f"its numbers are invalid: {error}") from error
     _complete(header, bulk)
     return Exported(header, bulk, columns.words())
 
@@ -153,10 +154,10 @@ class _Columns:
         self.texts: list[bytes] = []
 
     def take(self, row: dict[str, Any]) -> None:
-        """Take one feature."""
+        """Add one feature."""
         feature = int(row["id"], 16)
         if self.ids and feature <= self.ids[-1]:
-            raise ValueError("its id does not follow the one before")
+            raise ValueError("its id is not greater than the previous one")
         self.ids.append(feature)
         self.n.append(row["n"])
         self.w.append(row["w"])
@@ -167,7 +168,7 @@ class _Columns:
             self.texts.append(row["token"].encode("utf-8", "surrogateescape")[:255])
 
     def words(self) -> Words:
-        """Build the texts of those features that have one."""
+        """Return the texts of the features that have one."""
         return Words(
             np.array(self.word_ids, np.uint64),
             np.array(self.places, np.uint8),
@@ -176,7 +177,7 @@ class _Columns:
         )
 
     def bulk(self, header: dict[str, Any]) -> BulkChange:
-        """All features as the change that adds them."""
+        """Return the change that adds all features."""
         labels, groups = len(header["labels"]), header["recipe"]["groups"]
         shape = (len(self.ids), labels)
         n = _ints(self.n, shape, 0, (1 << 32) - 1)
@@ -196,7 +197,7 @@ def _ints(
 ) -> NDArray[np.int64]:
     found = np.array(values if len(values) else np.zeros(shape, np.int64))
     if found.dtype.kind not in "iu" or found.shape != shape:
-        raise ValueError(f"integers of the shape {shape} are expected")
+        raise ValueError(f"expected integers of the shape {shape}")
     if found.size and not least <= int(found.min()) <= int(found.max()) <= most:
         raise ValueError(f"a number is not between {least} and {most}")
     return found.astype(np.int64)
@@ -206,19 +207,19 @@ def _read_header(line: str) -> dict[str, Any]:
     try:
         header = json.loads(line)
         if header["format"] != FORMAT:
-            raise _bad("it says so itself")
+            raise _bad(f"the header's format is {header['format']!r}")
         if header["version"] != VERSION:
             raise UserError(
-                f"an export of version {header['version']}, this program reads {VERSION}",
-                hint="use the newer program that wrote it",
+                f"the export has version {header['version']}, this program reads {VERSION}",
+                hint="import it with the version of spamnb that wrote it",
             )
         missing = [name for name in _NEEDED if name not in header]
         if not missing and not isinstance(header["fingerprint"], str):
-            raise _bad("its fingerprint is no text")
+            raise _bad("its fingerprint is not a string")
         if missing or header["recipe"].keys() != set(_CONSTANTS):
             raise _bad(f"the header lacks {', '.join(missing) or 'constants'}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _bad("the first line is no header") from error
+        raise _bad("the first line is not a header") from error
     return dict(header)
 
 
@@ -230,35 +231,35 @@ _NEEDED = (
 
 def _complete(header: dict[str, Any], bulk: BulkChange) -> None:
     if len(bulk.ids) != header["features"]:
-        raise _bad(f"it should hold {header['features']} features, it holds {len(bulk.ids)}")
+        raise _bad(f"the header announces {header['features']} features, found {len(bulk.ids)}")
     if bulk.n.sum(axis=0).tolist() != header["tokens"]:
-        raise _bad("its counts do not sum to what the header says")
+        raise _bad("the sums of its counts differ from the header")
 
 
 def _bad(why: str) -> UserError:
-    return UserError(f"this is no whole export: {why}", hint="make it with `spamnb export`")
+    return UserError(f"not a valid, complete export: {why}", hint="create one with `spamnb export`")
 
 
 def recipe_of(exported: Exported) -> Recipe:
-    """Make the recipe of the model that was exported; its key must be there."""
+    """Return the recipe of the exported model; UserError if the export has no key."""
     header = exported.header
     if "key" not in header:
         raise UserError(
-            "the export has no key, so it can only be added to the model that it came from",
-            hint="export it with --with-key to make a new model of it",
+            "the export has no key, so it can only be imported into the model that it came from",
+            hint="export it again with --with-key to make a new model from it",
         )
     try:
         labels, key = tuple(header["labels"]), bytes.fromhex(header["key"])
         recipe = Recipe(kind=header["kind"], labels=labels, key=key, **header["recipe"])
     except (ValueError, TypeError) as error:
-        raise _bad(f"its recipe cannot be read: {error}") from error
+        raise _bad(f"its recipe is invalid: {error}") from error
     if Key(key).fingerprint().hex() != header["fingerprint"]:
-        raise _bad("the key is not the one of its fingerprint")
+        raise _bad("its key does not match its fingerprint")
     return recipe
 
 
 def merge(model: Filter, exported: Exported, *, source: Source) -> Receipt:
-    """Add an export to a model, as one event; undo takes it back."""
+    """Add an export to a model, as one event that `undo` reverts."""
     _same_model(model.recipe, exported.header)
     request = BulkLoad(exported.bulk, False, source, now_us(), MergedWords([exported.words]))
     receipt = model.teach([request])[0]
@@ -268,19 +269,20 @@ def merge(model: Filter, exported: Exported, *, source: Source) -> Receipt:
 
 
 def _same_model(recipe: Recipe, header: dict[str, Any]) -> None:
-    ours = Key(recipe.key).fingerprint().hex()
-    if header["fingerprint"] != ours:
+    fingerprint = Key(recipe.key).fingerprint().hex()
+    if header["fingerprint"] != fingerprint:
         raise UserError(
-            f"the export was made with another key ({header['fingerprint'][:8]}, ours is "
-            f"{ours[:8]}): its features mean nothing here",
-            hint="train on the messages, or make a new model of it: import --as-new",
+            f"the export was made with another key ({header['fingerprint'][:8]}) than this model's "
+            f"({fingerprint[:8]}), so its feature ids do not match",
+            hint="train on the messages, or make a new model from it: import --as-new",
         )
     for name, here in (("kind", recipe.kind), ("labels", list(recipe.labels))):
         if header[name] != here:
             raise UserError(f"the export's {name} is {header[name]}, this model's is {here}")
-    mine = asdict(recipe)
+    parameters = asdict(recipe)
     for name in ("occurrences", "groups"):
-        if header["recipe"][name] != mine[name]:
+        if header["recipe"][name] != parameters[name]:
             raise UserError(
-                f"the export's {name} is {header['recipe'][name]}, this model's is {mine[name]}"
+                f"the export's {name} is {header['recipe'][name]}, "
+                f"this model's is {parameters[name]}"
             )

@@ -1,17 +1,17 @@
-"""Going back, and going another way: rewind, relearning, undoing many trainings at once.
+"""Rewind a model, relearn its journal, and undo many events.
 
-`rewind` brings back the model as it was at a time; `relearn` teaches the journal's lessons again,
-in order, without some of them or with other constants, each step computed anew. Both make a copy
-and put it in the place of the model, which nobody may have open meanwhile; the old file is kept.
-`take_back` undoes, in the running model, what a selection takes.
+`rewind` restores the model of an earlier time; `relearn` repeats the journal's trainings in order,
+without some of them or with other constants, and computes each step again. Both write a new model
+and replace the old one, which no process may have open; the old file is kept. `take_back` undoes
+selected events in the running model.
 
-What went into the checkpoint has no events any more: it stays, whoever taught it. Relearning leaves
-out what was undone, and the undo with it; a lesson that comes to nothing without the dropped ones
-(forgetting what nobody taught) leaves no event. A duplicate was never noted, so it cannot stand in
-for what is dropped. Must not know terminals or settings.
+Trainings in the checkpoint have no events any more and stay. Relearning omits undone events and
+their undos; a training that has no effect without the dropped ones (such as forgetting a message
+that is no longer learnt) leaves no event. Duplicates have no event, so a duplicate of a dropped
+training does not replace it. Must not know terminals or settings.
 
 Failure: RefusedError for a time before the checkpoint; else what the store and the learner raise.
-The model is as it was then.
+The model is unchanged then.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from spamnb.service.engine.learner import Learner
 from spamnb.service.engine.planner import PendingJournal, PlannedEvent, Planner
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import BulkLoad, Example, Forget, Learn, Lesson, Source, Undo
-from spamnb.service.maintenance.event_filter import Takes, left_out, net_update
+from spamnb.service.maintenance.event_filter import Takes, in_force, left_out
 from spamnb.store.contract import ReadView, Store, WriteView
 from spamnb.store.rebuild import Rebuilt, rebuild, replay, texts_of
 
 TAUGHT_AT_ONCE = 1024
-"""Lessons in one transaction: more gain nothing, and hold more rows in memory."""
+"""trainings in one transaction; more are not faster, and need more memory"""
 UNDONE_AT_ONCE = 256
 CONSTANTS = ("alpha", "kappa", "r", "eta", "rate_bias", "rate_temper")
-"""What a relearning may change; the rest of a recipe says what the features and labels are."""
+"""What a relearning may change; the other values of a recipe define its features and labels."""
 
 Thing = TypeVar("Thing")
 
@@ -55,20 +55,20 @@ class RewindPoint:
     """Where a rewind cuts the journal."""
 
     stop: int
-    """the first event that goes"""
+    """the first event to remove"""
     stays_us: int
-    """when the last event that stays was taught; 0 if none does"""
+    """time of the last event that stays; 0 if none does"""
     by: dict[str, int]
-    """how many go, by who taught them"""
+    """number of removed events of each person"""
 
     @property
     def events(self) -> int:
-        """How many go."""
+        """Return the number of events to remove."""
         return sum(self.by.values())
 
 
 def cut_at(view: ReadView, time_us: int) -> RewindPoint:
-    """What a rewind to a time drops: all that follows the last event which is not later."""
+    """Return what a rewind removes: all events after the last one that is not later than a time."""
     by: Counter[str] = Counter()
     checkpoint = view.base_totals().last_seq
     for event in view.events(newest_first=True):
@@ -76,16 +76,16 @@ def cut_at(view: ReadView, time_us: int) -> RewindPoint:
             return RewindPoint(event.seq + 1, event.time_us, dict(by))
         by[event.who] += 1
     if checkpoint:
-        before = "and the time lies before its end" if by else "all there are"
+        before = "and the given time is before its end" if by else "and there are no later ones"
         raise RefusedError(
             f"events up to {checkpoint} are in the checkpoint, {before}",
-            hint="see `spamnb journal --limit 0` for what can be gone back to",
+            hint="choose the time of an event that `spamnb journal --limit 0` lists",
         )
     return RewindPoint(1, 0, dict(by))
 
 
 def rewind(home: Path, time_us: int) -> Rebuilt[RewindPoint]:
-    """Bring back the model as it was at a time; later events are gone from it."""
+    """Restore the model as it was at a time; later events are removed."""
 
     def run(view: ReadView, new: Store) -> RewindPoint:
         cut = cut_at(view, time_us)
@@ -100,35 +100,35 @@ def rewind(home: Path, time_us: int) -> Rebuilt[RewindPoint]:
 
 @dataclass(frozen=True, slots=True)
 class Relearnt:
-    """What became of the journal."""
+    """Result of a relearning, in numbers of events."""
 
     taught: int
-    """lessons that changed something, as events of the new journal"""
+    """trainings that changed the model: the events of the new journal"""
     dropped: int
     undone: int
-    """left out, since they were undone: and the undos"""
+    """omitted because they were undone, and their undos"""
     idle: int
-    """lessons that come to nothing without the dropped ones"""
+    """trainings that have no effect without the dropped ones"""
     folded: int
-    """events of the checkpoint, which stay as they are"""
+    """events of the checkpoint, which stay unchanged"""
 
     def as_dict(self) -> dict[str, int]:
-        """For programs."""
+        """Return the result as values that JSON can represent."""
         return asdict(self)
 
 
 def relearn(
     home: Path, drops: Takes, costs: Costs, constants: Mapping[str, float] | None = None
 ) -> Rebuilt[Relearnt]:
-    """Teach the journal's lessons again, but for the dropped ones; every step is computed anew."""
+    """Repeat the journal's trainings except the dropped ones; compute every step again."""
     changed = dict(constants or {})
 
     def run(old: ReadView, new: Store) -> Relearnt:
         folded = old.base_totals().last_seq
         if changed and folded:
             raise RefusedError(
-                f"{folded} events are in the checkpoint, and were learnt with the old constants",
-                hint="train a new model",
+                f"{folded} events are in the checkpoint and were learnt with the old constants",
+                hint="train a new model to use other constants",
             )
         return _relearn(old, new, drops, costs)
 
@@ -136,12 +136,17 @@ def relearn(
 
 
 def changed_recipe(recipe: Recipe, constants: Mapping[str, float]) -> Recipe:
-    """The recipe with other constants."""
+    """Return the recipe with other constants; UserError for an invalid name or value."""
     for name, value in constants.items():
         if name not in CONSTANTS:
-            raise UserError(f"{name} is no constant", hint=f"one of {', '.join(CONSTANTS)}")
+            raise UserError(
+                f"there is no constant {name!r}", hint=f"use one of {', '.join(CONSTANTS)}"
+            )
         if not 0 <= value < 1000 or (name == "alpha" and value == 0):
-            raise UserError(f"{name} {value} makes no model")
+            raise UserError(
+                f"the constant {name} cannot be {value}",
+                hint="use a number from 0 to below 1000; alpha must be above 0",
+            )
     changes: dict[str, Any] = {name: float(value) for name, value in constants.items()}
     return replace(recipe, **changes)
 
@@ -173,20 +178,25 @@ def _relearn(old: ReadView, new: Store, drops: Takes, costs: Costs) -> Relearnt:
 
 
 def _teach(view: WriteView, learner: Learner, batch: list[Event], old: ReadView) -> list[Receipt]:
-    """Lessons in order, in one transaction; before a person's word we look what it is about."""
+    """Repeat trainings in order, in one transaction.
+
+    Before each correction of a person the model is asked whether it needs further steps.
+    """
     texts = _Texts(old)
     receipts = []
-    for insisted, events in groupby(batch, _insisted):
-        requests = [_lesson(event, texts) for event in events]
-        for some in [[request] for request in requests] if insisted else [requests]:
-            asked = [_repeated(view, learner, request) for request in some] if insisted else some
-            receipts += learner.run(view, asked, scored=False)
+    for may_repeat, events in groupby(batch, _may_repeat):
+        requests = [_request(event, texts) for event in events]
+        for some in [[request] for request in requests] if may_repeat else [requests]:
+            checked = (
+                [_repeated(view, learner, request) for request in some] if may_repeat else some
+            )
+            receipts += learner.run(view, checked, scored=False)
             learner.committed()
     return receipts
 
 
-def _insisted(event: Event) -> bool:
-    """Whether an event may be of a message that has the label, but is judged otherwise."""
+def _may_repeat(event: Event) -> bool:
+    """Return whether the message may have this label already and still be classified otherwise."""
     return event.after != NO_LABEL and (event.immediate or event.before == event.after)
 
 
@@ -197,18 +207,18 @@ def _repeated(view: ReadView, learner: Learner, request: Lesson) -> Lesson:
 
 @dataclass(frozen=True, slots=True)
 class _Texts:
-    """The old model's texts, for the features that the new one learns."""
+    """The old model's texts, as the word source of the new one."""
 
     view: ReadView
 
     def words(self, ids: Ids) -> Words:
-        """The texts of those of these ids that it has."""
+        """Return the known texts among these ids."""
         return texts_of(self.view, ids)
 
 
-def _lesson(event: Event, texts: _Texts) -> Lesson:
-    """What was asked for, as the event tells it."""
-    source = Source(event.who, event.channel, event.weight, _insisted(event))
+def _request(event: Event, texts: _Texts) -> Lesson:
+    """Return the training request of an event."""
+    source = Source(event.who, event.channel, event.weight, _may_repeat(event))
     if event.bulk is not None:
         return BulkLoad(event.bulk, event.kind == EventKind.EXPIRE, source, event.time_us, texts)
     if event.after == NO_LABEL:
@@ -223,32 +233,32 @@ def _batches(things: Iterable[Thing], size: int) -> Iterator[list[Thing]]:
         yield batch
 
 
-# --- undoing many --------------------------------------------------------------------------------
+# --- undo many events ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class UndoPlan:
-    """What undoing a selection would do."""
+    """What undoing selected events would do."""
 
     events: list[int]
-    """those that can be undone, newest first"""
+    """events that can be undone, newest first"""
     superseded: list[int]
-    """those that somebody else's later word has replaced: nothing of them stands"""
+    """events that a later label of another person has replaced: they have no effect any more"""
 
 
 def undoable(view: ReadView, recipe: Recipe, takes: Takes) -> UndoPlan:
-    """Try out which of the selected events can be undone; changes nothing."""
+    """Return which of the selected events can be undone; changes nothing."""
     planner = Planner(recipe)
     pending = PendingJournal(view, [], view.totals().last_seq)
     found = UndoPlan([], [])
-    for seq in net_update(view, takes):
+    for seq in in_force(view, takes):
         plan = planner.plan(Undo(seq, Source(), 0), pending)
         (found.events if isinstance(plan, PlannedEvent) else found.superseded).append(seq)
     return found
 
 
 def take_back(model: Filter, events: Sequence[int], source: Source) -> list[Receipt]:
-    """Undo events, in this order; stopped on the way, what was done stays done."""
+    """Undo events in this order, in several transactions; finished ones stay if it is stopped."""
     receipts: list[Receipt] = []
     for some in _batches(events, UNDONE_AT_ONCE):
         receipts += model.teach([Undo(event, source, now_us()) for event in some])

@@ -1,4 +1,4 @@
-"""Looking after a model: what it holds, and whether it contradicts itself.
+"""Statistics and consistency check of a model.
 
 Reads only. Must not know terminals or settings.
 """
@@ -19,7 +19,7 @@ from spamnb.store.lmdb.sharing import DATA_FILE
 
 @dataclass(frozen=True, slots=True)
 class ModelStats:
-    """What a model holds."""
+    """Contents and sizes of a model."""
 
     home: str
     kind: str
@@ -30,7 +30,7 @@ class ModelStats:
     features: int
     words: int
     events: int
-    """in the journal: what can be undone"""
+    """in the journal; these can be undone"""
     folded: int
     """events in the checkpoint"""
     store_bytes: int
@@ -40,10 +40,10 @@ class ModelStats:
     history_days: float
     constants: dict[str, Any]
     thresholds: dict[str, float]
-    """probability of spam from which each decision is taken"""
+    """probability of spam from which each decision applies"""
 
     def as_dict(self) -> dict[str, object]:
-        """For programs."""
+        """Return the statistics as values that JSON can represent."""
         return asdict(self)
 
 
@@ -51,7 +51,7 @@ _CONSTANTS = ("alpha", "kappa", "r", "eta", "rate_bias", "rate_temper", "groups"
 
 
 def stats(home: Path, store: Store, history: History | None, costs: Costs) -> ModelStats:
-    """Count what is there; reads every word's entry once."""
+    """Return the statistics of a model; reads every word once."""
     recipe = store.recipe
     with store.read() as view:
         totals, base = view.totals(), view.base_totals()
@@ -78,6 +78,6 @@ def stats(home: Path, store: Store, history: History | None, costs: Costs) -> Mo
 
 
 def check(store: Store) -> list[str]:
-    """Find what contradicts itself, a sentence each; empty for a sound store."""
+    """Return the inconsistencies of a store, one sentence each; empty for a consistent store."""
     with store.read() as view:
         return audit.check(view)

@@ -1,7 +1,7 @@
-"""Scoring many files on all cores, in the order of the files.
+"""Score many files on all cores, in the order of the files.
 
-Each worker opens the model for itself, so nothing but verdicts travels. Fewer files than make that
-worth while are scored here. Must not know terminals.
+Each worker process opens the model, so only verdicts are sent back. A small number of files is
+scored in this process. Must not know terminals.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TASK = TOGETHER * BATCH_MESSAGES
 
 
 class Scored(NamedTuple):
-    """One file's verdict, or why there is none."""
+    """The verdict on one message, or the error that prevented it."""
 
     path: str
     verdict: Verdict | None
@@ -32,7 +32,7 @@ class Scored(NamedTuple):
 
 
 class Scoring(NamedTuple):
-    """How to score: readers, clues asked for, who we are, what mistakes cost."""
+    """Options of bulk scoring: worker processes, clues per message, local hosts, costs."""
 
     jobs: int = 0
     clues: int = 0
@@ -42,42 +42,44 @@ class Scoring(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Scorer:
-    """What a worker needs; called in the worker, it opens the model there."""
+    """Called in a worker, it opens the model there and returns the worker's function."""
 
     home: Path
-    how: Scoring
+    options: Scoring
 
     def __call__(self) -> Callable[[list[MessageSpan]], list[Scored]]:
-        model = _open(self.home, self.how)
-        return lambda feature_batch: _score(model, self.how.clues, feature_batch)
+        model = _open(self.home, self.options)
+        return lambda spans: _score(model, self.options.clues, spans)
 
 
-def _open(home: Path, how: Scoring) -> Filter:
-    return Filter.open(home, readonly=True, history=False, local=how.local, costs=how.costs)
+def _open(home: Path, options: Scoring) -> Filter:
+    return Filter.open(home, readonly=True, history=False, local=options.local, costs=options.costs)
 
 
-def score_paths(home: Path, paths: Sequence[str], how: Scoring | None = None) -> Iterator[Scored]:
-    """A verdict for every message under these paths, in their order."""
-    how = how or Scoring()
-    with _open(home, how) as model:  # its errors belong to the caller
+def score_paths(
+    home: Path, paths: Sequence[str], options: Scoring | None = None
+) -> Iterator[Scored]:
+    """Yield a verdict for every message under these paths, in their order."""
+    options = options or Scoring()
+    with _open(home, options) as model:  # raises its errors before any worker starts
         documents = model.recipe.documents
     found = [unit for path in paths for unit in units(path, documents=documents)]
-    feature_batches = (found[start : start + _TASK] for start in range(0, len(found), _TASK))
-    if len(found) <= _FEW or how.jobs == 1:
-        with _open(home, how) as model:
-            for feature_batch in feature_batches:
-                yield from _score(model, how.clues, feature_batch)
+    tasks = (found[start : start + _TASK] for start in range(0, len(found), _TASK))
+    if len(found) <= _FEW or options.jobs == 1:
+        with _open(home, options) as model:
+            for spans in tasks:
+                yield from _score(model, options.clues, spans)
         return
-    from spamnb.service.training.worker_pool import Pool, cores  # noqa: PLC0415 - 6 ms that one message needs not
+    from spamnb.service.training.worker_pool import Pool, cores  # noqa: PLC0415 - saves 6 ms for one message
 
-    with Pool(_Scorer(home, how), how.jobs or cores()) as pool:
-        for scored in pool.map(feature_batches):
+    with Pool(_Scorer(home, options), options.jobs or cores()) as pool:
+        for scored in pool.map(tasks):
             yield from scored
 
 
-def _score(model: Filter, clues: int, feature_batch: list[MessageSpan]) -> list[Scored]:
+def _score(model: Filter, clues: int, spans: list[MessageSpan]) -> list[Scored]:
     documents = model.recipe.documents
-    read = [read_unit(unit, documents=documents) for unit in feature_batch]
+    read = [read_unit(unit, documents=documents) for unit in spans]
     raws = [item.raw for item in read if isinstance(item, SourceMessage)]
     verdicts = model.score_many(raws)
     found = []
@@ -87,6 +89,6 @@ def _score(model: Filter, clues: int, feature_batch: list[MessageSpan]) -> list[
             continue
         verdict = next(verdicts)
         shown = verdict.clues(clues) if clues else []
-        # Without its explanation a verdict is a few numbers, and can travel.
+        # Without its explanation a verdict is small and can be pickled.
         found.append(Scored(item.name, replace(verdict, _explain=None), shown))
     return found

@@ -1,11 +1,10 @@
-"""Compressed mail: gzip, bzip2 and xz, expanded within bounds.
+"""Decompress gzip, bzip2 and xz files within limits.
 
-A few bytes can stand for gigabytes. So a file may expand to RATIO times its size, and to FREE_BYTES
-whatever its size; the caller bounds the whole. A decoder of xz gets so much memory as the densest
-preset of `xz` needs. A file may hold several streams one after the other, as logs that were rotated
-do.
+A few compressed bytes can expand to gigabytes. A file may therefore expand to at most RATIO times
+its size plus FREE_BYTES; the caller limits the total. The xz decoder may use as much memory as the
+highest preset of `xz` needs. A file may contain several streams one after the other.
 
-Failure: OSError whose `strerror` says what is wrong.
+Failure: OSError; its `strerror` says what is wrong.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, Final, Protocol
 
 RATIO: Final = 100
-"""Text mail shrinks to a third, and a mailbox of copies of one message to a fiftieth."""
+"""Text mail compresses to a third, a mailbox of copies of one message to a fiftieth."""
 FREE_BYTES: Final = 1 << 20
 _XZ_BYTES: Final = 100 << 20
 _CHUNK: Final = 1 << 16
 
 
 class _Decoder(Protocol):
-    """As the standard library's for bzip2 and xz."""
+    """The interface of the standard library's decoders for bzip2 and xz."""
 
     @property
     def eof(self) -> bool: ...
@@ -39,7 +38,7 @@ class _Decoder(Protocol):
 
 
 class _Gzip:
-    """The same for gzip."""
+    """The same interface for gzip."""
 
     def __init__(self) -> None:
         self._decoder = zlib.decompressobj(16 + zlib.MAX_WBITS)
@@ -66,11 +65,11 @@ _DECODERS: Final[tuple[tuple[re.Pattern[bytes], Callable[[], _Decoder]], ...]] =
     (re.compile(rb"\xfd7zXZ\0"), lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_BYTES)),
 )
 HEAD: Final = 10
-"""bytes that `is_compressed` wants to see"""
+"""number of bytes that `is_compressed` needs"""
 
 
 def is_compressed(head: bytes) -> bool:
-    """Whether a file that begins so is compressed; no message begins so."""
+    """Return whether a file with these first bytes is compressed; no message begins with them."""
     return _maker(head) is not None
 
 
@@ -79,23 +78,23 @@ def _maker(head: bytes) -> Callable[[], _Decoder] | None:
 
 
 def expanded(source: BinaryIO) -> Iterator[bytes]:
-    """The content of a compressed file, piece by piece."""
-    taken = given = 0
+    """Yield the content of a compressed file in pieces."""
+    size_in = size_out = 0
     pending = source.read(_CHUNK)
     while (make := _maker(pending)) is not None:
         decoder = make()
         while not decoder.eof:
-            taken += len(pending)
+            size_in += len(pending)
             piece = _next(decoder, pending)
-            given += len(piece)
-            if given > FREE_BYTES + RATIO * taken:
-                raise OSError(errno.EFBIG, f"it expands to more than {RATIO} times its size")
+            size_out += len(piece)
+            if size_out > FREE_BYTES + RATIO * size_in:
+                raise OSError(errno.EFBIG, f"expands to more than {RATIO} times its size")
             if piece:
                 yield piece
             pending = source.read(_CHUNK) if decoder.needs_input and not decoder.eof else b""
             if not (piece or pending or decoder.eof):
-                raise OSError(errno.EIO, "its compressed data end too early")
-        taken -= len(decoder.unused_data)
+                raise OSError(errno.EIO, "the compressed data is truncated")
+        size_in -= len(decoder.unused_data)
         pending = decoder.unused_data + source.read(_CHUNK)
 
 
@@ -103,11 +102,11 @@ def _next(decoder: _Decoder, data: bytes) -> bytes:
     try:
         return decoder.decompress(data, _CHUNK)
     except (zlib.error, lzma.LZMAError, OSError, ValueError) as error:
-        raise OSError(errno.EIO, "its compressed data are damaged") from error
+        raise OSError(errno.EIO, "the compressed data is damaged") from error
 
 
 def expanded_bytes(raw: bytes, most: int) -> bytes:
-    """The content of compressed bytes, up to `most` bytes."""
+    """Return the content of compressed bytes, up to `most` bytes."""
     found = bytearray()
     for piece in expanded(io.BytesIO(raw)):
         found += piece

@@ -1,9 +1,9 @@
-"""Portions on their way between processes: arrays and bytes instead of objects.
+"""Pack batches of parsed messages for transfer between processes, as arrays and bytes.
 
-A worker reads and cuts messages, the parent learns them. What travels is small: the distinct ids
-of a portion, which of them each message holds, and the texts of ids that this worker has not sent
-lately. A worker sends each text at least once before the parent can need it; a table of the ids
-sent, 8 MB whatever the corpus, keeps it from sending most of them again.
+A worker parses messages, the parent learns them. A batch contains its distinct ids, which of them
+each message has, and the texts of ids that this worker has not sent recently. A worker sends each
+text at least once before the parent needs it; a table of sent ids, 8 MB for any corpus, avoids
+sending most of them again.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ _SENT_SLOTS = 1 << 20
 
 
 class MessageName(NamedTuple):
-    """Who a message is."""
+    """A message's identity."""
 
     digest: bytes
     message_id: str
 
 
 class PackedBatch(NamedTuple):
-    """A portion of a corpus, read."""
+    """A parsed batch of messages."""
 
     names: list[MessageName | Unreadable]
-    """one for each unit that was asked for, in order"""
+    """one for each requested message, in order"""
     ids: Ids
     rows: NDArray[np.int32]
     sizes: NDArray[np.int32]
-    """[messages * groups] how many rows each group of each message has"""
+    """[messages * groups] number of rows of each group of each message"""
     times: NDArray[np.uint32] | None
     words: Words | None
 
 
 class Packer:
-    """Packs portions in one worker."""
+    """Packs the batches of one worker."""
 
     def __init__(self, *, vocabulary: bool, occurrences: bool) -> None:
         self._sent = np.zeros(_SENT_SLOTS if vocabulary else 0, np.uint64)
         self._occurrences = occurrences
 
     def pack(self, names: list[MessageName | Unreadable], features: Features) -> PackedBatch:
-        """What the parent needs of this portion."""
+        """Return what the parent needs of this batch."""
         return PackedBatch(
             names,
             features.ids,
@@ -72,7 +72,7 @@ class Packer:
 def examples(
     packed: PackedBatch, groups: int, words: WordSource | None = None
 ) -> list[Example | Unreadable]:
-    """The messages of a portion as the model sees them; `words` has the texts of all of them."""
+    """Return the messages of a batch as the model sees them; `words` has all their texts."""
     ends = np.cumsum(packed.sizes).tolist()
     ids = packed.ids[packed.rows]
     found: list[Example | Unreadable] = []
@@ -97,13 +97,13 @@ def examples(
 
 
 class MergedWords:
-    """The texts of a whole batch of portions, as one source."""
+    """The texts of several batches, as one word source."""
 
     def __init__(self, parts: Sequence[Words]) -> None:
         self._parts = [part for part in parts if len(part.ids)]
 
     def words(self, ids: Ids) -> Words:
-        """The texts of those of these ids that some portion brought."""
+        """Return the known texts among these ids."""
         if not self._parts or not len(ids):
             return _NO_WORDS
         if len(self._parts) == 1 and np.array_equal(self._parts[0].ids, ids):

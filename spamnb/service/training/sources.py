@@ -1,10 +1,8 @@
-"""Where messages lie: files, folders of any depth, Maildirs, mboxes, standard input.
+"""Read messages from files, folders of any depth, Maildirs, mboxes and standard input.
 
-Messages and mboxes may be compressed (`compressed`).
-
-Gives them one by one, never holding more than one message, in an order that is the same on every
-run. Must not know what is done with them. A file that can't be read is a value that says so; only
-a path that is missing, empty or no mail at all is an error (CorpusError).
+Messages and mboxes may be compressed (`compressed`). They are read one at a time, in the same order
+on every run. A file that cannot be read yields an `Unreadable`; only a path that is missing, empty
+or without mail raises CorpusError. Must not know what is done with the messages.
 """
 
 from __future__ import annotations
@@ -27,32 +25,31 @@ from spamnb.service.training.compressed import HEAD, expanded, expanded_bytes, i
 from spamnb.store.named_files import as_caller, open_named
 
 LARGEST_BYTES = 64 * 1024 * 1024
-"""No mail server of today passes larger messages; the reader looks at the first part anyway."""
+"""Mail servers do not accept larger messages; only the first part of a message is parsed anyway."""
 MAILBOX_BYTES = 16 << 30
-"""what a compressed mbox may expand to"""
+"""maximum size of a decompressed mbox"""
 
 _MAILDIR = ("cur", "new")
 _NOT_MAIL = frozenset(
     {"cmds", ".DS_Store", "dovecot.index", "dovecot.index.cache", "dovecot.index.log",
      "dovecot-uidlist", "dovecot-keywords", "maildirfolder", "subscriptions"}
 )  # fmt: skip
-"""Files that mail programs and corpora keep beside messages."""
-
+"""Other files that mail programs and corpora keep in folders with messages."""
 
 _ONE_MESSAGE = (".eml", ".msg")
-"""By these names a file is one message."""
+"""files with these suffixes contain one message"""
 _IN_MAILDIR = f"{os.sep}cur{os.sep}"
 
 
 class SourceMessage(NamedTuple):
-    """One message and where it lay: a path, path#N inside an mbox, or - for standard input."""
+    """A message and its name: a path, path#N for message N of an mbox, or - for standard input."""
 
     name: str
     raw: bytes
 
 
 class Unreadable(NamedTuple):
-    """A file that could not be read, and why."""
+    """A message that could not be read, and the reason."""
 
     name: str
     reason: str
@@ -60,7 +57,7 @@ class Unreadable(NamedTuple):
 
 @as_caller()
 def paths(path: str) -> list[str]:
-    """The files under a path, in a fixed order; the path itself if it is a file, or `-`."""
+    """Return the files under a path, in a fixed order; the path itself for a file or `-`."""
     if path == "-":
         return [path]
     if os.path.isfile(path):  # noqa: PTH113 - os.path is a third of pathlib's cost per file
@@ -70,7 +67,7 @@ def paths(path: str) -> list[str]:
     found = list(_walk(path))
     if not found:
         raise CorpusError(
-            f"no messages in {path}", hint="a folder, Maildir, mbox or file with mail"
+            f"no messages in {path}", hint="give a folder, Maildir, mbox or file with mail"
         )
     return found
 
@@ -82,7 +79,9 @@ def _no_corpus(path: str) -> CorpusError:
         return CorpusError(f"no such file or folder: {path}", hint="check the path")
     except OSError as error:
         return CorpusError(f"{path}: {error.strerror}", hint="check the path and the permissions")
-    return CorpusError(f"{path} is neither a file nor a folder", hint="pipe it in, and name it -")
+    return CorpusError(
+        f"{path} is neither a file nor a folder", hint="redirect it to standard input, and give -"
+    )
 
 
 def _walk(folder: str) -> Iterator[str]:
@@ -103,28 +102,28 @@ def _walk(folder: str) -> Iterator[str]:
 
 
 class MessageSpan(NamedTuple):
-    """One message's place in a file: bytes start to stop, the whole file if stop is 0."""
+    """A message's position in a file: bytes start to stop, or the whole file if stop is 0."""
 
     path: str
     start: int = 0
     stop: int = 0
     number: int = 0
     shown: str = ""
-    """how people call the file, if not by its path"""
+    """the file's name in messages, if it is not the path"""
     fault: str = ""
-    """why it cannot be read, where that is known already"""
+    """why the message cannot be read, if that is known already"""
 
     @property
     def name(self) -> str:
-        """How people call it."""
+        """Return the message's name for people."""
         path = self.shown or self.path
         return f"{path}#{self.number}" if self.number else path
 
 
 def units(path: str, *, documents: bool = False) -> list[MessageSpan]:
-    """Every message under a path; mboxes are looked through for where their messages begin.
+    """Return the position of every message under a path; mboxes are searched for their messages.
 
-    Documents are no mail: each file is one.
+    With `documents`, each file is one text document instead of mail.
     """
     if documents and path != "-":
         return [MessageSpan(name) for name in paths(path)]
@@ -132,7 +131,7 @@ def units(path: str, *, documents: bool = False) -> list[MessageSpan]:
         return [unit._replace(shown=path) for unit in _cut(kept(sys.stdin.buffer))]
     found: list[MessageSpan] = []
     for name in paths(path):
-        # Opening 6,046 files only to see that they are no mboxes took 80 ms.
+        # Opening 6,046 files to check whether they are mboxes took 80 ms.
         found += (
             [MessageSpan(name)]
             if name.endswith(_ONE_MESSAGE) or _IN_MAILDIR in name
@@ -142,13 +141,13 @@ def units(path: str, *, documents: bool = False) -> list[MessageSpan]:
 
 
 def items(path: str | Path, *, documents: bool = False) -> Iterator[SourceMessage | Unreadable]:
-    """The messages, or documents, under a path."""
+    """Yield the messages, or documents, under a path."""
     for unit in units(str(path), documents=documents):
         yield read_unit(unit, documents=documents)
 
 
 def read_unit(unit: MessageSpan, *, documents: bool = False) -> SourceMessage | Unreadable:
-    """One message, or one document: that may be any text."""
+    """Read one message, or one document, which may be any text."""
     if unit.fault:
         return Unreadable(unit.name, unit.fault)
     try:
@@ -166,7 +165,7 @@ def read_unit(unit: MessageSpan, *, documents: bool = False) -> SourceMessage | 
 
 
 def _bytes_of(unit: MessageSpan) -> bytes:
-    """Read with plain system calls, no more than is there: a file object costs 10 us more."""
+    """Read with system calls; a file object takes 10 us more."""
     handle = open_named(unit.path)
     try:
         stop = unit.stop or os.fstat(handle).st_size
@@ -177,18 +176,18 @@ def _bytes_of(unit: MessageSpan) -> bytes:
 
 
 _HEADER = re.compile(rb"(?m)^[A-Za-z][A-Za-z0-9_-]{1,99}[ \t]*:")
-"""Standards allow stranger names, but with any sign in them random bytes were mail. So are one in
-300 files of random bytes with these; what has a NUL before its first header is none."""
+"""Standards allow more characters in names, but then random bytes would often pass as mail. With
+these, one in 300 files of random bytes does; a NUL before the first header excludes a file."""
 _HEAD_BYTES = 4096
 _SEPARATOR = re.compile(
     rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\r\n]{1,200}\d\d:\d\d[^\r\n]{0,60}\r?\n"
 )
-"""A `From ` line with a time, after an empty line. `>From ` lines stay as they are: nobody can tell
-whether the writer of the mbox quoted them."""
+"""A `From ` line with a time, after an empty line. `>From ` lines are not unquoted, because it is
+unknown whether the program that wrote the mbox quoted them."""
 
 
 def _cut(path: str) -> Iterator[MessageSpan]:
-    """The messages of one file: many if it is an mbox."""
+    """Yield the messages of one file: several if it is an mbox."""
     try:
         with os.fdopen(open_named(path), "rb", buffering=0) as file:
             head = file.read(max(HEAD, 5))
@@ -200,9 +199,9 @@ def _cut(path: str) -> Iterator[MessageSpan]:
                 yield MessageSpan(path)
                 return
             size = os.fstat(file.fileno()).st_size
-            held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            # Not closed by hand: an interrupt would find the pattern still holding it.
-            starts = [found.start() for found in _SEPARATOR.finditer(held)]
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            # Not closed explicitly: after an interrupt the pattern still references it.
+            starts = [found.start() for found in _SEPARATOR.finditer(mapped)]
     except OSError:
         yield MessageSpan(path)
         return
@@ -214,13 +213,13 @@ def _cut(path: str) -> Iterator[MessageSpan]:
 
 
 def _cut_compressed(path: str, file: BinaryIO) -> Iterator[MessageSpan]:
-    """The messages of a compressed file; an mbox is expanded once, into a file until we end."""
+    """Yield the messages of a compressed file; an mbox is decompressed into a temporary file."""
     chunks = expanded(file)
     try:
         first = next(chunks, b"")
         name = _kept_pieces(first, chunks) if first.startswith(b"From ") else ""
     except OSError as error:
-        yield MessageSpan(path, fault=error.strerror or "cannot be expanded")
+        yield MessageSpan(path, fault=error.strerror or "cannot be decompressed")
         return
     if not name:
         yield MessageSpan(path)
@@ -234,13 +233,13 @@ def _bounded(chunks: Iterator[bytes]) -> Iterator[bytes]:
     for piece in chunks:
         size += len(piece)
         if size > MAILBOX_BYTES:
-            raise OSError(errno.EFBIG, f"it expands to more than {MAILBOX_BYTES} bytes")
+            raise OSError(errno.EFBIG, f"expands to more than {MAILBOX_BYTES} bytes")
         yield piece
 
 
 @as_caller()
 def _kept_pieces(first: bytes, chunks: Iterator[bytes]) -> str:
-    file = tempfile.NamedTemporaryFile(prefix="spamnb-")  # noqa: SIM115 - it lives as long as we
+    file = tempfile.NamedTemporaryFile(prefix="spamnb-")  # noqa: SIM115 - kept until exit
     try:
         for piece in _bounded(itertools.chain([first], chunks)):
             file.write(piece)
@@ -254,8 +253,11 @@ def _kept_pieces(first: bytes, chunks: Iterator[bytes]) -> str:
 
 @as_caller()
 def kept(source: BinaryIO) -> str:
-    """Name a file that holds what a stream brings, until we end: a pipe can't be read twice."""
-    file = tempfile.NamedTemporaryFile(prefix="spamnb-")  # noqa: SIM115 - it lives as long as we
+    """Copy a stream to a temporary file, because a pipe can be read only once; return its path.
+
+    The file is removed when the process ends.
+    """
+    file = tempfile.NamedTemporaryFile(prefix="spamnb-")  # noqa: SIM115 - kept until exit
     atexit.register(file.close)
     shutil.copyfileobj(source, file)
     file.flush()

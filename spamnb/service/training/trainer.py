@@ -1,13 +1,13 @@
-"""Training from corpora: many readers, one learner, one order.
+"""Train a model from corpora: several worker processes parse messages, this process learns them.
 
-Each source is mixed and the sources are interleaved in proportion to their sizes, the same on every
-run: one class after the other made the model judge 60 % of held-out ham as spam. Readers run on all
-cores; what they read is learnt here in that order while they read on, in transactions of 6,144
-messages. Other writers of the model wait for a transaction's end: some seconds.
-Memory does not grow with the corpus, but for its file names.
+Each source is shuffled and the sources are interleaved in proportion to their sizes, the same on
+every run: training one label after the other classified 60 % of held-out ham as spam. Workers parse
+on all cores; meanwhile this process learns the parsed messages in order, in transactions of 6,144
+messages. Other writers of the model wait some seconds for the end of a transaction.
+Memory does not grow with the corpus, except for its file names.
 
-Failure: a message that can't be read is counted and skipped. Interrupted or killed, everything in
-finished transactions stays; a second run finds it learnt and goes on.
+Failure: a message that cannot be read is counted and skipped. Finished transactions survive an
+interrupt or a kill; a second run counts their messages as duplicates and continues.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from spamnb.store.lmdb.store import open_store
 from spamnb.store.maintenance import trim
 
 BATCH = 6144
-"""Messages in a transaction. Each rewrites most pages of a small store: two transactions for 6,046
-messages made a file of 49 MB, one makes 37 and takes a tenth less time. While 100,000 messages are
-learnt, all processes together take 251 MB of memory."""
+"""Messages in a transaction. Each transaction rewrites most pages of a small store: two for 6,046
+messages made a file of 49 MB, one makes 37 MB and takes a tenth less time. While 100,000 messages
+are learnt, all processes together use 251 MB of memory."""
 CHUNK = 256
-"""Messages learnt at a time within a transaction, while the next ones are read: 171 us a message
+"""Messages learnt together within a transaction, while the next ones are parsed: 171 us a message
 with 256, 512 and 1,024 of them, 192 with 128."""
 _FEW = 2 * BATCH_MESSAGES
-"""So few messages are read faster than workers start."""
+"""parsing up to this many messages takes less time than starting workers"""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a training is."""
+    """The progress of a training."""
 
     done: int
     total: int
@@ -69,7 +69,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a training did."""
+    """The result of a training."""
 
     messages: int
     learnt: int
@@ -79,12 +79,12 @@ class Summary:
     unreadable: int
     unreadable_paths: tuple[str, ...]
     labels: dict[str, int]
-    """messages given for each label"""
+    """messages in the sources of each label"""
     seconds: float
     cpu_seconds: float
 
     def as_dict(self) -> dict[str, object]:
-        """For programs."""
+        """Return the summary as values that JSON can represent."""
         return asdict(self)
 
 
@@ -94,7 +94,7 @@ class _TrainingCounts:
 
     total: int
     done: int = 0
-    waiting: int = 0
+    parsed: int = 0
     learnt: int = 0
     moved: int = 0
     duplicates: int = 0
@@ -103,27 +103,27 @@ class _TrainingCounts:
     report: Callable[[Progress], None] | None = None
 
     def count(self, receipts: list[Receipt]) -> None:
-        """Add a transaction's receipts: what was read until now is learnt."""
+        """Count a transaction's receipts; all parsed messages are learnt now."""
         for receipt in receipts:
             self.refused += receipt.error is not None
             self.duplicates += receipt.error is None and not receipt.changed
             self.learnt += receipt.changed and receipt.before is None
             self.moved += receipt.changed and receipt.before is not None
-        self.done += self.waiting
-        self.waiting = 0
-        self.tell()
+        self.done += self.parsed
+        self.parsed = 0
+        self.report_progress()
 
     def read(self, messages: int) -> None:
-        """So many more wait to be learnt."""
-        self.waiting += messages
-        self.tell()
+        """Count parsed messages that are not learnt yet."""
+        self.parsed += messages
+        self.report_progress()
 
-    def tell(self) -> None:
-        """Report how far it is."""
+    def report_progress(self) -> None:
+        """Call the caller's progress function."""
         if self.report:
             self.report(
                 Progress(
-                    self.done + self.waiting,
+                    self.done + self.parsed,
                     self.total,
                     self.learnt,
                     self.duplicates,
@@ -135,7 +135,7 @@ class _TrainingCounts:
 
 
 def interleaved(sizes: Sequence[int]) -> NDArray[np.int64]:
-    """Which source comes next, so that all run evenly and end together."""
+    """Return which source comes next at each step, so that all sources end together."""
     moments = [(np.arange(size) + 0.5) / size for size in sizes if size]
     sources = np.repeat(np.arange(len(sizes)), sizes)
     return sources[np.argsort(np.concatenate(moments), kind="stable")]
@@ -143,14 +143,14 @@ def interleaved(sizes: Sequence[int]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
-    """How to train: whose word it is, who we are, what mistakes cost, how many readers."""
+    """Options of a training: worker processes, source, local hosts, costs, size limit."""
 
     jobs: int = 0
     source: Source = MINE
     local: LocalHosts | None = None
     costs: Costs | None = None
     limit_bytes: int = 0
-    """of the store; 0 is none"""
+    """of the store; 0 is the default limit"""
 
 
 def train(
@@ -161,9 +161,9 @@ def train(
     training_options: TrainingOptions | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Summary:
-    """Learn all messages of (label, path) sources; `recipe` makes a model if there is none.
+    """Learn all messages of (label, path) sources; with `recipe`, create the model if necessary.
 
-    The first call of `progress` comes after the workers were forked, so it may start a display.
+    `progress` is first called after the workers were forked, so it may start a display thread.
     """
     began, cpu = time.monotonic(), _cpu_seconds()
     settle_garbage()
@@ -189,7 +189,7 @@ def train(
         labels = [model.label(label) for label, _ in sources]
         feature_batches = zip(_split(order), readers.map(_tasks(found, order)), strict=True)
         _learn_all(model, feature_batches, _TrainingContext(labels, training_options.source, tally))
-    # The messages are learnt, whatever becomes of this.
+    # The messages are learnt even if this fails.
     with suppress(StoreError):
         trim(home)
     given = np.bincount(order, minlength=len(sources)).tolist()
@@ -208,34 +208,35 @@ def train(
 
 
 def mixed(found: list[MessageSpan]) -> list[MessageSpan]:
-    """The messages of a source in one random order, the same on every run.
+    """Shuffle the messages of a source, in the same order on every run.
 
-    Folders lie sorted by kind or by year. Learnt in that order, the last kind weighs too much: of
-    held-out spam 7 to 13 % was missed, and 0.3 % once the order was mixed (docs/decisions/0003).
+    Folders are often sorted by kind or by year. Learnt in that order, the last kind has too much
+    weight: 7 to 13 % of held-out spam was missed, and 0.3 % in shuffled order (experiment 0003).
     """
-    random.Random(0).shuffle(found)  # noqa: S311 - to be the same, not to be unguessable
+    random.Random(0).shuffle(found)  # noqa: S311 - reproducible, not secret
     return found
 
 
 def _cpu_seconds() -> float:
-    """Ours and that of the workers that have ended."""
+    """Return the CPU time of this process and of its ended workers."""
     return sum(os.times()[:4])
 
 
 def refuse_twins(sources: Sequence[tuple[str, str]]) -> None:
-    """No path may be given twice: its messages cannot be both."""
+    """Raise CorpusError if a path is given twice."""
     seen: dict[str, str] = {}
     for label, path in sources:
-        place = os.path.realpath(path)
-        if place in seen:
+        real = os.path.realpath(path)
+        if real in seen:
             raise CorpusError(
-                f"{path} is given for {seen[place]} and for {label}", hint="one folder for each"
+                f"{path} is given for {seen[real]} and for {label}",
+                hint="give a different folder for each label",
             )
-        seen[place] = label
+        seen[real] = label
 
 
 def _settled_recipe(home: Path, recipe: Recipe | None) -> Recipe:
-    """The model's own recipe; made now if need be, and closed again: workers are forked next."""
+    """Return the model's recipe; create the model if necessary. Closes it before the fork."""
     store = open_store(home, create=recipe)
     try:
         return store.recipe
@@ -249,7 +250,7 @@ def _split(order: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
 
 
 def _tasks(found: list[list[MessageSpan]], order: NDArray[np.int64]) -> Iterator[list[MessageSpan]]:
-    """The units of each portion."""
+    """Yield the messages of each batch."""
     sources = [iter(part) for part in found]
     for feature_batch in _split(order):
         yield [next(sources[k]) for k in feature_batch.tolist()]
@@ -257,7 +258,7 @@ def _tasks(found: list[list[MessageSpan]], order: NDArray[np.int64]) -> Iterator
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """What a worker needs to begin: called in the worker, it gives the worker's function."""
+    """Called in a worker, it returns the worker's function."""
 
     recipe: Recipe
     local: LocalHosts | None
@@ -286,7 +287,7 @@ class _Reader:
 
 
 class _InlinePool:
-    """A pool of nobody: the work is done here."""
+    """A pool without workers: tasks run in this process."""
 
     def __init__(self, start: Callable[[], Callable[[list[MessageSpan]], PackedBatch]]) -> None:
         self._run = start()
@@ -298,14 +299,15 @@ class _InlinePool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing was opened."""
+        pass
 
 
-_Portion = tuple[NDArray[np.int64], PackedBatch]
+_Batch = tuple[NDArray[np.int64], PackedBatch]
+"""the source of each message, and the messages"""
 
 
 class _TrainingContext(NamedTuple):
-    """What every transaction of a training has in common."""
+    """The data that all transactions of a training share."""
 
     labels: list[int]
     """of each source"""
@@ -313,10 +315,11 @@ class _TrainingContext(NamedTuple):
     tally: _TrainingCounts
 
 
-def _learn_all(
-    model: Filter, feature_batches: Iterator[_Portion], context: _TrainingContext
-) -> None:
-    """Transaction after transaction; interrupted, what was read until then is still learnt."""
+def _learn_all(model: Filter, feature_batches: Iterator[_Batch], context: _TrainingContext) -> None:
+    """Learn all batches, one transaction after the other.
+
+    After an interrupt, the messages parsed until then are still learnt.
+    """
     with _FirstInterrupt() as interrupt:
         _learn_until(interrupt, model, feature_batches, context)
     if interrupt.pressed:
@@ -324,9 +327,9 @@ def _learn_all(
 
 
 class _FirstInterrupt:
-    """Ctrl-C ends the reading, so that the transaction ends as usual; a second one breaks it off.
+    """The first Ctrl-C ends the parsing, and the transaction is finished; a second one aborts it.
 
-    A transaction that is broken off has to be done again from its start, which takes a second.
+    An aborted transaction has to be run again from its start, which takes a second.
     """
 
     def __init__(self) -> None:
@@ -334,8 +337,8 @@ class _FirstInterrupt:
         self._set = False
 
     def __enter__(self) -> Self:
-        usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if usual and threading.current_thread() is threading.main_thread():
+        is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if is_default and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, self._press)
             self._set = True
         return self
@@ -353,11 +356,11 @@ class _FirstInterrupt:
 def _learn_until(
     interrupt: _FirstInterrupt,
     model: Filter,
-    feature_batches: Iterator[_Portion],
+    feature_batches: Iterator[_Batch],
     context: _TrainingContext,
 ) -> None:
     wanted = itertools.takewhile(lambda _: not interrupt.pressed, feature_batches)
-    read = _lessons(model, wanted, context)
+    read = _requests(model, wanted, context)
     for first in read:
         rest = itertools.islice(read, BATCH // CHUNK - 1)
         batch = ReplayableBatches(itertools.chain([first], rest))
@@ -369,9 +372,9 @@ def _learn_until(
             raise
 
 
-def _chunks(feature_batches: Iterator[_Portion]) -> Iterator[list[_Portion]]:
-    """Some at a time; who is interrupted while they come still gets what has come."""
-    some: list[_Portion] = []
+def _chunks(feature_batches: Iterator[_Batch]) -> Iterator[list[_Batch]]:
+    """Yield batches in groups of CHUNK messages; after an interrupt, the ones received so far."""
+    some: list[_Batch] = []
     try:
         for feature_batch in feature_batches:
             some.append(feature_batch)
@@ -386,16 +389,16 @@ def _chunks(feature_batches: Iterator[_Portion]) -> Iterator[list[_Portion]]:
         yield some
 
 
-def _lessons(
-    model: Filter, feature_batches: Iterator[_Portion], context: _TrainingContext
+def _requests(
+    model: Filter, feature_batches: Iterator[_Batch], context: _TrainingContext
 ) -> Iterator[list[Learn]]:
-    """What is to be learnt, as it comes from the readers."""
+    """Yield training requests as the workers parse the messages."""
     labels, source, tally = context
     for some in _chunks(feature_batches):
         now, requests = now_us(), list[Learn]()
-        glossary = MergedWords([packed.words for _, packed in some if packed.words])
+        words = MergedWords([packed.words for _, packed in some if packed.words])
         for sources, packed in some:
-            read = examples(packed, model.recipe.groups, glossary)
+            read = examples(packed, model.recipe.groups, words)
             for number, example in zip(sources.tolist(), read, strict=True):
                 if isinstance(example, Unreadable):
                     tally.unreadable.append(f"{example.name}: {example.reason}")

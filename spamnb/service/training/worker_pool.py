@@ -1,12 +1,12 @@
-"""Work on all cores, results in order: forked processes, each with a pipe.
+"""`Pool`: run tasks on all cores in forked worker processes, with results in order.
 
-Tasks go round the workers in turn and results come back in the same turn, so the order is fixed
-and no queue can starve. Fork because a worker then starts in a millisecond with everything
-imported; so whoever calls must not have a store open nor a thread running yet.
+Tasks are given to the workers in turn and results are read in the same turn, so the order is fixed
+and no worker starves. A forked worker starts in a millisecond with all modules imported; therefore
+the caller must not have a store open or a thread running yet.
 
-Failure: an exception in a worker is raised here; a worker that dies raises BugError. An interrupt
-reaches only the parent. A block that ends by an exception kills the workers; else their pipes
-close, and they end.
+Failure: an exception in a worker is raised in the parent; a worker that dies raises BugError. Only
+the parent receives an interrupt. If the `with` block raises, the workers are killed; otherwise
+their pipes are closed, and they end.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _BEHIND = 5
-"""How nice workers are: who takes their results does the last part alone, so that comes first."""
+"""The workers' nice value: the parent does the last step alone, so it has priority."""
 _MOST = 8
-"""Workers for each core at most, whatever is asked for: each takes memory of its own."""
+"""maximum number of workers for each core, because each uses its own memory"""
 WINDOW = 20
-"""Tasks under way for each worker: it goes on while the parent is busy with a transaction."""
+"""pending tasks of each worker: it continues while the parent is busy with a transaction"""
 
 
 def cores() -> int:
-    """The cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Pool(Generic[Task, Result]):
-    """Workers that all run one function; `start` makes it in each worker after the fork."""
+    """Workers that all run one function; `start` returns it, in each worker after the fork."""
 
     def __init__(self, start: Callable[[], Callable[[Task], Result]], jobs: int) -> None:
         context = get_context("fork")
@@ -53,26 +53,26 @@ class Pool(Generic[Task, Result]):
         self._pipes: list[Connection] = []
         self._processes = []
         for _ in range(jobs):
-            ours, theirs = context.Pipe()
+            parent_end, worker_end = context.Pipe()
             process = context.Process(
-                target=_work, args=(start, theirs, [*self._pipes, ours]), daemon=True
+                target=_work, args=(start, worker_end, [*self._pipes, parent_end]), daemon=True
             )
             process.start()
-            theirs.close()
-            self._pipes.append(ours)
+            worker_end.close()
+            self._pipes.append(parent_end)
             self._processes.append(process)
 
     def map(self, tasks: Iterable[Task]) -> Iterator[Result]:
-        """Results in the order of their tasks."""
-        waiting: deque[Connection] = deque()
+        """Yield the results in the order of the tasks."""
+        pending: deque[Connection] = deque()
         for number, task in enumerate(tasks):
-            if len(waiting) == WINDOW * len(self._pipes):
-                yield self._result(waiting.popleft())
+            if len(pending) == WINDOW * len(self._pipes):
+                yield self._result(pending.popleft())
             pipe = self._pipes[number % len(self._pipes)]
             self._send(pipe, task)
-            waiting.append(pipe)
-        while waiting:
-            yield self._result(waiting.popleft())
+            pending.append(pipe)
+        while pending:
+            yield self._result(pending.popleft())
 
     def _send(self, pipe: Connection, task: Task) -> None:
         try:
@@ -82,7 +82,7 @@ class Pool(Generic[Task, Result]):
 
     def _result(self, pipe: Connection) -> Result:
         try:
-            good, value = pickle.loads(pipe.recv_bytes())  # noqa: S301 - from our own child
+            good, value = pickle.loads(pipe.recv_bytes())  # noqa: S301 - from a child process
         except (EOFError, ConnectionResetError) as error:
             raise BugError("a worker process ended before its work did") from error
         if not good:
@@ -91,7 +91,7 @@ class Pool(Generic[Task, Result]):
         return result
 
     def close(self) -> None:
-        """Let the workers end, and wait for them."""
+        """Close the pipes, and wait until the workers end."""
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
@@ -102,18 +102,18 @@ class Pool(Generic[Task, Result]):
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is not None:
-            # Nobody waits for the tasks under way, which would take seconds.
+            # Finishing the pending tasks would take seconds.
             for process in self._processes:
                 process.kill()
         self.close()
 
 
 def settle_garbage() -> None:
-    """Let the collector look less often, and not at what is imported: a twentieth of the time.
+    """Tune garbage collector and allocator for parsing.
 
-    Reading makes many short-lived lists and tuples and no cycles. And let the allocator keep what
-    arrays give back: a large block that was freed once raises its threshold for mapping new ones,
-    which takes a third of the page faults away.
+    The collector runs less often and skips imported objects, which saves a twentieth of the time:
+    parsing makes many short-lived lists and tuples, but no cycles. Freeing one large block raises
+    the allocator's mmap threshold, which avoids a third of the page faults.
     """
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
@@ -130,14 +130,14 @@ def _work(
     os.nice(_BEHIND)
     settle_garbage()
     for other in others:
-        # The parent's ends: while we hold them, no sibling would notice that the parent is gone.
+        # The parent's ends: while they are open here, siblings do not notice the parent's death.
         other.close()
     answers: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_send, args=(pipe, answers), daemon=True).start()
     run = None
     try:
         while True:
-            task = pickle.loads(pipe.recv_bytes())  # noqa: S301 - from our own parent
+            task = pickle.loads(pipe.recv_bytes())  # noqa: S301 - from the parent process
             try:
                 run = run or start()
                 answer = (True, run(task))
@@ -149,7 +149,7 @@ def _work(
 
 
 def _send(pipe: Connection, answers: SimpleQueue[bytes]) -> None:
-    """Answers wait here and not in the worker: a pipe holds only 64 KB."""
+    """Send results from a thread, because a pipe takes only 64 KB and would block the worker."""
     with suppress(BrokenPipeError, ConnectionResetError):
         while True:
             pipe.send_bytes(answers.get())

@@ -1,18 +1,18 @@
-"""LMDB, with its quirks made invisible: one deep module.
+"""`Environment`: an LMDB environment that handles LMDB's special conditions itself.
 
-What is healed here and never told: a map that is full (grown, the transaction run again), a map
-that another process has grown (adopted), reader slots left by dead processes (cleared) or all taken
-(waited for), an address space that refuses the wished map (a smaller one), two stores of one
-process on one folder (they share an environment: POSIX locks belong to the process, so closing a
-second one would drop the locks of the first). What cannot be healed is a fork: the child never
-touches what it inherited, and is told so when it tries to use it.
+Handled without an error: a full map (grown, and the transaction run again); a map that another
+process has grown (adopted); reader slots left by dead processes (cleared) or all in use (waited
+for); too little address space for the map (a smaller map); two stores of one process in one folder
+(they share an environment, because POSIX locks belong to the process and closing a second one would
+drop the locks of the first). Not possible is use after a fork: the child never touches the
+inherited environment, and using it raises a BugError.
 
-Durable: sync on, writemap off; LMDB writes the pages, calls fdatasync, and writes the meta page
-through O_DSYNC, before a write block ends. Folder 0700, files 0600.
+Durability: sync on, writemap off; LMDB writes the pages, calls fdatasync, and writes the meta page
+through O_DSYNC, before a write block ends. Folder mode 0700, files 0600.
 
-The only module that imports lmdb; must not know what the tables hold. Invariants: at most one
-environment of a file in a process; no lock of ours is held while a caller's reader runs.
-Failure: errors of the StoreError family alone; an LMDB error is mapped in `_mapped`, once.
+The only module that imports lmdb; must not know the contents of the tables. Invariants: at most
+one environment for each file in a process; no lock of this module is held while a caller reads.
+Failure: StoreErrors only; `_mapped` maps every LMDB error.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ from spamnb.store.size_limit import PAGE_BYTES, limit_of
 _LEAST_MAP = 1 << 20
 _MAX_READERS = 510
 _MOST_GROWTHS = 30
-"""doublings in one call: enough from 1 MiB to beyond any disk"""
+"""maximum doublings in one call: enough from 1 MiB to more than any disk"""
 
 Result = TypeVar("Result")
 
 
 class MapGrownError(StoreBusyError):
-    """The map was full and has been made larger; nothing was changed. `transact` runs again."""
+    """The map was full and has been grown; nothing was changed. `transact` runs again."""
 
 
 class _MapMovedError(Exception):
@@ -64,19 +64,19 @@ class _MapMovedError(Exception):
 
 
 class Environment:
-    """One LMDB environment of this process: transactions that heal what can be healed."""
+    """One LMDB environment of this process, shared by its threads."""
 
-    def __init__(self, plan: EnvironmentConfig) -> None:
-        self.plan = plan
+    def __init__(self, config: EnvironmentConfig) -> None:
+        self.config = config
         self._limit = self._limit_now()
-        self._fresh_locks()
+        self._new_locks()
         self._env: Any = None
         self._inherited: Any = None
-        """the parent's, kept from being freed: closing it would touch its lock table"""
+        """the parent's environment, kept referenced: closing it would change its lock table"""
         self._dbs: dict[str, Any] = {}
         self._open()
 
-    def _fresh_locks(self) -> None:
+    def _new_locks(self) -> None:
         self._gate = TransactionGate()
         self._writer = threading.Lock()
         self._writing_thread = 0
@@ -84,98 +84,105 @@ class Environment:
     # --- opening ---
 
     def _open(self) -> None:
-        plan = self.plan
-        size = min(plan.map_size, self._limit or plan.map_size)
-        waiting = RetryDeadline()
+        config = self.config
+        size = min(config.map_size, self._limit or config.map_size)
+        deadline = RetryDeadline()
         while True:
             try:
                 self._env = lmdb.open(
-                    str(plan.path), map_size=size, readonly=plan.readonly, sync=plan.sync,
-                    metasync=plan.sync, lock=plan.lock, mode=0o700, create=False, writemap=False,
-                    max_readers=_MAX_READERS, max_dbs=len(plan.names),
+                    str(config.path), map_size=size, readonly=config.readonly, sync=config.sync,
+                    metasync=config.sync, lock=config.lock, mode=0o700, create=False,
+                    writemap=False, max_readers=_MAX_READERS, max_dbs=len(config.names),
                 )  # fmt: skip
                 break
             except lmdb.MemoryError as error:
-                # RLIMIT_AS, or overcommit forbidden: take what the address space gives.
+                # RLIMIT_AS, or overcommit is disabled: try a smaller map.
                 size //= 2
                 if size < _LEAST_MAP:
-                    raise StoreError(f"{plan.path}: no address space for the map") from error
+                    raise StoreError(
+                        f"{config.path}: no address space for the map", hint="raise ulimit -v"
+                    ) from error
             except lmdb.InvalidParameterError as error:
-                # Whoever replaced the data file was killed: the first to come alone makes the lock
-                # file anew, and others may hold it in the same moment.
-                if not _is_empty(plan.path / LOCK_FILE):
-                    raise _mapped(error, plan.path) from error
-                waiting.pause(f"{plan.path}: its lock file is empty, and held by others")
+                # A process was killed while it replaced the data file. The first process that gets
+                # the lock creates the lock file again; others may have it open at that moment.
+                if not _is_empty(config.path / LOCK_FILE):
+                    raise _mapped(error, config.path) from error
+                deadline.pause(
+                    f"{config.path}: the lock file is empty and in use by other processes"
+                )
             except lmdb.Error as error:
-                raise _mapped(error, plan.path) from error
-        self._refuse_cut_off()
+                raise _mapped(error, config.path) from error
+        self._refuse_truncated()
         self._env.reader_check()
 
-    def _refuse_cut_off(self) -> None:
-        """Reading a page beyond the file's end is a SIGBUS, not an error: look before.
+    def _refuse_truncated(self) -> None:
+        """Check that the file is complete, because reading beyond its end raises SIGBUS.
 
-        A file may rightly end before its last page (pages taken and given back in one transaction
-        are never written), so a short one is walked before it is called damaged.
+        A valid file may end before its last page (pages allocated and freed in one transaction are
+        never written), so the pages of a short file are verified.
         """
-        path = self.plan.path
+        path = self.config.path
         pages = self._env.info()["last_pgno"] + 1
         size = pages * int(self._env.stat()["psize"])
         if (path / DATA_FILE).stat().st_size < size and not sound(path):
             self._env.close()
-            raise StoreDamagedError(f"{path}: the data file is cut off", hint="restore a backup")
+            raise StoreDamagedError(f"{path}: the data file is truncated", hint="restore a backup")
 
     def open_tables(self, *, create: bool) -> None:
-        """Find the databases, or make them."""
-        waiting = RetryDeadline()
+        """Open the databases; `create` makes missing ones."""
+        deadline = RetryDeadline()
         if create:
             self._refuse_foreign()
-        for name in self.plan.names:
+        for name in self.config.names:
             while name not in self._dbs:
-                self._open_table(name, waiting, create=create)
+                self._open_table(name, deadline, create=create)
 
     def _refuse_foreign(self) -> None:
-        """Somebody else's database is not made into a model."""
+        """Do not create tables in an LMDB database of another program."""
         with self._env.begin() as txn:
             names = {bytes(key).decode("latin-1") for key, _ in txn.cursor()}
-        if not names <= set(self.plan.names):
-            raise StoreMissingError(f"{self.plan.path} holds an LMDB database that is no model")
+        if not names <= set(self.config.names):
+            raise self._foreign()
 
-    def _open_table(self, name: str, waiting: RetryDeadline, *, create: bool) -> None:
+    def _foreign(self) -> StoreMissingError:
+        return StoreMissingError(
+            f"the LMDB database in {self.config.path} is not a spamnb model", hint="check the path"
+        )
+
+    def _open_table(self, name: str, deadline: RetryDeadline, *, create: bool) -> None:
         try:
-            # Without a transaction of ours: a handle opened in one that only reads dies with it.
+            # Outside a transaction: a handle opened in a read transaction ends with it.
             self._dbs[name] = self._env.open_db(name.encode(), create=create)
         except lmdb.NotFoundError as error:
-            raise StoreMissingError(
-                f"{self.plan.path} holds an LMDB database that is no model"
-            ) from error
+            raise self._foreign() from error
         except lmdb.MapResizedError:
             self._env.set_mapsize(0)
         except lmdb.MapFullError:
             self._grow()
         except lmdb.ReadersFullError:
-            self._free_slot(waiting)
+            self._free_slot(deadline)
         except lmdb.Error as error:
-            raise _mapped(error, self.plan.path) from error
+            raise _mapped(error, self.config.path) from error
 
     def after_fork(self) -> None:
-        """In the child: let go of the inherited environment without touching it."""
+        """Drop the inherited environment in a forked child, without closing it."""
         self._inherited, self._env, self._dbs = self._env, None, {}
-        self._fresh_locks()
+        self._new_locks()
 
     def _ready(self) -> None:
         if self._env is not None:
             return
         if self._inherited is not None:
-            # Opening it again here is refused by py-lmdb, which remembers the files as open; and
-            # closing it first would clear the parent's slots in the lock table.
+            # py-lmdb refuses to open it again, because it registers the files as open; closing it
+            # first would clear the parent's slots in the lock table.
             raise BugError(
-                f"{self.plan.path} was opened before a fork and is used after it",
-                hint="open the store in the child alone, or start the child by spawn",
+                f"{self.config.path} was opened before a fork and is used in the child",
+                hint="open the store in the child only, or start the child by spawn",
             )
-        raise BugError("a store is used before it is closed, not after")
+        raise BugError(f"the store {self.config.path} is closed")
 
     def close(self) -> None:
-        """Let go of the files, when this process's last transaction has ended."""
+        """Close the files after this process's last transaction has ended."""
         if self._env is None:
             return
         with self._gate.closed():
@@ -184,18 +191,18 @@ class Environment:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has not been closed."""
+        """Return whether the environment is open."""
         return self._env is not None
 
     @property
     def page_bytes(self) -> int:
-        """The engine's page."""
+        """Return LMDB's page size."""
         self._ready()
         return int(self._env.stat()["psize"])
 
     @property
     def map_size(self) -> int:
-        """Address space taken now."""
+        """Return the current size of the map."""
         self._ready()
         return int(self._env.info()["map_size"])
 
@@ -203,17 +210,17 @@ class Environment:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[dict[str, LmdbTable]]:
-        """A snapshot."""
+        """Open a snapshot."""
         self._ready()
-        waiting = RetryDeadline()
+        deadline = RetryDeadline()
         while True:
             with self._gate.inside():
-                txn = self._begin(waiting, write=False)
+                txn = self._begin(deadline, write=False)
                 if txn is not None:
                     try:
                         yield self._tables(txn)
                     except lmdb.Error as error:
-                        raise _mapped(error, self.plan.path) from error
+                        raise _mapped(error, self.config.path) from error
                     finally:
                         txn.abort()
                     return
@@ -221,10 +228,10 @@ class Environment:
 
     @contextlib.contextmanager
     def write(self) -> Iterator[dict[str, LmdbTable]]:
-        """The writer's transaction."""
+        """Open the write transaction."""
         self._ready()
         if self._writing_thread == threading.get_ident():
-            raise BugError("a thread writes one transaction at a time")
+            raise BugError("this thread already has a write transaction open")
         with self._writer:
             self._writing_thread = threading.get_ident()
             try:
@@ -234,10 +241,10 @@ class Environment:
                 self._writing_thread = 0
 
     def _write(self) -> Iterator[dict[str, LmdbTable]]:
-        waiting = RetryDeadline()
+        deadline = RetryDeadline()
         while True:
             with self._gate.inside():
-                txn = self._begin(waiting, write=True)
+                txn = self._begin(deadline, write=True)
                 if txn is not None:
                     try:
                         yield self._tables(txn)
@@ -248,7 +255,7 @@ class Environment:
                         break
                     except lmdb.Error as error:
                         txn.abort()
-                        raise _mapped(error, self.plan.path) from error
+                        raise _mapped(error, self.config.path) from error
                     except BaseException:
                         txn.abort()
                         raise
@@ -256,7 +263,7 @@ class Environment:
             self._adopt()
         self._grow()
         raise MapGrownError(
-            f"{self.plan.path}: the map was full and has been grown", hint="run it again"
+            f"{self.config.path}: the map was full and has been grown", hint="try again"
         ) from cause
 
     def transact(self, run: Callable[[dict[str, LmdbTable]], Result]) -> Result:
@@ -264,24 +271,26 @@ class Environment:
         for _ in range(_MOST_GROWTHS):
             with contextlib.suppress(MapGrownError), self.write() as tables:
                 return run(tables)
-        raise StoreFullError(f"{self.plan.path}: the map grew {_MOST_GROWTHS} times in vain")
+        raise StoreFullError(
+            f"{self.config.path}: the map is still too small after {_MOST_GROWTHS} doublings"
+        )
 
-    def _begin(self, waiting: RetryDeadline, *, write: bool) -> Any:
-        """A transaction; None if another process has grown the map."""
+    def _begin(self, deadline: RetryDeadline, *, write: bool) -> Any:
+        """Begin a transaction; None if another process has grown the map."""
         while True:
             try:
                 return self._env.begin(write=write, buffers=True)
             except lmdb.MapResizedError:
                 return None
             except lmdb.ReadersFullError:
-                self._free_slot(waiting)
+                self._free_slot(deadline)
             except lmdb.Error as error:
-                raise _mapped(error, self.plan.path) from error
+                raise _mapped(error, self.config.path) from error
 
-    def _free_slot(self, waiting: RetryDeadline) -> None:
-        """Clear the slots of dead readers; if there are none, wait for the living."""
+    def _free_slot(self, deadline: RetryDeadline) -> None:
+        """Clear the slots of dead readers; if there are none, wait."""
         if self._env.reader_check() == 0:
-            waiting.pause(f"{self.plan.path}: all {_MAX_READERS} reader slots are taken")
+            deadline.pause(f"{self.config.path}: all {_MAX_READERS} reader slots are in use")
 
     def _tables(self, txn: Any) -> dict[str, LmdbTable]:
         return {name: LmdbTable(txn, db) for name, db in self._dbs.items()}
@@ -291,9 +300,9 @@ class Environment:
             self._env.set_mapsize(0)
 
     def _grow_ahead(self) -> None:
-        """Grow before a transaction when less is free than it may need: a quarter of what is used.
+        """Grow the map before a transaction if less than a quarter of the used space is free.
 
-        Saves running most transactions twice; one that needs more is run again.
+        It avoids running most transactions twice; a transaction that needs more is run again.
         """
         info = self._env.info()
         used = (info["last_pgno"] + 1) * 4096
@@ -302,14 +311,16 @@ class Environment:
 
     @property
     def limit_bytes(self) -> int:
-        """The largest size of the file as of now; 0 is no limit."""
-        plan = self.plan
-        limit = limit_of(plan.path, plan.limit_bytes) if plan.disk_share else plan.limit_bytes
+        """Return the current maximum size of the file; 0 is no limit."""
+        config = self.config
+        limit = (
+            limit_of(config.path, config.limit_bytes) if config.disk_share else config.limit_bytes
+        )
         return limit - limit % PAGE_BYTES
 
     def _limit_now(self) -> int:
-        # A reader of a file that has grown beyond the limit must see all of it.
-        return 0 if self.plan.readonly else self.limit_bytes
+        # A reader must see all of a file that has grown beyond the limit.
+        return 0 if self.config.readonly else self.limit_bytes
 
     def _at_limit(self, size: int) -> bool:
         return bool(self._limit) and size >= self._limit
@@ -320,7 +331,7 @@ class Environment:
             self._limit = self._limit_now()
         if self._at_limit(size):
             raise StoreFullError(
-                f"{self.plan.path}: the limit of {self._limit} bytes is reached",
+                f"{self.config.path}: the size limit of {self._limit} bytes is reached",
                 hint="raise store.limit_bytes, expire features, or compact",
             )
         bigger = min(2 * size, self._limit or 2 * size)
@@ -328,25 +339,25 @@ class Environment:
             try:
                 self._env.set_mapsize(bigger)
             except lmdb.Error as error:
-                raise _mapped(error, self.plan.path) from error
+                raise _mapped(error, self.config.path) from error
 
     def stat(self) -> dict[str, dict[str, int]]:
-        """Pages of each database."""
+        """Return the page counts of each database."""
         with self.read() as tables:
             return {name: table.stat() for name, table in tables.items()}
 
     def pages(self) -> int:
-        """Pages of the file."""
+        """Return the number of pages of the file."""
         self._ready()
         return int(self._env.info()["last_pgno"]) + 1
 
     def live_pages(self) -> int:
-        """Pages that hold something."""
+        """Return the number of pages in use."""
         kinds = ("branch_pages", "leaf_pages", "overflow_pages")
         return sum(stat[kind] for stat in self.stat().values() for kind in kinds)
 
     def copy_to(self, handle: int) -> None:
-        """A consistent copy without free pages, to an open file."""
+        """Write a consistent copy without free pages to an open file."""
         self._ready()
         while True:
             with self._gate.inside():
@@ -355,7 +366,7 @@ class Environment:
                 except lmdb.MapResizedError:
                     pass
                 except lmdb.Error as error:
-                    raise _mapped(error, self.plan.path) from error
+                    raise _mapped(error, self.config.path) from error
                 else:
                     return
             self._adopt()
@@ -367,15 +378,14 @@ class Environment:
             try:
                 self._env.sync(True)
             except lmdb.Error as error:
-                raise _mapped(error, self.plan.path) from error
+                raise _mapped(error, self.config.path) from error
 
 
 def sound(path: Path) -> bool:
-    """Whether a data file, or the one in a folder, is well formed; the engine is not asked.
+    """Return whether the pages of a data file, or of the one in a folder, are well formed.
 
-    For files that may be torn or a stranger's: LMDB trusts its pages and can end the process when
-    it meets bad ones. True where there is no file yet; False where this LMDB cannot tell (before
-    3.0).
+    For damaged or untrusted files, because LMDB does not verify pages and can crash the process on
+    bad ones. True if there is no file; False if this LMDB has no `verify` (before 3.0).
     """
     data = path / DATA_FILE if path.is_dir() else path
     if not data.exists() or data.stat().st_size == 0:
@@ -402,24 +412,24 @@ def _is_empty(path: Path) -> bool:
 
 
 def _mapped(error: lmdb.Error, path: Path) -> StoreError:
-    """Our error for one of LMDB's."""
-    said = f"{path}: {str(error).removeprefix(f'{path}: ')}"
-    # LMDB calls a write that was cut short an I/O error: mostly the disk filled up in its midst.
-    full = any(word in said for word in _FULL) or ("Input/output" in said and no_room(path))
+    """Return the StoreError for an LMDB error."""
+    text = f"{path}: {str(error).removeprefix(f'{path}: ')}"
+    # LMDB reports an incomplete write as an I/O error: usually the disk was filled by it.
+    full = any(words in text for words in _FULL) or ("Input/output" in text and no_room(path))
     if isinstance(error, lmdb.DiskError) or full:
-        return StoreFullError(said, hint="make room on the disk")
-    if isinstance(error, lmdb.ReadonlyError) or any(word in said for word in _REFUSED):
-        return StoreAccessError(said, hint="check the owner and the permissions of the folder")
+        return StoreFullError(text, hint="free disk space")
+    if isinstance(error, lmdb.ReadonlyError) or any(words in text for words in _REFUSED):
+        return StoreAccessError(text, hint="check the owner and the permissions of the folder")
     if isinstance(error, lmdb.VersionMismatchError):
-        return StoreVersionError(said, hint="the file was written by another version of LMDB")
+        return StoreVersionError(text, hint="use the version of LMDB that wrote the file")
     if isinstance(error, lmdb.LockError | lmdb.ReadersFullError):
-        return StoreBusyError(said)
-    if "No such file" in said:
-        return StoreMissingError(said)
-    broken = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.PanicError)
-    if isinstance(error, broken):
-        return StoreDamagedError(said, hint="restore a backup")
-    return StoreError(said)
+        return StoreBusyError(text, hint="try again")
+    if "No such file" in text:
+        return StoreMissingError(text, hint="check the path")
+    damaged = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.PanicError)
+    if isinstance(error, damaged):
+        return StoreDamagedError(text, hint="restore a backup")
+    return StoreError(text)
 
 
 environments: EnvironmentRegistry[Environment] = EnvironmentRegistry(
@@ -427,11 +437,11 @@ environments: EnvironmentRegistry[Environment] = EnvironmentRegistry(
 )
 
 
-def share(plan: EnvironmentConfig, *, create: bool) -> Environment:
-    """The process's environment at this path, opened if need be; `release` gives it back."""
+def share(config: EnvironmentConfig, *, create: bool) -> Environment:
+    """Return this process's environment of a folder, opened if necessary; `release` it later."""
 
     def make() -> Environment:
-        environment = Environment(plan)
+        environment = Environment(config)
         try:
             environment.open_tables(create=create)
         except BaseException:
@@ -439,13 +449,15 @@ def share(plan: EnvironmentConfig, *, create: bool) -> Environment:
             raise
         return environment
 
-    environment = environments.take(plan.path, make)
-    if environment.plan.readonly and not plan.readonly:
+    environment = environments.take(config.path, make)
+    if environment.config.readonly and not config.readonly:
         environments.give_back(environment)
-        raise StoreBusyError(f"{plan.path} is open read-only in this process")
+        raise StoreBusyError(
+            f"the model in {config.path} is open read-only in this process", hint="close it first"
+        )
     return environment
 
 
 def release(environment: Environment) -> None:
-    """Give an environment back; the last one closes it."""
+    """Release an environment of `share`; the last release closes it."""
     environments.give_back(environment)

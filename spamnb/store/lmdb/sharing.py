@@ -1,11 +1,11 @@
-"""What surrounds an environment's file, without the engine: who is inside, its folder, its waits.
+"""Sharing one LMDB environment among threads, without LMDB itself; durable folders and files.
 
-`TransactionGate` counts this process's open transactions, for the map may be moved only when there
-are none. `EnvironmentRegistry` keeps one environment of a folder in a process. `RetryDeadline`
-bounds every retry. The rest makes folders private and their entries durable.
+`TransactionGate` counts this process's open transactions, because the map may be resized only when
+there are none. `EnvironmentRegistry` keeps one environment for each folder of a process.
+`RetryDeadline` limits retries. The other functions create private folders and sync them to disk.
 
-Must not import LMDB. Failure: StoreBusyError when a wait is over, StoreAccessError, StoreFullError
-where the file system refuses.
+Must not import LMDB. Failure: StoreBusyError when a wait times out; StoreAccessError and
+StoreFullError if the file system refuses.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from spamnb.errors import (
 )
 
 WAIT_S = 30.0
-"""how long to wait for one's own readers, or for a reader slot: longer than any snapshot is used"""
+"""how long to wait for this process's readers or a reader slot: longer than any snapshot is used"""
 PAUSE_S = 0.01
 _LARGE_WRITE = 1 << 20
 """four times what LMDB writes in one call"""
 
-Thing = TypeVar("Thing")
+Shared = TypeVar("Shared")
 
 
 DATA_FILE = "data.mdb"
 LOCK_FILE = "lock.mdb"
 MAP_SIZE = 1 << 40
-"""reserved address space, not disk: the file grows as it is written"""
+"""reserved address space, not disk space: the file grows as it is written"""
 
 
 class EnvironmentConfig(NamedTuple):
-    """How an environment is opened."""
+    """Parameters for opening an environment."""
 
     path: Path
     names: tuple[str, ...]
@@ -52,14 +52,15 @@ class EnvironmentConfig(NamedTuple):
     map_size: int = MAP_SIZE
     limit_bytes: int = 0
     disk_share: bool = False
-    """without a limit, the file system gives one, which follows what is free there"""
+    """if `limit_bytes` is 0, derive a limit from the free disk space, and update it as that
+    changes"""
     sync: bool = True
     lock: bool = True
-    """False only inside `alone`"""
+    """False only inside `maintenance.exclusive`"""
 
 
 class TransactionGate:
-    """Lets transactions in; closes when the last one has left."""
+    """Counts open transactions, and can wait until there are none."""
 
     def __init__(self) -> None:
         self._change = threading.Condition()
@@ -69,9 +70,10 @@ class TransactionGate:
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
-        """One transaction.
+        """Run one transaction.
 
-        A thread that is inside already is let in while the gate closes, or it waits for itself.
+        A thread with an open transaction may open another one while the gate closes; otherwise it
+        would wait for itself.
         """
         depth = getattr(self._mine, "depth", 0)
         with self._change:
@@ -90,76 +92,85 @@ class TransactionGate:
 
     @contextlib.contextmanager
     def closed(self, wait_s: float = WAIT_S) -> Iterator[None]:
-        """Nobody inside for as long as the block runs."""
+        """Run a block while this process has no open transaction."""
         if getattr(self._mine, "depth", 0):
             raise StoreBusyError(
-                "the map must grow, but this thread still reads an older snapshot",
-                hint="end the snapshot before writing",
+                "the map must grow, but this thread has an older snapshot open",
+                hint="close the snapshot before writing",
             )
         with self._change:
             self._closing += 1
             try:
                 if not self._change.wait_for(lambda: self._inside == 0, wait_s):
-                    raise StoreBusyError(f"a snapshot was kept open for {wait_s:.0f} s")
+                    raise StoreBusyError(
+                        f"another thread kept a snapshot open for more than {wait_s:.0f} s",
+                        hint="try again",
+                    )
                 yield
             finally:
                 self._closing -= 1
                 self._change.notify_all()
 
 
-class EnvironmentRegistry(Generic[Thing]):
-    """One thing for each folder of this process, shared by all who ask, closed by the last.
+class EnvironmentRegistry(Generic[Shared]):
+    """One shared object for each folder of this process, closed when its last user releases it.
 
-    LMDB needs it: its locks are POSIX locks, which belong to the process, so opening a file twice
-    and closing it once drops the locks of both.
+    LMDB requires it: its POSIX locks belong to the process, so opening a file twice and closing it
+    once drops the locks of both.
     """
 
-    def __init__(self, close: Callable[[Thing], None], after_fork: Callable[[Thing], None]) -> None:
+    def __init__(
+        self, close: Callable[[Shared], None], after_fork: Callable[[Shared], None]
+    ) -> None:
         self._close = close
         self._after_fork = after_fork
         self._lock = threading.Lock()
-        self._things: dict[str, Thing] = {}
-        self._users: dict[Thing, int] = {}
+        self._objects: dict[str, Shared] = {}
+        self._users: dict[Shared, int] = {}
         self._barred: set[str] = set()
         os.register_at_fork(after_in_child=self._forked)
 
-    def take(self, path: Path, make: Callable[[], Thing]) -> Thing:
-        """The thing of a folder, made if there is none."""
+    def take(self, path: Path, make: Callable[[], Shared]) -> Shared:
+        """Return the object of a folder, made by `make` if there is none."""
         where = os.path.realpath(path)
         with self._lock:
             if where in self._barred:
-                raise StoreBusyError(f"{path} is being replaced by this process")
-            if where not in self._things:
-                self._things[where] = make()
-            thing = self._things[where]
-            self._users[thing] = self._users.get(thing, 0) + 1
-            return thing
+                raise StoreBusyError(
+                    f"this process is replacing the model in {path}", hint="try again"
+                )
+            if where not in self._objects:
+                self._objects[where] = make()
+            shared = self._objects[where]
+            self._users[shared] = self._users.get(shared, 0) + 1
+            return shared
 
-    def give_back(self, thing: Thing) -> None:
-        """One user less."""
+    def give_back(self, shared: Shared) -> None:
+        """Release an object taken before; the last release closes it."""
         with self._lock:
-            left = self._users.pop(thing, 0) - 1
+            left = self._users.pop(shared, 0) - 1
             if left > 0:
-                self._users[thing] = left
+                self._users[shared] = left
             elif left == 0:
-                self._drop(thing)
-                self._close(thing)
+                self._drop(shared)
+                self._close(shared)
 
-    def evict(self, thing: Thing) -> None:
-        """Its folder is no longer at its place: who asks from now on gets another."""
+    def evict(self, shared: Shared) -> None:
+        """Forget an object whose folder was moved; the next `take` makes a new one."""
         with self._lock:
-            self._drop(thing)
+            self._drop(shared)
 
-    def _drop(self, thing: Thing) -> None:
-        self._things = {where: held for where, held in self._things.items() if held is not thing}
+    def _drop(self, shared: Shared) -> None:
+        self._objects = {where: held for where, held in self._objects.items() if held is not shared}
 
     @contextlib.contextmanager
-    def nobody(self, path: Path) -> Iterator[None]:
-        """A block in which nobody of this process holds, or gets, the thing of a folder."""
+    def exclusive(self, path: Path) -> Iterator[None]:
+        """Run a block while this process has no object of the folder and can take none."""
         where = os.path.realpath(path)
         with self._lock:
-            if where in self._things or where in self._barred:
-                raise StoreBusyError(f"{path} is open in this process", hint="close it first")
+            if where in self._objects or where in self._barred:
+                raise StoreBusyError(
+                    f"the model in {path} is open in this process", hint="close it first"
+                )
             self._barred.add(where)
         try:
             yield
@@ -167,37 +178,37 @@ class EnvironmentRegistry(Generic[Thing]):
             self._barred.discard(where)
 
     def _forked(self) -> None:
-        # A thread that held the lock did not live on in the child.
+        # The thread that held the lock does not exist in the child.
         self._lock = threading.Lock()
-        for thing in self._users:
-            self._after_fork(thing)
+        for shared in self._users:
+            self._after_fork(shared)
 
 
 class RetryDeadline:
-    """A bounded wait in small pauses, for what no event announces (another process's reader)."""
+    """A time limit for polling a condition without notification (another process's reader)."""
 
     def __init__(self, wait_s: float = WAIT_S) -> None:
         self._until = time.monotonic() + wait_s
 
     def pause(self, what: str) -> None:
-        """Wait a little; StoreBusyError when there was enough of it."""
+        """Sleep for a short time; StoreBusyError with the text `what` after the time limit."""
         if time.monotonic() > self._until:
-            raise StoreBusyError(what)
+            raise StoreBusyError(what, hint="try again")
         time.sleep(PAUSE_S)
 
 
 def refused(error: OSError, path: Path) -> StoreError:
-    """Our error for one of the file system."""
-    said = f"{path}: {error.strerror or error}"
+    """Return the StoreError for an error of the file system."""
+    text = f"{path}: {error.strerror or error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return StoreFullError(said, hint="make room on the disk")
+        return StoreFullError(text, hint="free disk space")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return StoreAccessError(said, hint="check the owner and the permissions of the folder")
-    return StoreError(said)
+        return StoreAccessError(text, hint="check the owner and the permissions of the folder")
+    return StoreError(text)
 
 
 def no_room(folder: Path) -> bool:
-    """Whether the disk, or this process's limit on files, leaves less than a large write needs."""
+    """Return whether free disk space or RLIMIT_FSIZE is too small for a large write."""
     disk = os.statvfs(folder)
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     used = (folder / DATA_FILE).stat().st_size
@@ -206,10 +217,12 @@ def no_room(folder: Path) -> bool:
 
 
 def holds_data(folder: Path) -> bool:
-    """Whether a data file is there."""
+    """Return whether a folder contains a data file."""
     try:
         if folder.exists() and not folder.is_dir():
-            raise StoreMissingError(f"{folder} is a file, a model is a folder")
+            raise StoreMissingError(
+                f"{folder} is a file", hint="a model is a folder: check the path"
+            )
         return (folder / DATA_FILE).stat().st_size > 0
     except FileNotFoundError:
         return False
@@ -218,7 +231,7 @@ def holds_data(folder: Path) -> bool:
 
 
 def make_folder(path: Path) -> None:
-    """A private folder whose entry in its parent is on the disk."""
+    """Create a private folder, durably."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         sync_folder(path.parent)
@@ -227,7 +240,7 @@ def make_folder(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Put the entries of a folder on the disk: a file's fsync does not (fsync(2))."""
+    """Sync the names in a folder to disk; a file's own fsync does not (fsync(2))."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -236,7 +249,7 @@ def sync_folder(path: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Put a file's content on the disk."""
+    """Sync a file's content to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,8 +1,8 @@
-"""The contract in LMDB: a model in a folder, as `views` over the tables of an environment.
+"""A store in LMDB: a model in a folder.
 
-Knows neither pages nor shelves (`views`) nor how the engine is kept healthy (`lmdb_environment`).
-A model is durable when a write block ends: the environment is opened with sync on, writemap off.
-Invariants: those of `contract`. Failure: errors of the StoreError family; BugError for misuse.
+Connects the views of `table_views` to the tables of an `Environment`. Changes are durable when a
+write block ends: the environment is opened with sync on, writemap off. Invariants: those of
+`contract`. Failure: StoreErrors; BugError for misuse.
 """
 
 from __future__ import annotations
@@ -39,43 +39,43 @@ from spamnb.store.table_views import (
     TableReadView,
     Tables,
     TableWriteView,
-    found,
+    create_model,
 )
 
 Result = TypeVar("Result")
 
 
 class LmdbStore:
-    """One model in a folder. Made by `open_store`."""
+    """The store of one model folder. Opened by `open_store`."""
 
     def __init__(self, environment: Environment, recipe: Recipe, *, readonly: bool) -> None:
         self._environment: Environment | None = environment
         self._recipe = recipe
         self._readonly = readonly
         self._page_bytes = environment.page_bytes
-        self._recall = RowCache(row_type(len(recipe.labels)))
+        self._row_cache = RowCache(row_type(len(recipe.labels)))
 
     @property
     def recipe(self) -> Recipe:
-        """What the model is made of."""
+        """Return the model's recipe."""
         return self._recipe
 
     @property
     def environment(self) -> Environment:
-        """The environment, for backups and measurements."""
+        """Return the environment, for backups and measurements."""
         if self._environment is None:
-            raise BugError("a store is used before it is closed, not after")
+            raise BugError("the store is closed")
         return self._environment
 
     @contextlib.contextmanager
     def read(self) -> Iterator[ReadView]:
-        """A snapshot."""
+        """Open a snapshot."""
         with self.environment.read() as tables:
-            yield TableReadView(Tables(**tables), self._recipe, self._recall)
+            yield TableReadView(Tables(**tables), self._recipe, self._row_cache)
 
     @contextlib.contextmanager
     def write(self) -> Iterator[WriteView]:
-        """The writer's transaction."""
+        """Open the write transaction."""
         self._writable()
         with self.environment.write() as tables:
             view = TableWriteView(Tables(**tables), self._recipe, self._page_bytes)
@@ -83,7 +83,7 @@ class LmdbStore:
             view.finish()
 
     def transact(self, run: Callable[[WriteView], Result]) -> Result:
-        """Run a function in a write transaction, again if the map had to grow on the way."""
+        """Run a function in a write transaction, again if the map had to grow."""
         self._writable()
 
         def body(tables: dict[str, LmdbTable]) -> Result:
@@ -96,15 +96,18 @@ class LmdbStore:
 
     def _writable(self) -> None:
         if self._readonly:
-            raise StoreAccessError("the store was opened read-only")
+            raise StoreAccessError(
+                f"the model in {self.environment.config.path} is open read-only",
+                hint="open it without readonly to change it",
+            )
 
     @property
     def limit_bytes(self) -> int:
-        """What the file may grow to."""
+        """Return the maximum size of the file."""
         return self.environment.limit_bytes
 
     def close(self) -> None:
-        """Let go."""
+        """Close the store; a second call does nothing."""
         environment, self._environment = self._environment, None
         if environment is not None:
             release(environment)
@@ -118,24 +121,24 @@ def open_store(
     map_size: int = MAP_SIZE,
     limit_bytes: int = 0,
 ) -> LmdbStore:
-    """Open the model in a folder; make one with the recipe `create` if there is none.
+    """Open the model in a folder; create one with the recipe `create` if there is none.
 
-    A model that is there keeps its own recipe, whatever `create` says. Without a limit the disk
-    gives one (`room`).
+    An existing model keeps its own recipe. `limit_bytes` 0 derives a limit from the disk
+    (`size_limit`).
     """
     folder = Path(path)
-    there = holds_data(folder)
-    if not there and create is None:
+    exists = holds_data(folder)
+    if not exists and create is None:
         raise StoreMissingError(f"there is no model in {folder}", hint="train one first")
-    if not there:
+    if not exists:
         make_folder(folder)
-    plan = EnvironmentConfig(
+    config = EnvironmentConfig(
         folder, Tables._fields, readonly, map_size, limit_bytes, disk_share=True
     )
-    environment, fresh = _shared(plan, there=there, create=create is not None)
+    environment, incomplete = _shared(config, exists=exists, create=create is not None)
     try:
-        if fresh and create is not None:
-            environment.transact(lambda tables: _found(tables, create))
+        if incomplete and create is not None:
+            environment.transact(lambda tables: _create_once(tables, create))
             sync_folder(folder)
         recipe = read_recipe(environment)
         return LmdbStore(environment, recipe, readonly=readonly)
@@ -144,48 +147,51 @@ def open_store(
         raise
 
 
-def _shared(plan: EnvironmentConfig, *, there: bool, create: bool) -> tuple[Environment, bool]:
-    """The environment, and whether its model may have to be made.
+def _shared(config: EnvironmentConfig, *, exists: bool, create: bool) -> tuple[Environment, bool]:
+    """Return the environment, and whether its model may be missing or incomplete.
 
-    Who was killed while making a model leaves a file without tables, or tables without a recipe:
-    whoever may make one goes on where it ended.
+    A process killed while it creates a model leaves a file without tables, or tables without a
+    recipe; the next process that may create one completes it.
     """
-    if there:
+    if exists:
         try:
-            environment = share(plan, create=False)
+            environment = share(config, create=False)
         except StoreMissingError:
             if not create:
                 raise
         else:
             return environment, create and not has_recipe(environment)
-    return share(plan, create=True), True
+    return share(config, create=True), True
 
 
 def has_recipe(environment: Environment) -> bool:
-    """Whether the model was made to its end."""
+    """Return whether the model was created completely."""
     with environment.read() as tables:
         return tables["meta"].get(RECIPE_KEY) is not None
 
 
-def _found(tables: dict[str, LmdbTable], recipe: Recipe) -> None:
-    """Make a new model, unless another process was faster."""
+def _create_once(tables: dict[str, LmdbTable], recipe: Recipe) -> None:
+    """Create a model, unless another process has created it meanwhile."""
     if tables["meta"].get(RECIPE_KEY) is None:
-        found(Tables(**tables), recipe)
+        create_model(Tables(**tables), recipe)
 
 
 def read_recipe(environment: Environment) -> Recipe:
-    """The recipe of a model of this version."""
+    """Return the model's recipe; StoreVersionError if another version wrote the model."""
+    path = environment.config.path
     with environment.read() as tables:
         written = tables["meta"].get(FORMAT_KEY)
         if written is None:
-            raise StoreMissingError(f"{environment.plan.path} holds a database that is no model")
+            raise StoreMissingError(
+                f"the LMDB database in {path} is not a spamnb model", hint="check --home"
+            )
         version = int.from_bytes(written, "little")
         if version != FORMAT:
             raise StoreVersionError(
-                f"the model has format {version}, this program reads {FORMAT}",
-                hint="use the program that wrote it, or export and import",
+                f"the model in {path} has format {version}, this program reads {FORMAT}",
+                hint="export it with the version of spamnb that wrote it, then import it here",
             )
         recipe = tables["meta"].get(RECIPE_KEY)
         if recipe is None:
-            raise StoreDamagedError(f"{environment.plan.path} has lost its recipe")
+            raise StoreDamagedError(f"the model in {path} has no recipe", hint="restore a backup")
         return decode_recipe(recipe)
