@@ -128,10 +128,10 @@ def test_a_move_that_cannot_be_handed_over_is_told(house):
     whole = teach.read_text()
     teach.write_text(whole.replace("dd bs=64k conv=fsync", "false"))  # as on a disk that is full
     try:
-        assert "could not be handed over" not in house.daemon.spamnb("status")
+        assert "could not be written to the spool" not in house.daemon.spamnb("status")
         name = house.lay()
         move(house.alice.imap, house.alice.select("INBOX", name), "Junk")
-        warning = "! 1 moves of mail could not be handed over"
+        warning = "! 1 moves of messages could not be written to the spool"
         until(lambda: warning in house.daemon.spamnb("status"), what="the warning")
         assert house.learnt(name) == []
     finally:

@@ -62,7 +62,7 @@ def spamnb(home, *words, stdin=b""):
 
 def _let_go(home):
     """Close what a command leaves to the end of its process, which is not the end of ours."""
-    thing = environments._things.get(os.path.realpath(home)) if home is not None else None
+    thing = environments._objects.get(os.path.realpath(home)) if home is not None else None
     for _ in range(environments._users.get(thing, 0)):
         environments.give_back(thing)
 

@@ -139,15 +139,15 @@ def test_all_is_well(house):
 @pytest.mark.parametrize(
     ("change", "hop", "what"),
     [
-        ({"status": WELL | {"fault": "torn"}}, "daemon", "it cannot use the model: torn"),
+        ({"status": WELL | {"fault": "torn"}}, "daemon", "the daemon cannot use the model: torn"),
         ({"status": WELL | {"bypass": True}}, "daemon", "bypass is on"),
         ({"status": None}, "daemon", "no daemon"),
         ({"verdict": "unscanned; reason=model", "flag": ""}, "headers", "unscanned: model"),
-        ({"verdict": "", "flag": "", "signed": False}, "headers", "went around spamnb"),
+        ({"verdict": "", "flag": "", "signed": False}, "headers", "did not pass through spamnb"),
         ({"signed": False}, "headers", "no signature"),
-        ({"flag": "YES"}, "filing", "lies in the inbox"),
-        ({"channel": "imap"}, "learning", "it came by imap"),
-        ({"who": "eve"}, "learning", "of eve, not of ann"),
+        ({"flag": "YES"}, "filing", "is in the inbox"),
+        ({"channel": "imap"}, "learning", "the channel imap"),
+        ({"who": "eve"}, "learning", "from eve, not from ann"),
         ({"label": "ham"}, "learning", "ham was learnt, not spam"),
     ],
 )
@@ -161,7 +161,7 @@ def test_one_thing_is_wrong(house, change, hop, what):
 def test_what_somebody_else_filed_is_told(house):
     """Not called junk, and in Junk all the same."""
     house.box.side = "junk"
-    assert broken(house.findings(), "filing", "lies in Junk") == ["filing"]
+    assert broken(house.findings(), "filing", "is in Junk") == ["filing"]
 
 
 def test_observed_mail_has_the_signature_alone(house):
@@ -251,7 +251,7 @@ def test_what_cannot_be_forgotten_is_told(house):
 
     house.forget = refused
     found = house.findings()
-    assert "the desk is closed; the message still teaches" in found[CLEANING].what
+    assert "the desk is closed; the message is still learnt" in found[CLEANING].what
     with house.model.store.read() as view:
         event = next(view.events(newest_first=True))
     real(Feedback("", refs=(event.digest.hex(),)))

@@ -43,7 +43,7 @@ class Machine:
 
     def look(self):
         new = advanced(self.mark, self.now())
-        if place._is_news(self.mark, new):
+        if place._record_is_due(self.mark, new):
             self.mark = new
         return new
 

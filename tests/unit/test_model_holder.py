@@ -36,7 +36,7 @@ def keeper(learning):
 
 
 def is_open(learning):
-    return any(str(learning.home) == where for where in environments._things)
+    return any(str(learning.home) == where for where in environments._objects)
 
 
 def test_new_settings_are_in_force_for_the_next_request(keeper, learning):

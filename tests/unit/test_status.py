@@ -84,7 +84,7 @@ def test_words_of_people_that_teach_nothing_are_told(model, tmp_path):
     for _ in range(25):
         meters.count("feedback_refused")
     found = warned(model, tmp_path, counters=as_dict(meters))
-    assert found == ["25 words of people came in, and nothing was learnt of them"]
+    assert found == ["25 labels from users were received, and none was learnt: see the log"]
     meters.count("learned_ham")
     assert warned(model, tmp_path, counters=as_dict(meters)) == []
 

@@ -1,1 +1,1 @@
-"""The doctor: checks of the whole path of a message."""
+"""`spamnb doctor`: checks the whole path of a message."""

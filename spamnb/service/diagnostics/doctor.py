@@ -1,10 +1,10 @@
-"""The doctor: one message of its own goes the whole way of learning, hop by hop, and is taken back.
+"""`Doctor`: send a test message, check each step from delivery to learning, and remove it again.
 
-Must not know protocols, files or terminals: mailbox, carrier and records are given. Invariant:
-whatever happens on the way, `clean` takes the message out of all folders and has it forgotten, so
-that the sums of the model are what they were. What can not be taken back is told, with what to do.
+Must not know protocols, files or terminals; the caller passes mailbox, transport and records.
+Invariant: after any failure, `clean` deletes the message from all folders and has it forgotten, so
+that the model's sums are as before. It reports what it could not remove, and what to do.
 
-Failure: none of its own; errors of the family are findings.
+Failure: none; SpamnbErrors become results.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ State = Literal["ok", "broken", "skipped"]
 
 CLEANING: Final = "cleaning up"
 _SETTLE_S: Final = 2.0
-"""so long a word that was given and not heard may still come in, before all is forgotten"""
+"""how long to wait for feedback not learnt yet, before the message is forgotten"""
 
 
 class CheckResult(NamedTuple):
-    """How a hop is."""
+    """The result of one check."""
 
     hop: str
     state: State
@@ -35,94 +35,94 @@ class CheckResult(NamedTuple):
 
 
 class Doctor:
-    """One walk; `walk`, and then `clean`, whatever became of it."""
+    """One run of all checks: call `walk`, and then `clean` in any case."""
 
-    def __init__(self, means: DoctorPorts) -> None:
-        self._walk = CheckRun(means)
+    def __init__(self, ports: DoctorPorts) -> None:
+        self._run = CheckRun(ports)
         self._states: dict[str, State] = {}
 
     @property
     def message_id(self) -> str:
-        """What names the message."""
-        return self._walk.message_id
+        """Return the Message-ID of the test message."""
+        return self._run.message_id
 
     def walk(self) -> Iterator[CheckResult]:
-        """Look at each hop in turn."""
-        for hop in HOPS:
-            finding = self._looked(hop)
-            self._states[hop.name] = finding.state
-            yield finding
+        """Run the checks in order and yield their results."""
+        for check in HOPS:
+            result = self._result(check)
+            self._states[check.name] = result.state
+            yield result
 
-    def _looked(self, hop: Check) -> CheckResult:
-        for need in hop.needs:
+    def _result(self, check: Check) -> CheckResult:
+        for need in check.needs:
             if self._states[need] != "ok":
-                return CheckResult(hop.name, "skipped", f"{need} is {self._states[need]}")
-        lack = hop.lacks(self._walk.means)
+                return CheckResult(check.name, "skipped", f"{need} is {self._states[need]}")
+        lack = check.lacks(self._run.ports)
         if lack:
-            return CheckResult(hop.name, "skipped", lack)
+            return CheckResult(check.name, "skipped", lack)
         try:
-            return CheckResult(hop.name, "ok", hop.run(self._walk))
+            return CheckResult(check.name, "ok", check.run(self._run))
         except SpamnbError as error:
-            return CheckResult(hop.name, "broken", str(error), error.hint or hop.todo)
+            return CheckResult(check.name, "broken", str(error), error.hint or check.todo)
 
     def clean(self) -> CheckResult:
-        """Leave nothing behind; to be called once, at the end."""
-        walk = self._walk
+        """Delete and forget the test message; call it once, at the end."""
+        run = self._run
         try:
-            if walk.mark is None or walk.records is None:
+            if run.mark is None or run.records is None:
                 return CheckResult(CLEANING, "skipped", "nothing was sent")
-            return self._cleaned(walk, walk.records, walk.mark)
+            return self._cleaned(run, run.records, run.mark)
         finally:
-            for held in (walk.mailbox, walk.records):
-                if held is not None:
-                    held.close()
+            for resource in (run.mailbox, run.records):
+                if resource is not None:
+                    resource.close()
 
-    def _cleaned(self, walk: CheckRun, records: ModelRecords, mark: Snapshot) -> CheckResult:
-        faults = _purged(walk, records, mark)
+    def _cleaned(self, run: CheckRun, records: ModelRecords, mark: Snapshot) -> CheckResult:
+        faults = _purged(run, records, mark)
         with suppress(SpamnbError):
-            if walk.moves > len(walk.heard):
-                walk.until(walk.news, _SETTLE_S)
-        faults += _taken_back(walk, records, mark)
+            if run.moves > len(run.heard):
+                run.until(run.news, _SETTLE_S)
+        faults += _taken_back(run, records, mark)
         try:
-            heard = records.heard(walk.message_id, mark)
-            faults += filter(None, [records.difference(walk.message_id, mark)])
-            # What was forgotten is an event too.
-            late = walk.moves > sum(one.label is not None for one in heard)
+            heard = records.heard(run.message_id, mark)
+            faults += filter(None, [records.difference(run.message_id, mark)])
+            # Forgetting makes events too; they have no label.
+            late = run.moves > sum(event.label is not None for event in heard)
         except SpamnbError as error:
             faults, late = [*faults, str(error)], False
         if faults:
-            todo = f"delete the message, then: spamnb forget '{walk.message_id}'"
+            todo = f"delete the message, then: spamnb forget '{run.message_id}'"
             return CheckResult(CLEANING, "broken", "; ".join(faults), todo)
-        what = "the message is gone, and all that it taught"
-        todo = f"should it be learnt later: spamnb forget '{walk.message_id}'" if late else ""
+        what = "the message is deleted and its training removed"
+        todo = f"if it is learnt later: spamnb forget '{run.message_id}'" if late else ""
         return CheckResult(CLEANING, "ok", what, todo)
 
 
-def _purged(walk: CheckRun, records: ModelRecords, mark: Snapshot) -> list[str]:
-    """Take the message out of the mailbox; what could not be done."""
+def _purged(run: CheckRun, records: ModelRecords, mark: Snapshot) -> list[str]:
+    """Delete the message from the mailbox; return what failed."""
     try:
         try:
-            count = walk.mailbox.purge(walk.ident) if walk.mailbox else 0
+            count = run.mailbox.purge(run.ident) if run.mailbox else 0
         except SpamnbError:
-            # The connection may have been what broke: once more, by a new one.
-            assert walk.means.open_mailbox is not None
-            walk.mailbox = walk.means.open_mailbox()
-            count = walk.mailbox.purge(walk.ident)
-        kept = count or walk.found or records.quarantined(walk.message_id, mark)
+            # The connection may have failed: try again with a new one.
+            assert run.ports.open_mailbox is not None
+            run.mailbox = run.ports.open_mailbox()
+            count = run.mailbox.purge(run.ident)
+        kept = count or run.found or records.quarantined(run.message_id, mark)
     except SpamnbError as error:
         return [f"the message was not deleted: {error}"]
-    if walk.sent and not kept:
-        return ["the message was sent and never came; it may still come"]
+    if run.sent and not kept:
+        return ["the message was sent and did not arrive; it may still arrive"]
     return []
 
 
-def _taken_back(walk: CheckRun, records: ModelRecords, mark: Snapshot) -> list[str]:
-    """Have all forgotten; what could not be done. A daemon that restarts is waited for."""
+def _taken_back(run: CheckRun, records: ModelRecords, mark: Snapshot) -> list[str]:
+    """Remove the message's training; return what failed. Waits for a daemon that restarts."""
     faults: list[str] = []
 
     def done() -> bool:
-        faults[:] = records.take_back(walk.message_id, mark)
+        faults[:] = records.take_back(run.message_id, mark)
         return not faults
 
-    walk.until(done, _SETTLE_S)
+    run.until(done, _SETTLE_S)
     return faults

@@ -1,7 +1,6 @@
-"""What the doctor is given: a mailbox, a way to hand in mail, the daemon's facts, the records.
+"""What the doctor needs from its caller: mailbox, mail transport, daemon status, model records.
 
-Values and protocols alone; must not know what is done with them. Failure: UserError for an address
-that is none.
+Values and protocols only. Failure: UserError for an invalid address.
 """
 
 from __future__ import annotations
@@ -17,68 +16,68 @@ Side = Literal["inbox", "junk"]
 
 SIDES: Final[tuple[Side, ...]] = ("inbox", "junk")
 LABEL: Final[Mapping[Side, str]] = {"inbox": "ham", "junk": "spam"}
-"""what lying there says"""
+"""the label of messages in this folder"""
 OTHER: Final[Mapping[Side, Side]] = {"inbox": "junk", "junk": "inbox"}
 
 
 class FoundMessage(NamedTuple):
-    """The message, where it lies."""
+    """The test message, and the folder it was found in."""
 
     side: Side
     raw: bytes
 
 
 class Mailbox(Protocol):
-    """A person's mailbox."""
+    """A user's mailbox."""
 
     @property
     def who(self) -> str:
-        """Whose it is."""
+        """Return the user's login or address."""
 
     @property
     def about(self) -> str:
-        """What it is, in a few words."""
+        """Return a short description of the mailbox."""
 
     @property
     def channels(self) -> frozenset[str]:
-        """Ways by which what is done here may be told."""
+        """Return the feedback channels that report moves in this mailbox."""
 
     @property
     def advice(self) -> str:
-        """What to look at if nobody tells of moves."""
+        """Return what to check if moves are not reported."""
 
     def find(self, ident: str) -> FoundMessage | None:
-        """The message with this Message-ID, in the inbox or in Junk."""
+        """Return the message with this Message-ID in the inbox or in Junk; None if missing."""
 
     def move(self, ident: str, source: Side, target: Side) -> str:
-        """Move it; by which way."""
+        """Move the message; return the method used."""
 
     def purge(self, ident: str) -> int:
-        """Take it out of every folder; from how many."""
+        """Delete the message from every folder; return from how many."""
 
     def close(self) -> None:
-        """Let go."""
+        """Close the connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorPorts:
-    """What the doctor works with; what is None was not given."""
+    """The doctor's dependencies; None if the user did not give the option."""
 
     status: Callable[[], dict[str, Any] | None]
-    """the daemon's facts; None if there is no daemon"""
+    """returns the daemon's status; None if no daemon runs"""
     open_ledger: Callable[[], ModelRecords]
     open_mailbox: Callable[[], Mailbox] | None = None
     carry: Callable[[bytes, str], str] | None = None
-    """hands a message to the mail system, for a recipient; what that said"""
+    """submits a message for a recipient to the mail server; returns its reply"""
     rcpt: str = ""
     wait_s: float = 60.0
-    """for each thing that others have to do"""
+    """time limit for each step of another program"""
 
 
 def checked_recipient(text: str) -> str:
-    """An address that may stand in a command; UserError else."""
+    """Return the address if it is valid in an SMTP command; raise UserError otherwise."""
     local, at, domain = text.rpartition("@")
     good = text.isascii() and text.isprintable() and not set(text) & set(' <>",;:')
     if not (good and at and local and domain):
-        raise UserError(f"{text!r} is no address", hint="user@example.org")
+        raise UserError(f"{text!r} is not a mail address", hint="give one like user@example.org")
     return text

@@ -1,7 +1,8 @@
-"""What the model's own records tell of one message: what was taught of it, and how it is judged.
+"""`ModelRecords`: what a home's records contain about one message.
 
-Reads the journal, the history, the review list and the quarantine of one home, whoever writes
-them. The one thing it changes it asks for: that the message be forgotten, by the given desk.
+Reads the journal, the history, the review queue and the quarantine of one home, while other
+processes may write them. Its only changes: it asks the feedback service to forget the message, and
+deletes the message from review queue and quarantine.
 
 Must not know mailboxes, sockets or terminals. Failure: StoreError.
 """
@@ -27,21 +28,21 @@ from spamnb.service.scanning.quarantine import Quarantine
 from spamnb.store.history.entry import HistoryEntry
 
 Forget = Callable[[Feedback], Answer]
-"""has a word taken at the desk, or raises what was refused"""
+"""passes a feedback to the feedback service; raises if it is refused"""
 
 
 class JournalEntry(NamedTuple):
-    """One event of the journal, as it concerns a message."""
+    """One journal event of a message."""
 
     event: int
     label: str | None
-    """None: it was forgotten"""
+    """None if the message was forgotten"""
     who: str
     channel: str
 
 
 class Snapshot(NamedTuple):
-    """The model at a time."""
+    """The model's sums at a time."""
 
     time_us: int
     totals: Totals
@@ -58,21 +59,21 @@ class ModelRecords:
         self.labels = self._model.labels
 
     def close(self) -> None:
-        """Let go of the model."""
+        """Close the model."""
         self._model.close()
 
     def mark(self) -> Snapshot:
-        """The model now."""
+        """Return the current sums of the model."""
         with self._model.store.read() as view:
             return Snapshot(now_us(), view.totals())
 
     def learnt(self) -> dict[str, int]:
-        """Messages of each label."""
+        """Return the number of messages of each label."""
         counts: list[int] = self.mark().totals.messages.tolist()
         return dict(zip(self.labels, counts, strict=True))
 
     def heard(self, message_id: str, since: Snapshot) -> list[JournalEntry]:
-        """What was said of a message since then, oldest first."""
+        """Return the journal events of a message since a snapshot, oldest first."""
         with self._model.store.read() as view:
             return [
                 JournalEntry(event.seq, self._name(event.after), event.who, event.channel)
@@ -84,24 +85,24 @@ class ModelRecords:
         return None if label == NO_LABEL else self.labels[label]
 
     def verdict(self, raw: bytes, signature: str) -> Verdict:
-        """How the message is judged now: as it was scanned, if that is known."""
+        """Return the current verdict on the message, with its features as scanned if known."""
         with suppress(RefError):
             return self._model.explain(signature)
         return self._model.score(raw, remember=False)
 
     def remembered(self, signature: str) -> HistoryEntry | None:
-        """The verdict that a signature names."""
+        """Return the history entry of a signature; None if there is none."""
         history = self._model.history
         found = history.find(signature=signature_bytes(signature)) if history else []
         return found[0] if found else None
 
     def waiting(self, message_id: str) -> list[ReviewItem]:
-        """Words on the message that wait for review."""
+        """Return the feedback on the message in the review queue."""
         entries = ReviewQueue(self._home / "review").entries()
         return [entry for entry in entries if entry.message_id == message_id]
 
     def quarantined(self, message_id: str, since: Snapshot) -> list[str]:
-        """Names of the message in quarantine."""
+        """Return the ids of the message in quarantine."""
         kept = Quarantine(self._home / "quarantine")
         found, wanted = [], message_id.encode()
         for entry in kept.messages():
@@ -111,10 +112,10 @@ class ModelRecords:
                         found.append(entry.id)
         return found
 
-    # -- taking back ----------------------------------------------------------------------------
+    # -- removal --------------------------------------------------------------------------------
 
     def take_back(self, message_id: str, since: Snapshot) -> list[str]:
-        """Forget the message, and what waits of it; what could not be done."""
+        """Forget the message and delete it from review queue and quarantine; return what failed."""
         steps = (self._forget_it, self._drop_waiting, self._drop_quarantined)
         faults = []
         for step in steps:
@@ -128,7 +129,7 @@ class ModelRecords:
         digests = self._live(message_id)
         if not digests:
             return
-        # Without a daemon it is this process that writes, and one that reads a store cannot.
+        # Without a daemon this process writes, which it cannot while its own store is read-only.
         self._model.close()
         try:
             for digest in digests:
@@ -137,10 +138,10 @@ class ModelRecords:
             self._model = self._opened()
 
     def _live(self, message_id: str) -> list[bytes]:
-        """Digests under this name that teach something."""
+        """Return the digests of this Message-ID that have a label."""
         with self._model.store.read() as view:
-            lines = [(digest, view.live(digest)) for digest in view.digests(message_id)]
-        return [digest for digest, live in lines if live and live.label != NO_LABEL]
+            states = [(digest, view.live(digest)) for digest in view.digests(message_id)]
+        return [digest for digest, live in states if live and live.label != NO_LABEL]
 
     def _drop_waiting(self, message_id: str, _: Snapshot) -> None:
         for entry in self.waiting(message_id):
@@ -151,21 +152,21 @@ class ModelRecords:
             Quarantine(self._home / "quarantine").delete(identity)
 
     def difference(self, message_id: str, since: Snapshot) -> str:
-        """What of the model the message still moves; empty if nothing.
+        """Return how the message still affects the model; empty if it does not.
 
-        Sums are held against those of then, unless others have taught meanwhile.
+        Compares the sums with those of the snapshot, unless other messages were learnt meanwhile.
         """
         if self._live(message_id):
-            return "the message still teaches"
+            return "the message is still learnt"
         with self._model.store.read() as view:
             now = view.totals()
             events = view.events(since.totals.last_seq + 1, now.last_seq + 1)
             others = any(event.message_id != message_id for event in events)
-        return "" if others or _same(since.totals, now) else "the model's sums are others"
+        return "" if others or _same(since.totals, now) else "the model's sums have changed"
 
 
 def _same(one: Totals, other: Totals) -> bool:
-    """Whether two sums are one, but for the number of the last event."""
+    """Return whether two totals are equal except for the number of the last event."""
     names = ("messages", "tokens", "bias", "temperatures", "histogram")
     alike = all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
     return alike and one.known == other.known

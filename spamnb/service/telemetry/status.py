@@ -1,7 +1,8 @@
-"""How the learning goes: what the model holds, what was learnt when, and what looks wrong.
+"""Status of model and daemon: contents of the model, recent trainings, and warnings.
 
-Gives plain values, the same with a daemon and without one. The warnings are for what people notice
-months too late: training that stopped, one class alone, moves that teach nothing. Reads only.
+Returns plain values, the same with and without a daemon. The warnings report problems that are
+otherwise noticed months later: training that stopped, training of one label only, moves of messages
+that are not learnt. Reads only.
 """
 
 from __future__ import annotations
@@ -19,24 +20,23 @@ from spamnb.service.feedback.spool import FAILED
 from spamnb.service.telemetry.unscanned import sentence
 from spamnb.store.lmdb.sharing import DATA_FILE
 
-if TYPE_CHECKING:  # who asks a daemon loads no numpy: half of the time that the command takes
+if TYPE_CHECKING:  # a command that asks the daemon need not load numpy: half of its time
     from spamnb.service.engine.filter import Filter
     from spamnb.store.contract import ReadView
 
 QUIET_DAYS = 30
-"""so long nobody taught a label before it is told"""
+"""days without training of a label before a warning"""
 LATELY = 200
-"""events that the balance of today is judged by"""
+"""number of newest events whose labels are compared with those of the whole model"""
 _LOOKED_BACK = 2000
 _DRIFT = 0.35
-"""how far the share of a label may move from what the model holds: half and half is taught 85 to 15
-then"""
+"""how far the recent share of a label may exceed its share in the model: from 50 % to 85 %"""
 _NEARLY = 0.8
-"""of the limit of the model's file"""
+"""share of the model's size limit from which a warning is given"""
 _SEEN = 20
 _DAY_US = 86_400_000_000
 
-_IN_THE_LOG = "a fault that the log of the daemon tells"
+_IN_THE_LOG = "a fault, see the daemon's log"
 
 _WITH_PATHS = ("home", "unreadable", "spool_problems")
 
@@ -44,7 +44,7 @@ Facts = dict[str, Any]
 
 
 def model_facts(home: Path, model: Filter) -> Facts:
-    """What the model holds, and when each label was taught last."""
+    """Return the contents of the model, and when each label was last learnt."""
     with model.store.read() as view:
         totals = view.totals()
         events = view.last_events(_LOOKED_BACK)
@@ -69,17 +69,17 @@ def model_facts(home: Path, model: Filter) -> Facts:
 def _last_learnt(
     view: ReadView, labels: Sequence[str], events: Sequence[tuple[int, int]]
 ) -> dict[str, int | None]:
-    """Microseconds of the newest event of each label; None if it is too far back to be found."""
+    """Return the time of each label's newest event; None if it is too old to be searched."""
     newest: dict[int, int] = {}
     for seq, index in events:
         newest.setdefault(index, seq)
-    held = {index: view.event(seq) for index, seq in newest.items()}
-    found = {index: event.time_us for index, event in held.items() if event}
+    by_label = {index: view.event(seq) for index, seq in newest.items()}
+    found = {index: event.time_us for index, event in by_label.items() if event}
     return {label: found.get(index) for index, label in enumerate(labels)}
 
 
 def warnings(facts: Mapping[str, Any], quiet_days: int = QUIET_DAYS) -> list[str]:
-    """What somebody should look at, a sentence each."""
+    """Return the warnings for the administrator, one sentence each."""
     found: list[str] = []
     if facts.get("fault"):
         found.append(f"the model cannot be used: {facts['fault']}")
@@ -98,12 +98,12 @@ def warnings(facts: Mapping[str, Any], quiet_days: int = QUIET_DAYS) -> list[str
     if counters:
         found += _counter_warnings(counters)
     if facts.get("review"):
-        found.append(f"{facts['review']} reports wait: see `spamnb review list`")
+        found.append(f"{facts['review']} reports wait for review: see `spamnb review list`")
     return found + _spool_warnings(facts)
 
 
 def is_open(home: Path) -> bool:
-    """Whether users of the machine can enter the home."""
+    """Return whether all users of the machine can enter the home."""
     try:
         return bool(home.stat().st_mode & 0o001)
     except OSError:
@@ -112,7 +112,7 @@ def is_open(home: Path) -> bool:
 
 @contextmanager
 def noted(facts: Facts) -> Iterator[None]:
-    """A block that reads files; what cannot be read becomes a warning."""
+    """Run a block that reads files; a file that cannot be read becomes a warning."""
     try:
         yield
     except (StoreError, OSError) as error:
@@ -129,12 +129,12 @@ def check_home(home: Path) -> None:
     except OSError as error:
         raise StoreAccessError(
             f"the home {home} cannot be read: {error.strerror}",
-            hint="it must belong to the user that the daemon runs as",
+            hint="its owner must be the user that the daemon runs as",
         ) from error
 
 
 def public(facts: Facts) -> Facts:
-    """The facts as every user may see them: without the paths of this machine."""
+    """Return the facts without paths of this machine, for unprivileged users."""
     home = facts["home"]
 
     def plain(text: str) -> str:
@@ -150,10 +150,13 @@ def _model_warnings(model: Mapping[str, Any], quiet_days: int) -> list[str]:
     found = []
     size, limit = model["store_bytes"], model["store_limit_bytes"]
     if limit and size > _NEARLY * limit:
-        found.append(f"the model takes {size} of its {limit} bytes: see store.limit_bytes")
-    now, held = now_us(), model["messages"]
-    total, lately = sum(held.values()), sum(model["lately"].values())
-    for label, count in held.items():
+        found.append(
+            f"the model uses {size} of {limit} bytes: run `spamnb expire` or raise"
+            " store.limit_bytes"
+        )
+    now, messages = now_us(), model["messages"]
+    total, lately = sum(messages.values()), sum(model["lately"].values())
+    for label, count in messages.items():
         last = model["learnt"][label]
         days = None if last is None else (now - last) // _DAY_US
         if not count:
@@ -164,8 +167,8 @@ def _model_warnings(model: Mapping[str, Any], quiet_days: int) -> list[str]:
         share = model["lately"][label] / lately if lately else 0.0
         if lately >= LATELY // 2 and total and share - count / total > _DRIFT:
             found.append(
-                f"{share:.0%} of the last {lately} trainings were {label}, "
-                f"of all {count / total:.0%}: is the other side still taught?"
+                f"{share:.0%} of the last {lately} trainings were {label}, of all trainings "
+                f"{count / total:.0%}: check that the other labels are still learnt"
             )
     return found
 
@@ -174,11 +177,11 @@ def _spool_warnings(facts: Mapping[str, Any]) -> list[str]:
     found = list(facts.get("spool_problems", ()))
     aside, failed = facts.get("spool", {}).get("set_aside"), facts.get("moves_failed")
     if aside:
-        found.append(f"{aside} files of the spool were no feedback and were set aside")
+        found.append(f"{aside} files of the spool were not valid feedback and were set aside")
     if failed:
         found.append(
-            f"{failed} moves of mail could not be handed over: see the log of the mail server,"
-            f" then remove the {FAILED}* files of the spool"
+            f"{failed} moves of messages could not be written to the spool: see the log of the"
+            f" mail server, then remove the {FAILED}* files of the spool"
         )
     return found
 
@@ -186,16 +189,16 @@ def _spool_warnings(facts: Mapping[str, Any]) -> list[str]:
 def _counter_warnings(counters: Mapping[str, Any]) -> list[str]:
     found = []
     learnt = sum(counters[f"learned_{label}"] for label in ("ham", "spam", "other"))
-    heard = sum(counters[f"feedback_{state}"] for state in ("unchanged", "review", "refused"))
-    if heard >= _SEEN and not learnt:
-        found.append(f"{heard} words of people came in, and nothing was learnt of them")
+    idle = sum(counters[f"feedback_{state}"] for state in ("unchanged", "review", "refused"))
+    if idle >= _SEEN and not learnt:
+        found.append(f"{idle} labels from users were received, and none was learnt: see the log")
     if counters["unscanned"] > counters["scanned"]:
-        found.append(f"{counters['unscanned']} messages passed unscanned, see the log")
+        found.append(f"{counters['unscanned']} messages passed unscanned: see the log")
     return found
 
 
 def quantile(histogram: Mapping[str, Any], share: float) -> float | None:
-    """The bound below which this share of a histogram lies; None if it is empty."""
+    """Return the bucket bound below which this share of a histogram lies; None if it is empty."""
     wanted, running = histogram["count"] * share, 0
     if not histogram["count"]:
         return None
@@ -207,7 +210,7 @@ def quantile(histogram: Mapping[str, Any], share: float) -> float | None:
 
 
 def gauges(facts: Mapping[str, Any]) -> dict[str, float]:
-    """What is no counter, for Prometheus."""
+    """Return the gauges for Prometheus."""
     found: dict[str, float] = {"up_seconds": facts.get("up_s", 0.0)}
     found["bypass"] = float(bool(facts.get("bypass")))
     found["unscanned_alarm"] = float(bool(facts.get("lately", {}).get("alarm")))
@@ -228,18 +231,18 @@ def gauges(facts: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _labelled(label: str) -> str:
-    """A label as Prometheus writes it."""
+    """Return a label in the syntax of Prometheus."""
     plain = label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'{{label="{plain}"}}'
 
 
 def folder_size(folder: Path) -> dict[str, int]:
-    """Messages and bytes of a folder of files; those that begin with a dot are not counted."""
+    """Count messages and bytes of a folder; names that begin with a dot are skipped."""
     messages = size = 0
-    there = folder.is_dir()
-    if there:
-        os.scandir(folder).close()  # `glob` says nothing of a folder that cannot be read
-    for path in folder.glob("**/*") if there else ():
+    exists = folder.is_dir()
+    if exists:
+        os.scandir(folder).close()  # raises if the folder cannot be read; `glob` does not
+    for path in folder.glob("**/*") if exists else ():
         if not path.name.startswith(".") and path.is_file():
             messages += path.suffix != ".json"
             size += path.stat().st_size

@@ -1,11 +1,11 @@
-"""What passed unscanned in the last ten minutes, by reason, and whether that is too much.
+"""Count the messages that passed unscanned in the last ten minutes, by reason.
 
     lately = RecentUnscanned()
     found = lately.seen(now, meters)        numbers in the order of COUNTED
     too_many(found, percent)
 
-The counters of `meters` only grow, so a window over them needs their old values: one process keeps
-those (the supervisor), and tells the others what it found. Must not know boards or clocks.
+The counters of `metrics` only grow, so a window over them needs their old values: the supervisor
+keeps them and shares the result with the other processes. Must not know shared state or clocks.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from spamnb.service.telemetry.metrics import Meters
 
 WINDOW_S: Final = 600.0
 LEAST: Final = 5
-"""messages that passed unscanned before their share counts: one of three in a quiet night is no
-reason to call an administrator"""
+"""minimum number of unscanned messages for an alarm: one of three in a quiet night is not one"""
 _STEP_S: Final = 30.0
 _REASONS: Final = tuple(sorted(REASONS))
 COUNTED: Final = (
@@ -29,17 +28,17 @@ COUNTED: Final = (
     *(f"unscanned_{reason}" for reason in _REASONS),
 )
 _FIRST: Final = 2
-"""where the reasons begin"""
+"""index of the first reason"""
 
 
 class RecentUnscanned:
-    """A window over the counters."""
+    """A sliding window over the counters."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, list[int]]] = deque()
 
     def seen(self, now: float, meters: Meters) -> list[int]:
-        """How much each counter grew within the window that ends now."""
+        """Return how much each counter grew within the window that ends now."""
         values = [meters.value(name) for name in COUNTED]
         samples = self._samples
         if not samples or now - samples[-1][0] >= _STEP_S:
@@ -50,7 +49,7 @@ class RecentUnscanned:
 
 
 def facts_of(found: Sequence[int]) -> dict[str, Any]:
-    """The numbers by name; reasons without a message are left out."""
+    """Return the numbers by name, without reasons that have no messages."""
     by_reason = dict(zip(_REASONS, found[_FIRST:], strict=True))
     return {
         "minutes": round(WINDOW_S / 60),
@@ -61,13 +60,13 @@ def facts_of(found: Sequence[int]) -> dict[str, Any]:
 
 
 def too_many(found: Sequence[int], percent: float) -> bool:
-    """Whether more than this share passed unscanned, but for what the administrator bypasses."""
+    """Return whether more than `percent` passed unscanned, not counting bypassed messages."""
     unscanned = sum(found[_FIRST:]) - found[_FIRST + _REASONS.index("bypass")]
     return unscanned >= LEAST and unscanned * 100 > percent * (found[0] + unscanned)
 
 
 def sentence(facts: dict[str, Any]) -> str:
-    """What an administrator should know of it."""
+    """Return the numbers as one sentence, for logs and warnings."""
     unscanned = facts["unscanned"]
     number = sum(unscanned.values())
     reasons = ", ".join(f"{reason} {count}" for reason, count in unscanned.items())
