@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from spamnb.core.model.events import Event, Ids, Recipe, Records, Totals, no_totals
-from spamnb.core.model.training_rows import TrainingRows, day_of
+from spamnb.core.model.training_rows import TrainingRows
 
 
 def first_totals(recipe: Recipe) -> Totals:
@@ -72,14 +72,3 @@ def apply_event(event: Event, totals: Totals, ids: Ids, records: Records, *, sig
     totals.messages, totals.tokens = training_rows.totals.messages, training_rows.totals.tokens
     totals.bias, totals.temperatures = training_rows.totals.bias, training_rows.totals.temperatures
     totals.known, totals.histogram = training_rows.totals.known, training_rows.totals.histogram
-
-
-__all__ = [
-    "apply_event",
-    "day_of",
-    "event_ids",
-    "first_totals",
-    "named_ids",
-    "older",
-    "surely_older",
-]

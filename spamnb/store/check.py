@@ -123,7 +123,7 @@ def _words(view: ReadView, ids: Ids) -> list[str]:
     if (of[1:] <= of[:-1]).any():
         faults.append("words are not in order of their ids, each once")
     lost = of[~place(ids, of)[1]]
-    faults += [f"the word of feature {i:016x} has no feature" for i in lost[:_MOST_NAMED].tolist()]
+    faults += [f"the word of id {i:016x} has no feature" for i in lost[:_MOST_NAMED].tolist()]
     return faults
 
 
@@ -141,7 +141,7 @@ def _indexes(view: ReadView, labels: int) -> list[str]:
     if last != view.totals().last_seq:
         faults.append(f"the last event is {last}, the totals say {view.totals().last_seq}")
     wrong = [digest for digest, line in lines.items() if view.live(digest) != line]
-    faults += [f"the line of digest {d.hex()} is not its last event" for d in wrong[:_MOST_NAMED]]
+    faults += [f"the state of digest {d.hex()} is not its last event" for d in wrong[:_MOST_NAMED]]
     for label in range(labels):
         want = sorted(line.seq for line in lines.values() if line.label == label != NO_LABEL)
         if list(_kept(view, label)) != want:
@@ -198,6 +198,3 @@ def _trimmed(line: NDArray[np.int64]) -> list[int]:
 
 def _plain(value: object) -> object:
     return value.tolist() if isinstance(value, np.ndarray) else value
-
-
-__all__ = ["check", "collect", "named", "refold", "stale"]

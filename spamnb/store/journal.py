@@ -37,7 +37,7 @@ _SEQ = struct.Struct(">Q")
 
 MOST_DIGESTS = 64
 """digests returned for one Message-ID; a longer list would not help the reader"""
-_CODED_TOGETHER = 256
+_ENCODED_TOGETHER = 256
 """events whose ids are encoded together: 8,192 needed 100 MB of temporary arrays"""
 _LARGE = 32_768
 _RUN_PAGES = 16
@@ -173,8 +173,8 @@ class Journal:
 
     def append(self, events: Sequence[Event], pages: Pages) -> None:
         """Append events."""
-        for start in range(0, len(events), _CODED_TOGETHER):
-            some = events[start : start + _CODED_TOGETHER]
+        for start in range(0, len(events), _ENCODED_TOGETHER):
+            some = events[start : start + _ENCODED_TOGETHER]
             self._pieces.append(some[0].seq, encode_events(some), pages)
 
     def event(self, seq: int) -> Event | None:

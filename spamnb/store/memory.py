@@ -38,7 +38,6 @@ class _Slots:
     """Rows in growing arrays; slots of replaced rows are reused if no snapshot is open."""
 
     def __init__(self, labels: int) -> None:
-        self.labels = labels
         self.size = 0
         self.free: list[int] = []
         self._records = no_records(1024, labels)

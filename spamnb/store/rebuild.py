@@ -186,6 +186,3 @@ def _keep(data: Path) -> Path:
     os.link(data, kept)
     sync_folder(data.parent)
     return kept
-
-
-__all__ = ["Rebuilt", "rebuild", "replay", "texts_of"]

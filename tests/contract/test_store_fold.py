@@ -24,8 +24,9 @@ from support.stores import (
 )
 
 from spamnb.core.model.events import NO_LABEL, EventKind, Recipe
+from spamnb.core.model.training_rows import day_of
 from spamnb.errors import BugError, RefusedError, StoreDamagedError
-from spamnb.store.apply_events import apply_event, day_of
+from spamnb.store.apply_events import apply_event
 from spamnb.store.check import check, named, refold, stale
 from spamnb.store.contract import MessageState, packed
 

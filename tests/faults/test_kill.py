@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spamnb.service.engine.filter import MINE, Filter, new_recipe
+from spamnb.service.engine.filter import OWNER, Filter, new_recipe
 from spamnb.service.maintenance.expiry import ExpiryRules, expire
 from spamnb.service.training import trainer
 from spamnb.service.training.trainer import TrainingOptions, train
@@ -171,7 +171,7 @@ def test_killed_while_it_expires_nothing_is_half_gone(tmp_path, kills):
             with Filter.open(home, history=False) as model:
                 say("ready")
                 later = int(time.time() * 1e6) + 3 * DAY_US
-                expire(model.store, None, rules, now_us=later, source=MINE)
+                expire(model.store, None, rules, now_us=later, source=OWNER)
 
         return run
 

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from spamnb.core.mail.envelope import Envelope
-from spamnb.service.engine.filter import MINE, Filter
+from spamnb.service.engine.filter import OWNER, Filter
 from spamnb.service.engine.requests import Learn
 from spamnb.service.feedback.review_queue import ReviewItem, ReviewQueue
 from spamnb.service.limits import QuarantineLimits, ReviewLimits
@@ -327,7 +327,7 @@ def test_a_moment_in_1970_folds_no_journal(tmp_path):
         times = [T0 + number * DAY_US for number in range(5)]
         for number, at in enumerate([*times, 0, times[-1]]):
             raw = f"Subject: {number}\n\nword{number}\n".encode()
-            model.teach([Learn(model.example(raw), number % 2, MINE, at)])
+            model.teach([Learn(model.example(raw), number % 2, OWNER, at)])
         assert newest_us(model.store) == times[-1]
         assert fold(model.store, T0 - DAY_US, times[-1]) == 0
         assert fold(model.store, times[2], times[-1]) == 2

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spamnb.service.engine.filter import MINE, Filter, new_recipe
+from spamnb.service.engine.filter import OWNER, Filter, new_recipe
 from spamnb.service.engine.lookup import signature_text
 from spamnb.service.engine.requests import Learn
 from spamnb.service.feedback.review_queue import ReviewQueue
@@ -32,7 +32,7 @@ def teach_some(model):
     texts = ("the minutes of our meeting on tuesday", "cheap pills and a casino bonus")
     model.teach(
         [
-            Learn(model.example(mail(f"{label}{number}", texts[label])), label, MINE, 1)
+            Learn(model.example(mail(f"{label}{number}", texts[label])), label, OWNER, 1)
             for number in range(30)
             for label in (0, 1)
         ]
@@ -227,7 +227,7 @@ def test_a_stranger_without_proof_teaches_nothing(desk, model, by):
 def test_a_careful_channel_does_not_contradict_a_sure_verdict(desk, model, channel):
     """What we are very sure of is not turned by one who is not known: it waits."""
     text = "cheap pills and a casino bonus, cheap pills"
-    desk.batch([("spam", mail(f"c{number}", text)) for number in range(60)], MINE)
+    desk.batch([("spam", mail(f"c{number}", text)) for number in range(60)], OWNER)
     raw = mail(1, "cheap pills and a casino bonus, cheap pills")
     assert model.score(raw, remember=False).probability > 0.999
     signature, held = delivered(model, raw, ALICE), events(model)

@@ -18,7 +18,7 @@ from spamnb.errors import (
     StoreMissingError,
     UserError,
 )
-from spamnb.service.engine.filter import MINE, Filter, new_recipe
+from spamnb.service.engine.filter import OWNER, Filter, new_recipe
 from spamnb.service.engine.requests import BulkLoad, Learn, Source, Undo
 from spamnb.service.training.trainer import train
 from spamnb.store import check as audit
@@ -265,7 +265,9 @@ def test_an_import_is_undone_once(small):
     ids, nothing = np.array([5, 9], np.uint64), np.zeros((2, 2), np.int64)
     bulk = BulkChange(ids, np.array([[1, 0], [0, 2]]), nothing, np.array([1, 2]),
                 np.zeros(2, np.int64), np.zeros(2, np.int64), np.ones(2, np.uint16))  # fmt: skip
-    receipt, _ = small.teach([BulkLoad(bulk, False, MINE, 1000), BulkLoad(bulk, False, MINE, 1000)])
+    receipt, _ = small.teach(
+        [BulkLoad(bulk, False, OWNER, 1000), BulkLoad(bulk, False, OWNER, 1000)]
+    )
     assert small.undo(receipt).changed
     once = numbers(small)
     assert not small.undo(receipt).changed
@@ -275,7 +277,7 @@ def test_an_import_is_undone_once(small):
 def test_two_undos_of_one_event_in_one_batch_are_one(small):
     """Two people who undo the same training at once get what they would get one by one."""
     receipt = small.learn(mail(1, "quarterly figures"), "ham")
-    first, second = small.teach([Undo(receipt.event, MINE, 1), Undo(receipt.event, MINE, 2)])
+    first, second = small.teach([Undo(receipt.event, OWNER, 1), Undo(receipt.event, OWNER, 2)])
     assert first.changed
     assert second.error is None
     assert not second.changed
@@ -422,7 +424,7 @@ def test_labels_are_two_or_more_and_different(labels):
 def test_a_refused_lesson_in_a_batch_says_so_in_its_receipt(small):
     """The others of the batch are learnt; the refused one carries its error."""
     example = small.example(mail(1, "quarterly figures"))
-    good, bad = small.teach([Learn(example, 0, MINE, 1), Undo(99, MINE, 2)])
+    good, bad = small.teach([Learn(example, 0, OWNER, 1), Undo(99, OWNER, 2)])
     assert good.changed
     assert isinstance(bad.error, RefError)
 

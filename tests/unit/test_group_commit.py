@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from spamnb.errors import LabelError, RefError, RefusedError
-from spamnb.service.engine.filter import MINE, Filter, new_recipe
+from spamnb.service.engine.filter import OWNER, Filter, new_recipe
 from spamnb.service.engine.group_commit import ReplayableBatches
 from spamnb.service.engine.requests import Forget, Learn, Source, Undo
 from spamnb.store import check as audit
@@ -148,7 +148,7 @@ def test_lessons_of_one_caller_stay_together_and_in_order(model):
 
     def teach(thread):
         requests = [
-            Learn(model.example(mail(thread, number)), number % 2, MINE, number)
+            Learn(model.example(mail(thread, number)), number % 2, OWNER, number)
             for number in range(EACH)
         ]
         return [receipt.event for receipt in model.teach(requests)]
@@ -177,7 +177,7 @@ def test_a_failing_store_fails_every_caller_and_the_next_one_is_served(model):
             model.learn(mail(0, 0), "ham")
     model.store.transact = transact
     assert model.learn(mail(0, 0), "ham").event == 1
-    assert isinstance(model.teach([Undo(5, MINE, 1)])[0].error, RefError)
+    assert isinstance(model.teach([Undo(5, OWNER, 1)])[0].error, RefError)
 
 
 # --- lessons that come bit by bit ------------------------------------------------------------
@@ -187,7 +187,7 @@ def arriving(model, many, each=50):
     """Lists of lessons, made when they are asked for."""
     for start in range(0, many, each):
         yield [
-            Learn(model.example(mail(0, number)), number % 2, MINE, 1 << 50)
+            Learn(model.example(mail(0, number)), number % 2, OWNER, 1 << 50)
             for number in range(start, start + each)
         ]
 
@@ -206,7 +206,7 @@ def test_lessons_that_come_bit_by_bit_share_one_transaction(model):
             seen.append(len(learnt(model)))
             yield requests
 
-    receipts = model.teach_arriving(ReplayableBatches(watched()))
+    receipts = model.teach_stream(ReplayableBatches(watched()))
     assert seen == [0, 0, 0, 0]
     assert [receipt.message_id for receipt in receipts] == learnt(model)
     assert len(receipts) == 200
@@ -219,7 +219,7 @@ def test_when_the_map_grows_what_has_come_is_learnt_again(tmp_path):
         tmp_path / "small", create=True, recipe=new_recipe(), history=False, map_size=1 << 18
     ) as model:
         before = model.store.environment.map_size
-        receipts = model.teach_arriving(ReplayableBatches(arriving(model, 2000)))
+        receipts = model.teach_stream(ReplayableBatches(arriving(model, 2000)))
         assert model.store.environment.map_size > 2 * before
         assert learnt(model) == [receipt.message_id for receipt in receipts]
         assert len(set(learnt(model))) == 2000
@@ -236,22 +236,20 @@ def test_who_is_interrupted_can_end_what_has_come(model):
 
     requests = ReplayableBatches(until_interrupted())
     with pytest.raises(KeyboardInterrupt):
-        model.teach_arriving(requests)
+        model.teach_stream(requests)
     assert learnt(model) == []
     requests.stop()
-    assert len(model.teach_arriving(requests)) == 100
+    assert len(model.teach_stream(requests)) == 100
     assert len(learnt(model)) == 100
 
 
 def test_what_is_forgotten_in_the_same_transaction_leaves_no_words(model):
     """In one go, and bit by bit: words stand for features that are there, and for all of them."""
     examples = [model.example(mail(number, number)) for number in range(6)]
-    taught = [Learn(example, n % 2, MINE, 1 << 50) for n, example in enumerate(examples)]
-    forgotten = [Forget(example.digest, MINE, 1 << 50) for example in examples]
+    taught = [Learn(example, n % 2, OWNER, 1 << 50) for n, example in enumerate(examples)]
+    forgotten = [Forget(example.digest, OWNER, 1 << 50) for example in examples]
     model.teach([*taught[:2], forgotten[0]])
-    model.teach_arriving(
-        ReplayableBatches([taught[2:5], [forgotten[3]], [taught[5], forgotten[4]]])
-    )
+    model.teach_stream(ReplayableBatches([taught[2:5], [forgotten[3]], [taught[5], forgotten[4]]]))
     with model.store.read() as view:
         named = [word.id for word in view.all_words()]
         known = [id_ for ids, _ in view.features() for id_ in ids.tolist()]

@@ -7,7 +7,7 @@ import pytest
 
 from spamnb.core.model.events import BIAS_ONE, STEP_ONE, BulkChange, EventKind
 from spamnb.errors import RefusedError
-from spamnb.service.engine.filter import MINE, Filter, new_recipe
+from spamnb.service.engine.filter import OWNER, Filter, new_recipe
 from spamnb.service.engine.planner import STREAK
 from spamnb.service.engine.requests import BulkLoad, Learn, Source
 from spamnb.store import check as audit
@@ -189,9 +189,9 @@ def test_a_count_beyond_32_bits_refuses_the_event():
     ids, zeros = np.array([7], np.uint64), np.zeros((1, 2), np.int64)
     full = BulkChange(ids, np.array([[2**32 - 1, 0]]), zeros, np.array([2**32, 0]),
                 np.zeros(2, np.int64), np.zeros(2, np.int64), np.ones(1, np.uint16))  # fmt: skip
-    model.teach([BulkLoad(full, False, MINE, 1)])
+    model.teach([BulkLoad(full, False, OWNER, 1)])
     with pytest.raises(RefusedError, match=r"2\^32"):
-        model.teach([BulkLoad(full, False, MINE, 2)])
+        model.teach([BulkLoad(full, False, OWNER, 2)])
     with model.store.read() as view:
         assert view.gather(ids).n.tolist() == [[2**32 - 1, 0]]
     assert check(model) == []
@@ -236,12 +236,12 @@ def test_days_go_forward_only_whatever_the_clock_does():
     model, day = new(), 86_400_000_000
     now = 20_000 * day
     one, other = model.example(mail(1)), model.example(mail(2))
-    model.teach([Learn(one, 0, MINE, now), Learn(one, 1, MINE, now - day)])
+    model.teach([Learn(one, 0, OWNER, now), Learn(one, 1, OWNER, now - day)])
     assert check(model) == []
     ids, zeros = one.ids[0][:1], np.zeros((1, 2), np.int64)
     ahead = BulkChange(ids, np.array([[1, 0]]), zeros, np.array([1, 0]), np.zeros(2, np.int64),
                  np.zeros(2, np.int64), np.array([10_000], np.uint16))  # fmt: skip
-    model.teach([BulkLoad(ahead, False, MINE, now), Learn(other, 0, MINE, now)])
+    model.teach([BulkLoad(ahead, False, OWNER, now), Learn(other, 0, OWNER, now)])
     with model.store.read() as view:
         assert view.gather(ids).day.tolist() == [10_000]
     assert check(model) == []
@@ -256,9 +256,9 @@ def test_sums_that_would_come_round_are_refused():
         sums[which][:] = 1 << 61
         load = BulkChange(np.zeros(0, np.uint64), zeros, zeros, *sums, np.zeros(0, np.uint16))
         for _ in range(2):
-            model.teach([BulkLoad(load, False, MINE, 1)])
+            model.teach([BulkLoad(load, False, OWNER, 1)])
         with pytest.raises(RefusedError, match=r"2\^62"):
-            model.teach([BulkLoad(load, False, MINE, 2)])
+            model.teach([BulkLoad(load, False, OWNER, 2)])
         assert check(model) == []
 
 
@@ -296,9 +296,9 @@ def test_a_move_takes_back_what_was_learnt_and_not_what_is_read_now():
     """A reader of another version may see other words in a message: its old ones are moved."""
     model = new()
     example = model.example(mail(1))
-    model.teach([Learn(example, 0, MINE, 1)])
+    model.teach([Learn(example, 0, OWNER, 1)])
     other = tuple(ids[1:] + np.uint64(1) for ids in example.ids)
-    model.teach([Learn(example._replace(ids=other), 1, MINE, 2)])
+    model.teach([Learn(example._replace(ids=other), 1, OWNER, 2)])
     learnt, moved = events(model)
     assert [a.tolist() for a in moved.ids] == [a.tolist() for a in learnt.ids]
     assert check(model) == []

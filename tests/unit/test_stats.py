@@ -6,7 +6,7 @@ import pytest
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.events import EventKind
 from spamnb.core.model.training_rows import day_of
-from spamnb.service.engine.filter import MINE, Filter, new_recipe
+from spamnb.service.engine.filter import OWNER, Filter, new_recipe
 from spamnb.service.engine.planner import STREAK
 from spamnb.service.engine.requests import Learn
 from spamnb.service.maintenance import expiry
@@ -37,7 +37,7 @@ def message(number, words):
 
 def teach(model, number, words, *, days_ago, label="spam"):
     request = Learn(
-        model.example(message(number, words)), model.label(label), MINE, NOW_US - days_ago * DAY_US
+        model.example(message(number, words)), model.label(label), OWNER, NOW_US - days_ago * DAY_US
     )
     return model.teach([request])[0]
 
@@ -53,7 +53,7 @@ def sound(model):
 
 
 def run(model, rules=RULES):
-    return expire(model.store, model.history, rules, now_us=NOW_US, source=MINE)
+    return expire(model.store, model.history, rules, now_us=NOW_US, source=OWNER)
 
 
 def test_old_events_fold_and_the_model_stays_what_it_was(model):
@@ -100,7 +100,7 @@ def test_features_that_a_rehearsal_touched_stay_as_long_as_it_can_be_taken_back(
     teach(model, 1, "rehearsed", days_ago=400, label="ham")
     for number in range(2, 2 + STREAK + 2):
         last = teach(model, number, f"word{number} pills", days_ago=399 - number)
-    insisting = MINE._replace(immediate=True)
+    insisting = OWNER._replace(immediate=True)
     words = f"word{number} pills"
     again = Learn(model.example(message(number, words)), 1, insisting, NOW_US, again=True)
     assert model.teach([again])[0].changed
@@ -199,7 +199,7 @@ def test_verdicts_are_forgotten_by_the_rules_of_the_history(tmp_path):
     with Filter.open(tmp_path / "home", create=True, map_size=1 << 28) as model:
         model.score(message(1, "words"))
         far = 40_000 * DAY_US
-        gone = expire(model.store, model.history, RULES, now_us=far, source=MINE)
+        gone = expire(model.store, model.history, RULES, now_us=far, source=OWNER)
         assert gone.verdicts_forgotten == 1
         assert model.history.recent(10) == []
 

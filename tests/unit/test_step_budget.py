@@ -10,7 +10,7 @@ from spamnb.core.model.events import BIAS_ONE
 from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.engine.learner import Learner
 from spamnb.service.engine.requests import Forget, Learn, Source
-from spamnb.service.engine.step_budget import DAY_US, LEAST, budget
+from spamnb.service.engine.step_budget import DAY_US, MIN_STEPS, budget
 from spamnb.store.memory import MemoryStore
 
 NOW = 20_000 * DAY_US
@@ -47,7 +47,7 @@ def test_the_steps_of_one_person_in_a_day_sum_to_less_than_the_budget():
     """Bias, temperatures and common words: a hundred words move them no further than one step."""
     model = grown()
     moved = [word(model, n, at=NOW + n) for n in range(100)]
-    assert sum(moved) <= LEAST
+    assert sum(moved) <= MIN_STEPS
     assert moved[0] > 10 * moved[-1]
 
 
@@ -66,21 +66,21 @@ def test_channels_that_nobody_vouches_for_share_one_budget():
     """Names of strangers cost nothing, so a new name brings nothing."""
     model = grown()
     moved = [word(model, n, f"s{n}", weight=0.5, immediate=False) for n in range(100)]
-    assert sum(moved) <= LEAST
+    assert sum(moved) <= MIN_STEPS
 
 
 def test_training_has_no_budget():
     """Labels of plain training move the model as far as its errors go."""
     model = grown()
     moved = [word(model, n, label=n % 2, immediate=False) for n in range(30)]
-    assert sum(moved) > 4 * LEAST
+    assert sum(moved) > 4 * MIN_STEPS
 
 
 @pytest.mark.parametrize("messages", [[0, 0], [5, 0], [900, 0], [4, 4]])
 def test_a_young_model_has_nothing_to_lose(messages):
     """Its budget is large; an unused third label does not keep a large model young."""
     assert budget(np.array(messages), 0) >= 10
-    assert budget(np.array([900, 900, 0]), 0) == LEAST
+    assert budget(np.array([900, 900, 0]), 0) == MIN_STEPS
 
 
 def test_who_taught_a_model_alone_has_no_budget():
@@ -88,7 +88,7 @@ def test_who_taught_a_model_alone_has_no_budget():
     messages = np.array([900, 900])
     shares = [budget(messages, own) for own in (0, 900, 1700, 1800, 2000)]
     assert shares == sorted(shares)
-    assert shares[1] == 2 * LEAST
+    assert shares[1] == 2 * MIN_STEPS
     assert shares[-2] == shares[-1] == np.inf
 
 
@@ -115,7 +115,7 @@ def test_words_that_cost_nothing_renew_no_budget():
     for number in range(505):
         model.teach([Learn(sure, 1, mallory, NOW + number), Forget(sure.digest, mallory, NOW)])
     moved += [word(model, n, label=n % 2) for n in range(60, 120)]
-    assert sum(moved) < LEAST * 1.1
+    assert sum(moved) < MIN_STEPS * 1.1
 
 
 def test_a_restart_gives_no_new_budget(tmp_path):

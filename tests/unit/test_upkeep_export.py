@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from spamnb.errors import UserError
-from spamnb.service.engine.filter import MINE, Filter, new_recipe
+from spamnb.service.engine.filter import OWNER, Filter, new_recipe
 from spamnb.service.maintenance.export_import import export, merge, read_export, recipe_of
 from spamnb.store import check as audit
 from spamnb.store.memory import MemoryStore
@@ -39,7 +39,7 @@ def test_a_round_trip_into_a_new_model_is_exact(kind):
     model = trained(kind)
     exported = read_export(export(model.store, with_key=True))
     again = Filter(MemoryStore(recipe_of(exported)))
-    merge(again, exported, source=MINE)
+    merge(again, exported, source=OWNER)
     assert state(again) == state(model)
     assert again.score(message(1, "word1 shared")).z == model.score(message(1, "word1 shared")).z
     with again.store.read() as view:
@@ -50,7 +50,7 @@ def test_an_import_adds_and_one_undo_takes_it_back():
     """Merging is one event: counts double, and undo restores every number."""
     model = trained()
     before = state(model)
-    receipt = merge(model, read_export(export(model.store)), source=MINE)
+    receipt = merge(model, read_export(export(model.store)), source=OWNER)
     doubled = state(model)
     assert doubled[1] == (2 * np.array(before[1])).tolist()
     model.undo(receipt)
@@ -71,12 +71,12 @@ def test_another_model_is_not_merged():
     """Ids under another key, other labels or another kind mean something else: refused."""
     model = trained()
     with pytest.raises(UserError, match="another key"):
-        merge(model, read_export(export(trained().store)), source=MINE)
+        merge(model, read_export(export(trained().store)), source=OWNER)
     header, *rest = export(model.store)
     for name, value in (("labels", ["spam", "ham"]), ("kind", "bernoulli")):
         changed = json.dumps(json.loads(header) | {name: value})
         with pytest.raises(UserError, match=f"export's {name}"):
-            merge(model, read_export([changed, *rest]), source=MINE)
+            merge(model, read_export([changed, *rest]), source=OWNER)
 
 
 def changed(lines, number, **values):

@@ -44,7 +44,7 @@ MIME-Version: 1.0
 Content-Type: text/plain; charset=us-ascii
 
 spamnb doctor sent this message to see whether the filter learns. It moves it into
-Junk and back, and deletes it within minutes. If it still lies here, delete it.
+Junk and back, and deletes it within minutes. If it is still here, delete it.
 {token}
 """
 
@@ -57,14 +57,14 @@ class CheckRun:
     ident: str = field(default_factory=lambda: f"<doctor.{secrets.token_hex(12)}@spamnb.invalid>")
     records: ModelRecords | None = None
     mailbox: Mailbox | None = None
-    mark: Snapshot | None = None
+    snapshot: Snapshot | None = None
     """the model before the message was sent; None if it was not"""
     sent: bool = False
     found: FoundMessage | None = None
     signature: str = ""
     before: Verdict | None = None
     moves: int = 0
-    heard: list[JournalEntry] = field(default_factory=list)
+    events: list[JournalEntry] = field(default_factory=list)
 
     @property
     def message_id(self) -> str:
@@ -79,11 +79,11 @@ class CheckRun:
             pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
         return found
 
-    def news(self) -> list[JournalEntry]:
+    def new_events(self) -> list[JournalEntry]:
         """Return the journal events of the message since the last call that found some."""
         assert self.records is not None
-        assert self.mark is not None
-        return self.records.heard(self.message_id, self.mark)[len(self.heard) :]
+        assert self.snapshot is not None
+        return self.records.events_since(self.message_id, self.snapshot)[len(self.events) :]
 
 
 # --- the checks ---------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def _delivery(run: CheckRun) -> str:
     text = _TEXT.format(
         rcpt=run.ports.rcpt, ident=run.ident, token=secrets.token_hex(8), date=formatdate()
     )
-    run.mark = run.records.mark()
+    run.snapshot = run.records.snapshot()
     reply = run.ports.carry(text.replace("\n", "\r\n").encode("ascii"), run.ports.rcpt)
     run.sent = True
     return reply
@@ -134,11 +134,11 @@ def _delivery(run: CheckRun) -> str:
 def _arrival(run: CheckRun) -> str:
     assert run.mailbox is not None
     assert run.records is not None
-    assert run.mark is not None
+    assert run.snapshot is not None
     mailbox = run.mailbox
     run.found = run.until(lambda: mailbox.find(run.ident))
     if run.found is None:
-        if run.records.quarantined(run.message_id, run.mark):
+        if run.records.quarantined(run.message_id, run.snapshot):
             raise PeerError(
                 "the message was classified as junk and is in quarantine", hint="see [actions]"
             )
@@ -179,7 +179,7 @@ def _filing(run: CheckRun) -> str:
 def _verdict(run: CheckRun) -> str:
     assert run.records is not None
     records = run.records
-    entry = run.until(lambda: records.remembered(run.signature))
+    entry = run.until(lambda: records.history_entry(run.signature))
     if entry is None:
         raise PeerError("the history of this home does not know the signature")
     return f"stored as {entry.decision}, label {entry.label}, {entry.probability:.4f}"
@@ -189,19 +189,19 @@ def _move(run: CheckRun) -> str:
     assert run.found is not None
     assert run.records is not None
     run.before = run.records.verdict(run.found.raw, run.signature)
-    return _moved(run, run.found.side, OTHER[run.found.side])
+    return _move_message(run, run.found.side, OTHER[run.found.side])
 
 
 def _learning(run: CheckRun) -> str:
     assert run.found is not None
-    return _taught(run, LABEL[OTHER[run.found.side]])
+    return _learnt(run, LABEL[OTHER[run.found.side]])
 
 
 def _score(run: CheckRun) -> str:
     assert run.found is not None
     assert run.records is not None
     assert run.before is not None
-    now, label = run.records.verdict(run.found.raw, run.signature), run.heard[-1].label
+    now, label = run.records.verdict(run.found.raw, run.signature), run.events[-1].label
     change = f"{run.before.probability:.4f} -> {now.probability:.4f}"
     if now.label != label or now.log_odds == run.before.log_odds:
         raise PeerError(f"the message is still classified as {now.label}: {change}")
@@ -210,35 +210,35 @@ def _score(run: CheckRun) -> str:
 
 def _move_back(run: CheckRun) -> str:
     assert run.found is not None
-    return _moved(run, OTHER[run.found.side], run.found.side)
+    return _move_message(run, OTHER[run.found.side], run.found.side)
 
 
 def _learning_again(run: CheckRun) -> str:
     assert run.found is not None
-    return _taught(run, LABEL[run.found.side])
+    return _learnt(run, LABEL[run.found.side])
 
 
-def _moved(run: CheckRun, source: Side, target: Side) -> str:
+def _move_message(run: CheckRun, source: Side, target: Side) -> str:
     assert run.mailbox is not None
     run.moves += 1
     way = run.mailbox.move(run.ident, source, target)
     return f"from {_FOLDER[source]} to {_FOLDER[target]}, by {way}"
 
 
-def _taught(run: CheckRun, label: str) -> str:
+def _learnt(run: CheckRun, label: str) -> str:
     """Wait for the next journal event of the message, and check it."""
     assert run.records is not None
     assert run.mailbox is not None
-    news = run.until(run.news)
-    if not news:
-        for entry in run.records.waiting(run.message_id):
+    new_events = run.until(run.new_events)
+    if not new_events:
+        for entry in run.records.in_review(run.message_id):
             raise PeerError(
                 f"the feedback waits for review: {entry.reason}", hint="see docs/teaching.md"
             )
         what = f"nothing was learnt within {run.ports.wait_s:.0f} s"
         raise PeerError(what, hint=run.mailbox.advice)
-    run.heard += news
-    event = news[-1]
+    run.events += new_events
+    event = new_events[-1]
     if event.label != label:
         raise PeerError(f"{event.label} was learnt, not {label}", hint=_OTHER_TRAINER)
     if event.channel not in run.mailbox.channels:

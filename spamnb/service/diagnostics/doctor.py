@@ -69,25 +69,25 @@ class Doctor:
         """Delete and forget the test message; call it once, at the end."""
         run = self._run
         try:
-            if run.mark is None or run.records is None:
+            if run.snapshot is None or run.records is None:
                 return CheckResult(CLEANING, "skipped", "nothing was sent")
-            return self._cleaned(run, run.records, run.mark)
+            return self._cleaned(run, run.records, run.snapshot)
         finally:
             for resource in (run.mailbox, run.records):
                 if resource is not None:
                     resource.close()
 
-    def _cleaned(self, run: CheckRun, records: ModelRecords, mark: Snapshot) -> CheckResult:
-        faults = _purged(run, records, mark)
+    def _cleaned(self, run: CheckRun, records: ModelRecords, snapshot: Snapshot) -> CheckResult:
+        faults = _delete(run, records, snapshot)
         with suppress(SpamnbError):
-            if run.moves > len(run.heard):
-                run.until(run.news, _SETTLE_S)
-        faults += _taken_back(run, records, mark)
+            if run.moves > len(run.events):
+                run.until(run.new_events, _SETTLE_S)
+        faults += _forget(run, records, snapshot)
         try:
-            heard = records.heard(run.message_id, mark)
-            faults += filter(None, [records.difference(run.message_id, mark)])
+            events = records.events_since(run.message_id, snapshot)
+            faults += filter(None, [records.difference(run.message_id, snapshot)])
             # Forgetting makes events too; they have no label.
-            late = run.moves > sum(event.label is not None for event in heard)
+            late = run.moves > sum(event.label is not None for event in events)
         except SpamnbError as error:
             faults, late = [*faults, str(error)], False
         if faults:
@@ -98,7 +98,7 @@ class Doctor:
         return CheckResult(CLEANING, "ok", what, todo)
 
 
-def _purged(run: CheckRun, records: ModelRecords, mark: Snapshot) -> list[str]:
+def _delete(run: CheckRun, records: ModelRecords, snapshot: Snapshot) -> list[str]:
     """Delete the message from the mailbox; return what failed."""
     try:
         try:
@@ -108,7 +108,7 @@ def _purged(run: CheckRun, records: ModelRecords, mark: Snapshot) -> list[str]:
             assert run.ports.open_mailbox is not None
             run.mailbox = run.ports.open_mailbox()
             count = run.mailbox.purge(run.ident)
-        kept = count or run.found or records.quarantined(run.message_id, mark)
+        kept = count or run.found or records.quarantined(run.message_id, snapshot)
     except SpamnbError as error:
         return [f"the message was not deleted: {error}"]
     if run.sent and not kept:
@@ -116,12 +116,12 @@ def _purged(run: CheckRun, records: ModelRecords, mark: Snapshot) -> list[str]:
     return []
 
 
-def _taken_back(run: CheckRun, records: ModelRecords, mark: Snapshot) -> list[str]:
+def _forget(run: CheckRun, records: ModelRecords, snapshot: Snapshot) -> list[str]:
     """Remove the message's training; return what failed. Waits for a daemon that restarts."""
     faults: list[str] = []
 
     def done() -> bool:
-        faults[:] = records.take_back(run.message_id, mark)
+        faults[:] = records.take_back(run.message_id, snapshot)
         return not faults
 
     run.until(done, _SETTLE_S)

@@ -62,17 +62,17 @@ class ModelRecords:
         """Close the model."""
         self._model.close()
 
-    def mark(self) -> Snapshot:
+    def snapshot(self) -> Snapshot:
         """Return the current sums of the model."""
         with self._model.store.read() as view:
             return Snapshot(now_us(), view.totals())
 
     def learnt(self) -> dict[str, int]:
         """Return the number of messages of each label."""
-        counts: list[int] = self.mark().totals.messages.tolist()
+        counts: list[int] = self.snapshot().totals.messages.tolist()
         return dict(zip(self.labels, counts, strict=True))
 
-    def heard(self, message_id: str, since: Snapshot) -> list[JournalEntry]:
+    def events_since(self, message_id: str, since: Snapshot) -> list[JournalEntry]:
         """Return the journal events of a message since a snapshot, oldest first."""
         with self._model.store.read() as view:
             return [
@@ -90,13 +90,13 @@ class ModelRecords:
             return self._model.explain(signature)
         return self._model.score(raw, remember=False)
 
-    def remembered(self, signature: str) -> HistoryEntry | None:
+    def history_entry(self, signature: str) -> HistoryEntry | None:
         """Return the history entry of a signature; None if there is none."""
         history = self._model.history
         found = history.find(signature=signature_bytes(signature)) if history else []
         return found[0] if found else None
 
-    def waiting(self, message_id: str) -> list[ReviewItem]:
+    def in_review(self, message_id: str) -> list[ReviewItem]:
         """Return the feedback on the message in the review queue."""
         entries = ReviewQueue(self._home / "review").entries()
         return [entry for entry in entries if entry.message_id == message_id]
@@ -116,7 +116,7 @@ class ModelRecords:
 
     def take_back(self, message_id: str, since: Snapshot) -> list[str]:
         """Forget the message and delete it from review queue and quarantine; return what failed."""
-        steps = (self._forget_it, self._drop_waiting, self._drop_quarantined)
+        steps = (self._forget_it, self._drop_reviews, self._drop_quarantined)
         faults = []
         for step in steps:
             try:
@@ -143,8 +143,8 @@ class ModelRecords:
             states = [(digest, view.live(digest)) for digest in view.digests(message_id)]
         return [digest for digest, live in states if live and live.label != NO_LABEL]
 
-    def _drop_waiting(self, message_id: str, _: Snapshot) -> None:
-        for entry in self.waiting(message_id):
+    def _drop_reviews(self, message_id: str, _: Snapshot) -> None:
+        for entry in self.in_review(message_id):
             ReviewQueue(self._home / "review").drop(entry.name)
 
     def _drop_quarantined(self, message_id: str, since: Snapshot) -> None:

@@ -32,17 +32,17 @@ from spamnb.service.engine.lookup import (
     signature_text,
 )
 from spamnb.service.engine.receipt import Receipt
-from spamnb.service.engine.requests import Example, Forget, Learn, Lesson, Source, Undo
+from spamnb.service.engine.requests import Example, Forget, Learn, Source, TrainingRequest, Undo
 from spamnb.service.engine.scoring import judge_batches, judge_examples
 from spamnb.store.contract import Store
 from spamnb.store.history.entry import HistoryEntry
 from spamnb.store.history.verdict_history import History
 from spamnb.store.lmdb.store import open_store
 
-TOGETHER = 8
+BATCHES_PER_SNAPSHOT = 8
 """Batches of messages that are scored on one snapshot."""
 
-MINE = Source(who="owner", channel="api")
+OWNER = Source(who="owner", channel="api")
 """The default source of a training: the owner of the model folder."""
 
 
@@ -122,7 +122,8 @@ class Filter:
         readonly: do not write to the folder; training methods raise StoreAccessError.
         history: keep a record of each remembered verdict, so that a later correction can name the
             message by its signature, digest or Message-ID.
-        local: the domains and servers of this site, whose headers are trusted.
+        local: the hosts and domains of this site. Headers that its own delivery adds are ignored,
+            and only its own Authentication-Results are used.
         costs: the costs of mistakes, which set the thresholds of the decisions.
         map_size: address space reserved for the store, in bytes; it takes no disk space.
         limit_bytes: maximum size of the store; 0 derives a limit from the free disk space.
@@ -164,7 +165,8 @@ class Filter:
         """Return the verdict on one raw message.
 
         With `remember`, the verdict is added to the history and has a `signature`, by which a
-        later `correct` or `explain` finds the message without its text.
+        later `correct` or `explain` finds the message without its text. It has no effect if the
+        model was opened without a history. Raises UserError if `raw` is not bytes.
         """
         feature_batches = [self.reader.feature_batch([_message(raw)])]
         verdicts = self.judge(feature_batches)
@@ -173,11 +175,11 @@ class Filter:
     def score_many(self, raws: Iterable[bytes], *, remember: bool = False) -> Iterator[Verdict]:
         """Yield the verdicts on many raw messages, in their order.
 
-        Messages are scored in batches, which is several times faster than calling `score` for
-        each. `remember` works as in `score`.
+        Messages are scored in batches, about three times as fast as by calling `score` for each.
+        `remember` works as in `score`.
         """
         feature_batches = self.reader.feature_batches(map(_message, _several(raws)))
-        while several := list(islice(feature_batches, TOGETHER)):
+        while several := list(islice(feature_batches, BATCHES_PER_SNAPSHOT)):
             verdicts = self.judge(several)
             yield from self.remember(several, verdicts) if remember else verdicts
 
@@ -242,25 +244,25 @@ class Filter:
 
     # -- training -------------------------------------------------------------------------------
 
-    def learn(self, raw: bytes, label: str, *, source: Source = MINE) -> Receipt:
+    def learn(self, raw: bytes, label: str, *, source: Source = OWNER) -> Receipt:
         """Train the model with one message and its label.
 
         A label that contradicts the model strongly has less effect than one that agrees with it,
         because training sets contain mistakes; use `correct` for a label that a person gave.
         Training again with the same label changes nothing. A new label replaces the old one.
-        Returns when the change is on disk. Raises LabelError for an unknown label, RefusedError
-        if the message is part of the checkpoint under another label.
+        Returns when the change is on disk. Raises LabelError for an unknown label, UserError for
+        an empty message, RefusedError if the checkpoint contains the message under another label.
         """
         index = self.label(label)
         return self._run(Learn(self.example(_content(raw)), index, source, now_us()))
 
-    def correct(self, ref: bytes | str | Example, label: str, *, source: Source = MINE) -> Receipt:
+    def correct(self, ref: bytes | str | Example, label: str, *, source: Source = OWNER) -> Receipt:
         """Set the label that a person gave a message; afterwards the model agrees with it.
 
         `ref` is the raw message (bytes), or the signature, digest or Message-ID (str) of a message
-        in the history or the journal. Steps are repeated until label and decision match. Returns
-        when the change is on disk. Raises LabelError for an unknown label, RefError if no single
-        message matches, RefusedError as `learn`.
+        in the history or the journal. A model of the kind "corrected" is changed until label and
+        decision of the message match. Returns when the change is on disk. Raises LabelError for an
+        unknown label, RefError if no single message matches, RefusedError as `learn`.
         """
         index = self.label(label)
         if isinstance(ref, Example):
@@ -274,10 +276,10 @@ class Filter:
             again = self._committer.learner.needs_more(view, example, index)
         return self._run(Learn(example, index, source._replace(immediate=True), now_us(), again))
 
-    def forget(self, ref: bytes | str, *, source: Source = MINE) -> Receipt:
+    def forget(self, ref: bytes | str, *, source: Source = OWNER) -> Receipt:
         """Remove the training of a message from the model.
 
-        If no other training came between, every number of the model returns to its old value.
+        If nothing else was learnt meanwhile, every number of the model returns to its old value.
         `ref` is as in `correct`. Raises RefError for a message that was never learnt, RefusedError
         for one that is part of the checkpoint.
         """
@@ -288,7 +290,7 @@ class Filter:
                 digest = find_digest(view, self.history, ref)
         return self._run(Forget(digest, source, now_us()))
 
-    def undo(self, receipt: Receipt | int, *, source: Source = MINE) -> Receipt:
+    def undo(self, receipt: Receipt | int, *, source: Source = OWNER) -> Receipt:
         """Undo one training event, given its receipt or its number in the journal.
 
         A receipt with `changed` false undoes nothing, because the event that set the label belongs
@@ -301,7 +303,7 @@ class Filter:
             return receipt._replace(error=None, reason="the receipt changed nothing")
         return self._run(Undo(receipt.event, source, now_us()))
 
-    def teach(self, requests: Sequence[Lesson], *, scored: bool = False) -> list[Receipt]:
+    def teach(self, requests: Sequence[TrainingRequest], *, scored: bool = False) -> list[Receipt]:
         """Run several training requests in one transaction and return a receipt for each.
 
         A refused request does not raise: its receipt holds the `error`, and the others are carried
@@ -309,14 +311,14 @@ class Filter:
         """
         return self._committer.run(requests, scored=scored)
 
-    def teach_arriving(self, requests: ReplayableBatches) -> list[Receipt]:
+    def teach_stream(self, requests: ReplayableBatches) -> list[Receipt]:
         """Run training requests as an iterator yields them, in one transaction, as `teach` does.
 
         Bulk training uses it to learn while other processes still parse messages.
         """
-        return self._committer.run_arriving(requests)
+        return self._committer.run_stream(requests)
 
-    def _run(self, request: Lesson) -> Receipt:
+    def _run(self, request: TrainingRequest) -> Receipt:
         receipt = self._committer.run([request])[0]
         if receipt.error is not None:
             raise receipt.error

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from spamnb.errors import RefusedError
 from spamnb.service.engine.learner import Learner, LearningBatch
 from spamnb.service.engine.receipt import Receipt
-from spamnb.service.engine.requests import Lesson
+from spamnb.service.engine.requests import TrainingRequest
 from spamnb.store.contract import Store, WriteView
 
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    requests: Sequence[Lesson]
+    requests: Sequence[TrainingRequest]
     scored: bool
     receipts: list[Receipt] | None = None
     error: BaseException | None = field(default=None)
@@ -33,11 +33,11 @@ class ReplayableBatches:
     A transaction is run a second time when the map had to grow, or to finish interrupted work.
     """
 
-    def __init__(self, source: Iterable[Sequence[Lesson]]) -> None:
+    def __init__(self, source: Iterable[Sequence[TrainingRequest]]) -> None:
         self._source = source
-        self._received: list[Sequence[Lesson]] = []
+        self._received: list[Sequence[TrainingRequest]] = []
 
-    def __iter__(self) -> Iterator[Sequence[Lesson]]:
+    def __iter__(self) -> Iterator[Sequence[TrainingRequest]]:
         yield from self._received[:]
         for requests in self._source:
             self._received.append(requests)
@@ -58,7 +58,7 @@ class Committer:
         self._pending: list[_Request] = []
         self._pending_lock = threading.Lock()
 
-    def run(self, requests: Sequence[Lesson], *, scored: bool = True) -> list[Receipt]:
+    def run(self, requests: Sequence[TrainingRequest], *, scored: bool = True) -> list[Receipt]:
         """Run these requests and return a receipt for each, when the changes are on disk."""
         entry = _Request(requests, scored)
         with self._pending_lock:
@@ -73,13 +73,13 @@ class Committer:
         assert entry.receipts is not None
         return entry.receipts
 
-    def run_arriving(self, arriving: ReplayableBatches) -> list[Receipt]:
+    def run_stream(self, batches: ReplayableBatches) -> list[Receipt]:
         """Run requests as they arrive, in one transaction that blocks other writers meanwhile."""
 
         def body(view: WriteView) -> list[Receipt]:
             learning_batch = LearningBatch(self.learner, view)
             receipts = [
-                r for requests in arriving for r in learning_batch.take(requests, scored=False)
+                r for requests in batches for r in learning_batch.take(requests, scored=False)
             ]
             learning_batch.close()
             return receipts

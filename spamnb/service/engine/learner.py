@@ -35,7 +35,7 @@ from spamnb.core.model.scoring import RowView, doubt, probabilities, scores, sof
 from spamnb.core.model.training_rows import MessageRows, TrainingRows, day_of
 from spamnb.service.engine.planner import STREAK, PendingJournal, PlannedEvent, Planner
 from spamnb.service.engine.receipt import Receipt
-from spamnb.service.engine.requests import BulkLoad, Example, Learn, Lesson, WordSource
+from spamnb.service.engine.requests import BulkLoad, Example, Learn, TrainingRequest, WordSource
 from spamnb.service.engine.scoring import judge_examples
 from spamnb.service.engine.step_budget import StepBudgets
 from spamnb.service.training.packing import MergedWords
@@ -57,7 +57,7 @@ class Learner:
         self.next_recent = self._recent
 
     def run(
-        self, view: WriteView, requests: Sequence[Lesson], *, scored: bool = True
+        self, view: WriteView, requests: Sequence[TrainingRequest], *, scored: bool = True
     ) -> list[Receipt]:
         """Run all requests in order; `scored` adds the probabilities before and after."""
         learning_batch = LearningBatch(self, view)
@@ -76,7 +76,7 @@ class Learner:
             return labels
         return [label for _, label in view.last_events(STREAK)][::-1]
 
-    def plan(self, request: Lesson, journal: PendingJournal) -> PlannedEvent | Receipt:
+    def plan(self, request: TrainingRequest, journal: PendingJournal) -> PlannedEvent | Receipt:
         """Return what a request will change, or the receipt that says why nothing changes."""
         return self._planner.plan(request, journal)
 
@@ -197,7 +197,7 @@ class Learner:
         return update.plus(more)
 
     def needs_more(self, view: ReadView, example: Example, label: int) -> bool:
-        """Whether a message has the label already but is still classified otherwise."""
+        """Return whether a message has the label already but is still classified otherwise."""
         live = view.live(example.digest)
         if live is None or live.label != label:
             return False
@@ -205,7 +205,7 @@ class Learner:
         return not self.matches_label(list(verdict.z), label)
 
     def matches_label(self, z: list[float], label: int) -> bool:
-        """Whether label and decision are what a person who gave this label expects."""
+        """Return whether label and decision are what a person who gave this label expects."""
         if max(z) != z[label]:
             return False
         return decide(softmax(z), self.costs, self._roles) in EXPECTED[self._roles[label]]
@@ -328,7 +328,7 @@ class LearningBatch:
         self._texts: list[Words] = []
         """of all new features"""
 
-    def take(self, requests: Sequence[Lesson], *, scored: bool) -> list[Receipt]:
+    def take(self, requests: Sequence[TrainingRequest], *, scored: bool) -> list[Receipt]:
         """Run these requests; their changes are in the store after `close`."""
         learner, view = self._learner, self._view
         journal = PendingJournal(view, self._labels, self._totals.last_seq, stored=self._stored)

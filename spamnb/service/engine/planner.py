@@ -20,7 +20,7 @@ from spamnb.core.model.events import NO_LABEL, Event, EventKind, Ids, Recipe
 from spamnb.core.model.training_rows import MessageRows
 from spamnb.errors import RefError, RefusedError, SpamnbError
 from spamnb.service.engine.receipt import Receipt
-from spamnb.service.engine.requests import BulkLoad, Example, Forget, Learn, Lesson, Undo
+from spamnb.service.engine.requests import BulkLoad, Example, Forget, Learn, TrainingRequest, Undo
 from spamnb.store.contract import MessageState, ReadView
 
 STREAK = 20
@@ -43,7 +43,7 @@ class PlannedEvent:
     before: int
     after: int
     previous: int
-    request: Lesson
+    request: TrainingRequest
     rehearsed: tuple[tuple[int, tuple[Ids, ...]], ...] = ()
     """(label, ids) of earlier messages to rehearse"""
     undoes: int = 0
@@ -128,7 +128,7 @@ class PendingJournal:
             event = self.outline(seq)
 
 
-def _spread(number: int) -> int:
+def _pseudo_random(number: int) -> int:
     """Map a number to a pseudo-random one (splitmix64)."""
     number = (number * 0x9E3779B97F4A7C15 + 0x1234567) & (2**64 - 1)
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
@@ -141,7 +141,7 @@ class Planner:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
 
-    def plan(self, request: Lesson, journal: PendingJournal) -> PlannedEvent | Receipt:
+    def plan(self, request: TrainingRequest, journal: PendingJournal) -> PlannedEvent | Receipt:
         """Plan a request and add it to the pending journal."""
         try:
             plan = _PLANNERS[type(request)](self, request, journal)
@@ -183,7 +183,7 @@ class Planner:
             return ()
         found = []
         for turn in range(REHEARSALS):
-            place = _spread(plan.seq * REHEARSALS + turn) % plan.seq + 1
+            place = _pseudo_random(plan.seq * REHEARSALS + turn) % plan.seq + 1
             for label in range(len(self.recipe.labels)):
                 seq = journal.find_live(label, place) if label != plan.after else 0
                 if seq and seq != plan.previous:
@@ -286,7 +286,7 @@ def example_of(event: PlannedEvent | Event) -> Example:
     return Example(event.digest, event.message_id, event.ids, event.times)
 
 
-def _refused(request: Lesson, error: SpamnbError) -> Receipt:
+def _refused(request: TrainingRequest, error: SpamnbError) -> Receipt:
     example = request.example if isinstance(request, Learn) else None
     digest = request.digest if isinstance(request, Forget) else example.digest if example else b""
     message_id = example.message_id if example else ""

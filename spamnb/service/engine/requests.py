@@ -47,8 +47,7 @@ class Source(NamedTuple):
     weight: float = 1.0
     """scales the step of the corrections; counts always change by one"""
     immediate: bool = False
-    """a person's correction: repeated until label and decision match, without the reduction that
-    a contradicting training label gets"""
+    """a person's correction: after the step, the model is changed until label and decision match"""
 
 
 class Learn(NamedTuple):
@@ -88,4 +87,4 @@ class BulkLoad(NamedTuple):
     words: WordSource | None = None
 
 
-Lesson = Learn | Forget | Undo | BulkLoad
+TrainingRequest = Learn | Forget | Undo | BulkLoad

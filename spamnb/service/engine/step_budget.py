@@ -22,15 +22,15 @@ from spamnb.core.model.events import NO_LABEL, STEP_ONE, Event, EventKind, Ints,
 from spamnb.service.engine.planner import PendingJournal, PlannedEvent
 
 DAY_US = 86_400_000_000
-LOOKED_BACK = 1000
+RECENT_EVENTS = 1000
 """Newest events in which a person's messages are counted."""
-DAY_EVENTS = 50_000
+MAX_DAY_EVENTS = 50_000
 """Maximum number of events of one day that are read: ten persons at their daily quota. The first
 correction decodes them, 20 us each; a later one reads the cache, 0.1 us each."""
-LEAST = 0.5
+MIN_STEPS = 0.5
 """Full steps of one person in a day: the twenty worst corrections found let 1.4 points more spam
 through; without a budget, 97 (experiment 0030)."""
-YOUNG = 40.0
+YOUNG_MODEL_STEPS = 40.0
 """A model with few messages has a larger budget: this many steps, divided by the messages of all
 labels but the most frequent one."""
 
@@ -50,7 +50,7 @@ def budget(messages: Ints, own: int) -> float:
     """Return the full steps in a day, for `messages` per label, `own` of them by the person."""
     every = int(messages.sum())
     others = max(1 - own / every, 0.0) if every else 0.0
-    least = max(LEAST, YOUNG / max(every - int(messages.max()), 1))
+    least = max(MIN_STEPS, YOUNG_MODEL_STEPS / max(every - int(messages.max()), 1))
     return least / others if others else inf
 
 
@@ -89,9 +89,9 @@ class StepBudgets:
         """Return what the person spent within a day, and the person's recent messages."""
         spent, own = 0.0, 0
         since = plan.request.time_us - DAY_US
-        for back, seq in enumerate(range(plan.seq - 1, max(plan.seq - 1 - DAY_EVENTS, 0), -1)):
+        for back, seq in enumerate(range(plan.seq - 1, max(plan.seq - 1 - MAX_DAY_EVENTS, 0), -1)):
             event = self._of(seq, journal)
-            is_recent = back < LOOKED_BACK
+            is_recent = back < RECENT_EVENTS
             if event is None or not (is_recent or event.time_us > since):
                 break
             spent += event.size * (event.person == person and event.time_us > since)
@@ -104,7 +104,7 @@ class StepBudgets:
             event = journal.event(seq)
             return self._read(event) if event else None
         if seq not in self._known:
-            if len(self._known) > 2 * DAY_EVENTS:
+            if len(self._known) > 2 * MAX_DAY_EVENTS:
                 self._known.clear()
             event = journal.view.event(seq)
             self._known[seq] = self._read(event) if event else None

@@ -92,6 +92,3 @@ def left_out(view: ReadView, drops: Takes) -> set[int]:
             omitted.add(event.seq)
             undone.add(event.undoes)
     return omitted
-
-
-__all__ = ["EventFilter", "RelearnFilter", "Takes", "in_force", "left_out"]

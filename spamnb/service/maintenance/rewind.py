@@ -33,7 +33,15 @@ from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.learner import Learner
 from spamnb.service.engine.planner import PendingJournal, PlannedEvent, Planner
 from spamnb.service.engine.receipt import Receipt
-from spamnb.service.engine.requests import BulkLoad, Example, Forget, Learn, Lesson, Source, Undo
+from spamnb.service.engine.requests import (
+    BulkLoad,
+    Example,
+    Forget,
+    Learn,
+    Source,
+    TrainingRequest,
+    Undo,
+)
 from spamnb.service.maintenance.event_filter import Takes, in_force, left_out
 from spamnb.store.contract import ReadView, Store, WriteView
 from spamnb.store.rebuild import Rebuilt, rebuild, replay, texts_of
@@ -200,7 +208,7 @@ def _may_repeat(event: Event) -> bool:
     return event.after != NO_LABEL and (event.immediate or event.before == event.after)
 
 
-def _repeated(view: ReadView, learner: Learner, request: Lesson) -> Lesson:
+def _repeated(view: ReadView, learner: Learner, request: TrainingRequest) -> TrainingRequest:
     assert isinstance(request, Learn)
     return request._replace(again=learner.needs_more(view, request.example, request.label))
 
@@ -216,7 +224,7 @@ class _Texts:
         return texts_of(self.view, ids)
 
 
-def _request(event: Event, texts: _Texts) -> Lesson:
+def _request(event: Event, texts: _Texts) -> TrainingRequest:
     """Return the training request of an event."""
     source = Source(event.who, event.channel, event.weight, _may_repeat(event))
     if event.bulk is not None:

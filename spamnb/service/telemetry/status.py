@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # a command that asks the daemon need not load numpy: half of
 
 QUIET_DAYS = 30
 """days without training of a label before a warning"""
-LATELY = 200
+RECENT_EVENTS = 200
 """number of newest events whose labels are compared with those of the whole model"""
 _LOOKED_BACK = 2000
 _DRIFT = 0.35
@@ -49,7 +49,7 @@ def model_facts(home: Path, model: Filter) -> Facts:
         totals = view.totals()
         events = view.last_events(_LOOKED_BACK)
         learnt = _last_learnt(view, model.labels, events)
-    lately = Counter(model.labels[label] for _, label in events[:LATELY])
+    lately = Counter(model.labels[label] for _, label in events[:RECENT_EVENTS])
     try:
         size = (home / DATA_FILE).stat().st_size
     except OSError:
@@ -165,7 +165,7 @@ def _model_warnings(model: Mapping[str, Any], quiet_days: int) -> list[str]:
             ago = "long ago" if days is None else f"{days} days ago"
             found.append(f"the last {label} was learnt {ago}")
         share = model["lately"][label] / lately if lately else 0.0
-        if lately >= LATELY // 2 and total and share - count / total > _DRIFT:
+        if lately >= RECENT_EVENTS // 2 and total and share - count / total > _DRIFT:
             found.append(
                 f"{share:.0%} of the last {lately} trainings were {label}, of all trainings "
                 f"{count / total:.0%}: check that the other labels are still learnt"

@@ -15,11 +15,11 @@ from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.verdict import Clue, Verdict
 from spamnb.service.engine.extraction import BATCH_MESSAGES
-from spamnb.service.engine.filter import TOGETHER, Filter
+from spamnb.service.engine.filter import BATCHES_PER_SNAPSHOT, Filter
 from spamnb.service.training.sources import MessageSpan, SourceMessage, Unreadable, read_unit, units
 
 _FEW = 4 * BATCH_MESSAGES
-_TASK = TOGETHER * BATCH_MESSAGES
+_TASK = BATCHES_PER_SNAPSHOT * BATCH_MESSAGES
 
 
 class Scored(NamedTuple):

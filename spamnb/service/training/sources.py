@@ -128,14 +128,14 @@ def units(path: str, *, documents: bool = False) -> list[MessageSpan]:
     if documents and path != "-":
         return [MessageSpan(name) for name in paths(path)]
     if path == "-":
-        return [unit._replace(shown=path) for unit in _cut(kept(sys.stdin.buffer))]
+        return [unit._replace(shown=path) for unit in _split_mbox(kept(sys.stdin.buffer))]
     found: list[MessageSpan] = []
     for name in paths(path):
         # Opening 6,046 files to check whether they are mboxes took 80 ms.
         found += (
             [MessageSpan(name)]
             if name.endswith(_ONE_MESSAGE) or _IN_MAILDIR in name
-            else _cut(name)
+            else _split_mbox(name)
         )
     return found
 
@@ -186,14 +186,14 @@ _SEPARATOR = re.compile(
 unknown whether the program that wrote the mbox quoted them."""
 
 
-def _cut(path: str) -> Iterator[MessageSpan]:
+def _split_mbox(path: str) -> Iterator[MessageSpan]:
     """Yield the messages of one file: several if it is an mbox."""
     try:
         with os.fdopen(open_named(path), "rb", buffering=0) as file:
             head = file.read(max(HEAD, 5))
             if is_compressed(head):
                 file.seek(0)
-                yield from _cut_compressed(path, file)
+                yield from _split_compressed(path, file)
                 return
             if not head.startswith(b"From "):
                 yield MessageSpan(path)
@@ -212,7 +212,7 @@ def _cut(path: str) -> Iterator[MessageSpan]:
         yield MessageSpan(path, start, stop, number)
 
 
-def _cut_compressed(path: str, file: BinaryIO) -> Iterator[MessageSpan]:
+def _split_compressed(path: str, file: BinaryIO) -> Iterator[MessageSpan]:
     """Yield the messages of a compressed file; an mbox is decompressed into a temporary file."""
     chunks = expanded(file)
     try:
@@ -224,7 +224,7 @@ def _cut_compressed(path: str, file: BinaryIO) -> Iterator[MessageSpan]:
     if not name:
         yield MessageSpan(path)
         return
-    for unit in _cut(name):
+    for unit in _split_mbox(name):
         yield unit._replace(shown=path)
 
 

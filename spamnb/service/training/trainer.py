@@ -33,13 +33,13 @@ from spamnb.core.model.events import Recipe
 from spamnb.errors import CorpusError, StoreError
 from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.extraction import BATCH_MESSAGES, MessageReader
-from spamnb.service.engine.filter import MINE, Filter
+from spamnb.service.engine.filter import OWNER, Filter
 from spamnb.service.engine.group_commit import ReplayableBatches
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import Learn, Source
 from spamnb.service.training.packing import MergedWords, MessageName, PackedBatch, Packer, examples
 from spamnb.service.training.sources import MessageSpan, SourceMessage, Unreadable, read_unit, units
-from spamnb.service.training.worker_pool import Pool, cores, settle_garbage
+from spamnb.service.training.worker_pool import Pool, cores, tune_memory
 from spamnb.store.lmdb.store import open_store
 from spamnb.store.maintenance import trim
 
@@ -146,7 +146,7 @@ class TrainingOptions:
     """Options of a training: worker processes, source, local hosts, costs, size limit."""
 
     jobs: int = 0
-    source: Source = MINE
+    source: Source = OWNER
     local: LocalHosts | None = None
     costs: Costs | None = None
     limit_bytes: int = 0
@@ -166,14 +166,14 @@ def train(
     `progress` is first called after the workers were forked, so it may start a display thread.
     """
     began, cpu = time.monotonic(), _cpu_seconds()
-    settle_garbage()
+    tune_memory()
     training_options = training_options or TrainingOptions()
     refuse_twins(sources)
-    documents = (recipe or _settled_recipe(home, None)).documents
+    documents = (recipe or _model_recipe(home, None)).documents
     found = [mixed(units(path, documents=documents)) for _, path in sources]
     order = interleaved([len(part) for part in found])
-    tally = _TrainingCounts(len(order), report=progress)
-    start = _Reader(_settled_recipe(home, recipe), training_options.local)
+    tally = _Tally(len(order), report=progress)
+    start = _WorkerStart(_model_recipe(home, recipe), training_options.local)
     few = len(order) <= _FEW
     jobs = 1 if few else training_options.jobs or cores()
     pool = Pool(start, jobs) if jobs > 1 else _InlinePool(start)
@@ -235,7 +235,7 @@ def refuse_twins(sources: Sequence[tuple[str, str]]) -> None:
         seen[real] = label
 
 
-def _settled_recipe(home: Path, recipe: Recipe | None) -> Recipe:
+def _model_recipe(home: Path, recipe: Recipe | None) -> Recipe:
     """Return the model's recipe; create the model if necessary. Closes it before the fork."""
     store = open_store(home, create=recipe)
     try:
@@ -257,7 +257,7 @@ def _tasks(found: list[list[MessageSpan]], order: NDArray[np.int64]) -> Iterator
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _WorkerStart:
     """Called in a worker, it returns the worker's function."""
 
     recipe: Recipe
@@ -365,10 +365,10 @@ def _learn_until(
         rest = itertools.islice(read, BATCH // CHUNK - 1)
         batch = ReplayableBatches(itertools.chain([first], rest))
         try:
-            context.tally.count(model.teach_arriving(batch))
+            context.tally.count(model.teach_stream(batch))
         except KeyboardInterrupt:
             batch.stop()
-            context.tally.count(model.teach_arriving(batch))
+            context.tally.count(model.teach_stream(batch))
             raise
 
 

@@ -59,10 +59,6 @@ class MapGrownError(StoreBusyError):
     """The map was full and has been grown; nothing was changed. `transact` runs again."""
 
 
-class _MapMovedError(Exception):
-    """Another process has grown the map."""
-
-
 class Environment:
     """One LMDB environment of this process, shared by its threads."""
 
