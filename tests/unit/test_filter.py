@@ -68,7 +68,7 @@ def small(tmp_path):
 
 
 def numbers(model):
-    """All that taking back restores: days only move forward, and the journal keeps no texts."""
+    """The numbers that an undo restores; days only move forward, and texts are not kept."""
     with model.store.read() as view:
         ids, records = audit.collect(view.features(), len(model.labels))
         totals = view.totals()
@@ -77,7 +77,7 @@ def numbers(model):
 
 
 def surest(model, side):
-    """A message of the side that the model has never seen and is surest of."""
+    """The unseen message of this label with the most certain verdict."""
     new = raws(side)[TAUGHT:]
     odds = [verdict.log_odds for verdict in model.score_many(new)]
     return new[int(np.argmax(odds) if side == "spam" else np.argmin(odds))]
@@ -87,7 +87,7 @@ def surest(model, side):
 
 
 def test_a_spam_judged_with_certainty_is_ham_after_one_correction(model):
-    """Law 9: wrong at p = 0.999, then label and decision are what the person said, at once."""
+    """A message with a wrong verdict of p = 0.999 gets label and decision from one correction."""
     raw = surest(model, "spam")
     assert model.score(raw).probability > 0.999
     receipt = model.correct(raw, "ham")
@@ -99,7 +99,7 @@ def test_a_spam_judged_with_certainty_is_ham_after_one_correction(model):
 
 
 def test_a_ham_judged_with_certainty_is_junk_after_one_correction(model):
-    """Law 9, the other way: a message that passed as surely ham is filed as junk at once."""
+    """One correction makes a message with a certain ham verdict junk."""
     raw = surest(model, "ham")
     assert model.score(raw).probability < 0.001
     model.correct(raw, "spam")
@@ -110,7 +110,7 @@ def test_a_ham_judged_with_certainty_is_junk_after_one_correction(model):
 
 @pytest.mark.parametrize(("side", "said"), [("spam", "ham"), ("ham", "spam")])
 def test_one_undo_takes_a_correction_back_exactly(model, side, said):
-    """However many steps insisting took, they are one event and one undo."""
+    """All steps of a correction are one event, and one undo reverts them."""
     raw = surest(model, side)
     before, odds = numbers(model), model.score(raw).log_odds
     receipt = model.correct(raw, said)
@@ -121,7 +121,7 @@ def test_one_undo_takes_a_correction_back_exactly(model, side, said):
 
 
 def test_every_message_of_the_other_side_can_be_turned_round(model):
-    """Law 9 for each of twenty corrections in a row, the last as well as the first."""
+    """Each of twenty corrections in a row takes effect."""
     for raw in raws("spam")[TAUGHT : TAUGHT + 20]:
         model.correct(raw, "ham")
         verdict = model.score(raw, remember=False)
@@ -129,7 +129,7 @@ def test_every_message_of_the_other_side_can_be_turned_round(model):
 
 
 def test_a_correction_works_on_a_message_that_was_learnt_with_doubt(model):
-    """Law 9 where bulk training had the right label, but the doubt rule kept it from working."""
+    """A correction takes effect if bulk training had the same label with too small a step."""
     raw = surest(model, "spam")
     model.learn(raw, "ham")
     assert model.score(raw).label == "spam"
@@ -139,7 +139,7 @@ def test_a_correction_works_on_a_message_that_was_learnt_with_doubt(model):
 
 
 def test_a_doubted_lesson_moves_less_than_a_correction(model):
-    """Bulk training that contradicts the model is taken with doubt; its counts are not."""
+    """A training label that contradicts the model makes a smaller step; counts are not reduced."""
     raw = surest(model, "spam")
     learnt = model.learn(raw, "ham")
     with model.store.read() as view:
@@ -166,7 +166,7 @@ def test_the_same_training_twice_changes_nothing_and_says_so(small, teach):
 
 
 def test_the_same_message_after_delivery_is_a_duplicate(small):
-    """CRLF, an mbox line and what delivery adds make no second message."""
+    """CRLF, an mbox line and headers of the delivery do not change the digest."""
     raw = mail(1, "quarterly figures")
     delivered = b"Return-Path: <x@y.example>\r\nDelivered-To: ben\r\n" + raw.replace(b"\n", b"\r\n")
     small.learn(raw, "ham")
@@ -175,7 +175,7 @@ def test_the_same_message_after_delivery_is_a_duplicate(small):
 
 
 def test_a_contradiction_moves_the_message(small):
-    """The other label takes the message away from the first, in one event."""
+    """Training with the other label moves the message, in one event."""
     raw = mail(1, "quarterly figures")
     small.learn(raw, "ham")
     moved = small.learn(raw, "spam")
@@ -185,7 +185,7 @@ def test_a_contradiction_moves_the_message(small):
 
 
 def test_moved_counts_are_those_of_the_other_label_alone(small, tmp_path):
-    """Ham then spam leaves the counts of a model that was only ever told spam."""
+    """Learning ham and then spam leaves the same counts as learning spam only."""
     raw = mail(1, "quarterly figures")
     small.learn(raw, "ham")
     small.learn(raw, "spam")
@@ -199,7 +199,7 @@ def test_moved_counts_are_those_of_the_other_label_alone(small, tmp_path):
 
 
 def test_forget_says_what_it_forgot_and_a_second_one_that_there_was_nothing(small):
-    """Forgetting tells the label that went; again, it changes nothing."""
+    """The receipt of a forget names the removed label; a second forget changes nothing."""
     before = numbers(small)
     small.learn(mail(1, "quarterly figures"), "ham")
     forgot = small.forget(mail(1, "quarterly figures"))
@@ -215,7 +215,7 @@ def test_what_was_never_taught_cannot_be_forgotten(small):
 
 
 def test_undo_twice_says_so_and_an_undo_out_of_order_names_the_newer_event(small):
-    """A second undo changes nothing; under a later training it is refused, and the hint helps."""
+    """A second undo changes nothing; an undo below a later training is refused with a hint."""
     raw = mail(1, "quarterly figures")
     first = small.learn(raw, "ham")
     second = small.learn(raw, "spam")
@@ -229,7 +229,7 @@ def test_undo_twice_says_so_and_an_undo_out_of_order_names_the_newer_event(small
 
 @pytest.mark.parametrize("teach", [Filter.learn, Filter.correct])
 def test_the_receipt_of_a_duplicate_undoes_nothing_and_says_so(small, teach):
-    """A receipt without change is no handle: the label was given by another person's training."""
+    """A receipt without change undoes nothing: another person's training gave the label."""
     raw = mail(1, "quarterly figures")
     first = teach(small, raw, "ham", source=Source("ann"))
     again = teach(small, raw, "ham", source=Source("bob"))
@@ -242,7 +242,7 @@ def test_the_receipt_of_a_duplicate_undoes_nothing_and_says_so(small, teach):
 
 
 def test_the_receipt_of_a_second_forget_undoes_nothing(small):
-    """A forget of what is forgotten changes nothing, and its receipt brings nothing back."""
+    """A second forget changes nothing, and undoing its receipt changes nothing."""
     raw = mail(1, "quarterly figures")
     small.learn(raw, "ham")
     small.forget(raw)
@@ -275,7 +275,7 @@ def test_an_import_is_undone_once(small):
 
 
 def test_two_undos_of_one_event_in_one_batch_are_one(small):
-    """Two people who undo the same training at once get what they would get one by one."""
+    """Two undos of the same event in one batch have the result of two batches."""
     receipt = small.learn(mail(1, "quarterly figures"), "ham")
     first, second = small.teach([Undo(receipt.event, OWNER, 1), Undo(receipt.event, OWNER, 2)])
     assert first.changed
@@ -307,7 +307,7 @@ def test_a_correction_needs_only_the_message_id(small, form):
 
 @pytest.mark.parametrize("odd", ["0123456789abcdef" * 2, "s" + "a" * 26, " 1@a.example "])
 def test_a_message_id_may_look_like_one_of_our_names(small, odd):
-    """Or be written with blanks: as the journal shows it, and as the header has it, it is found."""
+    """A Message-ID that looks like a signature or digest, or contains spaces, is found."""
     raw = mail(1, "quarterly figures and pills").replace(b"<1@a.example>", f"<{odd}>".encode())
     small.score(raw)
     for form in (odd, f"<{odd}>"):
@@ -316,7 +316,7 @@ def test_a_message_id_may_look_like_one_of_our_names(small, odd):
 
 
 def test_a_learnt_message_is_found_in_the_journal(small):
-    """Never scored here, but learnt: message id and digest name it all the same."""
+    """A message that was learnt but not scored is found by Message-ID and digest."""
     receipt = small.learn(mail(1, "quarterly figures"), "ham")
     assert small.correct("1@a.example", "spam").before == "ham"
     assert small.forget(receipt.digest).before == "spam"
@@ -348,7 +348,7 @@ def test_by_reference_and_by_body_agree_where_occurrences_count(tmp_path):
 
 
 def test_an_ambiguous_message_id_lists_the_digests(small):
-    """Several messages under one id: an error that names them all, and each digest works."""
+    """Several messages with one Message-ID give an error that lists the digests; each works."""
     receipts = [small.learn(mail(1, text), "ham") for text in ("one text", "another text")]
     third = small.score(mail(1, "a third text"))
     with pytest.raises(RefError) as refused:
@@ -360,7 +360,7 @@ def test_an_ambiguous_message_id_lists_the_digests(small):
 
 @pytest.mark.parametrize("ref", ["", "nobody@nowhere.example", "0" * 32, "s" + "a" * 26, "<>"])
 def test_an_unknown_reference_is_a_reference_error(small, ref):
-    """What names nothing is told as such, whatever its form."""
+    """A reference of any form that matches nothing raises RefError."""
     for ask in (lambda: small.correct(ref, "ham"), lambda: small.forget(ref)):
         with pytest.raises(RefError):
             ask()
@@ -369,7 +369,7 @@ def test_an_unknown_reference_is_a_reference_error(small, ref):
 
 
 def test_an_unknown_label_is_a_label_error_that_lists_the_labels(small):
-    """Before anything is read or written, and with the labels there are."""
+    """The error lists the model's labels, and nothing is read or written."""
     for teach in (small.learn, small.correct):
         with pytest.raises(LabelError) as refused:
             teach(mail(1, "quarterly figures"), "junk")
@@ -380,7 +380,7 @@ def test_an_unknown_label_is_a_label_error_that_lists_the_labels(small):
 
 
 def test_a_model_survives_closing(tmp_path):
-    """What was learnt is there when the folder is opened again, and scores the same."""
+    """After closing and opening, the model has its messages and the same scores."""
     raw = mail(1, "quarterly figures")
     with Filter.open(tmp_path / "m", create=True) as model:
         model.learn(raw, "ham")
@@ -397,7 +397,7 @@ def test_nothing_is_made_without_being_asked(tmp_path):
 
 
 def test_the_folder_is_private(tmp_path):
-    """The store holds words of people's mail: folders 0700, files 0600."""
+    """Folders have mode 0700 and files 0600, because the store contains words of private mail."""
     with Filter.open(tmp_path / "m", create=True) as model:
         model.score(mail(1, "quarterly figures"))
         model.learn(mail(1, "quarterly figures"), "ham")
@@ -406,7 +406,7 @@ def test_the_folder_is_private(tmp_path):
 
 
 def test_closing_twice_is_closing_once(tmp_path):
-    """A second close does nothing; using a closed filter is a mistake of the caller."""
+    """A second close does nothing; using a closed filter raises BugError."""
     model = Filter.open(tmp_path / "m", create=True)
     model.close()
     model.close()
@@ -416,7 +416,7 @@ def test_closing_twice_is_closing_once(tmp_path):
 
 @pytest.mark.parametrize("labels", [("ham",), ("a", "a"), ("ham", ""), ()])
 def test_labels_are_two_or_more_and_different(labels):
-    """A model with labels that say nothing is not made."""
+    """Invalid labels raise LabelError."""
     with pytest.raises(LabelError):
         new_recipe(labels=labels)
 
@@ -435,7 +435,7 @@ def test_a_refused_lesson_in_a_batch_says_so_in_its_receipt(small):
 @pytest.mark.parametrize("empty", [b"", b"\r\n", b" \n\n"])
 @pytest.mark.parametrize("teach", [Filter.learn, Filter.correct])
 def test_an_empty_message_is_not_learnt(small, teach, empty):
-    """Nothing is in it but the mistake of a program that failed to read it."""
+    """An empty message raises UserError, because the calling program failed to read it."""
     before = numbers(small)
     with pytest.raises(UserError, match="the message is empty"):
         teach(small, empty, "ham")
@@ -453,14 +453,14 @@ def test_an_empty_message_is_not_learnt(small, teach, empty):
 )
 @pytest.mark.parametrize("wrong", ["text", bytearray(b"Subject: x\n\nx"), None, 7])
 def test_what_is_not_bytes_is_the_callers_mistake(small, call, wrong):
-    """It says what is wanted, instead of an error from deep inside."""
+    """The error names the wanted type."""
     with pytest.raises(UserError, match=f"a message is bytes, not {type(wrong).__name__}"):
         call(small, wrong)
 
 
 @pytest.mark.parametrize("wrong", [bytearray(b"Subject: x\n\nx"), None, 7])
 def test_a_reference_is_text_or_a_message(small, wrong):
-    """Everything else is told in the same words."""
+    """Any other type raises the same error."""
     for call in (small.explain, small.forget, lambda ref: small.correct(ref, "ham")):
         with pytest.raises(UserError, match="a message is bytes"):
             call(wrong)
@@ -468,12 +468,12 @@ def test_a_reference_is_text_or_a_message(small, wrong):
 
 @pytest.mark.parametrize("wrong", [b"Subject: x\n\nx", "text"])
 def test_one_message_is_not_many(small, wrong):
-    """Its bytes would each be taken for a message."""
+    """`score_many` refuses a single message, whose bytes would each count as a message."""
     with pytest.raises(UserError, match="one message is given, not several"):
         list(small.score_many(wrong))
 
 
 def test_the_package_lists_its_public_names():
-    """`dir` shows them before they are loaded, as a shell's completion wants it."""
+    """`dir` lists the public names before they are imported, for shell completion."""
     assert {*spamnb.__all__} <= {*dir(spamnb)}
     assert {"__name__", "__doc__"} <= {*dir(spamnb)}

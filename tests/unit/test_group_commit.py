@@ -29,7 +29,7 @@ def model(tmp_path):
 
 
 class Counted:
-    """Counts transactions on their way into the real store."""
+    """Counts the transactions of a real store."""
 
     def __init__(self, store):
         self._transact = store.transact
@@ -53,7 +53,7 @@ def at_once(count, run):
 
 
 def test_threads_share_transactions_and_get_their_own_receipts(model):
-    """Eight threads need fewer commits than they have lessons; each receipt names its message."""
+    """Eight threads need fewer commits than requests; each receipt names its message."""
     counted = model.store.transact = Counted(model.store)
 
     def learn(thread):
@@ -80,7 +80,7 @@ def test_one_message_taught_by_all_is_learnt_once(model):
 
 
 def test_what_is_refused_harms_nobody_else(model):
-    """Overflows, unknown events and unknown labels among good lessons: only they fail."""
+    """Overflows, unknown events and unknown labels among valid requests: only they fail."""
     for number in range(4):
         model.learn(mail("first", number), ("ham", "spam")[number % 2])
 
@@ -144,7 +144,7 @@ def test_a_lesson_that_can_only_fail_fails_alone_in_a_shared_transaction(model):
 
 
 def test_lessons_of_one_caller_stay_together_and_in_order(model):
-    """A batch takes consecutive events, whoever else teaches meanwhile."""
+    """A batch gets consecutive event numbers while other threads train."""
 
     def teach(thread):
         requests = [
@@ -165,7 +165,7 @@ def test_a_caller_without_lessons_gets_no_receipts(model):
 
 
 def test_a_failing_store_fails_every_caller_and_the_next_one_is_served(model):
-    """An error below reaches each caller; afterwards the committer works as before."""
+    """An error of the store reaches each caller; afterwards the committer works as before."""
     transact = model.store.transact
 
     def broken(_):
@@ -184,7 +184,7 @@ def test_a_failing_store_fails_every_caller_and_the_next_one_is_served(model):
 
 
 def arriving(model, many, each=50):
-    """Lists of lessons, made when they are asked for."""
+    """Lists of requests, made on demand."""
     for start in range(0, many, each):
         yield [
             Learn(model.example(mail(0, number)), number % 2, OWNER, 1 << 50)
@@ -198,7 +198,7 @@ def learnt(model):
 
 
 def test_lessons_that_come_bit_by_bit_share_one_transaction(model):
-    """Each is learnt when it comes; before the last one nobody sees any of them."""
+    """Requests are learnt as they arrive, and become visible together after the last one."""
     seen = []
 
     def watched():
@@ -214,7 +214,7 @@ def test_lessons_that_come_bit_by_bit_share_one_transaction(model):
 
 
 def test_when_the_map_grows_what_has_come_is_learnt_again(tmp_path):
-    """The source gives each lesson once, and the transaction begins again several times."""
+    """When the map grows, the transaction runs again with all requests received so far."""
     with Filter.open(
         tmp_path / "small", create=True, recipe=new_recipe(), history=False, map_size=1 << 18
     ) as model:
@@ -228,7 +228,7 @@ def test_when_the_map_grows_what_has_come_is_learnt_again(tmp_path):
 
 
 def test_who_is_interrupted_can_end_what_has_come(model):
-    """The interrupt leaves nothing behind; stopped, the same lessons give what came before it."""
+    """An interrupt changes nothing; after `stop`, the requests received before it are learnt."""
 
     def until_interrupted():
         yield from arriving(model, 100)
@@ -244,7 +244,7 @@ def test_who_is_interrupted_can_end_what_has_come(model):
 
 
 def test_what_is_forgotten_in_the_same_transaction_leaves_no_words(model):
-    """In one go, and bit by bit: words stand for features that are there, and for all of them."""
+    """Words exist exactly for existing features, after one batch and after several."""
     examples = [model.example(mail(number, number)) for number in range(6)]
     taught = [Learn(example, n % 2, OWNER, 1 << 50) for n, example in enumerate(examples)]
     forgotten = [Forget(example.digest, OWNER, 1 << 50) for example in examples]

@@ -37,7 +37,7 @@ def check(model):
 
 
 def test_an_event_tells_who_when_and_by_which_way():
-    """The journal keeps the teacher's name, the channel, the time and the message's identity."""
+    """The journal has the person's name, the channel, the time and the message's identity."""
     model = new()
     source = Source(who="ann", channel="imap")
     model.teach([Learn(model.example(mail(1)), 1, source, 1_700_000_000_000_000)])
@@ -48,7 +48,7 @@ def test_an_event_tells_who_when_and_by_which_way():
 
 
 def test_kinds_follow_what_happened():
-    """Learn, move, forget and undo are told apart, each following the one before."""
+    """Learn, move, forget and undo have different kinds, and each names the previous event."""
     model = new()
     model.learn(mail(1), "ham")
     model.learn(mail(1), "spam")
@@ -77,7 +77,7 @@ def test_what_changes_nothing_is_no_event():
 
 
 def test_a_step_is_the_formula_of_the_model():
-    """First lesson, two labels: e = 1/2, w += eta/2/G e/sqrt|x|, b += rate/2 e, rounded once."""
+    """First training, two labels: e = 1/2, w += eta/2/G e/sqrt|x|, b += rate/2 e, rounded once."""
     model = new()
     example = model.example(mail(1))
     model.learn(mail(1), "spam")
@@ -91,7 +91,7 @@ def test_a_step_is_the_formula_of_the_model():
 
 @pytest.mark.parametrize("kind", ["multinomial", "bernoulli"])
 def test_the_classical_kinds_take_no_steps(kind):
-    """Only the default learns from its mistakes; the event models are counts alone."""
+    """Only the default kind has corrections; the other kinds have counts only."""
     model = new(kind)
     model.learn(mail(1), "spam")
     model.correct(mail(2), "ham")
@@ -124,7 +124,7 @@ def streak(labels, others, length=STREAK + 5):
 
 @pytest.mark.parametrize("labels", [("ham", "spam"), THREE])
 def test_a_streak_of_one_label_rehearses_the_others(labels):
-    """From the twenty-first event of one label on, each takes steps on earlier others too."""
+    """From the twenty-first event of one label on, each event rehearses messages of the others."""
     model, before = streak(labels, others=3)
     made = events(model)
     assert not any(event.delta.rehearsals for event in made[: before + STREAK])
@@ -145,7 +145,7 @@ def test_a_streak_without_others_has_nothing_to_rehearse():
 
 
 def test_a_forgotten_message_is_not_rehearsed():
-    """What was taken back is not taught again through the back door."""
+    """A forgotten message is not rehearsed."""
     model, _ = streak(("ham", "spam"), others=2, length=STREAK)
     gone = model.example(mail("0.0", "minutes 0 0"))
     model.forget(gone.digest.hex())
@@ -159,7 +159,7 @@ def test_a_forgotten_message_is_not_rehearsed():
 
 
 def test_a_move_takes_back_its_own_rehearsals():
-    """Moved or forgotten, a message takes along the steps it made on others."""
+    """Moving or forgetting a message takes back its rehearsals of other messages."""
     model, _ = streak(("ham", "spam"), others=3)
     with model.store.read() as view:
         before = view.totals().bias.tolist()
@@ -198,7 +198,7 @@ def test_a_count_beyond_32_bits_refuses_the_event():
 
 
 def test_after_the_checkpoint_a_duplicate_is_known_and_a_move_is_refused():
-    """Folded events keep digest and label: the same label changes nothing, the other says why."""
+    """The checkpoint keeps digest and label: a duplicate changes nothing, a move is refused."""
     model = new()
     receipt = model.learn(mail(1), "ham")
     model.store.transact(lambda view: view.fold(2**62, 10))
@@ -248,7 +248,7 @@ def test_days_go_forward_only_whatever_the_clock_does():
 
 
 def test_sums_that_would_come_round_are_refused():
-    """Bias, temperatures and messages from elsewhere never wrap."""
+    """An import that would overflow bias, temperatures or message counts is refused."""
     zeros = np.zeros((0, 2), np.int64)
     for which in range(3):
         model = new()
@@ -263,14 +263,14 @@ def test_sums_that_would_come_round_are_refused():
 
 
 def test_occurrences_are_for_multinomial_models():
-    """Their counts may pass the number of messages, which the other kinds cannot read."""
+    """Only multinomial models may have counts above the number of messages."""
     for kind in ("corrected", "bernoulli"):
         with pytest.raises(RefusedError, match="multinomial"):
             new(kind, occurrences=True)
 
 
 def test_receipts_tell_the_probability_before_and_after():
-    """What the teaching did to this message, as a score before and after would tell."""
+    """A receipt has the probabilities that scoring gives before and after the training."""
     for kind in ("corrected", "multinomial", "bernoulli"):
         model = new(kind)
         model.learn(mail(1, "minutes"), "ham")
@@ -284,7 +284,7 @@ def test_receipts_tell_the_probability_before_and_after():
 
 
 def test_insistence_ends_even_where_it_cannot_win():
-    """A message without a word of its own, corrected to and fro: bounded, exact, undone."""
+    """Repeated corrections of a message without own words are bounded and exactly undone."""
     model = new(labels=THREE)
     for turn in range(6):
         model.correct(b".\n", THREE[turn % 3], source=PERSON)
@@ -293,7 +293,7 @@ def test_insistence_ends_even_where_it_cannot_win():
 
 
 def test_a_move_takes_back_what_was_learnt_and_not_what_is_read_now():
-    """A reader of another version may see other words in a message: its old ones are moved."""
+    """A move uses the features that were learnt, even if the parser finds others now."""
     model = new()
     example = model.example(mail(1))
     model.teach([Learn(example, 0, OWNER, 1)])
@@ -308,7 +308,7 @@ def test_a_move_takes_back_what_was_learnt_and_not_what_is_read_now():
 
 
 def test_a_correction_works_in_the_middle_of_a_streak():
-    """Law 9 holds while other messages are rehearsed: they must not pull the corrected one back."""
+    """A correction takes effect while other messages are rehearsed."""
     model = new()
     for number in range(30):
         model.learn(mail(number, f"cheap pills offer number {number % 7}"), "spam")
@@ -320,7 +320,7 @@ def test_a_correction_works_in_the_middle_of_a_streak():
 
 
 def test_a_receipt_tells_what_scoring_would_where_occurrences_count():
-    """The probabilities of a receipt are the model's, each word as often as it stands."""
+    """With occurrences, the probabilities of a receipt equal those of scoring."""
     model = new("multinomial", occurrences=True)
     for number in range(4):
         model.learn(
