@@ -109,12 +109,17 @@ def make(folder: int, name: str) -> bool:
         os.mkdir(name, 0o700, dir_fd=folder)
     except FileExistsError:
         return False
+    sync(folder)
+    return True
+
+
+def sync(folder: int) -> None:
+    """Sync the names in an open folder to disk; its descriptor may be of O_PATH."""
     handle = os.open(".", _LAST, dir_fd=folder)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
-    return True
 
 
 def _is_own(about: os.stat_result) -> bool:

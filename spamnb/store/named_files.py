@@ -24,6 +24,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path, PurePath
 
+from spamnb.store.folders import sync
+
 PART = ".spamnb-new-"
 """prefix of temporary files and folders"""
 LOCKED_BY_THEN_S = 60
@@ -81,15 +83,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[int]:
         os.fsync(handle)
         with as_caller():
             os.rename(part, name, src_dir_fd=folder, dst_dir_fd=folder)
-            _sync(folder)
-
-
-def _sync(folder: int) -> None:
-    handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+            sync(folder)
 
 
 @as_caller()

@@ -33,7 +33,7 @@ from spamnb.store.rows.codec import same_push
 
 class TestRecords:
     def test_unknown_features_are_zero_rows(self, store):
-        """Asking for a feature that was never seen is no error and gives zeros."""
+        """Unknown features give zeros."""
         with store.read() as view:
             records = view.gather(ids_of(1, 2, 3))
         assert not records.n.any()
@@ -51,7 +51,7 @@ class TestRecords:
             assert view.words(none) == []
 
     def test_what_is_scattered_is_gathered(self, store):
-        """Rows come back as they were put, in the transaction and after it."""
+        """Rows are read as they were written, in the transaction and after it."""
         ids = ids_of(*range(2000))
         n = np.arange(4000, dtype=np.uint32).reshape(-1, 2) + 1
         rows = Records(n, -n.astype(np.int32), np.arange(2000, dtype=np.uint16))
@@ -82,7 +82,7 @@ class TestRecords:
         assert np.array_equal(again.day, rows.day)
 
     def test_gathered_arrays_are_the_callers_own(self, store):
-        """Writing into what was gathered changes no store."""
+        """Changing gathered arrays does not change the store."""
         ids = ids_of(1, 2)
         learn(store, mail(1, 1, 2), HAM)
         with store.read() as view:
@@ -92,7 +92,7 @@ class TestRecords:
             assert view.totals().messages.max() == 1
 
     def test_rows_of_zeros_leave_with_their_words(self, store):
-        """A feature without counts and corrections is gone, and so is its text."""
+        """A feature without counts and corrections is removed with its text."""
         ids = ids_of(*range(300))
         ones = Records(
             np.ones((300, 2), np.uint32), np.zeros((300, 2), np.int32), np.ones(300, np.uint16)
@@ -121,7 +121,7 @@ class TestRecords:
             assert [block.tolist() for block, _ in view.features()] == [ids.tolist()]
 
     def test_everything_can_leave(self, store):
-        """A store that is emptied is empty, and can be filled again."""
+        """An emptied store has no features and can be filled again."""
         messages = [mail(i, *range(i, i + 40)) for i in range(1, 30)]
         for message in messages:
             learn(store, message, SPAM)
@@ -137,7 +137,7 @@ class TestRecords:
 
 class TestWords:
     def test_the_first_text_stays(self, store):
-        """An id that has a text keeps it, within a call and between calls."""
+        """An id keeps its first text, within a call and between calls."""
         first, second = word(8), word(8)._replace(text=b"other")
         with store.write() as view:
             view.put_words(packed([first, second]))
@@ -149,7 +149,7 @@ class TestWords:
         assert found == [None, first, word(9)]
 
     def test_many_words_are_found_one_by_one(self, store):
-        """Texts of any length come back by id, in order, after many small transactions."""
+        """Texts of any length are found by id, in order, after many small transactions."""
         ids = ids_of(*range(3000))
         shuffled = np.random.default_rng(1).permutation(ids)
         for start in range(0, 3000, 250):
@@ -160,7 +160,7 @@ class TestWords:
             assert view.words(ids[::11]) == [word(i) for i in ids[::11].tolist()]
 
     def test_without_a_vocabulary_there_are_none(self, make_store):
-        """A recipe without a vocabulary keeps no text."""
+        """A recipe without a vocabulary stores no text."""
         store = make_store(replace(RECIPE, vocabulary=False))
         learn(store, mail(1, 1, 2, 3), HAM)
         with store.read() as view:
@@ -168,7 +168,7 @@ class TestWords:
             assert view.words(ids_of(1)) == [None]
 
     def test_texts_that_do_not_fit_their_sizes_are_a_bug(self, store):
-        """Texts that are not as long as their sizes say are refused, and nothing is kept."""
+        """Texts whose sizes do not match are refused, and nothing is stored."""
         with pytest.raises(BugError), store.write() as view:
             view.put_words(packed([word(1)])._replace(texts=b""))
         with store.read() as view:
@@ -177,7 +177,7 @@ class TestWords:
 
 class TestTransactions:
     def test_an_exception_undoes_everything(self, store):
-        """A write block that fails leaves rows, words, sums, journal and indexes as they were."""
+        """A write block that raises leaves rows, words, sums, journal and indexes unchanged."""
         learn(store, mail(1, *range(100)), HAM)
         with store.read() as view:
             before = picture(view)
@@ -192,7 +192,7 @@ class TestTransactions:
         assert sound(store)
 
     def test_a_snapshot_stays_as_it_was(self, make_store):
-        """A reader sees the store of its beginning while and after a writer changes it."""
+        """A snapshot does not change while and after a writer changes the store."""
         store = make_store()
         learn(store, mail(1, *range(60)), HAM)
         with store.read() as view:
@@ -207,7 +207,7 @@ class TestTransactions:
         assert sound(store)
 
     def test_the_writer_sees_its_own_puts(self, store):
-        """Within a write block, reads see what was put before them."""
+        """Within a write block, reads see earlier changes."""
         with store.write() as view:
             for number in range(1, 6):
                 apply(view, event_for(view, mail(number, *range(number * 10)), number % 2))
@@ -218,18 +218,18 @@ class TestTransactions:
             assert check(view) == []
 
     def test_transact_returns_what_its_function_returns(self, store):
-        """The result of the function comes out; its error undoes everything."""
+        """`transact` returns the function's result, and its error undoes everything."""
         assert store.transact(lambda view: view.totals().last_seq) == 0
         with pytest.raises(ZeroDivisionError):
             store.transact(lambda _: 1 // 0)
 
     def test_a_thread_writes_one_transaction_at_a_time(self, store):
-        """A write block inside a write block of the same thread is a bug that is told at once."""
+        """A write block inside a write block of the same thread raises BugError."""
         with store.write(), pytest.raises(BugError), store.write():
             pass
 
     def test_writers_of_threads_queue(self, store):
-        """Events of several threads all arrive, one after the other."""
+        """Events of several threads are all stored, one after the other."""
         threads = [
             threading.Thread(target=_learn_some, args=(store, first)) for first in (10, 20, 30)
         ]
@@ -248,7 +248,7 @@ class TestTransactions:
         store.close()
 
     def test_the_recipe_is_the_one_it_was_made_with(self, make_store):
-        """The store tells its recipe."""
+        """The store has its recipe."""
         recipe = Recipe(labels=("a", "b", "c"), kind="bernoulli", groups=1, key=b"k" * 32)
         assert make_store(recipe).recipe == recipe
 
@@ -273,7 +273,7 @@ def _learn_some(store, first):
 
 class TestJournal:
     def test_events_come_back_whole(self, store):
-        """Every field of an event, echoes and occurrences too, is read as it was appended."""
+        """Every field of an event, with rehearsals and occurrences, is read as it was appended."""
         first = mail(1, *range(500))
         second = replace(mail(2, 3, 4), times=np.array([1, 70_000], np.uint32))
         learn(store, first, HAM)
@@ -297,7 +297,7 @@ class TestJournal:
                 view.append(event_for(view, mail(2, 2), HAM)._replace(seq=seq))
 
     def test_ranges_of_events(self, store):
-        """Start <= seq < stop, upwards and downwards; what is not there is None."""
+        """`events` yields start <= seq < stop, in both directions; a missing event is None."""
         for number in range(1, 8):
             learn(store, mail(number, *range(number * 60)), HAM)
         with store.read() as view:
@@ -325,7 +325,7 @@ class TestJournal:
         assert sound(store)
 
     def test_last_events_name_learns_and_moves_only(self, store):
-        """Forgets and imports are no labels of anybody."""
+        """Forgets and imports are not among the last labels."""
         message = mail(1, 1, 2)
         for after in (HAM, SPAM, NO_LABEL, SPAM):
             learn(store, message, after)
@@ -337,7 +337,7 @@ class TestJournal:
 
 class TestIndexes:
     def test_what_is_live_of_a_message(self, store):
-        """A digest tells its newest event, a forgotten one that it has no label."""
+        """A digest has its newest event; a forgotten message has no label."""
         message = mail(1, 1, 2)
         with store.read() as view:
             assert view.live(message.digest) is None
@@ -348,7 +348,7 @@ class TestIndexes:
                 assert view.live(message.digest) == MessageState(after, seq, folded=False)
 
     def test_digests_of_a_message_id(self, store):
-        """Each digest once, oldest first, at most 64."""
+        """Each digest is listed once, oldest first, at most 64."""
         messages = [replace(mail(i, i), message_id="same@x") for i in range(1, 71)]
         for message in messages:
             learn(store, message, HAM)
@@ -359,7 +359,7 @@ class TestIndexes:
             assert view.digests("") == []
 
     def test_live_at_goes_round(self, store):
-        """The first live event at or after a seq, from the start again if there is none."""
+        """`live_at` returns the first live event at or after seq, and wraps around."""
         for number, after in ((1, HAM), (2, SPAM), (3, SPAM), (4, HAM)):
             learn(store, mail(number, number), after)
         learn(store, mail(2, 2), HAM)
@@ -372,7 +372,7 @@ class TestIndexes:
             assert view.live_at(SPAM, 0) == 0
 
     def test_an_event_without_a_digest_is_nobodys(self, store):
-        """Imports enter no index."""
+        """Imports are in no index."""
         with store.write() as view:
             apply(view, bulk_event(view, ids_of(1), [[1, 0]], [[0, 0]], messages=(1, 0)))
         with store.read() as view:

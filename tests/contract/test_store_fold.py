@@ -58,7 +58,7 @@ class TestFold:
         assert sound(store)
 
     def test_the_journal_goes_on_after_it_was_folded_away(self, store):
-        """The next seq follows the checkpoint's last one."""
+        """After folding, the next event number follows the checkpoint's last one."""
         learn(store, mail(1, 1), HAM)
         with store.write() as view:
             assert view.fold(NOON_2026 + 1, 9) == 1
@@ -66,7 +66,7 @@ class TestFold:
         assert sound(store)
 
     def test_an_expiry_of_imported_features(self, store):
-        """Bulk events fold like others, down to features that come and go."""
+        """Bulk events fold like others, with new and removed features."""
         ids = ids_of(*range(200))
         with store.write() as view:
             ones = np.ones((200, 2))
@@ -83,7 +83,7 @@ class TestFold:
 
 class TestAudit:
     def test_refold_of_a_mixed_history(self, store):
-        """Checkpoint plus kept events is the live state, in every number."""
+        """The checkpoint plus the journal's events gives the live state, in every number."""
         rng = np.random.default_rng(4)
         for number in range(1, 40):
             names = rng.choice(400, 50, replace=False).tolist()
@@ -102,7 +102,7 @@ class TestAudit:
         assert sound(store)
 
     def test_one_event_of_a_clock_that_was_ahead_keeps_no_others(self, make_store):
-        """What came before something old is old, whatever its time says."""
+        """An event before an old one is old, whatever its time is."""
         store = make_store()
         far = NOON_2026 + 10 * 365 * 86_400_000_000
         for number, at in enumerate((NOON_2026, far, NOON_2026 + 1, NOON_2026 + 9), 1):
@@ -113,7 +113,7 @@ class TestAudit:
         assert sound(store)
 
     def test_a_bernoulli_model_keeps_its_histogram(self, make_store):
-        """H counts the known features by their counts, through learns, moves and forgets."""
+        """H counts the known features by their counts, after learns, moves and forgets."""
         store = make_store(Recipe(kind="bernoulli", groups=1))
         for number in range(1, 9):
             learn(store, mail(number, *range(number, 20), groups=1), number % 2)
@@ -133,7 +133,7 @@ class TestAudit:
         ],
     )
     def test_check_names_a_wrong_sum(self, store, spoil, complaint):
-        """A sum that contradicts the records or the journal is told in a sentence."""
+        """A sum that differs from the records or the journal is reported in a sentence."""
         learn(store, mail(1, 1, 2), HAM)
         learn(store, mail(2, 2, 3), SPAM)
         with store.write() as view:
@@ -144,7 +144,7 @@ class TestAudit:
             assert any(complaint in fault for fault in check(view))
 
     def test_check_names_a_wrong_record(self, store):
-        """A record, a word or a missing feature that contradicts the journal is told."""
+        """A record, a word or a missing feature that differs from the journal is reported."""
         learn(store, mail(1, 1, 2), HAM)
         with store.write() as view:
             rows = view.gather(ids_of(1))
@@ -162,7 +162,7 @@ class TestAudit:
             assert "in the model or in its journal only" in " ".join(check(view))
 
     def test_check_names_a_wrong_histogram(self, make_store):
-        """A histogram that does not count the records is told."""
+        """A histogram that differs from the records is reported."""
         store = make_store(Recipe(kind="bernoulli", groups=1))
         learn(store, mail(1, 1, 2, groups=1), HAM)
         with store.write() as view:
@@ -175,7 +175,7 @@ class TestAudit:
         assert "the histogram is not what the journal says" in faults
 
     def test_check_names_a_journal_that_cannot_be_applied(self, store):
-        """An event that takes away what is not there ends the check with a sentence, no error."""
+        """An event that makes a count negative ends the check with a sentence, without an error."""
         with store.write() as view:
             event = event_for(view, mail(1, 1), HAM)
             view.append(event._replace(before=SPAM))
@@ -183,7 +183,7 @@ class TestAudit:
             assert any("reading stopped" in fault for fault in check(view))
 
     def test_candidates_for_expiry(self, store):
-        """Old, rarely held features are listed; `named` tells which a kept event still names."""
+        """Old, rare features are listed; `named` tells which of them a journal event names."""
         old, new = NOON_2026, NOON_2026 + 100 * DAY_US
         learn(store, mail(1, 1, 2), HAM, time_us=old)
         learn(store, mail(2, 2, 3), HAM, time_us=new)
@@ -200,7 +200,7 @@ class TestAudit:
 
 class TestLimits:
     def test_a_count_that_would_overflow_refuses(self, store):
-        """A sum beyond its range refuses the event and changes nothing."""
+        """A sum outside its range refuses the event and changes nothing."""
         top = (1 << 32) - 1
         with store.write() as view:
             apply(view, bulk_event(view, ids_of(1), [[top, 0]], [[0, 0]], messages=(1, 0)))
@@ -211,7 +211,7 @@ class TestLimits:
         assert sound(store)
 
     def test_a_count_below_zero_is_damage(self, store):
-        """Taking away what is not there says that the store is wrong."""
+        """A count below zero raises StoreDamagedError."""
         with pytest.raises(StoreDamagedError), store.write() as view:
             apply(view, bulk_event(view, ids_of(1), [[-1, 0]], [[0, 0]]))
         with pytest.raises(StoreDamagedError), store.write() as view:
@@ -219,7 +219,7 @@ class TestLimits:
         assert sound(store)
 
     def test_records_must_hold_the_events_features(self, store):
-        """Applying an event to other features' records is a bug."""
+        """Applying an event to records of other features raises BugError."""
         with store.write() as view:
             event = event_for(view, mail(1, 1, 2), HAM)
             with pytest.raises(BugError):

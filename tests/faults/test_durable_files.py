@@ -20,7 +20,7 @@ def names(folder):
 
 
 def test_it_makes_and_replaces(tmp_path):
-    """The pieces, one after the other, in a file that others cannot read."""
+    """The chunks are written in order, to a file that other users cannot read."""
     path = tmp_path / "x"
     durable_write(path, b"one")
     durable_write(path, b"two", b" ", b"three")
@@ -30,7 +30,7 @@ def test_it_makes_and_replaces(tmp_path):
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path):
-    """Whatever ends the block."""
+    """Any exception in the block leaves the target unchanged."""
     path = tmp_path / "x"
     durable_write(path, b"old")
 
@@ -45,7 +45,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path):
 
 
 def test_a_target_that_cannot_be_replaced_leaves_nothing(tmp_path):
-    """A folder has the name."""
+    """A folder of the same name raises an error."""
     (tmp_path / "x").mkdir()
     with pytest.raises(OSError, match="directory"):
         durable_write(tmp_path / "x", b"new")
@@ -55,7 +55,7 @@ def test_a_target_that_cannot_be_replaced_leaves_nothing(tmp_path):
 
 
 def test_a_link_is_replaced_and_not_written_through(tmp_path):
-    """A file that a link leads to stays as it is."""
+    """The target of a link is not changed."""
     (tmp_path / "secret").write_bytes(b"secret")
     (tmp_path / "x").symlink_to(tmp_path / "secret")
     durable_write(tmp_path / "x", b"new")
@@ -65,13 +65,13 @@ def test_a_link_is_replaced_and_not_written_through(tmp_path):
 
 
 def test_a_long_name(tmp_path):
-    """The temporary name is no longer than the longest name of a file."""
+    """The temporary name is not longer than the longest file name."""
     durable_write(tmp_path / ("ä" * 127), b"new")
     assert names(tmp_path) == ["ä" * 127]
 
 
 def test_readers_see_one_or_the_other(tmp_path):
-    """Several writers at once: each read gives the whole of one of them."""
+    """With several writers, each read gives the complete content of one of them."""
     path = tmp_path / "x"
     wholes = [bytes([65 + n]) * 50_000 for n in range(4)]
     durable_write(path, wholes[0])

@@ -74,7 +74,7 @@ def test_a_kill_leaves_the_old_model_or_the_new_one(home, step, when):
 
 
 def test_a_failure_leaves_the_model_as_it_was(home):
-    """And no workshop behind."""
+    """No temporary folder is left."""
     with pytest.raises(ZeroDivisionError):
         rebuild(home, lambda _, new: new.transact(lambda _: 1 // 0))
     assert events(home) == len(MESSAGES)
@@ -82,7 +82,7 @@ def test_a_failure_leaves_the_model_as_it_was(home):
 
 
 def test_there_must_be_a_model(tmp_path):
-    """Going back in an empty folder is told, and makes none."""
+    """A rewind in an empty folder raises an error and creates no model."""
     with pytest.raises(StoreMissingError):
         rewind(tmp_path, 0)
     assert list(tmp_path.iterdir()) == []

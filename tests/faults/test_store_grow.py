@@ -30,7 +30,7 @@ MANY = ids_of(*range(100_000))
 
 @pytest.fixture
 def small(tmp_path):
-    """A store whose map of 1 MiB is soon full."""
+    """A store with a map of 1 MiB, which is soon full."""
     with contextlib.closing(
         open_store(tmp_path / "model", create=RECIPE, map_size=1 << 20)
     ) as store:
@@ -38,7 +38,7 @@ def small(tmp_path):
 
 
 def put_many(view):
-    """Some three megabytes."""
+    """About three megabytes of texts."""
     ones = np.ones((len(MANY), 2), np.int32)
     view.scatter(MANY, Records(ones.astype(np.uint32), ones, np.ones(len(MANY), np.uint16)))
 
@@ -49,7 +49,7 @@ def last_seq(store):
 
 
 def elsewhere(folder, body):
-    """Run a few lines in another process, on its own `store`."""
+    """Run some lines in another process, with its own `store`."""
     script = f"""
 import sys
 sys.path[:0] = {[str(Path(__file__).parents[1]), str(Path(__file__).parent)]!r}
@@ -67,7 +67,7 @@ store.close()
 
 class TestGrowing:
     def test_a_transaction_that_fills_the_map_runs_again(self, small):
-        """`transact` grows the map as often as it must, and the result is there once."""
+        """`transact` grows the map as often as necessary, and the result exists once."""
         runs = []
 
         def bring(view):
@@ -82,7 +82,7 @@ class TestGrowing:
             assert view.totals().last_seq == 1
 
     def test_a_write_block_says_that_it_must_run_again(self, small):
-        """A block cannot be run again for its caller: a transient error says the map has grown."""
+        """A `write` block that had to grow the map raises a transient error."""
         before = small.environment.map_size
         with pytest.raises(MapGrownError) as told, small.write() as view:
             put_many(view)
@@ -92,7 +92,7 @@ class TestGrowing:
             assert list(view.features()) == []
 
     def test_the_limit_is_never_passed(self, tmp_path):
-        """`limit_bytes` ends in StoreFullError, with the file below it and the store intact."""
+        """At `limit_bytes` StoreFullError is raised, with a smaller file and an intact store."""
         limit = 1_500_000
         store = open_store(tmp_path / "model", create=RECIPE, map_size=1 << 20, limit_bytes=limit)
         with pytest.raises(StoreFullError, match="limit"):
@@ -104,7 +104,7 @@ class TestGrowing:
         store.close()
 
     def test_growing_waits_for_ones_own_readers(self, small):
-        """A snapshot in another thread is whole to its end; the map grows when it is over."""
+        """A snapshot in another thread stays consistent; the map grows after it is closed."""
         learn(small, mail(1, *range(40)), 1)
         inside, leave, seen = threading.Event(), threading.Event(), []
 
@@ -123,7 +123,7 @@ class TestGrowing:
         assert seen == [1]
 
     def test_ones_own_snapshot_is_not_waited_for(self, small):
-        """A thread that holds a snapshot while its write must grow the map is told, not hung."""
+        """A thread with an open snapshot gets an error if its write must grow the map."""
         with small.read(), pytest.raises(StoreBusyError):
             small.transact(put_many)
 
@@ -148,7 +148,7 @@ class TestGrowing:
             pass
 
     def test_growth_is_bounded(self, small, monkeypatch):
-        """A map that is full however large it gets ends in an error."""
+        """If growing the map never helps, an error is raised."""
         monkeypatch.setattr(Environment, "_grow", lambda _: None)
 
         def fill(_):
@@ -159,7 +159,7 @@ class TestGrowing:
 
     @pytest.mark.parametrize("use", ["read", "write", "copy", "stat", "open"])
     def test_another_process_grows_the_map(self, small, tmp_path, use):
-        """A map grown elsewhere is adopted by readers, writers, copies, and whoever opens."""
+        """Readers, writers, copies and new stores adopt a map that another process has grown."""
         learn(small, mail(1, 1), 0)
         elsewhere(tmp_path / "model", "store.transact(put_many)")
         environment = small.environment
@@ -194,7 +194,7 @@ def _is_told(store, folder=None):
 
 class TestSharing:
     def test_two_stores_of_one_process(self, tmp_path):
-        """They share an environment; closing one leaves the other's locks and data alone."""
+        """Two stores share an environment; closing one leaves the other intact."""
         one = open_store(tmp_path / "model", create=RECIPE)
         (tmp_path / "link").symlink_to(tmp_path / "model")
         two = open_store(tmp_path / "link")
@@ -222,7 +222,7 @@ class TestSharing:
         store.close()
 
     def test_a_child_forked_in_the_midst_of_writing(self, tmp_path):
-        """Locks that another thread held at the fork hang no child, and a child may open others."""
+        """Locks held by another thread during a fork do not block the child."""
         store = open_store(tmp_path / "model", create=RECIPE)
         inside, leave = threading.Event(), threading.Event()
 
@@ -244,7 +244,7 @@ class TestSharing:
         store.close()
 
     def test_a_child_that_closes(self, tmp_path):
-        """A child that only closes what it inherited harms nobody."""
+        """A child that only closes the inherited store has no effect on the parent."""
         store = open_store(tmp_path / "model", create=RECIPE)
         child = os.fork()
         if child == 0:
@@ -257,7 +257,7 @@ class TestSharing:
 
 class TestReaders:
     def test_slots_of_the_dead_are_cleared(self, tmp_path, monkeypatch):
-        """A process that died while reading does not keep its slot."""
+        """The slot of a process that died while reading is cleared."""
         monkeypatch.setattr(lmdb_environment, "_MAX_READERS", 2)
         store = open_store(tmp_path / "model", create=RECIPE)
         body = "import os\nwith store.read(), store.read():\n    os._exit(0)"
@@ -267,7 +267,7 @@ class TestReaders:
         store.close()
 
     def test_slots_of_the_living_are_waited_for(self, tmp_path, monkeypatch):
-        """With all slots taken a reader waits its turn; waiting is bounded."""
+        """If all slots are in use, a reader waits for a limited time."""
         monkeypatch.setattr(lmdb_environment, "_MAX_READERS", 1)
         store = open_store(tmp_path / "model", create=RECIPE)
         inside, leave = threading.Event(), threading.Event()

@@ -39,7 +39,7 @@ def some_mail(number):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A closed model of some thousand features, a part of them in the checkpoint."""
+    """A closed model of some thousand features, some of them in the checkpoint."""
     with contextlib.closing(open_store(tmp_path / "model", create=RECIPE)) as store:
         for first in range(1, 400, 20):
             store.transact(lambda view, first=first: _teach(view, first))
@@ -53,7 +53,7 @@ def _teach(view, first):
 
 
 def shown(folder):
-    """Everything in a model."""
+    """All contents of a model."""
     with contextlib.closing(open_store(folder, readonly=True)) as store, store.read() as view:
         assert check(view) == []
         return picture(view) | {"live": view.live(some_mail(1).digest)}
@@ -68,7 +68,7 @@ def live_bytes(folder):
 
 class TestCompact:
     def test_the_same_model_in_fewer_pages(self, folder):
-        """Everything is there after a rewrite, densely; the model goes on learning."""
+        """A rewritten model has the same contents in a smaller file, and can be trained further."""
         before = shown(folder)
         was, is_ = compact(folder)
         assert is_ == (folder / "data.mdb").stat().st_size < was
@@ -81,7 +81,7 @@ class TestCompact:
         assert {p.name for p in folder.iterdir()} == {"data.mdb", "lock.mdb"}
 
     def test_a_feature_costs_under_thirty_bytes(self, tmp_path):
-        """27 bytes a row are the aim: 26 of data, the rest keys and the ends of pages."""
+        """A row takes at most 27 bytes: 26 of data, the rest keys and the ends of pages."""
         ids = np.unique(np.random.default_rng(3).integers(0, 1 << 64, 60_000, dtype=np.uint64))
         with contextlib.closing(open_store(tmp_path / "model", create=RECIPE)) as store:
             for part in np.array_split(np.random.default_rng(4).permutation(ids), 60):
@@ -96,7 +96,7 @@ class TestCompact:
         assert pages[1] * 4096 / len(ids) <= 30
 
     def test_a_model_in_use_is_left_alone(self, folder):
-        """Open in this process, or in another: busy, and nothing is touched."""
+        """A model that is open in this or another process raises StoreBusyError, unchanged."""
         data = (folder / "data.mdb").read_bytes()
         with contextlib.closing(open_store(folder)), pytest.raises(StoreBusyError):
             compact(folder)
@@ -118,7 +118,7 @@ input()
         compact(folder)
 
     def test_nobody_opens_what_is_being_replaced(self, folder, monkeypatch):
-        """Another thread that opens the model in the midst of a rewrite is told to wait."""
+        """Another thread that opens the model during a rewrite gets StoreBusyError."""
         told = []
 
         def meanwhile(old, new, recipe):
@@ -134,7 +134,7 @@ input()
         shown(folder)
 
     def test_a_rewrite_that_fails_leaves_the_model(self, folder, monkeypatch):
-        """Whatever goes wrong before the rename, the old file stands and no debris stays."""
+        """After any failure before the rename, the old file is unchanged and no files are left."""
         before = shown(folder)
 
         def fail(*_):
@@ -148,7 +148,7 @@ input()
 
     @pytest.mark.parametrize("events", [7, 8])
     def test_a_kill_after_the_rename_while_another_waits(self, folder, events):
-        """Who waited for the rewrite opens the new file by its own newest state, or is told."""
+        """A process that waited for the rewrite reads the newest state, or gets an error."""
         with contextlib.closing(open_store(folder)) as store:
             for number in range(1000, 1000 + events):
                 learn(store, some_mail(number), 1)
@@ -166,7 +166,7 @@ input()
         shown(folder)
 
     def test_no_model(self, tmp_path):
-        """There is nothing to rewrite or to copy where there is no model."""
+        """Without a model, compact, trim and backup raise an error."""
         with pytest.raises(StoreMissingError):
             compact(tmp_path)
         with pytest.raises(StoreMissingError):
@@ -174,7 +174,7 @@ input()
 
 
 def test_what_a_kill_has_left_goes_with_the_next(folder):
-    """Only what is ours, in nobody's hands, and not made just now."""
+    """Only old, unlocked temporary folders of this user are removed."""
     old = time.time() - 3600
     left, used, young, other = (folder / name for name in (
         ".spamnb-new-left", ".spamnb-new-used", ".spamnb-new-young", ".new-other"
@@ -199,7 +199,7 @@ def test_what_a_kill_has_left_goes_with_the_next(folder):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root works on what others own")
 @pytest.mark.parametrize("work", [compact, trim])
 def test_what_is_replaced_keeps_its_owner(folder, work, monkeypatch):
-    """A daemon that runs as this owner opens it afterwards."""
+    """The rewritten file keeps its owner, so that the daemon's user can open it."""
     monkeypatch.setattr(maintenance, "LEAST_FREE", 0)
     data = folder / "data.mdb"
     os.chown(data, 65534, 65533)
@@ -225,7 +225,7 @@ def _try_to_open(folder, told):
 
 class TestBackup:
     def test_a_copy_of_a_model_in_use(self, folder, tmp_path):
-        """One private file, a consistent state, written while the model learns on."""
+        """A backup is one private file with a consistent state, written while the model learns."""
         before = shown(folder)
         with contextlib.closing(open_store(folder)) as store:
             size = backup(folder, tmp_path / "copy.mdb")
@@ -239,25 +239,25 @@ class TestBackup:
         assert shown(folder) != before
 
     def test_an_older_copy_is_replaced_at_once(self, folder, tmp_path):
-        """A second backup to the same name replaces the first, whole for whole."""
+        """A second backup of the same name replaces the first."""
         for _ in range(2):
             backup(folder, tmp_path / "copy.mdb")
         restore(tmp_path / "copy.mdb", tmp_path / "again")
 
     def test_a_place_that_cannot_be_written(self, folder):
-        """A target in a folder that is not there is told, and nothing is left."""
+        """A target in a missing folder raises an error, and no file is left."""
         with pytest.raises((StoreAccessError, Exception), match="No such file"):
             backup(folder, folder / "nowhere" / "copy.mdb")
 
 
 class TestRestore:
     def test_from_another_models_folder(self, folder, tmp_path):
-        """A folder serves as well as a file."""
+        """A model's folder is accepted in place of a backup file."""
         restore(folder, tmp_path / "again")
         assert shown(tmp_path / "again") == shown(folder)
 
     def test_nothing_is_overwritten_unasked(self, folder, tmp_path):
-        """A model that is there stays, unless overwriting is asked for; then it is replaced."""
+        """An existing model is replaced only with `overwrite`."""
         backup(folder, tmp_path / "copy.mdb")
         before = shown(folder)
         with contextlib.closing(open_store(folder)) as store:
@@ -272,7 +272,7 @@ class TestRestore:
         shown(folder)
 
     def test_a_model_that_appears_meanwhile(self, folder, tmp_path, monkeypatch):
-        """Two that restore to one place: the later one is refused."""
+        """The later of two restores to one folder is refused."""
         backup(folder, tmp_path / "copy.mdb")
         monkeypatch.setattr(
             maintenance, "prove", lambda *_: (tmp_path / "new" / "data.mdb").write_bytes(b"x")
@@ -281,7 +281,7 @@ class TestRestore:
             restore(tmp_path / "copy.mdb", tmp_path / "new")
 
     def test_what_is_no_backup(self, folder, tmp_path):
-        """Missing, empty, garbage, cut off, or another program's: each is refused by name."""
+        """A missing, empty, truncated or foreign file is refused."""
         copy = tmp_path / "copy.mdb"
         backup(folder, copy)
         whole = copy.read_bytes()
@@ -294,7 +294,7 @@ class TestRestore:
         assert not (tmp_path / "again" / "data.mdb").exists()
 
     def test_a_backup_that_contradicts_itself(self, folder, tmp_path):
-        """A copy whose sums do not agree with its journal is not restored."""
+        """A copy whose sums differ from its journal is refused."""
         with contextlib.closing(open_store(folder)) as store, store.write() as view:
             totals = view.totals()
             totals.messages += 1
@@ -305,7 +305,7 @@ class TestRestore:
 
 
 def _rewritten_but_not_done(folder):
-    """A rewrite that stands still after its rename, for good."""
+    """A rewrite that stops forever after its rename."""
 
     def put(copy, target):
         put_in_place(copy, target)

@@ -58,7 +58,7 @@ def spoil(folder, name, key, value):
 
 class TestOpening:
     def test_no_model(self, tmp_path):
-        """Nothing there, an empty folder, and a file in its place are told as missing."""
+        """A missing folder, an empty folder and a file raise StoreMissingError."""
         (tmp_path / "empty").mkdir()
         (tmp_path / "file").write_text("x")
         for name in ("nothing", "empty", "file"):
@@ -67,12 +67,12 @@ class TestOpening:
         assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "file"]
 
     def test_folder_and_files_are_private(self, folder):
-        """Mode 0700 and 0600, whatever the umask."""
+        """Folders have mode 0700 and files 0600, with any umask."""
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
 
     def test_creating_opens_what_is_there(self, folder):
-        """A model that exists keeps its recipe, whatever recipe a creator brings."""
+        """An existing model keeps its recipe if it is opened with another one."""
         from dataclasses import replace
 
         with contextlib.closing(open_store(folder, create=replace(RECIPE, eta=1.0))) as store:
@@ -81,13 +81,13 @@ class TestOpening:
                 assert view.totals().last_seq == 2
 
     def test_bytes_that_are_no_database(self, folder):
-        """A data file of other bytes is damaged, not missing: it may once have been the model."""
+        """A data file with other bytes is damaged, not missing: it may have been the model."""
         (folder / "data.mdb").write_bytes(b"no database" * 1000)
         with pytest.raises(StoreDamagedError):
             open_store(folder)
 
     def test_another_programs_database(self, tmp_path):
-        """An LMDB file of somebody else is no model, and is not made one."""
+        """An LMDB file of another program is not a model, and no model is created in it."""
         with lmdb.open(str(tmp_path / "other")) as other, other.begin(write=True) as txn:
             txn.put(b"a", b"b")
         for recipe in (None, RECIPE):
@@ -95,13 +95,13 @@ class TestOpening:
                 open_store(tmp_path / "other", create=recipe)
 
     def test_another_version(self, folder):
-        """A model of another format is refused by its number."""
+        """A model of another format is refused, and the error names the format."""
         spoil(folder, "meta", FORMAT_KEY, b"\x63\x00")
         with pytest.raises(StoreVersionError, match="99"):
             open_store(folder)
 
     def test_entries_that_are_lost(self, folder):
-        """Without its format it is no model; without recipe, layout or sums it is damaged."""
+        """Without a format it is not a model; without recipe, layout or sums it is damaged."""
         for key in (b"totals", LAYOUT_KEYS["features"], RECIPE_KEY):
             copy = folder.with_name(f"copy-{key.decode()}")
             shutil.copytree(folder, copy)
@@ -114,13 +114,13 @@ class TestOpening:
 
     @pytest.mark.parametrize("layout", [b"short", b"\x3f" + bytes(16), b"\x01\x02" + bytes(15)])
     def test_a_layout_that_cannot_be(self, folder, layout):
-        """Shelves without a possible layout are damaged."""
+        """Buckets with an impossible layout are damaged."""
         spoil(folder, "meta", LAYOUT_KEYS["features"], layout)
         with pytest.raises(StoreDamagedError):
             _read_all(folder)
 
     def test_shelves_that_are_cut(self, folder):
-        """A shelf of rows, or of words, that lost bytes is damaged."""
+        """A bucket of rows or words that lost bytes is damaged."""
         spoil(folder, "features", b"\0", b"x" * 27)
         spoil(folder, "words", b"\0", b"\x09\x00\x00\x00abc")
         with contextlib.closing(open_store(folder)) as store, store.read() as view:
@@ -142,14 +142,14 @@ class TestOpening:
 
     @pytest.mark.parametrize("keep", [1, 2, 5, 9])
     def test_a_file_that_is_cut_off(self, folder, keep):
-        """A data file that lost its end is damaged; reading it would end the process."""
+        """A truncated data file is damaged; reading it would crash the process."""
         data = folder / "data.mdb"
         os.truncate(data, data.stat().st_size * keep // 10)
         with pytest.raises(StoreDamagedError):
             open_store(folder)
 
     def test_a_file_that_ends_early_but_whole(self, folder):
-        """A file longer or shorter than its last page says is fine if its pages are."""
+        """A file longer or shorter than its last page is valid if its pages are."""
         assert sound(folder)
         with (folder / "data.mdb").open("ab") as data:
             data.write(bytes(4096))
@@ -157,13 +157,13 @@ class TestOpening:
             assert check(view) == []
 
     def test_without_the_walker_a_doubtful_file_is_unsound(self, folder, monkeypatch):
-        """An LMDB that cannot walk a file says no rather than yes."""
+        """Without `lmdb.verify`, a file is not accepted."""
         monkeypatch.setitem(sys.modules, "lmdb.verify", None)
         assert not sound(folder)
         assert sound(folder / "nothing")
 
     def test_readers_only(self, folder):
-        """Opened read-only, it reads and refuses to write, also beside a writer of the process."""
+        """A read-only store reads and refuses to write, also beside a writer of this process."""
         with contextlib.closing(open_store(folder, readonly=True)) as store:
             with store.read() as view:
                 assert view.totals().last_seq == 2
@@ -181,7 +181,7 @@ class TestOpening:
                 assert view.totals().last_seq == 3
 
     def test_a_folder_that_may_not_be_written(self, folder):
-        """The file system's refusal is an access error with a hint."""
+        """Missing permissions raise StoreAccessError with a hint."""
         script = _open_script(folder, first="if os.geteuid() == 0: os.setuid(65534)")
         folder.parent.chmod(0o755)
         for parent in folder.parents:
@@ -196,7 +196,7 @@ class TestOpening:
         assert said.stdout.strip() == "StoreAccessError", said
 
     def test_a_small_address_space(self, tmp_path):
-        """Where the wished map is refused, a smaller one does."""
+        """If the map is refused, a smaller one is used."""
         first = "resource.setrlimit(resource.RLIMIT_AS, (1 << 33, 1 << 33))"
         script = _open_script(tmp_path / "model", create=True, first=first)
         said = subprocess.run(
@@ -205,7 +205,7 @@ class TestOpening:
         assert said.stdout.strip() == "opened", said
 
     def test_no_address_space_at_all(self, folder, monkeypatch):
-        """Where not even the smallest map is given, the error says so."""
+        """If the smallest map is refused, the error says so."""
 
         def refuse(*_, **__):
             raise lmdb.MemoryError("Cannot allocate memory")
@@ -265,7 +265,7 @@ class TestContradictions:
             assert complaint in " ".join(check(view))
 
     def test_a_row_on_a_wrong_shelf(self, folder):
-        """Rows that a search would not find, out of order, or empty, are told."""
+        """Rows that a lookup would not find, out of order or empty are reported."""
         environment = Environment(EnvironmentConfig(folder, Tables._fields))
         environment.open_tables(create=False)
         with environment.read() as tables:
@@ -289,7 +289,7 @@ class TestContradictions:
                 assert complaint in " ".join(check(view))
 
     def test_a_word_on_a_wrong_shelf(self, folder):
-        """A word on a shelf that is not its own is told."""
+        """A word in a wrong bucket is reported."""
         with contextlib.closing(open_store(folder)) as store:
             learn(store, mail(3, *range(2000)), 0)  # so many go straight to their shelves
         environment = Environment(EnvironmentConfig(folder, Tables._fields))
@@ -322,7 +322,7 @@ class TestErrors:
         ],
     )
     def test_each_of_lmdbs_errors_has_ours(self, folder, error, ours):
-        """Errors are mapped by what the reader can do about them; the path is always told."""
+        """Each LMDB error is mapped to the matching class, and the message has the path."""
         mapped = lmdb_environment._mapped(error, folder)
         assert type(mapped) is ours
         assert str(folder) in str(mapped)
@@ -331,11 +331,11 @@ class TestErrors:
         ("number", "ours"), [(28, StoreFullError), (30, StoreAccessError), (5, StoreError)]
     )
     def test_each_of_the_file_systems_errors_has_ours(self, folder, number, ours):
-        """ENOSPC, EROFS and the rest."""
+        """Errors of the file system are mapped by errno."""
         assert type(refused(OSError(number, os.strerror(number)), folder)) is ours
 
     def test_an_error_inside_a_block_is_mapped(self, folder):
-        """What LMDB raises inside a read or write block leaves it as ours."""
+        """An LMDB error inside a read or write block is mapped."""
         store = open_store(folder)
         for block in (store.read, store.write):
             with pytest.raises(StoreDamagedError), block():
@@ -344,7 +344,7 @@ class TestErrors:
         store.close()
 
     def test_room_is_measured(self, folder):
-        """The limit on files is seen where it is near."""
+        """`no_room` detects a near RLIMIT_FSIZE."""
         assert not no_room(folder)
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         try:

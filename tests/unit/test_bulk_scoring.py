@@ -74,21 +74,21 @@ def test_paths_are_scored_in_the_order_given(home):
 
 
 def test_scoring_leaves_no_trace(home):
-    """Read-only: neither model nor history is written."""
+    """Scoring writes neither model nor history."""
     before = {path: path.stat().st_mtime_ns for path in home.rglob("data.mdb")}
     list(score_paths(home, [str(SAMPLE / "ham")]))
     assert {path: path.stat().st_mtime_ns for path in home.rglob("data.mdb")} == before
 
 
 def test_scoring_lets_go_of_the_model(home):
-    """Afterwards this process may open the model to teach it."""
+    """The calling process may train the model after scoring."""
     list(score_paths(home, [str(SAMPLE / "ham" / "0003.eml")]))
     with Filter.open(home) as model:
         assert model.learn(b"Subject: x\n\nplum\n", "ham").changed
 
 
 def test_a_missing_path_or_model_is_told_before_workers_start(home, tmp_path):
-    """The caller's mistakes are errors here, not in a child."""
+    """Wrong paths raise errors in the parent."""
     with pytest.raises(CorpusError):
         list(score_paths(home, [str(tmp_path / "nowhere")]))
     with pytest.raises(StoreMissingError):
@@ -96,7 +96,7 @@ def test_a_missing_path_or_model_is_told_before_workers_start(home, tmp_path):
 
 
 def test_deep_folders_and_many_clues_cannot_stop_the_workers(home, tmp_path):
-    """Long paths make large tasks, clues large answers: no end waits for the other for ever."""
+    """Large tasks and results do not block the pool."""
     deep = tmp_path / ("d" * 200) / ("e" * 200)
     deep.mkdir(parents=True)
     raw = (SAMPLE / "ham" / "0003.eml").read_bytes()

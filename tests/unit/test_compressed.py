@@ -27,7 +27,7 @@ def mbox(count):
 
 @KINDS
 def test_a_compressed_message_is_a_message(tmp_path, ending, pack):
-    """Under any name, also under one by which a file is one message."""
+    """Compressed files are recognized under any name."""
     for name in (f"one.eml{ending}", "one.eml", "cur/one:2,S"):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -37,7 +37,7 @@ def test_a_compressed_message_is_a_message(tmp_path, ending, pack):
 
 @KINDS
 def test_a_compressed_mbox_is_cut_into_its_messages(tmp_path, ending, pack):
-    """Each has its number after the name of the compressed file."""
+    """Messages of a compressed mbox are numbered."""
     plain, packed = tmp_path / "mail.mbox", tmp_path / f"mail.mbox{ending}"
     plain.write_bytes(mbox(300))
     packed.write_bytes(pack(mbox(300)))
@@ -48,14 +48,14 @@ def test_a_compressed_mbox_is_cut_into_its_messages(tmp_path, ending, pack):
 
 @KINDS
 def test_several_streams_in_one_file_are_one_content(ending, pack):
-    """As `cat a.gz b.gz` makes them; bytes after the last stream are no content."""
+    """Concatenated streams are read; bytes after the last stream are ignored."""
     assert is_compressed(pack(b"a")[: compressed.HEAD])
     assert expanded_bytes(pack(b"one ") + pack(b"two") + b"\0\0", 100) == b"one two"
 
 
 @KINDS
 def test_what_expands_too_far_is_told_and_not_held(tmp_path, ending, pack):
-    """A bomb costs no memory: neither as one message nor as an mbox."""
+    """A decompression bomb is refused without using memory."""
     bombs = [mail(1) + bytes(20_000_000), mbox(1) + b"x" * 20_000_000]
     for number, bomb in enumerate(bombs):
         (tmp_path / str(number)).write_bytes(pack(bomb))
@@ -71,7 +71,7 @@ def test_what_expands_too_far_is_told_and_not_held(tmp_path, ending, pack):
 
 @KINDS
 def test_damaged_and_short_files_are_told(tmp_path, ending, pack):
-    """Cut at any place or changed inside, a file is unreadable, not a part of a message."""
+    """A truncated or damaged file is unreadable."""
     whole = pack(mbox(300))
     for at in (compressed.HEAD, len(whole) // 2, len(whole) - 1):
         (tmp_path / "cut").write_bytes(whole[:at])
@@ -82,13 +82,13 @@ def test_damaged_and_short_files_are_told(tmp_path, ending, pack):
 
 
 def test_a_mailbox_may_not_fill_the_disk(tmp_path, monkeypatch):
-    """What it expands to has a bound of its own."""
+    """The decompressed size of an mbox is limited."""
     monkeypatch.setattr(sources, "MAILBOX_BYTES", 1000)
     (tmp_path / "m.gz").write_bytes(gzip.compress(mbox(100)))
     assert [type(item) for item in items(tmp_path / "m.gz")] == [Unreadable]
 
 
 def test_mail_is_not_taken_for_compressed():
-    """A header may begin with the letters that a bzip2 file begins with."""
+    """A header may begin with the first characters of a bzip2 file."""
     assert not is_compressed(b"BZh9: a header")
     assert not is_compressed(b"From ann@a.example")

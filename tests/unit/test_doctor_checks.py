@@ -22,7 +22,7 @@ WELL = {"fault": "", "bypass": False, "processes": [{}]}
 
 
 class Box:
-    """A mailbox whose moves teach."""
+    """A mailbox in which moves are learnt."""
 
     who, about, advice, channels = "ann", "a box", "who tells?", frozenset(("maildir",))
 
@@ -49,7 +49,7 @@ class Box:
 
 
 class House:
-    """A model, a desk, and mail that is stamped and laid into the box."""
+    """A model, a feedback service, and a transport that adds the headers and fills the mailbox."""
 
     flag, verdict, signed = "NO", "deliver; label=ham; p=0.1000", True
 
@@ -99,7 +99,7 @@ class House:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    """A model, once; every walk must leave it as it was."""
+    """A model, made once; every run of the doctor must leave it unchanged."""
     home = tmp_path_factory.mktemp("doctor") / "home"
     Filter.open(home, create=True).close()
     with Filter.open(home) as model:
@@ -130,7 +130,7 @@ def broken(findings, name, what):
 
 
 def test_all_is_well(house):
-    """All hops in their order, and everything is taken back."""
+    """All checks run in order, and everything is removed."""
     found = house.findings()
     assert list(found) == NAMES
     assert states(found, "ok") == NAMES, found
@@ -152,20 +152,20 @@ def test_all_is_well(house):
     ],
 )
 def test_one_thing_is_wrong(house, change, hop, what):
-    """The hop that is broken is named, alone, with what to do."""
+    """Only the failed check is broken, with a hint."""
     for name, value in change.items():
         setattr(house, name, value)
     assert broken(house.findings(), hop, what) == [hop]
 
 
 def test_what_somebody_else_filed_is_told(house):
-    """Not called junk, and in Junk all the same."""
+    """A message in Junk without the junk flag breaks the filing check."""
     house.box.side = "junk"
     assert broken(house.findings(), "filing", "is in Junk") == ["filing"]
 
 
 def test_observed_mail_has_the_signature_alone(house):
-    """It is enough to learn by."""
+    """Observed mail has the signature only, which is enough to learn."""
     house.flag = house.verdict = ""
     found = house.findings()
     assert states(found, "ok") == NAMES
@@ -173,7 +173,7 @@ def test_observed_mail_has_the_signature_alone(house):
 
 
 def test_another_model_signed_it(house, tmp_path):
-    """One database judges, another is taught: the history does not know the signature."""
+    """A signature of another model is not in the history."""
     with Filter.open(tmp_path / "other", create=True) as other:
         foreign = other.score(b"Subject: x\n\nx\n").signature
     carry = house.carry
@@ -188,7 +188,7 @@ def test_another_model_signed_it(house, tmp_path):
 
 
 def test_nobody_tells_of_moves(house):
-    """What to look at is the mailbox's to say."""
+    """The hint for unreported moves is the mailbox's."""
     house.word = lambda *_: None
     found = house.findings()
     assert broken(found, "learning", "nothing was learnt") == ["learning"]
@@ -197,7 +197,7 @@ def test_nobody_tells_of_moves(house):
 
 
 def test_a_word_that_waits_for_review_is_found_and_dropped(house):
-    """Nothing is learnt, and why is told."""
+    """Feedback in review is reported with its reason and removed."""
     house.word = lambda label, raw: house.desk.teach(
         Feedback(label, raw, (), "ann", "arf", "stranger")
     )
@@ -206,7 +206,7 @@ def test_a_word_that_waits_for_review_is_found_and_dropped(house):
 
 
 def test_a_connection_that_breaks_is_made_anew_to_clean_up(house):
-    """The mailbox goes away in the middle: the message is deleted all the same."""
+    """After a lost connection, a new one deletes the message."""
 
     class Fickle(Box):
         def move(self, *_):
@@ -229,7 +229,7 @@ def test_a_connection_that_breaks_is_made_anew_to_clean_up(house):
 
 
 def test_what_cannot_be_deleted_is_told(house):
-    """The name of the message, and what to do."""
+    """A failed deletion names the message and the remedy."""
     real = house.box.purge
 
     def refused(ident):
@@ -243,7 +243,7 @@ def test_what_cannot_be_deleted_is_told(house):
 
 
 def test_what_cannot_be_forgotten_is_told(house):
-    """A desk that refuses: the message still teaches, and that is said."""
+    """If forgetting is refused, the result says that the message is still learnt."""
     real = house.forget
 
     def refused(_):
@@ -258,7 +258,7 @@ def test_what_cannot_be_forgotten_is_told(house):
 
 
 def test_an_interrupt_is_cleaned_up(house):
-    """Whatever ends the walk."""
+    """An interrupt is cleaned up."""
     taught = house.word
 
     def word(label, raw):
@@ -281,7 +281,7 @@ def test_an_interrupt_is_cleaned_up(house):
 
 
 def test_a_label_that_was_never_learnt(tmp_path):
-    """A model of ham alone cannot tell anything."""
+    """A model with ham only breaks the model check."""
     Filter.open(tmp_path / "home", create=True).close()
     house = House(tmp_path / "home")
     house.model.learn(b"Subject: x\n\nx\n", "ham")
@@ -302,12 +302,12 @@ def test_a_label_that_was_never_learnt(tmp_path):
     ],
 )
 def test_a_login_is_the_beginning_of_an_address(one, other, same):
-    """Servers name people by either."""
+    """A login and an address that begins with it are one person."""
     assert same_person(one, other) is same
 
 
 @pytest.mark.parametrize("text", ["", "ann", "@x", "a@", "a b@x", "a@x>\r\nDATA", "a@x,b@y", "ä@x"])
 def test_what_is_no_address_is_refused(text):
-    """Nothing of it can become another command."""
+    """An invalid recipient is refused."""
     with pytest.raises(UserError):
         checked_recipient(text)

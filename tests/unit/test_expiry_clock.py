@@ -32,7 +32,7 @@ HOUR_US = 60 * MINUTE_US
 
 
 class Machine:
-    """A machine with a clock that may be wrong, and a record of it in a home."""
+    """A machine with a clock that may be wrong, and the recorded state in a home."""
 
     def __init__(self):
         self.clock, self.up, self.boot = T0, HOUR_US, 1
@@ -68,7 +68,7 @@ def machine():
 
 @pytest.mark.parametrize("rate", [0.99, 1.0, 1.01])
 def test_a_clock_that_goes_well_is_confirmed(machine, rate):
-    """Also one that is a little fast or slow, for a month and over starts of the machine."""
+    """A clock with a small rate error is confirmed, also over reboots."""
     for _ in range(6):
         assert machine.runs(5 * DAY_US, HOUR_US // 2, rate=rate).ahead_us <= 2 * SLACK_US
         assert machine.starts_again(6 * HOUR_US).expires_us == machine.clock
@@ -76,7 +76,7 @@ def test_a_clock_that_goes_well_is_confirmed(machine, rate):
 
 @pytest.mark.parametrize("step_us", [SLACK_US * 2, DAY_US, 40 * DAY_US, 9_000 * DAY_US])
 def test_nothing_expires_by_one_jump(machine, step_us):
-    """Things expire by the time that has passed, and the warning says how far off the clock is."""
+    """After a jump, expiry uses the time that has passed, and the warning names the difference."""
     machine.clock += step_us
     mark = machine.look()
     assert mark.expires_us == T0
@@ -88,7 +88,7 @@ def test_nothing_expires_by_one_jump(machine, step_us):
 
 
 def test_many_small_jumps_are_one_large(machine):
-    """Slack is given once an hour, and not at each look."""
+    """The slack is granted once an hour, not at each reading."""
     for _ in range(400):
         machine.clock += 4 * MINUTE_US
         machine.up += 10_000
@@ -98,13 +98,13 @@ def test_many_small_jumps_are_one_large(machine):
 
 
 def test_a_clock_that_runs_away_is_no_time(machine):
-    """Twice as fast, looked at every minute: by its own time a month, by ours half of it."""
+    """A clock of double rate is not confirmed."""
     assert machine.runs(15 * DAY_US, MINUTE_US * 20, rate=2.0).expires_us < T0 + 17 * DAY_US
 
 
 @pytest.mark.parametrize("off_us", [40 * DAY_US, OFF_US + HOUR_US])
 def test_a_machine_that_was_off_goes_on_expiring(machine, off_us):
-    """By its uptime, for the clock may be wrong; steady uptime confirms the clock in the end."""
+    """After the machine was off, expiry uses the uptime until steady uptime confirms the clock."""
     start = machine.starts_again(off_us)
     assert start.expires_us < T0 + HOUR_US
     assert abs(machine.runs(10 * DAY_US).expires_us - start.expires_us - 10 * DAY_US) < HOUR_US
@@ -118,7 +118,7 @@ def test_a_machine_that_was_off_goes_on_expiring(machine, off_us):
 @pytest.mark.parametrize("behind_us", [2 * DAY_US, 40 * DAY_US, 9_000 * DAY_US])
 @pytest.mark.parametrize("looks", [True, False])
 def test_what_was_kept_under_a_clock_that_was_behind_has_its_days(machine, behind_us, looks):
-    """It bears too old a time; when the clock is set right it is not too old at once."""
+    """Data stored under a clock that is behind does not expire when the clock is set right."""
     machine.clock -= behind_us
     if looks:
         machine.runs(7 * DAY_US, HOUR_US)
@@ -130,14 +130,14 @@ def test_what_was_kept_under_a_clock_that_was_behind_has_its_days(machine, behin
 
 
 def test_a_machine_that_is_off_at_weekends_is_in_line(machine):
-    """No warning every Monday."""
+    """A weekend off gives no warning."""
     for _ in range(10):
         machine.runs(5 * DAY_US, HOUR_US)
         assert machine.starts_again(2 * DAY_US + 12 * HOUR_US).ahead_us == 0
 
 
 def test_a_clock_that_jumps_again_waits_anew(machine):
-    """Only steady progress confirms."""
+    """Only a steady clock is confirmed."""
     machine.clock += 40 * DAY_US
     for _ in range(5):
         machine.runs(AHEAD_US - 2 * HOUR_US, HOUR_US)
@@ -146,7 +146,7 @@ def test_a_clock_that_jumps_again_waits_anew(machine):
 
 
 def test_a_clock_that_is_set_back_expires_nothing_when_it_returns(machine):
-    """A machine without a clock of its own begins in 1970, until the network tells the time."""
+    """A machine without a real-time clock starts in 1970 until NTP sets the clock."""
     for _ in range(5):
         now = machine.clock
         machine.clock = 0
@@ -158,7 +158,7 @@ def test_a_clock_that_is_set_back_expires_nothing_when_it_returns(machine):
 
 
 def test_a_clock_that_was_ahead_at_the_first_start_is_forgotten(machine):
-    """Ten minutes after it was set right it may not jump to that time again."""
+    """Ten minutes after it was set right, the clock may not jump to the wrong time again."""
     machine.clock += 40 * DAY_US
     machine.mark = first(machine.now())
     machine.clock -= 40 * DAY_US
@@ -168,7 +168,7 @@ def test_a_clock_that_was_ahead_at_the_first_start_is_forgotten(machine):
 
 
 def test_without_a_record_the_newest_entry_is_what_is_known():
-    """It was made; one that is yet to be made tells nothing."""
+    """The newest entry's time has passed; a time in the future is ignored."""
     now = ClockReading(T0, "x", 1)
     assert first(now, T0 - 40 * DAY_US).expires_us == T0 - 40 * DAY_US
     assert first(now, T0 - DAY_US).expires_us == T0
@@ -180,7 +180,7 @@ def test_without_a_record_the_newest_entry_is_what_is_known():
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Set the clock of this process: days ahead."""
+    """Set the clock of this process by days."""
     real = place.now_us
 
     def ahead(days):
@@ -197,7 +197,7 @@ def kept(home, count=40):
 
 
 def tidied(home):
-    """What another process finds that tidies up."""
+    """Return what the cleanup of another process finds."""
     quarantine = Quarantine(home / "quarantine", QuarantineLimits(keep_days=30))
     quarantine._tidy_at = 0.0
     quarantine.keep(b"x", Envelope(), {})
@@ -206,7 +206,7 @@ def tidied(home):
 
 @pytest.mark.parametrize("record", [True, False], ids=["with a record", "without one"])
 def test_a_clock_that_is_ahead_empties_no_quarantine(tmp_path, clock, caplog, record):
-    """Not at a start, not by a jump: the messages have a 250 behind them. The log says so once."""
+    """A jump deletes no accepted message, at a start or later; the log reports it once."""
     ids = kept(tmp_path)
     if record:
         expiry_mark(tmp_path)
@@ -219,7 +219,7 @@ def test_a_clock_that_is_ahead_empties_no_quarantine(tmp_path, clock, caplog, re
 
 
 def test_a_trusted_clock_expires_and_each_message_is_told(tmp_path, clock, caplog):
-    """One line for each, with its name, age and the reason."""
+    """Each expired message has a log line with its name, age and reason."""
     ids = kept(tmp_path, 3)
     expiry_mark(tmp_path)
     clock(40)
@@ -232,7 +232,7 @@ def test_a_trusted_clock_expires_and_each_message_is_told(tmp_path, clock, caplo
 
 
 def test_a_jump_sweeps_no_message_that_is_being_written(tmp_path, clock):
-    """Its envelope is yet to come; without the message its 250 would be a lie."""
+    """Files that are still being written are not removed."""
     kept(tmp_path, 1)
     expiry_mark(tmp_path)
     body = tmp_path / "quarantine" / "20260101T000000000000-01234567.eml"
@@ -243,7 +243,7 @@ def test_a_jump_sweeps_no_message_that_is_being_written(tmp_path, clock):
 
 
 def test_a_start_expires_nothing(tmp_path):
-    """The first message that a process keeps does not make it tidy up."""
+    """Storing the first message starts no cleanup."""
     old = kept(tmp_path, 1)[0]
     for ending in ("json", "eml"):
         path = tmp_path / "quarantine" / f"{old}.{ending}"
@@ -254,7 +254,7 @@ def test_a_start_expires_nothing(tmp_path):
 
 
 def test_a_message_that_comes_before_the_network_tells_the_time_is_not_old(tmp_path, clock):
-    """A machine without a clock of its own: in its first minutes it is 1970."""
+    """A machine without a real-time clock deletes nothing in its first minutes."""
     kept(tmp_path, 1)
     expiry_mark(tmp_path)
     clock(-(place.now_us() // DAY_US))
@@ -265,7 +265,7 @@ def test_a_message_that_comes_before_the_network_tells_the_time_is_not_old(tmp_p
 
 
 def test_words_that_wait_for_review_expire_by_the_same_time(tmp_path, clock, caplog):
-    """Told one by one as well."""
+    """The review queue uses the same time, and each expired entry has a log line."""
     review_queue = ReviewQueue(tmp_path / "review", ReviewLimits(keep_days=30))
 
     def add(number):
@@ -286,7 +286,7 @@ def test_words_that_wait_for_review_expire_by_the_same_time(tmp_path, clock, cap
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"time_us": "x"}', "null"])
 def test_a_record_that_cannot_be_read_is_none(tmp_path, clock, text):
-    """The newest entry says what is known; the record is written anew."""
+    """A damaged record is replaced; the newest entry is the confirmed time."""
     kept(tmp_path, 1)
     (tmp_path / "clock").write_text(text)
     clock(40)
@@ -295,7 +295,7 @@ def test_a_record_that_cannot_be_read_is_none(tmp_path, clock, text):
 
 
 def test_a_home_that_takes_no_record_expires_by_the_old_one(tmp_path, clock, monkeypatch):
-    """A full disk makes nothing older."""
+    """A full disk expires nothing."""
     expiry_mark(tmp_path)
     clock(40)
     (tmp_path / "closed").mkdir()
@@ -312,7 +312,7 @@ def test_a_home_that_takes_no_record_expires_by_the_old_one(tmp_path, clock, mon
 
 
 def test_one_event_of_a_clock_that_was_set_back_makes_no_others_old():
-    """What is behind a recent one is not old; what is ahead of now says nothing."""
+    """Times before a recent one are not old; times in the future are ignored."""
     assert surely_older([1, 2, 3], 3, 9) == 2
     assert surely_older([5, 6, 0, 7], 3, 9) == 0
     assert surely_older([1, 6, 0, 7], 3, 9) == 1
@@ -322,7 +322,7 @@ def test_one_event_of_a_clock_that_was_set_back_makes_no_others_old():
 
 
 def test_a_moment_in_1970_folds_no_journal(tmp_path):
-    """The events before it can still be undone."""
+    """Events before a recent one can still be undone."""
     with Filter.open(tmp_path / "m", create=True) as model:
         times = [T0 + number * DAY_US for number in range(5)]
         for number, at in enumerate([*times, 0, times[-1]]):

@@ -55,7 +55,7 @@ def test_messages_come_back_as_they_were(occurrences):
 
 @pytest.mark.parametrize("bad", [(0,), (1, 3), (5,), (0, 1, 2)])
 def test_what_could_not_be_read_keeps_its_place(bad):
-    """Unreadable files are told where they stood; the messages beside them are not shifted."""
+    """Unreadable files stay in their place in the list."""
     _, released = packed(RAWS, Packer(vocabulary=True, occurrences=False), bad=bad)
     found = examples(released, 2)
     assert [index for index, one in enumerate(found) if isinstance(one, Unreadable)] == list(bad)
@@ -64,7 +64,7 @@ def test_what_could_not_be_read_keeps_its_place(bad):
 
 
 def test_a_portion_of_nothing_but_unreadable_files():
-    """Not one message: the names travel alone."""
+    """A batch without messages has only names."""
     _, released = packed([], Packer(vocabulary=True, occurrences=False), bad=(0, 1))
     assert [one.name for one in examples(released, 2)] == ["file 0", "file 1"]
 
@@ -77,7 +77,7 @@ def texts(words):
 
 
 def test_a_worker_sends_every_text_once():
-    """The first portion brings all of its words, a second one only what is new in it."""
+    """The first batch has all of its words, the second one only new words."""
     packer = Packer(vocabulary=True, occurrences=False)
     read, first = packed(RAWS, packer)
     assert texts(first.words) == texts(read.features.words(read.features.ids))
@@ -87,7 +87,7 @@ def test_a_worker_sends_every_text_once():
 
 
 def test_words_that_share_a_slot_are_sent_again_and_not_lost():
-    """The table of what was sent forgets; it never claims a word that was not sent."""
+    """A forgotten id is sent again; a word is never omitted wrongly."""
     packer = Packer(vocabulary=True, occurrences=False)
     packer._sent = packer._sent[:4].copy()
     seen = {}
@@ -101,13 +101,13 @@ def test_words_that_share_a_slot_are_sent_again_and_not_lost():
 
 
 def test_no_text_travels_without_a_vocabulary():
-    """A model that keeps no words is sent none."""
+    """Without a vocabulary no words are sent."""
     _, released = packed(RAWS, Packer(vocabulary=False, occurrences=False))
     assert released.words is None
 
 
 def test_a_glossary_finds_words_of_all_portions():
-    """Whichever portion brought it, with the text that the message has; unknown ids give none."""
+    """A word is found in any batch; unknown ids have none."""
     packer = Packer(vocabulary=True, occurrences=False)
     one, first = packed(RAWS[:2], packer)
     two, second = packed(RAWS[2:], packer)

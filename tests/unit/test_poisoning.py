@@ -24,7 +24,7 @@ def read(label, start, stop):
 
 
 def mixed():
-    """Half of the sample, and two messages that call all words of good mail spam."""
+    """Half of the sample, and two messages that label all words of good mail as spam."""
     taught = [(*one, BOB) for label in ("ham", "spam") for one in read(label, 0, 100)]
     Random(1).shuffle(taught)
     words = sorted({w for raw, _ in read("ham", 0, 100) for w in raw.split() if w.isalpha()})
@@ -41,7 +41,7 @@ def taught(home, rows):
 
 
 def numbers(home):
-    """Counts; and everything that is stored of features and sums."""
+    """The counts, and everything that is stored of features and sums."""
     with Filter.open(home, readonly=True, history=False) as model, model.store.read() as view:
         ids, records = collect(view.features(), 2)
         held, sums = records.n.any(axis=1), view.totals()
@@ -61,14 +61,14 @@ def homes(tmp_path_factory):
 
 
 def test_good_mail_survives_the_attack(homes):
-    """A dictionary called spam by somebody trusted costs no ham: its steps are spread thin."""
+    """A dictionary labelled as spam by a trusted person costs no ham, because steps are spread."""
     with Filter.open(homes / "attacked", readonly=True, history=False) as model:
         verdicts = list(model.score_many([raw for raw, _ in read("ham", 100, 200)]))
     assert sum(verdict.label == "spam" for verdict in verdicts) <= 1
 
 
 def test_undoing_the_attacker_restores_the_counts_of_the_clean_model(homes):
-    """All events of mallory taken back: every count is what it would be."""
+    """With all events of mallory taken back, every count is as without them."""
     assert numbers(homes / "attacked")[0] != numbers(homes / "clean")[0]
     with Filter.open(homes / "attacked", history=False) as model:
         with model.store.read() as view:

@@ -31,13 +31,13 @@ def test_the_disk_gives_a_limit(total, free, used, limit):
 
 
 def test_a_limit_that_is_given_holds(tmp_path):
-    """The administrator's word comes first, and a folder that is not there gives no limit."""
+    """The administrator's limit has precedence; a missing folder gives no limit."""
     assert limit_of(tmp_path, 5 << 20) == 5 << 20
     assert limit_of(tmp_path / "nowhere", 0) == 0
 
 
 def test_without_a_limit_the_model_keeps_to_a_share_of_the_disk(tmp_path):
-    """A store that is opened with the default is bounded, and its limit is told."""
+    """A store opened with default settings has a limit."""
     with Filter.open(tmp_path / "m", create=True) as model:
         disk = os.statvfs(tmp_path)
         assert 0 < model.store.limit_bytes <= disk.f_blocks * disk.f_frsize // 4

@@ -32,7 +32,7 @@ def read(path):
 
 
 def test_a_folder_is_read_to_any_depth_in_a_fixed_order(tmp_path):
-    """By name at every level, whatever order the file system gives."""
+    """Files are sorted by name at every level."""
     for name in ("b/2", "a/x/y/3", "a/1", "c"):
         put(tmp_path / name, mail(name))
     assert [Path(p).relative_to(tmp_path).as_posix() for p in paths(str(tmp_path))] == [
@@ -75,7 +75,7 @@ def test_an_mbox_is_cut_into_its_messages(tmp_path, line_end):
 
 
 def test_a_from_line_in_a_text_cuts_no_message(tmp_path):
-    """Without an empty line before it, or without a time in it, `From ` begins a sentence."""
+    """A `From ` line needs an empty line before it and a time to begin a message."""
     text = (
         mbox([1]) + b"\nFrom here on it is easy.\nFrom a Mon Jan 6 07:00:00 2025\n>From b 07:00\n"
     )
@@ -85,13 +85,13 @@ def test_a_from_line_in_a_text_cuts_no_message(tmp_path):
 
 
 def test_an_mbox_of_one_message_is_a_message(tmp_path):
-    """With its own name, without a number."""
+    """An mbox of one message has no number in the name."""
     path = put(tmp_path / "one", mbox([1]))
     assert [item.name for item in items(path)] == [str(path)]
 
 
 def test_what_cannot_be_read_is_told_and_the_rest_is_read(tmp_path):
-    """Empty files, no mail, files that give errors: each with its reason, none fatal."""
+    """Empty files, files without mail and unreadable files have a reason; the others are read."""
     put(tmp_path / "1-good", mail(1))
     put(tmp_path / "2-empty", b"")
     put(tmp_path / "3-photo", bytes(range(128, 256)) * 100)
@@ -111,7 +111,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_read(tmp_path):
 
 @pytest.mark.parametrize("make", [None, Path.mkdir])
 def test_a_path_without_messages_is_an_error_that_names_it(tmp_path, make):
-    """Missing or empty: a mistake in the command, told before anything is done."""
+    """A missing or empty path raises CorpusError before anything else is done."""
     path = tmp_path / "nothing"
     if make:
         make(path)
@@ -120,28 +120,28 @@ def test_a_path_without_messages_is_an_error_that_names_it(tmp_path, make):
 
 
 def test_links_to_folders_are_not_followed(tmp_path):
-    """A link back up must not make a corpus endless."""
+    """Links to folders are not followed."""
     put(tmp_path / "a/1", mail(1))
     (tmp_path / "a/up").symlink_to(tmp_path)
     assert read(tmp_path) == [mail(1)]
 
 
 def test_a_fifo_is_no_message(tmp_path):
-    """Opening one would wait for ever."""
+    """Named pipes are skipped."""
     put(tmp_path / "1", mail(1))
     os.mkfifo(tmp_path / "2")
     assert read(tmp_path) == [mail(1)]
 
 
 def test_names_that_are_no_text_are_read(tmp_path):
-    """A file name may be any bytes."""
+    """File names may contain any bytes."""
     (tmp_path / os.fsdecode(b"caf\xe9\xff")).write_bytes(mail(1))
     assert read(tmp_path) == [mail(1)]
 
 
 @pytest.mark.parametrize("numbers", [[1], [1, 2, 3]])
 def test_standard_input_is_a_message_or_an_mbox(tmp_path, monkeypatch, numbers):
-    """A dash reads standard input once, and cuts it like a file."""
+    """`-` reads standard input once, and splits an mbox."""
     data = mail(1) if numbers == [1] else mbox(numbers)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
     found = read("-")
@@ -150,6 +150,6 @@ def test_standard_input_is_a_message_or_an_mbox(tmp_path, monkeypatch, numbers):
 
 
 def test_a_huge_file_is_read_to_a_bound(tmp_path, monkeypatch):
-    """A disk image in a mail folder must not fill the memory."""
+    """A very large file is read only in its first part."""
     monkeypatch.setattr(sources, "LARGEST_BYTES", 1000)
     assert read(put(tmp_path / "big", mail(1) + b"x" * 5000)) == [(mail(1) + b"x" * 5000)[:1000]]

@@ -57,7 +57,7 @@ def run(model, rules=RULES):
 
 
 def test_old_events_fold_and_the_model_stays_what_it_was(model):
-    """Folding changes what can be undone, and no number of the model."""
+    """Folding changes which events can be undone, and no number of the model."""
     for number in range(6):
         days = 300 - 50 * number
         teach(model, number, f"word{number} shared", days_ago=days, label=model.labels[number % 2])
@@ -73,7 +73,7 @@ def test_old_events_fold_and_the_model_stays_what_it_was(model):
 
 
 def test_stale_features_held_by_few_are_dropped(model):
-    """Old words seen once go; young ones, frequent ones and all sums stay right."""
+    """Old, rare features are dropped; young and frequent ones and all sums stay correct."""
     teach(model, 1, "oldword common", days_ago=400)
     teach(model, 2, "common", days_ago=390, label="ham")
     teach(model, 3, "youngword", days_ago=10)
@@ -86,7 +86,7 @@ def test_stale_features_held_by_few_are_dropped(model):
 
 
 def test_a_feature_that_a_kept_event_names_stays(model):
-    """What an undo must find may not be dropped, however old it is."""
+    """A feature that an undo needs is not dropped."""
     teach(model, 1, "oldword", days_ago=400)
     gone = run(model, ExpiryRules(keep_days=500, after_days=200, max_messages=1))
     assert (gone.events_folded, gone.features_dropped) == (0, 0)
@@ -96,7 +96,7 @@ def test_a_feature_that_a_kept_event_names_stays(model):
 
 
 def test_features_that_a_rehearsal_touched_stay_as_long_as_it_can_be_taken_back(model):
-    """The rehearsing event is in the checkpoint, but a kept one still answers for its steps."""
+    """A rehearsed feature stays while a journal event needs it."""
     teach(model, 1, "rehearsed", days_ago=400, label="ham")
     for number in range(2, 2 + STREAK + 2):
         last = teach(model, number, f"word{number} pills", days_ago=399 - number)
@@ -117,7 +117,7 @@ def test_features_that_a_rehearsal_touched_stay_as_long_as_it_can_be_taken_back(
 
 
 def test_an_expiry_can_be_undone_once(model):
-    """Dropping is an event: undone, every number and day is back, and no more than that."""
+    """Undoing a drop restores every number and day."""
     teach(model, 1, "oldword", days_ago=400)
     teach(model, 2, "newword", days_ago=1, label="ham")
     with model.store.read() as view:
@@ -136,7 +136,7 @@ def test_an_expiry_can_be_undone_once(model):
 
 
 def test_dropping_goes_in_small_events(model, monkeypatch):
-    """Nobody waits long for the writer: each transaction drops a bounded number."""
+    """Each transaction drops a bounded number of features, so that writers wait only briefly."""
     monkeypatch.setattr(expiry, "DROPPED_AT_ONCE", 3)
     for number in range(4):
         teach(model, number, f"old{number} word{number}", days_ago=400)
@@ -149,7 +149,7 @@ def test_dropping_goes_in_small_events(model, monkeypatch):
 
 
 def test_what_others_teach_meanwhile_is_kept(model, monkeypatch):
-    """A word taught between the look and the drop is young again and stays."""
+    """A feature learnt between search and drop stays."""
     monkeypatch.setattr(expiry, "DROPPED_AT_ONCE", 2)
     for number in range(4):
         teach(model, number, f"aged{number}", days_ago=400)
@@ -186,7 +186,7 @@ def test_what_others_teach_meanwhile_is_kept(model, monkeypatch):
 
 
 def test_a_second_expiry_finds_nothing_left(model):
-    """What was done is done: stopped and started again, it goes on where it was."""
+    """A stopped expiry continues where it ended."""
     teach(model, 1, "oldword", days_ago=400)
     assert run(model).events_folded == 1
     assert run(model).as_dict() == {
@@ -195,7 +195,7 @@ def test_a_second_expiry_finds_nothing_left(model):
 
 
 def test_verdicts_are_forgotten_by_the_rules_of_the_history(tmp_path):
-    """Expiry reaches the history too."""
+    """Expiry includes the history."""
     with Filter.open(tmp_path / "home", create=True, map_size=1 << 28) as model:
         model.score(message(1, "words"))
         far = 40_000 * DAY_US
@@ -222,7 +222,7 @@ def test_stats_counts_what_is_there(tmp_path):
 
 
 def test_a_model_without_a_message_has_figures_too(tmp_path):
-    """Nothing is divided by the features that are not there."""
+    """An empty model has no bytes per feature."""
     with Filter.open(tmp_path / "home", create=True, map_size=1 << 28) as model:
         found = upkeep.stats(tmp_path / "home", model.store, None, Costs())
         assert found.bytes_per_feature is None

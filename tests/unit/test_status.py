@@ -44,7 +44,7 @@ def warned(model, tmp_path, **more):
 
 
 def test_a_model_in_use_gives_no_warning(model, tmp_path):
-    """Both sides taught, and lately."""
+    """A model with recent training of both labels has no warnings."""
     taught(model, "hs" * 100)
     facts = model_facts(tmp_path / "m", model)
     assert (facts["messages"], facts["lately"]) == (
@@ -55,21 +55,21 @@ def test_a_model_in_use_gives_no_warning(model, tmp_path):
 
 
 def test_a_side_that_was_never_taught_is_told(model, tmp_path):
-    """An empty model warns of both, half a model of the other."""
+    """A label without training gives a warning."""
     assert len(warned(model, tmp_path)) == 2
     taught(model, "h")
     assert warned(model, tmp_path) == ["no spam was ever learnt"]
 
 
 def test_training_that_stopped_is_told(model, tmp_path):
-    """Nobody notices for months otherwise: the label and the days."""
+    """The warning names the label and the days since its last training."""
     taught(model, "hs", days_ago=31)
     taught(model, "s")
     assert warned(model, tmp_path) == ["the last ham was learnt 31 days ago"]
 
 
 def test_one_side_alone_is_told(model, tmp_path):
-    """The balance of the last two hundred against that of all."""
+    """The labels of the last 200 trainings are compared with those of the model."""
     taught(model, "hs" * 300, days_ago=1)
     taught(model, "s" * 200)
     found = warned(model, tmp_path)
@@ -78,7 +78,7 @@ def test_one_side_alone_is_told(model, tmp_path):
 
 
 def test_words_of_people_that_teach_nothing_are_told(model, tmp_path):
-    """Moves are seen, and no learning follows: the path is broken somewhere."""
+    """Feedback without any learning gives a warning."""
     taught(model, "hs" * 5)
     meters = Meters()
     for _ in range(25):
@@ -90,14 +90,14 @@ def test_words_of_people_that_teach_nothing_are_told(model, tmp_path):
 
 
 def test_what_hinders_is_told(model, tmp_path):
-    """A model that cannot be used, bypass, a review list, files that were set aside."""
+    """An unusable model, bypass, reports in review and set-aside files give warnings."""
     taught(model, "hs")
     facts = {"fault": "gone", "bypass": True, "review": 3, "spool": {"set_aside": 2}}
     assert len(warned(model, tmp_path, **facts)) == 4
 
 
 def test_quantiles_come_from_the_buckets():
-    """The bound below which the share lies; nothing of nothing; endless above the last bound."""
+    """A quantile is the bound of its bucket; None without values; infinite above the last bound."""
     meters = Meters()
     assert quantile(as_dict(meters)["learn_seconds"], 0.5) is None
     for _ in range(98):
@@ -111,7 +111,7 @@ def test_quantiles_come_from_the_buckets():
 
 
 def test_gauges_name_each_label_once():
-    """One TYPE line for a name, and labels that no text breaks out of."""
+    """Each name has one TYPE line, and label values are escaped."""
     model = {"messages": {'a"b': 1, "c\\d": 2}, "learnt": {'a"b': 1_000_000, "c\\d": None}}
     text = prometheus(Meters(), gauges({"model": model, "up_s": 5.0}))
     assert 'spamnb_model_messages{label="a\\"b"} 1\n' in text
@@ -121,7 +121,7 @@ def test_gauges_name_each_label_once():
 
 
 def test_the_size_of_a_folder(tmp_path):
-    """Messages without their sidecars, bytes of both; nothing of what is not there."""
+    """Messages are counted without metadata files, bytes with them; a missing folder is empty."""
     (tmp_path / "a.eml").write_bytes(b"12345")
     (tmp_path / "a.json").write_bytes(b"{}")
     (tmp_path / ".part").write_bytes(b"x")
@@ -130,7 +130,7 @@ def test_the_size_of_a_folder(tmp_path):
 
 
 def test_other_users_see_the_reason_without_paths():
-    """The fault and the warnings are for all, the paths of the machine are not."""
+    """Unprivileged users see fault and warnings without paths."""
     facts = {
         "home": "/srv/x/home",
         "fault": "/srv/x/home: Permission denied",

@@ -31,7 +31,7 @@ def grown(store=None):
 
 
 def word(model, number, who="mallory", at=NOW, label=1, weight=1.0, *, immediate=True):
-    """One contradiction; how far it moved the bias, in full steps."""
+    """Return how far one contradiction changes the bias, in full steps."""
     raw = mail(f"w{number}", f"unknown x{number}")
     source = Source(who, "imap", weight, immediate)
     before = model.store
@@ -44,7 +44,7 @@ def word(model, number, who="mallory", at=NOW, label=1, weight=1.0, *, immediate
 
 
 def test_the_steps_of_one_person_in_a_day_sum_to_less_than_the_budget():
-    """Bias, temperatures and common words: a hundred words move them no further than one step."""
+    """A hundred corrections change bias, temperatures and common words by at most one step."""
     model = grown()
     moved = [word(model, n, at=NOW + n) for n in range(100)]
     assert sum(moved) <= MIN_STEPS
@@ -52,7 +52,7 @@ def test_the_steps_of_one_person_in_a_day_sum_to_less_than_the_budget():
 
 
 def test_a_budget_is_a_persons_own_and_of_one_day():
-    """Another person, and the same one a day later, begin anew; capitals make nobody another."""
+    """Another person, or the next day, has a new budget; the case of a name does not matter."""
     model = grown()
     first = word(model, 0)
     for number in range(1, 60):
@@ -63,14 +63,14 @@ def test_a_budget_is_a_persons_own_and_of_one_day():
 
 
 def test_channels_that_nobody_vouches_for_share_one_budget():
-    """Names of strangers cost nothing, so a new name brings nothing."""
+    """All unproven senders share one budget."""
     model = grown()
     moved = [word(model, n, f"s{n}", weight=0.5, immediate=False) for n in range(100)]
     assert sum(moved) <= MIN_STEPS
 
 
 def test_training_has_no_budget():
-    """Labels of plain training move the model as far as its errors go."""
+    """Bulk training has no budget."""
     model = grown()
     moved = [word(model, n, label=n % 2, immediate=False) for n in range(30)]
     assert sum(moved) > 4 * MIN_STEPS
@@ -78,13 +78,13 @@ def test_training_has_no_budget():
 
 @pytest.mark.parametrize("messages", [[0, 0], [5, 0], [900, 0], [4, 4]])
 def test_a_young_model_has_nothing_to_lose(messages):
-    """Its budget is large; an unused third label does not keep a large model young."""
+    """A young model has a large budget; an unused third label does not make a model young."""
     assert budget(np.array(messages), 0) >= 10
     assert budget(np.array([900, 900, 0]), 0) == MIN_STEPS
 
 
 def test_who_taught_a_model_alone_has_no_budget():
-    """It grows with the share of the messages that are the person's own."""
+    """The budget grows with the person's share of the messages."""
     messages = np.array([900, 900])
     shares = [budget(messages, own) for own in (0, 900, 1700, 1800, 2000)]
     assert shares == sorted(shares)
@@ -93,7 +93,7 @@ def test_who_taught_a_model_alone_has_no_budget():
 
 
 def test_learning_and_forgetting_in_turn_brings_no_share():
-    """A message counts once for who taught it, and no longer when it is taken back."""
+    """A message counts for the person who trained it, until it is forgotten."""
     model = grown()
     raw, ann = mail("own", "unknown words"), Source("ann", "imap")
     for _ in range(150):
@@ -105,7 +105,7 @@ def test_learning_and_forgetting_in_turn_brings_no_share():
 
 
 def test_words_that_cost_nothing_renew_no_budget():
-    """What was spent counts for a day, however many events the person adds behind it."""
+    """A budget is spent for a day, no matter how many events follow."""
     model = grown()
     moved = [word(model, n, label=n % 2) for n in range(60)]
     sure, mallory = (
@@ -119,7 +119,7 @@ def test_words_that_cost_nothing_renew_no_budget():
 
 
 def test_a_restart_gives_no_new_budget(tmp_path):
-    """What was spent is read from the journal: the numbers are those of a learner that went on."""
+    """After a restart, the budget read from the journal is the same."""
     states = []
     for restarts in (False, True):
         with Filter.open(tmp_path / str(restarts), create=True, recipe=RECIPE) as model:
@@ -141,7 +141,7 @@ def abandoned(store, learner, request):
 
 
 def test_an_abandoned_transaction_spends_nothing():
-    """What was not committed is not remembered: the next words come out as if it had not been."""
+    """Steps of an aborted transaction are not counted."""
 
     def moved(*, abandons):
         model, learner = grown(), Learner(RECIPE, Filter(MemoryStore(RECIPE)).costs)

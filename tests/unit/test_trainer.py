@@ -41,7 +41,7 @@ def folder_of(path, count, text):
 
 
 def contents(home, *, words=True):
-    """Everything in a model but the moments at which it was taught."""
+    """All contents of a model except the times of training."""
     with Filter.open(home, readonly=True, history=False) as model, model.store.read() as view:
         assert audit.check(view) == []
         ids, records = audit.collect(view.features(), len(model.labels))
@@ -64,7 +64,7 @@ def contents(home, *, words=True):
     "sizes", [[5], [3, 3], [1, 9], [10, 5, 1], [4000, 1000], [0, 4], [7, 0, 2]]
 )
 def test_sources_are_interleaved_evenly(sizes):
-    """At every moment each source is as far as the whole, to within one message."""
+    """At every step each source has the same progress as the whole, to within one message."""
     order = interleaved(sizes)
     assert np.bincount(order, minlength=len(sizes)).tolist() == sizes
     done = np.zeros(len(sizes))
@@ -74,7 +74,7 @@ def test_sources_are_interleaved_evenly(sizes):
 
 
 def test_the_order_is_the_same_on_every_run():
-    """No chance in it: two runs over the same files are one training."""
+    """Two runs over the same files use the same order."""
     assert interleaved([300, 77, 12]).tolist() == interleaved([300, 77, 12]).tolist()
 
 
@@ -91,7 +91,7 @@ def test_any_number_of_readers_leaves_the_same_model(tmp_path):
 def test_transactions_and_chunks_of_any_size_leave_the_same_model(
     tmp_path, monkeypatch, batch, chunk
 ):
-    """How much is learnt at a time changes nothing but how long it takes."""
+    """The batch size changes only the speed."""
     train(tmp_path / "a", SOURCES, recipe=MADE)
     monkeypatch.setattr(trainer, "BATCH", batch)
     monkeypatch.setattr(trainer, "CHUNK", chunk)
@@ -100,7 +100,7 @@ def test_transactions_and_chunks_of_any_size_leave_the_same_model(
 
 
 def test_interrupted_in_the_midst_of_a_chunk_what_was_read_is_learnt(tmp_path, monkeypatch):
-    """Ctrl-C while the readers are at their third portion: two are learnt, and nothing else."""
+    """Ctrl-C while the third batch is parsed: two batches are learnt, and nothing else."""
     reads, real = itertools.count(), trainer.read_unit
 
     def read(unit, **how):
@@ -117,7 +117,7 @@ def test_interrupted_in_the_midst_of_a_chunk_what_was_read_is_learnt(tmp_path, m
 
 
 def test_an_interrupt_ends_the_transaction_as_it_is(tmp_path, monkeypatch):
-    """Ctrl-C in a long transaction: what was read is learnt once, not once more from the start."""
+    """Ctrl-C in a long transaction: parsed messages are learnt once, in the same transaction."""
     taken, take = [], LearningBatch.take
 
     def counted(learning_batch, requests, **how):
@@ -145,7 +145,7 @@ def test_an_interrupt_ends_the_transaction_as_it_is(tmp_path, monkeypatch):
 
 
 def test_training_is_learning_one_by_one(tmp_path):
-    """The same events and numbers as a Filter that is taught the messages in that order."""
+    """Bulk training gives the events and numbers of a Filter trained in the same order."""
     train(tmp_path / "a", SOURCES, recipe=MADE, training_options=TrainingOptions(jobs=2))
     by_digest = {}
     with Filter.open(tmp_path / "b", create=True, recipe=MADE, history=False) as model:
@@ -172,7 +172,7 @@ def test_training_is_learning_one_by_one(tmp_path):
 
 
 def test_the_summary_counts_what_was_done(tmp_path):
-    """Messages, learnt, given by label; seconds that passed; and as a dict for programs."""
+    """The summary has messages, learnt messages, counts by label and seconds; also as a dict."""
     seen = []
     summary = train(tmp_path / "m", SOURCES, recipe=MADE, progress=seen.append)
     assert (summary.messages, summary.learnt, summary.moved) == (400, 400, 0)
@@ -186,7 +186,7 @@ def test_the_summary_counts_what_was_done(tmp_path):
 
 
 def test_a_second_run_learns_nothing(tmp_path):
-    """All are duplicates, and not a number moves."""
+    """A second training finds only duplicates and changes no number."""
     train(tmp_path / "m", SOURCES, recipe=MADE)
     before = contents(tmp_path / "m")
     again = train(tmp_path / "m", SOURCES)
@@ -195,7 +195,7 @@ def test_a_second_run_learns_nothing(tmp_path):
 
 
 def test_a_training_leaves_few_free_pages(tmp_path, monkeypatch):
-    """And the model is the same: LMDB writes the list of free pages anew with every learning."""
+    """The free pages of a second training are removed, so that later trainings stay fast."""
     monkeypatch.setattr(maintenance, "LEAST_FREE", 0)
 
     def many_words(name, count):
@@ -230,7 +230,7 @@ def test_a_training_leaves_few_free_pages(tmp_path, monkeypatch):
 
 
 def test_the_origin_is_in_every_event(tmp_path):
-    """The journal tells who trained."""
+    """The journal names the person that trained."""
     source = folder_of(tmp_path / "ham", 3, "plum")
     training_options = TrainingOptions(source=Source(who="ann", channel="train"))
     train(tmp_path / "m", [("ham", source)], recipe=MADE, training_options=training_options)
@@ -239,7 +239,7 @@ def test_the_origin_is_in_every_event(tmp_path):
 
 
 def test_a_message_in_both_folders_is_moved(tmp_path):
-    """The later word holds; it is counted once."""
+    """The later label applies, and the message is counted once."""
     for side in ("ham", "spam"):
         (tmp_path / side).mkdir()
         (tmp_path / side / "same").write_bytes(mail(1))
@@ -255,7 +255,7 @@ def test_a_message_in_both_folders_is_moved(tmp_path):
 
 @pytest.mark.parametrize("count", [20, 300], ids=["in this process", "by readers"])
 def test_unreadable_files_are_counted_and_skipped(tmp_path, count):
-    """Empty, no mail, no permission: told with path and reason, and the rest is learnt."""
+    """Unreadable messages are reported with path and reason; the others are learnt."""
     ham = folder_of(tmp_path / "ham", count, "plum")
     (tmp_path / "ham/empty").touch()
     (tmp_path / "ham/photo").write_bytes(b"\xff\xd8\xff\xe0" * 300)
@@ -273,7 +273,7 @@ def test_unreadable_files_are_counted_and_skipped(tmp_path, count):
 
 
 def test_a_file_without_permission_is_skipped(tmp_path):
-    """As an ordinary user, for whom 0000 means no: the other messages are learnt."""
+    """Without read permission a message is reported; the others are learnt."""
     folder_of(tmp_path / "ham", 3, "plum")
     (tmp_path / "ham/0001").chmod(0)
     tmp_path.chmod(0o777)
@@ -296,7 +296,7 @@ def test_a_file_without_permission_is_skipped(tmp_path):
 
 
 def test_mbox_maildir_and_folders_give_the_same_model(tmp_path):
-    """However the messages are kept, with LF or CRLF: same digests, same counts."""
+    """The storage format and LF or CRLF do not change digests and counts."""
     raws = [mail(n, ("plum", "fig")[n % 2]) for n in range(12)]
     tree = tmp_path / "tree"
     for number, raw in enumerate(raws):
@@ -321,7 +321,7 @@ def test_mbox_maildir_and_folders_give_the_same_model(tmp_path):
 
 
 def test_one_folder_for_both_labels_is_refused(tmp_path):
-    """Also by another name of it; nothing is learnt and no model is made."""
+    """The same path under another name is refused before a model is made."""
     ham = folder_of(tmp_path / "ham", 3, "plum")
     (tmp_path / "link").symlink_to(ham)
     for other in (ham, f"{ham}/", str(tmp_path / "link"), f"{ham}/../ham"):
@@ -332,7 +332,7 @@ def test_one_folder_for_both_labels_is_refused(tmp_path):
 
 @pytest.mark.parametrize("what", ["missing", "empty"])
 def test_a_source_without_mail_is_refused_before_a_model_is_made(tmp_path, what):
-    """A wrong path is the user's mistake, told at once."""
+    """A wrong path raises CorpusError immediately."""
     (tmp_path / "empty").mkdir()
     ham = folder_of(tmp_path / "ham", 3, "plum")
     with pytest.raises(CorpusError, match=what):
@@ -341,7 +341,7 @@ def test_a_source_without_mail_is_refused_before_a_model_is_made(tmp_path, what)
 
 
 def test_an_unknown_label_and_a_missing_model_are_errors(tmp_path):
-    """Nothing is learnt under a label the model does not have, nor into nothing."""
+    """An unknown label or a missing model raises an error."""
     ham = folder_of(tmp_path / "ham", 3, "plum")
     with pytest.raises(StoreMissingError):
         train(tmp_path / "m", [("ham", ham)])
@@ -361,7 +361,7 @@ def test_other_labels_can_be_trained(tmp_path):
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_every_known_feature_has_its_text(tmp_path, jobs):
-    """With a vocabulary, whoever read the message: a word for each feature, and no other."""
+    """With a vocabulary, every feature has its word, from any worker."""
     train(tmp_path / "m", SOURCES, recipe=MADE, training_options=TrainingOptions(jobs=jobs))
     with Filter.open(tmp_path / "m") as model, model.store.read() as view:
         known = [i for ids, records in view.features() for i in ids[records.n.any(axis=1)].tolist()]
@@ -371,7 +371,7 @@ def test_every_known_feature_has_its_text(tmp_path, jobs):
 
 
 def test_without_a_vocabulary_no_text_is_stored(tmp_path):
-    """A model that keeps no words has none, and scores the same."""
+    """A model without a vocabulary has no words and the same scores."""
     train(tmp_path / "with", SOURCES, recipe=MADE, training_options=TrainingOptions(jobs=2))
     train(tmp_path / "without", SOURCES, recipe=replace(MADE, vocabulary=False))
     assert contents(tmp_path / "without")[2] == []
@@ -379,7 +379,7 @@ def test_without_a_vocabulary_no_text_is_stored(tmp_path):
 
 
 def test_a_model_may_be_moved_between_trainings(tmp_path):
-    """A folder is all there is: copied elsewhere, training goes on."""
+    """A copied model folder can be trained further."""
     train(tmp_path / "m", SOURCES[:1], recipe=MADE)
     shutil.copytree(tmp_path / "m", tmp_path / "n")
     assert train(tmp_path / "n", SOURCES).learnt == 200

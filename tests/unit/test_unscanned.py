@@ -4,7 +4,7 @@ import pytest
 
 from spamnb.service.telemetry.metrics import Meters
 from spamnb.service.telemetry.unscanned import (
-    LEAST,
+    MIN_UNSCANNED,
     WINDOW_S,
     RecentUnscanned,
     facts_of,
@@ -42,17 +42,17 @@ def test_only_the_last_minutes_count():
 @pytest.mark.parametrize(
     ("numbers", "expected"),
     [
-        ({"scanned": 100, "unscanned_busy": LEAST - 1}, False),
-        ({"scanned": 100, "unscanned_busy": LEAST}, True),
-        ({"scanned": 100, "unscanned_busy": LEAST - 1, "unscanned_large": 1}, True),
-        ({"scanned": 1000, "unscanned_busy": LEAST}, False),
+        ({"scanned": 100, "unscanned_busy": MIN_UNSCANNED - 1}, False),
+        ({"scanned": 100, "unscanned_busy": MIN_UNSCANNED}, True),
+        ({"scanned": 100, "unscanned_busy": MIN_UNSCANNED - 1, "unscanned_large": 1}, True),
+        ({"scanned": 1000, "unscanned_busy": MIN_UNSCANNED}, False),
         ({"scanned": 100, "unscanned_bypass": 50}, False),
-        ({"unscanned_model": LEAST}, True),
+        ({"unscanned_model": MIN_UNSCANNED}, True),
         ({"scanned": 100, "unscanned_deferred": 50}, False),
     ],
 )
 def test_a_share_and_a_number_make_an_alarm(numbers, expected):
-    """Above one in a hundred, and five at least; a bypass is the administrator's own wish."""
+    """The alarm needs five messages and one percent; bypassed messages do not count."""
     assert too_many(found_for(**numbers), 1.0) is expected
 
 

@@ -58,7 +58,7 @@ def test_an_import_adds_and_one_undo_takes_it_back():
 
 
 def test_the_key_is_written_on_demand_only():
-    """An export tells whether two models fit, and not how to make words that collide."""
+    """An export has the fingerprint of the key, not the key."""
     model = trained()
     plain = "".join(export(model.store))
     assert model.recipe.key.hex() not in plain
@@ -68,7 +68,7 @@ def test_the_key_is_written_on_demand_only():
 
 
 def test_another_model_is_not_merged():
-    """Ids under another key, other labels or another kind mean something else: refused."""
+    """An export with another key, other labels or another kind is refused."""
     model = trained()
     with pytest.raises(UserError, match="another key"):
         merge(model, read_export(export(trained().store)), source=OWNER)
@@ -118,13 +118,13 @@ def changed(lines, number, **values):
     ],
 )
 def test_what_is_no_whole_export_is_refused(spoil):
-    """A text that was cut, mixed up or forged gives one error and changes nothing."""
+    """A truncated, reordered or forged export gives one error and changes nothing."""
     with pytest.raises(UserError):
         read_export(spoil(list(export(trained().store))))
 
 
 def test_words_that_were_cut_within_a_letter_survive():
-    """A long word may end within a letter; its bytes go through the text unharmed."""
+    """A word cut within a character is exported and imported unchanged."""
     model = Filter(MemoryStore(new_recipe()))
     model.learn(message(1, "\u00e9" * 200 + " " + "x" * 300), "spam")
     again = read_export(export(model.store)).words
@@ -133,7 +133,7 @@ def test_words_that_were_cut_within_a_letter_survive():
 
 
 def test_a_model_without_words_can_be_exported():
-    """No vocabulary, no tokens: the counts go all the same."""
+    """A model without a vocabulary is exported without tokens."""
     model = Filter(MemoryStore(new_recipe(vocabulary=False)))
     model.learn(message(1, "word"), "spam")
     lines = list(export(model.store))
@@ -142,6 +142,6 @@ def test_a_model_without_words_can_be_exported():
 
 
 def test_an_empty_model_can_be_exported():
-    """Nothing is a model too."""
+    """An empty model can be exported and imported."""
     model = Filter(MemoryStore(new_recipe()))
     assert len(read_export(export(model.store)).bulk.ids) == 0

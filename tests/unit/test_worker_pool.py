@@ -32,7 +32,7 @@ def uneven():
 
 
 def gone(pid):
-    """Whether a process has ended; a zombie of ours would still be there."""
+    """Return whether a process has ended and was waited for."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -42,7 +42,7 @@ def gone(pid):
 
 @pytest.mark.parametrize("jobs", [1, 2, 5])
 def test_results_come_in_the_order_of_their_tasks(jobs):
-    """However long each takes and whoever does it."""
+    """Results are in the order of their tasks, for any duration and worker."""
     with Pool(uneven, jobs) as pool:
         found = list(pool.map(iter(range(200))))
     assert [number for number, _ in found] == list(range(200))
@@ -51,7 +51,7 @@ def test_results_come_in_the_order_of_their_tasks(jobs):
 
 
 def test_fewer_tasks_than_workers_and_none_at_all():
-    """Nobody waits for a task that does not come."""
+    """`map` without tasks ends immediately."""
     with Pool(doubling, 4) as pool:
         assert list(pool.map([])) == []
         assert list(pool.map([3])) == [6]
@@ -59,7 +59,7 @@ def test_fewer_tasks_than_workers_and_none_at_all():
 
 
 def test_there_are_never_more_workers_than_the_cores_can_feed():
-    """Whatever number is asked for: each has memory of its own."""
+    """The number of workers is limited, because each uses its own memory."""
     most = 8 * cores()
     with Pool(uneven, 100_000) as pool:
         assert len(multiprocessing.active_children()) == most
@@ -69,14 +69,14 @@ def test_there_are_never_more_workers_than_the_cores_can_feed():
 
 
 def test_the_workers_end_with_the_block():
-    """No process is left behind, not even as a zombie."""
+    """No process remains after the block, not even as a zombie."""
     with Pool(lambda: lambda _: os.getpid(), 3) as pool:
         pids = list(pool.map(range(3)))
     assert all(gone(pid) for pid in pids)
 
 
 def test_the_workers_end_when_the_block_is_left_by_an_error():
-    """With tasks under way and results unread, leaving ends them all the same."""
+    """Leaving the block with pending tasks and unread results ends the workers."""
     pids = []
 
     def leave(pool):
@@ -96,7 +96,7 @@ def waiting_for_ever():
 
 
 def test_no_task_under_way_is_waited_for_after_an_error():
-    """A worker that is busy when the block fails is ended at once: its result is wanted nowhere."""
+    """A busy worker is killed if the block raises."""
     code = (
         "from test_worker_pool import Pool, waiting_for_ever\n"
         "try:\n"
@@ -124,7 +124,7 @@ def refusing():
 
 
 def test_an_error_in_a_worker_is_raised_here():
-    """With its kind and message, at the place of its task; the ones before it are given."""
+    """An exception of a task is raised in its place; earlier results are yielded."""
     found = []
     with Pool(refusing, 2) as pool, pytest.raises(RefusedError, match="not this one"):
         found += pool.map(range(6))
@@ -141,7 +141,7 @@ def dying():
 
 
 def test_a_worker_that_dies_is_told_as_a_bug():
-    """Killed from outside (out of memory): an error, not an endless wait."""
+    """A killed worker raises an error instead of an endless wait."""
     with Pool(dying, 2) as pool, pytest.raises(BugError, match="worker"):
         list(pool.map(range(500)))
 
@@ -151,7 +151,7 @@ def failing_start():
 
 
 def test_a_start_that_fails_is_raised_here():
-    """What a worker needs to begin is missing: the caller hears why."""
+    """An exception at the start of a worker is raised in the parent."""
     with Pool(failing_start, 2) as pool, pytest.raises(OSError, match="no model here"):
         list(pool.map(range(5)))
 
@@ -161,7 +161,7 @@ def large():
 
 
 def test_large_tasks_and_large_results_cannot_block_each_other():
-    """Megabytes both ways: a parent that sends must not wait for a worker that sends."""
+    """Megabytes in both directions do not block parent and worker."""
     tasks = [bytes([number]) * 400_000 for number in range(20)]
     code = (
         "from spamnb.service.training.worker_pool import Pool\n"
@@ -179,7 +179,7 @@ def test_large_tasks_and_large_results_cannot_block_each_other():
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_orphaned_workers_end(tmp_path, how):
-    """The parent is killed: its pipes close, and no worker lives on."""
+    """Workers end if the parent is killed."""
     code = (
         "import os, time\n"
         "from spamnb.service.training.worker_pool import Pool\n"
@@ -200,7 +200,7 @@ def test_orphaned_workers_end(tmp_path, how):
 
 
 def dead(pid):
-    """Ended, or a zombie that nobody waits for (an orphan in a container without an init)."""
+    """Return whether a process has ended, or is a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):

@@ -43,8 +43,8 @@ Auto-Submitted: auto-generated
 MIME-Version: 1.0
 Content-Type: text/plain; charset=us-ascii
 
-spamnb doctor sent this message to see whether the filter learns. It moves it into
-Junk and back, and deletes it within minutes. If it is still here, delete it.
+spamnb doctor sent this message to check whether the filter learns. It moves the
+message to Junk and back and deletes it within minutes. If it is still here, delete it.
 {token}
 """
 

@@ -18,7 +18,7 @@ from spamnb.core.policy.verdict_headers import REASONS
 from spamnb.service.telemetry.metrics import Meters
 
 WINDOW_S: Final = 600.0
-LEAST: Final = 5
+MIN_UNSCANNED: Final = 5
 """minimum number of unscanned messages for an alarm: one of three in a quiet night is not one"""
 _STEP_S: Final = 30.0
 _REASONS: Final = tuple(sorted(REASONS))
@@ -62,7 +62,7 @@ def facts_of(found: Sequence[int]) -> dict[str, Any]:
 def too_many(found: Sequence[int], percent: float) -> bool:
     """Return whether more than `percent` passed unscanned, not counting bypassed messages."""
     unscanned = sum(found[_FIRST:]) - found[_FIRST + _REASONS.index("bypass")]
-    return unscanned >= LEAST and unscanned * 100 > percent * (found[0] + unscanned)
+    return unscanned >= MIN_UNSCANNED and unscanned * 100 > percent * (found[0] + unscanned)
 
 
 def sentence(facts: dict[str, Any]) -> str:
