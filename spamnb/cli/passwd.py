@@ -87,7 +87,7 @@ def _login(login: str, addresses: tuple[str, ...]) -> Login:
 
 
 def _password() -> str:
-    from spamnb.endpoints.smtp.delivery.logins import MOST_PASSWORD
+    from spamnb.endpoints.smtp.delivery.logins import MAX_PASSWORD_BYTES
 
     try:
         if sys.stdin.isatty():
@@ -102,8 +102,8 @@ def _password() -> str:
         raise UserError("a password is text in UTF-8") from error
     if not said:
         raise UserError("no password was given", hint="type one, or give it on the first line")
-    if size > MOST_PASSWORD or "\0" in said:
-        raise UserError(f"a password has at most {MOST_PASSWORD} bytes, and no NUL")
+    if size > MAX_PASSWORD_BYTES or "\0" in said:
+        raise UserError(f"a password has at most {MAX_PASSWORD_BYTES} bytes, and no NUL")
     return str(said)
 
 

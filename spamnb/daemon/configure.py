@@ -79,7 +79,7 @@ def policy_of(settings: Settings, listener: ListenerSettings) -> ScanPolicy:
         action_policy=ActionPolicy(settings.actions, settings.domain, exempt),
         observe=listener.observe,
         served=served_of(settings, listener),
-        wait_s=settings.timeouts.begin_s,
+        wait_s=settings.timeouts.scan_start_s,
         **_of(Fallbacks, listener),
         **_of(ScanOptions, settings.scan),
     )

@@ -1,1 +1,1 @@
-"""Bytes and sockets on one side, the service on the other; faces never see each other."""
+"""Network and file endpoints: they use the services and never each other."""

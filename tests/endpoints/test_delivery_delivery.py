@@ -9,7 +9,7 @@ import sys
 import threading
 
 import pytest
-from support.delivery_agent import MESSAGE, certificate, files, post_office
+from support.delivery_agent import MESSAGE, certificate, files, running_agent
 
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.message import read
@@ -38,7 +38,7 @@ def block(folder):
 
 def test_mail_goes_to_each_recipient_with_its_trace(mail):
     """Each Maildir has the message, with who sent it and to whom on top."""
-    with post_office(root=str(mail)) as agent:
+    with running_agent(root=str(mail)) as agent:
         assert send(agent, b"bob@x.example", b"Carol+news@x.example") == [b"250 2.0.0"]
     one = (mail / "bob" / "Maildir", "bob@x.example")
     two = (mail / "carol" / "Maildir", "Carol+news@x.example")
@@ -53,7 +53,7 @@ def test_delivery_does_not_change_who_a_message_is(mail):
     """The digest in the Maildir is the one before, also with a Received line of our own."""
     house = LocalHosts(hosts=("mx.x.example",))
     settings = {"received": True, "hostname": "mx.x.example"}
-    with post_office(root=str(mail), **settings) as agent:
+    with running_agent(root=str(mail), **settings) as agent:
         for message in (MESSAGE, JUNK + MESSAGE, b"no header\r\n", b" begins\r\n\r\nx\r\n",
                         b"\r\nbody\r\n", b"From x y\r\nA: b\r\n\r\nx\r\n", b""):  # fmt: skip
             send(agent, b"bob@x.example", message=message)
@@ -66,7 +66,7 @@ def test_delivery_does_not_change_who_a_message_is(mail):
 
 def test_a_message_cannot_write_into_our_lines(mail):
     """A message that begins with a blank does not continue the address above it."""
-    with post_office(root=str(mail)) as agent:
+    with running_agent(root=str(mail)) as agent:
         send(agent, b"bob@x.example", message=b" evil\r\nX: y\r\n")
     (path,) = files(mail)
     assert b"\nDelivered-To: bob@x.example\n\n evil\n" in path.read_bytes()
@@ -84,7 +84,7 @@ def test_a_message_cannot_write_into_our_lines(mail):
 )
 def test_junk_goes_to_its_folder(mail, head, junk):
     """What our front door called junk lies in .Junk; the first flag counts, and only a field."""
-    with post_office(root=str(mail)) as agent:
+    with running_agent(root=str(mail)) as agent:
         send(agent, b"bob@x.example", message=head + MESSAGE)
     (path,) = files(mail)
     assert (path.parent.parent.name == ".Junk") is junk
@@ -94,7 +94,7 @@ def test_junk_goes_to_its_folder(mail, head, junk):
 def test_if_one_maildir_refuses_nobody_has_it_in_smtp(mail):
     """One reply stands for all: 451, nothing half-delivered, and the next try delivers to all."""
     block(mail / "carol" / "Maildir")
-    with post_office(root=str(mail)) as agent:
+    with running_agent(root=str(mail)) as agent:
         assert send(agent, b"bob@x.example", b"carol@x.example") == [b"451 4.3.0"]
         assert [path for path in mail.rglob("*") if path.is_file()] == [
             mail / "carol" / "Maildir" / "tmp"
@@ -109,7 +109,7 @@ def test_if_one_maildir_refuses_nobody_has_it_in_smtp(mail):
 def test_lmtp_answers_for_each_recipient(mail):
     """Two recipients of which one fails: one 250, one 451, in order, and one message."""
     block(mail / "carol" / "Maildir")
-    with post_office("lmtp", root=str(mail)) as agent:
+    with running_agent("lmtp", root=str(mail)) as agent:
         got = send(agent, b"carol@x.example", b"none", b"bob@x.example", hello=b"LHLO mx")
         assert got == [b"451 4.3.0", b"250 2.0.0"]
         with agent.raw() as client:
@@ -119,7 +119,7 @@ def test_lmtp_answers_for_each_recipient(mail):
 
 def test_lmtp_refuses_for_each_recipient(mail):
     """A message that is too big gets one reply for each recipient."""
-    with post_office("lmtp", root=str(mail), size_limit_bytes=100) as agent:
+    with running_agent("lmtp", root=str(mail), size_limit_bytes=100) as agent:
         big = MESSAGE + b"x" * 200 + b"\r\n"
         got = send(agent, b"a@x.example", b"b@x.example", message=big, hello=b"LHLO mx")
         assert got == [b"552 5.3.4"] * 2
@@ -130,7 +130,7 @@ def test_a_unix_socket_is_a_listener_too(tmp_path, mail):
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(tmp_path / "lmtp"))
     with (
-        post_office("lmtp", sock=listening, root=str(mail)) as agent,
+        running_agent("lmtp", sock=listening, root=str(mail)) as agent,
         smtplib.LMTP(str(tmp_path / "lmtp")) as client,
     ):
         client.ehlo("mx")
@@ -147,7 +147,7 @@ def test_ipv6_is_spoken(mail):
     except OSError:
         pytest.skip("no IPv6 here")
     with (
-        post_office(sock=listening, root=str(mail)) as agent,
+        running_agent(sock=listening, root=str(mail)) as agent,
         smtplib.SMTP("::1", agent.port, timeout=20) as client,
     ):
         client.sendmail("a@b.example", ["bob@x.example"], MESSAGE)
@@ -158,7 +158,7 @@ def test_ipv6_is_spoken(mail):
 def test_a_full_disk_puts_mail_off(mail, monkeypatch):
     """The k-th sync that fails, for each k: 451, and nothing is to be seen."""
     real = os.fsync
-    with post_office(root=str(mail)) as agent:
+    with running_agent(root=str(mail)) as agent:
         assert send(agent, b"bob@x.example", b"carol@x.example") == [b"250 2.0.0"]
         for path in files(mail):
             path.unlink()
@@ -227,7 +227,7 @@ def test_a_bad_certificate_is_a_settings_error(tmp_path):
     (tmp_path / "cert.pem").write_text("no certificate")
     with (
         pytest.raises(SettingsError, match=r"cert\.pem cannot be used"),
-        post_office(certificate=str(tmp_path / "cert.pem")),
+        running_agent(certificate=str(tmp_path / "cert.pem")),
     ):
         pass
 
@@ -251,7 +251,7 @@ def test_settings_are_renewed_between_transactions(tmp_path, mail):
         await server.drain(0)
         return found
 
-    assert asyncio.run(reloaded()) == "550 5.7.1 No relaying"
+    assert asyncio.run(reloaded()) == "550 5.7.1 Relaying denied"
 
 
 def test_a_certificate_works(tmp_path, mail):
@@ -259,7 +259,7 @@ def test_a_certificate_works(tmp_path, mail):
     import ssl
 
     cert, key = certificate(tmp_path)
-    with post_office(root=str(mail), certificate=cert, key=key) as agent, agent.smtp() as client:
+    with running_agent(root=str(mail), certificate=cert, key=key) as agent, agent.smtp() as client:
         client.ehlo()
         assert client.has_extn("starttls")
         assert not client.has_extn("auth")
@@ -280,7 +280,7 @@ def test_nothing_said_before_tls_is_heard_after_it(tmp_path, mail):
 
     cert, key = certificate(tmp_path)
     context = ssl.create_default_context(cafile=cert)
-    with post_office(root=str(mail), certificate=cert, key=key) as agent, agent.raw() as client:
+    with running_agent(root=str(mail), certificate=cert, key=key) as agent, agent.raw() as client:
         client.say(b"EHLO me.example")
         client.send(b"STARTTLS\r\nMAIL FROM:<injected@b.example>\r\n")
         assert client.reply()[:3] == b"220"

@@ -10,7 +10,7 @@ import time
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.delivery_agent import MESSAGE, files, logins, post_office, sent, start_child
+from support.delivery_agent import MESSAGE, files, logins, running_agent, sent, start_child
 
 from spamnb.endpoints.smtp.delivery import replies
 
@@ -172,7 +172,7 @@ def test_commands_may_come_together(agent, mail):
 def test_too_big_a_message_is_refused_and_the_session_goes_on(mail):
     """The end of a message that is too big is waited for, without keeping it."""
     with (
-        post_office(root=str(mail), size_limit_bytes=10_000) as agent,
+        running_agent(root=str(mail), size_limit_bytes=10_000) as agent,
         start_child(agent, b"RCPT TO:<bob@x.example>", b"DATA") as client,
     ):
         assert sent(client, b"x" * 300_000 + b"\r\n.\r\n")[:9] == b"552 5.3.4"
@@ -183,7 +183,7 @@ def test_too_big_a_message_is_refused_and_the_session_goes_on(mail):
 
 def test_memory_for_messages_is_bounded_over_all_connections(mail):
     """Above the budget a message is put off with 452; when others are done there is room again."""
-    with post_office(root=str(mail), memory_limit_bytes=150_000) as agent:
+    with running_agent(root=str(mail), memory_limit_bytes=150_000) as agent:
         with (
             start_child(agent, b"RCPT TO:<bob@x.example>", b"DATA") as one,
             start_child(agent, b"RCPT TO:<bob@x.example>", b"DATA") as two,
@@ -200,7 +200,7 @@ def test_memory_for_messages_is_bounded_over_all_connections(mail):
 
 def test_too_many_recipients_are_put_off(mail):
     """452 4.5.3 for those above the limit; the others get their mail."""
-    with post_office(root=str(mail), recipients=3) as agent, start_child(agent) as client:
+    with running_agent(root=str(mail), recipients=3) as agent, start_child(agent) as client:
         codes = [client.say(b"RCPT TO:<u%d@x.example>" % n)[:9] for n in range(5)]
         assert codes == [b"250 2.1.5"] * 3 + [b"452 4.5.3"] * 2
         client.say(b"DATA")
@@ -213,7 +213,7 @@ def test_too_many_recipients_are_put_off(mail):
 
 def test_connections_are_limited(mail):
     """One connection too many gets 421 and costs nothing; a free place can be taken again."""
-    with post_office(root=str(mail), connections=3) as agent:
+    with running_agent(root=str(mail), connections=3) as agent:
         clients = [agent.raw() for _ in range(3)]
         with agent.raw() as late:
             assert late.greeting[:9] == b"421 4.3.2"
@@ -231,7 +231,7 @@ def test_connections_are_limited(mail):
 
 def test_connections_of_one_address_are_limited(mail):
     """Who is not a peer of ours takes only some of the places."""
-    with post_office(root=str(mail), connections_per_address=2, peers=()) as agent:
+    with running_agent(root=str(mail), connections_per_address=2, peers=()) as agent:
         clients = [agent.raw() for _ in range(3)]
         assert [client.greeting[:3] for client in clients] == [b"220", b"220", b"421"]
         for client in clients:
@@ -240,7 +240,7 @@ def test_connections_of_one_address_are_limited(mail):
 
 def test_who_says_nothing_is_sent_away(mail):
     """Silence ends with 421: before a command, and in the middle of a message."""
-    with post_office(root=str(mail), command_timeout_s=0.3, data_timeout_s=0.3) as agent:
+    with running_agent(root=str(mail), command_timeout_s=0.3, data_timeout_s=0.3) as agent:
         with agent.raw() as client:
             assert client.reply()[:9] == b"421 4.4.2"
         with start_child(agent, b"RCPT TO:<bob@x.example>", b"DATA") as client:
@@ -253,7 +253,7 @@ def test_who_reads_nothing_is_sent_away(mail, monkeypatch):
     """Replies that nobody fetches do not hold a place for ever."""
     monkeypatch.setattr("spamnb.endpoints.smtp.delivery.session._GOODBYE_S", 0.2)
     with (
-        post_office(root=str(mail), command_timeout_s=0.3, connections=1) as agent,
+        running_agent(root=str(mail), command_timeout_s=0.3, connections=1) as agent,
         agent.raw() as deaf,
     ):
         deaf.sock.settimeout(0.5)
@@ -271,7 +271,7 @@ def test_who_reads_nothing_is_sent_away(mail, monkeypatch):
 def test_who_drips_is_sent_away(mail):
     """A byte now and then does not hold a place for ever."""
     with (
-        post_office(root=str(mail), data_timeout_s=5.0, message_timeout_s=0.5) as agent,
+        running_agent(root=str(mail), data_timeout_s=5.0, message_timeout_s=0.5) as agent,
         start_child(agent, b"RCPT TO:<bob@x.example>", b"DATA") as client,
     ):
         ended = threading.Event()
@@ -293,7 +293,7 @@ def test_who_drips_is_sent_away(mail):
 
 def test_closing_down_lets_a_message_end(mail):
     """At the end a transaction under way is finished and answered; the idle are told to go."""
-    with post_office(root=str(mail)) as agent:
+    with running_agent(root=str(mail)) as agent:
         idle = agent.raw()
         client = start_child(agent, b"RCPT TO:<bob@x.example>", b"DATA")
         client.send(b"Subject: x\r\n")
@@ -355,6 +355,6 @@ def test_no_noise_is_a_fault_of_ours(noisy_office, noise):
 def noisy_office(tmp_path_factory):
     folder = tmp_path_factory.mktemp("noise")
     people = logins(folder / "passwords", alice=("secret",))
-    with post_office(root=str(folder / "mail"), passwords=people, plain_login=True) as rig:
+    with running_agent(root=str(folder / "mail"), passwords=people, plain_login=True) as rig:
         yield rig
         assert rig.logs == [] or all(line["event"] != "fault" for line in rig.logs)

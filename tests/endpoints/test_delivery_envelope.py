@@ -5,7 +5,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.delivery_agent import MESSAGE, files, post_office, sent, start_child
+from support.delivery_agent import MESSAGE, files, running_agent, sent, start_child
 
 from spamnb.core.mail.envelope import Client
 from spamnb.endpoints.smtp.protocol.address_syntax import read_client, read_path
@@ -91,7 +91,10 @@ def test_no_address_leaves_the_root(agent, mail, address):
 
 def test_other_domains_are_not_relayed(mail):
     """Nothing is ever relayed: a domain that is not ours is refused, however it is written."""
-    with post_office(root=str(mail), domains=("x.example",)) as agent, start_child(agent) as client:
+    with (
+        running_agent(root=str(mail), domains=("x.example",)) as agent,
+        start_child(agent) as client,
+    ):
         for address in (b"bob@y.example", b"bob%y.example@z.example", b"@x.example:bob@y.example",
                         b"bob@x.example.y.example", b"bob@[127.0.0.1]"):  # fmt: skip
             assert client.say(b"RCPT TO:<" + address + b">")[:9] == b"550 5.7.1"
@@ -106,7 +109,7 @@ def test_a_table_names_who_lives_here(tmp_path):
         f"# people\nalice@x.example {tmp_path}/alice\n@y.example {tmp_path}/all\n"
         f"postmaster@x.example {tmp_path}/pm\n"
     )
-    with post_office(users=str(table)) as agent, start_child(agent) as client:
+    with running_agent(users=str(table)) as agent, start_child(agent) as client:
         for address in (b"Alice+list@x.example", b"anybody@y.example", b"POSTMASTER"):
             assert client.say(b"RCPT TO:<" + address + b">")[:3] == b"250"
         assert client.say(b"RCPT TO:<bob@x.example>")[:9] == b"550 5.1.1"
@@ -119,7 +122,7 @@ def test_a_table_names_who_lives_here(tmp_path):
 
 def test_guessing_names_does_not_fill_the_disk(mail):
     """Folders of a catch-all are made up to a number; who has one goes on getting mail."""
-    with post_office(root=str(mail), mailboxes=2) as agent, start_child(agent) as client:
+    with running_agent(root=str(mail), mailboxes=2) as agent, start_child(agent) as client:
         for name in (b"one", b"two"):
             assert client.say(b"RCPT TO:<" + name + b"@x.example>")[:3] == b"250"
         client.say(b"DATA")
@@ -150,7 +153,7 @@ def test_xforward_names_the_client(agent):
 
 def test_xforward_by_others_is_refused(mail):
     """Who is not a trusted peer is not offered it and is not believed."""
-    with post_office(root=str(mail), peers=("192.0.2.0/24",)) as agent, agent.raw() as client:
+    with running_agent(root=str(mail), peers=("192.0.2.0/24",)) as agent, agent.raw() as client:
         assert b"XFORWARD" not in client.say(b"EHLO mx")
         assert client.say(b"XFORWARD ADDR=192.0.2.1")[:9] == b"550 5.7.1"
 

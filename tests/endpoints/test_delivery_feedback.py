@@ -8,7 +8,7 @@ from email.mime.message import MIMEMessage
 from email.mime.multipart import MIMEMultipart
 
 import pytest
-from support.delivery_agent import MESSAGE, files, logins, post_office
+from support.delivery_agent import MESSAGE, files, logins, running_agent
 
 from spamnb.core.mail.message import read
 from spamnb.errors import PeerError, RefError, StoreBusyError
@@ -23,7 +23,8 @@ SPAM = (
     b"Message-ID: <w1@spam.example>\r\n\r\nBuy cheap watches and replica bags today\r\n"
 )
 ALICE, BOB = "alice@x.example", "bob@x.example"
-NOTHING = "2.0.0 Received, but nothing is learnt from it"
+THANKS = "250 2.0.0 Report accepted, thank you"
+NOTHING = "2.0.0 Received, but nothing was learnt from it"
 
 
 def report(*messages, **fields):
@@ -110,7 +111,7 @@ def test_whose_word_it_is(settings, more, how, who, trust):
 
     A loopback address is believed only where the mail server says that the client logged in.
     """
-    with post_office(**settings | more) as rig:
+    with running_agent(**settings | more) as rig:
         reply = send(rig, report(SPAM), **how)
     assert reply[:9] == "250 2.0.0"
     (said,) = rig.taught
@@ -121,7 +122,7 @@ def test_whose_word_it_is(settings, more, how, who, trust):
 def test_a_peer_that_is_not_trusted_names_nobody(settings):
     """XFORWARD by somebody else is refused, and the report is a stranger's."""
     more = {"peers": ("198.51.100.1",), "trusted": ("192.0.2.0/24",)}
-    with post_office(**settings | more) as rig, rig.smtp() as client:
+    with running_agent(**settings | more) as rig, rig.smtp() as client:
         client.ehlo()
         assert client.docmd("XFORWARD", "ADDR=192.0.2.7")[0] == 550
         client.sendmail(ALICE, ["spam@x.example"], report(SPAM))
@@ -130,7 +131,7 @@ def test_a_peer_that_is_not_trusted_names_nobody(settings):
 
 def test_a_client_is_named_for_one_message_only(settings):
     """The next message on the same connection is not the trusted client's."""
-    with post_office(**settings | {"trusted": ("192.0.2.0/24",)}) as rig, rig.smtp() as client:
+    with running_agent(**settings | {"trusted": ("192.0.2.0/24",)}) as rig, rig.smtp() as client:
         client.ehlo()
         client.docmd("XFORWARD", "ADDR=192.0.2.7")
         client.sendmail(ALICE, ["spam@x.example"], report(SPAM))
@@ -147,14 +148,14 @@ def test_a_client_is_named_for_one_message_only(settings):
 )
 def test_the_address_is_the_label(settings, to, label):
     """In any local domain and any case."""
-    with post_office(**settings) as rig:
+    with running_agent(**settings) as rig:
         send(rig, report(SPAM, MESSAGE), to, login=True)
     assert [said.label for said in rig.taught] == [label] * 2
 
 
 def test_the_addresses_can_be_named_otherwise(settings, tmp_path):
     """With other names, or none, spam@ is a mailbox like others."""
-    with post_office(**settings | {"spam": "junk", "ham": ""}) as rig:
+    with running_agent(**settings | {"spam": "junk", "ham": ""}) as rig:
         send(rig, report(SPAM), "junk@x.example")
         send(rig, report(SPAM), "spam@x.example")
         send(rig, report(SPAM), "ham@x.example")
@@ -164,11 +165,11 @@ def test_the_addresses_can_be_named_otherwise(settings, tmp_path):
 
 def test_a_report_goes_alone(settings):
     """Learnt and delivered are two promises; the other recipient is put off, not lost."""
-    with post_office(**settings) as rig, rig.smtp() as client:
+    with running_agent(**settings) as rig, rig.smtp() as client:
         client.ehlo()
         client.mail(ALICE)
         assert client.rcpt("spam@x.example")[0] == 250
-        assert client.rcpt("bob@x.example") == (452, replied("A report goes alone"))
+        assert client.rcpt("bob@x.example") == (452, replied("A report must have"))
         assert client.rcpt("ham@x.example")[0] == 452
         client.rset()
         client.mail(ALICE)
@@ -177,12 +178,12 @@ def test_a_report_goes_alone(settings):
 
 
 def replied(text):
-    return f"4.5.3 {text}, send it by itself".encode()
+    return f"4.5.3 {text} no other recipient, send it separately".encode()
 
 
 def test_a_report_of_nothing_teaches_nothing(settings):
     """It is told in the reply; a stranger's mail is not bounced, for its sender may be forged."""
-    with post_office(**settings) as rig:
+    with running_agent(**settings) as rig:
         assert send(rig, MESSAGE, login=True) == "250 2.0.0 nothing was learnt"
         assert send(rig, MESSAGE) == f"250 {NOTHING}"
     assert rig.taught == []
@@ -193,7 +194,7 @@ def test_a_report_of_nothing_teaches_nothing(settings):
 @pytest.mark.parametrize("trouble", [StoreBusyError("busy"), PeerError("gone"), OSError("x")])
 def test_without_its_teacher_a_report_is_put_off(settings, trouble):
     """451, so the sender keeps it: no 250 before the answer is durable, and no 5xx of ours."""
-    with post_office(**settings) as rig:
+    with running_agent(**settings) as rig:
         rig.trouble = trouble
         assert send(rig, report(SPAM), login=True)[:9] == "451 4.3.0"
         rig.trouble = None
@@ -204,7 +205,7 @@ def test_without_its_teacher_a_report_is_put_off(settings, trouble):
 def test_a_teacher_that_does_not_answer_is_not_waited_for(settings):
     """After its time the sender is told to come again."""
     late = threading.Event()
-    with post_office(**settings | {"teach_timeout_s": 0.2}) as rig:
+    with running_agent(**settings | {"teach_timeout_s": 0.2}) as rig:
         rig.teach = lambda _: late.wait(20)
         assert send(rig, report(SPAM), login=True)[:9] == "451 4.3.0"
         assert not late.is_set()
@@ -220,7 +221,7 @@ def test_mail_does_not_wait_for_a_slow_teacher(settings, tmp_path):
         assert late.wait(30)
         raise StoreBusyError("busy")
 
-    with post_office(**settings) as rig:
+    with running_agent(**settings) as rig:
         rig.teach = slow
         reports = [threading.Thread(target=send, args=(rig, report(SPAM))) for _ in range(12)]
         for one in reports:
@@ -244,7 +245,7 @@ def test_reports_wait_in_bounds(settings, tmp_path):
     def reported():
         codes.put(send(rig, report(SPAM))[:3])
 
-    with post_office(**settings) as rig:
+    with running_agent(**settings) as rig:
         rig.teach = slow
         waiting = [threading.Thread(target=reported) for _ in range(64 + 6)]
         for one in waiting:
@@ -262,7 +263,7 @@ def test_reports_wait_in_bounds(settings, tmp_path):
 
 def test_what_is_refused_is_told_and_not_tried_again(settings):
     """A mistake of the sender's is an answer, not a fault."""
-    with post_office(**settings) as rig:
+    with running_agent(**settings) as rig:
         rig.trouble = RefError("no message is known by it")
         assert send(rig, report(SPAM), login=True) == "250 2.0.0 1 not learnt"
     assert rig.meters.value("faults") == 0
@@ -280,7 +281,7 @@ def receipts(tmp_path):
 
 def test_a_receipt_tells_what_changed(settings, tmp_path):
     """Before and after, how to take it back; and no machine will answer it."""
-    with post_office(**settings) as rig:
+    with running_agent(**settings) as rig:
         assert send(rig, report(SPAM), login=True) == "250 2.0.0 1 learnt"
     (receipt,) = receipts(tmp_path)
     assert receipt["Return-Path"] == "<>"
@@ -305,7 +306,7 @@ def test_a_receipt_tells_what_changed(settings, tmp_path):
 )
 def test_nobody_else_gets_a_receipt(settings, tmp_path, fields, how):
     """Not strangers, whose address may be anybody's; not machines, which might answer."""
-    with post_office(**settings | {"trusted": ("192.0.2.0/24",)}) as rig:
+    with running_agent(**settings | {"trusted": ("192.0.2.0/24",)}) as rig:
         send(rig, report(SPAM, **fields), **how)
         send(rig, report(SPAM, **fields), **how | {"login": False, "xforward": "ADDR=192.0.2.7"})
     assert len(rig.taught) == 2
@@ -321,7 +322,7 @@ def test_a_receipt_to_elsewhere_is_handed_over(settings, tmp_path):
         if len(sent) > 1:
             raise PeerError("refused")
 
-    with post_office(send=hand_over, **settings | {"domains": ("z.example",)}) as rig:
+    with running_agent(send=hand_over, **settings | {"domains": ("z.example",)}) as rig:
         assert send(rig, report(SPAM), "spam@z.example", login=True)[:3] == "250"
         assert send(rig, report(SPAM), "spam@z.example", login=True)[:3] == "250"
     assert [to for to, _ in sent] == [ALICE, ALICE]
@@ -333,7 +334,7 @@ def test_a_receipt_to_elsewhere_is_handed_over(settings, tmp_path):
 def test_a_hostile_subject_stays_in_its_line(settings, tmp_path):
     """What spam says of itself cannot write into a receipt's header or lines."""
     evil = SPAM.replace(b"Cheap watches", b"=?utf-8?q?a=0d=0aBcc:_evil=1b[2J?=")
-    with post_office(**settings) as rig:
+    with running_agent(**settings) as rig:
         send(rig, report(evil), login=True)
     (receipt,) = receipts(tmp_path)
     assert receipt["Bcc"] is None
@@ -368,7 +369,7 @@ def scored(model, raw, to):
 
 @pytest.fixture
 def agent(settings, desk):
-    with post_office(**settings) as rig:
+    with running_agent(**settings) as rig:
         rig.teach = desk.teach
         yield rig
 
@@ -405,7 +406,7 @@ def test_a_stranger_teaches_nothing(agent, desk, model):
     told = {MESSAGE: f"250 {NOTHING}", SPAM: f"250 {NOTHING}"}
     for raw in (report(SPAM), report(MESSAGE), MESSAGE, SPAM):
         for sender in ("s@spam.example", ALICE):
-            assert send(agent, raw, sender=sender) == told.get(raw, "250 2.0.0 Thank you")
+            assert send(agent, raw, sender=sender) == told.get(raw, THANKS)
     assert learnt(model, SPAM) is None
     assert learnt(model, MESSAGE) is None
     assert all(entry.trust == "stranger" for entry in desk.review_queue.entries())
@@ -424,7 +425,7 @@ def test_an_outsider_with_a_signature_teaches_nothing(agent, desk, model):
     """A recipient at another site shows the signature of mail that was sent to them: no proof."""
     kept = scored(model, SPAM, "mallory@evil.example")
     for sender in ("mallory@evil.example", "mallory", "mallory@EVIL.example.", "bob@x.example"):
-        assert send(agent, report(kept), sender=sender) == "250 2.0.0 Thank you"
+        assert send(agent, report(kept), sender=sender) == THANKS
     assert learnt(model, SPAM) is None
     assert {entry.trust for entry in desk.review_queue.entries()} == {"stranger"}
 
@@ -469,7 +470,7 @@ def test_a_provider_reports_and_it_waits(agent, desk, model):
         b"Feedback-Type: abuse\r\nVersion: 1\r\n\r\n--b\r\nContent-Type: message/rfc822\r\n\r\n"
         + SPAM + b"\r\n--b--\r\n"
     )  # fmt: skip
-    assert send(agent, arf, sender="fbl@isp.example") == "250 2.0.0 Thank you"
+    assert send(agent, arf, sender="fbl@isp.example") == THANKS
     assert learnt(model, SPAM) is None
     (entry,) = desk.review_queue.entries()
     assert (entry.channel, entry.label) == ("arf", "spam")

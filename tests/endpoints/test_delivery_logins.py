@@ -8,7 +8,7 @@ import time
 from base64 import b64encode
 
 import pytest
-from support.delivery_agent import MESSAGE, certificate, logins, post_office
+from support.delivery_agent import MESSAGE, certificate, logins, running_agent
 
 from spamnb.endpoints.smtp.delivery.logins import FailedLogins
 
@@ -21,7 +21,7 @@ def people(tmp_path):
 def test_no_password_goes_in_the_clear(people, tmp_path):
     """Without TLS, AUTH is neither announced nor taken."""
     cert, key = certificate(tmp_path)
-    with post_office(passwords=people, certificate=cert, key=key) as agent:
+    with running_agent(passwords=people, certificate=cert, key=key) as agent:
         with agent.raw() as client:
             assert b"AUTH" not in client.say(b"EHLO me.example")
             assert client.say(b"AUTH PLAIN AGEAYg==")[:3] == b"538"
@@ -37,7 +37,7 @@ def test_a_login_before_tls_is_none_after_it(people, tmp_path):
     """RFC 3207 4.2: what was said before STARTTLS is forgotten, also who said it."""
     cert, key = certificate(tmp_path)
     settings = {"certificate": cert, "key": key, "plain_login": True, "root": str(tmp_path)}
-    with post_office(passwords=people, **settings) as agent, agent.smtp() as client:
+    with running_agent(passwords=people, **settings) as agent, agent.smtp() as client:
         client.login("alice@x.example", "secret")
         client.starttls(context=ssl.create_default_context(cafile=cert))
         client.sendmail("alice@x.example", ["bob@x.example"], MESSAGE)
@@ -46,7 +46,7 @@ def test_a_login_before_tls_is_none_after_it(people, tmp_path):
 
 @pytest.fixture
 def agent(people):
-    with post_office(passwords=people, plain_login=True) as rig:
+    with running_agent(passwords=people, plain_login=True) as rig:
         yield rig
 
 
@@ -163,7 +163,7 @@ def test_mail_flows_while_passwords_are_checked(tmp_path):
     slow = Login("alice", hashed("secret", Cost(ln=16)))
     write_logins(tmp_path / "slow", {"alice": slow})
     with (
-        post_office(passwords=str(tmp_path / "slow"), plain_login=True) as agent,
+        running_agent(passwords=str(tmp_path / "slow"), plain_login=True) as agent,
         agent.raw() as client,
         agent.raw() as other,
     ):

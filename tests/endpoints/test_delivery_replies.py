@@ -1,7 +1,7 @@
 """What a report by mail is answered: the truth, and a refusal for authentic senders alone."""
 
 import pytest
-from support.delivery_agent import MESSAGE, post_office
+from support.delivery_agent import MESSAGE, running_agent
 from test_delivery_feedback import (
     ALICE,
     BOB,
@@ -23,7 +23,8 @@ from spamnb.service.limits import TeachingRules
 
 __all__ = ["model", "settings"]
 
-TOO_MUCH = "450 4.7.1 Not learnt, a limit is reached, try again later"
+THANKS = "250 2.0.0 Report accepted, thank you"
+TOO_MUCH = "450 4.7.1 Report not learnt, the daily limit is reached, try again later"
 LIMIT = {"error_type": "LimitError", "proven": True}
 REFUSED = {"error_type": "RefError", "proven": False}
 
@@ -38,8 +39,8 @@ REFUSED = {"error_type": "RefError", "proven": False}
         # whose address may be forged gets no bounce
         ([Answer("refused", facts=LIMIT | {"proven": False})], {}, f"250 {NOTHING}"),
         ([Answer("refused", facts=REFUSED)], {}, f"250 {NOTHING}"),
-        ([Answer("review"), Answer("refused", facts=REFUSED)], {}, "250 2.0.0 Taken in part"),
-        ([Answer("review"), Answer("unchanged")], {}, "250 2.0.0 Thank you"),
+        ([Answer("review"), Answer("refused", facts=REFUSED)], {}, "250 2.0.0 Report accepted in"),
+        ([Answer("review"), Answer("unchanged")], {}, THANKS),
         # a client of a trusted network has no receipt, so the reply tells
         ([Answer("refused", facts=LIMIT)], {"xforward": "ADDR=192.0.2.7"}, TOO_MUCH),
         ([Answer("refused", facts=REFUSED)], {"xforward": "ADDR=192.0.2.7"}, "550 5.6.0"),
@@ -52,14 +53,14 @@ def test_what_was_dropped_is_not_thanked_for(settings, answers, how, reply):
     """The reply says what became of the report, and only an authentic sender is refused."""
     left = list(answers)
     messages = [SPAM.replace(b"w1@", b"w%d@" % number) for number in range(len(answers))]
-    with post_office(**settings | LAN) as rig:
+    with running_agent(**settings | LAN) as rig:
         rig.teach = lambda _: left.pop(0)
         assert send(rig, report(*messages), **how).startswith(reply)
 
 
 def test_a_report_says_where_it_came_from(settings):
     """The address that took it and the client's network; a relay that names nobody names none."""
-    with post_office(**settings) as rig:
+    with running_agent(**settings) as rig:
         send(rig, report(SPAM), "Spam@X.example", xforward="ADDR=198.51.100.7")
         send(rig, report(SPAM))
         send(rig, report(SPAM), xforward="ADDR=127.0.0.1")
@@ -72,17 +73,17 @@ def test_a_flood_without_proof_costs_those_with_proof_nothing(settings, model, t
     rules = TeachingRules(stranger_per_day=3, strangers_per_day=6)
     desk = FeedbackService(model, ReviewQueue(tmp_path / "review"), rules)
     kept = scored(model, SPAM, BOB)
-    with post_office(**settings) as rig:
+    with running_agent(**settings) as rig:
         rig.teach = desk.teach
         for number in range(10):
             raw = report(MESSAGE.replace(b"<1@", b"<%d@" % number))
             sender = ALICE if number % 2 else f"x{number}@evil.example"
             reply = send(rig, raw, sender=sender)
-            assert reply == ("250 2.0.0 Thank you" if number < 6 else f"250 {NOTHING}")
-        assert send(rig, report(kept), sender=BOB) == "250 2.0.0 Thank you"
+            assert reply == (THANKS if number < 6 else f"250 {NOTHING}")
+        assert send(rig, report(kept), sender=BOB) == THANKS
         assert learnt(model, SPAM) == "spam"
         told = []
         for number in range(3):
             other = SPAM.replace(b"w1@", b"v%d@" % number)
             told.append(send(rig, report(scored(model, other, BOB)), sender=BOB))
-    assert told == ["250 2.0.0 Thank you"] * 2 + [TOO_MUCH]
+    assert told == [THANKS] * 2 + [TOO_MUCH]

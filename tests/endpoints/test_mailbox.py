@@ -107,10 +107,10 @@ def test_it_is_taken_out_of_every_folder(root, mailbox):
 
 def test_a_folder_that_is_missing_is_told(tmp_path):
     """Before anything is sent."""
-    with pytest.raises(PeerError, match="is no Maildir"):
+    with pytest.raises(PeerError, match="is not a Maildir"):
         MaildirMailbox.open(MaildirLocation(tmp_path, "bob"))
     (tmp_path / "new").mkdir()
-    with pytest.raises(PeerError, match=r"\.Junk is no Maildir"):
+    with pytest.raises(PeerError, match=r"\.Junk is not a Maildir"):
         MaildirMailbox.open(MaildirLocation(tmp_path, "bob"))
 
 

@@ -5,7 +5,7 @@ import re
 import select
 
 import pytest
-from support.relay import DIE, MESSAGE, STALL, UNSCANNED, Judge, Rig, Server, times, until
+from support.relay import DIE, MESSAGE, STALL, UNSCANNED, Rig, Server, StubScanner, times, until
 
 from spamnb.service.scanning.types import ScanResult
 
@@ -140,9 +140,9 @@ def test_a_reply_that_arrived_before_a_command_does_not_answer_it(on_loop, step,
                 assert (await client.ask(line))[:1] in b"23"
             if step == "end" and large:
                 client.send(MESSAGE * 2)
-                (side,) = rig.front._sides
+                (side,) = rig.relay._connections
                 await until(lambda: side.session.transfer._state == "stream")
-            (side,), (hop,) = rig.front._sides, rig.server.transports
+            (side,), (hop,) = rig.relay._connections, rig.server.transports
             client.send({"MAIL": lines[0], "RCPT": lines[1], "end": MESSAGE + b".\r\n"}[step])
             arrived(side._transport)
             hop.write(b"250 2.0.0 Ok: queued as FALSE\r\n")
@@ -248,13 +248,13 @@ def test_a_message_that_is_kept_never_reaches_the_next_hop(on_loop):
     """The quarantine's word is a 250; the next hop's DATA is broken off, and then called anew."""
 
     async def main():
-        async with Rig({}, Judge(ScanResult("keep", reply=b"kept as 17"))) as rig:
+        async with Rig({}, StubScanner(ScanResult("keep", reply=b"kept as 17"))) as rig:
             client = await rig.client()
             await client.start(b"<b@x>", b"<c@x>")
             assert await client.ask(MESSAGE + b"\r\n.\r\n") == b"250 2.0.0 kept as 17\r\n"
             await until(lambda: rig.server.connections[0].closed)
             assert rig.server.messages == []
-            rig.judge.outcome = ScanResult()
+            rig.scanner.outcome = ScanResult()
             assert (await client.envelope()).startswith(b"354")
             assert (await client.ask(MESSAGE + b"\r\n.\r\n")).startswith(b"250 2.0.0 Ok: queued")
             assert rig.server.connections[1].commands[0] == b"EHLO client.example"
@@ -271,8 +271,8 @@ def test_a_refusal_exists_before_the_queue_only(on_loop, queue, reply, arrived):
     """After it, a refusal would be a bounce: the message is relayed, and the log says so."""
 
     async def main():
-        judge = Judge(ScanResult("refuse", block=b"X-Spam-Flag: YES\r\n", reply=b"no"))
-        async with Rig({"queue": queue}, judge) as rig:
+        scanner = StubScanner(ScanResult("refuse", block=b"X-Spam-Flag: YES\r\n", reply=b"no"))
+        async with Rig({"queue": queue}, scanner) as rig:
             client = await rig.client()
             await client.start()
             assert (await client.ask(MESSAGE + b"\r\n.\r\n")).startswith(reply)
@@ -287,7 +287,7 @@ def test_a_deferral_is_a_451_whose_text_is_safe(on_loop):
     """Whatever the text holds, it is one line."""
 
     async def main():
-        async with Rig({}, Judge(ScanResult("defer", reply=b"a\r\n250 b\xff"))) as rig:
+        async with Rig({}, StubScanner(ScanResult("defer", reply=b"a\r\n250 b\xff"))) as rig:
             client = await rig.client()
             await client.start()
             reply = await client.ask(MESSAGE + b"\r\n.\r\n")
@@ -310,8 +310,8 @@ def test_the_reply_to_a_refused_message_names_its_line_in_the_log(on_loop, outco
     """A sender who asks about a refusal quotes the reply, and the administrator finds the line."""
 
     async def main():
-        door = {"size_limit_bytes": 1000, "bare_newlines": "refuse"}
-        async with Rig(door, Judge(outcome)) as rig:
+        params = {"size_limit_bytes": 1000, "bare_newlines": "refuse"}
+        async with Rig(params, StubScanner(outcome)) as rig:
             client = await rig.client()
             await client.start()
             reply = await client.ask(text + b"\r\n.\r\n")
@@ -324,15 +324,15 @@ def test_the_reply_to_a_refused_message_names_its_line_in_the_log(on_loop, outco
 
 @pytest.mark.parametrize("judge", ["raises", "silent"])
 @pytest.mark.parametrize("policy", ["deliver", "defer"])
-def test_a_scanner_that_fails(on_loop, policy, judge):
+def test_a_scanner_that_fails(on_loop, policy, scanner):
     """By policy the message passes with a header that says so, or waits with its sender."""
 
     async def main():
         async with Rig(QUICK | {"on_fault": policy, "busy": policy}) as rig:
             rig.may_fault = True
-            if judge == "raises":
-                rig.judge.outcome = RuntimeError("secret /path")
-            rig.judge.holding = judge == "silent"
+            if scanner == "raises":
+                rig.scanner.outcome = RuntimeError("secret /path")
+            rig.scanner.holding = scanner == "silent"
             client = await rig.client()
             await client.start()
             reply = await client.ask(MESSAGE + b"\r\n.\r\n")
@@ -344,12 +344,12 @@ def test_a_scanner_that_fails(on_loop, policy, judge):
                 assert reply.startswith(b"451")
                 assert rig.server.messages == []
             assert b"secret" not in reply
-            if judge == "raises":
+            if scanner == "raises":
                 fault = next(line for line in rig.log if line["event"] == "fault")
                 assert rig.messages[0]["incident"] == fault["incident"]
             else:
                 assert rig.messages[0]["reason"] == "busy"
-                for done in rig.judge.waiting:
+                for done in rig.scanner.waiting:
                     done(ScanResult("keep"))
             assert len(rig.messages) == 1
 
@@ -361,15 +361,15 @@ def test_a_scanner_may_answer_later(on_loop):
 
     async def main():
         async with Rig({}) as rig:
-            rig.judge.holding = True
+            rig.scanner.holding = True
             slow, quick = await rig.client(), await rig.client()
             await slow.start()
             slow.send(MESSAGE + b"\r\n.\r\nMAIL FROM:<>\r\nQUIT\r\n")
-            await until(lambda: rig.judge.waiting)
-            rig.judge.holding = False
+            await until(lambda: rig.scanner.waiting)
+            rig.scanner.holding = False
             await quick.start()
             assert (await quick.ask(MESSAGE + b"\r\n.\r\n")).startswith(b"250")
-            rig.judge.waiting[0](ScanResult(block=UNSCANNED))
+            rig.scanner.waiting[0](ScanResult(block=UNSCANNED))
             said = await slow.ended()
             assert [line[:3] for line in said.split(b"\r\n")[:-1]] == [b"250", b"250", b"221"]
 
@@ -382,16 +382,16 @@ def test_the_next_hop_may_die_while_we_scan(on_loop):
     async def main():
         for outcome, reply in ((ScanResult(), b"451"), (ScanResult("keep"), b"250")):
             async with Rig({}) as rig:
-                rig.judge.holding = True
+                rig.scanner.holding = True
                 client = await rig.client()
                 await client.start()
                 client.send(MESSAGE + b"\r\n.\r\n")
-                await until(lambda r=rig: r.judge.waiting)
+                await until(lambda r=rig: r.scanner.waiting)
                 (hop,) = rig.server.transports
                 hop.abort()
                 await until(lambda r=rig: r.server.connections[0].closed)
                 await asyncio.sleep(0)
-                rig.judge.waiting[0](outcome)
+                rig.scanner.waiting[0](outcome)
                 assert (await client.reply()).startswith(reply)
 
     on_loop(main())
@@ -409,7 +409,7 @@ def test_a_client_that_leaves_within_its_message_has_sent_none(on_loop, sent):
             client = await rig.client()
             await client.start()
             client.send(sent)
-            (side,) = rig.front._sides
+            (side,) = rig.relay._connections
             await until(lambda: side.session.transfer._size)
             client.abort()
             await until(lambda: rig.messages)
@@ -433,7 +433,7 @@ def test_a_client_that_leaves_before_our_250(on_loop, how):
             client.send(MESSAGE + b"\r\n.\r\n")
             await until(lambda: rig.server.messages)
             client.abort() if how == "abort" else await client.close()
-            (side,) = rig.front._sides
+            (side,) = rig.relay._connections
             await until(lambda: side.session.closed or side.session.eof)
             (hop,) = rig.server.transports
             hop.write(b"250 2.0.0 Ok: queued as 5DUP\r\n")
@@ -441,7 +441,7 @@ def test_a_client_that_leaves_before_our_250(on_loop, how):
             assert rig.messages[0]["duplicate_likely"]
             assert rig.messages[0]["upstream_id"] == "5DUP"
             assert rig.meters.value("duplicates_likely") == 1
-            await until(lambda: not rig.front.open_sessions)
+            await until(lambda: not rig.relay.open_sessions)
 
     on_loop(main())
 
@@ -454,7 +454,7 @@ def test_a_fault_of_ours_ends_one_session_only(on_loop):
             rig.may_fault = True
             good = await rig.client()
             await good.start()
-            rig.front.turn_away = None
+            rig.relay.refusal_for = None
             bad = await rig.client()
             assert (await bad.reply()).startswith(b"421 4.3.0")
             assert await bad.ended() == b""

@@ -39,7 +39,7 @@ def test_commands_that_lead_to_no_message_are_few(on_loop, lines):
             client = await rig.client()
             await client.hello()
             said = [await client.ask(line) for _ in range(10) for line in lines * 3][:30]
-            assert b"421 4.7.0 Too many commands without a message\r\n" in said
+            assert b"421 4.7.0 Too many commands without a message, closing connection\r\n" in said
             await until(lambda: all(got.closed for got in rig.server.connections))
         async with Rig({"limits": limits(commands=20)}) as rig:
             client = await rig.client()
@@ -84,11 +84,11 @@ def test_no_command_renews_the_time_until_a_message(on_loop, lines, trusted):
             now = asyncio.get_running_loop().time
             since = now()
             with contextlib.suppress(ConnectionError):
-                while rig.front.open_sessions and (now() < since + 1.2 or not trusted):
+                while rig.relay.open_sessions and (now() < since + 1.2 or not trusted):
                     for line in lines:
                         await client.ask(line)
                     await asyncio.sleep(0.02)
-            assert rig.front.open_sessions == trusted
+            assert rig.relay.open_sessions == trusted
 
     on_loop(main())
 
@@ -98,14 +98,14 @@ def test_the_time_of_the_next_hop_and_of_a_message_is_not_the_clients(on_loop):
 
     async def main():
         async with Rig(STRANGERS | {"times": times(message_s=0.4)}) as rig:
-            rig.judge.holding = True
+            rig.scanner.holding = True
             client = await rig.client()
             await client.start(RCPT)
             client.send(END)
-            await until(lambda: rig.judge.waiting)
+            await until(lambda: rig.scanner.waiting)
             await asyncio.sleep(0.6)  # the scan takes longer than the client has
             rig.server.script["end"] = b"451 4.3.0 later\r\n"
-            rig.judge.waiting.pop()(rig.judge.outcome)
+            rig.scanner.waiting.pop()(rig.scanner.outcome)
             assert (await client.reply()).startswith(b"451")
             assert (await client.ask(MAIL)).startswith(b"250")
 
@@ -133,9 +133,9 @@ def test_one_network_takes_no_more_connections_than_it_leaves_free(on_loop):
 
     async def main():
         async with Rig(STRANGERS | {"limits": limits(connections=100, reserved=0.2)}) as rig:
-            said = [rig.front.turn_away(f"198.51.100.{n}", trusted=False) for n in range(100)]
+            said = [rig.relay.refusal_for(f"198.51.100.{n}", trusted=False) for n in range(100)]
             assert said.count(b"") == 40
-            said = [rig.front.turn_away(f"2001:db8:{n:x}::1", trusted=False) for n in range(50)]
+            said = [rig.relay.refusal_for(f"2001:db8:{n:x}::1", trusted=False) for n in range(50)]
             assert said.count(b"") == 40
             assert said[-1].startswith(b"421 4.3.2")
 
@@ -152,16 +152,16 @@ def test_strangers_leave_connections_to_the_next_hop(on_loop):
         few = limits(upstream_connections=10, reserved=0.2)
         async with Rig(STRANGERS | {"limits": few}) as rig:
             for network in range(20):
-                rig.front._counts.add(f"upstream {rig.door.upstream}", network < 7)
+                rig.relay._counts.add(f"upstream {rig.params.upstream}", network < 7)
             first, second = await rig.client(), await rig.client()
             assert (await first.hello()).startswith(b"250")
             await second.reply()
             assert (await second.ask(b"EHLO x\r\n")).startswith(b"421 4.7.0")
             await first.close()
-            await until(lambda: rig.front.open_sessions == 0)
+            await until(lambda: rig.relay.open_sessions == 0)
             third = await rig.client()
             assert (await third.hello()).startswith(b"250")
-            rig.front.apply_settings(replace(rig.door, peers=NetworkSet(("127.0.0.0/8",))))
+            rig.relay.apply_settings(replace(rig.params, peers=NetworkSet(("127.0.0.0/8",))))
             trusted = [await rig.client() for _ in range(20)]
             for client in trusted:
                 assert (await client.hello()).startswith(b"250")
@@ -186,8 +186,8 @@ def test_one_network_takes_no_more_of_the_next_hop_than_it_leaves_free(on_loop):
                     got.abort()
                 for client in clients:
                     client.abort()
-                await until(lambda: rig.front.open_sessions == 0)
-                assert rig.front._counts.of(f"upstream {rig.door.upstream}") == 0
+                await until(lambda: rig.relay.open_sessions == 0)
+                assert rig.relay._counts.of(f"upstream {rig.params.upstream}") == 0
 
     on_loop(main())
 
@@ -209,7 +209,7 @@ def test_idle_strangers_go_first_when_the_next_hop_is_crowded(on_loop):
         few = {"limits": limits(upstream_connections=4, reserved=0.0, crowded=0.5)}
         brief = {"times": times(first_mail_s=0.3, first_mail_busy_s=0.3)}
         async with Rig(STRANGERS | few | brief) as rig:
-            rig.front._counts.add(f"upstream {rig.door.upstream}")
+            rig.relay._counts.add(f"upstream {rig.params.upstream}")
             busy, idle = await rig.client(), await rig.client()
             await busy.start(RCPT)
             await idle.hello()
@@ -228,14 +228,14 @@ def test_the_slowest_goes_when_another_network_finds_no_connection(on_loop):
         async with Rig(STRANGERS | few | {"times": times(crowded_data_s=0.2, sweep_s=0.05)}) as rig:
             fast, slow = await rig.client(), await rig.client()
             await fast.start(RCPT)
-            rig.front._counts.add(f"upstream {rig.door.upstream} 127.0.0", -1)
+            rig.relay._counts.add(f"upstream {rig.params.upstream} 127.0.0", -1)
             await slow.start(RCPT)
             fast.send(b"Subject: x\r\n\r\n" + LINES * 100)
             slow.send(b"Subject: x\r\n")
-            sides, now = list(rig.front._sides), asyncio.get_running_loop().time
+            sides, now = list(rig.relay._connections), asyncio.get_running_loop().time
             await until(lambda: max(side.transfer._size for side in sides) > 700_000)
             await until(lambda: min(now() - side.transfer.began for side in sides) > 0.2)
-            rig.front._counts.add(f"upstream {rig.door.upstream} 127.0.0", -1)
+            rig.relay._counts.add(f"upstream {rig.params.upstream} 127.0.0", -1)
             word = asyncio.ensure_future(slow.reply())
             said = b""
             while not said.startswith(b"250"):
@@ -244,9 +244,9 @@ def test_the_slowest_goes_when_another_network_finds_no_connection(on_loop):
                 assert said.startswith((b"250", b"421 4.3.2"))
                 slow.send(b"x" * 50)
                 await asyncio.sleep(0.05)
-            assert (await word).startswith(b"421 4.4.2 Too slow")
+            assert (await word).startswith(b"421 4.4.2 Data arrives too slowly")
             assert (await fast.ask(END)).startswith(b"250")
-            rig.front._counts.add(f"upstream {rig.door.upstream} 127.0.0", 2)
+            rig.relay._counts.add(f"upstream {rig.params.upstream} 127.0.0", 2)
 
     on_loop(main())
 
@@ -261,16 +261,16 @@ def test_strangers_leave_memory_to_trusted_clients():
     one, other = Held(), Held()
     strangers.take(800_001, one, 800_001)
     strangers.take(1, other, 100_000)
-    assert (one.is_held, other.is_held) == (False, True)  # the head goes on
+    assert (one.is_paused, other.is_paused) == (False, True)  # the head goes on
     mine, third = Held(), Held()
     trusted.take(199_999, mine, 199_999)
     trusted.take(1, third, 100_000)
-    assert (mine.is_held, third.is_held) == (False, False)
+    assert (mine.is_paused, third.is_paused) == (False, False)
     trusted.take(2, mine, 200_001)
     trusted.take(1, third, 100_001)
-    assert third.is_held
+    assert third.is_paused
     strangers.give(800_001)
-    assert (third.is_held, other.is_held) == (False, False)
+    assert (third.is_paused, other.is_paused) == (False, False)
     trusted.take(700_000, mine, 900_000)
     assert not trusted.is_beyond()
 
@@ -279,34 +279,34 @@ def test_who_burdens_the_memory_most_makes_room():
     """While readers wait a sixteenth is freed in a second, least of what came last or is small."""
     budget = MemoryBudget(1600_000)
     share = budget.shares[False]
-    readers = [Held(share, burden) for burden in (3.0, 9.0, 0.0, 6.0)]
+    readers = [Held(share, memory_cost) for memory_cost in (3.0, 9.0, 0.0, 6.0)]
     for reader in readers:
         share.take(reader.size, reader, reader.size)
-    share.turn(1.0)
+    share.rotate(1.0)
     assert not any(reader.is_shed for reader in readers)  # nobody waits
     late = Held(share)
     share.take(100_000, late, 100_000)
     share.take(100_000, readers[0], 500_000)
-    share.turn(2.0)
+    share.rotate(2.0)
     assert [reader.is_shed for reader in readers] == [False, True, False, False]
-    share.turn(2.1)
+    share.rotate(2.1)
     assert sum(reader.is_shed for reader in readers) == 1
 
 
 class Held:
     """A reader that remembers what it was told."""
 
-    def __init__(self, share=None, burden=0.0, size=400_001):
-        self.share, self.its_burden, self.size = share, burden, size
-        self.is_held = self.is_shed = False
+    def __init__(self, share=None, memory_cost=0.0, size=400_001):
+        self.share, self.its_burden, self.size = share, memory_cost, size
+        self.is_paused = self.is_shed = False
 
-    def hold_for_memory(self):
-        self.is_held = True
+    def pause_for_memory(self):
+        self.is_paused = True
 
-    def free_for_memory(self):
-        self.is_held = False
+    def resume_after_memory(self):
+        self.is_paused = False
 
-    def burden(self, _now):
+    def memory_cost(self, _now):
         return self.its_burden
 
     def shed(self):
@@ -332,7 +332,7 @@ def test_a_megabyte_at_once_is_no_rate_where_memory_is_short(on_loop):
                 stalled.send(b"x")
                 steady.send(b"x" * 98 + b"\r\n")
                 await asyncio.sleep(0.02)
-            assert (await word).startswith(b"421 4.4.2 Too slow")
+            assert (await word).startswith(b"421 4.4.2 Data arrives too slowly")
             assert (await steady.ask(END)).startswith(b"250")
             assert [line["action"] for line in rig.messages] == ["shed", "relay"]
 
@@ -350,8 +350,8 @@ def test_a_trusted_client_does_not_wait_for_the_memory_of_strangers(on_loop):
             for client in stalled:
                 await client.start(RCPT)
                 client.send(b"Subject: x\r\n\r\n" + LINES * 14)
-            await until(lambda: any(side.is_held() for side in rig.front._sides))
-            rig.front.apply_settings(replace(rig.door, peers=NetworkSet(("127.0.0.0/8",))))
+            await until(lambda: any(side.is_paused() for side in rig.relay._connections))
+            rig.relay.apply_settings(replace(rig.params, peers=NetworkSet(("127.0.0.0/8",))))
             trusted = await rig.client()
             await trusted.start()
             trusted.send(b"Subject: x\r\n\r\n" + LINES * 10)

@@ -19,13 +19,13 @@ def test_what_is_kept_too_late_is_taken_back(on_loop):
     async def main():
         brief = times(scan_s=0.2, scan_wait_s=0.0)
         async with Rig({"times": brief, "busy": "deliver"}) as rig:
-            rig.judge.holding, withdrawn = True, []
+            rig.scanner.holding, withdrawn = True, []
             client = await rig.client()
             await client.start()
             reply = await client.ask(MESSAGE + b".\r\n")
             assert reply.startswith(b"250 2.0.0 Ok: queued as 4ABC"), reply
             assert rig.server.messages == [UNSCANNED + MESSAGE]
-            (done,) = rig.judge.waiting
+            (done,) = rig.scanner.waiting
             done(ScanResult("keep", reply=b"2.0.0 kept", withdraw=lambda: withdrawn.append(1)))
             assert withdrawn == [1]
             assert len(rig.messages) == 1
@@ -38,16 +38,16 @@ def test_what_is_kept_for_a_client_that_left_is_taken_back(on_loop):
 
     async def main():
         async with Rig({}) as rig:
-            rig.judge.holding, withdrawn = True, []
+            rig.scanner.holding, withdrawn = True, []
             client = await rig.client()
             await client.start()
             client.send(MESSAGE + b".\r\n")
-            await until(lambda: rig.judge.waiting)
+            await until(lambda: rig.scanner.waiting)
             gone = client.writer.get_extra_info("socket")
             gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.abort()
             await until(lambda: rig.messages)
-            rig.judge.waiting[0](ScanResult("keep", withdraw=lambda: withdrawn.append(1)))
+            rig.scanner.waiting[0](ScanResult("keep", withdraw=lambda: withdrawn.append(1)))
             assert withdrawn == [1]
             assert rig.server.messages == []
 
@@ -60,7 +60,7 @@ def test_what_is_kept_in_time_stays(on_loop):
     async def main():
         async with Rig({}) as rig:
             withdrawn = []
-            rig.judge.outcome = ScanResult("keep", withdraw=lambda: withdrawn.append(1))
+            rig.scanner.outcome = ScanResult("keep", withdraw=lambda: withdrawn.append(1))
             client = await rig.client()
             await client.start()
             assert (await client.ask(MESSAGE + b".\r\n")).startswith(b"250 ")
@@ -142,7 +142,7 @@ def test_the_rest_of_a_refused_stream_may_take_its_time(on_loop):
     async def main():
         changes = {"scan_limit_bytes": 2048, "times": times(scan_s=0.1, data_s=5)}
         async with Rig(changes) as rig:
-            rig.judge.outcome = ScanResult("defer")
+            rig.scanner.outcome = ScanResult("defer")
             client = await rig.client()
             await client.start()
             client.send(b"Subject: x\r\n\r\n" + LINES * 60)
@@ -178,15 +178,15 @@ def test_a_copy_that_waits_for_its_scan_is_counted(on_loop, start, limit):
 
     async def main():
         async with Rig({"scan_limit_bytes": limit}, budget=MemoryBudget(1 << 20)) as rig:
-            rig.judge.holding = True
+            rig.scanner.holding = True
             client = await rig.client()
             await client.start()
             client.send(body.replace(b"\r\n.", b"\r\n..") + b".\r\n")
-            await until(lambda: rig.judge.waiting)
-            (request,) = rig.judge.requests
+            await until(lambda: rig.scanner.waiting)
+            (request,) = rig.scanner.requests
             copied = len(request.raw) if start or not request.whole else 0
             assert rig.budget.used >= copied + min(limit, len(body))
-            rig.judge.waiting[0](ScanResult())
+            rig.scanner.waiting[0](ScanResult())
             assert (await client.reply()).startswith(b"250")
             assert rig.budget.used == 0
 
@@ -199,11 +199,11 @@ def test_a_session_that_ends_takes_its_message_back(on_loop):
     async def main():
         async with Rig({}) as rig:
             taken = []
-            rig.judge.scan = lambda request, done: lambda: taken.append((request, done))
+            rig.scanner.scan = lambda request, done: lambda: taken.append((request, done))
             client = await rig.client()
             await client.start()
             client.send(MESSAGE + b".\r\n")
-            await until(lambda: rig.front.open_sessions and rig.budget.used)
+            await until(lambda: rig.relay.open_sessions and rig.budget.used)
             gone = client.writer.get_extra_info("socket")
             gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.abort()

@@ -18,8 +18,8 @@ def test_new_settings_hold_between_messages(on_loop):
         async with Rig({}) as rig:
             client = await rig.client()
             await client.start()
-            rig.front.apply_settings(
-                type(rig.door)(rig.door.address, rig.door.upstream, size_limit_bytes=30)
+            rig.relay.apply_settings(
+                type(rig.params)(rig.params.address, rig.params.upstream, size_limit_bytes=30)
             )
             assert (await client.ask(END)).startswith(b"250")
             assert (await client.envelope()).startswith(b"354")
@@ -36,12 +36,14 @@ def test_a_kept_connection_follows_new_settings(on_loop):
             client = await rig.client()
             await client.start()
             assert (await client.ask(END)).startswith(b"250")
-            rig.front.apply_settings(dataclasses.replace(rig.door, upstream=other.door.upstream))
+            rig.relay.apply_settings(
+                dataclasses.replace(rig.params, upstream=other.params.upstream)
+            )
             assert (await client.envelope()).startswith(b"354")
             assert (await client.ask(END)).startswith(b"250")
             assert (len(rig.server.messages), len(other.server.messages)) == (1, 1)
             nobody = {"peers": NetworkSet(()), "recipient_domains": frozenset(("ours.example",))}
-            rig.front.apply_settings(dataclasses.replace(rig.front.door, **nobody))
+            rig.relay.apply_settings(dataclasses.replace(rig.relay.params, **nobody))
             assert (await client.ask(b"RSET\r\n")).startswith(b"250")
             assert (await client.ask(b"MAIL FROM:<a@x.net>\r\n")).startswith(b"250")
             assert (await client.ask(b"RCPT TO:<b@where.example>\r\n")).startswith(b"550")
@@ -57,14 +59,14 @@ def test_draining_finishes_what_is_under_way(on_loop):
             idle, busy = await rig.client(), await rig.client()
             await idle.hello()
             await busy.start()
-            draining = asyncio.ensure_future(rig.front.drain(5.0))
+            draining = asyncio.ensure_future(rig.relay.drain(5.0))
             assert (await idle.ended()).startswith(b"421 4.3.2")
             late = await rig.client()
             assert (await late.reply()).startswith(b"421 4.3.2")
             assert (await busy.ask(END)).startswith(b"250")
             assert (await busy.ended()).startswith(b"421 4.3.2")
             await draining
-            assert rig.front.open_sessions == 0
+            assert rig.relay.open_sessions == 0
 
     on_loop(main())
 
@@ -77,9 +79,9 @@ def test_draining_breaks_off_what_does_not_end(on_loop):
             client = await rig.client()
             await client.start()
             client.send(b"Subject: half")
-            (side,) = rig.front._sides
+            (side,) = rig.relay._connections
             await until(lambda: side.session.transfer._size)
-            await rig.front.drain(0.05)
+            await rig.relay.drain(0.05)
             assert rig.server.messages == []
             assert [line["action"] for line in rig.messages] == ["stopped"]
 
@@ -99,16 +101,16 @@ def test_draining_waits_for_the_next_hops_word(on_loop):
                 count = len(rig.messages)
                 await until(lambda c=count: len(rig.server.messages) > c)
                 client.abort()
-                (side,) = rig.front._sides
+                (side,) = rig.relay._connections
                 await until(lambda s=side: s.session.closed or s.session.eof)
-                draining = asyncio.ensure_future(rig.front.drain(5.0 if last else 0.05))
+                draining = asyncio.ensure_future(rig.relay.drain(5.0 if last else 0.05))
                 await asyncio.sleep(0)
                 (hop,) = rig.server.transports
                 hop.write(last)
                 await draining
                 await until(lambda c=count: len(rig.messages) > c)
-                assert rig.front.open_sessions == 0
-                rig.front.closing = False
+                assert rig.relay.open_sessions == 0
+                rig.relay.closing = False
             assert [line.get("upstream_id") for line in rig.messages] == ["LATE", ""]
 
     on_loop(main())
@@ -125,10 +127,10 @@ def test_a_client_that_is_held_and_leaves_frees_its_memory(on_loop):
                 for client in clients:
                     await client.start()
                     client.send(b"Subject: x\r\n\r\n" + b"y" * 50_000)
-                await until(lambda: any(side.is_held() for side in rig.front._sides))
+                await until(lambda: any(side.is_paused() for side in rig.relay._connections))
                 for client in clients:
                     client.abort()
-                await until(lambda: not rig.front.open_sessions)
+                await until(lambda: not rig.relay.open_sessions)
                 assert budget.used == 0
             client = await rig.client()
             await client.start()

@@ -1,6 +1,6 @@
 """LMTP on either side: two recipients of which one fails, in each combination (rule 8)."""
 
-from support.relay import MESSAGE, Judge, Rig, Server, until
+from support.relay import MESSAGE, Rig, Server, StubScanner, until
 
 from spamnb.service.scanning.types import ScanResult
 
@@ -51,7 +51,7 @@ def test_smtp_before_lmtp_tries_on_after_a_refused_recipient(on_loop):
             await client.ask(b"DATA\r\n")
             assert (await client.ask(END)).startswith(b"250")
             assert server.connections[0].commands[0] == b"LHLO x"
-            assert rig.judge.requests[0].envelope.recipients == ("c@x",)
+            assert rig.scanner.requests[0].envelope.recipients == ("c@x",)
 
     on_loop(main())
 
@@ -129,7 +129,7 @@ def test_our_own_replies_are_repeated_for_each_recipient(on_loop):
         }
         for code, outcome in outcomes.items():
             server = Server(lmtp=True)
-            async with Rig({"speaks": "lmtp"}, Judge(outcome), server=server) as rig:
+            async with Rig({"speaks": "lmtp"}, StubScanner(outcome), server=server) as rig:
                 client = await rig.client()
                 await client.start(b"<b@x>", b"<c@x>", hello=LHLO)
                 client.send(END)

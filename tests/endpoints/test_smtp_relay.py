@@ -5,7 +5,7 @@ import random
 import re
 
 import pytest
-from support.relay import MESSAGE, Judge, Rig, Server, times, until
+from support.relay import MESSAGE, Rig, Server, StubScanner, times, until
 from test_smtp_wire import ENDINGS
 
 from spamnb.endpoints.smtp.protocol.data_framing import stuffed
@@ -21,7 +21,7 @@ def test_a_message_arrives_with_its_envelope_byte_for_byte(on_loop):
     """MAIL, RCPT and the message reach the next hop as they came; its reply is the client's."""
 
     async def main():
-        async with Rig({}, Judge(ScanResult(block=BLOCK, facts={"p": 1}))) as rig:
+        async with Rig({}, StubScanner(ScanResult(block=BLOCK, facts={"p": 1}))) as rig:
             client = await rig.client()
             offered = await client.hello()
             assert offered.startswith(b"250-door.example\r\n")
@@ -43,7 +43,7 @@ def test_a_message_arrives_with_its_envelope_byte_for_byte(on_loop):
                 b"QUIT",
             ]
             assert got.messages == [BLOCK + stuffed(MESSAGE)]
-            request = rig.judge.requests[0]
+            request = rig.scanner.requests[0]
             assert request.raw == MESSAGE
             assert request.whole
             assert request.before_queue
@@ -63,11 +63,11 @@ def test_a_next_hop_on_this_host_is_called(on_loop, host):
     """By its number or by its name, and again after a message that was kept from it."""
 
     async def main():
-        async with Rig({}, Judge(ScanResult("keep")), Server(host=host)) as rig:
+        async with Rig({}, StubScanner(ScanResult("keep")), Server(host=host)) as rig:
             client = await rig.client()
             await client.hello()
             for outcome in (ScanResult("keep"), ScanResult()):
-                rig.judge.outcome = outcome
+                rig.scanner.outcome = outcome
                 for step in (b"MAIL FROM:<a@x.org>", b"RCPT TO:<b@x.net>", b"DATA"):
                     assert (await client.ask(step + b"\r\n"))[:1] in b"23"
                 assert (await client.ask(stuffed(MESSAGE) + b".\r\n")).startswith(b"250")
@@ -119,10 +119,10 @@ def test_random_messages_arrive_byte_for_byte(on_loop, seed):
         return sent
 
     async def main():
-        async with Rig(SMALL, Judge(ScanResult(block=BLOCK))) as rig:
+        async with Rig(SMALL, StubScanner(ScanResult(block=BLOCK))) as rig:
             sent = await asyncio.gather(*(session(rig) for _ in range(6)))
             assert sorted(rig.server.messages) == sorted(m for each in sent for m in each)
-            assert {request.whole for request in rig.judge.requests} == {True, False}
+            assert {request.whole for request in rig.scanner.requests} == {True, False}
             assert len(rig.messages) == 18
 
     on_loop(main())
@@ -214,7 +214,7 @@ def test_odd_beginnings_cannot_join_our_lines(on_loop, body):
     """Empty messages and those without header keep their bytes, below our block."""
 
     async def main():
-        async with Rig({}, Judge(ScanResult(block=BLOCK))) as rig:
+        async with Rig({}, StubScanner(ScanResult(block=BLOCK))) as rig:
             client = await rig.client()
             await client.start()
             assert (await client.ask(body + b".\r\n")).startswith(b"250")
@@ -251,12 +251,12 @@ def test_a_large_message_streams_and_is_marked(on_loop):
 
     async def main():
         large = {"oversize": "unscanned"}
-        async with Rig(large, Judge(ScanResult(block=BLOCK, tag=b"[?]"))) as rig:
+        async with Rig(large, StubScanner(ScanResult(block=BLOCK, tag=b"[?]"))) as rig:
             client = await rig.client()
             await client.start()
             client.send(body)
             assert (await client.ask(b".\r\n")).startswith(b"250 2.0.0 Ok: queued")
-            (request,) = rig.judge.requests
+            (request,) = rig.scanner.requests
             assert (request.raw, request.whole) == (header, False)
             assert rig.server.messages == [BLOCK + b"Subject: [?] x" + body[10:]]
             assert rig.messages[0]["size"] == len(body)
@@ -269,11 +269,11 @@ def test_a_large_message_is_judged_by_its_head(on_loop):
     body = b"Subject: x\r\n\r\n" + (b"y" * 70 + b"\r\n") * 200
 
     async def main():
-        async with Rig(SMALL, Judge(ScanResult("refuse"))) as rig:
+        async with Rig(SMALL, StubScanner(ScanResult("refuse"))) as rig:
             client = await rig.client()
             await client.start()
-            assert (await client.ask(body + b".\r\n")).startswith(b"550 5.7.1 Message refused")
-            (request,) = rig.judge.requests
+            assert (await client.ask(body + b".\r\n")).startswith(b"550 5.7.1 Message rejected")
+            (request,) = rig.scanner.requests
             assert (request.raw, request.whole) == (body[:3000], False)
             assert rig.server.messages == []
 
@@ -324,8 +324,8 @@ def test_a_slow_next_hop_holds_the_client(on_loop):
             hop.pause_reading()
             total = 24 << 20
             client.send(b"Subject: x\r\n\r\n" + b"y" * total)
-            (side,) = rig.front._sides
-            await until(side.is_held)
+            (side,) = rig.relay._connections
+            await until(side.is_paused)
             held = side._upstream.transport.get_write_buffer_size()
             assert held < 1 << 20
             hop.resume_reading()
@@ -347,7 +347,7 @@ def test_over_the_budget_reading_stops_and_all_mail_arrives(on_loop):
                 assert (await client.start()).startswith(b"354")
             for client in clients:
                 client.send(body)
-            await until(lambda: sum(side.is_held() for side in rig.front._sides) >= 7)
+            await until(lambda: sum(side.is_paused() for side in rig.relay._connections) >= 7)
             assert budget.used < 1_000_000 + 500_000 + 10 * 131072
             replies = await asyncio.gather(*(client.ask(b".\r\n") for client in clients))
             assert all(reply.startswith(b"250") for reply in replies)

@@ -109,7 +109,7 @@ def test_a_run_of_cr_is_not_kept():
     wire = DataFramer()
     for _ in range(100):
         wire.feed(b"\r" * 10000)
-    assert len(wire._held) < 10
+    assert len(wire._pending) < 10
     assert wire.feed(b"x\r\n.\r\n") == (b"\r\nx\r\n", True)
 
 

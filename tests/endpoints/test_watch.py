@@ -6,7 +6,7 @@ import time
 import pytest
 
 from spamnb.core.model.events import NO_LABEL
-from spamnb.endpoints.maildir.folder_roles import Folders, delivered_as, role_of, word_of
+from spamnb.endpoints.maildir.folder_roles import Folders, delivered_as, label_from_folder, role_of
 from spamnb.endpoints.maildir.watcher import Maildir, Watcher, WatchOptions
 from spamnb.errors import CorpusError
 from spamnb.service.engine.filter import Filter
@@ -70,7 +70,7 @@ def test_the_header_alone_says_how_it_was_delivered(head, role):
 )
 def test_only_a_place_that_contradicts_is_a_word(place, delivered, taught, word):
     """Our own verdict is never learnt from; what a person said before is what counts."""
-    assert word_of(place, delivered, taught) == word
+    assert label_from_folder(place, delivered, taught) == word
 
 
 class Stamp:
@@ -223,17 +223,17 @@ def test_lost_events_are_looked_for(house):
     from spamnb.endpoints.maildir.inotify import FileEvent
 
     house.move(house.deliver("", "NO"), ".Junk")
-    list(house.watcher._inotify.happened())
+    list(house.watcher._inotify.read_events())
     lost = [FileEvent(house.root, "", is_folder=False, lost=True)]
-    real, house.watcher._inotify.happened = house.watcher._inotify.happened, lambda: lost
+    real, house.watcher._inotify.read_events = house.watcher._inotify.read_events, lambda: lost
     assert house.words() == [("spam", "learnt")]
-    house.watcher._inotify.happened = real
+    house.watcher._inotify.read_events = real
 
 
 def test_what_came_within_a_tick_of_the_remembered_moment_is_found(house):
     """A file's ctime lags behind the clock: what seems just too old is looked at all the same."""
     path = house.move(house.deliver("", "NO"), ".Junk")
-    list(house.watcher._inotify.happened())
+    list(house.watcher._inotify.read_events())
     house.watcher._look_back(path.stat().st_ctime_ns + 9_000_000)
     assert [(f.label, answer.state) for f, answer, _ in house.watcher.due()] == [("spam", "learnt")]
 
@@ -283,6 +283,6 @@ def test_a_memory_of_a_time_to_come_is_none(house):
 def test_what_is_no_maildir_is_refused(house, tmp_path):
     """One line that says what is missing."""
     nowhere = Watcher([Maildir(tmp_path, "x")], house.taught, house.teach, house.stamp)
-    with pytest.raises(CorpusError, match="no Maildir"):
+    with pytest.raises(CorpusError, match="not a Maildir"):
         nowhere.begin()
     nowhere.close()

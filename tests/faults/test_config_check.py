@@ -57,7 +57,7 @@ def test_settings_that_serve_takes_have_no_problem(tmp_path):
         ('[log]\nfile = "{here}/none/log"', ["the log file"]),
         ('[log]\nfile = "{here}"', ["the log file"]),
         ('[log]\nfile = "{here}/bad/log"', ["the log file"]),
-        ('[feedback]\nspool = "{here}/bad"', ["is no folder"]),
+        ('[feedback]\nspool = "{here}/bad"', ["is not a folder"]),
         ('[serve]\ndelegates = ["no-such-user"]', ["no-such-user"]),
         ('[serve]\ncontrol = "{here}/none/c.sock"', ["is no folder"]),
         ('[serve]\ncontrol = "{here}/bad"', ["is no socket"]),

@@ -389,7 +389,7 @@ def test_a_reload_changes_how_much_the_review_list_and_the_spool_hold(home):
     config = settings_in(home, more=BOUNDS.format(most=8, aside=0))
     with serve(home, config=config).ready() as daemon:
         assert word(1)["state"] == "review"
-        assert "too much of one person" in word(2)["reason"]
+        assert "too many entries of one person" in word(2)["reason"]
         assert left("one") == []
         settings_in(home, more=BOUNDS.format(most=32, aside=1))
         daemon.signal(signal.SIGHUP)

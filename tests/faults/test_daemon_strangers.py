@@ -86,8 +86,8 @@ def test_a_sender_is_told_what_became_of_a_report(home, site):
     mine = [stamped(home, daemon, number, "bob@example.org") for number in (1, 2)]
     theirs = [stamped(home, daemon, number, "eve@out.example") for number in (3, 4)]
     replies = [reported(daemon, one, "eve@out.example") for one in theirs]
-    assert replies[0] == "250 2.0.0 Thank you"
-    assert replies[1] == "250 2.0.0 Received, but nothing is learnt from it"
+    assert replies[0] == "250 2.0.0 Report accepted, thank you"
+    assert replies[1] == "250 2.0.0 Received, but nothing was learnt from it"
     replies = [reported(daemon, one, "bob@example.org") for one in mine]
-    assert replies[0] == "250 2.0.0 Thank you"
-    assert replies[1].startswith("450 4.7.1 Not learnt")
+    assert replies[0] == "250 2.0.0 Report accepted, thank you"
+    assert replies[1].startswith("450 4.7.1 Report not learnt")

@@ -1,4 +1,4 @@
-"""A post office on a real socket, in a thread of its own, for tests."""
+"""A delivery agent on a real socket, in a thread, for tests."""
 
 import asyncio
 import re
@@ -26,14 +26,14 @@ MESSAGE = b"From: a@b.example\r\nSubject: hello\r\nMessage-ID: <1@b.example>\r\n
 
 @dataclass
 class Rig:
-    """What a test sees of its post office."""
+    """A running delivery agent, as a test sees it."""
 
     port: int
     logs: list = field(default_factory=list)
     taught: list = field(default_factory=list)
     meters: Meters = field(default_factory=Meters)
     trouble: Exception | None = None
-    """raised by the teacher"""
+    """raised by `teach`"""
     answer: Answer | None = None
 
     def teach(self, feedback):
@@ -56,7 +56,7 @@ class Rig:
 
 
 class Raw:
-    """A client that says exactly what it is told."""
+    """A client that sends exact bytes."""
 
     def __init__(self, sock):
         self.sock = sock
@@ -72,7 +72,7 @@ class Raw:
                 return b"".join(lines)
 
     def say(self, *commands):
-        """Send commands, one after the other, and give the last reply."""
+        """Send commands one after the other; returns the last reply."""
         reply = b""
         for command in commands:
             self.sock.sendall(command + b"\r\n")
@@ -94,14 +94,14 @@ class Raw:
 
 
 @contextmanager
-def post_office(speaks="smtp", send=None, sock=None, **settings):
-    """Run a post office, on a port that the kernel chooses if no socket is given."""
+def running_agent(speaks="smtp", send=None, sock=None, **settings):
+    """Run a delivery agent, on a port that the kernel chooses if no socket is given."""
     sock = sock or socket.create_server(("127.0.0.1", 0))
     rig = Rig(sock.getsockname()[1])
     ready, loops, errors = threading.Event(), [], []
 
     def taught(said):
-        return rig.teach(said)  # whoever teaches by then
+        return rig.teach(said)  # looked up now: a test may replace it
 
     async def life():
         stop = asyncio.Event()
@@ -139,7 +139,7 @@ def post_office(speaks="smtp", send=None, sock=None, **settings):
 
 
 def logins(path, **people):
-    """Write a file of passwords: name -> (password, *addresses)."""
+    """Write a password file: name -> (password, *addresses)."""
     found = {}
     for name, (password, *addresses) in people.items():
         login = name.replace("_at_", "@").replace("_", ".")
@@ -149,7 +149,7 @@ def logins(path, **people):
 
 
 def certificate(folder):
-    """Make a certificate that signs itself."""
+    """Make a self-signed certificate."""
     if shutil.which("openssl") is None:
         pytest.skip("no openssl to make a certificate with")
     cert, key = folder / "cert.pem", folder / "key.pem"

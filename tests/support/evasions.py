@@ -1,7 +1,7 @@
-"""Messages that carry one payload in many structures, as someone would who hides it from a filter.
+"""Messages that hide one payload from a filter in many MIME structures.
 
 `every(words)` makes them. Each says whether it is valid by RFC 5322, 2045 to 2049, 2183 and 2231 (a
-valid one must be read), or breaks them and is shown all the same by some mail program.
+valid one must be read), or breaks them and is still displayed by some mail program.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from support.cli import HAM, SPAM, spamnb
-from support.delivery_agent import post_office
+from support.delivery_agent import running_agent
 from support.relay import loops
 
 
@@ -30,7 +30,7 @@ def mail(tmp_path):
 @pytest.fixture
 def agent(mail):
     """A post office on loopback that knows everybody."""
-    with post_office(root=str(mail)) as rig:
+    with running_agent(root=str(mail)) as rig:
         yield rig
 
 

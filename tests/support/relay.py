@@ -1,6 +1,6 @@
-"""A front door between a client and a next hop of our own, on real sockets in one event loop.
+"""A relay between a test client and a test next hop, on real sockets in one event loop.
 
-The next hop does as its script says, at each step, and records every byte that it got.
+The next hop follows its script at each step and records every byte that it receives.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from spamnb.service.telemetry.metrics import Meters
 
 PATIENCE_S = 10.0
 BRISK = Timeouts(sweep_s=0.02)
-"""as shipped, but the clocks are looked at often"""
+"""the defaults, with frequent deadline checks"""
 OFFERS = ("PIPELINING", "SIZE 10240000", "8BITMIME", "SMTPUTF8", "DSN", "ENHANCEDSTATUSCODES")
 MESSAGE = b"From: a@example.org\r\nSubject: hi\r\n\r\nHello\r\n.leading dot\r\n..two\r\n"
 DIE = object()
 """in a script: close the connection"""
 STALL = object()
-"""in a script: say nothing"""
+"""in a script: send nothing"""
 
 
 def loops():
@@ -48,7 +48,7 @@ async def until(condition, what="the condition"):
 
 @dataclass
 class Got:
-    """What the next hop got on one connection."""
+    """What the next hop received on one connection."""
 
     commands: list = field(default_factory=list)
     messages: list = field(default_factory=list)
@@ -134,7 +134,7 @@ class Hop(asyncio.Protocol):
             self.transport.close()
 
     def do(self, step, usual):
-        """Say what the script says, else the usual; gives what was said."""
+        """Send the scripted reply, else the usual one; returns what was sent."""
         said = self.server.script.get(step, usual)
         if isinstance(said, list):
             said = said.pop(0) if said else usual
@@ -163,8 +163,8 @@ class Server:
         return [verb for got in self.connections for verb in got.verbs]
 
 
-class Judge:
-    """A scanner that answers at once with what it was told to."""
+class StubScanner:
+    """A scanner that answers immediately with the given result."""
 
     def __init__(self, outcome=None):
         self.outcome = outcome if outcome is not None else ScanResult()
@@ -181,7 +181,7 @@ class Judge:
 
 
 class Client:
-    """A client that says what it likes."""
+    """A client that sends any bytes."""
 
     def __init__(self, reader, writer):
         self.reader, self.writer = reader, writer
@@ -210,7 +210,7 @@ class Client:
         return await self.ask(line)
 
     async def start(self, *rcpts, sender=b"<a@example.org>", hello=b"EHLO client.example\r\n"):
-        """Everything up to the 354."""
+        """The session up to the 354."""
         assert (await self.hello(hello)).startswith(b"250")
         return await self.envelope(*rcpts, sender=sender)
 
@@ -221,7 +221,7 @@ class Client:
         return await self.ask(b"DATA\r\n")
 
     async def ended(self):
-        """Everything until the other side closes."""
+        """All bytes until the server closes."""
         async with asyncio.timeout(PATIENCE_S):
             try:
                 return await self.reader.read()
@@ -238,43 +238,43 @@ class Client:
 
 
 class Rig:
-    """Everything of one test."""
+    """Client, relay and next hop of one test."""
 
-    def __init__(self, door_changes, judge=None, server=None, budget=None, unix=""):
+    def __init__(self, param_changes, scanner=None, server=None, budget=None, unix=""):
         self.server = server or Server()
-        self.judge = judge or Judge()
+        self.scanner = scanner or StubScanner()
         self.meters, self.log = Meters(), []
         self.budget = budget or MemoryBudget(Limits().memory_bytes)
-        self.changes, self.unix = door_changes, unix
+        self.changes, self.unix = param_changes, unix
         self.clients = []
 
     async def __aenter__(self):
         loop = asyncio.get_running_loop()
         upstream = await self.start_hops(loop)
-        door = ListenerParams(
+        params = ListenerParams(
             address=Address("127.0.0.1", 0), upstream=upstream, hostname="door.example"
         )
-        self.door = replace(door, **({"times": BRISK} | self.changes))
-        self.front = RelayListener(
-            self.door,
-            self.judge,
+        self.params = replace(params, **({"times": BRISK} | self.changes))
+        self.relay = RelayListener(
+            self.params,
+            self.scanner,
             meters=self.meters,
             log=self.log.append,
             budget=self.budget,
             loop=loop,
         )
         if self.unix:
-            self.listener = await loop.create_unix_server(self.front.protocol, self.unix)
+            self._server_socket = await loop.create_unix_server(self.relay.protocol, self.unix)
             self.port = 0
         else:
             sock = socket.create_server(("127.0.0.1", 0), backlog=1024)
             self.port = sock.getsockname()[1]
-            self.listener = await loop.create_server(self.front.protocol, sock=sock)
+            self._server_socket = await loop.create_server(self.relay.protocol, sock=sock)
         return self
 
     async def start_hops(self, loop):
-        """Start the next hop; gives its address."""
-        speaks: Literal["smtp", "lmtp"] = "lmtp" if self.server.lmtp else "smtp"
+        """Start the next hop; returns its address."""
+        speaks = "lmtp" if self.server.lmtp else "smtp"
         path = self.server.unix
         if path:
             self.hop_server = await loop.create_unix_server(lambda: Hop(self.server), path)
@@ -290,9 +290,9 @@ class Rig:
     async def __aexit__(self, *exc):
         for client in self.clients:
             await client.close()
-        await self.front.drain(1.0)
-        self.listener.close()
-        await until(lambda: not self.front.open_sessions, "the sessions to end")
+        await self.relay.drain(1.0)
+        self._server_socket.close()
+        await until(lambda: not self.relay.open_sessions, "the sessions to end")
         await until(lambda: not self.server.transports or self.stop_hops(), "the next hop's ends")
         self.hop_server.close()
         await self.hop_server.wait_closed()
@@ -318,17 +318,17 @@ class Rig:
 
     @property
     def messages(self):
-        """What the log says of messages."""
+        """The message records of the log."""
         return [line for line in self.log if line["event"] == "message"]
 
 
 def times(**changes):
-    """The shipped times, some changed, looked at often."""
+    """The test timeouts, some changed."""
     return BRISK._replace(**changes)
 
 
 def limits(**changes):
-    """The shipped limits, some changed."""
+    """The default limits, some changed."""
     return Limits(**changes)
 
 

@@ -1,4 +1,4 @@
-"""What the tests of scanning work with: letters, and a scanner with all its parts in reach."""
+"""Test support for scanning: messages, and a scanner with access to all its parts."""
 
 from dataclasses import replace
 from email.parser import BytesParser
@@ -25,7 +25,7 @@ ENVELOPE = Envelope(
     rcpt_lines=(b"RCPT TO:<bob@b.example>", b"RCPT TO:<carl@c.example>"),
 )
 COSTS = Costs(reject=(200.0, 0.0))
-"""refuses sooner than as shipped: the sample has few messages that are sure enough for that"""
+"""rejects sooner than the default: few messages of the sample have a verdict sure enough"""
 HARSH = ScanPolicy(ActionPolicy(ActionMap("headers", "tag", "quarantine", "reject")))
 
 
@@ -43,8 +43,8 @@ class Clock:
         return self.now
 
 
-class Desk:
-    """A scanner with all that it works with in reach."""
+class ScanRig:
+    """A scanner with access to all that it works with."""
 
     def __init__(self, home, policy=None, *, plan=None, hand=None, **around):
         self.records: list[dict[str, object]] = []
@@ -58,8 +58,8 @@ class Desk:
         self.scanner = Scanner(self.model_session, policy or ScanPolicy(), self.around)
 
     def scan(self, raw, envelope=ENVELOPE, **request):
-        """The one outcome of a letter."""
-        found: list[ScanResult] = []
+        """The one result of a message."""
+        found = []
         self.scanner.scan(ScanRequest(raw, envelope, **request), found.append)
         (outcome,) = found
         return outcome

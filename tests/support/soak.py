@@ -242,6 +242,9 @@ class Soak:
             if record["event"] == "process died":
                 deaths.append(datetime.fromisoformat(record["time"]).timestamp())
                 continue
-            if "Next hop lost" in record.get("reply", "") or record.get("action") == "client-lost":
+            if (
+                "Connection to the mail server lost" in record.get("reply", "")
+                or record.get("action") == "client-lost"
+            ):
                 books.told.add(record.get("from", ""))
         return deaths

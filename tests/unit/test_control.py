@@ -49,12 +49,12 @@ class Nobody:
 
 
 @contextlib.contextmanager
-def serving(tmp_path, hear=rehearsal, limits=LIMITS, roles=lambda: Roles(os.getuid())):
+def serving(tmp_path, handler=rehearsal, limits=LIMITS, roles=lambda: Roles(os.getuid())):
     path = tmp_path / "c"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     listener.listen(64)
-    server = ControlServer(listener, hear, roles, limits)
+    server = ControlServer(listener, handler, roles, limits)
     server.start()
     try:
         yield server, path

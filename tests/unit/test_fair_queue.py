@@ -2,7 +2,7 @@
 
 import pytest
 
-from spamnb.service.scanning.fair_queue import MOST_REMEMBERED, FairQueue
+from spamnb.service.scanning.fair_queue import MAX_REMEMBERED, FairQueue
 
 
 def taken(queue, cost=1.0):
@@ -65,7 +65,7 @@ def test_an_item_can_be_removed_and_put_back():
 def test_strangers_do_not_fill_the_memory():
     """The cost of clients without items is forgotten, however many clients there were."""
     queue = FairQueue()
-    for number in range(10 * MOST_REMEMBERED):
+    for number in range(10 * MAX_REMEMBERED):
         queue.put(str(number), number)
         queue.charge(str(queue.take()), 1.0)
-    assert len(queue._cost) <= MOST_REMEMBERED + 2
+    assert len(queue._cost) <= MAX_REMEMBERED + 2

@@ -11,7 +11,7 @@ from spamnb.service.engine.lookup import signature_text
 from spamnb.service.engine.requests import Learn
 from spamnb.service.feedback.review_queue import ReviewQueue
 from spamnb.service.feedback.service import FeedbackService
-from spamnb.service.feedback.trust import WAYS, delivered_to
+from spamnb.service.feedback.trust import CHANNEL_POLICIES, delivered_to
 from spamnb.service.feedback.types import Feedback
 from spamnb.service.limits import TeachingRules
 from spamnb.service.telemetry.metrics import Meters
@@ -253,7 +253,7 @@ def test_a_channel_that_is_less_worth_takes_smaller_steps(tmp_path):
                 counts[channel] = view.totals().messages.tolist()
     assert moved["trap"] < moved["address"]
     assert counts["trap"] == counts["address"]
-    assert WAYS["trap"].weight < WAYS["address"].weight
+    assert CHANNEL_POLICIES["trap"].weight < CHANNEL_POLICIES["address"].weight
 
 
 # --- signatures within ------------------------------------------------------------------------

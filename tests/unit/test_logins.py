@@ -70,7 +70,7 @@ def test_a_file_that_others_can_read_is_refused(tmp_path):
     path = file_of(tmp_path / "p", Login("alice", hashed("x", CHEAP)))
     assert path.stat().st_mode & 0o777 == 0o600
     path.chmod(0o640)
-    with pytest.raises(SettingsError, match="others can read"):
+    with pytest.raises(SettingsError, match="readable by other users"):
         read_logins(path)
 
 
@@ -90,7 +90,7 @@ def test_a_bad_line_is_named(tmp_path, line):
     path = tmp_path / "p"
     path.write_text(f"# people\n{line}\n")
     path.chmod(0o600)
-    with pytest.raises(SettingsError, match=":2: not a login"):
+    with pytest.raises(SettingsError, match=":2: the line is not a login"):
         read_logins(path)
 
 

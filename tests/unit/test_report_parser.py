@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from spamnb.core.mail.message import read
 from spamnb.service.engine.filter import Filter
-from spamnb.service.feedback.report_parser import MOST, read_report
+from spamnb.service.feedback.report_parser import MAX_MESSAGES, read_report
 
 SAMPLES = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 SIGNATURE = "s" + "abcdefghijklmnopqrstuvwxyz"
@@ -156,13 +156,13 @@ def test_real_messages_come_out_as_they_went_in():
 def test_several_attached_messages_are_several():
     """One report may carry many messages, in their order; beyond the limit they are counted."""
     made = []
-    for number in range(MOST + 7):
+    for number in range(MAX_MESSAGES + 7):
         mail = EmailMessage()
         mail["Subject"] = f"number {number}"
         mail.set_content("x")
         made.append(MIMEMessage(mail))
     report = read_report(outer(*made), "spam")
-    assert [item.subject for item in report.items] == [f"number {n}" for n in range(MOST)]
+    assert [item.subject for item in report.items] == [f"number {n}" for n in range(MAX_MESSAGES)]
     assert report.left_out == 7
 
 
@@ -269,7 +269,7 @@ def test_hostile_structure_is_bounded():
     head = b"Content-Type: multipart/mixed; boundary=b\r\n\r\n"
     part = b"--b\r\nContent-Type: message/rfc822\r\n\r\nSubject: x\r\n\r\nx\r\n"
     assert seconds(head + part * 10_000) < 1
-    assert len(read_report(head + part * 10_000, "spam").items) <= MOST
+    assert len(read_report(head + part * 10_000, "spam").items) <= MAX_MESSAGES
     deep = b"".join(
         b"Content-Type: multipart/mixed; boundary=b%05d\r\n\r\n--b%05d\r\n" % (n, n)
         for n in range(5_000)

@@ -143,7 +143,9 @@ def test_parsers_never_fail_on_bytes(data):
     assert commands.path_of(b"MAIL FROM:" + line).isprintable()
     assert not commands.is_for(b"RCPT TO:" + line, frozenset())
     commands.client_of(Client(), [b"XFORWARD " + line])
-    ehlo.announced(b"250-x\r\n250 " + line + b"\r\n", b"EHLO x", "h", trusted=True, limit=7)
+    ehlo.client_hello_reply(
+        b"250-x\r\n250 " + line + b"\r\n", b"EHLO x", "h", trusted=True, limit=7
+    )
     for parse in (reply_parser.take, proxy_protocol.parse):
         with contextlib.suppress(ValueError):
             parse(data)
@@ -167,7 +169,7 @@ def test_sizes_are_read():
     for offer, limit, said in ((b"SIZE 9", 5, b"SIZE 5"), (b"SIZE 0", 5, b"SIZE 5"),
                                (b"SIZE 3", 5, b"SIZE 3"), (b"SIZE", 0, b"SIZE")):  # fmt: skip
         reply = b"250-x\r\n250 " + offer + b"\r\n"
-        told = ehlo.announced(reply, b"EHLO x", "h", trusted=False, limit=limit)
+        told = ehlo.client_hello_reply(reply, b"EHLO x", "h", trusted=False, limit=limit)
         assert told == b"250-h\r\n250 " + said + b"\r\n"
 
 
@@ -191,13 +193,13 @@ class Recorder:
     def __init__(self):
         self.reading = True
 
-    def hold_for_memory(self):
+    def pause_for_memory(self):
         self.reading = False
 
-    def free_for_memory(self):
+    def resume_after_memory(self):
         self.reading = True
 
-    def burden(self, _now):
+    def memory_cost(self, _now):
         return 0.0
 
 
@@ -232,8 +234,8 @@ def test_the_budget_passes_the_turn_on():
     for reader in readers:
         share.take(101, reader, LARGE)
     assert [reader.reading for reader in readers] == [True, False, False]
-    share.turn(0.0)
-    share.turn(0.0)
+    share.rotate(0.0)
+    share.rotate(0.0)
     assert [reader.reading for reader in readers] == [False, True, False]
     share.forget(readers[1])
     assert [reader.reading for reader in readers] == [False, True, True]
@@ -244,12 +246,12 @@ def test_the_budget_waits_for_nobody_who_dribbles():
     share, readers = MemoryBudget(100).shares[False], [Recorder() for _ in range(2)]
     for reader in readers:
         share.take(101, reader, LARGE)
-    share.turn(0.0)
+    share.rotate(0.0)
     share.take(MemoryShare.LITTLE_BYTES, readers[0], LARGE)
-    share.turn(0.0)
+    share.rotate(0.0)
     assert [reader.reading for reader in readers] == [True, False]
     share.take(1, readers[0], LARGE)
-    share.turn(0.0)
+    share.rotate(0.0)
     assert [reader.reading for reader in readers] == [False, True]
 
 
@@ -260,7 +262,7 @@ def test_lines_are_cut_alike_however_they_come(lines, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=5)))
     intake, found = LineBuffer(), []
     for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True):
-        intake.put(stream[start:stop])
+        intake.append(stream[start:stop])
         while line := intake.line(6):
             found.append(line if len(line) <= 6 else line[:7])
     assert found == [(line + b"\n")[:7] for line in lines]

@@ -311,7 +311,7 @@ def test_a_private_spool_is_closed_to_others(tmp_path):
     (left,) = drained(spool)
     assert (left.head, left.private) == ({"channel": "trap"}, True)
     spool.folder.chmod(0o733)
-    with pytest.raises(StoreError, match="open to others"):
+    with pytest.raises(StoreError, match="accessible to other users"):
         drained(spool)
 
 

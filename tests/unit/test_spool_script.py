@@ -62,4 +62,4 @@ def test_a_spool_that_others_cannot_use_is_told(tmp_path):
     one.folder.chmod(0o700)
     assert "has the mode 700, not 1733" in str(problem(one.folder))
     (tmp_path / "file").write_text("")
-    assert "is no folder" in str(problem(tmp_path / "file"))
+    assert "is not a folder" in str(problem(tmp_path / "file"))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 from spamnb.daemon.operations import _OPERATIONS
-from spamnb.service.feedback.trust import WAYS
+from spamnb.service.feedback.trust import CHANNEL_POLICIES
 from spamnb.service.feedback.types import Channel, State
 
 TEXT = (Path(__file__).parents[2] / "docs" / "teaching.md").read_text()
@@ -17,9 +17,9 @@ def test_every_operation_channel_and_state_is_told():
     """The tables of the document are those of the code."""
     for name in (*_OPERATIONS, *get_args(State)):
         assert f"`{name}`" in TEXT, name
-    for name, way in WAYS.items():
+    for name, way in CHANNEL_POLICIES.items():
         assert re.search(rf"\| [\w, ]*\b{name}\b[\w, ]* \| {way.weight:g} \|", TEXT), name
-    assert set(WAYS) == set(get_args(Channel))
+    assert set(CHANNEL_POLICIES) == set(get_args(Channel))
 
 
 def test_the_client_that_is_shown_speaks_the_protocol(tmp_path):

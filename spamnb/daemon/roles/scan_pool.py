@@ -56,8 +56,8 @@ class ScanPool:
             notes=notes,
             done=done,
             client=network_of(notes.get("client", "")),
-            begin_by=now + times.begin_s * SHARE,
-            end_by=now + times.judge_s * SHARE,
+            begin_by=now + times.scan_start_s * SHARE,
+            end_by=now + times.scan_total_s * SHARE,
             limit_s=times.scan_s * SHARE,
         )
         self._wait(job, self._queue.put)

@@ -48,7 +48,7 @@ class ScannerFactory:
             settings, ScanProcessDeps(links.start, links.shared, links.log, links.loop)
         )
         self._rules = AccessLists()
-        self._bench = self._made(settings)
+        self._session = self._made(settings)
         self._settings = settings
         self._load(settings)
 
@@ -56,12 +56,12 @@ class ScannerFactory:
         """The scanner of a listener."""
         listener = listeners_of(self._settings)[name]
         around = self._around(listener.upstream or self._links.start.post)
-        return Scanner(self._bench, policy_of(self._settings, listener), around)
+        return Scanner(self._session, policy_of(self._settings, listener), around)
 
     def apply_settings(self, settings: Settings) -> None:
         """Judge by other settings from now on; `scanner_for` gives new scanners."""
-        old = self._bench
-        self._bench, self._settings = self._made(settings), settings
+        old = self._session
+        self._session, self._settings = self._made(settings), settings
         self._links.loop.call_later(_LAST_LETTERS_S, old.close)
         self._pool.apply_settings(settings)
         self._load(settings)
@@ -69,7 +69,7 @@ class ScannerFactory:
     async def close(self) -> None:
         """Let go of the helpers and the model."""
         await self._pool.close()
-        self._bench.close()
+        self._session.close()
 
     def _made(self, settings: Settings) -> ModelSession:
         start = self._links.start

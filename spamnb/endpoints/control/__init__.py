@@ -1,1 +1,1 @@
-"""The control socket: protocol, server and training client."""
+"""The control socket: protocol, client, server and training client."""

@@ -1,16 +1,16 @@
-"""The control socket's protocol, and a client for it: lines of JSON with bytes behind them.
+"""The control socket's protocol, and a client for it: lines of JSON followed by bytes.
 
     -> {"op": "teach", "label": "spam", "bytes": 1234, "channel": "imap", "for": "alice"}
        and 1234 bytes: the message
     <- {"ok": true, "state": "learnt", "receipt": {...}, "bytes": 0}
        or {"ok": false, "error": "one line", "hint": "...", "error_type": "RefError", "code": 2}
 
-One line each way, in UTF-8, ended by a line feed; `bytes` (0 if it is left out) says how many bytes
-follow. Many requests may use one connection, one after the other. So a shell or a few lines of any
-language can speak it. The other side knows who we are by the socket itself.
+One line each way, in UTF-8, ended by a line feed; `bytes` (default 0) says how many bytes follow. A
+connection may carry many requests, one after the other. So a shell or a few lines of any language
+can speak it. The server identifies the client by the socket's credentials.
 
-Must not know the model or what requests mean. Failure: StoreBusyError where nobody answers, the
-error of the family that the other side had, PeerError for what is no reply.
+Must not know the model or what requests mean. Failure: StoreBusyError if no server answers, the
+server's own error class for a refused request, PeerError for an invalid reply.
 """
 
 from __future__ import annotations
@@ -33,67 +33,67 @@ from spamnb.service.feedback.types import Answer, Feedback
 LINE_BYTES = 1 << 16
 CHUNK_BYTES = 1 << 18
 ANSWER_S = 60.0
-"""how long a client waits for an answer: another's transaction goes first, or the learner has died
-and its successor starts; a mail server that waits for us has more patience than that"""
+"""how long a client waits for an answer: another transaction may run first, or the learner may
+be restarting; mail servers in front of the client wait longer than that"""
 LONG_S = 3600.0
-"""... to work that takes long: imports, expiry, training"""
+"""... for operations that take long: imports, expiry, training"""
 _IDLE_S = 20.0
-"""A connection that was silent for longer is made anew: the other side may have ended it."""
+"""A connection that was idle for longer is made again: the server may have closed it."""
 
 Header = dict[str, Any]
 
 
 class FrameError(Exception):
-    """What came is no frame; the stream cannot be used any further."""
+    """The bytes are no valid frame; the stream cannot be used any further."""
 
 
 class Frames:
-    """Lines and bytes over a connected socket; each read is bounded in time."""
+    """Lines and bytes over a connected socket; each read has a time limit."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self._held = bytearray()
+        self._buffer = bytearray()
 
     def line(self, first_s: float, read_s: float) -> Header | None:
-        """Read a header; None when the other side has ended. It may wait `first_s` to begin."""
+        """Read a header within `first_s` until it begins; None at the end of the connection."""
         until = time.monotonic() + first_s
         looked = 0
-        while (end := self._held.find(b"\n", looked)) < 0:
-            looked = len(self._held)
+        while (end := self._buffer.find(b"\n", looked)) < 0:
+            looked = len(self._buffer)
             if looked > LINE_BYTES:
                 raise FrameError(f"the line is longer than {LINE_BYTES} bytes")
             if not self._more(until):
-                if self._held:
+                if self._buffer:
                     raise FrameError("the connection ended within a line")
                 return None
             if not looked:
                 until = time.monotonic() + read_s
-        line = bytes(self._held[:end])
-        del self._held[: end + 1]
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
         return _header(line)
 
     def body(self, size: int, read_s: float, until: float) -> bytes:
-        """Read that many bytes; each read waits at most `read_s`, all of them `until`."""
-        while len(self._held) < size:
+        """Read `size` bytes; each read waits at most `read_s`, all of them until `until`."""
+        while len(self._buffer) < size:
             if not self._more(min(until, time.monotonic() + read_s)):
-                raise FrameError(f"{size} bytes were announced, {len(self._held)} came")
-        found = bytes(self._held[:size])
-        del self._held[:size]
+                raise FrameError(f"{size} bytes were announced, {len(self._buffer)} arrived")
+        found = bytes(self._buffer[:size])
+        del self._buffer[:size]
         return found
 
     def taken(self, most: int, read_s: float) -> bytes:
-        """Read some bytes, at most so many; for bodies that are not kept in memory."""
-        if not self._held and not self._more(time.monotonic() + read_s):
+        """Read some bytes, at most `most`; for bodies that are not kept in memory."""
+        if not self._buffer and not self._more(time.monotonic() + read_s):
             raise FrameError("the connection ended within its bytes")
-        found = bytes(self._held[:most])
-        del self._held[:most]
+        found = bytes(self._buffer[:most])
+        del self._buffer[:most]
         return found
 
     def _more(self, until: float) -> bool:
-        """Read what is there; False at the end. TimeoutError when the time is over."""
+        """Read available bytes; False at the end. TimeoutError when the time is over."""
         self.connection.settimeout(max(until - time.monotonic(), 0.001))
         data = self.connection.recv(CHUNK_BYTES)
-        self._held += data
+        self._buffer += data
         return bool(data)
 
     def send(self, header: Mapping[str, Any], body: bytes = b"", *, wait_s: float) -> None:
@@ -109,20 +109,20 @@ def _header(line: bytes) -> Header:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise FrameError("the line is no JSON") from error
+        raise FrameError("the line is not JSON") from error
     if not isinstance(found, dict):
-        raise FrameError("the line is no JSON object")
+        raise FrameError("the line is not a JSON object")
     size = found.setdefault("bytes", 0)
     if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-        raise FrameError("`bytes` is no number of bytes")
+        raise FrameError("`bytes` is not a number of bytes")
     return found
 
 
-# --- values and lines ------------------------------------------------------------------------
+# --- values and headers ----------------------------------------------------------------------
 
 
 def failure(error: SpamnbError) -> Header:
-    """An error as a reply."""
+    """An error as a reply header."""
     return {
         "ok": False,
         "error": " ".join(str(error).split()),
@@ -134,15 +134,15 @@ def failure(error: SpamnbError) -> Header:
 
 
 def failed(header: Header) -> SpamnbError:
-    """The error that a reply tells of."""
-    sort = getattr(errors, str(header.get("error_type")), None)
-    if not (isinstance(sort, type) and issubclass(sort, SpamnbError)):
-        sort = PeerError
-    return sort(str(header.get("error") or "refused"), hint=str(header.get("hint") or ""))
+    """The error in a reply header."""
+    error_type = getattr(errors, str(header.get("error_type")), None)
+    if not (isinstance(error_type, type) and issubclass(error_type, SpamnbError)):
+        error_type = PeerError
+    return error_type(str(header.get("error") or "refused"), hint=str(header.get("hint") or ""))
 
 
 def answered(answer: Answer) -> Header:
-    """An answer as a reply."""
+    """An answer as a reply header."""
     receipt = answer.receipt.as_dict() if answer.receipt else None
     return {
         "ok": True,
@@ -155,7 +155,7 @@ def answered(answer: Answer) -> Header:
 
 
 def answer_of(header: Header) -> Answer:
-    """The answer that a reply holds."""
+    """The answer in a reply header."""
     try:
         receipt = header.get("receipt")
         return Answer(
@@ -166,14 +166,14 @@ def answer_of(header: Header) -> Answer:
             dict(header.get("facts") or {}),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise PeerError("the daemon's answer cannot be read") from error
+        raise PeerError("the daemon's answer is invalid") from error
 
 
 # --- the client ------------------------------------------------------------------------------
 
 
 class ControlReply(NamedTuple):
-    """What came back."""
+    """The reply to a request."""
 
     header: Header
     body: bytes
@@ -200,45 +200,47 @@ class ControlClient:
         self.close()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._frames.connection.close()
 
     def ask(self, op: str, body: bytes = b"", **fields: Any) -> ControlReply:
-        """One request, and its reply; an error of the other side is raised here."""
-        self._fresh()
+        """Send a request and return its reply; an error of the server is raised here."""
+        self._reconnect_if_idle()
         try:
-            # Who is refused may not be read to the end: the reply is there all the same.
+            # The server may refuse without reading all of the request; its reply can still be read.
             with suppress(BrokenPipeError, ConnectionResetError):
                 self._frames.send({"op": op, **fields}, body, wait_s=self._wait_s)
         except OSError as error:
-            raise _away(error) from error
-        return self._replied()
+            raise _not_answering(error) from error
+        return self._read_reply()
 
-    def _fresh(self) -> None:
+    def _reconnect_if_idle(self) -> None:
         if time.monotonic() - self._used > _IDLE_S:
             self.close()
             self._frames = Frames(connected(self._path, self._wait_s))
 
-    def _replied(self) -> ControlReply:
-        """Read a reply; what the other side refuses is raised."""
+    def _read_reply(self) -> ControlReply:
+        """Read a reply; an error in it is raised."""
         frames, wait_s = self._frames, self._wait_s
         try:
             header = frames.line(wait_s, wait_s)
             if header is None:
-                raise StoreBusyError("the daemon hung up", hint="try again, or see its log")
-            came = frames.body(header["bytes"], wait_s, time.monotonic() + wait_s)
+                raise StoreBusyError(
+                    "the daemon closed the connection", hint="try again, or see its log"
+                )
+            body = frames.body(header["bytes"], wait_s, time.monotonic() + wait_s)
             self._used = time.monotonic()
         except OSError as error:
-            raise _away(error) from error
+            raise _not_answering(error) from error
         except FrameError as error:
-            raise PeerError(f"the daemon's reply cannot be read: {error}") from error
+            raise PeerError(f"the daemon's reply is invalid: {error}") from error
         if not header.get("ok"):
             raise failed(header)
-        return ControlReply(header, came)
+        return ControlReply(header, body)
 
     def pour(self, op: str, file: BinaryIO, size: int, **fields: Any) -> Header:
-        """One request whose bytes are a plain file of that size, and its reply."""
-        self._fresh()
+        """Send a request whose bytes are a plain file of that size; returns the reply."""
+        self._reconnect_if_idle()
         line = json.dumps({"op": op, **fields, "bytes": size}).encode() + b"\n"
         connection = self._frames.connection
         connection.settimeout(self._wait_s)
@@ -248,38 +250,37 @@ class ControlClient:
                 if size:
                     connection.sendfile(file, 0, size)
         except OSError as error:
-            raise _away(error) from error
-        return self._replied().header
+            raise _not_answering(error) from error
+        return self._read_reply().header
 
     def teach(self, feedback: Feedback) -> Answer:
-        """One word on one message."""
+        """Submit one feedback."""
         op = "teach" if feedback.label else "forget"
-        said = spoken(feedback)
-        return answer_of(self.ask(op, feedback.raw, **said).header)
+        return answer_of(self.ask(op, feedback.raw, **spoken(feedback)).header)
 
 
 def spoken(feedback: Feedback) -> Header:
-    """What a feedback says, but for the message itself."""
-    said: Header = {"channel": feedback.channel, "trust": feedback.trust}
+    """The header fields of a feedback, without the message."""
+    fields: Header = {"channel": feedback.channel, "trust": feedback.trust}
     if feedback.label:
-        said["label"] = feedback.label
+        fields["label"] = feedback.label
     if feedback.who:
-        said["for"] = feedback.who
+        fields["for"] = feedback.who
     if feedback.refs:
-        said["refs"] = list(feedback.refs)
-    said |= {"domain": feedback.domain} if feedback.domain else {}
-    said |= {"client": feedback.client} if feedback.client else {}
-    return said
+        fields["refs"] = list(feedback.refs)
+    fields |= {"domain": feedback.domain} if feedback.domain else {}
+    fields |= {"client": feedback.client} if feedback.client else {}
+    return fields
 
 
 def teach_through(path: Path | str, feedback: Feedback) -> Answer:
-    """One word on one message, by a connection of its own: for callers in many threads."""
+    """Submit one feedback by a new connection: for callers in many threads."""
     with ControlClient(path) as caller:
         return caller.teach(feedback)
 
 
 def connected(path: Path, wait_s: float) -> socket.socket:
-    """Connect; StoreBusyError where nobody listens."""
+    """Connect; StoreBusyError if no server listens."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(wait_s)
     folder = -1
@@ -287,18 +288,18 @@ def connected(path: Path, wait_s: float) -> socket.socket:
         if len(os.fsencode(path)) < 100:
             connection.connect(str(path))
         else:
-            # An address holds 107 bytes (unix(7)); by way of its folder every path is short.
+            # A socket's path has at most 107 bytes (unix(7)); relative to its folder it is short.
             folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             connection.connect(f"/proc/self/fd/{folder}/{path.name}")
     except OSError as error:
         connection.close()
-        raise _away(error) from error
+        raise _not_answering(error) from error
     finally:
         if folder >= 0:
             os.close(folder)
     return connection
 
 
-def _away(error: OSError) -> StoreBusyError:
+def _not_answering(error: OSError) -> StoreBusyError:
     why = "it took too long" if isinstance(error, TimeoutError) else error.strerror or str(error)
     return StoreBusyError(f"the daemon does not answer: {why}", hint="is it running? see its log")

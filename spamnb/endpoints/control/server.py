@@ -1,12 +1,12 @@
-"""The control socket's server: connections, who is on the other end, and bounds on all of it.
+"""The control socket's server: connections, client roles, and limits.
 
-A thread for each connection, so that the lessons of many share one transaction. The kernel says who
-connects (SO_PEERCRED): the owner and root are admins, some may name the person they speak for, all
-others speak for themselves. Connections, their number for each user, lines, bytes, waits and the
-memory of all bodies together are bounded: whoever reaches the socket may be hostile.
+A thread for each connection, so that concurrent feedback shares one transaction. The kernel
+identifies the client (SO_PEERCRED): the owner and root are admins, delegates may name the user they
+act for, all others act for themselves. Connections in total and for each user, lines, bytes, waits
+and the memory of all bodies are limited, since any local user may be hostile.
 
-Must not know what requests mean: `hear` does. Failure: an error of the family is its reply; any
-other is ours: logged once with an incident id, and the reply names the id alone.
+Must not know what requests mean: the handler does. Failure: a SpamnbError becomes the reply; any
+other exception is logged once with an incident id, and the reply names the id alone.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ Role = Literal["admin", "delegate", "self"]
 
 @dataclass(frozen=True, slots=True)
 class ControlLimits:
-    """What whoever reaches the socket may use up."""
+    """Limits on what clients of the socket may use."""
 
     connections: int = 64
     each_user: int = 16
-    """connections of one who is no admin, so that nobody shuts the others out; all of those
-    together have half of the connections, so that mail programs and admins always get through"""
+    """connections of one user who is no admin, so that no user excludes the others; all of them
+    together have half of the connections, so that mail programs and admins always get one"""
     body_bytes: int = 64 << 20
     held_bytes: int = 256 << 20
-    """of all bodies that are in memory at a time"""
+    """of all request bodies in memory"""
     idle_s: float = 60.0
     read_s: float = 10.0
     request_s: float = 120.0
@@ -53,7 +53,7 @@ class ControlLimits:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is on the other end, by the kernel's word."""
+    """The client, as identified by the kernel."""
 
     uid: int
     role: Role
@@ -61,39 +61,39 @@ class Peer:
 
 
 class ControlResponse(NamedTuple):
-    """What goes back."""
+    """The reply to a request."""
 
     header: Header
     body: bytes = b""
 
 
 class ControlRequest(NamedTuple):
-    """What came: the bytes are read by whoever knows how many may come."""
+    """A request; its body is read by the handler, which knows its size limit."""
 
     peer: Peer
     header: Header
     body: Callable[[int], bytes]
-    """reads the body if it has at most so many bytes"""
+    """reads the body; UserError if it is longer than the given limit"""
     pour: Callable[[int, int], None]
     """writes the body, at most so many bytes, to a descriptor"""
 
 
 class RequestHandler(Protocol):
-    """Answers requests; may be called by many threads."""
+    """Handles requests; called by many threads."""
 
     def __call__(self, request: ControlRequest) -> ControlResponse:
-        """One request."""
+        """Handle one request."""
 
 
 class Roles:
-    """Who may do what, by uid."""
+    """Roles by uid."""
 
     def __init__(self, owner: int, delegates: frozenset[int] = frozenset()) -> None:
         self._owner = owner
         self._delegates = delegates
 
     def peer(self, uid: int) -> Peer:
-        """Whoever has this uid."""
+        """The client with this uid."""
         role: Role = "self"
         if uid in (0, self._owner):
             role = "admin"
@@ -103,7 +103,7 @@ class Roles:
 
 
 def login_of(uid: int) -> str:
-    """The name of a user; its number if there is none."""
+    """The name of a user; the uid as text if there is none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -111,10 +111,10 @@ def login_of(uid: int) -> str:
 
 
 class _BodyBudget:
-    """Bytes that may be held at a time: half of them by users who only speak for themselves.
+    """Body bytes in memory: at most half of them by users who act for themselves.
 
-    And by each of them one body of the largest size, or one user who sends a byte a second would
-    keep out all others.
+    Each of these users may use one body of the largest size; otherwise a user who sends a byte a
+    second could exclude all others.
     """
 
     def __init__(self, limits: ControlLimits) -> None:
@@ -127,7 +127,7 @@ class _BodyBudget:
     def take(self, size: int, peer: Peer, wait_s: float) -> None:
         with self._change:
             if not self._change.wait_for(lambda: self._has(size, peer), wait_s):
-                raise StoreBusyError("too much is on its way", hint="try again")
+                raise StoreBusyError("too many requests are in progress", hint="try again")
             self._add(size, peer)
 
     def give_back(self, size: int, peer: Peer) -> None:
@@ -151,17 +151,17 @@ class _BodyBudget:
 
 
 class ControlServer:
-    """Accepts on a listening socket until it is stopped."""
+    """Accepts connections on a listening socket until it is stopped."""
 
     def __init__(
         self,
         listener: socket.socket,
-        hear: RequestHandler,
+        handler: RequestHandler,
         roles: Callable[[], Roles],
         limits: ControlLimits | None = None,
     ) -> None:
         self._listener = listener
-        self._hear = hear
+        self._handler = handler
         self._roles = roles
         self._limits = limits or ControlLimits()
         self._budget = _BodyBudget(self._limits)
@@ -173,35 +173,41 @@ class ControlServer:
         self.faults = 0
 
     def start(self) -> None:
-        """Begin to accept."""
+        """Start to accept."""
         self._listener.setblocking(False)
         self._thread.start()
 
     def stop(self, wait_s: float = 20.0) -> bool:
-        """Accept no more, finish the requests in hand; whether all were done in time."""
+        """Stop accepting, finish current requests; whether all were done in time."""
         self._stopping = True
         os.write(self._waker, b"x")
         self._thread.join()
         until = time.monotonic() + wait_s
         with self._lock:
-            visits = list(self._open.values())
-        for visit in visits:
-            visit.finish()
-        for visit in visits:
-            visit.thread.join(max(0.0, until - time.monotonic()))
+            open_connections = list(self._open.values())
+        for thread_connection in open_connections:
+            thread_connection.finish()
+        for thread_connection in open_connections:
+            thread_connection.thread.join(max(0.0, until - time.monotonic()))
         os.close(self._wake)
         os.close(self._waker)
-        return not any(visit.thread.is_alive() for visit in visits)
+        return not any(
+            thread_connection.thread.is_alive() for thread_connection in open_connections
+        )
 
     def busy_s(self) -> float:
-        """How long the oldest request is in hand."""
+        """The age of the oldest request in progress."""
         with self._lock:
-            began = [visit.began for visit in self._open.values() if visit.began]
+            began = [
+                thread_connection.began
+                for thread_connection in self._open.values()
+                if thread_connection.began
+            ]
         return time.monotonic() - min(began) if began else 0.0
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """The number of open connections."""
         return len(self._open)
 
     # -- accepting ------------------------------------------------------------------------------
@@ -217,20 +223,20 @@ class ControlServer:
             except (BlockingIOError, ConnectionError):
                 continue
             except OSError as error:
-                # Out of descriptors: they come back when connections end.
+                # Out of descriptors: they become free when connections end.
                 LOG.warning("no connection can be accepted: %s", error)
                 time.sleep(0.1)
                 continue
             try:
-                self._welcome(connection)
+                self._admit(connection)
             except Exception as error:  # noqa: BLE001 - the boundary: the next one is served
-                # Its user cannot be told, there is no room for one more thread, or a fault of ours.
+                # The peer's uid is not readable, no thread can be started, or an internal fault.
                 LOG.warning("a connection cannot be served: %s", error)
-                self._gone(connection)
+                self._close(connection)
 
-    def _welcome(self, connection: socket.socket) -> None:
+    def _admit(self, connection: socket.socket) -> None:
         peer = self._roles().peer(_uid_of(connection))
-        visit = _Connection(self, connection, peer)
+        thread_connection = _Connection(self, connection, peer)
         with self._lock:
             users = Counter(other.peer.uid for other in self._open.values())
             limits = self._limits
@@ -239,26 +245,26 @@ class ControlServer:
                 others = sum(other.peer.role == "self" for other in self._open.values())
                 full |= users[peer.uid] >= limits.each_user or others >= limits.connections // 2
             if not full:
-                self._open[connection] = visit
+                self._open[connection] = thread_connection
         if full:
             with suppress(OSError), connection:
                 busy = StoreBusyError("too many connections", hint="try again")
                 Frames(connection).send(failure(busy), wait_s=0.1)
             return
-        visit.thread.start()
+        thread_connection.thread.start()
 
-    def _gone(self, connection: socket.socket) -> None:
+    def _close(self, connection: socket.socket) -> None:
         with self._lock:
             self._open.pop(connection, None)
         connection.close()
 
 
 class _Connection:
-    """One connection, in a thread of its own."""
+    """One connection, in its own thread."""
 
     def __init__(self, server: ControlServer, connection: socket.socket, peer: Peer) -> None:
         self._server = server
-        self._limits = server._limits  # noqa: SLF001 - one thing in two classes
+        self._limits = server._limits  # noqa: SLF001 - the two classes belong together
         self._frames = Frames(connection)
         self._left = 0
         self._held = 0
@@ -267,21 +273,21 @@ class _Connection:
         self.thread = threading.Thread(target=self._run, name="control", daemon=True)
 
     def finish(self) -> None:
-        """Read nothing more; an answer that is due is still sent."""
+        """Stop reading; a reply that is due is still sent."""
         with suppress(OSError):
             self._frames.connection.shutdown(socket.SHUT_RD)
 
     def _run(self) -> None:
         try:
-            while self._one():
+            while self._serve_request():
                 pass
         except (OSError, FrameError) as error:
             LOG.debug("a connection of uid %d ended: %s", self.peer.uid, error)
         finally:
-            self._server._gone(self._frames.connection)  # noqa: SLF001 - as above
+            self._server._close(self._frames.connection)  # noqa: SLF001 - as above
 
-    def _one(self) -> bool:
-        """One request and its reply; False at the end of the connection."""
+    def _serve_request(self) -> bool:
+        """Handle one request; False at the end of the connection."""
         limits, frames = self._limits, self._frames
         try:
             header = frames.line(limits.idle_s, limits.read_s)
@@ -292,17 +298,17 @@ class _Connection:
             return False
         self.began, self._left = time.monotonic(), header["bytes"]
         try:
-            reply = self._heard(header)
+            reply = self._handle(header)
             self._reply(reply)
         finally:
             self._release()
             self.began = 0.0
-        # Bytes that nobody read would be taken for the next line.
+        # Unread bytes of the body would be read as the next line.
         return self._left == 0 and not self._server._stopping  # noqa: SLF001 - as above
 
-    def _heard(self, header: Header) -> ControlResponse:
+    def _handle(self, header: Header) -> ControlResponse:
         try:
-            return self._server._hear(  # noqa: SLF001 - as above
+            return self._server._handler(  # noqa: SLF001 - as above
                 ControlRequest(self.peer, header, self._body, self._pour)
             )
         except SpamnbError as error:
@@ -310,20 +316,20 @@ class _Connection:
         except (FrameError, TimeoutError) as error:
             self._left = -1
             return ControlResponse(
-                failure(UserError(str(error) or "the bytes did not come in time"))
+                failure(UserError(str(error) or "the bytes did not arrive in time"))
             )
         except Exception:
             incident = secrets.token_hex(6)
             self._server.faults += 1
             LOG.exception("incident %s: a request %.40r failed", incident, header.get("op"))
-            text = f"a fault of ours, incident {incident}"
-            return ControlResponse(failure(SpamnbError(text, hint="see the log")))
+            text = f"internal error, incident {incident}"
+            return ControlResponse(failure(SpamnbError(text, hint="see the daemon's log")))
 
     def _reply(self, reply: ControlResponse) -> None:
         self._frames.send(reply.header, reply.body, wait_s=self._limits.read_s)
 
     def _body(self, most: int) -> bytes:
-        """Read the body into memory, within everybody's budget."""
+        """Read the body into memory, within the budget."""
         size = self._sized(min(most, self._limits.body_bytes))
         budget = self._server._budget  # noqa: SLF001 - as above
         budget.take(size, self.peer, self._limits.read_s)
@@ -333,7 +339,7 @@ class _Connection:
         return found
 
     def _pour(self, most: int, handle: int) -> None:
-        """Write the body to a file as it comes."""
+        """Write the body to a file as it arrives."""
         self._sized(most)
         with open(handle, "wb", closefd=False) as file:
             while self._left:
@@ -343,7 +349,7 @@ class _Connection:
 
     def _sized(self, most: int) -> int:
         if self._left > most:
-            raise UserError(f"{self._left} bytes are announced, {most} are taken")
+            raise UserError(f"{self._left} bytes are announced, the limit is {most}")
         return self._left
 
     def _until(self) -> float:
@@ -355,7 +361,7 @@ class _Connection:
 
 
 def _uid_of(connection: socket.socket) -> int:
-    """By the kernel's word (unix(7), SO_PEERCRED), as of the time of connect."""
+    """The peer's uid at the time of connect (unix(7), SO_PEERCRED)."""
     size = struct.calcsize("3i")
-    said = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    return int(struct.unpack("3i", said)[1])
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    return int(struct.unpack("3i", credentials)[1])

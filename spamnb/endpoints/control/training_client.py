@@ -1,8 +1,8 @@
-"""Training through the daemon: mail is read here, in the trainer's order, and learnt over there.
+"""Train through the daemon: mail is read here, in the trainer's order, and learnt by the daemon.
 
-While a daemon serves a model it alone writes it. Messages travel as they are, some hundred in a
-request, and each request is one transaction there. Interrupted, what was answered stays learnt; a
-second run finds it and goes on. Must not know terminals.
+While a daemon serves a model, only the daemon writes it. Messages are sent unchanged, some hundred
+in a request, and each request is one transaction. If interrupted, all answered requests stay
+learnt; a second run recognises them and continues. Must not know terminals.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from spamnb.store.named_files import open_named
 
 MESSAGES = 1000
 BODY_BYTES = 8 << 20
-"""of one request; a larger message travels alone"""
+"""of one request; a larger message is sent alone"""
 
 _Message = tuple[str, bytes]
 
 
 @dataclass(slots=True)
 class _Sent:
-    """What was answered so far."""
+    """The results so far."""
 
     total: int
     done: int = 0
@@ -38,7 +38,7 @@ class _Sent:
     unreadable: list[str] = field(default_factory=list)
 
     def now(self) -> Progress:
-        """How far it is."""
+        """The progress so far."""
         return Progress(self.done, self.total, unreadable=len(self.unreadable), **self.counts)
 
 
@@ -50,9 +50,9 @@ def send(
     documents: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> Summary:
-    """Have all messages of (label, path) sources learnt by the daemon at this socket.
+    """Have the daemon at this socket learn all messages of (label, path) sources.
 
-    `documents`: the model takes texts that are no mail as well.
+    `documents`: the model also takes texts that are not mail.
     """
     began, cpu = time.monotonic(), time.process_time()
     refuse_twins(sources)
@@ -61,10 +61,10 @@ def send(
     labels = [label for label, _ in sources]
     with ControlClient(control, LONG_S) as caller:
         for batch in _batches(_read(found, labels, sent, documents=documents)):
-            sizes, said = [len(raw) for _, raw in batch], [label for label, _ in batch]
+            sizes, given = [len(raw) for _, raw in batch], [label for label, _ in batch]
             body = b"".join(raw for _, raw in batch)
             fields = {"channel": "cli", "for": who, "trust": "admin"}
-            answer = caller.ask("batch", body, sizes=sizes, labels=said, **fields).header
+            answer = caller.ask("batch", body, sizes=sizes, labels=given, **fields).header
             for name in sent.counts:
                 sent.counts[name] += int(answer.get(name, 0))
             sent.done += len(batch)
@@ -84,7 +84,7 @@ def send(
 def _read(
     found: list[list[MessageSpan]], labels: list[str], sent: _Sent, *, documents: bool
 ) -> Iterator[_Message]:
-    """All messages in their order; what cannot be read is noted."""
+    """All messages in their order; unreadable ones are recorded."""
     parts = [iter(part) for part in found]
     for source in interleaved([len(part) for part in found]).tolist():
         label = labels[source]
@@ -111,6 +111,6 @@ def _batches(messages: Iterator[_Message]) -> Iterator[list[_Message]]:
 
 
 def sent_file(control: Path, op: str, path: str, **fields: str) -> Header:
-    """One request whose bytes are a file, which is not read into memory; the reply."""
+    """Send a file as a request's bytes without reading it into memory; returns the reply."""
     with ControlClient(control, LONG_S) as caller, os.fdopen(open_named(path), "rb") as file:
         return caller.pour(op, file, os.fstat(file.fileno()).st_size, **fields)

@@ -1,1 +1,1 @@
-"""A person's mailbox as their mail program sees it: find one message, move it, take it away."""
+"""A user's mailbox, for `spamnb doctor`: find one message, move it, delete it."""

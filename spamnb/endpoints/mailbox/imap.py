@@ -1,10 +1,10 @@
-"""A mailbox behind IMAP: one message is found by its Message-ID, moved, and taken away.
+"""A mailbox on an IMAP server: find one message by its Message-ID, move it, delete it.
 
-Messages of others are never touched: what is expunged is named by its UID, and where the server
-cannot do that (no UIDPLUS, RFC 4315), nothing is expunged beside other deleted messages. A password
-goes out encrypted, or stays on this machine.
+Other messages are never touched: an expunge names the UID, and where the server cannot do that (no
+UIDPLUS, RFC 4315), nothing is expunged beside other deleted messages. A password is sent only
+encrypted or on this machine.
 
-Must not know what a move means. Failure: PeerError, with the server's words.
+Must not know what a move means. Failure: PeerError, with the server's text.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from spamnb.service.diagnostics.ports import SIDES, FoundMessage, Side
 
 _TLS_PORT: Final = 993
 _DAYS_S: Final = 2 * 86_400
-"""the server's day may be another one than ours"""
+"""the server's date may differ"""
 _LISTED = re.compile(rb'\(([^)]*)\) (?:"[^"]*"|NIL) (.+)')
 _ESCAPED = re.compile(r"\\(.)")
-_Say = Callable[..., tuple[str, list[Any]]]
+_Command = Callable[..., tuple[str, list[Any]]]
 
 
 @dataclass(frozen=True, slots=True)
 class ImapAccount:
-    """Where a mailbox is, and whose it is."""
+    """An account and its server."""
 
     host: str
     port: int
     user: str
     password: str
     junk: str = ""
-    """the folder of junk; empty: the one that the server calls so (RFC 6154), else Junk"""
+    """the junk folder; empty: the one that the server marks (RFC 6154), else Junk"""
     step_s: float = 30.0
 
 
 class ImapMailbox:
-    """One account, logged in. Made by `open`."""
+    """One account, logged in. Created by `open`."""
 
     channels = frozenset(("imap", "maildir"))
-    """the server tells of moves, or a watcher of the Maildir behind it"""
+    """the IMAP server reports moves, or a watcher of the Maildir behind it"""
     advice = (
         "see docs/dovecot.md, Learn from moves; feedback.spool and serve.delegates; the logs of "
         "the IMAP server and of the daemon"
@@ -57,7 +57,9 @@ class ImapMailbox:
     def __init__(self, account: ImapAccount, imap: imaplib.IMAP4) -> None:
         self.who = account.user
         self._imap = imap
-        self._ways = [_move, _copy_and_delete] if "MOVE" in self._able() else [_copy_and_delete]
+        self._move_methods = (
+            [_move, _copy_and_delete] if "MOVE" in self._capabilities() else [_copy_and_delete]
+        )
         listed = _folders(imap)
         self._all = [name for flags, name in listed if "\\noselect" not in flags]
         marked = [name for flags, name in listed if "\\junk" in flags]
@@ -67,8 +69,8 @@ class ImapMailbox:
 
     @classmethod
     def open(cls, account: ImapAccount) -> ImapMailbox:
-        """Log in, and see that both folders are there."""
-        with _theirs():
+        """Log in, and check that both folders exist."""
+        with _as_peer_errors():
             imap = _connected(account)
             try:
                 _checked(imap.login(account.user, account.password))
@@ -80,13 +82,13 @@ class ImapMailbox:
                 raise
         return made
 
-    def _able(self) -> list[str]:
-        told: bytes = _checked(self._imap.capability())[0]
-        return told.decode("ascii", "replace").upper().split()
+    def _capabilities(self) -> list[str]:
+        reply: bytes = _checked(self._imap.capability())[0]
+        return reply.decode("ascii", "replace").upper().split()
 
     def find(self, ident: str) -> FoundMessage | None:
-        """The message, where it lies."""
-        with _theirs():
+        """The message and its folder."""
+        with _as_peer_errors():
             for side in SIDES:
                 self._select(self._names[side])
                 uids = self._search(ident, "UNDELETED")
@@ -96,26 +98,26 @@ class ImapMailbox:
         return None
 
     def move(self, ident: str, source: Side, target: Side) -> str:
-        """Move it as mail programs do, each of their ways in turn; which it was."""
-        way = self._ways[0]
-        self._ways = [*self._ways[1:], way]
-        with _theirs():
+        """Move it as mail programs do, by another method each time; returns the method."""
+        method = self._move_methods[0]
+        self._move_methods = [*self._move_methods[1:], method]
+        with _as_peer_errors():
             self._select(self._names[source])
             uids = self._search(ident, "UNDELETED")
             if not uids:
                 raise PeerError(f"the message is not in {self._names[source]} any more")
-            return way(self, uids[-1], _quoted(self._names[target]))
+            return method(self, uids[-1], _quoted(self._names[target]))
 
     def purge(self, ident: str) -> int:
-        """Take it out of every folder; from how many."""
+        """Delete it from every folder; returns from how many."""
         gone: list[bool] = []
-        with _theirs():
+        with _as_peer_errors():
             for name in self._all:
                 with suppress(PeerError):
                     self._select(name)
                     gone += [self._delete(uid) for uid in self._search(ident, "ALL")]
         if not all(gone):
-            raise PeerError("it is only marked as deleted, for others beside it are too")
+            raise PeerError("the message is only marked as deleted, since other messages are too")
         return len(gone)
 
     def close(self) -> None:
@@ -126,9 +128,9 @@ class ImapMailbox:
     # -- the protocol ---------------------------------------------------------------------------
 
     def uid(self, *words: str) -> list[Any]:
-        """One command by UID."""
-        say: _Say = self._imap.uid
-        return _checked(say(*words))
+        """Run one command by UID."""
+        command: _Command = self._imap.uid
+        return _checked(command(*words))
 
     def _select(self, name: str) -> None:
         try:
@@ -148,9 +150,9 @@ class ImapMailbox:
         return b""
 
     def _delete(self, uid: str) -> bool:
-        """Mark it as deleted, and expunge it if that touches nothing else; whether it is gone."""
+        """Mark it as deleted and expunge it if that affects no other; whether it is gone."""
         self.uid("STORE", uid, "+FLAGS.SILENT", r"(\Deleted)")
-        if "UIDPLUS" in self._able():
+        if "UIDPLUS" in self._capabilities():
             self.uid("EXPUNGE", uid)
         elif self._uids("DELETED") == [uid]:
             _checked(self._imap.expunge())
@@ -170,16 +172,16 @@ def _move(mailbox: ImapMailbox, uid: str, target: str) -> str:
 
 def _copy_and_delete(mailbox: ImapMailbox, uid: str, target: str) -> str:
     mailbox.uid("COPY", uid, target)
-    mailbox._delete(uid)  # noqa: SLF001 - one of the mailbox's own ways
+    mailbox._delete(uid)  # noqa: SLF001 - one of the mailbox's methods
     return "COPY and delete"
 
 
 def _connected(account: ImapAccount) -> imaplib.IMAP4:
-    """Connect, encrypted unless it is this machine."""
+    """Connect, encrypted except on this machine."""
     here = _is_here(account.host)
     context = ssl.create_default_context()
     if here:
-        # Its certificate names the world's name for this machine, and nobody stands between.
+        # Its certificate has this machine's public name, and the connection is local.
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if account.port == _TLS_PORT:
         return imaplib.IMAP4_SSL(
@@ -219,17 +221,17 @@ def _quoted(text: str) -> str:
 
 
 def _checked(answer: tuple[str, Sequence[Any]]) -> list[Any]:
-    """What a command gave; PeerError if the server would not."""
+    """The result of a command; PeerError if the server refused it."""
     status, data = answer
     if status != "OK":
-        said = b" ".join(part for part in data if isinstance(part, bytes))
-        raise PeerError(said.decode("utf-8", "replace"), reply=said)
+        text = b" ".join(part for part in data if isinstance(part, bytes))
+        raise PeerError(text.decode("utf-8", "replace"), reply=text)
     return list(data)
 
 
 @contextmanager
-def _theirs() -> Iterator[None]:
-    """What the library raises is the server's fault, or the network's."""
+def _as_peer_errors() -> Iterator[None]:
+    """Raise the library's and the network's errors as PeerError."""
     try:
         yield
     except imaplib.IMAP4.error as error:
@@ -239,5 +241,5 @@ def _theirs() -> Iterator[None]:
 
 
 def _text(error: imaplib.IMAP4.error) -> str:
-    said = error.args[0] if error.args else ""
-    return said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+    text = error.args[0] if error.args else ""
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)

@@ -1,1 +1,1 @@
-"""The face that reads what people do with their mail: it learns from where messages lie."""
+"""The Maildir watcher: learns from the folders into which users move messages."""

@@ -1,4 +1,4 @@
-"""Where a run of the watcher stopped, in a small file of its own. Failure: StoreAccessError."""
+"""The watcher's checkpoint, in a small file. Failure: StoreAccessError."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spamnb.errors import StoreAccessError
 
 
 class FileCheckpoint:
-    """One time for one set of Maildirs; a file that cannot be read is none."""
+    """One time for one set of Maildirs; an unreadable file counts as none."""
 
     def __init__(self, path: Path, key: str) -> None:
         self._path = path
@@ -22,11 +22,11 @@ class FileCheckpoint:
         return found if isinstance(found, int) else 0
 
     def save(self, seen_ns: int) -> None:
-        """Everything that arrived before is done."""
+        """Record that all files that arrived before this time are done."""
         text = json.dumps(self._all() | {self._key: seen_ns}, indent=1)
         fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
-            # Not synced: after a power cut some are looked at twice, which changes nothing.
+            # Not synced: after a power cut some files are checked twice, which changes nothing.
             fresh.write_text(text)
             fresh.replace(self._path)
         except OSError as error:

@@ -1,9 +1,9 @@
-"""What it means that a message lies in a folder of a Maildir: by the folder's name. Pure.
+"""The meaning of a Maildir folder, by its name, and the label that it implies. Pure.
 
-A message that lies in Junk is called spam by whoever put it there, elsewhere ham. Folders of thrown
-away or own mail say nothing. Whether somebody put it there, or we did, is told by our own header:
-only a place that contradicts it, or what was taught, is a person's word. So nothing is ever learnt
-from our own verdicts, and nothing needs to be remembered of where a message lay before.
+A message in Junk was labelled spam by the user who moved it there, elsewhere ham. Folders for
+deleted or own mail imply nothing. The X-Spam-Flag header tells whether delivery or the user chose
+the folder: only a folder that contradicts it, or an earlier label, is a user's correction. So
+nothing is learnt from the product's own verdicts, and no earlier folder needs to be remembered.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ Role = Literal["ham", "spam", "silent"]
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Names of folders, without the leading dot; those below them mean the same."""
+    """Names of folders, without the leading dot; their sub-folders have the same role."""
 
     junk: tuple[str, ...] = ("Junk", "Spam", "INBOX.Junk", "INBOX.Spam")
     silent: tuple[str, ...] = (
         "Trash", "Deleted Messages", "Deleted Items", "Sent", "Sent Messages", "Sent Items",
         "Drafts", "Templates", "Outbox",
     )  # fmt: skip
-    """thrown away, or written here"""
+    """deleted mail, or the user's own"""
 
 
 def role_of(folder: str, folders: Folders) -> Role:
-    """What lying in this folder says; "" is the inbox."""
+    """The role of a folder; "" is the inbox."""
     name = folder.removeprefix(".").casefold()
 
     def below(names: tuple[str, ...]) -> bool:
@@ -43,7 +43,7 @@ _FLAG = re.compile(rb"^x-spam-flag[ \t]*:[ \t]*(yes|no)\b", re.IGNORECASE | re.M
 
 
 def delivered_as(raw: bytes) -> Role:
-    """What our header says of a message; silent if it has none."""
+    """The label that delivery chose, by the header; silent if there is none."""
     header = _HEADER.match(raw)
     found = _FLAG.search(header[1]) if header else None
     if found is None:
@@ -51,16 +51,16 @@ def delivered_as(raw: bytes) -> Role:
     return "spam" if found[1].lower() == b"yes" else "ham"
 
 
-def word_of(place: Role, delivered: Role, taught: str | None) -> str | None:
-    """The label that a person gave by filing a message so; None if they said nothing.
+def label_from_folder(folder: Role, delivered: Role, taught: str | None) -> str | None:
+    """The label that a user gave by moving a message here; None if there is none.
 
-    What was taught of it (by whomever) is what its place is held against; a message that nobody
-    taught was filed by its header: without one, by nobody, unless it lies in Junk.
+    A taught message is compared with its label, whoever taught it; any other with its header.
+    Without a header only Junk implies a label.
     """
-    if place == "silent":
+    if folder == "silent":
         return None
     if taught is not None:
-        return place if taught in ("ham", "spam") and taught != place else None
+        return folder if taught in ("ham", "spam") and taught != folder else None
     if delivered == "silent":
-        return place if place == "spam" else None
-    return place if place != delivered else None
+        return folder if folder == "spam" else None
+    return folder if folder != delivered else None

@@ -1,7 +1,7 @@
-"""inotify: the kernel tells what happens in folders. The standard library has no door to it.
+"""File events of the kernel by inotify, which the standard library lacks.
 
-A thin one, of what a Maildir needs: something came to lie in a folder, a folder was made, events
-were lost. inotify(7) is the reference. Failure: OSError.
+A thin wrapper with what a Maildir needs: a file arrived in a folder, a folder was created, events
+were lost. See inotify(7). Failure: OSError.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _READ_BYTES = 1 << 16
 
 
 class FileEvent(NamedTuple):
-    """One thing that happened; `lost` tells that others were not told."""
+    """One event; `lost` says that others were dropped."""
 
     folder: Path
     name: str
@@ -49,18 +49,18 @@ class Inotify:
         return result
 
     def fileno(self) -> int:
-        """To wait on."""
+        """The descriptor, for select."""
         return self._fd
 
     def watch(self, handle: int, folder: Path) -> None:
-        """Tell what comes to lie in this open folder; watching it twice is watching it once."""
+        """Report files that arrive in this open folder; a second call for it changes nothing."""
         mask = _CLOSE_WRITE | _MOVED_TO | _CREATE | _ONLYDIR
         name = f"/proc/self/fd/{handle}".encode()
         number = self._checked(self._libc.inotify_add_watch(self._fd, name, mask), str(folder))
         self._folders[number] = folder
 
-    def happened(self) -> Iterator[FileEvent]:
-        """What happened since the last time; nothing if nothing did."""
+    def read_events(self) -> Iterator[FileEvent]:
+        """The events since the last call; none if there are none."""
         try:
             data = os.read(self._fd, _READ_BYTES)
         except BlockingIOError:
@@ -76,9 +76,9 @@ class Inotify:
             elif mask & _IGNORED:
                 self._folders.pop(number, None)
             elif number in self._folders and (mask & _ISDIR or not mask & _CREATE):
-                # A file that is made is told again when it is whole: closed, or moved here.
+                # A created file is reported again when it is complete: closed, or moved here.
                 yield FileEvent(self._folders[number], name, is_folder=bool(mask & _ISDIR))
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching."""
         os.close(self._fd)

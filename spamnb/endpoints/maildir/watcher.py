@@ -1,15 +1,15 @@
-"""Learns from where messages lie, after a quiet time: whoever moves a message teaches.
+"""Learn from the folders of messages: a message moved by its user becomes feedback.
 
-Holds which files were seen to arrive where and when, and reads a file only when it has lain still
-for a while, so that a message on its way through (a client's rule, a slip of the hand) says
-nothing. A restart goes on where the last run stopped: files that moved since are looked at (their
-ctime tells), and looking twice changes nothing, for the model knows what it was taught.
+The watcher records when a file arrives where, and reads it only after it has not moved for a while,
+so that a message on its way (a client's rule, a mistaken move) teaches nothing. A restart continues
+at the checkpoint: files that moved since are checked (by their ctime), and a second check changes
+nothing, since the model knows the taught label.
 
-The watcher may run as root, and the owner of a Maildir chooses what a link in it means: all is
-opened by descriptors of folders, without following that user's links (`folders`).
+The watcher may run as root, and a Maildir's owner controls its links: all access is by descriptors
+of folders, without following that user's links (`folders`).
 
-Must not know the model or the control socket: what was taught of a message, and how to teach, are
-given. Failure: StoreError of these is passed on, and what was not taught is looked at again.
+Must not know the model or the control socket: functions to look up a label and to teach are given.
+Failure: their StoreError is passed on, and a message that was not taught is checked again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from spamnb.endpoints.maildir.folder_roles import Folders, Role, delivered_as, role_of, word_of
+from spamnb.endpoints.maildir.folder_roles import (
+    Folders,
+    Role,
+    delivered_as,
+    label_from_folder,
+    role_of,
+)
 from spamnb.endpoints.maildir.inotify import Inotify
 from spamnb.errors import CorpusError
 from spamnb.service.feedback.types import Answer, Feedback
@@ -36,13 +42,13 @@ PARTS = ("new", "cur")
 _NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EPERM)
 LIMIT_BYTES = 32 << 20
 _TICK_NS = 20_000_000
-"""A file's times are those of the kernel's last tick, up to 10 ms behind the clock that we read:
-what came right behind the moment that we remember would seem to have come before it."""
+"""File times are those of the kernel's last tick, up to 10 ms behind the clock read here: a file
+that arrives just after the checkpoint could seem older than it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Maildir:
-    """One person's mail."""
+    """One user's mail."""
 
     root: Path
     who: str
@@ -55,12 +61,12 @@ class Checkpoint(Protocol):
         """Nanoseconds since 1970; 0 if there was no run."""
 
     def save(self, seen_ns: int) -> None:
-        """Everything that arrived before is done."""
+        """Record that all files that arrived before this time are done."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """How long a message must lie still."""
+    """The quiet time before a message is read, and the folders' roles."""
 
     quiet_s: float = 30.0
     folders: Folders = field(default_factory=Folders)
@@ -68,7 +74,7 @@ class WatchOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
-    """A file that came to lie somewhere."""
+    """A file that arrived in a folder."""
 
     maildir: Maildir
     part: Path
@@ -80,7 +86,7 @@ class _Arrival:
 
 
 class _Entry(NamedTuple):
-    """What a listing tells."""
+    """One entry of a listing."""
 
     name: str
     changed_ns: int
@@ -95,33 +101,33 @@ class Watcher:
         maildirs: list[Maildir],
         taught: Callable[[bytes], str | None],
         teach: Callable[[Feedback], Answer],
-        memory: Checkpoint,
-        patience: WatchOptions | None = None,
+        checkpoint: Checkpoint,
+        options: WatchOptions | None = None,
     ) -> None:
         self._maildirs = maildirs
         self._taught = taught
         self._teach = teach
-        self._memory = memory
-        self._patience = patience or WatchOptions()
+        self._checkpoint = checkpoint
+        self._options = options or WatchOptions()
         self._inotify = Inotify()
         self._owners: dict[Path, tuple[Maildir, str]] = {}
         self._waiting: dict[tuple[Path, str], _Arrival] = {}
-        """by Maildir and name: a message that moves on begins its quiet time anew"""
+        """by Maildir and name: a message that moves again starts its quiet time again"""
 
-    # -- beginning ------------------------------------------------------------------------------
+    # -- start ----------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Watch, then look at what happened meanwhile: in this order nothing falls between."""
-        since = self._memory.load()
+        """Watch, then check what arrived since the checkpoint, so that nothing is missed."""
+        since = self._checkpoint.load()
         for maildir in self._maildirs:
             self._watch_maildir(maildir)
             if not any(maildir.root / part in self._owners for part in PARTS):
-                raise CorpusError(f"{maildir.root} is no Maildir", hint="it needs new/ and cur/")
+                raise CorpusError(f"{maildir.root} is not a Maildir", hint="it needs new/ and cur/")
         if since:
-            # A moment that is yet to come was remembered under a clock that was ahead.
+            # A checkpoint in the future was saved while the clock was ahead.
             self._look_back(since if since <= time.time_ns() else 0)
         else:
-            self._memory.save(time.time_ns())
+            self._checkpoint.save(time.time_ns())
 
     @as_caller()
     def _watch_maildir(self, maildir: Maildir) -> None:
@@ -131,62 +137,62 @@ class Watcher:
                 self._watch_folder(maildir, entry.name)
 
     def _watch_folder(self, maildir: Maildir, folder: str) -> list[Path]:
-        """Watch a folder, and those of its parts that are there; the parts that are watched."""
-        place = maildir.root / folder
-        if not self._watch_place(place, maildir, folder):
+        """Watch a folder and its parts; returns the watched parts."""
+        folder_path = maildir.root / folder
+        if not self._watch_path(folder_path, maildir, folder):
             return []
-        parts = [place / part for part in PARTS]
-        return [part for part in parts if self._watch_place(part, maildir, folder)]
+        parts = [folder_path / part for part in PARTS]
+        return [part for part in parts if self._watch_path(part, maildir, folder)]
 
-    def _watch_place(self, place: Path, maildir: Maildir, folder: str) -> bool:
-        """Watch one folder; not if it is missing, a link of its owner's, or another user's."""
+    def _watch_path(self, folder_path: Path, maildir: Maildir, folder: str) -> bool:
+        """Watch one folder; False if it is missing, a link of its owner's, or another user's."""
         try:
-            with opened(place) as handle:
-                self._inotify.watch(handle, place)
+            with opened(folder_path) as handle:
+                self._inotify.watch(handle, folder_path)
         except OSError as error:
             if error.errno in _NO_FOLDER:
                 return False
             raise
-        self._owners[place] = (maildir, folder)
+        self._owners[folder_path] = (maildir, folder)
         return True
 
     @as_caller()
     def _look_back(self, since_ns: int) -> None:
-        """Look at what came since; twice does no harm."""
-        for place in list(self._owners):
-            if place.name in PARTS:
-                for entry in _entries(place):
+        """Check what arrived since; a second check changes nothing."""
+        for folder_path in list(self._owners):
+            if folder_path.name in PARTS:
+                for entry in _entries(folder_path):
                     if entry.changed_ns >= since_ns - _TICK_NS:
-                        self._arrived(place, entry.name, entry.changed_ns)
+                        self._arrived(folder_path, entry.name, entry.changed_ns)
 
     # -- watching -------------------------------------------------------------------------------
 
     def watch(self, stopped: Callable[[], bool]) -> Iterator[tuple[Feedback, Answer, Path]]:
-        """Go on until told to stop; gives each word that was taught."""
+        """Run until stopped; yields each feedback that was taught."""
         while not stopped():
             select.select([self._inotify], [], [], 0.5)
             self.listen()
             yield from self.due()
 
     def listen(self) -> None:
-        """Hear what happened."""
-        for event in self._inotify.happened():
+        """Read new file events."""
+        for event in self._inotify.read_events():
             if event.lost:
-                self._look_back(self._memory.load())
+                self._look_back(self._checkpoint.load())
             elif event.is_folder:
                 self._folder_made(event.folder, event.name)
             else:
                 self._arrived(event.folder, event.name, time.time_ns())
 
     @as_caller()
-    def _folder_made(self, place: Path, name: str) -> None:
-        maildir, folder = self._owners[place]
+    def _folder_made(self, folder_path: Path, name: str) -> None:
+        maildir, folder = self._owners[folder_path]
         parts: list[Path] = []
-        if place == maildir.root and name.startswith("."):
+        if folder_path == maildir.root and name.startswith("."):
             parts = self._watch_folder(maildir, name)
-        elif name in PARTS and self._watch_place(place / name, maildir, folder):
-            parts = [place / name]
-        # What came before the watch did was told to nobody.
+        elif name in PARTS and self._watch_path(folder_path / name, maildir, folder):
+            parts = [folder_path / name]
+        # Files that arrived before the watch began caused no event.
         for part in parts:
             for entry in _entries(part):
                 self._arrived(part, entry.name, time.time_ns())
@@ -195,45 +201,45 @@ class Watcher:
         maildir, folder = self._owners[part]
         if part.name not in PARTS or name.startswith("."):
             return
-        role = role_of(folder, self._patience.folders)
+        role = role_of(folder, self._options.folders)
         unique = name.partition(":")[0]
         self._waiting[maildir.root, unique] = _Arrival(maildir, part, name, role, since_ns)
 
     # -- teaching -------------------------------------------------------------------------------
 
     def due(self) -> Iterator[tuple[Feedback, Answer, Path]]:
-        """Teach what has lain still for long enough."""
-        quiet_ns = int(self._patience.quiet_s * 1e9)
+        """Teach the messages whose quiet time is over."""
+        quiet_ns = int(self._options.quiet_s * 1e9)
         now = time.time_ns()
         ready = [key for key, one in self._waiting.items() if one.since_ns + quiet_ns <= now]
         for key in ready:
             arrival = self._waiting[key]
-            for feedback, path in self._word(arrival):
+            for feedback, path in self._feedback_for(arrival):
                 yield feedback, self._teach(feedback), path
             del self._waiting[key]
         if ready:
             oldest = min((one.since_ns for one in self._waiting.values()), default=now - quiet_ns)
-            self._memory.save(min(oldest, now - quiet_ns))
+            self._checkpoint.save(min(oldest, now - quiet_ns))
 
-    def _word(self, arrival: _Arrival) -> Iterator[tuple[Feedback, Path]]:
+    def _feedback_for(self, arrival: _Arrival) -> Iterator[tuple[Feedback, Path]]:
         if arrival.role == "silent":
             return
         path = _find(arrival)
         raw = _read(path) if path else b""
         if path is None or not raw:
             return
-        label = word_of(arrival.role, delivered_as(raw), self._taught(raw))
+        label = label_from_folder(arrival.role, delivered_as(raw), self._taught(raw))
         if label is not None:
             yield Feedback(label, raw, who=arrival.maildir.who, channel="maildir"), path
 
     def close(self) -> None:
-        """Let go."""
+        """Stop watching."""
         self._inotify.close()
 
 
 @as_caller()
 def _find(arrival: _Arrival) -> Path | None:
-    """Where the file lies now: a mail program gives it flags, and moves it from new to cur."""
+    """The file's path now: mail programs add flags and move it from new to cur."""
     with suppress(OSError), opened(arrival.part) as folder:
         os.stat(arrival.name, dir_fd=folder, follow_symlinks=False)
         return arrival.part / arrival.name
@@ -243,10 +249,10 @@ def _find(arrival: _Arrival) -> Path | None:
     return next((current / name for name in names if name.partition(":")[0] == unique), None)
 
 
-def _entries(place: Path) -> list[_Entry]:
-    """What lies in a folder; nothing if it is gone, or is none that may be opened by now."""
+def _entries(folder_path: Path) -> list[_Entry]:
+    """The entries of a folder; none if it is gone or may not be opened."""
     found = []
-    with suppress(OSError), opened(place) as folder, os.scandir(folder) as entries:
+    with suppress(OSError), opened(folder_path) as folder, os.scandir(folder) as entries:
         for entry in entries:
             with suppress(FileNotFoundError):
                 about = entry.stat(follow_symlinks=False)
@@ -264,7 +270,7 @@ def _read(path: Path) -> bytes:
     except OSError:
         return b""
     with os.fdopen(handle, "rb") as file:
-        held = os.fstat(handle)
-        if not stat.S_ISREG(held.st_mode) or held.st_size > LIMIT_BYTES:
+        about = os.fstat(handle)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > LIMIT_BYTES:
             return b""
         return file.read(LIMIT_BYTES)

@@ -1,1 +1,1 @@
-"""What endpoints share: addresses, networks, the PROXY protocol, an SMTP client."""
+"""Shared by the endpoints: addresses, networks, the PROXY protocol, an SMTP client."""

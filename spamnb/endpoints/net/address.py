@@ -1,8 +1,8 @@
-"""Where to listen and where to connect: one text form for TCP and unix sockets, SMTP and LMTP.
+"""Listening and connecting addresses: one text form for TCP and unix sockets, SMTP and LMTP.
 
 `127.0.0.1:25`, `[::1]:25`, `localhost:25` and `unix:/path`, each with or without `smtp:`, `lmtp:`,
-`smtp://` or `lmtp://` in front. Must not know sockets. Fails with ValueError, whose text says what
-is allowed.
+`smtp://` or `lmtp://` in front. Must not know sockets. Fails with ValueError, which says what is
+allowed.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Speech = Literal["smtp", "lmtp"]
 _SCHEME = re.compile(r"(smtp|lmtp):(?://)?(?=.*[:/])", re.IGNORECASE)
 _TCP = re.compile(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s:/\[\]]+)):([0-9]{1,5})")
 MOST_PATH_BYTES = 107
-"""sun_path holds 108 with its NUL (unix(7))"""
+"""sun_path has 108 bytes with its NUL (unix(7))"""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A place on the network, or a path; one of `host` and `path` is empty."""
+    """A TCP address or a socket's path; one of `host` and `path` is empty."""
 
     host: str = ""
     port: int = 0
@@ -31,7 +31,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read the text form."""
+        """Parse the text form."""
         scheme = _SCHEME.match(text)
         speaks: Speech = "lmtp" if scheme and scheme[1].lower() == "lmtp" else "smtp"
         rest = text[scheme.end() :] if scheme else text
@@ -42,8 +42,8 @@ class Address:
         found = _TCP.fullmatch(rest)
         if not found or not 0 <= int(found[3]) <= 65535:
             raise ValueError(
-                f"{text!r} is no address: give host:port, [IPv6]:port or unix:/path,"
-                " with smtp:// or lmtp:// in front if need be"
+                f"{text!r} is not an address: give host:port, [IPv6]:port or unix:/path,"
+                " optionally with smtp:// or lmtp:// in front"
             )
         if found[1]:
             _check_ipv6(found[1], text)
@@ -51,7 +51,7 @@ class Address:
 
     @property
     def is_local(self) -> bool:
-        """Whether nobody from outside of this machine can be at the other end."""
+        """Whether only this machine can be at the other end."""
         if self.path or self.host.lower() == "localhost":
             return True
         try:
@@ -73,9 +73,11 @@ class Address:
 def _path(path: str, text: str) -> str:
     path = "/" + path.lstrip("/") if path.startswith("//") else path
     if not path.startswith("/") or "\0" in path:
-        raise ValueError(f"{text!r} names no absolute path")
+        raise ValueError(f"{text!r} is not an absolute path")
     if len(path.encode()) > MOST_PATH_BYTES:
-        raise ValueError(f"{text!r} is longer than the {MOST_PATH_BYTES} bytes a socket may have")
+        raise ValueError(
+            f"{text!r} is longer than {MOST_PATH_BYTES} bytes, the limit for a socket's path"
+        )
     return path
 
 
@@ -83,4 +85,4 @@ def _check_ipv6(host: str, text: str) -> None:
     try:
         ipaddress.IPv6Address(host)
     except ValueError as error:
-        raise ValueError(f"{text!r} has no IPv6 address in its brackets") from error
+        raise ValueError(f"{text!r} has no valid IPv6 address in its brackets") from error

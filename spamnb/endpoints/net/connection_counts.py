@@ -1,9 +1,9 @@
-"""Connections counted by key over all processes of a daemon, in memory that they share.
+"""Connections counted by key over all processes of a daemon, in shared memory.
 
-Each process has a row of cells and writes only that one; a count is the sum over all rows. A row
-is cleared when its process is gone, so that `kill -9` leaves no connection counted. Keys are hashed
-with a secret to one cell in each half of a row, and the lesser sum is the count: it is never too
-small, and too large only if other keys fill both cells. Must not know what is counted.
+Each process has a row of cells and writes only that one; a count is the sum over all rows. A row is
+cleared when its process ends, so `kill -9` leaves no connection counted. Keys are hashed with a
+secret to one cell in each half of a row, and the smaller sum is the count: never too small, and too
+large only if other keys use both cells. Must not know what is counted.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 CELLS = 8192
-"""In each half of a row. 80 addresses with 50 connections each fill 1 % of it, so a stranger to
-them is counted too high once in 10,000 times; the secret keeps a client from choosing whom."""
+"""In each half of a row. 80 addresses with 50 connections each use 1 % of it, so the count of
+another address is too high once in 10,000 times; the secret keeps a client from choosing which
+one."""
 SECRET_BYTES = 16
 
 Row = memoryview | list[int]
 
 
 class ConnectionCounts:
-    """Counts of this process and the others."""
+    """The counts of this process and the others."""
 
     __slots__ = ("_own", "_rows", "_secret")
 
@@ -29,14 +30,14 @@ class ConnectionCounts:
 
     @classmethod
     def alone(cls) -> ConnectionCounts:
-        """Counts of one process, for which there are no others."""
+        """Counts for a single process."""
         row = [0] * (2 * CELLS)
         return cls(row, [row], b"")
 
     def add(self, key: str, by: int = 1) -> int:
-        """Add to a key; gives its count over all processes, which includes what was added.
+        """Add to a key; returns its new count over all processes.
 
-        First added, then read: of two processes that do so at once at least one sees both.
+        Added first, read second: of two processes that do so concurrently at least one sees both.
         """
         first, second = self._cells(key)
         self._own[first] += by

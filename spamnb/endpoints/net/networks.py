@@ -1,7 +1,7 @@
 """Sets of client addresses: CIDR blocks, and `unix` for peers on a unix socket.
 
-Asked once for each connection, so answers are remembered. Must not know sockets. Fails with
-ValueError for a text that is no network; an address that cannot be read is in no set.
+Checked once for each connection, so answers are cached. Must not know sockets. Fails with
+ValueError for a text that is no network; an invalid address is in no set.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterable
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 UNIX = "unix"
-"""the address of whoever comes over a unix socket"""
-MOST_REMEMBERED = 4096
-"""a scan of all IPv4 addresses must not fill the memory; forgetting all costs 2 us an address"""
+"""the address of a client on a unix socket"""
+MAX_REMEMBERED = 4096
+"""bounds the cache against a scan of all IPv4 addresses; clearing it costs 2 us an address"""
 
 
 class NetworkSet:
-    """A set of networks, fixed once made."""
+    """An immutable set of networks."""
 
     __slots__ = ("_known", "networks", "texts")
 
@@ -44,7 +44,7 @@ class NetworkSet:
         """Whether an address, as text, is in one of the networks."""
         known = self._known.get(address)
         if known is None:
-            if len(self._known) >= MOST_REMEMBERED:
+            if len(self._known) >= MAX_REMEMBERED:
                 self._known.clear()
             known = self._known[address] = self._look(address)
         return known
@@ -63,7 +63,7 @@ class NetworkSet:
 
 
 def wide_network_of(address: str) -> str:
-    """What one provider's customer can have at most: 24 bits of IPv4, 48 of IPv6."""
+    """The largest network of one provider's customer: 24 bits of IPv4, 48 of IPv6."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,12 +1,12 @@
-"""One message to the next hop, by SMTP or LMTP, with the envelope's own bytes. Blocking.
+"""Send one message to the next hop by SMTP or LMTP, with its original envelope lines. Blocking.
 
-For messages that leave quarantine. The lines of the envelope go out as they came in, with their
-parameters; nothing is parsed and written anew (a parsed address written out again has made open
-relays). XFORWARD lines are given if the next hop announces XFORWARD. Must not know quarantines'
-files, models or settings.
+For messages released from quarantine. The envelope lines are sent as they were received, with their
+parameters; nothing is parsed and rewritten (rewritten addresses have made open relays). XFORWARD
+lines are sent if the next hop announces XFORWARD. Must not know quarantine files, models or
+settings.
 
-How it fails: PeerError if it is certain that nobody was given the message. After the final dot a
-missing reply is code 0, for then nobody knows. Every wait is bounded.
+Failure: PeerError if it is certain that the message was not delivered. A missing reply after the
+final dot has code 0: delivery is unknown. Every wait is bounded.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _DOT = re.compile(rb"^\.", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class SendPlan:
-    """How a message is sent."""
+    """Hostname and time limits."""
 
     hostname: str = "localhost"
-    """what we call ourselves"""
+    """the name in EHLO"""
     connect_s: float = 5.0
     command_s: float = 60.0
     final_s: float = 300.0
-    """for the reply to the final dot: RFC 5321 4.5.3.2.6 asks for ten minutes; who waits here is a
-    person"""
+    """for the reply to the final dot: RFC 5321 4.5.3.2.6 asks for ten minutes, but here a user
+    waits"""
 
 
-class _Line:
-    """A connection to the next hop: commands and replies."""
+class _SmtpConnection:
+    """A connection to the next hop."""
 
     def __init__(self, wire: socket.socket, plan: SendPlan) -> None:
         self._wire = wire
@@ -49,7 +49,7 @@ class _Line:
         self._rest = b""
 
     def say(self, line: bytes, *wanted: int) -> ReleaseReply:
-        """Give a command; PeerError unless the reply's first digit is wanted (none: any is)."""
+        """Send a command; PeerError unless the reply's first digit is in `wanted` (empty: any)."""
         self._wire.settimeout(self._plan.command_s)
         self._refuse_surplus()
         self._wire.sendall(line + b"\r\n")
@@ -59,31 +59,31 @@ class _Line:
         """The next reply."""
         reply = self._reply()
         if wanted and reply.code // 100 not in wanted:
-            raise PeerError(f"the next hop said {reply}", reply=str(reply).encode())
+            raise PeerError(f"the next hop replied {reply}", reply=str(reply).encode())
         return reply
 
     def _refuse_surplus(self) -> None:
-        """PeerError if it has sent what no command asked for: it would answer the next one."""
+        """PeerError if unexpected data has arrived: it would be taken for the next reply."""
         if self._rest or select.select([self._wire], [], [], 0)[0]:
-            raise PeerError("the next hop sent a reply that nothing asked for, or broke off")
+            raise PeerError("the next hop sent an unexpected reply or disconnected")
 
     def _reply(self) -> ReleaseReply:
         while True:
             try:
                 reply, self._rest = reply_parser.take(self._rest)
             except ValueError as error:
-                raise PeerError("the next hop does not speak SMTP") from error
+                raise PeerError("the next hop sent an invalid SMTP reply") from error
             if reply:
                 break
             more = self._wire.recv(8192)
             if not more:
-                raise PeerError("the next hop broke off the dialogue")
+                raise PeerError("the next hop closed the connection")
             self._rest += more
         text = " ".join(line[4:].decode("latin-1") for line in reply.split(b"\r\n")[:-1])
         return ReleaseReply(int(reply[:3]), text)
 
     def data(self, raw: bytes, recipients: int) -> list[ReleaseReply]:
-        """The message, and a reply for each recipient; code 0 where none came."""
+        """Send the message; a reply for each recipient, code 0 where none came."""
         self._refuse_surplus()
         replies: list[ReleaseReply] = []
         with suppress(OSError, PeerError):
@@ -95,13 +95,13 @@ class _Line:
 
 
 def _in_wire_form(raw: bytes) -> bytes:
-    """CRLF line ends, dots stuffed, the end."""
+    """The message with CRLF line ends and stuffed dots, and the final dot."""
     body = _DOT.sub(b"..", _LINE_END.sub(b"\r\n", raw))
     return body + (b"" if body.endswith(b"\r\n") or not body else b"\r\n") + b".\r\n"
 
 
 @contextmanager
-def _connected(address: Address, plan: SendPlan) -> Iterator[_Line]:
+def _connected(address: Address, plan: SendPlan) -> Iterator[_SmtpConnection]:
     try:
         if address.path:
             wire = socket.socket(socket.AF_UNIX)
@@ -115,26 +115,26 @@ def _connected(address: Address, plan: SendPlan) -> Iterator[_Line]:
             hint="is the next hop running?",
         ) from error
     with wire:
-        yield _Line(wire, plan)
+        yield _SmtpConnection(wire, plan)
 
 
 def deliver(
     address: Address, released: ReleasedMessage, plan: SendPlan | None = None
 ) -> list[ReleaseReply]:
-    """Send a message on; a reply for each recipient, in order."""
+    """Send a message; a reply for each recipient, in order."""
     plan = plan or SendPlan()
     try:
         with _connected(address, plan) as line:
-            replies = _dialogue(line, released, address, plan)
+            replies = _transaction(line, released, address, plan)
             with suppress(OSError, PeerError):
                 line.say(b"QUIT")
             return replies
     except OSError as error:
-        raise PeerError(f"{address} broke off: {error.strerror or error}") from error
+        raise PeerError(f"the connection to {address} failed: {error.strerror or error}") from error
 
 
-def _dialogue(
-    line: _Line, released: ReleasedMessage, address: Address, plan: SendPlan
+def _transaction(
+    line: _SmtpConnection, released: ReleasedMessage, address: Address, plan: SendPlan
 ) -> list[ReleaseReply]:
     hello = b"LHLO " if address.speaks == "lmtp" else b"EHLO "
     line.hear(2)

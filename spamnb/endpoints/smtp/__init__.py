@@ -1,1 +1,1 @@
-"""SMTP and LMTP: the front door (a transparent relay) and the post office."""
+"""SMTP and LMTP: the transparent relay and the built-in delivery agent."""

@@ -1,1 +1,1 @@
-"""Labels from people: rights, quotas, review queue, spool, reports."""
+"""User feedback: permissions, quotas, review queue, spool, report parsing."""

@@ -1,16 +1,16 @@
-"""What a message to a feedback address says: which messages, by bytes or by name, and which label.
+"""Parse a message to a feedback address: the reported messages and their label.
 
-People report in five ways, and each gives the message back as well as it can:
+Mail programs report in five ways, which preserve the message to different degrees:
 
-    attached    message/rfc822 parts or files *.eml, one or several: the very bytes
+    attached    message/rfc822 parts or files *.eml, one or several: the exact bytes
     arf         an abuse report (RFC 5965): its type is the label; the message, or only its header
-    resent      redirected ("bounced"): the message itself below its Resent-* block (RFC 5322 3.6.6)
-    quoted      a plain forward: found again by our signature or the message id quoted in it
+    resent      redirected ("bounced"): the message below its Resent-* block (RFC 5322 3.6.6)
+    quoted      a plain forward: found by the signature or the message id quoted in it
     nothing     none of these
 
-Pure. Must not know who is believed: it reads what is said and never whose word it is. Our headers
-on the outside belong to the report and not to what is reported, so no name is taken from there.
-Never raises; the work is bounded (`core.attached`, `core.limits`).
+Pure. Must not know trust: it parses the content and not who sent it. The product's headers on the
+outside belong to the report and not to the reported message, so no reference is taken from them.
+Never raises; the work is bounded (`core.mail.body.attachments`, `core.mail.limits`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from spamnb.core.mail.message import bare_id, read
 
 How = Literal["attached", "arf", "resent", "quoted", "nothing"]
 
-MOST = 100
-"""Messages taken from one report."""
-MOST_NAMES = 8
-"""Names tried for one message."""
+MAX_MESSAGES = 100
+"""messages taken from one report"""
+MAX_REFS = 8
+"""references tried for one message"""
 
 ARF_LABELS = {"abuse": "spam", "fraud": "spam", "virus": "spam", "not-spam": "ham"}
 """RFC 5965 7.3, RFC 6430; opt-out and others say nothing about the message"""
@@ -48,55 +48,55 @@ _FEEDBACK_TYPE = re.compile(rb"^Feedback-Type:[ \t]*([a-z-]{1,40})[ \t]*$", _LIN
 _FIELD = re.compile(rb"[^\n]*+(?:\n[ \t][^\n]*+)*+\n?")
 _RESENT = re.compile(rb"^Resent-(?:From|Sender|To|Date|Message-ID)[ \t]*:", _LINES)
 _FORWARDS = (b"x-forwarded-message-id", b"in-reply-to", b"references")
-"""where mail programs name what they forward; Thunderbird has the first"""
+"""fields that name the forwarded message; Thunderbird writes the first"""
 _BY_MACHINES = (b"bulk", b"list", b"junk")
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedMessage:
-    """One message that is reported."""
+    """One reported message."""
 
     raw: bytes = b""
-    """the message, if its bytes are there"""
+    """the message, if its bytes are included"""
     refs: tuple[str, ...] = ()
-    """what may name it otherwise, the surest first"""
+    """its references otherwise, the most reliable first"""
     subject: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedbackReport:
-    """What a message to a feedback address carries."""
+    """The content of a message to a feedback address."""
 
     how: How
     label: str
-    """empty if it says that it is about something else"""
+    """empty if the report is about something else"""
     items: tuple[ReportedMessage, ...] = ()
     left_out: int = 0
-    """messages beyond `MOST`"""
+    """messages beyond `MAX_MESSAGES`"""
     automatic: bool = False
-    """sent by a machine: nothing answers it (RFC 3834)"""
+    """sent by a program, so it gets no answer (RFC 3834)"""
     message_id: str = ""
     subject: str = ""
 
 
 def read_report(raw: bytes, label: str) -> FeedbackReport:
-    """Read a report; `label` is what its address stands for."""
+    """Parse a report; `label` is that of its address."""
     buffer = raw.replace(b"\r\n", b"\n")
     block, body = headers.split(buffer, (0, len(buffer)), mime.NOBODY, set())
-    how, label, items = _found(buffer, body, block, label)
+    how, label, items = _parse(buffer, body, block, label)
     kept = [item for item in items if item.raw.strip() or item.refs]
     return FeedbackReport(
         how=how,
         label=label,
-        items=tuple(kept[:MOST]),
-        left_out=max(0, len(kept) - MOST),
+        items=tuple(kept[:MAX_MESSAGES]),
+        left_out=max(0, len(kept) - MAX_MESSAGES),
         automatic=_automatic(block),
         message_id=bare_id(_plain(block.special.get(b"message-id", b""))),
-        subject=_said(block.special.get(b"subject", b"")),
+        subject=_one_line(block.special.get(b"subject", b"")),
     )
 
 
-def _found(
+def _parse(
     buffer: bytes, body: int, block: headers.Block, label: str
 ) -> tuple[How, str, list[ReportedMessage]]:
     original = _resent(buffer[:body])
@@ -114,26 +114,26 @@ def _found(
 
 def _arf(parts: list[attachments.AttachedMessage]) -> tuple[How, str, list[ReportedMessage]]:
     kinds = [_FEEDBACK_TYPE.search(one.raw) for one in parts if one.carrier == "report"]
-    said = kinds[0][1].decode("ascii").lower() if kinds and kinds[0] else ""
+    kind = kinds[0][1].decode("ascii").lower() if kinds and kinds[0] else ""
     whole = [_item(one.raw) for one in parts if one.carrier == "message"]
     names = [_named(one.raw) for one in parts if one.carrier == "headers"]
-    return "arf", ARF_LABELS.get(said, ""), whole or names
+    return "arf", ARF_LABELS.get(kind, ""), whole or names
 
 
 def _item(raw: bytes) -> ReportedMessage:
-    # Bytes need no name: a message id may be another message's too, and a signature line in the
-    # header is only believed by whoever can compare the two messages.
+    # Bytes need no reference: a message id may be another message's too, and a signature line in
+    # the header is checked by `ownership`, which can compare the two messages.
     return ReportedMessage(raw, (), _named(raw).subject)
 
 
 def _named(raw: bytes) -> ReportedMessage:
-    """What names a message, from its header alone."""
+    """The references of a message, from its header alone."""
     head = _lines(raw)
     block, body = headers.split(head, (0, len(head)), mime.NOBODY, set())
     signatures = _SIGNATURE.findall(head[:body])
     ids = _ID.findall(block.special.get(b"message-id", b"")[: limits.VALUE_BYTES])
     return ReportedMessage(
-        refs=_refs(signatures, ids), subject=_said(block.special.get(b"subject", b""))
+        refs=_refs(signatures, ids), subject=_one_line(block.special.get(b"subject", b""))
     )
 
 
@@ -146,14 +146,14 @@ def _lines(raw: bytes) -> bytes:
 def _refs(signatures: list[bytes], ids: list[bytes]) -> tuple[str, ...]:
     names = [one.decode("ascii").lower() for one in signatures]
     names += [one.decode("ascii") for one in ids]
-    return tuple(dict.fromkeys(names))[:MOST_NAMES]
+    return tuple(dict.fromkeys(names))[:MAX_REFS]
 
 
 def _resent(head: bytes) -> int:
-    """Where the original begins, below what the redirection put on top; -1 if there is none.
+    """Where the original begins, below the fields that the redirection added; -1 if there is none.
 
-    Resent-* fields stand together above the header that they redirect, and what the way added
-    stands above them, so the original is what follows the first such block.
+    Resent-* fields form a block above the redirected header, and the transport's fields are above
+    them, so the original begins after the first such block.
     """
     if _RESENT.search(head) is None:
         return -1
@@ -169,16 +169,16 @@ def _resent(head: bytes) -> int:
 
 
 def _quoted(buffer: bytes, block: headers.Block) -> tuple[str, ...]:
-    """What a plain forward quotes: our signature, or the message's id."""
+    """The references in a plain forward: the signature, or the message's id."""
     signatures: list[bytes] = []
     ids: list[bytes] = []
     for part in read(buffer).parts:
         text = _bytes(part.text).replace(b"\r\n", b"\n")
-        signatures += _SIGNATURE.findall(text)[:MOST_NAMES]
-        ids += _MESSAGE_ID.findall(text)[:MOST_NAMES]
+        signatures += _SIGNATURE.findall(text)[:MAX_REFS]
+        ids += _MESSAGE_ID.findall(text)[:MAX_REFS]
     for wanted in _FORWARDS:
         values = [value[-limits.VALUE_BYTES :] for name, value in block.fields if name == wanted]
-        # The last of the references is the nearest: the message itself.
+        # The last reference is the message itself.
         ids += [found for value in values[:1] for found in _ID.findall(value)[-1:]]
     return _refs(signatures, ids)
 
@@ -188,7 +188,7 @@ def _bytes(text: Text) -> bytes:
 
 
 def _automatic(block: headers.Block) -> bool:
-    """Whether a machine sent it; such mail is never answered."""
+    """Whether a program sent it; such mail is never answered."""
     for name, value in block.fields:
         low = value[:80].lower()
         if name == b"auto-submitted" and not low.startswith(b"no"):
@@ -204,8 +204,8 @@ def _plain(value: bytes) -> str:
     return value[: limits.MESSAGE_ID_BYTES].decode("latin-1")
 
 
-def _said(value: bytes) -> str:
-    """A subject in words, on one line, cut."""
+def _one_line(value: bytes) -> str:
+    """A subject as text on one line, cut."""
     text = headers.decoded(value[:500], set())
     words = text.decode("ascii", "replace") if isinstance(text, bytes) else text
     return " ".join("".join(c if c.isprintable() else " " for c in words).split())[:100]

@@ -1,13 +1,14 @@
-"""What waits for an admin's word: reports that nothing proves, labels that contradict us too much.
+"""Feedback queued for an admin's decision, as files in a folder.
 
-Each is one file in a folder: a line of JSON (who says what of which message, and why it waits),
-then the message, if it was given. Written beside, synced, renamed, and the folder synced, so that
-an entry that was promised is there after a power cut. Number, bytes and age are bounded: strangers
-fill this list, up to a half of it, and one network of them an eighth of that half. A full one takes
-nothing new, for otherwise a flood would wash honest ones out.
+Feedback is queued when its sender cannot be verified, or when it contradicts a high-confidence
+verdict on an untrusted channel. Each entry is one file: a line of JSON (sender, label, message,
+reason), then the message, if it was given. It is written to a temporary file, synced, renamed, and
+the folder synced, so that a confirmed entry survives a power cut. Number, bytes and age are
+bounded: strangers may fill half of the queue, and one network of them an eighth of that half. A
+full queue accepts no new entry, or a flood would push out legitimate ones.
 
-Must not know the model. Failure: LimitError when it is full, RefError for a name that is none,
-StoreError where the disk refuses. A file that cannot be read is skipped.
+Must not know the model. Failure: LimitError when it is full, RefError for an unknown name,
+StoreError if the disk fails. An unreadable file is skipped.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ LOG = logging.getLogger("spamnb.review")
 
 VERSION = 1
 _NAME = re.compile(r"[0-9a-f]{13}-[0-9a-fs][0-9a-f]{23}")
-"""time, person, word and message; "s" marks a stranger, who is told by the network"""
+"""time, sender, label and message; "s" marks a stranger, identified by network"""
 _WHO_DIGITS = 8
 _PERSON = slice(14, 14 + _WHO_DIGITS)
-_WORD = slice(14 + _WHO_DIGITS, None)
+_LABEL_AND_MESSAGE = slice(14 + _WHO_DIGITS, None)
 _STRANGER = "s"
 _HEAD_BYTES = 1 << 16
 
@@ -54,21 +55,21 @@ class ReviewItem:
     time_us: int
     refs: tuple[str, ...] = ()
     client: str = ""
-    """the network that it came from, if that is known"""
+    """the network that it came from, if known"""
     digest: str = ""
     message_id: str = ""
     verdict: dict[str, object] = field(default_factory=dict)
-    """what we think of it: label, probability"""
+    """the model's verdict: label, probability"""
     raw_bytes: int = 0
     name: str = ""
 
     def as_dict(self) -> dict[str, object]:
-        """For programs."""
+        """The entry as plain values."""
         return asdict(self)
 
 
 class ReviewQueue:
-    """The list, in a folder that is made when it is first needed."""
+    """The queue; its folder is created when first needed."""
 
     def __init__(self, folder: Path, limits: ReviewLimits | None = None) -> None:
         self.folder = folder
@@ -76,7 +77,7 @@ class ReviewQueue:
         self._lock = threading.Lock()
 
     def add(self, entry: ReviewItem, raw: bytes) -> str:
-        """Keep one; its name, or that of the same word on the same message, if it waits already."""
+        """Queue a feedback; returns its name, or that of an equal entry already in the queue."""
         key = _key(entry, raw)
         mark = expiry_mark(self.folder.parent)
         entry = replace(entry, time_us=entry.time_us + mark.behind_us)
@@ -84,30 +85,33 @@ class ReviewQueue:
             self._expire(min(entry.time_us, mark.expires_us))
             names = self._names()
             name = f"{entry.time_us:013x}-{key}"
-            for held in names:
-                if held[_WORD] == name[_WORD]:
-                    return held
-            self._find_room(names, name, len(raw))
+            for other in names:
+                if other[_LABEL_AND_MESSAGE] == name[_LABEL_AND_MESSAGE]:
+                    return other
+            self._check_room(names, name, len(raw))
             self._write(name, entry, raw)
             return name
 
-    def _find_room(self, names: list[str], name: str, size: int) -> None:
-        """Refuse what finds no room: in the list, among strangers, or among one person's."""
+    def _check_room(self, names: list[str], name: str, size: int) -> None:
+        """Refuse an entry beyond the limit of the queue, of all strangers, or of one sender."""
         share, strangers = self.limits.share, self.limits.strangers
-        self._room(names, size, 1, "the review list is full")
+        self._check_share(names, size, 1, "the review list is full")
         if name[_PERSON].startswith(_STRANGER):
             share *= strangers
-            theirs = [held for held in names if held[_PERSON].startswith(_STRANGER)]
-            self._room(theirs, size, strangers, "too much of strangers waits")
-        own = [held for held in names if held[_PERSON] == name[_PERSON]]
-        self._room(own, size, share, "too much of one person waits")
+            theirs = [other for other in names if other[_PERSON].startswith(_STRANGER)]
+            self._check_share(
+                theirs, size, strangers, "the review list has too many entries of strangers"
+            )
+        own = [other for other in names if other[_PERSON] == name[_PERSON]]
+        self._check_share(own, size, share, "the review list has too many entries of one person")
 
-    def _room(self, names: list[str], size: int, share: int, whose: str) -> None:
-        held = sum(self._size(name) for name in names)
+    def _check_share(self, names: list[str], size: int, share: int, problem: str) -> None:
+        size_bytes = sum(self._size(name) for name in names)
         most, limit = max(self.limits.most // share, 1), self.limits.limit_bytes // share
-        if len(names) >= most or held + size > limit:
+        if len(names) >= most or size_bytes + size > limit:
             raise LimitError(
-                f"{whose} ({len(names)} entries, {held} bytes)", hint="see `spamnb review list`"
+                f"{problem} ({len(names)} entries, {size_bytes} bytes)",
+                hint="see `spamnb review list`",
             )
 
     def _write(self, name: str, entry: ReviewItem, raw: bytes) -> None:
@@ -120,13 +124,13 @@ class ReviewQueue:
             raise refused(error, self.folder) from error
 
     def entries(self) -> Iterator[ReviewItem]:
-        """All that wait, oldest first."""
+        """All entries, oldest first."""
         for name in self._names():
             with suppress(RefError):
                 yield self.get(name)[0]
 
     def count(self) -> int:
-        """How many wait."""
+        """The number of entries."""
         return len(self._names())
 
     def get(self, name: str) -> tuple[ReviewItem, bytes]:
@@ -145,7 +149,7 @@ class ReviewQueue:
             raise refused(error, self.folder / name) from error
 
     def drop(self, name: str) -> None:
-        """It is decided."""
+        """Remove a decided entry."""
         if not _NAME.fullmatch(name):
             raise _unknown(name)
         try:
@@ -182,26 +186,28 @@ class ReviewQueue:
 
 
 def _key(entry: ReviewItem, raw: bytes) -> str:
-    """Name the same word on the same message by the same person alike; the person comes first.
+    """The same key for the same label by the same sender on the same message; the sender first.
 
-    A stranger who calls themselves by a user's name is another person.
+    A stranger who uses a user's name counts as another sender.
     """
     who = entry.who.casefold().encode("utf-8", "replace")
     what = raw or entry.digest.encode() or " ".join(entry.refs).encode("utf-8", "replace")
-    said = f"{entry.label}\0{entry.trust}\0".encode("utf-8", "replace") + who + b"\0"
+    prefix = f"{entry.label}\0{entry.trust}\0".encode("utf-8", "replace") + who + b"\0"
     source = entry.client.encode() or who
     person = blake2b(source, digest_size=_WHO_DIGITS // 2).hexdigest()
     if entry.trust == "stranger":
         person = _STRANGER + person[1:]
-    return person + blake2b(said + what, digest_size=8).hexdigest()
+    return person + blake2b(prefix + what, digest_size=8).hexdigest()
 
 
 def _decoded(name: str, head: dict[str, Any]) -> ReviewItem:
     if head.pop("version") != VERSION:
-        raise ValueError("another version wrote it")
+        raise ValueError("it was written by another version")
     head["refs"] = tuple(head["refs"])
     return ReviewItem(**head, name=name)
 
 
 def _unknown(name: str) -> RefError:
-    return RefError(f"nothing called {name!r} waits for review", hint="see `spamnb review list`")
+    return RefError(
+        f"there is no entry {name!r} in the review list", hint="see `spamnb review list`"
+    )

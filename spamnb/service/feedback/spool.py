@@ -1,40 +1,40 @@
-"""The spool: what delivery agents leave while the daemon is away, learnt when it is back.
+"""The spool: a folder where delivery agents leave feedback while the daemon is down.
 
-A folder that everybody may write into and only its owner may list (mode 1733). Whoever teaches
-writes a file under a name that begins with a dot, syncs it, makes its voucher, and renames it to
+A folder into which every user may write and which only its owner may list (mode 1733). The writer
+creates a file under a name that begins with a dot, syncs it, makes its voucher, and renames it to
 `ANYTHING.LABEL`:
 
     1763712345.M7P3.host.spam            the message, as it is
     .1763712345.M7P3.host.spam.8675309/  the voucher: an empty folder, named by file and inode
 
-or, for a message of another person (by those who may speak for others), with a line before it:
+or, for another user's message (by users who may do so), with a line before it:
 
     {"for": "alice@example.org", "channel": "imap"}
     the message
 
-Words on one message contradict each other, so they are taken in the order in which they were
-written, by the files' times. A name that begins with `BOOT.TICKS.PID.` says it better: which boot
-of the machine it was, and when in it the writer began (field 22 of /proc/PID/stat). No step of the
-clock changes that, and writers within one tick of it are told apart by their numbers.
+Labels of one message may contradict each other, so files are processed in the order in which they
+were written, by their times. A name that begins with `BOOT.TICKS.PID.` is more exact: the boot of
+the machine, and when in it the writer started (field 22 of /proc/PID/stat). Steps of the clock do
+not change that, and writers within one tick are ordered by their numbers.
 
-The owner of a file does not prove who left it: the owner of a folder may rename every file in it
-into the spool, also mail that another user wrote there. A folder is proof: only a user who may
-write a folder can move it to another parent (rename(2)), so an empty folder here that only its
-owner may write was made here by its owner. A file counts as its owner's word if that owner has
-made its voucher. The inode in the name binds the voucher to the one file.
+A file's owner does not prove who left it: the owner of a folder may rename every file in it into
+the spool, also mail that another user wrote there. A folder is proof: only a user with write access
+to a folder can move it to another parent (rename(2)), so an empty folder here that only its owner
+may write was made here by its owner. A file counts as its owner's feedback if that owner has made
+its voucher. The inode in the name binds the voucher to the one file.
 
-A word must be a plain file of one name that only its owner may write: a hard link could be another
-user's secret, a symbolic one a device that never ends, a pipe never opens. What is none is set
-aside under a name that begins with `.aside-`, and counted. A file goes when its answer is durable,
-and not before; a store that fails leaves it for the next time. Folders are left alone.
+Feedback must be a plain file with one name that only its owner may write: a hard link could be
+another user's secret, a symbolic one an endless device, and a pipe blocks on open. Other entries
+are set aside under a name that begins with `.aside-`, and counted. A file is deleted once its
+answer is durable; if the store fails, it stays for the next time. Folders are left alone.
 
-One listing reads each entry's name once and asks the file system about those that may be words;
-after `_STEP` entries it pauses until the next look. So 200,000 entries of one user cost the others
-the time of their names.
+One listing reads each entry's name once and asks the file system only about candidates; after
+`_STEP` entries it pauses until the next call. So 200,000 entries of one user delay the others by
+the time to read their names.
 
 A private spool (mode 0700) holds what the daemon's own processes leave, and needs no vouchers.
 
-Must not know the model or who is who. Failure: StoreError of the callback, passed on.
+Must not know the model or user permissions. Failure: StoreError of the callback, passed on.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from spamnb.store.lmdb.sharing import make_folder, refused
 MODE = 0o1733
 _PRIVATE = 0o700
 _STEP = 1 << 18
-"""entries that one look lists: some 0.2 s"""
+"""entries that one call lists: some 0.2 s"""
 _HINT = f"a folder of the daemon's user with mode {MODE:o}; see feedback.spool"
 FAILED = ".failed-"
 """begins the name of an empty file: a message that could not be left"""
@@ -73,13 +73,13 @@ _STAMP = re.compile(r"([0-9a-f-]{36})\.([0-9]{1,15})\.([0-9]{1,9})\.")
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OUR_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""The machine is at its limits. All else that opening says (a link, a socket, somebody's closed
-file, a bad sector) is of this file, which must not keep the others waiting."""
+"""The machine is at its limits. Any other error of open (a link, a socket, no permission, a bad
+sector) concerns this file alone, which must not delay the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpoolFile:
-    """One file that somebody left."""
+    """One feedback file."""
 
     name: str
     label: str
@@ -87,14 +87,14 @@ class SpoolFile:
     head: dict[str, Any]
     raw: bytes
     private: bool = False
-    """in a private spool, so by a process of the daemon"""
+    """from a private spool, so written by a process of the daemon"""
 
 
 class _SpoolEntry(NamedTuple):
-    """One entry of the folder, as it compares to others: who was written first comes first."""
+    """One entry of the folder; entries sort by the time they were written."""
 
     born_ns: int
-    """on the clock that only goes on; below 0 before the machine was started"""
+    """on the monotonic clock; below 0 before the machine was started"""
     writer: int
     name: str
     uid: int
@@ -102,7 +102,7 @@ class _SpoolEntry(NamedTuple):
 
 
 class Spool:
-    """One such folder."""
+    """One spool folder."""
 
     def __init__(
         self, folder: Path, limits: SpoolLimits | None = None, *, private: bool = False
@@ -110,22 +110,22 @@ class Spool:
         self.folder = folder
         self.limits = limits or SpoolLimits()
         self.set_aside = 0
-        """entries that were no feedback, since we began"""
+        """entries that were not feedback, since the start"""
         self._private = private
-        self._aside = 0
-        """entries that lie aside, by the last listing"""
+        self._aside_count = 0
+        """entries set aside, by the last listing"""
         self._listing: Iterator[list[_SpoolEntry] | None] | None = None
-        """a listing that goes on in the next look"""
-        self._quiet = 0
-        """when the folder changed last, if nothing was there to be taken"""
+        """a listing that the next call continues"""
+        self._unchanged_since = 0
+        """the folder's modification time when it was last found empty"""
 
     @property
     def busy(self) -> bool:
-        """Whether a listing is under way, so that the next look should follow at once."""
+        """Whether a listing is in progress, so that the next call should follow immediately."""
         return self._listing is not None
 
     def make(self) -> None:
-        """Make the folder, with its mode."""
+        """Create the folder, with its mode."""
         make_folder(self.folder.parent)
         try:
             self.folder.mkdir(mode=0o700, exist_ok=True)
@@ -135,32 +135,32 @@ class Spool:
             raise refused(error, self.folder) from error
 
     def drain(self, labels: Collection[str], teach: Callable[[SpoolFile], None]) -> int:
-        """Hand over what lies there, the oldest first; how many. Nothing to do if it is not there.
+        """Pass the files to `teach`, the oldest first; returns how many. A missing folder is empty.
 
-        `teach` returns when its answer is durable; what it raises ends the look.
+        `teach` returns when its answer is durable; an exception in it ends the call.
         """
         done = 0
         with self._opened() as folder:
             if folder < 0 or not (self._listing or self._changed(folder)):
                 return 0
-            for one in self._listed(labels):
-                self._quiet = 0
-                done += self._taken(folder, one, teach)
+            for one in self._next_listing(labels):
+                self._unchanged_since = 0
+                done += self._process(folder, one, teach)
             if done:
                 os.fsync(folder)
         return done
 
-    def _listed(self, labels: Collection[str]) -> list[_SpoolEntry]:
-        """What a listing found; nothing while it is under way."""
-        self._listing = self._listing or self._turn(labels)
+    def _next_listing(self, labels: Collection[str]) -> list[_SpoolEntry]:
+        """The entries of a finished listing; empty while it is in progress."""
+        self._listing = self._listing or self._list_in_order(labels)
         found = next(self._listing)
         if found is None:
             return []
         self._listing = None
         return found
 
-    def _taken(self, folder: int, one: _SpoolEntry, teach: Callable[[SpoolFile], None]) -> bool:
-        """Hand over one file, and let it go; whether it was feedback."""
+    def _process(self, folder: int, one: _SpoolEntry, teach: Callable[[SpoolFile], None]) -> bool:
+        """Pass one file to `teach` and delete it; whether it was feedback."""
         try:
             left = self._read(folder, one.name)
         except FileNotFoundError:
@@ -171,7 +171,7 @@ class Spool:
             left = None
         if left is not None:
             teach(left)
-        # The voucher first: one that outlives its file would vouch for the inode's next file.
+        # The voucher first: if it outlived its file, it would be valid for the inode's next file.
         with suppress(OSError):
             os.rmdir(_voucher(one.name, one.inode), dir_fd=folder)
         if left is None:
@@ -182,7 +182,7 @@ class Spool:
         return True
 
     def waiting(self) -> int:
-        """How many lie there; what is set aside is not counted."""
+        """The number of files; those set aside are not counted."""
         try:
             with os.scandir(self.folder) as entries:
                 return sum(
@@ -193,7 +193,7 @@ class Spool:
             return 0
 
     def failed(self) -> int:
-        """How many moves were lost on their way: the recipe's script left a mark for each."""
+        """The number of lost messages: the Dovecot script leaves a mark for each."""
         try:
             return sum(name.startswith(FAILED) for name in os.listdir(self.folder))  # noqa: PTH208
         except OSError:
@@ -211,60 +211,66 @@ class Spool:
         try:
             about = os.fstat(folder)
             if os.geteuid() not in (0, about.st_uid):
-                # Only its owner may take away what others left: it would be learnt for ever.
-                raise StoreAccessError(f"{self.folder} is not ours", hint="chown it to the daemon")
+                # Only its owner may delete others' files: they would be learnt again and again.
+                raise StoreAccessError(
+                    f"{self.folder} does not belong to the daemon's user",
+                    hint="chown it to the daemon's user",
+                )
             if self._private and about.st_mode & 0o077:
-                raise StoreAccessError(f"{self.folder} is open to others", hint="chmod it to 0700")
+                raise StoreAccessError(
+                    f"{self.folder} is accessible to other users", hint="chmod it to 0700"
+                )
             yield folder
         finally:
             os.close(folder)
 
     def _changed(self, folder: int) -> bool:
-        """Whether anything was put in or taken out since a look that found nothing.
+        """Whether the folder has changed since a call that found nothing.
 
-        A time that is fresh proves nothing: the clock of files stands still for some milliseconds.
+        A recent modification time proves nothing: the file system's clock advances in steps of some
+        milliseconds.
         """
         changed = os.fstat(folder).st_mtime_ns
-        if changed == self._quiet:
+        if changed == self._unchanged_since:
             return False
-        self._quiet = changed if time.time_ns() - changed > _SETTLED_NS else 0
+        self._unchanged_since = changed if time.time_ns() - changed > _SETTLED_NS else 0
         return True
 
-    def _turn(self, labels: Collection[str]) -> Iterator[list[_SpoolEntry] | None]:
-        """Files in the order in which they were written, so many of each owner; None: a pause.
+    def _list_in_order(self, labels: Collection[str]) -> Iterator[list[_SpoolEntry] | None]:
+        """Files in the order they were written, a limited number of each owner; None: a pause.
 
-        A listing is no snapshot: of two files that come meanwhile it may show the second alone.
-        But what is older than a file of the first listing is all in the second one.
+        A listing is no snapshot: of two files that appear meanwhile it may show the second alone.
+        But all that is older than a file of the first listing is in the second one.
         """
         ahead_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         newest: _SpoolEntry | None = None
-        for one in self._lying(labels, ahead_ns):
+        for one in self._candidates(labels, ahead_ns):
             if one is None:
                 yield None
             elif newest is None or one > newest:
                 newest = one
-        turns: dict[int, list[_SpoolEntry]] = {}
-        for one in self._lying(labels, ahead_ns) if newest is not None else ():
+        by_owner: dict[int, list[_SpoolEntry]] = {}
+        for one in self._candidates(labels, ahead_ns) if newest is not None else ():
             if one is None:
                 yield None
             elif newest is not None and one <= newest:
-                turn = turns.setdefault(one.uid, [])
-                turn.append(one)
-                # A flood fills the folder, not our memory.
-                if len(turn) > 2 * self.limits.each_owner:
-                    self._shorten(turn)
-        for turn in turns.values():
-            self._shorten(turn)
-        yield sorted(chain.from_iterable(turns.values()))
+                batch = by_owner.setdefault(one.uid, [])
+                batch.append(one)
+                # A flood fills the folder, not the memory.
+                if len(batch) > 2 * self.limits.each_owner:
+                    self._shorten(batch)
+        for batch in by_owner.values():
+            self._shorten(batch)
+        yield sorted(chain.from_iterable(by_owner.values()))
 
-    def _shorten(self, turn: list[_SpoolEntry]) -> None:
-        turn.sort()
-        del turn[self.limits.each_owner :]
+    def _shorten(self, batch: list[_SpoolEntry]) -> None:
+        batch.sort()
+        del batch[self.limits.each_owner :]
 
-    def _lying(self, labels: Collection[str], ahead_ns: int) -> Iterator[_SpoolEntry | None]:
-        """What has its final name and is no folder; None after so many entries.
+    def _candidates(self, labels: Collection[str], ahead_ns: int) -> Iterator[_SpoolEntry | None]:
+        """Entries with a final name that are no folders; None after each `_STEP` entries.
 
-        `ahead_ns`: by how much the time of day is ahead of the clock that only goes on.
+        `ahead_ns`: by how much the time of day is ahead of the monotonic clock.
         """
         aside = 0
         with _listing(self.folder) as entries:
@@ -273,15 +279,15 @@ class Spool:
                 if name.startswith("."):
                     aside += name.startswith(_ASIDE)
                 elif name.rpartition(".")[2] in labels and name not in labels:
-                    one = _one(entry, ahead_ns)
+                    one = _spool_entry(entry, ahead_ns)
                     if one is not None:
                         yield one
                 if count % _STEP == 0:
                     yield None
-        self._aside = aside
+        self._aside_count = aside
 
     def _read(self, folder: int, name: str) -> SpoolFile | None:
-        """A file's content, if it is one that may be believed."""
+        """A file's content; None if it is no valid feedback."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         handle = os.open(name, flags, dir_fd=folder)
         try:
@@ -294,7 +300,7 @@ class Spool:
             os.close(handle)
         if len(data) != about.st_size:
             return None
-        left = _left(name, about.st_uid, data)
+        left = _parse_file(name, about.st_uid, data)
         return left and replace(left, private=self._private)
 
     def _plain(self, about: os.stat_result) -> bool:
@@ -306,11 +312,11 @@ class Spool:
         )
 
     def _put_aside(self, folder: int, name: str) -> None:
-        """Rename what is no feedback, or remove it if enough lies aside or its name is taken."""
+        """Rename what is no feedback, or delete it if enough is set aside or the name is taken."""
         self.set_aside += 1
         with suppress(OSError):
-            if self._aside < self.limits.aside:
-                self._aside += 1
+            if self._aside_count < self.limits.aside:
+                self._aside_count += 1
                 target = _ASIDE + name[:200]
                 with suppress(IsADirectoryError):
                     os.rename(name, target, src_dir_fd=folder, dst_dir_fd=folder)
@@ -319,13 +325,13 @@ class Spool:
 
 
 def problem(folder: Path) -> UserError | None:
-    """Why other users cannot leave feedback here, or this user cannot take it; None if both can."""
+    """Why other users cannot leave feedback here, or this user cannot read it; None if both can."""
     try:
         about = folder.stat()
     except OSError as error:
         return UserError(f"the spool {folder} cannot be used: {error.strerror}", hint=_HINT)
     if not stat.S_ISDIR(about.st_mode):
-        return UserError(f"the spool {folder} is no folder", hint=_HINT)
+        return UserError(f"the spool {folder} is not a folder", hint=_HINT)
     if about.st_uid != os.geteuid():
         return UserError(f"the spool {folder} does not belong to the daemon's user", hint=_HINT)
     if stat.S_IMODE(about.st_mode) != MODE:
@@ -335,7 +341,7 @@ def problem(folder: Path) -> UserError | None:
 
 
 def leave(folder: Path, label: str, raw: bytes, head: dict[str, Any]) -> None:
-    """Put one message into a private spool, durably: for processes that do not teach themselves."""
+    """Write one message into a private spool, durably: for processes that do not teach."""
     name = f"{time.time_ns()}.{secrets.token_hex(8)}"
     try:
         durable_write(folder / f"{name}.{label}", json.dumps(head).encode(), b"\n", raw)
@@ -345,7 +351,7 @@ def leave(folder: Path, label: str, raw: bytes, head: dict[str, Any]) -> None:
 
 @contextmanager
 def _listing(folder: Path) -> Iterator[Iterator[os.DirEntry[str]]]:
-    """The entries of a folder, by a descriptor of their own: others have another position."""
+    """The entries of a folder, by a separate descriptor with its own position."""
     try:
         handle = os.open(folder, _FOLDER)
     except OSError as error:
@@ -357,8 +363,8 @@ def _listing(folder: Path) -> Iterator[Iterator[os.DirEntry[str]]]:
         os.close(handle)
 
 
-def _one(entry: os.DirEntry[str], ahead_ns: int) -> _SpoolEntry | None:
-    """A file of the spool; None for a folder, and for what has just gone."""
+def _spool_entry(entry: os.DirEntry[str], ahead_ns: int) -> _SpoolEntry | None:
+    """An entry of the spool; None for a folder, and for one that has just been deleted."""
     try:
         if entry.is_dir(follow_symlinks=False):
             return None
@@ -396,7 +402,7 @@ def _boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
 
 
-def _left(name: str, uid: int, data: bytes) -> SpoolFile | None:
+def _parse_file(name: str, uid: int, data: bytes) -> SpoolFile | None:
     label = name.rpartition(".")[2]
     if not data.startswith(b"{"):
         return SpoolFile(name, label, uid, {}, data)

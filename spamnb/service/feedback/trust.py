@@ -1,9 +1,9 @@
-"""Who may teach what: the table of channels, the rules, whose message it is, and how often.
+"""Permissions for feedback: the channels, message ownership by recipient, and daily quotas.
 
-A person's word is worth what the way vouches for that it came by. Users speak of messages that were
-delivered to them; what a stranger says must carry the signature that such a message has. Values
-and small checks alone: must not know the model, files or sockets.
-Failure: RefusedError for a channel that is not theirs, LimitError for a day too busy.
+The channel determines how far feedback is trusted. Users may label messages that were delivered to
+them; a stranger must show the signature of such a message. Values and small checks only: must not
+know the model, files or sockets. Failure: RefusedError for a channel that is not allowed,
+LimitError when a daily quota is used up.
 """
 
 from __future__ import annotations
@@ -23,48 +23,48 @@ DAY_US = 86_400_000_000
 
 @dataclass(frozen=True, slots=True)
 class ChannelPolicy:
-    """What a channel's word is worth."""
+    """How far a channel is trusted."""
 
     weight: float = 1.0
-    """scales the step of the corrections"""
+    """scales the step of corrections"""
     immediate: bool = True
-    """a person saw this very message and said so: it is judged as they said from then on"""
+    """a user saw this very message: repeat the correction until the verdict agrees"""
     careful: bool = False
-    """a label that contradicts a very sure verdict waits for review"""
+    """a label that contradicts a high-confidence verdict is queued for review"""
     admins_only: bool = False
 
 
-WAYS: dict[str, ChannelPolicy] = {
+CHANNEL_POLICIES: dict[str, ChannelPolicy] = {
     "cli": ChannelPolicy(),
     "api": ChannelPolicy(),
     "address": ChannelPolicy(),
     "imap": ChannelPolicy(),
     "maildir": ChannelPolicy(),
-    # A report comes from a person we do not know, by a provider that nobody here checked.
+    # A report of an unknown user, forwarded by an unverified provider.
     "arf": ChannelPolicy(weight=0.5, immediate=False, careful=True),
-    # Nobody looked at what a trap took, and whoever knows one can send it what they like.
+    # No user has seen a trap's mail, and anyone who knows a trap can send any message to it.
     "trap": ChannelPolicy(weight=0.5, immediate=False, careful=True, admins_only=True),
 }
 STRANGER = ChannelPolicy(weight=0.5, immediate=False, careful=True)
-"""A stranger with a signature that proves that they have the message, but not who they are."""
+"""A stranger whose signature proves access to the message, but no identity."""
 
 
-def way_of(feedback: Feedback) -> ChannelPolicy:
-    """The way that a feedback came by."""
-    way = WAYS.get(feedback.channel)
-    if way is None:
-        known = ", ".join(WAYS)
-        raise RefusedError(f"there is no channel {feedback.channel!r}", hint=f"one of {known}")
-    if way.admins_only and feedback.trust != "admin":
-        raise RefusedError(f"the channel {feedback.channel} is for admins")
-    return STRANGER if feedback.trust == "stranger" else way
+def policy_for(feedback: Feedback) -> ChannelPolicy:
+    """The policy of a feedback's channel; RefusedError if the sender may not use it."""
+    policy = CHANNEL_POLICIES.get(feedback.channel)
+    if policy is None:
+        known = ", ".join(CHANNEL_POLICIES)
+        raise RefusedError(f"unknown channel {feedback.channel!r}", hint=f"use one of {known}")
+    if policy.admins_only and feedback.trust != "admin":
+        raise RefusedError(f"the channel {feedback.channel} is for admins only")
+    return STRANGER if feedback.trust == "stranger" else policy
 
 
 def delivered_to(entry: HistoryEntry, who: str, rules: TeachingRules) -> bool:
-    """Whether a message went to this person: an address, or a login that addresses begin with.
+    """Whether a message was delivered to this user: an address, or a login as local part.
 
-    A login stands for addresses of `domains`, an address for itself, if its domain is served here:
-    mail on its way out names recipients of other sites.
+    A login matches addresses in `domains`; an address matches itself, if its domain is served here:
+    outgoing mail has recipients at other sites.
     """
     who = address_of(who, rules.delimiter)
     if not who:
@@ -86,33 +86,33 @@ def _recipients(entry: HistoryEntry, delimiter: str) -> list[str]:
 
 
 def is_local_stranger(feedback: Feedback, rules: TeachingRules) -> bool:
-    """Whether a sender without a login may be one of the site's people: by the domain alone.
+    """Whether a sender without a login may be a local user, judged by the domain alone.
 
-    Where no domain is known, it is that of the address which takes the reports.
+    If no domains are configured, the domain of the feedback address counts.
     """
     served = rules.served or frozenset({domain_of(f"@{feedback.domain}")})
     return domain_of(feedback.who) in served - {""}
 
 
 Key = tuple[str, str]
-"""what is counted: a sort of speaker, and who it is"""
+"""what is counted: a kind of sender, and its name"""
 
-_SORTS: dict[str, tuple[str, str]] = {
-    "user": ("user_per_day", "one person"),
-    "user unproven": ("user_per_day", "one person, on messages not known to be theirs,"),
+_QUOTA_KINDS: dict[str, tuple[str, str]] = {
+    "user": ("user_per_day", "one user"),
+    "user unproven": ("user_per_day", "one user, on messages not known to be theirs,"),
     "stranger": ("stranger_per_day", "one stranger"),
     "strangers": ("strangers_per_day", "all strangers together"),
-    "unproven": ("stranger_per_day", "one sender without a proof"),
-    "all unproven": ("strangers_per_day", "all senders without a proof together"),
+    "unproven": ("stranger_per_day", "one unverified sender"),
+    "all unproven": ("strangers_per_day", "all unverified senders together"),
 }
-"""sort -> the rule that bounds it, and how it is named"""
+"""kind -> the setting that limits it, and its name in messages"""
 
 
 def keys_of(feedback: Feedback, rules: TeachingRules, *, proven: bool) -> list[Key]:
-    """What a word is counted under; what bounds the bytes that it stores comes last.
+    """The keys that a feedback is counted under; the last one bounds the stored bytes.
 
-    What is not proven is counted apart, by the network that it came from if that is known: names
-    cost nothing, and must not use up what those who prove theirs may say.
+    Unverified senders are counted apart, by network if it is known: their names are free to choose
+    and must not use up the quota of verified users.
     """
     if feedback.trust == "admin":
         return []
@@ -125,66 +125,66 @@ def keys_of(feedback: Feedback, rules: TeachingRules, *, proven: bool) -> list[K
 
 
 class DailyQuota:
-    """How many changes each person has made today, and how many bytes they store."""
+    """Today's changes and stored bytes, by sender."""
 
     def __init__(self, rules: TeachingRules) -> None:
         self._rules = rules
         self._lock = threading.Lock()
         self._day = 0
-        self._made: Counter[Key] = Counter()
+        self._changes: Counter[Key] = Counter()
         self._stored: Counter[Key] = Counter()
 
     def take(self, keys: list[Key], time_us: int) -> None:
-        """Count one more; LimitError if it is one too many, RefusedError if none is taken."""
+        """Count one change; LimitError if it is one too many, RefusedError if the limit is 0."""
         with self._lock:
-            self._turn(time_us)
+            self._start_day(time_us)
             self._check(keys)
-            self._made.update(keys)
+            self._changes.update(keys)
 
     def check(self, keys: list[Key], time_us: int) -> None:
-        """LimitError if one more would be too many."""
+        """LimitError if one more change would be too many."""
         with self._lock:
-            self._turn(time_us)
+            self._start_day(time_us)
             self._check(keys)
 
     def give_back(self, keys: list[Key]) -> None:
-        """It changed nothing after all."""
+        """Take back a count: nothing was changed."""
         with self._lock:
-            self._made.subtract(key for key in keys if self._made[key] > 0)
+            self._changes.subtract(key for key in keys if self._changes[key] > 0)
 
     def charge(self, keys: list[Key], size: int) -> None:
-        """Count what a change has stored."""
+        """Count the bytes that a change has stored."""
         with self._lock:
             for key in keys[-1:]:
                 self._stored[key] += size
 
     def note(self, keys: list[Key], time_us: int, size: int = 0) -> None:
-        """Count what was made before the start."""
+        """Count a change made before the start."""
         with self._lock:
-            self._turn(time_us)
-            self._made.update(keys)
+            self._start_day(time_us)
+            self._changes.update(keys)
         self.charge(keys, size)
 
     def _check(self, keys: list[Key]) -> None:
         for key in keys:
-            rule, name = _SORTS[key[0]]
+            rule, name = _QUOTA_KINDS[key[0]]
             most = getattr(self._rules, rule)
             if not most:
-                raise RefusedError(f"no changes are taken from {name}")
-            if self._made[key] >= most:
+                raise RefusedError(f"no changes are accepted from {name}")
+            if self._changes[key] >= most:
                 raise LimitError(
-                    f"{most} changes a day are taken from {name}",
+                    f"{most} changes a day are accepted from {name}",
                     hint="an admin may teach the rest, or raise the limit",
                 )
         most = self._rules.user_bytes_per_day
         if any(self._stored[key] >= most for key in keys[-1:]):
             raise LimitError(
-                f"{most} bytes a day are stored of what {_SORTS[keys[-1][0]][1]} teaches",
+                f"{most} bytes a day are stored for feedback of {_QUOTA_KINDS[keys[-1][0]][1]}",
                 hint="an admin may teach the rest, or raise feedback.user_bytes_per_day",
             )
 
-    def _turn(self, time_us: int) -> None:
+    def _start_day(self, time_us: int) -> None:
         if time_us // DAY_US != self._day:
             self._day = time_us // DAY_US
-            self._made.clear()
+            self._changes.clear()
             self._stored.clear()

@@ -1,4 +1,4 @@
-"""The one way in for everybody who teaches: what they say, and whose word it is. Values only."""
+"""Feedback and its result: the values that every channel exchanges with `FeedbackService`."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ State = Literal["learnt", "unchanged", "review", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """One word on one message."""
+    """A label for one message, with its source."""
 
     label: str
-    """empty: forget what was learnt of it"""
+    """empty: remove the message's training"""
     raw: bytes = b""
     """the message itself, or ..."""
     refs: tuple[str, ...] = ()
-    """... what names it: signature, digest or message id; the first that is known counts"""
+    """... its references: signature, digest or message id; the first known one counts"""
     who: str = ""
-    """the person; for users the address or login that messages are delivered to"""
+    """the user's name; for users the address or login that messages are delivered to"""
     channel: str = "api"
     trust: Trust = "user"
-    """admin: of every message. user: of messages delivered to them. stranger: waits for review"""
+    """admin: any message. user: messages delivered to them. stranger: queued for review"""
     vouched: bool = False
-    """somebody we trust saw the message in that person's mailbox: it need not be known to us"""
+    """a trusted program saw the message in the user's mailbox, so it need not be in the history"""
     domain: str = ""
-    """the domain of the address that took the report, if it came by mail"""
+    """the domain of the feedback address, if the report came by mail"""
     client: str = ""
-    """the network that the report came from, if that is known"""
+    """the network that the report came from, if known"""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a feedback."""
+    """The result of a feedback."""
 
     state: State
     receipt: Receipt | None = None
     reason: str = ""
     review: str = ""
-    """names the entry in the review list, if it waits there"""
+    """the entry's name in the review queue, if it is queued"""
     facts: dict[str, object] = field(default_factory=dict)

@@ -1,1 +1,1 @@
-"""One message in the mail path: lists, verdict, action, quarantine."""
+"""Scan one message in the mail path: access lists, verdict, action, quarantine."""

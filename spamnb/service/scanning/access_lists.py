@@ -1,23 +1,24 @@
-"""Allow and block lists: text files of an admin's word, which no model can overrule.
+"""Allow and block lists: text files of the administrator, which override the model.
 
-    # one entry a line; what follows a # is a comment
-    client 192.0.2.0/24        the host that handed the message in, as trusted peers name it
+    # one entry a line; a comment begins with #
+    client 192.0.2.0/24        the host that submitted the message, as trusted peers name it
     sender ann@example.org     the envelope's sender, or the author in From
     domain example.org         the same by domain, with its subdomains
     sender me@example.org 192.0.2.0/24      ... if the client is in this network
-    domain example.org unauthenticated      ... whoever sent it
-    recipient bob@example.net  all of a message's recipients must be listed; @example.net takes all
+    domain example.org unauthenticated      ... from any client
+    recipient bob@example.net  all of a message's recipients must be listed; @example.net: a domain
 
-Anybody can write any sender into a message. So a sender or domain is allowed only if our own
-server's Authentication-Results (`LocalHosts.authserv_ids`) say that DKIM or SPF passed for a domain
-that fits the listed address (aligned: the same, or one within the other). That server has to take
-out what strangers wrote under its name (RFC 8601 5); OpenDKIM and its kin do. Where no server
-does, an entry may name the client's network as its proof, or say that it needs none: every stranger
-who writes the address is then let in. Blocking needs no proof, and takes no such word. Allow wins
-over block, so one friend at a blocked domain can be let in.
+A sender address can be forged. So a sender or domain is allowed only if a trusted server's
+Authentication-Results (`LocalHosts.authserv_ids`) say that DKIM or SPF passed for a domain that is
+aligned with the listed address (the same, or one within the other). That server has to remove
+forged fields under its name (RFC 8601 5); OpenDKIM and similar do. Where no server does, an entry
+may name the client's network as its proof, or say that it needs none: then any client that uses the
+address is allowed. Blocking needs no proof and takes no such word. Allow overrides block, so one
+sender at a blocked domain can be allowed.
 
-What a list decided is named as the verdict's reason and never learnt from. Must not know models or
-sockets. Failure: SettingsError naming file and line, when lists are loaded; judging never fails.
+The list that decided is named as the verdict's reason, and nothing is learnt from it. Must not know
+models or sockets. Failure: SettingsError with file and line when lists are loaded; checking a
+message never fails.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ Side = Literal["allow", "block"]
 
 UNIX: Final = "unix"
 UNAUTHENTICATED: Final = "unauthenticated"
-_MOST_RESULTS: Final = 32
+_MAX_RESULTS: Final = 32
 _ADDRESS = re.compile(r"[^\s@<>]*@[^\s@<>]+")
 _DOMAIN = re.compile(r"[^\s@<>/]+")
 _SEPARATORS = re.compile(r"[\s<>(),:;]+")
@@ -53,29 +54,29 @@ _PASSES = (
         r"\s*+spf\s*+=\s*+pass\b.*?\bsmtp\.mail(?:from)?\s*+=\s*+(\S++)", re.IGNORECASE | re.DOTALL
     ),
 )
-"""The first property of each kind: what comes later may be a stranger's address, badly quoted."""
+"""The first property of each kind: later ones may be a sender-chosen address, badly quoted."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleFiles:
-    """Where the lists are; empty for none."""
+    """Paths of the lists; empty for none."""
 
     allow: str = ""
     block: str = ""
 
 
 class Ruling(NamedTuple):
-    """What a list decided."""
+    """The decision of a list."""
 
     side: Side
     kind: str
     """client, sender, domain or recipient"""
     entry: str
-    """the line that decided, for the log"""
+    """the entry that decided, for the log"""
 
     @property
     def reason(self) -> str:
-        """For the header; the entry itself is nobody else's business."""
+        """The reason for the header, without the entry, which is not public."""
         return f"{self.side}-{self.kind}"
 
 
@@ -83,7 +84,7 @@ class Ruling(NamedTuple):
 
 
 class NetworkTable:
-    """A set of networks, `unix` for clients on a unix socket; the same few are asked for again."""
+    """A set of networks, and `unix` for clients on a unix socket; lookups are cached."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         named = tuple(texts)
@@ -95,7 +96,7 @@ class NetworkTable:
         return bool(self._networks or self._unix)
 
     def _find(self, address: str) -> str:
-        """The network that an address is in; empty if it is in none, or no address."""
+        """The network that contains an address; empty if none does, or if it is no address."""
         if address == UNIX:
             return self._unix
         try:
@@ -112,7 +113,7 @@ class NetworkTable:
 
 @dataclass(frozen=True, slots=True)
 class RuleList:
-    """One file's entries."""
+    """The entries of one file."""
 
     client: NetworkTable = field(default_factory=NetworkTable)
     sender: frozenset[str] = frozenset()
@@ -122,12 +123,12 @@ class RuleList:
     """senders and domains that need no authentication: the clients' networks, None for all"""
 
     def listed(self, address: str) -> tuple[str, str] | None:
-        """The kind and entry by which a sender is listed, if it is authenticated."""
+        """The kind and entry that list a sender, provided that it is authenticated."""
         sides = {"sender": self.sender, "domain": self.domain}
         return next((entry for entry in _entries(address) if entry[1] in sides[entry[0]]), None)
 
     def listed_from(self, address: str, client: str) -> tuple[str, str] | None:
-        """The kind and entry by which a sender is listed for this client, authenticated or not."""
+        """The kind and entry that list a sender for this client, authenticated or not."""
         for kind, value in _entries(address):
             if (kind, value) in self.unproven:
                 networks = self.unproven[kind, value]
@@ -150,7 +151,7 @@ class RuleList:
 
 
 def _entries(address: str) -> Iterator[tuple[str, str]]:
-    """The entries that can name an address, the nearest first."""
+    """The entries that can match an address, the most specific first."""
     address = address.lower()
     yield "sender", address
     parent = domain_of(address)
@@ -164,7 +165,7 @@ def _network(text: str) -> str:
     return text
 
 
-def _fitting(pattern: re.Pattern[str]) -> Callable[[str], str]:
+def _reader_of(pattern: re.Pattern[str]) -> Callable[[str], str]:
     def take(text: str) -> str:
         if pattern.fullmatch(text) is None:
             raise ValueError
@@ -176,11 +177,11 @@ def _fitting(pattern: re.Pattern[str]) -> Callable[[str], str]:
 _Kind = tuple[Callable[[str], str], str]
 KINDS: Final[dict[str, _Kind]] = {
     "client": (_network, "an address or network, such as 192.0.2.0/24"),
-    "sender": (_fitting(_ADDRESS), "an address, such as ann@example.org"),
-    "domain": (_fitting(_DOMAIN), "a domain, such as example.org"),
-    "recipient": (_fitting(_ADDRESS), "an address, such as bob@example.net, or @example.net"),
+    "sender": (_reader_of(_ADDRESS), "an address, such as ann@example.org"),
+    "domain": (_reader_of(_DOMAIN), "a domain, such as example.org"),
+    "recipient": (_reader_of(_ADDRESS), "an address, such as bob@example.net, or @example.net"),
 }
-"""kind of entry -> how it is read, and what it is"""
+"""kind of entry -> its parser, and a description"""
 _PROVEN: Final = ("sender", "domain")
 _PROOF: Final[_Kind] = (
     lambda text: text if text in {UNAUTHENTICATED, UNIX} else _network(text),
@@ -189,7 +190,7 @@ _PROOF: Final[_Kind] = (
 
 
 def parse(text: str, source: str) -> RuleList:
-    """Read a list."""
+    """Parse a list."""
     found: dict[str, list[str]] = {kind: [] for kind in KINDS}
     proofs: dict[tuple[str, str], list[str]] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -200,14 +201,14 @@ def parse(text: str, source: str) -> RuleList:
         most = 3 if words[0] in _PROVEN else 2
         if words[0] not in KINDS or not 2 <= len(words) <= most:
             raise SettingsError(
-                f"{where}: {line.strip()[:80]!r} is no entry",
+                f"{where}: {line.strip()[:80]!r} is not an entry",
                 hint=f"write one of {', '.join(KINDS)}, a blank, and its value",
             )
-        value = _taken(KINDS[words[0]], words[1], where)
+        value = _value_of(KINDS[words[0]], words[1], where)
         if len(words) == 2:
             found[words[0]].append(value)
         else:
-            proofs.setdefault((words[0], value), []).append(_taken(_PROOF, words[2], where))
+            proofs.setdefault((words[0], value), []).append(_value_of(_PROOF, words[2], where))
     return RuleList(
         NetworkTable(found["client"]),
         frozenset(found["sender"]),
@@ -220,7 +221,7 @@ def parse(text: str, source: str) -> RuleList:
     )
 
 
-def _taken(kind: _Kind, text: str, where: str) -> str:
+def _value_of(kind: _Kind, text: str, where: str) -> str:
     take, allowed = kind
     try:
         return take(text)
@@ -249,17 +250,17 @@ class AccessLists:
 
     @classmethod
     def load(cls, files: RuleFiles) -> AccessLists:
-        """Read the files, also again after they changed; what was read before stays as it is."""
+        """Read the files; SettingsError if one is invalid."""
         block = _read(files.block)
         if block.unproven:
             raise SettingsError(
                 f"{files.block}: {' '.join(next(iter(block.unproven)))} has a third word",
-                hint="a sender is blocked without any proof; leave the word out",
+                hint="blocking a sender needs no proof; remove the word",
             )
         return cls(_read(files.allow), block)
 
     def warning(self, local: LocalHosts) -> str:
-        """What of the lists has no effect; empty for nothing."""
+        """Why entries have no effect; empty if all have."""
         names = len(self.allow.sender) + len(self.allow.domain)
         if local.authserv_ids or not names:
             return ""
@@ -270,13 +271,13 @@ class AccessLists:
         )
 
     def on(self, envelope: Envelope, raw: bytes, local: LocalHosts) -> Ruling | None:
-        """What the lists say of a message; None if they say nothing."""
+        """The lists' decision for a message; None if no entry matches."""
         message = _SenderEvidence(raw, local, envelope.sender)
         return _allowed(self.allow, envelope, message) or _blocked(self.block, envelope, message)
 
 
-def _plainly(side: Side, rules: RuleList, envelope: Envelope) -> Ruling | None:
-    """By what nobody can forge: where the message comes from, and where it goes."""
+def _by_client_or_recipient(side: Side, rules: RuleList, envelope: Envelope) -> Ruling | None:
+    """The decision by client or recipient, which cannot be forged."""
     if network := rules.client.find(envelope.client.address):
         return Ruling(side, "client", network)
     if entry := rules.takes(envelope.recipients):
@@ -285,7 +286,7 @@ def _plainly(side: Side, rules: RuleList, envelope: Envelope) -> Ruling | None:
 
 
 def _allowed(rules: RuleList, envelope: Envelope, message: _SenderEvidence) -> Ruling | None:
-    if found := _plainly("allow", rules, envelope):
+    if found := _by_client_or_recipient("allow", rules, envelope):
         return found
     if not (rules.sender or rules.domain or rules.unproven):
         return None
@@ -300,7 +301,7 @@ def _allowed(rules: RuleList, envelope: Envelope, message: _SenderEvidence) -> R
 
 
 def _blocked(rules: RuleList, envelope: Envelope, message: _SenderEvidence) -> Ruling | None:
-    if found := _plainly("block", rules, envelope):
+    if found := _by_client_or_recipient("block", rules, envelope):
         return found
     if rules.sender or rules.domain:
         for address in message.envelope_sender() + message.authors():
@@ -309,15 +310,15 @@ def _blocked(rules: RuleList, envelope: Envelope, message: _SenderEvidence) -> R
     return None
 
 
-# --- what a message says of its sender ---------------------------------------------------------
+# --- the sender's identity in the message ------------------------------------------------------
 
 
 class _SenderEvidence:
-    """A message's own words on who sent it; read when somebody asks."""
+    """The sender addresses and authentication results of a message; parsed on demand."""
 
     def __init__(self, raw: bytes, local: LocalHosts, sender: str) -> None:
         self._raw = raw
-        self._house = local
+        self._local = local
         self._sender = sender
         self._fields: headers.Fields | None = None
 
@@ -325,7 +326,7 @@ class _SenderEvidence:
         if self._fields is None:
             end = header_end(self._raw)
             head = (self._raw if end < 0 else self._raw[:end]).replace(b"\r\n", b"\n")
-            block, _ = headers.split(head, (0, len(head)), self._house, set())
+            block, _ = headers.split(head, (0, len(head)), self._local, set())
             self._fields = block.fields
         return [value.decode("latin-1") for name, value in self._fields if name == wanted]
 
@@ -334,24 +335,24 @@ class _SenderEvidence:
         return [self._sender] if self._sender else []
 
     def authors(self) -> list[str]:
-        """All addresses in From, also those that stand where a name should."""
+        """All addresses in From, also those in the place of a display name."""
         return [
             word
             for value in self._values(b"from")
-            for word in _SEPARATORS.split(_without_asides(value[: limits.VALUE_BYTES]) or "")
+            for word in _SEPARATORS.split(_without_comments(value[: limits.VALUE_BYTES]) or "")
             if "@" in word
         ]
 
     def passed(self) -> list[str]:
-        """Domains for which DKIM or SPF passed, by the word of our own servers."""
-        if not self._house.authserv_ids:
+        """Domains for which DKIM or SPF passed, according to trusted servers."""
+        if not self._local.authserv_ids:
             return []
-        values = self._values(b"authentication-results")[:_MOST_RESULTS]
+        values = self._values(b"authentication-results")[:_MAX_RESULTS]
         return [domain for value in values for domain in passes(value)]
 
 
-def _without_asides(value: str) -> str | None:
-    """A value without comments and quoted texts; None if they do not end, so nothing is sure."""
+def _without_comments(value: str) -> str | None:
+    """A value without comments and quoted texts; None if one does not end."""
     depth, kept = 0, []
     for match in _TOKENS.finditer(value):
         part = match[0]
@@ -361,28 +362,28 @@ def _without_asides(value: str) -> str | None:
         if depth < 0:
             return None
         if depth == 0 and part != ")":
-            # A quoted text stays one word, but what it says is a stranger's: `;` and `=` in it are
-            # not the server's. `"Ann" <ann@a.example>` and `smtp.mailfrom="a;b"@x` both read well.
+            # A quoted text stays one word, but its content is the sender's: `;` and `=` in it are
+            # no syntax, as in `"Ann" <ann@a.example>` and `smtp.mailfrom="a;b"@x`.
             kept.append("_" if part.startswith('"') else part)
     return None if depth else "".join(kept)
 
 
 def passes(value: str) -> list[str]:
-    """The domains of the passes in an Authentication-Results field (RFC 8601 2.2)."""
-    plain = _without_asides(value[: limits.VALUE_BYTES])
+    """The domains with a pass in an Authentication-Results field (RFC 8601 2.2)."""
+    plain = _without_comments(value[: limits.VALUE_BYTES])
     found = []
-    for result in (plain or "").split(";")[1 : _MOST_RESULTS + 1]:
+    for result in (plain or "").split(";")[1 : _MAX_RESULTS + 1]:
         for pattern in _PASSES:
-            said = pattern.match(result)
-            found += [said[1].rpartition("@")[2].rstrip(".").lower()] if said else []
+            match = pattern.match(result)
+            found += [match[1].rpartition("@")[2].rstrip(".").lower()] if match else []
     return found
 
 
 def aligned(sender: str, passed: str) -> bool:
-    """Whether a pass for one domain speaks for a sender at another (RFC 7489 3.1, relaxed).
+    """Whether a pass for one domain authenticates a sender at another (RFC 7489 3.1, relaxed).
 
-    Without a list of public suffixes two domains fit if one is within the other, and no pass of a
-    bare top-level domain counts.
+    Without a public suffix list two domains are aligned if one is within the other; a pass of a
+    bare top-level domain does not count.
     """
     if "." not in passed or "." not in sender:
         return False

@@ -2,11 +2,11 @@
 
     queue.put(client, item)     queue.take() -> item     queue.charge(client, cost)
 
-The next item is that of the client that has cost least so far; items of one client keep their
+The next item is that of the client with the lowest cost so far; items of one client keep their
 order. So a client that sends a hundred items delays another client's item by one of its own, and a
-client whose items cost more gets fewer turns. A client that comes anew begins at the cost of the
-client that was served last, so that absence earns no credit (start-time fair queueing, Goyal 1996).
-Pure; not for more than one thread.
+client with costlier items gets fewer turns. A new client starts at the cost of the client that was
+served last, so absence earns no credit (start-time fair queueing, Goyal 1996). Pure; for one thread
+only.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
-MOST_REMEMBERED = 1024
-"""clients without a waiting item whose cost is kept; a stranger can invent any number of them"""
+MAX_REMEMBERED = 1024
+"""clients without a queued item whose cost is kept; a sender can invent any number of them"""
 
 
 class FairQueue(Generic[Item]):
-    """Items that wait, by client."""
+    """Queued items, by client."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[Item]] = {}
         self._cost: dict[str, float] = {}
-        self._floor = 0.0
-        """the cost of the client that was served last, when it was served"""
+        self._served_cost = 0.0
+        """the cost of the client that was served last, at that time"""
         self._length = 0
 
     def __len__(self) -> int:
@@ -42,17 +42,17 @@ class FairQueue(Generic[Item]):
         self._of(client).appendleft(item)
 
     def take(self) -> Item:
-        """Take the next item; IndexError if none waits."""
+        """Remove and return the next item; IndexError if the queue is empty."""
         if not self._waiting:
-            raise IndexError("nothing waits")
+            raise IndexError("the queue is empty")
         client = min(self._waiting, key=self._cost.__getitem__)
-        self._floor = max(self._floor, self._cost[client])
+        self._served_cost = max(self._served_cost, self._cost[client])
         item = self._waiting[client].popleft()
         self._removed(client)
         return item
 
     def remove(self, client: str, item: Item) -> bool:
-        """Remove an item; False if it does not wait."""
+        """Remove an item; False if it is not queued."""
         try:
             self._waiting[client].remove(item)
         except (KeyError, ValueError):
@@ -61,13 +61,13 @@ class FairQueue(Generic[Item]):
         return True
 
     def charge(self, client: str, cost: float) -> None:
-        """Account for work that was done for a client."""
-        self._cost[client] = max(self._cost.get(client, 0.0), self._floor) + cost
+        """Add the cost of finished work to a client."""
+        self._cost[client] = max(self._cost.get(client, 0.0), self._served_cost) + cost
 
     def _of(self, client: str) -> deque[Item]:
         if client not in self._waiting:
             self._waiting[client] = deque()
-            self._cost[client] = max(self._cost.get(client, 0.0), self._floor)
+            self._cost[client] = max(self._cost.get(client, 0.0), self._served_cost)
         self._length += 1
         return self._waiting[client]
 
@@ -75,5 +75,5 @@ class FairQueue(Generic[Item]):
         self._length -= 1
         if not self._waiting[client]:
             del self._waiting[client]
-            if len(self._cost) > MOST_REMEMBERED + len(self._waiting):
+            if len(self._cost) > MAX_REMEMBERED + len(self._waiting):
                 self._cost = {name: self._cost[name] for name in self._waiting}

@@ -1,18 +1,18 @@
-"""Where messages are judged: a model that may go and come, its history, and what must not recur.
+"""Scan with a model that may be replaced or missing, record the verdicts, skip known crashers.
 
-    bench = Bench(SessionConfig(home), hand=board_hand, log=log)
-    bench.judge([raw, ...], [notes, ...]) -> [ScanVerdict | Fault, ...]       never raises
+    session = ModelSession(SessionConfig(home), hand=register, log=log)
+    session.judge([raw, ...], [notes, ...]) -> [ScanVerdict | ScanFault, ...]    never raises
 
-One bench serves one process, opened on first use: the model read-only, the history for writing.
-Messages judged together share one snapshot of the model and one entry into the history. Both the
-mail path's workers and their helpers for large messages sit at a bench; a helper answers with
-`scan_to_json`, plain values that can travel as JSON. Must not know envelopes, lists or sockets.
+One session serves one process and is opened on first use: the model read-only, the history for
+writing. Messages scanned together share one snapshot of the model and one history write. The mail
+path's workers and their scan processes use it; a scan process replies with `scan_to_json`, plain
+values for JSON. Must not know envelopes, lists or sockets.
 
-How it fails, always by answering: no model, or a damaged one: each message is a Fault "model", and
-the model is tried again after 1, 2, 4 ... 60 seconds. A model that was replaced on disk is opened
-anew. A message that raises is a Fault "fault" with an incident id, its companions are judged. A
-message that ended an earlier process gives "known_crasher". A history that takes nothing (disk
-full) costs the signature alone, and is left alone for ten seconds.
+Every failure is a result. No model, or a damaged one: ScanFault "model"; the model is opened again
+after 1, 2, 4 ... 60 seconds. A model that was replaced on disk is reopened. A message that raises:
+ScanFault "fault" with an incident id; the others of its batch are scanned. A message that crashed
+an earlier process: "known_crasher". A history that cannot be written (disk full) costs the
+signature only, and is tried again after ten seconds.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ LogRecord = dict[str, object]
 Log = Callable[[LogRecord], None]
 Notes = dict[str, str]
 
-TOGETHER: Final = 8
-"""messages judged on one snapshot; as many as a process can be seen to have in hand"""
-_LONGEST_PAUSE_S: Final = 60.0
+BATCH_MESSAGES: Final = 8
+"""messages scanned on one snapshot; also the most that a process can mark as in flight"""
+_MAX_PAUSE_S: Final = 60.0
 _HISTORY_PAUSE_S: Final = 10.0
-_LOOK_S: Final = 1.0
+_CHECK_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
-    """What is judged with."""
+    """What to scan with."""
 
     home: Path
     """the model's folder"""
@@ -59,64 +59,64 @@ class SessionConfig:
     costs: Costs = field(default_factory=Costs)
     history: HistoryLimits = field(default_factory=HistoryLimits)
     clues: int = 0
-    """how many of the strongest clues each judgement brings; each costs time and shows words"""
+    """how many of the strongest clues each verdict brings; each costs time and reveals words"""
     least_messages: int = LEAST_MESSAGES
 
 
 @dataclass(frozen=True, slots=True)
 class ScanVerdict:
-    """A message's verdict as the mail path needs it: plain values, good for JSON."""
+    """A message's verdict as the mail path needs it: plain values, fit for JSON."""
 
     label: str
     probability: float
     log_odds: float
-    """of spam against everything else; -inf where no label is spam"""
+    """of spam against all else; -inf where no label is spam"""
     decision: Decision
     signature: str = ""
     reason: str = ""
-    """"untrained" if the decision is milder than the model's for lack of training; else the
-    verdict's"""
+    """"untrained" if the decision is milder than the model's for lack of training, else that of
+    the verdict"""
     clues: tuple[Clue, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ScanFault:
-    """Why a message was not judged."""
+    """Why a message was not scanned."""
 
     reason: str
-    """one of `stamp.Reason`"""
+    """one of `REASONS`"""
     incident: str = ""
-    """names the log record that tells more"""
+    """the id of the log record with details"""
 
 
 Found = ScanVerdict | ScanFault
 
 
 class CrashRegister(Protocol):
-    """Who remembers what a process had in hand when it died."""
+    """Remembers which messages a process was scanning when it crashed."""
 
     def is_known_crasher(self, digest: bytes) -> bool:
-        """Whether some process died of this message."""
+        """Whether a process crashed on this message."""
 
     def hold(self, digest: bytes) -> None:
-        """Note a message that is about to be judged."""
+        """Mark a message whose scan begins."""
 
     def release(self) -> None:
-        """Note that all that was held was judged."""
+        """Unmark all marked messages: they are scanned."""
 
 
 class NoCrashRegister:
-    """Remembers nothing: for one process that nobody watches."""
+    """Remembers nothing: for a process without a supervisor."""
 
     def is_known_crasher(self, digest: bytes) -> bool:  # noqa: ARG002 - the protocol's signature
-        """No."""
+        """Return False."""
         return False
 
     def hold(self, digest: bytes) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def release(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def silent(_: LogRecord) -> None:
@@ -124,12 +124,12 @@ def silent(_: LogRecord) -> None:
 
 
 def digest_of(raw: bytes) -> bytes:
-    """What a message is remembered by if a process dies of it: 5 us for 5 KB."""
+    """The digest that identifies a crashing message: 5 us for 5 KB."""
     return blake2b(raw, digest_size=16).digest()
 
 
 def incident(log: Log, where: str, error: BaseException) -> str:
-    """Log a fault of ours; the id under which it is found."""
+    """Log an internal fault; returns its incident id."""
     name = secrets.token_hex(6)
     log(
         {
@@ -145,7 +145,7 @@ def incident(log: Log, where: str, error: BaseException) -> str:
 
 
 class ModelSession:
-    """A model and its history, as far as they are there."""
+    """A model and its history, as far as they can be opened."""
 
     def __init__(
         self,
@@ -162,14 +162,14 @@ class ModelSession:
         self._model: Filter | None = None
         self._data = os.fspath(plan.home / DATA_FILE)
         self._inode = (0, 0)
-        self._look_again = 0.0
-        self._grown = False
+        self._next_check = 0.0
+        self._is_trained = False
         self._pause_s = 0.0
         self._next_try = 0.0
         self._history_next = 0.0
 
     def judge(self, raws: Sequence[bytes], notes: Sequence[Notes]) -> list[Found]:
-        """Our word on each message, at most `TOGETHER`; never raises."""
+        """The verdicts of at most `BATCH_MESSAGES` messages; never raises."""
         digests = [digest_of(raw) for raw in raws]
         fresh = [at for at, digest in enumerate(digests) if not self.hand.is_known_crasher(digest)]
         found: list[Found] = [ScanFault("known_crasher")] * len(raws)
@@ -184,20 +184,20 @@ class ModelSession:
         return found
 
     def is_known_crasher(self, raw: bytes) -> bool:
-        """Whether a process died of this message."""
+        """Whether a process crashed on this message."""
         return self.hand.is_known_crasher(digest_of(raw))
 
     def prepare(self) -> None:
-        """Open the model now, if it can be, so that the first message need not wait for it."""
+        """Open the model now, if possible, so that the first message need not wait."""
         self._open()
 
     def close(self) -> None:
-        """Let go of the model; it is opened again if more comes."""
+        """Close the model; it is opened again when needed."""
         model, self._model = self._model, None
         if model is not None:
             model.close()
 
-    # -- judging --------------------------------------------------------------------------------
+    # -- scanning -------------------------------------------------------------------------------
 
     def _judge(self, raws: list[bytes], notes: list[Notes]) -> list[Found]:
         if not raws:
@@ -206,8 +206,8 @@ class ModelSession:
             model = self._open()
             if model is None:
                 return [ScanFault("model")] * len(raws)
-            return list(self._together(model, raws, notes))
-        except Exception as error:  # noqa: BLE001 - a scan's boundary: mail must pass all the same
+            return list(self._judge_batch(model, raws, notes))
+        except Exception as error:  # noqa: BLE001 - the boundary of a scan: mail must pass
             if len(raws) == 1:
                 return [self._failed(error)]
         found: list[Found] = []
@@ -215,11 +215,13 @@ class ModelSession:
             found += self._judge([raw], [note])
         return found
 
-    def _together(self, model: Filter, raws: list[bytes], notes: list[Notes]) -> list[ScanVerdict]:
+    def _judge_batch(
+        self, model: Filter, raws: list[bytes], notes: list[Notes]
+    ) -> list[ScanVerdict]:
         feature_batches = [model.reader.feature_batch(raws)]
         verdicts = model.judge(feature_batches)
-        if not self._grown:
-            self._grown = _rarest(model) >= self.plan.least_messages
+        if not self._is_trained:
+            self._is_trained = _smaller_side(model) >= self.plan.least_messages
         if self._clock() >= self._history_next:
             try:
                 verdicts = model.remember(feature_batches, verdicts, notes)
@@ -230,7 +232,7 @@ class ModelSession:
 
     def _judgement(self, verdict: Verdict) -> ScanVerdict:
         decision = (
-            verdict.decision if self._grown else limit_while_untrained(verdict.decision, 0, 1)
+            verdict.decision if self._is_trained else limit_while_untrained(verdict.decision, 0, 1)
         )
         return ScanVerdict(
             label=verdict.label,
@@ -245,13 +247,13 @@ class ModelSession:
     def _failed(self, error: Exception) -> ScanFault:
         fault = ScanFault("fault", incident(self._log, "scan", error))
         if isinstance(error, SpamnbError) and not isinstance(error, StoreBusyError):
-            self._lose()
+            self._close_and_back_off()
         return fault
 
-    # -- the model's life -----------------------------------------------------------------------
+    # -- opening the model ----------------------------------------------------------------------
 
     def _open(self) -> Filter | None:
-        """The model that lies on the disk now; None while there is none that can be used."""
+        """The model that is on disk now; None while there is no usable one."""
         if self._model is not None:
             if self._is_current():
                 return self._model
@@ -262,11 +264,11 @@ class ModelSession:
         try:
             self._inode = self._identity()
             self._model = self._opened()
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, mail passes
+        except Exception as error:  # noqa: BLE001 - mail passes without a model
             incident(self._log, "model", error)
-            self._lose()
+            self._close_and_back_off()
             return None
-        self._pause_s, self._grown = 0.0, False
+        self._pause_s, self._is_trained = 0.0, False
         return self._model
 
     def _opened(self) -> Filter:
@@ -286,10 +288,10 @@ class ModelSession:
             self._log({"event": "history", "level": "warning", "text": history.warning})
         return history
 
-    def _lose(self) -> None:
-        """Close the model, and wait before it is tried again."""
+    def _close_and_back_off(self) -> None:
+        """Close the model and delay the next attempt."""
         self.close()
-        self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s or 1.0)
+        self._pause_s = min(_MAX_PAUSE_S, 2 * self._pause_s or 1.0)
         self._next_try = self._clock() + self._pause_s
 
     def _identity(self) -> tuple[int, int]:
@@ -297,21 +299,21 @@ class ModelSession:
         return found.st_dev, found.st_ino
 
     def _is_current(self) -> bool:
-        """Whether the open file is still the one at its path, as of this second.
+        """Whether the open file is still the one at its path; checked once a second.
 
-        If there is none now, the open one is still good: a new one may be on its way.
+        If the path has none now, the open one is still good: a new one may be on its way.
         """
-        if self._clock() < self._look_again:
+        if self._clock() < self._next_check:
             return True
-        self._look_again = self._clock() + _LOOK_S
+        self._next_check = self._clock() + _CHECK_S
         try:
             return self._identity() == self._inode
         except OSError:
             return True
 
 
-def _rarest(model: Filter) -> int:
-    """Messages taught on the side, ham or spam, that has fewer."""
+def _smaller_side(model: Filter) -> int:
+    """The number of taught messages of ham or spam, whichever is smaller."""
     with model.store.read() as view:
         messages = view.totals().messages
     roles = roles_of(model.labels)
@@ -328,12 +330,12 @@ def _rarest(model: Filter) -> int:
 def scan_to_json(
     model_session: ModelSession, raw: bytes, notes: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What a helper process answers for one message: plain values for `verdict_from_json`."""
+    """A scan process's result for one message: plain values for `verdict_from_json`."""
     return asdict(model_session.judge([raw], [dict(notes)])[0])
 
 
 def verdict_from_json(answer: Mapping[str, Any]) -> Found:
-    """What a helper's answer says."""
+    """The verdict or fault in a scan process's result."""
     if "decision" not in answer:
         return ScanFault(str(answer["reason"]), str(answer.get("incident", "")))
     clues = tuple(Clue(*clue) for clue in answer.get("clues", ()))

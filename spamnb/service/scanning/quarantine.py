@@ -1,20 +1,20 @@
-"""The quarantine: messages that were kept instead of delivered, each with its envelope.
+"""The quarantine: stored messages with their envelopes, and their release.
 
-    ID.eml      the message as it would have been relayed, our header lines included; released, it
-                says so instead, or whoever delivers it would file it as junk
-    ID.json     its envelope byte for byte (MAIL, each RCPT with parameters, XFORWARD), what was
-                said of it, where it would have gone, and which recipients have it by now
+    ID.eml      the message as it would have been relayed, with the product's headers; on release
+                they say so instead, or the next hop would file the message as junk
+    ID.json     its envelope byte for byte (MAIL, each RCPT with parameters, XFORWARD), the
+                verdict's facts, the next hop, and the recipients that have it by now
 
-Files are 0600 in a 0700 folder, written beside, synced and renamed: the message, the folder, the
-sidecar, the folder. So `keep` returns when both are on the disk, and a crash leaves no sidecar
-without its message; what has no sidecar is swept after an hour.
+Files are 0600 in a 0700 folder, written to a temporary file, synced and renamed: the message, the
+folder, the sidecar, the folder. So `keep` returns when both are on disk, and a crash leaves no
+sidecar without its message; a message without a sidecar is deleted after an hour.
 
-A release is marked in the sidecar, durably, before a byte is sent, and a recipient is crossed out
-only after the next hop's 250. Whoever finds a release that was marked and never ended is told that
-the message may have been sent, and has to insist. Must not know sockets: sending is a callable.
+A release is recorded in the sidecar, durably, before a byte is sent, and a recipient is marked as
+done only after the next hop's 250. A release that was begun and never ended may have been sent, so
+releasing again has to be requested explicitly. Must not know sockets: sending is a callable.
 
-Failure: StoreFullError when the limit or the disk is reached, RefError for an ID that is not here,
-RefusedError for a release that is under way, PeerError for a next hop that did not take it.
+Failure: StoreFullError when the limit or the disk is reached, RefError for an unknown ID,
+RefusedError for a release in progress, PeerError if the next hop did not accept the message.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ VERSION: Final = 1
 _ID = re.compile(r"[0-9]{8}T[0-9]{12}-[0-9a-f]{8}")
 _DAY_US: Final = 86_400_000_000
 _ORPHAN_S: Final = 3_600
-"""how long a file without its other half may be on its way"""
+"""how long a message may lack its sidecar while both are being written"""
 _COUNT_AGAIN_S: Final = 60.0
 _HEAD_BYTES: Final = 65_536
 _TIDY_S: Final = 3_600.0
@@ -64,7 +64,7 @@ State = Literal["kept", "releasing"]
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedMessage:
-    """A message in quarantine. Lines of the envelope are latin-1, which is the bytes themselves."""
+    """A message in quarantine. Envelope lines are decoded as latin-1, which preserves all bytes."""
 
     id: str
     time_us: int
@@ -78,19 +78,19 @@ class QuarantinedMessage:
     facts: dict[str, Any] = field(default_factory=dict)
     state: State = "kept"
     done: tuple[int, ...] = ()
-    """recipients, by number, that the next hop took"""
+    """indexes of recipients that the next hop accepted"""
     replies: dict[str, str] = field(default_factory=dict)
-    """number of a recipient -> what the next hop said when it did not take it"""
+    """index of a recipient -> the next hop's reply that did not accept it"""
 
     @property
     def open(self) -> tuple[int, ...]:
-        """Recipients that do not have it yet."""
+        """Indexes of recipients that do not have it yet."""
         return tuple(at for at in range(len(self.rcpt_lines)) if at not in self.done)
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasedMessage:
-    """A message on its way out, with its envelope's own bytes."""
+    """A message to send, with its original envelope lines."""
 
     raw: bytes
     mail_line: bytes
@@ -101,7 +101,7 @@ class ReleasedMessage:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseReply:
-    """What the next hop said for one recipient; code 0: it took all and said nothing more."""
+    """The next hop's reply for one recipient; code 0: no reply after the final dot."""
 
     code: int
     text: str = ""
@@ -111,11 +111,11 @@ class ReleaseReply:
 
 
 Send = Callable[[ReleasedMessage], Sequence[ReleaseReply]]
-"""A reply for each recipient, in order. PeerError: nothing can have been delivered."""
+"""A reply for each recipient, in order. PeerError: certainly not delivered."""
 
 
 class Quarantine:
-    """One folder. Cheap to make; many processes may use it."""
+    """One quarantine folder. Cheap to create; many processes may use it."""
 
     def __init__(
         self, folder: Path, limits: QuarantineLimits | None = None, *, upstream: str = ""
@@ -123,15 +123,15 @@ class Quarantine:
         self.folder = folder
         self.limits = limits or QuarantineLimits()
         self.upstream = upstream
-        """where messages that are kept now would have gone"""
+        """the next hop of messages that are stored from now on"""
         self._used = 0
         self._count_at = 0.0
         self._tidy_at = time.monotonic() + _TIDY_S  # nothing expires at a start
 
-    # -- keeping --------------------------------------------------------------------------------
+    # -- storing --------------------------------------------------------------------------------
 
     def keep(self, raw: bytes, envelope: Envelope, facts: dict[str, object]) -> str:
-        """Keep a message; its ID, when file and folder are on the disk."""
+        """Store a message; returns its ID when file and folder are on disk."""
         make_folder(self.folder)
         entry = self._entry(raw, envelope, facts)
         sidecar = _encoded(entry)
@@ -162,7 +162,7 @@ class Quarantine:
         )
 
     def _make_room(self, size: int) -> None:
-        """Count what is there now and then; others write here too."""
+        """Check the size limit; files are recounted periodically, as other processes write, too."""
         now = time.monotonic()
         if now >= self._tidy_at:
             self._tidy_at = now + _TIDY_S
@@ -184,10 +184,10 @@ class Quarantine:
         except OSError as error:
             raise refused(error, path) from error
 
-    # -- looking --------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------
 
     def messages(self) -> list[QuarantinedMessage]:
-        """All that can be read, the oldest first."""
+        """All readable messages, the oldest first."""
         found = []
         for identity in self._ids():
             with suppress(RefError, StoreDamagedError):
@@ -195,7 +195,7 @@ class Quarantine:
         return found
 
     def get(self, identity: str) -> QuarantinedMessage:
-        """What is known of a message."""
+        """The record of a message."""
         try:
             text = self._path(identity, "json").read_bytes()
         except FileNotFoundError as error:
@@ -216,7 +216,7 @@ class Quarantine:
             raise refused(error, self._path(identity, "eml")) from error
 
     def head(self, identity: str) -> bytes:
-        """The first bytes of a message; nothing of one that is gone."""
+        """The first bytes of a message; empty if it does not exist."""
         try:
             with self._path(identity, "eml").open("rb") as file:
                 return file.read(_HEAD_BYTES)
@@ -224,7 +224,7 @@ class Quarantine:
             return b""
 
     def used_bytes(self) -> int:
-        """Bytes of all files here."""
+        """Total size of all files."""
         used = 0
         for entry in self._files():
             with suppress(FileNotFoundError):
@@ -246,16 +246,18 @@ class Quarantine:
 
     def _path(self, identity: str, ending: str) -> Path:
         if _ID.fullmatch(identity) is None:
-            raise RefError(f"{identity!r} is no ID", hint="see `spamnb quarantine list`")
+            raise RefError(
+                f"{identity!r} is not a quarantine ID", hint="see `spamnb quarantine list`"
+            )
         return self.folder / f"{identity}.{ending}"
 
-    # -- letting go -----------------------------------------------------------------------------
+    # -- deleting -------------------------------------------------------------------------------
 
-    def delete(self, identity: str, reason: str = "it was asked for") -> None:
-        """Throw a message away; the sidecar first, so that nothing is listed without its body."""
+    def delete(self, identity: str, reason: str = "requested") -> None:
+        """Delete a message; the sidecar first, so that no listed message lacks its body."""
         sidecar = self._path(identity, "json")
         try:
-            with self._alone():
+            with self._locked():
                 sidecar.unlink()
             sync_folder(self.folder)
             self._path(identity, "eml").unlink(missing_ok=True)
@@ -267,12 +269,12 @@ class Quarantine:
             raise refused(error, sidecar) from error
 
     def expire(self, now: int) -> int:
-        """Throw away what is too old, and halves that nobody will complete; how many messages.
+        """Delete messages that are too old, and incomplete ones; returns how many messages.
 
-        `now` is the time by which things expire (`expiry_clock`), not the clock's.
+        `now` is the expiry clock's time (`expiry_clock`), not the system clock's.
         """
         gone = 0
-        # By their names, unread: with 200,000 of them reading took longer than a scan may.
+        # By name only: reading 200,000 sidecars takes longer than a scan may.
         oldest = _stamp(now - self.limits.keep_days * _DAY_US)
         for identity in self._ids():
             if identity < oldest:
@@ -285,19 +287,21 @@ class Quarantine:
             with suppress(FileNotFoundError):
                 if not (whole and not file.name.startswith(".")) and _is_old(file, now):
                     os.unlink(file.path)  # noqa: PTH108 - a DirEntry
-                    _log_deletion(file.name, "no whole message: a process died while it wrote")
+                    _log_deletion(
+                        file.name, "incomplete: a process died while it wrote the message"
+                    )
         return gone
 
     # -- releasing ------------------------------------------------------------------------------
 
     def release(self, identity: str, send: Send, *, again: bool = False) -> QuarantinedMessage:
-        """Send a message on to the recipients who do not have it; what is known of it then.
+        """Send a message to the recipients who do not have it; returns its new record.
 
-        It is gone from here once all have it. Without `again` a release that began and never
-        ended is not begun again, for the message may have arrived.
+        It is deleted once all have it. Without `again`, a release that was begun and never ended is
+        refused, since the message may have been delivered.
         """
         raw = self.raw(identity)
-        entry = self._mark(identity, again=again)
+        entry = self._start_release(identity, again=again)
         released = ReleasedMessage(
             raw=written(raw, released_block(str(entry.facts.get("signature") or ""))),
             mail_line=entry.mail_line.encode("latin-1"),
@@ -310,32 +314,32 @@ class Quarantine:
         except PeerError:
             self._save_again(replace(entry, state="kept"))
             raise
-        return self._settle(entry, replies)
+        return self._record_replies(entry, replies)
 
-    def _mark(self, identity: str, *, again: bool) -> QuarantinedMessage:
-        with self._alone():
+    def _start_release(self, identity: str, *, again: bool) -> QuarantinedMessage:
+        with self._locked():
             entry = self.get(identity)
             if entry.state == "releasing" and not again:
                 raise RefusedError(
                     f"a release of {identity} was begun and did not end: it may have been sent",
-                    hint="look whether it arrived; then delete it here, or release it with --again",
+                    hint="check whether it arrived; then delete it, or release it with --again",
                 )
             entry = replace(entry, state="releasing")
             self._save(entry)
             return entry
 
-    def _settle(
+    def _record_replies(
         self, entry: QuarantinedMessage, replies: Sequence[ReleaseReply]
     ) -> QuarantinedMessage:
-        """Cross out who has it; all of them: it is gone. An unknown end stays marked."""
+        """Record the replies; delete the message if all recipients have it."""
         by_number = dict(zip(entry.open, replies, strict=True))
         took = [at for at, reply in by_number.items() if 200 <= reply.code < 300]
-        said = {str(at): str(reply) for at, reply in by_number.items() if at not in took}
+        rejected = {str(at): str(reply) for at, reply in by_number.items() if at not in took}
         unknown = any(reply.code == 0 for reply in replies)
         entry = replace(
             entry,
             done=tuple(sorted({*entry.done, *took})),
-            replies=said,
+            replies=rejected,
             state="releasing" if unknown else "kept",
         )
         if entry.open:
@@ -348,14 +352,14 @@ class Quarantine:
         self._write(f"{entry.id}.json", _encoded(entry))
 
     def _save_again(self, entry: QuarantinedMessage) -> None:
-        """The same, unless somebody has thrown it away meanwhile."""
-        with self._alone():
+        """Save the record unless another process has deleted the message."""
+        with self._locked():
             if self._path(entry.id, "json").exists():
                 self._save(entry)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """A block that one process at a time is in."""
+    def _locked(self) -> Iterator[None]:
+        """Hold the folder's lock, one process at a time."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         handle = os.open(self.folder / ".lock", flags, 0o600)
         try:
@@ -366,7 +370,7 @@ class Quarantine:
 
 
 def _stamp(time_us: int) -> str:
-    """The time as IDs begin with; their order is that of time."""
+    """The time as IDs begin with; sorts by time."""
     second = time.strftime("%Y%m%dT%H%M%S", time.gmtime(time_us // 1_000_000))
     return f"{second}{time_us % 1_000_000:06d}"
 
@@ -376,7 +380,7 @@ def _is_old(file: os.DirEntry[str], now: int) -> bool:
 
 
 def _log_deletion(name: str, reason: str) -> None:
-    """Tell of each message that goes, by whatever hand."""
+    """Log each deleted message with its age and the reason."""
     age = "unknown"
     with suppress(ValueError):
         kept = datetime.strptime(name[:15], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
@@ -385,7 +389,7 @@ def _log_deletion(name: str, reason: str) -> None:
 
 
 def _encoded(entry: QuarantinedMessage) -> bytes:
-    """A sidecar; JSON escapes what is not ASCII, so any byte of an envelope goes through."""
+    """The sidecar as JSON, which escapes non-ASCII, so any byte of an envelope is preserved."""
     return json.dumps({"version": VERSION, **asdict(entry)}, default=str, indent=1).encode() + b"\n"
 
 

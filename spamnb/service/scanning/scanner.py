@@ -1,19 +1,18 @@
-"""Letters to outcomes: judge, look at the lists, decide what becomes of the message.
+"""Scan messages: verdict, access lists, action, quarantine.
 
-    bench = Bench(BenchPlan(home, ...), hand=hand, log=log)              one for each process
-    Scanner(bench, ScanPolicy(...), Around(rules=..., quarantine=..., offload=...,
-                  bypassed=..., later=loop.call_soon, aside=..., meters=..., log=...))
+    session = ModelSession(SessionConfig(home, ...), hand=hand, log=log)    one for each process
+    Scanner(session, ScanPolicy(...), ScannerDeps(rules=..., quarantine=..., offload=...,
+            bypassed=..., later=loop.call_soon, aside=..., meters=..., log=...))
 
-`scan(letter, done)` calls `done(outcome)` exactly once and never raises. Letters that arrive in one
-turn of the event loop are judged together, on one snapshot and with one commit; large ones go to a
-helper process (`Offload`). Letters that wait are taken in an order that is fair to their clients; a
-letter that waited too long is not judged any more (`busy`). The order of precedence: bypass, what
-is too large, what killed a process before, the lists, the model; then own clients and `observe`
-take the headers away again.
+`scan(request, done)` calls `done(result)` exactly once and never raises. Messages that arrive in
+one turn of the event loop are scanned together, on one snapshot and with one commit; large ones go
+to a scan process (`Offload`). Queued messages are scanned in an order that is fair to their
+clients; one that was queued too long is not scanned (`busy`). Order of precedence: bypass, too
+large, known crasher, access lists, model; then own clients and `observe` remove the headers again.
 
-A letter that is not judged is delivered, with a header that says unscanned and why, or deferred:
-see `requests.Fallbacks`. The incident id is in the facts and in one log record; neither reply nor
-header holds anything internal. Must not know sockets or event loops.
+A message that is not scanned is delivered with an X-Spamnb header that gives the reason, or
+deferred: see `types.Fallbacks`. The incident id is in the facts and in one log record; reply and
+headers hold nothing internal. Must not know sockets or event loops.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from spamnb.errors import StoreFullError, StoreMissingError
 from spamnb.service.scanning.access_lists import AccessLists, NetworkTable, Side
 from spamnb.service.scanning.fair_queue import FairQueue
 from spamnb.service.scanning.model_session import (
-    TOGETHER,
+    BATCH_MESSAGES,
     Found,
     Log,
     ModelSession,
@@ -56,64 +55,65 @@ from spamnb.service.scanning.model_session import (
 )
 from spamnb.service.scanning.options import ScanOptions
 from spamnb.service.scanning.spamtraps import Traps
-from spamnb.service.scanning.types import Done, Fallbacks, ScanRequest, ScanResult, unjudged
+from spamnb.service.scanning.types import Done, Fallbacks, ScanRequest, ScanResult, unscanned_result
 from spamnb.service.telemetry.metrics import Meters
 
 Result = TypeVar("Result")
 
-KEPT: Final = b"2.0.0 Ok: queued as "
-REFUSED: Final = b"5.7.1 This message is not wanted here"
+KEPT_REPLY: Final = b"2.0.0 Ok: queued as "
+REFUSED_REPLY: Final = b"5.7.1 This message is not wanted here"
 RULED: Final[dict[Side, Decision]] = {"allow": "deliver", "block": "reject"}
-"""what a list's word means; the mapping says what becomes of it"""
+"""decision of each access list; the action map turns it into an action"""
 FAULTS: Final = frozenset(("fault", "overrun", "model"))
-"""reasons that are counted as faults of the daemon"""
-TOGETHER_BYTES: Final = 65_536
-"""judged in one turn of the event loop, or one message more: 10 ms of the worst mail"""
+"""reasons that count as faults of the daemon"""
+BATCH_BYTES: Final = 65_536
+"""scanned in one turn of the event loop, or one message more: 10 ms of the slowest mail"""
 _VERSION: Final[str] = sys.modules["spamnb"].__version__
-_MOST_NOTE_BYTES: Final = 16_384
-"""of recipients in one history entry, some 500; others cannot correct by reference alone"""
-_MOST_NOTE: Final = 256
+_MAX_RECIPIENT_BYTES: Final = 16_384
+"""of recipients in one history entry, some 500; further ones cannot correct by reference alone"""
+_MAX_NOTE_CHARS: Final = 256
 _BLANK = re.compile(r"\s")
 
 
 @dataclass(frozen=True)
 class ScanPolicy(ScanOptions, Fallbacks):
-    """How one listener's letters are treated."""
+    """How one listener's messages are treated."""
 
     action_policy: ActionPolicy = field(default_factory=ActionPolicy)
     observe: bool = False
-    """judge and log, but add nothing but the signature"""
+    """scan and log, but add only the signature"""
     served: LocalDomains = field(default_factory=LocalDomains)
-    """whose mailboxes are here: mail to others gets no signature, for with it they could teach"""
+    """the domains with mailboxes here: mail to others gets no signature, with which they could
+    correct"""
     wait_s: float = 30.0
-    """how long a letter may wait until its scan begins"""
+    """how long a message may be queued until its scan begins"""
 
 
 class QuarantineWriter(Protocol):
-    """Where messages are kept; see `quarantine`."""
+    """Stores messages; see `quarantine`."""
 
     def keep(self, raw: bytes, envelope: Envelope, facts: dict[str, object]) -> str:
-        """Keep, durably, and name it. StoreError if there is no room."""
+        """Store durably and return the ID. StoreError if there is no room."""
 
     def delete(self, identity: str) -> None:
-        """Throw it away."""
+        """Delete a message."""
 
 
 class Offload(Protocol):
-    """Judges large messages elsewhere, with a deadline."""
+    """Scans large messages in another process, with a deadline."""
 
     def submit(
         self, raw: bytes, notes: Notes, done: Callable[[dict[str, Any]], None]
     ) -> Callable[[], None] | None:
-        """Have it judged by `scan_to_json`; `done` gets that, once, in the caller's thread.
+        """Scan with `scan_to_json`; `done` gets its result, once, in the caller's thread.
 
-        What went wrong on the way is {"reason": ...}, one of `stamp.Reason`, maybe with an
-        "incident". What is returned takes the message back; `done` is then not called.
+        A failure is {"reason": ...}, one of `REASONS`, with an "incident" if there is one. The
+        returned callable cancels the scan; `done` is then not called.
         """
 
 
 def at_once(run: Callable[[], None]) -> None:
-    """Run now, where there is no event loop to wait for."""
+    """Run immediately, for callers without an event loop."""
     run()
 
 
@@ -123,7 +123,7 @@ def here(work: Callable[[], Result], then: Callable[[Result], None]) -> None:
 
 
 def never() -> bool:
-    """No."""
+    """Return False."""
     return False
 
 
@@ -137,7 +137,7 @@ class ScannerDeps:
     traps: Traps = field(default_factory=Traps)
     bypassed: Callable[[], bool] = never
     later: Callable[[Callable[[], None]], object] = at_once
-    """runs something after what is waiting now, such as loop.call_soon"""
+    """runs a callable after those that are already scheduled, such as loop.call_soon"""
     aside: Callable[[Callable[[], Any], Callable[[Any], None]], None] = here
     """does slow work (two fsyncs) in another thread, then calls back in this one"""
     meters: Meters = field(default_factory=Meters)
@@ -146,7 +146,7 @@ class ScannerDeps:
 
 @dataclass(slots=True, eq=False)
 class _PendingScan:
-    """A letter on its way."""
+    """A message being scanned."""
 
     request: ScanRequest
     done: Done
@@ -154,162 +154,162 @@ class _PendingScan:
     began: float
     open: bool = True
     by_header: bool = False
-    """whether it is judged by its header alone"""
+    """whether only its header is scanned"""
     cancel: Callable[[], None] | None = None
-    """takes it back from the helper"""
+    """cancels the scan in the scan process"""
 
     @property
     def client(self) -> str:
-        """For whom it is judged, where shares are to be fair."""
+        """The client network, for the fair queue."""
         return network_of(self.request.envelope.client.address)
 
 
 class Scanner:
-    """Implements `requests.Scanner`."""
+    """Implements `types.MessageScanner`."""
 
     def __init__(
-        self, model_session: ModelSession, policy: ScanPolicy, around: ScannerDeps | None = None
+        self, model_session: ModelSession, policy: ScanPolicy, deps: ScannerDeps | None = None
     ) -> None:
-        self._bench = model_session
+        self._session = model_session
         self._waiting: FairQueue[_PendingScan] = FairQueue()
-        self._due = False
-        self.apply_settings(policy, around or ScannerDeps())
+        self._run_scheduled = False
+        self.apply_settings(policy, deps or ScannerDeps())
 
-    def apply_settings(self, policy: ScanPolicy, around: ScannerDeps) -> None:
-        """Take new settings, for letters that come from now on."""
+    def apply_settings(self, policy: ScanPolicy, deps: ScannerDeps) -> None:
+        """Take new settings, for messages that come from now on."""
         self._policy = policy
-        self._around = around
+        self._deps = deps
         self._own = NetworkTable(policy.own_clients)
-        self._junk_log_odds = junk_threshold(self._bench.plan.costs)
+        self._junk_log_odds = junk_threshold(self._session.plan.costs)
 
     def scan(self, request: ScanRequest, done: Done) -> Callable[[], None]:
-        """Judge; `done` is called exactly once, in this thread, unless the letter is taken back."""
-        case = _PendingScan(request, done, self._is_observed(request), time.perf_counter())
-        self._spring(case)
-        self._guarded([case], lambda: self._begin(case))
-        return partial(self._take_back, case)
+        """Scan; `done` is called exactly once, in this thread, unless the scan is cancelled."""
+        pending = _PendingScan(request, done, self._is_observed(request), time.perf_counter())
+        self._record_spamtrap_hit(pending)
+        self._guarded([pending], lambda: self._start(pending))
+        return partial(self._cancel, pending)
 
-    def _take_back(self, case: _PendingScan) -> None:
-        """The answer is not wanted any more."""
-        case.open = False
-        if case.cancel is not None:
-            case.cancel()
+    def _cancel(self, pending: _PendingScan) -> None:
+        """The result is not needed any more."""
+        pending.open = False
+        if pending.cancel is not None:
+            pending.cancel()
         else:
-            self._waiting.remove(case.client, case)
+            self._waiting.remove(pending.client, pending)
 
-    def _spring(self, case: _PendingScan) -> None:
-        """Learn what went into a trap; that it fails is told, and no reason to stop the message."""
-        around = self._around
-        trap = "" if case.observed else around.traps.caught(case.request)
+    def _record_spamtrap_hit(self, pending: _PendingScan) -> None:
+        """Learn what a spamtrap received; a failure is logged and does not stop the message."""
+        deps = self._deps
+        trap = "" if pending.observed else deps.traps.caught(pending.request)
         if not trap:
             return
 
         def work() -> Exception | None:
             try:
-                around.traps.keep(case.request, trap)
-            except Exception as error:  # noqa: BLE001 - in another thread: told in this one
+                deps.traps.keep(pending.request, trap)
+            except Exception as error:  # noqa: BLE001 - in another thread: logged in this one
                 return error
             return None
 
         def then(error: Exception | None) -> None:
             if error is not None:
-                incident(around.log, "trap", error)
+                incident(deps.log, "trap", error)
 
-        around.aside(work, then)
+        deps.aside(work, then)
 
-    # -- on the way to a judgement --------------------------------------------------------------
+    # -- request to verdict ---------------------------------------------------------------------
 
-    def _begin(self, case: _PendingScan) -> None:
-        request, around = case.request, self._around
-        if around.bypassed():
-            self._finish(case, ScanFault("bypass"))
+    def _start(self, pending: _PendingScan) -> None:
+        request, deps = pending.request, self._deps
+        if deps.bypassed():
+            self._finish(pending, ScanFault("bypass"))
         elif not request.whole and self._policy.oversize == "unscanned":
-            self._finish(case, ScanFault("large"))
-        elif around.offload is not None and len(request.raw) > self._policy.large_bytes:
-            self._send_away(case, around.offload)
+            self._finish(pending, ScanFault("large"))
+        elif deps.offload is not None and len(request.raw) > self._policy.large_bytes:
+            self._offload(pending, deps.offload)
         else:
-            self._waiting.put(case.client, case)
-            self._soon()
+            self._waiting.put(pending.client, pending)
+            self._schedule_run()
 
-    def _send_away(self, case: _PendingScan, offload: Offload) -> None:
+    def _offload(self, pending: _PendingScan, offload: Offload) -> None:
         def arrived(answer: dict[str, Any]) -> None:
-            if case.open:
-                self._guarded([case], lambda: self._finish(case, verdict_from_json(answer)))
+            if pending.open:
+                self._guarded([pending], lambda: self._finish(pending, verdict_from_json(answer)))
 
-        # Kept in the letter too, or a queue of these would hold two copies of each.
-        case.request = case.request._replace(raw=as_delivered(case.request.raw))
-        if self._bench.is_known_crasher(case.request.raw):
-            self._finish(case, ScanFault("known_crasher"))
+        # Stored in the request too, or a queue of these would hold two copies of each.
+        pending.request = pending.request._replace(raw=as_delivered(pending.request.raw))
+        if self._session.is_known_crasher(pending.request.raw):
+            self._finish(pending, ScanFault("known_crasher"))
         else:
-            case.cancel = offload.submit(case.request.raw, notes_of(case.request), arrived)
+            pending.cancel = offload.submit(pending.request.raw, notes_of(pending.request), arrived)
 
-    def _send_header(self, case: _PendingScan, offload: Offload) -> bool:
-        """Have a message that ended a process judged by its header; False if there is no more."""
-        raw = as_delivered(case.request.raw)
+    def _offload_header(self, pending: _PendingScan, offload: Offload) -> bool:
+        """Scan only the header of a known crasher; False if there is no body to leave out."""
+        raw = as_delivered(pending.request.raw)
         header = raw[: max(0, header_end(raw))][: self._policy.large_bytes]
         if not header or len(header) == len(raw):
             return False
-        case.by_header = True
-        case.request = case.request._replace(raw=header, whole=False)
-        self._send_away(case, offload)
+        pending.by_header = True
+        pending.request = pending.request._replace(raw=header, whole=False)
+        self._offload(pending, offload)
         return True
 
-    def _soon(self) -> None:
-        """See to it that `_run` comes, once."""
-        if self._due:
+    def _schedule_run(self) -> None:
+        """Schedule `_run`, once."""
+        if self._run_scheduled:
             return
-        self._due = True
+        self._run_scheduled = True
         try:
-            self._around.later(self._run)
+            self._deps.later(self._run)
         except BaseException:
-            self._due = False  # or nobody would ever ask again
+            self._run_scheduled = False  # or `_run` would never be scheduled again
             raise
 
     def _run(self) -> None:
-        """Judge what has come, a few at a time, so that others have their turn between."""
-        self._due = False
-        cases: list[_PendingScan] = []
+        """Scan queued messages, a few at a time, so that other sessions run in between."""
+        self._run_scheduled = False
+        batch: list[_PendingScan] = []
         size = 0
-        while self._waiting and len(cases) < TOGETHER and size < TOGETHER_BYTES:
-            case = self._waiting.take()
-            if time.perf_counter() - case.began > self._policy.wait_s:
-                self._guarded([case], partial(self._finish, case, ScanFault("busy")))
+        while self._waiting and len(batch) < BATCH_MESSAGES and size < BATCH_BYTES:
+            pending = self._waiting.take()
+            if time.perf_counter() - pending.began > self._policy.wait_s:
+                self._guarded([pending], partial(self._finish, pending, ScanFault("busy")))
                 continue
-            cases.append(case)
-            size += len(case.request.raw)
-            self._waiting.charge(case.client, len(case.request.raw))
+            batch.append(pending)
+            size += len(pending.request.raw)
+            self._waiting.charge(pending.client, len(pending.request.raw))
         if self._waiting:
-            self._soon()
-        self._guarded(cases, lambda: self._judge(cases))
+            self._schedule_run()
+        self._guarded(batch, lambda: self._judge(batch))
 
-    def _judge(self, cases: list[_PendingScan]) -> None:
-        raws = [as_delivered(case.request.raw) for case in cases]
-        found = self._bench.judge(raws, [notes_of(case.request) for case in cases])
-        for case, one in zip(cases, found, strict=True):
-            self._guarded([case], partial(self._finish, case, one))
+    def _judge(self, batch: list[_PendingScan]) -> None:
+        raws = [as_delivered(pending.request.raw) for pending in batch]
+        found = self._session.judge(raws, [notes_of(pending.request) for pending in batch])
+        for pending, one in zip(batch, found, strict=True):
+            self._guarded([pending], partial(self._finish, pending, one))
 
-    def _guarded(self, cases: list[_PendingScan], run: Callable[[], None]) -> None:
-        """Run a step; whoever has no answer after it failed gets the one for faults."""
+    def _guarded(self, batch: list[_PendingScan], run: Callable[[], None]) -> None:
+        """Run a step; after an exception each message without a result gets the one for faults."""
         try:
             run()
-        except Exception as error:  # noqa: BLE001 - a letter's boundary: its sender needs an answer
-            fault = ScanFault("fault", incident(self._around.log, "scan", error))
-            for case in cases:
-                if case.open:
-                    self._pass(case, fault)
+        except Exception as error:  # noqa: BLE001 - the boundary: the client needs a reply
+            fault = ScanFault("fault", incident(self._deps.log, "scan", error))
+            for pending in batch:
+                if pending.open:
+                    self._answer_unscanned(pending, fault)
 
-    # -- from a judgement to an outcome ---------------------------------------------------------
+    # -- verdict to result ----------------------------------------------------------------------
 
-    def _finish(self, case: _PendingScan, found: Found) -> None:
+    def _finish(self, pending: _PendingScan, found: Found) -> None:
         if isinstance(found, ScanFault):
-            self._unjudged(case, found)
+            self._not_scanned(pending, found)
             return
-        request = case.request
+        request = pending.request
         if not self._policy.served.holds(
             request.envelope.recipients, outgoing=self._is_own(request)
         ):
             found = replace(found, signature="")
-        ruling = self._around.rules.on(request.envelope, request.raw, self._bench.plan.local)
+        ruling = self._deps.rules.on(request.envelope, request.raw, self._session.plan.local)
         decision = found.decision if ruling is None else RULED[ruling.side]
         handling = self._policy.action_policy.of(
             decision,
@@ -328,17 +328,22 @@ class Scanner:
             "rule": ruling.entry if ruling else "",
             "signature": found.signature,
         }
-        self._around.meters.count("scanned")
-        self._around.meters.count("scanned_head", not request.whole)
-        self._around.meters.count(f"decision_{decision}")
-        said = self._said(found, decision, str(facts["reason"]))
-        if case.observed:
+        self._deps.meters.count("scanned")
+        self._deps.meters.count("scanned_head", not request.whole)
+        self._deps.meters.count(f"decision_{decision}")
+        verdict_headers = self._verdict_headers(found, decision, str(facts["reason"]))
+        if pending.observed:
             facts["observed"] = True
-            self._answer(case, ScanResult("relay", signature_block(said.signature), facts=facts))
+            self._answer(
+                pending,
+                ScanResult("relay", signature_block(verdict_headers.signature), facts=facts),
+            )
         else:
-            self._handle(case, said, handling, facts)
+            self._handle(pending, verdict_headers, handling, facts)
 
-    def _said(self, found: ScanVerdict, decision: Decision, reason: str) -> VerdictHeaders:
+    def _verdict_headers(
+        self, found: ScanVerdict, decision: Decision, reason: str
+    ) -> VerdictHeaders:
         return VerdictHeaders(
             label=found.label,
             probability=found.probability,
@@ -352,61 +357,67 @@ class Scanner:
         )
 
     def _handle(
-        self, case: _PendingScan, said: VerdictHeaders, handling: Handling, facts: dict[str, object]
+        self,
+        pending: _PendingScan,
+        verdict_headers: VerdictHeaders,
+        handling: Handling,
+        facts: dict[str, object],
     ) -> None:
         redirect = self._policy.redirect if handling == "redirect" else ""
-        block = format_headers(replace(said, redirect=redirect) if redirect else said)
+        block = format_headers(
+            replace(verdict_headers, redirect=redirect) if redirect else verdict_headers
+        )
         if handling == "quarantine":
-            self._keep(case, block, facts)
+            self._keep(pending, block, facts)
         elif handling == "reject":
-            self._answer(case, ScanResult("refuse", block, reply=REFUSED, facts=facts))
+            self._answer(pending, ScanResult("refuse", block, reply=REFUSED_REPLY, facts=facts))
         else:
             tag = self._policy.tag.encode() if handling == "tag" else b""
-            self._answer(case, ScanResult("relay", block, tag, facts=facts))
+            self._answer(pending, ScanResult("relay", block, tag, facts=facts))
 
-    def _keep(self, case: _PendingScan, block: bytes, facts: dict[str, object]) -> None:
-        quarantine, request = self._around.quarantine, case.request
+    def _keep(self, pending: _PendingScan, block: bytes, facts: dict[str, object]) -> None:
+        quarantine, request = self._deps.quarantine, pending.request
 
         def work() -> str | Exception:
             if quarantine is None:
                 return StoreMissingError("no quarantine was set up")
             try:
                 return quarantine.keep(written(request.raw, block), request.envelope, facts)
-            except Exception as error:  # noqa: BLE001 - what cannot be kept is delivered
+            except Exception as error:  # noqa: BLE001 - what cannot be stored is delivered
                 return error
 
         def then(kept: str | Exception) -> None:
-            self._guarded([case], partial(self._kept, case, block, facts, kept))
+            self._guarded([pending], partial(self._kept, pending, block, facts, kept))
 
-        self._around.aside(work, then)
+        self._deps.aside(work, then)
 
     def _kept(
-        self, case: _PendingScan, block: bytes, facts: dict[str, object], kept: str | Exception
+        self, pending: _PendingScan, block: bytes, facts: dict[str, object], kept: str | Exception
     ) -> None:
         if isinstance(kept, str):
             facts["quarantine"] = kept
             withdraw = partial(self._withdraw, kept)
-            outcome = ScanResult(
-                "keep", block, reply=KEPT + kept.encode(), withdraw=withdraw, facts=facts
+            result = ScanResult(
+                "keep", block, reply=KEPT_REPLY + kept.encode(), withdraw=withdraw, facts=facts
             )
         else:
             facts["handling"] = "headers"
             full = isinstance(kept, StoreFullError)
             facts["reason"] = "quarantine-full" if full else "quarantine-fault"
-            facts["incident"] = incident(self._around.log, "quarantine", kept)
-            self._around.meters.count("faults")
-            outcome = ScanResult("relay", block, facts=facts)
-        self._answer(case, outcome)
+            facts["incident"] = incident(self._deps.log, "quarantine", kept)
+            self._deps.meters.count("faults")
+            result = ScanResult("relay", block, facts=facts)
+        self._answer(pending, result)
 
     def _withdraw(self, kept: str) -> None:
-        """The disk was slow, and the message was answered otherwise: nobody shall get it twice."""
-        quarantine, log = self._around.quarantine, self._around.log
+        """Delete a message from quarantine that was stored after the client got another reply."""
+        quarantine, log = self._deps.quarantine, self._deps.log
 
         def work() -> Exception | None:
             try:
                 if quarantine is not None:
                     quarantine.delete(kept)
-            except Exception as error:  # noqa: BLE001 - told in the log; the sender has an answer
+            except Exception as error:  # noqa: BLE001 - logged; the client has its reply
                 return error
             return None
 
@@ -416,64 +427,64 @@ class Scanner:
                 record["incident"] = incident(log, "quarantine", error)
             log(record | {"level": "warning", "withdrawn": error is None})
 
-        self._around.aside(work, then)
+        self._deps.aside(work, then)
 
-    def _unjudged(self, case: _PendingScan, fault: ScanFault) -> None:
-        """Judge by less, if that may do, or answer for a message that was not judged."""
-        offload = self._around.offload if self._policy.known_crasher == "head" else None
-        may_try = fault.reason == "known_crasher" and not case.by_header
-        if offload is None or not may_try or not self._send_header(case, offload):
-            self._pass(case, fault)
+    def _not_scanned(self, pending: _PendingScan, fault: ScanFault) -> None:
+        """Scan the header alone if allowed, else return the result for an unscanned message."""
+        offload = self._deps.offload if self._policy.known_crasher == "head" else None
+        may_try = fault.reason == "known_crasher" and not pending.by_header
+        if offload is None or not may_try or not self._offload_header(pending, offload):
+            self._answer_unscanned(pending, fault)
 
-    def _pass(self, case: _PendingScan, fault: ScanFault) -> None:
-        """Answer for a message that was not judged."""
-        meters = self._around.meters
+    def _answer_unscanned(self, pending: _PendingScan, fault: ScanFault) -> None:
+        """Return the result for an unscanned message."""
+        meters = self._deps.meters
         if fault.reason in FAULTS:
             meters.count("faults")
         if fault.reason == "overrun":
             meters.count("scan_overruns")
-        outcome = unjudged(fault.reason, self._policy, meters, observed=case.observed)
+        result = unscanned_result(fault.reason, self._policy, meters, observed=pending.observed)
         if fault.incident:
-            outcome.facts["incident"] = fault.incident
-        self._answer(case, outcome)
+            result.facts["incident"] = fault.incident
+        self._answer(pending, result)
 
-    def _answer(self, case: _PendingScan, outcome: ScanResult) -> None:
-        """Call back, once; what goes wrong there is no reason to call again."""
-        if not case.open:
-            if outcome.withdraw is not None:
-                outcome.withdraw()
+    def _answer(self, pending: _PendingScan, result: ScanResult) -> None:
+        """Call back once; an exception there does not cause a second call."""
+        if not pending.open:
+            if result.withdraw is not None:
+                result.withdraw()
             return
-        case.open = False
-        took = time.perf_counter() - case.began
-        meters = self._around.meters
-        if outcome.facts["verdict"] != "unscanned":
+        pending.open = False
+        took = time.perf_counter() - pending.began
+        meters = self._deps.meters
+        if result.facts["verdict"] != "unscanned":
             meters.observe("scan_seconds", took)
-            name = "observed" if case.observed else f"handling_{outcome.facts['handling']}"
+            name = "observed" if pending.observed else f"handling_{result.facts['handling']}"
             meters.count(name)
-        outcome.facts["scan_ms"] = round(took * 1000, 3)
+        result.facts["scan_ms"] = round(took * 1000, 3)
         try:
-            case.done(outcome)
-        except Exception as error:  # noqa: BLE001 - the others of this turn must be answered too
-            incident(self._around.log, "answer", error)
+            pending.done(result)
+        except Exception as error:  # noqa: BLE001 - the others of this turn need their results too
+            incident(self._deps.log, "answer", error)
 
     def _is_observed(self, request: ScanRequest) -> bool:
         return self._policy.observe or self._is_own(request)
 
     def _is_own(self, request: ScanRequest) -> bool:
-        """Whether the site's own people sent it."""
+        """Whether one of the site's own clients sent it."""
         client = request.envelope.client
         local = client.source.upper() == "LOCAL" and self._policy.local == "observe"
         return local or bool(self._own.find(client.address))
 
 
 def notes_of(request: ScanRequest) -> Notes:
-    """What the history keeps of a letter beside its verdict, so that it can be asked whose it was.
+    """What the history stores beside the verdict, to check a later corrector's ownership.
 
-    `to`: the recipients that the next hop took, joined by blanks; `client`, `queue`: by the word of
-    trusted peers. An address with a blank in it (quoted) could pass for two, so it is left out.
+    `to`: the recipients that the next hop accepted, joined by blanks; `client`, `queue`: as trusted
+    peers named them. An address with a blank in it (quoted) would look like two, so it is left out.
     """
     envelope = request.envelope
-    kept, left = [], _MOST_NOTE_BYTES
+    kept, left = [], _MAX_RECIPIENT_BYTES
     for recipient in envelope.recipients:
         left -= len(recipient) + 1
         if left < 0:
@@ -482,7 +493,7 @@ def notes_of(request: ScanRequest) -> Notes:
             kept.append(recipient)
     notes = {
         "to": " ".join(kept),
-        "client": envelope.client.address[:_MOST_NOTE],
-        "queue": envelope.client.ident[:_MOST_NOTE],
+        "client": envelope.client.address[:_MAX_NOTE_CHARS],
+        "queue": envelope.client.ident[:_MAX_NOTE_CHARS],
     }
     return {name: text for name, text in notes.items() if text}

@@ -1,8 +1,9 @@
-"""Traps: addresses that nobody uses, so whatever comes to them is spam.
+"""Spamtraps: unused addresses, so all mail to them is spam.
 
-A message to one is left in a private spool, where the daemon's processes alone can write, and the
-learner takes it from there: mail waits for nobody. What it is worth is said in `trust`: half a
-step, and a very sure verdict is not contradicted, for who knows a trap can send it what they like.
+A message to a trap is written to a private spool, which only the daemon's processes can write; the
+learner reads it from there, so mail does not wait. `trust` limits its effect: half a step, and it
+never contradicts a high-confidence verdict, since anyone who knows a trap can send any message to
+it.
 
 Must not know sockets or the model. Failure: StoreError of the spool.
 """
@@ -21,21 +22,21 @@ TRAPS_FOLDER = "traps"
 
 
 class Traps:
-    """The traps of one house."""
+    """The trap addresses of a site."""
 
     def __init__(self, addresses: Iterable[str] = (), spool: Path | None = None) -> None:
         self._addresses = frozenset(address.casefold() for address in addresses)
         self._spool = spool
 
     def caught(self, request: ScanRequest) -> str:
-        """The trap that a letter went into; empty if it went into none, or was not seen whole."""
+        """The trap address of a message; empty if it has none or is not whole."""
         if not (self._addresses and request.whole):
             return ""
         named = (recipient.casefold() for recipient in request.envelope.recipients)
         return next((address for address in named if address in self._addresses), "")
 
     def keep(self, request: ScanRequest, trap: str) -> None:
-        """Leave it to be learnt, durably."""
-        assert self._spool is not None, "a house with traps has a spool"
+        """Write the message to the spool, durably."""
+        assert self._spool is not None, "traps need a spool"
         head = {"channel": "trap", "for": trap, "trust": "admin"}
         leave(self._spool, "spam", as_delivered(request.raw), head)

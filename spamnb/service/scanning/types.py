@@ -1,8 +1,8 @@
-"""What the mail path hands in to be judged, and what it is told to do then. Values only.
+"""Requests and results of scanning. Values only.
 
-The front door knows nothing of models, rules or quarantine, and those know nothing of sockets:
-this is all that passes between them. A `MessageScanner` answers by calling back, at once or later,
-always exactly once, and never raises: a fault of ours is an outcome like any other.
+Everything that passes between an endpoint and the scanner: the endpoint knows no models, rules or
+quarantine, and the scanner knows no sockets. A `MessageScanner` calls back exactly once,
+immediately or later, and never raises: an internal fault is a result as well.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ BUSY: Final = b"4.3.2 Too much mail at the moment, please try again later"
 
 @dataclass(frozen=True, kw_only=True)
 class Fallbacks:
-    """What becomes of a message that cannot be judged as a whole, by the reason.
+    """The policy for messages that cannot be scanned as a whole, by the reason.
 
-    Where a sender can bring the reason about at will, the message is deferred, or judged by a part
-    of it. Where the reason lasts until the administrator acts, or would hit the same message at
-    each attempt, deferral would lose honest mail, so the message passes.
+    Where a sender can cause the reason, the message is deferred, or scanned in part. Where the
+    reason lasts until the administrator acts, or affects the same message at each attempt, deferral
+    would lose legitimate mail, so the message is delivered.
     """
 
     oversize: Literal["unscanned", "head"] = "head"
@@ -38,22 +38,22 @@ class Fallbacks:
     known_crasher: Literal["head", "deliver", "defer"] = "head"
 
     def of(self, reason: str) -> Fallback:
-        """What becomes of a message that is not judged, for one of `stamp.Reason`."""
-        asked = {"busy": self.busy, "overrun": self.overrun}.get(reason, self.on_fault)
+        """The policy for a message that was not scanned, for one of `REASONS`."""
+        policy = {"busy": self.busy, "overrun": self.overrun}.get(reason, self.on_fault)
         if reason == "known_crasher":
             return "defer" if self.known_crasher == "defer" else "deliver"
-        return "deliver" if reason in {"bypass", "large"} else asked
+        return "deliver" if reason in {"bypass", "large"} else policy
 
 
 class ScanRequest(NamedTuple):
-    """A message in its envelope."""
+    """A message with its envelope."""
 
     raw: bytes
-    """CRLF line ends, dots not stuffed. If it is not whole: its first `scan_limit` bytes, or just
-    its header section where such messages are not judged"""
+    """CRLF line ends, dots not stuffed. If not whole: its first `scan_limit` bytes, or its
+    header section alone where such messages are not scanned"""
     envelope: Envelope
     before_queue: bool = False
-    """the sender waits for our reply, so a refusal is possible"""
+    """whether the client waits for the reply, so that a rejection is possible"""
     whole: bool = True
     log_id: str = ""
     """names the transaction in the log"""
@@ -61,21 +61,21 @@ class ScanRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """What becomes of a message.
+    """The action for a message.
 
-    relay: to the next hop, with our header lines. keep: it lies in our quarantine, file and folder
-    synced; say 250. refuse: a permanent no (before the queue only). defer: a temporary no.
+    relay: forward it with the header lines in `block`. keep: it is in quarantine, file and folder
+    synced; reply 250. refuse: reject it (before the queue only). defer: reject it temporarily.
     """
 
     action: Action = "relay"
     block: bytes = b""
-    """our header lines, CRLF, to stand before the first byte of the message"""
+    """the product's header lines, CRLF, to be put before the first byte of the message"""
     tag: bytes = b""
-    """to stand before the subject's text; empty leaves the subject alone"""
+    """to be put before the subject's text; empty leaves the subject unchanged"""
     reply: bytes = b""
-    """text of the reply after its code, for all but relay; one line without CRLF"""
+    """text of the reply after its code, for all actions but relay; one line without CRLF"""
     withdraw: Callable[[], None] | None = None
-    """takes what is kept away again; called where this outcome came too late to be followed"""
+    """deletes the message from quarantine; called if this result came too late"""
     facts: dict[str, object] = field(default_factory=dict)
     """for the one log line: verdict, probability, decision, handling, reason, scan_ms, incident"""
 
@@ -84,21 +84,21 @@ Done = Callable[[ScanResult], None]
 
 
 class MessageScanner(Protocol):
-    """Judges letters."""
+    """Scans messages."""
 
     def scan(self, request: ScanRequest, done: Done) -> Callable[[], None] | None:
-        """Judge; `done` is called exactly once, in the caller's thread.
+        """Scan; `done` is called exactly once, in the caller's thread.
 
-        What is returned, if anything, takes the letter back: `done` is then not called any more.
+        The returned callable, if any, cancels the scan: `done` is then not called any more.
         """
 
 
-def unjudged(
+def unscanned_result(
     reason: str, fallbacks: Fallbacks, meters: Meters, *, observed: bool = False
 ) -> ScanResult:
-    """The outcome of a message that was not judged, counted by its reason.
+    """The result of a message that was not scanned, counted by its reason.
 
-    An observed message is never deferred: its verdict would have changed nothing.
+    An observed message is never deferred: its verdict would have had no effect.
     """
     reason = reason if reason in REASONS else "fault"
     facts: dict[str, object] = {"verdict": "unscanned", "reason": reason}

@@ -1,9 +1,9 @@
-"""Fixtures of the tests of scanning: a model, and desks on copies of it."""
+"""Fixtures of the scanning tests: a model, and scanners on copies of it."""
 
 import shutil
 
 import pytest
-from support.scanning import COSTS, SAMPLE, TAUGHT, Desk, raws
+from support.scanning import COSTS, SAMPLE, TAUGHT, ScanRig, raws
 
 from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.training.trainer import train
@@ -28,12 +28,12 @@ def home(trained, tmp_path):
 
 
 @pytest.fixture
-def desk(home):
+def scan_rig(home):
     """Make desks; close them before the next test."""
     made = []
 
     def make(policy=None, at=home, **more):
-        made.append(Desk(at, policy, **more))
+        made.append(ScanRig(at, policy, **more))
         return made[-1]
 
     yield make

@@ -19,15 +19,15 @@ from spamnb.service.scanning.model_session import (
     SessionConfig,
 )
 from spamnb.service.scanning.quarantine import Quarantine
-from spamnb.service.scanning.scanner import REFUSED, ScanPolicy, notes_of
+from spamnb.service.scanning.scanner import REFUSED_REPLY, ScanPolicy, notes_of
 from spamnb.service.scanning.types import ScanRequest
 
 # --- judged --------------------------------------------------------------------------------------
 
 
-def test_a_letter_is_judged_as_the_filter_would(desk, home, surest):
+def test_a_letter_is_judged_as_the_filter_would(scan_rig, home, surest):
     """The same verdict, in headers, in facts and in the history, whose entry knows whose it was."""
-    one = desk()
+    one = scan_rig()
     outcome = one.scan(surest["spam"])
     said = fields(outcome.block)
     facts = outcome.facts
@@ -53,11 +53,11 @@ def test_a_letter_is_judged_as_the_filter_would(desk, home, surest):
     ]  # fmt: skip
 
 
-def test_what_is_judged_is_what_a_mailbox_will_hold(desk, home, surest):
+def test_what_is_judged_is_what_a_mailbox_will_hold(scan_rig, home, surest):
     """Law 8: the message with our headers has the digest that the history knows."""
     hostile = b"A: b\r\njunk\r\nX-Spam-Flag: NO\r\n" + surest["ham"]
     for raw in (surest["ham"], hostile, b" " + surest["ham"], b"From x\r\n" + surest["ham"]):
-        one = desk()
+        one = scan_rig()
         outcome = one.scan(raw)
         one.close()
         with Filter.open(home) as model:
@@ -66,10 +66,10 @@ def test_what_is_judged_is_what_a_mailbox_will_hold(desk, home, surest):
             assert model.score(as_delivered(raw), remember=False).digest == digest
 
 
-def test_letters_of_one_turn_are_judged_together(desk, home, surest):
+def test_letters_of_one_turn_are_judged_together(scan_rig, home, surest):
     """All are answered, each with its own verdict, with one write to the history for each few."""
     later = []
-    one = desk(later=later.append)
+    one = scan_rig(later=later.append)
     requests = [surest["spam"], surest["ham"]] * 10
     answers = [[] for _ in requests]
     for raw, answer in zip(requests, answers, strict=True):
@@ -86,10 +86,10 @@ def test_letters_of_one_turn_are_judged_together(desk, home, surest):
     assert len(signatures) == 20
 
 
-def test_a_listener_that_fails_to_take_its_answer_harms_no_other(desk, surest):
+def test_a_listener_that_fails_to_take_its_answer_harms_no_other(scan_rig, surest):
     """Its fault is logged; the rest of the turn is answered."""
     later, answers = [], []
-    one = desk(later=later.append)
+    one = scan_rig(later=later.append)
 
     def broken(outcome):
         raise ValueError(outcome.action)
@@ -101,7 +101,7 @@ def test_a_listener_that_fails_to_take_its_answer_harms_no_other(desk, surest):
     assert [record["where"] for record in one.records] == ["answer"]
 
 
-def test_a_young_model_is_never_sure(desk, tmp_path, surest):
+def test_a_young_model_is_never_sure(scan_rig, tmp_path, surest):
     """Rule 9: below 20 messages of both labels nothing is stronger than unsure, and it says why."""
     home = tmp_path / "young"
     with Filter.open(home, create=True) as model:
@@ -111,20 +111,20 @@ def test_a_young_model_is_never_sure(desk, tmp_path, surest):
             model.learn(raw, "ham")
         model.correct(surest["spam"], "spam")
         assert model.score(surest["spam"]).decision in ("junk", "reject")
-    one = desk(HARSH, home)
+    one = scan_rig(HARSH, home)
     outcome = one.scan(surest["spam"])
     assert (outcome.facts["decision"], outcome.facts["reason"]) == ("unsure", "untrained")
     assert fields(outcome.block)["X-Spam-Flag"] == "NO"
     one.close()
     with Filter.open(home) as model:
         model.learn(surest["ham"], "ham")
-    assert desk(HARSH, home).scan(surest["spam"]).facts["decision"] in ("junk", "reject")
+    assert scan_rig(HARSH, home).scan(surest["spam"]).facts["decision"] in ("junk", "reject")
 
 
-def test_the_clues_are_shown_where_they_were_asked_for(desk, surest):
+def test_the_clues_are_shown_where_they_were_asked_for(scan_rig, surest):
     """A number of them, and none by default."""
-    assert "X-Spamnb-Clues" not in fields(desk().scan(surest["spam"]).block)
-    outcome = desk(plan=SessionConfig(Path(), clues=3)).scan(surest["spam"])
+    assert "X-Spamnb-Clues" not in fields(scan_rig().scan(surest["spam"]).block)
+    outcome = scan_rig(plan=SessionConfig(Path(), clues=3)).scan(surest["spam"])
     assert fields(outcome.block)["X-Spamnb-Clues"].count(":") >= 3
 
 
@@ -143,17 +143,17 @@ def test_the_clues_are_shown_where_they_were_asked_for(desk, surest):
         ("reject", False, "relay"),
     ],
 )
-def test_each_handling_does_what_it_says(desk, home, surest, handling, before, action):
+def test_each_handling_does_what_it_says(scan_rig, home, surest, handling, before, action):
     """Headers always; a tag, a redirect, a place in quarantine or a refusal where it was set."""
     policy = ScanPolicy(ActionPolicy(ActionMap("headers", "headers", handling, handling)))
-    one = desk(policy, quarantine=Quarantine(home / "quarantine", upstream="x:25"))
+    one = scan_rig(policy, quarantine=Quarantine(home / "quarantine", upstream="x:25"))
     outcome = one.scan(surest["spam"], before_queue=before)
     assert outcome.action == action
     assert fields(outcome.block)["X-Spam-Flag"] == "YES"
     assert outcome.tag == (b"[SPAM] " if handling == "tag" else b"")
     assert ("X-Spamnb-Redirect" in fields(outcome.block)) == (handling == "redirect")
     if action == "refuse":
-        assert outcome.reply == REFUSED
+        assert outcome.reply == REFUSED_REPLY
     kept = Quarantine(home / "quarantine").messages()
     if action == "keep":
         assert outcome.reply.endswith(kept[0].id.encode())
@@ -167,10 +167,10 @@ def test_each_handling_does_what_it_says(desk, home, surest, handling, before, a
     assert one.meters.value(f"handling_{expected}") == 1
 
 
-def test_what_was_kept_can_be_withdrawn(desk, home, surest):
+def test_what_was_kept_can_be_withdrawn(scan_rig, home, surest):
     """Where the outcome came too late the message is gone again, and the log says so."""
     quarantine = Quarantine(home / "quarantine")
-    one = desk(HARSH, quarantine=quarantine)
+    one = scan_rig(HARSH, quarantine=quarantine)
     outcome = one.scan(surest["spam"])
     assert outcome.action == "keep"
     (kept,) = quarantine.messages()
@@ -183,11 +183,11 @@ def test_what_was_kept_can_be_withdrawn(desk, home, surest):
 
 
 @pytest.mark.parametrize("fault", ["limit", "disk", "none"])
-def test_a_quarantine_that_takes_nothing_means_deliver_with_headers(desk, home, surest, fault):
+def test_a_quarantine_that_takes_nothing_means_deliver_with_headers(scan_rig, home, surest, fault):
     """Full by its limit, by the disk, or not set up: the message reaches its people, marked."""
     folder = home / "quarantine"
     limits = QuarantineLimits(limit_bytes=10) if fault == "limit" else None
-    one = desk(HARSH, quarantine=None if fault == "none" else Quarantine(folder, limits))
+    one = scan_rig(HARSH, quarantine=None if fault == "none" else Quarantine(folder, limits))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     one.scan(surest["ham"])
     try:
@@ -205,9 +205,9 @@ def test_a_quarantine_that_takes_nothing_means_deliver_with_headers(desk, home, 
     assert Quarantine(folder).messages() == []
 
 
-def test_observing_adds_the_signature_and_nothing_else(desk, surest):
+def test_observing_adds_the_signature_and_nothing_else(scan_rig, surest):
     """The facts tell what would have happened."""
-    one = desk(replace(HARSH, observe=True))
+    one = scan_rig(replace(HARSH, observe=True))
     outcome = one.scan(surest["spam"], before_queue=True)
     assert outcome.action == "relay"
     assert set(fields(outcome.block)) == {"X-Spamnb-Signature"}
@@ -225,24 +225,24 @@ def test_observing_adds_the_signature_and_nothing_else(desk, surest):
         (Client(address="127.0.0.1"), False),
     ],
 )
-def test_what_our_own_people_send_leaves_without_our_word(desk, surest, client, observed):
+def test_what_our_own_people_send_leaves_without_our_word(scan_rig, surest, client, observed):
     """By network or by XFORWARD; a loopback address alone is every message behind Postfix."""
-    one = desk(replace(HARSH, own_clients=("198.51.100.0/24",)))
+    one = scan_rig(replace(HARSH, own_clients=("198.51.100.0/24",)))
     outcome = one.scan(surest["spam"], replace(ENVELOPE, client=client), before_queue=True)
     assert (outcome.action == "relay") == observed
     assert ("X-Spam-Flag" not in fields(outcome.block)) == observed
 
 
-def test_what_a_mail_server_calls_local_can_be_judged(desk, surest):
+def test_what_a_mail_server_calls_local_can_be_judged(scan_rig, surest):
     """Where fetchmail or a test hands strangers' mail to Postfix on its own machine."""
     envelope = replace(ENVELOPE, client=Client(address="127.0.0.1", source="LOCAL"))
-    outcome = desk(ScanPolicy(local="judge")).scan(surest["spam"], envelope)
+    outcome = scan_rig(ScanPolicy(local="judge")).scan(surest["spam"], envelope)
     assert fields(outcome.block)["X-Spam-Flag"] == "YES"
 
 
-def test_lists_decide_and_are_named(desk, surest):
+def test_lists_decide_and_are_named(scan_rig, surest):
     """Allowed spam is delivered, blocked ham refused; headers agree, and give nothing away."""
-    one = desk(HARSH, rules=AccessLists(allow=parse("client 192.0.2.0/24", "a")))
+    one = scan_rig(HARSH, rules=AccessLists(allow=parse("client 192.0.2.0/24", "a")))
     outcome = one.scan(surest["spam"], before_queue=True)
     said = fields(outcome.block)
     assert outcome.action == "relay"
@@ -251,25 +251,25 @@ def test_lists_decide_and_are_named(desk, surest):
     assert said["X-Spamnb-Verdict"].endswith("; reason=allow-client")
     assert outcome.facts["rule"] == "192.0.2.0/24"
     one.close()
-    one = desk(HARSH, rules=AccessLists(block=parse("sender ann@a.example", "b")))
+    one = scan_rig(HARSH, rules=AccessLists(block=parse("sender ann@a.example", "b")))
     outcome = one.scan(surest["ham"], before_queue=True)
     assert (outcome.action, outcome.facts["reason"]) == ("refuse", "block-sender")
     assert b"ann" not in outcome.block
 
 
-def test_a_list_believes_our_own_servers_alone(desk, surest):
+def test_a_list_believes_our_own_servers_alone(scan_rig, surest):
     """The house of the bench is the house of the lists."""
     head = b"Authentication-Results: mx.example; dkim=pass header.d=pals.example\r\n"
     raw = head + b"From: joe@pals.example\r\nSubject: x\r\n\r\n" + surest["spam"]
     rules = AccessLists(allow=parse("domain pals.example", "a"))
-    assert desk(rules=rules).scan(raw).facts["reason"] != "allow-domain"
+    assert scan_rig(rules=rules).scan(raw).facts["reason"] != "allow-domain"
     plan = SessionConfig(Path(), local=LocalHosts(authserv_ids=("mx.example",)))
-    assert desk(rules=rules, plan=plan).scan(raw).facts["reason"] == "allow-domain"
+    assert scan_rig(rules=rules, plan=plan).scan(raw).facts["reason"] == "allow-domain"
 
 
-def test_new_settings_hold_for_new_letters(desk, surest):
+def test_new_settings_hold_for_new_letters(scan_rig, surest):
     """A reload needs no new scanner."""
-    one = desk()
+    one = scan_rig()
     assert one.scan(surest["spam"], before_queue=True).action == "relay"
     one.scanner.apply_settings(HARSH, one.around)
     assert one.scan(surest["spam"], before_queue=True).action == "refuse"
@@ -296,22 +296,22 @@ def test_notes_hold_no_more_than_they_may():
 # --- not judged ----------------------------------------------------------------------------------
 
 
-def test_bypass_passes_all_mail_at_once(desk, surest):
+def test_bypass_passes_all_mail_at_once(scan_rig, surest):
     """Nothing is opened, nothing is judged, and the header says so."""
-    one = desk(HARSH, at=Path("/nowhere"), bypassed=lambda: True)
+    one = scan_rig(HARSH, at=Path("/nowhere"), bypassed=lambda: True)
     outcome = one.scan(surest["spam"])
     assert outcome.block == b"X-Spamnb-Verdict: unscanned; reason=bypass\r\n"
     assert one.meters.value("unscanned") == 1
     assert one.records == []
 
 
-def test_a_message_above_the_limit_is_judged_by_its_head_or_passes(desk, surest):
+def test_a_message_above_the_limit_is_judged_by_its_head_or_passes(scan_rig, surest):
     """As shipped its size alone lets nothing pass; what was not seen whole is never kept."""
-    one = desk(replace(HARSH, oversize="unscanned"))
+    one = scan_rig(replace(HARSH, oversize="unscanned"))
     outcome = one.scan(surest["spam"], whole=False)
     assert outcome.block == b"X-Spamnb-Verdict: unscanned; reason=large\r\n"
     assert (one.meters.value("unscanned_large"), one.meters.value("scanned_head")) == (1, 0)
-    one = desk(HARSH)
+    one = scan_rig(HARSH)
     outcome = one.scan(surest["spam"], whole=False)
     assert (one.meters.value("unscanned_large"), one.meters.value("scanned_head")) == (0, 1)
     assert outcome.facts["reason"] == "head"

@@ -49,10 +49,10 @@ class Hand(NoCrashRegister):
         self.held.clear()
 
 
-def test_a_message_that_killed_a_process_passes_at_once(desk, surest):
+def test_a_message_that_killed_a_process_passes_at_once(scan_rig, surest):
     """Its digest was in hand while it was judged, and its companions are judged as ever."""
     hand, later, answers = Hand(), [], []
-    one = desk(replace(HARSH, on_fault="defer"), hand=hand, later=later.append)
+    one = scan_rig(replace(HARSH, on_fault="defer"), hand=hand, later=later.append)
     hand.known_crasher.add(digest_of(surest["unsure"]))
     for raw in (surest["ham"], surest["unsure"]):
         one.scanner.scan(ScanRequest(raw, ENVELOPE), answers.append)
@@ -77,11 +77,11 @@ class Helper:
         done(json.loads(json.dumps(scan_to_json(self.model_session, raw, notes))))
 
 
-def test_large_messages_are_judged_aside(desk, home, surest):
+def test_large_messages_are_judged_aside(scan_rig, home, surest):
     """Meanwhile others are judged here; the answer is the same as if it were judged here."""
     plan = SessionConfig(home, costs=COSTS, clues=2)
     helper = Helper(ModelSession(plan))
-    one = desk(ScanPolicy(large_bytes=10_000), offload=helper, plan=plan)
+    one = scan_rig(ScanPolicy(large_bytes=10_000), offload=helper, plan=plan)
     large = surest["spam"] + b"more\r\n" * 3_000
     answers = []
     one.scanner.scan(ScanRequest(large, ENVELOPE), answers.append)
@@ -89,7 +89,7 @@ def test_large_messages_are_judged_aside(desk, home, surest):
     assert answers == []
     helper.work()
     (outcome,) = answers
-    here = desk(plan=plan).scan(large)
+    here = scan_rig(plan=plan).scan(large)
     for block in (outcome.block, here.block):
         assert b"X-Spamnb-Clues" in block
     without = [
@@ -101,7 +101,7 @@ def test_large_messages_are_judged_aside(desk, home, surest):
 
 
 @pytest.mark.parametrize("reason", ["overrun", "busy", "fault", "nonsense"])
-def test_a_helper_that_fails_falls_back_by_policy(desk, surest, reason):
+def test_a_helper_that_fails_falls_back_by_policy(scan_rig, surest, reason):
     """Delivered with a header that says so, or deferred; counted once."""
     policies = {
         "relay": ScanPolicy(busy="deliver", overrun="deliver"),
@@ -109,7 +109,7 @@ def test_a_helper_that_fails_falls_back_by_policy(desk, surest, reason):
     }
     for action, policy in policies.items():
         helper = Helper(None)
-        one = desk(replace(policy, large_bytes=10), offload=helper)
+        one = scan_rig(replace(policy, large_bytes=10), offload=helper)
         answers = []
         one.scanner.scan(ScanRequest(surest["ham"], ENVELOPE), answers.append)
         helper.jobs.pop()[2]({"reason": reason, "incident": "abc"})
@@ -127,10 +127,10 @@ def test_a_helper_that_fails_falls_back_by_policy(desk, surest, reason):
             assert b"nonsense" not in outcome.block
 
 
-def test_a_helper_that_answers_nonsense_or_raises_is_a_fault(desk, surest):
+def test_a_helper_that_answers_nonsense_or_raises_is_a_fault(scan_rig, surest):
     """Whatever it says, the sender has an answer, and just one."""
     helper = Helper(None)
-    one = desk(ScanPolicy(large_bytes=10), offload=helper)
+    one = scan_rig(ScanPolicy(large_bytes=10), offload=helper)
     for answer in ({}, {"decision": "x"}, {"decision": "deliver", "more": 1}):
         answers = []
         one.scanner.scan(ScanRequest(surest["ham"], ENVELOPE), answers.append)
@@ -162,7 +162,7 @@ def _plain(found):
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "torn", "garbage", "refused"])
 @pytest.mark.parametrize("on_fault", ["deliver", "defer"])
-def test_without_a_model_mail_falls_back_by_policy(desk, home, surest, damage, on_fault):
+def test_without_a_model_mail_falls_back_by_policy(scan_rig, home, surest, damage, on_fault):
     """Each message is answered at once; the model is asked for again later, not each time."""
     data = home / DATA_FILE
     whole = data.read_bytes()
@@ -173,7 +173,7 @@ def test_without_a_model_mail_falls_back_by_policy(desk, home, surest, damage, o
         data.mkdir()
     else:
         data.write_bytes({"empty": b"", "torn": whole[:20_000], "garbage": b"x" * 50_000}[damage])
-    one = desk(replace(HARSH, on_fault=on_fault))
+    one = scan_rig(replace(HARSH, on_fault=on_fault))
     for _ in range(3):
         outcome = one.scan(surest["spam"])
         assert outcome.facts["reason"] == "model"
@@ -191,9 +191,9 @@ def test_without_a_model_mail_falls_back_by_policy(desk, home, surest, damage, o
     assert one.scan(surest["ham"]).facts["verdict"] == "ham"
 
 
-def test_the_pauses_between_tries_grow_to_a_minute(desk, tmp_path, surest):
+def test_the_pauses_between_tries_grow_to_a_minute(scan_rig, tmp_path, surest):
     """A model that stays away costs one try a minute."""
-    one = desk(at=tmp_path / "nothing")
+    one = scan_rig(at=tmp_path / "nothing")
     tries = []
     for second in range(400):
         one.clock.now = float(second)
@@ -204,9 +204,9 @@ def test_the_pauses_between_tries_grow_to_a_minute(desk, tmp_path, surest):
     assert tries == [0, 1, 3, 7, 15, 31, 63, 123, 183, 243, 303, 363]
 
 
-def test_a_model_that_was_replaced_is_noticed(desk, home, tmp_path, surest):
+def test_a_model_that_was_replaced_is_noticed(scan_rig, home, tmp_path, surest):
     """Restored, or rewound: within a second the new one is in force."""
-    one = desk()
+    one = scan_rig()
     assert one.scan(surest["ham"]).facts["verdict"] == "ham"
     other = tmp_path / "other"
     with Filter.open(other, create=True) as model:
@@ -224,10 +224,12 @@ def test_a_model_that_was_replaced_is_noticed(desk, home, tmp_path, surest):
 # --- faults on the way ---------------------------------------------------------------------------
 
 
-def test_a_message_whose_scan_fails_passes_and_its_companions_are_judged(desk, surest, monkeypatch):
+def test_a_message_whose_scan_fails_passes_and_its_companions_are_judged(
+    scan_rig, surest, monkeypatch
+):
     """One incident, found again in the log; nothing internal in the header."""
     later, answers = [], []
-    one = desk(later=later.append)
+    one = scan_rig(later=later.append)
     real = Filter.judge
 
     def failing(self, feature_batches):
@@ -253,7 +255,7 @@ def test_a_message_whose_scan_fails_passes_and_its_companions_are_judged(desk, s
 
 
 @pytest.mark.parametrize("step", ["rules", "treatment", "block", "bypass", "later", "notes"])
-def test_a_fault_at_any_other_step_is_answered_once(desk, surest, monkeypatch, step):
+def test_a_fault_at_any_other_step_is_answered_once(scan_rig, surest, monkeypatch, step):
     """Whatever breaks, by policy, and never twice."""
     from spamnb.service.scanning import scanner as scanning
 
@@ -261,7 +263,7 @@ def test_a_fault_at_any_other_step_is_answered_once(desk, surest, monkeypatch, s
         raise RuntimeError(step)
 
     around = {"bypass": {"bypassed": broken}, "later": {"later": broken}}.get(step, {})
-    one = desk(replace(HARSH, on_fault="defer"), **around)
+    one = scan_rig(replace(HARSH, on_fault="defer"), **around)
     places = {
         "rules": (AccessLists, "on"),
         "treatment": (ActionPolicy, "of"),
@@ -279,9 +281,9 @@ def test_a_fault_at_any_other_step_is_answered_once(desk, surest, monkeypatch, s
     assert one.scan(surest["spam"]).facts["verdict"] == "spam"
 
 
-def test_a_history_that_is_full_costs_the_signature_alone(desk, home, surest):
+def test_a_history_that_is_full_costs_the_signature_alone(scan_rig, home, surest):
     """A disk that takes no more: the verdict stands, and the history is asked again later."""
-    one = desk()
+    one = scan_rig()
     assert one.scan(surest["ham"]).facts["signature"]
     size = (home / "history" / DATA_FILE).stat().st_size
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -299,20 +301,20 @@ def test_a_history_that_is_full_costs_the_signature_alone(desk, home, surest):
     assert one.scan(surest["ham"]).facts["signature"]
 
 
-def test_a_history_that_cannot_be_opened_costs_the_signature_alone(desk, home, surest):
+def test_a_history_that_cannot_be_opened_costs_the_signature_alone(scan_rig, home, surest):
     """A file where its folder should be: logged once, verdicts go on."""
     shutil.rmtree(home / "history", ignore_errors=True)
     (home / "history").write_text("in the way")
-    one = desk()
+    one = scan_rig()
     for _ in range(2):
         outcome = one.scan(surest["spam"])
         assert (outcome.facts["verdict"], outcome.facts["signature"]) == ("spam", "")
     assert [record["where"] for record in one.records] == ["history"]
 
 
-def test_a_busy_store_is_no_reason_to_close_it(desk, surest, monkeypatch):
+def test_a_busy_store_is_no_reason_to_close_it(scan_rig, surest, monkeypatch):
     """All reader slots taken: this message falls back, the next is judged."""
-    one = desk()
+    one = scan_rig()
     one.scan(surest["ham"])
     with monkeypatch.context() as patch:
         patch.setattr(Filter, "judge", lambda *_: (_ for _ in ()).throw(StoreBusyError("slots")))
@@ -320,9 +322,9 @@ def test_a_busy_store_is_no_reason_to_close_it(desk, surest, monkeypatch):
     assert one.scan(surest["ham"]).facts["verdict"] == "ham"
 
 
-def test_a_scanner_reads_while_another_process_writes(desk, home, surest):
+def test_a_scanner_reads_while_another_process_writes(scan_rig, home, surest):
     """The learner's teaching is in force with the next message."""
-    one = desk()
+    one = scan_rig()
     assert one.scan(surest["spam"]).facts["verdict"] == "spam"
     path = home.parent / "one.eml"
     path.write_bytes(surest["spam"])
@@ -338,12 +340,12 @@ def test_a_scanner_reads_while_another_process_writes(desk, home, surest):
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_message_that_ended_a_process_is_judged_by_its_header(desk, home, surest, whole):
+def test_a_message_that_ended_a_process_is_judged_by_its_header(scan_rig, home, surest, whole):
     """Its body is not tried again, so it does not pass unscanned; only its header may fail too."""
     hand = Hand()
     helper = Helper(ModelSession(SessionConfig(home, costs=COSTS), hand=hand))
     policy = ScanPolicy(large_bytes=len(surest["spam"]) - 1)
-    one = desk(policy, hand=hand, offload=helper)
+    one = scan_rig(policy, hand=hand, offload=helper)
     hand.known_crasher.add(digest_of(surest["spam"]))
     answers = []
     one.scanner.scan(ScanRequest(surest["spam"], ENVELOPE, whole=whole), answers.append)
@@ -362,11 +364,13 @@ def test_a_message_that_ended_a_process_is_judged_by_its_header(desk, home, sure
     helper.model_session.close()
 
 
-def test_a_small_message_that_ended_a_worker_is_judged_by_its_header_elsewhere(desk, home, surest):
+def test_a_small_message_that_ended_a_worker_is_judged_by_its_header_elsewhere(
+    scan_rig, home, surest
+):
     """Not in the worker: its header may be what ended it."""
     hand, later, answers = Hand(), [], []
     helper = Helper(ModelSession(SessionConfig(home, costs=COSTS)))
-    one = desk(hand=hand, offload=helper, later=later.append)
+    one = scan_rig(hand=hand, offload=helper, later=later.append)
     hand.known_crasher.add(digest_of(surest["ham"]))
     one.scanner.scan(ScanRequest(surest["ham"], ENVELOPE), answers.append)
     later.pop()()
@@ -376,19 +380,21 @@ def test_a_small_message_that_ended_a_worker_is_judged_by_its_header_elsewhere(d
 
 
 @pytest.mark.parametrize("known_crasher", ["deliver", "defer"])
-def test_what_ended_a_process_passes_or_waits_where_the_policy_says_so(desk, surest, known_crasher):
+def test_what_ended_a_process_passes_or_waits_where_the_policy_says_so(
+    scan_rig, surest, known_crasher
+):
     """Without another scan."""
     hand = Hand()
-    one = desk(ScanPolicy(known_crasher=known_crasher), hand=hand, offload=Helper(None))
+    one = scan_rig(ScanPolicy(known_crasher=known_crasher), hand=hand, offload=Helper(None))
     hand.known_crasher.add(digest_of(surest["ham"]))
     outcome = one.scan(surest["ham"])
     assert outcome.action == {"deliver": "relay", "defer": "defer"}[known_crasher]
     assert outcome.facts["reason"] == "known_crasher"
 
 
-def test_an_observed_message_is_never_deferred(desk, surest):
+def test_an_observed_message_is_never_deferred(scan_rig, surest):
     """Its verdict would change nothing, so a fault does not delay it."""
-    one = desk(ScanPolicy(observe=True, on_fault="defer"), at=Path("/nowhere"))
+    one = scan_rig(ScanPolicy(observe=True, on_fault="defer"), at=Path("/nowhere"))
     outcome = one.scan(surest["ham"])
     assert (outcome.action, outcome.block) == ("relay", b"")
 
@@ -399,10 +405,10 @@ def turns(later, count):
         later.pop(0)()
 
 
-def test_a_burst_of_one_client_does_not_delay_another(desk, surest):
+def test_a_burst_of_one_client_does_not_delay_another(scan_rig, surest):
     """Messages that are judged in the worker wait by client: the other's is in the next turn."""
     later, order = [], []
-    one = desk(later=later.append)
+    one = scan_rig(later=later.append)
     other = replace(ENVELOPE, client=Client(address="198.51.100.1"))
     padded = surest["spam"] + b"words of the burst\r\n" * 3000
     for number in range(30):
@@ -417,30 +423,30 @@ def test_a_burst_of_one_client_does_not_delay_another(desk, surest):
     assert [number for number in order if number != "other"] == list(range(30))
 
 
-def test_what_waited_too_long_in_the_worker_is_deferred(desk, surest):
+def test_what_waited_too_long_in_the_worker_is_deferred(scan_rig, surest):
     """It is not judged any more: its sender is told to come again, as is due."""
     later, answers = [], []
-    one = desk(ScanPolicy(wait_s=-1.0), later=later.append)
+    one = scan_rig(ScanPolicy(wait_s=-1.0), later=later.append)
     one.scanner.scan(ScanRequest(surest["ham"], ENVELOPE), answers.append)
     turns(later, 1)
     assert (answers[0].action, answers[0].reply) == ("defer", BUSY)
     assert one.meters.value("unscanned_deferred") == 1
 
 
-def test_a_letter_that_is_taken_back_is_not_judged(desk, surest):
+def test_a_letter_that_is_taken_back_is_not_judged(scan_rig, surest):
     """The session that wanted the answer has ended."""
     later, answers = [], []
-    one = desk(later=later.append)
+    one = scan_rig(later=later.append)
     one.scanner.scan(ScanRequest(surest["ham"], ENVELOPE), answers.append)()
     turns(later, 1)
     assert answers == []
     assert one.meters.value("scanned") == 0
 
 
-def test_what_is_kept_for_a_letter_that_was_taken_back_is_withdrawn(desk, home, surest):
+def test_what_is_kept_for_a_letter_that_was_taken_back_is_withdrawn(scan_rig, home, surest):
     """The disk was slow, and the sender will send the message again."""
     quarantine, works, answers = Quarantine(home / "quarantine"), [], []
-    one = desk(HARSH, quarantine=quarantine, aside=lambda *both: works.append(both))
+    one = scan_rig(HARSH, quarantine=quarantine, aside=lambda *both: works.append(both))
     cancel = one.scanner.scan(ScanRequest(surest["spam"], ENVELOPE), answers.append)
     cancel()
     while works:

@@ -38,24 +38,24 @@ SIGNATURE = "X-Spamnb-Signature"
         ({"served": LocalDomains(final=True)}, OWN, "bob@b.example", True),
     ],
 )
-def test_mail_to_other_sites_gets_no_signature(desk, surest, policy, client, to, has):
+def test_mail_to_other_sites_gets_no_signature(scan_rig, surest, policy, client, to, has):
     """With it an outsider proved that a message of ours was theirs, and taught."""
-    one = desk(ScanPolicy(own_clients=("198.51.100.0/24",), **policy))
+    one = scan_rig(ScanPolicy(own_clients=("198.51.100.0/24",), **policy))
     envelope = replace(ENVELOPE, client=Client(address=client), recipients=tuple(to.split()))
     outcome = one.scan(surest["ham"], envelope)
     assert (SIGNATURE in fields(outcome.block)) is has
     assert bool(outcome.facts["signature"]) is has
 
 
-def test_local_mail_to_other_sites_gets_no_signature(desk, surest):
+def test_local_mail_to_other_sites_gets_no_signature(scan_rig, surest):
     """What Postfix calls local is sent by the site's people, unless it is judged."""
     local = replace(ENVELOPE, client=Client(source="LOCAL"))
-    assert SIGNATURE not in fields(desk(ScanPolicy()).scan(surest["ham"], local).block)
-    judged = desk(ScanPolicy(local="judge")).scan(surest["ham"], local)
+    assert SIGNATURE not in fields(scan_rig(ScanPolicy()).scan(surest["ham"], local).block)
+    judged = scan_rig(ScanPolicy(local="judge")).scan(surest["ham"], local)
     assert SIGNATURE in fields(judged.block)
 
 
-def test_what_is_kept_for_another_site_is_released_without_a_signature(desk, surest):
+def test_what_is_kept_for_another_site_is_released_without_a_signature(scan_rig, surest):
     """The quarantine writes the line of its notes, so there is none in them."""
     kept = []
 
@@ -69,7 +69,7 @@ def test_what_is_kept_for_another_site_is_released_without_a_signature(desk, sur
 
     action_policy = ActionPolicy(ActionMap("headers", "headers", "quarantine", "quarantine"))
     policy = ScanPolicy(action_policy, served=LocalDomains(SITE, complete=True))
-    desk(policy, quarantine=Keeper()).scan(surest["spam"])
+    scan_rig(policy, quarantine=Keeper()).scan(surest["spam"])
     ((raw, facts),) = kept
     assert (SIGNATURE.encode() in raw, facts["signature"]) == (False, "")
 

@@ -1,17 +1,17 @@
-"""The post office: the built-in next hop. It ends SMTP and LMTP, writes Maildirs, takes reports.
+"""The built-in delivery agent: an SMTP and LMTP server that writes Maildirs and accepts reports.
 
-    config      settings, as frozen values
-    links       what it is given to work with
-    paths       MAIL, RCPT and XFORWARD, exactly as they are written
-    parameters  what speaks against them
-    mail        what is known of a message on its way in
-    replies     all that we say
-    recipients  who lives here
-    session     one connection (the only module that imports aiosmtpd)
-    office      delivery, reports, logins, trust
-    trace       the lines above a delivered message
-    receipts    what is told to people who reported
-    server      listening, renewing and draining
+    params         settings, as frozen values
+    ports          what it needs from the daemon
+    types          values of a message in progress
+    replies        all reply texts
+    recipients     address -> Maildir or feedback address
+    logins         passwords, and the delay after wrong ones
+    session        one connection (the only module that imports aiosmtpd)
+    delivery       delivery, reports, logins, trust
+    maildir_writer durable writing of Maildirs
+    trace_headers  the header lines above a delivered message
+    receipts       replies by mail to users who reported
+    server         listening, reloading and draining
 
-Front door and post office see each other on the wire alone.
+The relay and the delivery agent communicate only over SMTP or LMTP.
 """

@@ -1,16 +1,17 @@
-"""The post office's work: a message is delivered or learnt, and only then answered with 250.
+"""The delivery agent: delivers or learns each message, and only then replies 250.
 
-Delivery: every Maildir has the message, file and folder synced. In SMTP one reply stands for all
-recipients, so all of them have it or none; in LMTP each has its own. Reports: read, taught by the
-one way in, durable or waiting for review when the reply goes out. If the teacher is away, 451.
+Delivery: every Maildir has the message, with file and folder synced. In SMTP one reply stands for
+all recipients, so all of them get it or none; in LMTP each has its own. Reports: parsed and
+submitted as feedback, durable or queued for review before the reply. If the learner is not
+reachable, 451.
 
-Who is believed: who logged in, and clients in `trusted` networks (or LOCAL ones, if that is set)
-that a peer names by XFORWARD; the person is then the login's address, or the envelope's sender.
-A loopback address alone is nobody, From and MAIL FROM alone are nobody: theirs is a stranger's
-word, which counts only with the signature of a message that was delivered to them.
+Trust: logged-in users, and clients in `trusted` networks (or LOCAL ones, if that is set) that a
+peer names by XFORWARD; the user is the login's address, or the envelope's sender. A loopback
+address alone, From or MAIL FROM prove nothing: such reports come from a stranger, and count only
+with the signature of a message that was delivered to that address.
 
-Blocking work runs in threads. Failure: a reply of the table; a fault of ours is counted, logged
-with an incident id, and 451.
+Blocking work runs in threads. Failure: a reply of the table; an internal fault is counted, logged
+with an incident id, and gives 451.
 """
 
 from __future__ import annotations
@@ -41,27 +42,27 @@ from spamnb.errors import PeerError, StoreError, UserError
 from spamnb.service.feedback.report_parser import FeedbackReport, ReportedMessage, read_report
 from spamnb.service.feedback.types import Answer, Feedback, Trust
 
-_WORKERS: Final = 8
-"""deliveries at once; each waits for the disk"""
-_TEACHERS: Final = 8
-"""reports and teachings at once, in threads of their own: mail never waits for a slow teacher"""
-_REPORTS: Final = 64
-"""reports that may wait for theirs"""
-_CHECKERS: Final = 2
-"""passwords checked at once: 32 MB and a fifth of a second each"""
+_DISK_THREADS: Final = 8
+"""concurrent deliveries; each waits for the disk"""
+_REPORT_THREADS: Final = 8
+"""concurrent reports, in separate threads: delivery never waits for a slow learner"""
+_MAX_QUEUED_REPORTS: Final = 64
+"""reports being processed or queued"""
+_PASSWORD_THREADS: Final = 2
+"""concurrent password checks: 32 MB and a fifth of a second each"""
 
 Done = list[tuple[ReportedMessage, Answer]]
 
 
 class ReportSender(NamedTuple):
-    """Whose word a report is."""
+    """The sender of a report, and its trust."""
 
     who: str
     trust: Trust
 
 
 class DeliveryAgent:
-    """One post office, whatever its listeners."""
+    """One delivery agent, for all its listeners."""
 
     def __init__(self, config: DeliveryParams, deps: AgentDeps) -> None:
         self.deps = deps
@@ -69,19 +70,19 @@ class DeliveryAgent:
         self.held_bytes = 0
         self.sessions: set[DeliverySession] = set()
         self.empty = asyncio.Event()
-        """no session is open"""
+        """set while no session is open"""
         self.empty.set()
         self._attempts = FailedLogins()
         self._addresses: Counter[str] = Counter()
         self._swept: set[Path] = set()
-        self._disk = ThreadPoolExecutor(_WORKERS, "post-disk")
-        self._teaching = ThreadPoolExecutor(_TEACHERS, "post-teach")
+        self._disk = ThreadPoolExecutor(_DISK_THREADS, "delivery-disk")
+        self._teaching = ThreadPoolExecutor(_REPORT_THREADS, "delivery-teach")
         self._reports = 0
-        self._checking = ThreadPoolExecutor(_CHECKERS, "post-login")
+        self._checking = ThreadPoolExecutor(_PASSWORD_THREADS, "delivery-login")
         self.apply_settings(config)
 
     def apply_settings(self, config: DeliveryParams) -> None:
-        """Work by other settings from now on; SettingsError leaves the old ones in force."""
+        """Take new settings; SettingsError leaves the old ones in force."""
         recipients = Recipients(config)
         passwords = Passwords(config.passwords) if config.passwords else None
         peers, trusted = NetworkSet(config.peers), NetworkSet(config.trusted)
@@ -89,7 +90,7 @@ class DeliveryAgent:
         self._peers, self._trusted = peers, trusted
 
     def close(self) -> None:
-        """Let threads go when they are done; a teacher that never answers is not waited for."""
+        """Shut the threads down without waiting for a learner that never answers."""
         self._disk.shutdown(wait=False, cancel_futures=True)
         self._teaching.shutdown(wait=False, cancel_futures=True)
         self._checking.shutdown(wait=False, cancel_futures=True)
@@ -97,7 +98,7 @@ class DeliveryAgent:
     # -- connections ----------------------------------------------------------------------------
 
     def admit(self, session: DeliverySession) -> bool:
-        """Whether one more connection is taken."""
+        """Whether the connection is accepted."""
         free = len(self.sessions) < self.config.connections
         known = self._peers.contains(session.peer)
         customer = network_of(session.peer)
@@ -111,7 +112,7 @@ class DeliveryAgent:
         return True
 
     def leave(self, session: DeliverySession) -> None:
-        """A connection has ended."""
+        """Remove an ended connection."""
         self.sessions.discard(session)
         if not self.sessions:
             self.empty.set()
@@ -125,11 +126,14 @@ class DeliveryAgent:
         return self._peers.contains(peer)
 
     def find(self, address: str) -> RecipientMailbox | str:
-        """Where mail to an address goes, or the reply that refuses it."""
+        """The mailbox of an address, or the reply that rejects it."""
         return self._recipients.find(address)
 
     async def log_in(self, name: str, password: bytes, peer: str) -> LoggedIn | str:
-        """Check a password. A try is wrong until it was right, so many at once win nothing."""
+        """Check a password.
+
+        It counts as wrong until it is checked, so parallel guesses gain nothing.
+        """
         if self._passwords is None:
             return replies.NO_SUCH
         now = time.monotonic()
@@ -146,7 +150,7 @@ class DeliveryAgent:
         return LoggedIn(found.name, found.addresses)
 
     def fault(self, error: Exception, peer: str) -> None:
-        """Count and log a fault of ours."""
+        """Count and log an internal fault."""
         self.deps.meters.count("faults")
         self.deps.log(
             {
@@ -164,7 +168,7 @@ class DeliveryAgent:
         began = time.monotonic()
         facts: dict[str, object] = {}
         if mail.boxes[0].label:
-            answers = [await self._heard(mail, facts)]
+            answers = [await self._limit_reports(mail, facts)]
         elif mail.speaks == "lmtp":
             answers = [await self._deliver(mail, (box,), facts) for box in mail.boxes]
         else:
@@ -174,9 +178,9 @@ class DeliveryAgent:
         return answers
 
     def _count(self, answer: str) -> None:
-        sort = {"4": "deferred", "5": "refused"}.get(answer[:1])
-        if sort:
-            self.deps.meters.count(sort)
+        outcome = {"4": "deferred", "5": "refused"}.get(answer[:1])
+        if outcome:
+            self.deps.meters.count(outcome)
 
     async def _deliver(
         self, mail: IncomingMessage, boxes: tuple[RecipientMailbox, ...], facts: dict[str, object]
@@ -202,7 +206,7 @@ class DeliveryAgent:
         written: list[maildir_writer.Pending] = []
         try:
             for box in boxes:
-                assert box.folder is not None, "feedback goes another way"
+                assert box.folder is not None, "feedback addresses have no folder"
                 folder = box.folder / maildir_writer.JUNK if junk else box.folder
                 head = trace_headers.head(mail, box.address, self.config)
                 written.append(maildir_writer.prepare(folder, (head, without_mbox(mail.raw))))
@@ -217,9 +221,9 @@ class DeliveryAgent:
 
     # -- reports --------------------------------------------------------------------------------
 
-    async def _heard(self, mail: IncomingMessage, facts: dict[str, object]) -> str:
-        """A report's answer, unless too many wait for theirs."""
-        if self._reports >= _REPORTS:
+    async def _limit_reports(self, mail: IncomingMessage, facts: dict[str, object]) -> str:
+        """Process a report, or reply 451 while too many are queued."""
+        if self._reports >= _MAX_QUEUED_REPORTS:
             return replies.NO_TEACHER
         self._reports += 1
         try:
@@ -232,7 +236,7 @@ class DeliveryAgent:
         report = await loop.run_in_executor(
             self._teaching, read_report, mail.raw, mail.boxes[0].label
         )
-        report_sender = self._believed(mail)
+        report_sender = self._sender_of(mail)
         facts |= {"how": report.how, "label": report.label, "who": _shown(report_sender.who)}
         facts["trust"] = report_sender.trust
         try:
@@ -257,7 +261,7 @@ class DeliveryAgent:
     ) -> Done:
         done: Done = []
         domain = mail.boxes[0].address.rpartition("@")[2]
-        # A relay that names nobody, and the host itself, speak for many.
+        # A relay without XFORWARD, and the host itself, stand for many clients.
         named = mail.xforwarded or not self._peers.contains(mail.peer)
         known = named and not _is_loopback(mail.client.address)
         client = network_of(mail.client.address) if known else ""
@@ -283,8 +287,8 @@ class DeliveryAgent:
         except UserError as error:
             return Answer("refused", reason=str(error))
 
-    def _believed(self, mail: IncomingMessage) -> ReportSender:
-        """Whose word it is, and how much it counts."""
+    def _sender_of(self, mail: IncomingMessage) -> ReportSender:
+        """The sender of a report, and how far it is trusted."""
         sender = mail.sender.lower()
         if mail.login:
             own = {address.lower() for address in mail.login.addresses}
@@ -298,17 +302,17 @@ class DeliveryAgent:
     def _is_trusted(self, mail: IncomingMessage) -> bool:
         client: Client = mail.client
         if not mail.xforwarded:
-            # A relay that names nobody speaks for nobody.
+            # A relay that names no client proves nothing about it.
             known = self._trusted.contains(mail.peer) and not self._peers.contains(mail.peer)
             return known and not _is_loopback(mail.peer)
         if self.config.trust_local and client.source.upper() == "LOCAL":
-            # Postfix calls mail of its sendmail command LOCAL too, and names no address then. A
-            # webmail logs in from this machine: it has an address, and that is loopback.
+            # Postfix calls mail of its sendmail command LOCAL too, without an address. A webmail
+            # that logs in from this machine has one: loopback.
             return _is_address(client.address)
         return self._trusted.contains(client.address) and not _is_loopback(client.address)
 
     async def _answer(self, mail: IncomingMessage, report: FeedbackReport, done: Done) -> str:
-        """Send a receipt; what was learnt stays learnt if it cannot be written."""
+        """Send a receipt; if that fails, what was learnt stays learnt."""
         assert mail.login is not None, "strangers get no receipts"
         own = {address.lower() for address in mail.login.addresses}
         to = mail.sender if mail.sender.lower() in own else mail.login.addresses[0]
@@ -337,7 +341,6 @@ class DeliveryAgent:
 
 
 def _is_address(text: str) -> bool:
-    """Whether this is an IP address."""
     try:
         ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -371,7 +374,7 @@ def _line(mail: IncomingMessage, answers: list[str]) -> dict[str, object]:
 
 
 def _shown(text: str) -> str:
-    return "".join(request if request.isprintable() else "?" for request in text[:300])
+    return "".join(char if char.isprintable() else "?" for char in text[:300])
 
 
 def _ms(began: float) -> float:

@@ -1,13 +1,13 @@
-"""Logins: who may say who they are, and by which password.
+"""Logins of the delivery agent: names, password hashes and addresses in a text file.
 
-One line a login in a text file that only its owner reads:
+One line a login, in a file that only its owner may read:
 
     alice@example.org:$scrypt$ln=15,r=8,p=3$SALT$HASH:alice@example.org,postmaster@example.org
 
-The addresses are those that are delivered to the person; without any, the login is the address.
-Passwords are kept as scrypt hashes (RFC 7914; ln=15, r=8, p=3 takes 32 MB and a fifth of a second,
-one of the equal choices of the OWASP cheat sheet). An unknown login costs as much time as a wrong
-password. `FailedLogins` slows down whoever guesses.
+The addresses are those delivered to the user; without any, the login is the address. Passwords are
+stored as scrypt hashes (RFC 7914; ln=15, r=8, p=3 takes 32 MB and a fifth of a second, one of the
+equivalent choices of the OWASP cheat sheet). An unknown login takes as much time as a wrong
+password. `FailedLogins` delays repeated guesses.
 
 Must not know protocols. Failure: SettingsError with file and line.
 """
@@ -30,21 +30,21 @@ from spamnb.errors import SettingsError, StoreAccessError
 from spamnb.store.files import durable_write
 from spamnb.store.lmdb.sharing import make_folder
 
-MOST_PASSWORD = 1_024
-"""Bytes; a longer one is no password. scrypt's first step reads all of it."""
+MAX_PASSWORD_BYTES = 1_024
+"""A longer password is always wrong. scrypt's first step reads all of it."""
 LOGIN = re.compile(r"[^\s:,\x00-\x1f\x7f]{1,254}")
 
 _HASH = re.compile(
     r"\$scrypt\$ln=(\d{1,2}),r=(\d{1,2}),p=(\d{1,2})"
     r"\$([A-Za-z0-9+/=]{16,88})\$([A-Za-z0-9+/=]{24,88})"
 )
-_MOST_COST = 1 << 22
-"""N * r * p of a hash that is tried: five times what we write ourselves"""
+_MAX_COST = 1 << 22
+"""N * r * p of a hash that is checked: five times that of the hashes written here"""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a guess costs."""
+    """The scrypt parameters."""
 
     ln: int = 15
     """N is 2 to this"""
@@ -62,18 +62,18 @@ class Login:
 
 
 def hashed(password: str, cost: Cost | None = None) -> str:
-    """A password's hash, with a salt of its own."""
+    """A password's hash, with a new salt."""
     cost = cost or Cost()
     salt = secrets.token_bytes(16)
-    return _closed(cost, salt, _scrypt(password.encode(), salt, cost))
+    return _format_hash(cost, salt, _scrypt(password.encode(), salt, cost))
 
 
-def _nobody(cost: Cost) -> str:
-    """A hash that no password has; trying one costs what the others cost."""
-    return _closed(cost, secrets.token_bytes(16), secrets.token_bytes(32))
+def _dummy_hash(cost: Cost) -> str:
+    """A hash that no password matches; checking it takes as long as any other."""
+    return _format_hash(cost, secrets.token_bytes(16), secrets.token_bytes(32))
 
 
-def _closed(cost: Cost, salt: bytes, digest: bytes) -> str:
+def _format_hash(cost: Cost, salt: bytes, digest: bytes) -> str:
     return (
         f"$scrypt$ln={cost.ln},r={cost.r},p={cost.p}"
         f"${b64encode(salt).decode()}${b64encode(digest).decode()}"
@@ -87,13 +87,13 @@ def _scrypt(password: bytes, salt: bytes, cost: Cost) -> bytes:
     )
 
 
-def _opened(secret: str) -> tuple[Cost, bytes, bytes] | None:
-    """Cost, salt and digest of a hash; None if it is none that we try."""
+def _parse_hash(secret: str) -> tuple[Cost, bytes, bytes] | None:
+    """Cost, salt and digest of a hash; None if it is invalid or too costly."""
     found = _HASH.fullmatch(secret)
     if found is None:
         return None
     cost = Cost(*map(int, found.groups()[:3]))
-    if not (0 < cost.ln < 22 and cost.r and cost.p and cost.r * cost.p << cost.ln <= _MOST_COST):
+    if not (0 < cost.ln < 22 and cost.r and cost.p and cost.r * cost.p << cost.ln <= _MAX_COST):
         return None
     try:
         return cost, b64decode(found[4], validate=True), b64decode(found[5], validate=True)
@@ -102,13 +102,13 @@ def _opened(secret: str) -> tuple[Cost, bytes, bytes] | None:
 
 
 class Passwords:
-    """The logins of a file; read again when the file is another."""
+    """The logins of a file; read again when the file changes."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
         self._stamp: tuple[int, int, int] | None = None
         self._logins: Mapping[str, Login] = {}
-        self._nobody = _nobody(Cost())
+        self._dummy_hash = _dummy_hash(Cost())
         self.logins()
 
     def logins(self) -> Mapping[str, Login]:
@@ -118,19 +118,19 @@ class Passwords:
             self._logins = read_logins(self._path)
             self._stamp = stamp
             first = next(iter(self._logins.values()), None)
-            opened = _opened(first.secret) if first else None
-            if opened:  # who is not there must cost what the others cost
-                self._nobody = _nobody(opened[0])
+            opened = _parse_hash(first.secret) if first else None
+            if opened:  # an unknown login must take as long as a known one
+                self._dummy_hash = _dummy_hash(opened[0])
         return self._logins
 
     def check(self, name: str, password: bytes) -> Login | None:
-        """The login, if the password is right. Takes its time: never call it in an event loop."""
+        """The login, if the password is right. Slow: never call it in an event loop."""
         login = self.logins().get(name.lower())
-        opened = _opened(login.secret if login else self._nobody)
-        assert opened is not None, "read_logins takes no other"
+        opened = _parse_hash(login.secret if login else self._dummy_hash)
+        assert opened is not None, "read_logins rejects invalid hashes"
         cost, salt, digest = opened
-        right = hmac.compare_digest(_scrypt(password[:MOST_PASSWORD], salt, cost), digest)
-        return login if right and len(password) <= MOST_PASSWORD else None
+        right = hmac.compare_digest(_scrypt(password[:MAX_PASSWORD_BYTES], salt, cost), digest)
+        return login if right and len(password) <= MAX_PASSWORD_BYTES else None
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
@@ -138,22 +138,22 @@ def _stamp(path: Path) -> tuple[int, int, int]:
         found = path.stat()
     except OSError as error:
         raise SettingsError(
-            f"the file of passwords {path} cannot be read: {error.strerror}",
-            hint="`spamnb passwd LOGIN` makes it",
+            f"the password file {path} cannot be read: {error.strerror}",
+            hint="create it with `spamnb passwd LOGIN`",
         ) from error
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def read_logins(path: Path) -> dict[str, Login]:
-    """Read a file of passwords."""
+    """Read a password file."""
     try:
         if path.stat().st_mode & 0o077:
             raise SettingsError(
-                f"others can read the file of passwords {path}", hint=f"chmod 600 {path}"
+                f"the password file {path} is readable by other users", hint=f"chmod 600 {path}"
             )
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"the file of passwords {path} cannot be read: {error}") from error
+        raise SettingsError(f"the password file {path} cannot be read: {error}") from error
     logins: dict[str, Login] = {}
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.startswith("#"):
@@ -165,16 +165,17 @@ def read_logins(path: Path) -> dict[str, Login]:
 def _login(line: str, where: str) -> Login:
     name, _, rest = line.strip().partition(":")
     secret, _, addresses = rest.partition(":")
-    if not LOGIN.fullmatch(name) or _opened(secret) is None:
+    if not LOGIN.fullmatch(name) or _parse_hash(secret) is None:
         raise SettingsError(
-            f"{where}: not a login, a hash and addresses", hint="`spamnb passwd LOGIN` writes lines"
+            f"{where}: the line is not a login, a hash and addresses",
+            hint="write it with `spamnb passwd LOGIN`",
         )
     listed = tuple(one.strip() for one in addresses.split(",") if one.strip())
     return Login(name, secret, listed or (name,))
 
 
 def write_logins(path: Path, logins: Mapping[str, Login]) -> None:
-    """Write a file of passwords; whoever reads it meanwhile sees the old one or the new one."""
+    """Write a password file atomically: concurrent readers see the old one or the new one."""
     lines = [
         f"{login.name}:{login.secret}:{','.join(login.addresses)}\n" for login in logins.values()
     ]
@@ -187,10 +188,10 @@ def write_logins(path: Path, logins: Mapping[str, Login]) -> None:
 
 
 class FailedLogins:
-    """Wrong passwords by client address: after the third, each doubles the time to wait.
+    """Wrong passwords by client address: after the third, each doubles the delay.
 
-    By address and never by login, or anybody could lock a person out. IPv6 counts by /64, which is
-    what one customer has.
+    By address and never by login, or any client could lock a user out. IPv6 counts by /64, the
+    network of one customer.
     """
 
     FREE = 3
@@ -200,10 +201,10 @@ class FailedLogins:
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, tuple[int, float, float]] = OrderedDict()
-        """how many were wrong, when the last one came, and the one before it"""
+        """address -> (number of wrong passwords, time of the last one, time of the one before)"""
 
     def wait_s(self, address: str, now: float) -> float:
-        """How long this client must wait before its next try is looked at."""
+        """Seconds until this client's next attempt is checked."""
         failed, last, _ = self._known.get(network_of(address), (0, 0.0, 0.0))
         if failed < self.FREE or now - last > self.FORGET_S:
             return 0.0
@@ -211,7 +212,7 @@ class FailedLogins:
         return max(0.0, last + pause - now)
 
     def wrong(self, address: str, now: float) -> None:
-        """A wrong password came."""
+        """Record a wrong password."""
         key = network_of(address)
         failed, last, _ = self._known.pop(key, (0, now, now))
         self._known[key] = (1 if now - last > self.FORGET_S else failed + 1, now, last)
@@ -219,9 +220,9 @@ class FailedLogins:
             self._known.popitem(last=False)
 
     def right(self, address: str) -> None:
-        """It was the right one, so no wrong one after all. Those before it count on.
+        """Take back the last `wrong`: that password was right. Earlier ones still count.
 
-        Who has a login of their own would otherwise guess at another's for as long as they like.
+        Otherwise a user with a valid login could guess another's password without a limit.
         """
         key = network_of(address)
         failed, _, before = self._known.pop(key, (0, 0.0, 0.0))

@@ -1,16 +1,15 @@
-"""Maildirs: a message is in `new`, whole and on the disk, or it is not there at all.
+"""Write messages into Maildirs: after `settle` a message is in `new`, complete and on disk.
 
-Written to `tmp`, synced, renamed into `new`, and the folder synced; so when `settle` returns, the
-message survives a power cut, and a process killed in between leaves nothing that a mail reader
-shows. Several recipients of one message are written first and settled together: if one Maildir
-refuses, none of the others has it.
+A message is written to `tmp`, synced, renamed into `new`, and the folder synced. So when `settle`
+returns, it survives a power cut; a process killed before leaves nothing that a mail reader shows. A
+message with several recipients is written for all first and settled together: if one Maildir fails,
+none of the others has it.
 
-A Maildir may belong to a user who is not to be believed, so all of it is done by the descriptors of
-folders that were opened without following that user's links (`folders`). Folders are made when they
-are first needed (0700; files 0600).
+The owner of a Maildir may be hostile, so all access goes through descriptors of folders that were
+opened without following that user's links (`folders`). Folders are created when first needed (0700;
+files 0600).
 
-Holds folders and names, and must not know protocols. Failure: OSError, as the disk says it; then
-nothing of the message is left.
+Must not know protocols. Failure: the OSError; then nothing of the message is left.
 """
 
 from __future__ import annotations
@@ -30,32 +29,32 @@ from pathlib import Path
 from spamnb.store import folders
 
 JUNK = ".Junk"
-"""Maildir++: a sub-folder begins with a dot"""
+"""Maildir++: a sub-folder's name begins with a dot"""
 PARTS = ("tmp", "new", "cur")
 STALE_S = 36 * 3600
-"""Age at which a file in `tmp` is a dead delivery (maildir's own specification)."""
+"""Age at which a file in `tmp` is an abandoned delivery (maildir's own specification)."""
 
 _HOST = socket.gethostname().replace("/", "\\057").replace(":", "\\072") or "localhost"
 _numbers = count()
 _NAME = re.compile(r"\d+\.M\d+P\d+Q\d+R[0-9a-f]{8}\..+,S=\d+")
-"""what `unique_name` gives"""
+"""the names that `unique_name` returns"""
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A message that is written and synced, but not yet to be seen."""
+    """A message that is written and synced, but not yet visible."""
 
     folder: Path
     name: str
 
     @property
     def goal(self) -> Path:
-        """Where it will be seen."""
+        """The path at which it will be visible."""
         return self.folder / "new" / self.name
 
 
 def unique_name(size: int) -> str:
-    """A file name that no other delivery on any host has; its size spares Dovecot a look."""
+    """A file name unique over all hosts; it contains the size, so that Dovecot need not read it."""
     seconds, rest = divmod(time.time_ns(), 10**9)
     number, luck = next(_numbers), secrets.token_hex(4)
     return f"{seconds}.M{rest // 1000}P{os.getpid()}Q{number}R{luck}.{_HOST},S={size}"
@@ -75,7 +74,7 @@ def prepare(folder: Path, pieces: Sequence[bytes]) -> Pending:
 
 
 def settle(several: Iterable[Pending]) -> None:
-    """Let prepared messages be seen, all or none."""
+    """Make prepared messages visible, all or none."""
     seen: list[Pending] = []
     several = list(several)
     try:
@@ -96,7 +95,7 @@ def settle(several: Iterable[Pending]) -> None:
 
 
 def drop(several: Iterable[Pending]) -> None:
-    """Take prepared messages away again."""
+    """Remove prepared messages."""
     for pending in several:
         _remove(pending, "tmp")
 
@@ -107,14 +106,14 @@ def _remove(pending: Pending, part: str) -> None:
 
 
 def deliver(folder: Path, pieces: Sequence[bytes]) -> Path:
-    """Deliver one message; when it returns, it is there for good."""
+    """Deliver one message; when this returns, it is on disk."""
     pending = prepare(folder, pieces)
     settle([pending])
     return pending.goal
 
 
 def make(folder: Path) -> None:
-    """Make a Maildir, and the ones above a sub-folder, as far as they are missing."""
+    """Create the missing folders of a Maildir, and those above a sub-folder."""
     inner = folder.name.startswith(".")
     if inner:
         make(folder.parent)
@@ -133,7 +132,7 @@ def _is_there(folder: int, part: str) -> bool:
 
 
 def sweep(folder: Path) -> int:
-    """Take this program's dead deliveries out of `tmp`, and tell how many."""
+    """Delete this program's abandoned deliveries from `tmp`; returns how many."""
     oldest = time.time() - STALE_S
     with folders.opened(folder / "tmp") as tmp, os.scandir(tmp) as entries:
         names = [entry.name for entry in entries if _NAME.fullmatch(entry.name)]

@@ -1,4 +1,4 @@
-"""The post office's settings with their defaults. Values."""
+"""Parameters of the delivery agent, with their defaults. Values."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from spamnb.endpoints.net.networks import LOOPBACK
 
 @dataclass(frozen=True, slots=True)
 class DeliveryParams:
-    """How the post office works. The defaults are safe on loopback and nowhere else."""
+    """How the delivery agent works. The defaults are safe on loopback only."""
 
     hostname: str = "localhost"
-    """our name in greetings and trace lines"""
+    """the host name in greetings and trace lines"""
     domains: tuple[str, ...] = ()
     """domains that are delivered here; none: every domain (for listeners on loopback only)"""
     root: str = ""
-    """catch-all: everybody's mail goes to ROOT/USER/Maildir, made at the first message"""
+    """catch-all: mail for any user goes to ROOT/USER/Maildir, which the first message creates"""
     mailboxes: int = 10_000
-    """folders that are made below `root`: whoever guesses names does not fill the disk with them"""
+    """the most folders created below `root`, so that guessed names do not fill the disk"""
     users: str = ""
-    """file of `ADDRESS FOLDER` lines; comes before `root`; `@domain` stands for its other users"""
+    """file of `ADDRESS FOLDER` lines, checked before `root`; `@domain` matches its other users"""
     delimiter: str = "+"
-    """what follows it in a local part is the recipient's own business; empty: nothing"""
+    """separates the user from an address extension in the local part; empty: no extensions"""
     spam: str = "spam"
-    """local part of the address that takes reports of spam; empty: there is none"""
+    """local part of the address for spam reports; empty: none"""
     ham: str = "ham"
-    """local part of the address that takes reports of ham"""
+    """local part of the address for ham reports"""
     passwords: str = ""
     """file of logins (`spamnb passwd`); empty: no logins"""
     certificate: str = ""
@@ -34,33 +34,33 @@ class DeliveryParams:
     key: str = ""
     """PEM file of the certificate's key, if it is not in the same file"""
     plain_login: bool = False
-    """take passwords without TLS; for loopback and tests"""
+    """accept passwords without TLS; for loopback and tests"""
     peers: tuple[str, ...] = LOOPBACK.texts
-    """networks whose XFORWARD is believed: the front door's, the MTA's"""
+    """networks whose XFORWARD is accepted: the relay's, the MTA's"""
     trusted: tuple[str, ...] = ()
-    """networks of clients whose reports are believed, named by XFORWARD or connected directly;
-    loopback is nobody even here, since behind an MTA everybody comes from there"""
+    """networks of clients whose reports are trusted, named by XFORWARD or connected directly;
+    loopback never counts, since behind an MTA all mail comes from there"""
     trust_local: bool = False
-    """believe clients that XFORWARD calls LOCAL and names an address of, loopback too: with
-    Postfix, what local_header_rewrite_clients names. That must be permit_sasl_authenticated alone
-    (as shipped it is every program of the machine), and senders must be held to their logins
+    """trust clients that XFORWARD calls LOCAL and gives an address of, loopback too: with
+    Postfix, those in local_header_rewrite_clients. That must be permit_sasl_authenticated alone
+    (the default is every program of the machine), and senders must be limited to their logins
     (reject_authenticated_sender_login_mismatch)"""
     received: bool = False
-    """write a Received line (RFC 5321 4.4). Only if `hostname` is one of the house's hosts, or the
-    message would be another one after delivery (its digest)"""
+    """write a Received line (RFC 5321 4.4). Only if `hostname` is one of the local hosts, or the
+    delivered message would have another digest"""
     receipts: bool = True
-    """answer reports of authenticated senders"""
+    """answer reports of authenticated senders by mail"""
     size_limit_bytes: int = 50 << 20
     memory_limit_bytes: int = 256 << 20
-    """bytes of messages in hand, over all connections; above it 452"""
+    """bytes of unfinished messages, over all connections; above it 452"""
     recipients: int = 1_000
     connections: int = 200
     connections_per_address: int = 50
-    """of one client address that is not one of `peers`"""
+    """of a client address that is not one of `peers`"""
     command_timeout_s: float = 300.0
     data_timeout_s: float = 180.0
     """each read of a message (RFC 5321 4.5.3.2.5)"""
     message_timeout_s: float = 1_800.0
-    """all of a message"""
+    """for a whole message"""
     teach_timeout_s: float = 60.0
-    """until the teacher has answered; then 451"""
+    """until the learner has answered; then 451"""

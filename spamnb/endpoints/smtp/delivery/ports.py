@@ -1,4 +1,4 @@
-"""What the post office is given to work with. Values."""
+"""What the delivery agent needs from the daemon. Values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spamnb.service.telemetry.metrics import Meters
 Log = Callable[[Mapping[str, object]], None]
 Teach = Callable[[Feedback], Answer]
 Send = Callable[[str, bytes], None]
-"""(recipient, message): hands over a receipt with the null sender; blocking; raises if it fails"""
+"""(recipient, message): sends a receipt with the null sender; blocking; raises if it fails"""
 
 
 def _silent(_: Mapping[str, object]) -> None:
@@ -23,20 +23,20 @@ def _silent(_: Mapping[str, object]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class AgentDeps:
-    """What joins the post office with the rest of the daemon."""
+    """What connects the delivery agent to the rest of the daemon."""
 
     teach: Teach
-    """the one way in for feedback; blocking, so it is called in a thread. Raises StoreError or
-    PeerError if it cannot be reached"""
+    """submits feedback; blocking, so it is called in a thread. Raises StoreError or PeerError if
+    the learner cannot be reached"""
     meters: Meters = field(default_factory=Meters)
     log: Log = _silent
-    """one call a message, and one a fault or refused login"""
+    """one call a message, and one a fault or rejected login"""
     send: Send | None = None
-    """for receipts to people who have no Maildir here"""
+    """for receipts to users who have no Maildir here"""
 
 
 class Listener(NamedTuple):
-    """A bound socket, and what is spoken there."""
+    """A bound socket and its protocol."""
 
     sock: socket.socket
     speaks: Speech = "smtp"

@@ -1,8 +1,8 @@
-"""Receipts: what became of a report, told to the person who sent it.
+"""Receipts: a mail to the user who sent a report, with its result.
 
-Whoever is answered has logged in, and is no machine (RFC 3834); the answer itself says that one
-wrote it, and has no sender that could be answered. Pure: the time and the name are given. Never
-holds words of the reported messages beyond their subjects.
+Only logged-in users get one, and no automatic sender does (RFC 3834); the receipt itself is marked
+as automatic and has a null sender. Pure: the time and id are given. Of the reported messages only
+the subjects appear.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from spamnb.service.feedback.types import Answer
 DELIVERED: Final = "delivered"
 HANDED_OVER: Final = "sent"
 SENT: Final = (DELIVERED, HANDED_OVER)
-"""what became of a receipt that will arrive"""
+"""results of sending a receipt that will arrive"""
 _LISTED: Final = 50
 _LF: Final = SMTP.clone(linesep="\n")
 _NOTHING: Final = """\
-Nothing was learnt: in your message no other message could be found.
+Nothing was learnt: your message contains no other message.
 
-Forward it as an attachment (most programs have "Forward as attachment"),
-redirect it, or forward it with all its headers. A forwarded text alone does
-not show what the message was.
+Forward the message as an attachment (most programs have "Forward as
+attachment"), redirect it, or forward it with all its headers. The forwarded
+text alone does not identify the message.
 """
 _STATES: Final = {
     "learnt": "learnt",
@@ -43,12 +43,12 @@ _STATES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ReceiptHeaders:
-    """When and between whom."""
+    """The header fields of a receipt."""
 
     hostname: str
     to: str
     date: str
-    """as in a Date field"""
+    """in the form of a Date field"""
     message_id: str
 
 
@@ -57,7 +57,7 @@ def compose(
     report: FeedbackReport,
     done: Sequence[tuple[ReportedMessage, Answer]],
 ) -> bytes:
-    """Write the receipt, with LF line ends."""
+    """The receipt as a message, with LF line ends."""
     mail = EmailMessage(policy=_LF)
     mail["From"] = Address("spamnb", addr_spec=f"postmaster@{receipt_headers.hostname}")
     mail["To"] = receipt_headers.to
@@ -73,21 +73,22 @@ def compose(
 
 
 def summary(done: Sequence[tuple[ReportedMessage, Answer]]) -> str:
-    """Say in one line what became of a report."""
+    """The result of a report in one line."""
     states = [answer.state for _, answer in done]
-    told = [f"{states.count(key)} {text}" for key, text in _STATES.items() if key in states]
-    return ", ".join(told) or "nothing was learnt"
+    counts = [f"{states.count(key)} {text}" for key, text in _STATES.items() if key in states]
+    return ", ".join(counts) or "nothing was learnt"
 
 
 def reply(
     report: FeedbackReport, done: Sequence[tuple[ReportedMessage, Answer]], *, authentic: bool
 ) -> str:
-    """The reply to a report that no receipt answers: what was dropped is never thanked for.
+    """The SMTP reply to a report that gets no receipt; discarded reports are not thanked for.
 
-    A relay makes a bounce of a refusal, and a sender who proves nothing may be forged: the bounce
-    would go to somebody else. So only a user, or the recipient of the reported message, is refused:
-    for now, if a limit is reached, since the relay then sends the report again (what was learnt of
-    it does not count twice); or for good. Others are told within a 250.
+    A relay turns a rejection into a bounce, and an unauthenticated sender may be forged, so the
+    bounce would go to an uninvolved user. Therefore only an authenticated user, or the recipient of
+    the reported message, gets a rejection: temporary if a limit is reached, since the relay then
+    sends the report again (what it has already taught does not count twice); or permanent. Others
+    get the result in a 250.
     """
     answers = [answer for _, answer in done]
     dropped = [answer for answer in answers if answer.state == "refused"]
@@ -111,22 +112,22 @@ def _subject(report: FeedbackReport, done: Sequence[tuple[ReportedMessage, Answe
 def _body(report: FeedbackReport, done: Sequence[tuple[ReportedMessage, Answer]]) -> str:
     if not done:
         return _NOTHING
-    lines = [line for item, answer in done[:_LISTED] for line in (*_told(item, answer), "")]
+    lines = [line for item, answer in done[:_LISTED] for line in (*_item_lines(item, answer), "")]
     if len(done) > _LISTED:
         lines.append(f"... and {len(done) - _LISTED} more.")
     if report.left_out:
-        lines.append(f"{report.left_out} more messages were not looked at; send them again.")
+        lines.append(f"{report.left_out} more messages were not processed; send them again.")
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _told(item: ReportedMessage, answer: Answer) -> list[str]:
+def _item_lines(item: ReportedMessage, answer: Answer) -> list[str]:
     receipt = answer.receipt
     name = item.subject or (receipt.message_id if receipt else "") or "a message"
     lines = [f"* {name}", f"  {_STATES[answer.state]}{_change(receipt)}"]
     if answer.reason:
         lines.append(f"  {' '.join(answer.reason.split())[:300]}")
     if answer.state == "learnt" and receipt is not None:
-        lines.append(f"  To take it back: spamnb undo {receipt.event}")
+        lines.append(f"  To undo it: spamnb undo {receipt.event}")
     return lines
 
 

@@ -1,8 +1,8 @@
-"""Who lives here: an address to a Maildir, to a feedback address, or to a refusal.
+"""Resolve a recipient address to a Maildir, a feedback address, or a rejecting reply.
 
-Nothing is ever relayed: an address is delivered here or refused. Names that become folders are
-made of safe characters alone, so no address leaves the root. Must not know protocols or trust.
-Failure: SettingsError if the table cannot be read; at a run-time change that is a fault of ours.
+Nothing is relayed: an address is delivered here or rejected. Folder names consist of safe
+characters only, so no address leaves the root. Must not know protocols or trust. Failure:
+SettingsError if the table of users cannot be read; at a run-time change that is an internal fault.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from spamnb.endpoints.smtp.delivery.params import DeliveryParams
 from spamnb.errors import SettingsError
 
 SAFE = re.compile(r"[a-z0-9_][a-z0-9_.=-]{0,63}")
-"""a local part that may name a folder: never hidden, never upwards"""
+"""a local part that may name a folder: never hidden, never a parent folder"""
 POSTMASTER = "postmaster"
-"""takes mail without a domain (RFC 5321 4.5.1)"""
+"""accepts mail without a domain (RFC 5321 4.5.1)"""
 
 
 @dataclass(frozen=True, slots=True)
 class RecipientMailbox:
-    """Where one recipient's mail goes."""
+    """The destination of one recipient's mail."""
 
     address: str
     folder: Path | None = None
     label: str = ""
-    """of a feedback address: what it teaches"""
+    """of a feedback address: the label that it reports"""
 
 
 class Recipients:
-    """The people and feedback addresses of a post office."""
+    """The mailboxes and feedback addresses of a delivery agent."""
 
     def __init__(self, config: DeliveryParams) -> None:
         self._config = config
@@ -50,7 +50,7 @@ class Recipients:
         self.table()
 
     def find(self, address: str) -> RecipientMailbox | str:
-        """Where mail to an address goes, or the reply that refuses it."""
+        """The mailbox of an address, or the reply that rejects it."""
         local, _, domain = address.lower().rpartition("@")
         if not local:
             local, domain = domain, ""
@@ -88,7 +88,7 @@ class Recipients:
         )
 
     def table(self) -> dict[str, Path]:
-        """The table of users; read again when the file is another."""
+        """The table of users; read again when the file changes."""
         if self._table_path is not None:
             try:
                 found = self._table_path.stat()
@@ -116,7 +116,7 @@ def read_table(path: Path) -> dict[str, Path]:
         where = Path(folder.strip())
         if "@" not in address or not where.is_absolute() or ".." in where.parts:
             raise SettingsError(
-                f"{path}:{number}: not an address and the absolute path of a Maildir",
+                f"{path}:{number}: the line is not an address and an absolute path of a Maildir",
                 hint="alice@example.org /var/mail/alice/Maildir",
             )
         table[address.lower()] = where

@@ -1,8 +1,8 @@
-"""Listening, and ending well: the post office as a process runs it.
+"""Run the delivery agent: listen on bound sockets, reload settings, drain.
 
-Must not know processes or settings: bound sockets are given. It needs asyncio's own event loop,
-since aiosmtpd's STARTTLS is built on that. Failure: SettingsError for a certificate, table or file
-of passwords that cannot be read, before anything is served.
+Must not know processes or settings. It needs asyncio's own event loop, since aiosmtpd's STARTTLS is
+built on it. Failure: SettingsError for an unreadable certificate, table or password file, before
+anything is served.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ DRAIN_S: Final = 30.0
 
 
 class Server:
-    """A post office that listens. Made within a running event loop."""
+    """A listening delivery agent. Created within a running event loop."""
 
     def __init__(self, config: DeliveryParams, deps: AgentDeps) -> None:
-        # aiosmtpd writes a line a command, with what peers said in it.
+        # aiosmtpd logs a line for each command, with the client's text in it.
         logging.getLogger("mail.log").setLevel(logging.CRITICAL)
         self._tls = tls_context(config)
         self.agent = DeliveryAgent(config, deps)
@@ -49,13 +49,13 @@ class Server:
         return DeliverySession(self.agent, self._tls, listener.speaks)
 
     def apply_settings(self, config: DeliveryParams) -> None:
-        """Take other settings, for new connections and transactions. Listeners stay."""
+        """Take new settings for new connections and transactions; listeners stay."""
         tls = tls_context(config)
         self.agent.apply_settings(config)
         self._tls = tls
 
     async def drain(self, seconds: float = DRAIN_S) -> None:
-        """Take nothing new, let transactions end, then close."""
+        """Accept no new connections, let transactions finish, then close."""
         agent = self.agent
         agent.stopping = True
         for server in self._servers:
@@ -78,11 +78,11 @@ def tls_context(config: DeliveryParams) -> ssl.SSLContext | None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # An empty passphrase: OpenSSL would ask for one on the terminal, and wait.
+        # An empty passphrase: without it OpenSSL would prompt on the terminal and block.
         context.load_cert_chain(config.certificate, config.key or None, password=lambda: "")
     except (OSError, ssl.SSLError) as error:
         raise SettingsError(
             f"the certificate {config.certificate} cannot be used: {error}",
-            hint="PEM files, readable by the user that the daemon runs as",
+            hint="give PEM files that the daemon's user can read",
         ) from error
     return context

@@ -1,12 +1,12 @@
-"""One connection to the post office: aiosmtpd's command loop, with our own words in it.
+"""One connection to the delivery agent: aiosmtpd's command loop, with parts of it replaced.
 
-What aiosmtpd 1.4.6 does otherwise than a mail server should is replaced here: addresses that it
-rewrites, DSN parameters that it bounces, lines above 1,001 bytes, one dictionary of limits for all
-connections, `500 (Class) text` for our own faults, passwords checked in the event loop, one LMTP
+aiosmtpd 1.4.6 differs from a mail server in points that are replaced here: addresses that it
+rewrites, DSN parameters that it rejects, lines above 1,001 bytes, one dictionary of limits for all
+connections, `500 (Class) text` for internal faults, passwords checked in the event loop, one LMTP
 reply for all recipients, no limit of connections, and one timer for all of DATA.
 
-Must not know Maildirs, passwords or reports: `Office` does. A fault is counted and logged with an
-incident id by the office, and answered with 451; what a peer does wrong gets a reply of the table.
+Must not know Maildirs, passwords or reports: `DeliveryAgent` does. The agent counts and logs a
+fault with an incident id, and the client gets 451; a client's mistake gets a reply of the table.
 """
 
 # ruff: noqa: N802 - aiosmtpd finds commands by these names
@@ -28,47 +28,47 @@ from spamnb.endpoints.smtp.delivery.params import DeliveryParams
 from spamnb.endpoints.smtp.delivery.recipients import RecipientMailbox
 from spamnb.endpoints.smtp.delivery.types import DeliveryTransaction, IncomingMessage, LoggedIn
 from spamnb.endpoints.smtp.protocol.address_syntax import XFORWARD, read_client, read_path
-from spamnb.endpoints.smtp.protocol.esmtp_parameters import why_no_mail, why_no_rcpt
+from spamnb.endpoints.smtp.protocol.esmtp_parameters import mail_refusal, rcpt_refusal
 
 COMMAND_BYTES: Final = 4_096
 READ_BYTES: Final = 65_536
-"""the reader holds twice this; also the longest line that is waited for"""
-MOST_FAILURES: Final = 3
+"""the reader buffers twice this; also the longest line it waits for"""
+MAX_FAILURES: Final = 3
 """wrong passwords in one connection"""
 END: Final = b"\r\n.\r\n"
 _GOODBYE_S: Final = 10.0
-"""for a peer that does not fetch our last word"""
+"""for a client that does not read the last reply"""
 _HANDLING_S: Final = 900.0
-"""for what follows the final dot: each step in it has a deadline of its own"""
+"""for the processing after the final dot: each step in it has its own deadline"""
 
 
 class AgentContext(Protocol):
-    """What a session needs of the post office."""
+    """What a session needs of the delivery agent."""
 
     config: DeliveryParams
     stopping: bool
     held_bytes: int
 
     def admit(self, session: DeliverySession) -> bool:
-        """Whether one more connection is taken."""
+        """Whether the connection is accepted."""
 
     def leave(self, session: DeliverySession) -> None:
-        """It has ended."""
+        """The connection has ended."""
 
     def may_xforward(self, peer: str) -> bool:
         """Whether this peer may name the client."""
 
     def find(self, address: str) -> RecipientMailbox | str:
-        """Where mail to an address goes, or the reply that refuses it."""
+        """The mailbox of an address, or the reply that rejects it."""
 
     async def log_in(self, name: str, password: bytes, peer: str) -> LoggedIn | str:
-        """Check a password; or the reply that refuses it."""
+        """Check a password; the user, or the reply that rejects it."""
 
     async def take(self, mail: IncomingMessage) -> list[str]:
-        """Deliver or learn; one reply for each box."""
+        """Deliver or learn; one reply for each mailbox."""
 
     def fault(self, error: Exception, peer: str) -> None:
-        """Count and log a fault of ours."""
+        """Count and log an internal fault."""
 
 
 class DeliverySession(SMTP):
@@ -103,7 +103,7 @@ class DeliverySession(SMTP):
     # -- the connection -------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
-        """Begin; it is called again when TLS has begun, and all that was said is forgotten."""
+        """Begin the session; called again after STARTTLS, which resets all client state."""
         if self.admitted is None:
             name = transport.get_extra_info("peername")
             self.peer = name[0] if isinstance(name, tuple) else "unix"
@@ -116,15 +116,15 @@ class DeliverySession(SMTP):
         super().connection_made(transport)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End."""
+        """End the session."""
         if self.admitted:
-            self._hold(-self.held_bytes)
+            self._account(-self.held_bytes)
             self.agent.leave(self)
             self.admitted = False
             super().connection_lost(error)
 
     def eof_received(self) -> bool | None:
-        """The peer has said all."""
+        """The client has closed its sending side."""
         return bool(super().eof_received()) if self.admitted else None
 
     def _set_post_data_state(self) -> None:
@@ -135,36 +135,36 @@ class DeliverySession(SMTP):
         self.say_goodbye(replies.TIMEOUT)
 
     def say_goodbye(self, reply: str) -> None:
-        """End the connection with a last word."""
+        """Send a last reply and close the connection."""
         transport: Any = self.transport
         if transport is not None and not transport.is_closing():
             transport.write(reply.encode() + b"\r\n")
             transport.close()
-            # Closed once all is sent; who reads nothing would keep it open for ever.
+            # It closes after all is sent; a client that reads nothing would keep it open forever.
             self.loop.call_later(_GOODBYE_S, transport.abort)
 
     async def _handle_client(self) -> None:
-        # A peer that is gone while we speak is no fault, and nobody waits for this task.
+        # A client that disconnects during a reply is no fault; nothing awaits this task.
         with suppress(ConnectionError):
             await super()._handle_client()
 
-    def _hold(self, more: int) -> None:
-        """Count bytes of a message that are in memory."""
+    def _account(self, more: int) -> None:
+        """Account for message bytes in memory."""
         self.held_bytes += more
         self.agent.held_bytes += more
 
     @property
     def idle(self) -> bool:
-        """Whether no transaction is under way."""
+        """Whether no transaction is in progress."""
         return self.mail.sender is None
 
     async def push(self, status: str | bytes) -> None:
-        """Say one line."""
+        """Send one line."""
         self._writer.write(replies.clean(status, self.hostname) + b"\r\n")
         await self._writer.drain()
 
     async def handle_exception(self, error: Exception) -> str:
-        """A fault of ours: the sender keeps the message, and learns nothing of us."""
+        """Count and log an internal fault; the client gets 451 and keeps the message."""
         if isinstance(error, TLSSetupException):
             return replies.NO_TLS
         self.agent.fault(error, self.peer)
@@ -174,14 +174,14 @@ class DeliverySession(SMTP):
     # -- greetings ------------------------------------------------------------------------------
 
     async def smtp_EHLO(self, name: str | None) -> None:
-        """List what we can."""
+        """Advertise SMTP extensions."""
         if self.speaks == "lmtp":
             await self.push(replies.NO_SUCH)
         else:
             await self._hello(name)
 
     async def smtp_LHLO(self, name: str | None) -> None:
-        """The same in LMTP."""
+        """Advertise LMTP extensions."""
         if self.speaks == "smtp":
             await self.push(replies.NO_SUCH)
         else:
@@ -210,7 +210,7 @@ class DeliverySession(SMTP):
         await self._writer.drain()
 
     async def smtp_HELO(self, hostname: str | None) -> None:
-        """The greeting of old."""
+        """Greet without extensions."""
         if self.speaks == "lmtp":
             await self.push(replies.NO_SUCH)
             return
@@ -222,25 +222,25 @@ class DeliverySession(SMTP):
         await self.push(f"250 {self.hostname}")
 
     async def smtp_STARTTLS(self, arg: str | None) -> None:
-        """Encrypt."""
+        """Start TLS."""
         if self._tls_protocol:
             await self.push(replies.TWICE)
             return
         await super().smtp_STARTTLS(arg)
 
     async def smtp_VRFY(self, arg: str | None) -> None:  # noqa: ARG002
-        """Tell nobody who lives here."""
+        """Reply without revealing whether the user exists."""
         await self.push(replies.VRFY)
 
-    # -- who speaks -----------------------------------------------------------------------------
+    # -- authentication -------------------------------------------------------------------------
 
     def _may_log_in(self) -> bool:
         config = self.agent.config
         return bool(config.passwords) and (bool(self._tls_protocol) or config.plain_login)
 
     async def smtp_AUTH(self, arg: str | None) -> None:
-        """Check a login and a password, in a thread, and slowly for those who guess."""
-        refusal = self._why_no_login()
+        """Check login and password in a thread, with a delay after repeated failures."""
+        refusal = self._login_refusal()
         if refusal:
             await self.push(refusal)
             return
@@ -253,12 +253,12 @@ class DeliverySession(SMTP):
             await self.push(replies.LOGGED_IN)
             return
         self.failures += 1
-        if self.failures >= MOST_FAILURES:
+        if self.failures >= MAX_FAILURES:
             self.say_goodbye(replies.TOO_MANY_FAILURES)
             return
         await self.push(answer)
 
-    def _why_no_login(self) -> str:
+    def _login_refusal(self) -> str:
         if not self.agent.config.passwords:
             return replies.NO_SUCH
         if not self._may_log_in():
@@ -270,20 +270,20 @@ class DeliverySession(SMTP):
         return replies.TWICE if self.login else ""
 
     async def _credentials(self, words: list[str]) -> tuple[str, bytes] | None:
-        """Login and password, by RFC 4616 or as everybody does LOGIN; None if it was refused."""
+        """Login and password, by RFC 4616 or the de-facto LOGIN; None if a rejection was sent."""
         mechanism = words[0].upper() if words else ""
         if mechanism not in {"PLAIN", "LOGIN"} or len(words) > 2:
             await self.push(replies.UNKNOWN_MECHANISM)
             return None
         wanted = ("",) if mechanism == "PLAIN" else ("Username:", "Password:")
-        said: list[bytes] = []
+        answers: list[bytes] = []
         for number, prompt in enumerate(wanted):
             given = words[1] if number == 0 and len(words) == 2 else None
             found = await self._secret(given, prompt)
             if found is None:
                 return None
-            said.append(found)
-        fields = said[0].split(b"\0")[1:] if mechanism == "PLAIN" else said
+            answers.append(found)
+        fields = answers[0].split(b"\0")[1:] if mechanism == "PLAIN" else answers
         if len(fields) != 2 or not fields[0]:
             await self.push(replies.BAD_LOGIN)
             return None
@@ -294,7 +294,7 @@ class DeliverySession(SMTP):
             try:
                 answer = await self.challenge_auth(prompt)
             except ValueError:
-                # Longer than a line may be: the rest of it would be taken for commands.
+                # The line is too long: its rest would be read as commands.
                 self.say_goodbye(replies.BAD_LOGIN)
                 return None
             return None if answer is MISSING else bytes(answer)
@@ -305,7 +305,7 @@ class DeliverySession(SMTP):
             return None
 
     async def smtp_XFORWARD(self, arg: str | None) -> None:
-        """Hear from a trusted peer who the client is, for the next message."""
+        """Take the client's attributes from a trusted peer, for the next message."""
         if not self.agent.may_xforward(self.peer):
             await self.push(replies.NOT_YOU)
         elif not self.idle:
@@ -321,11 +321,11 @@ class DeliverySession(SMTP):
     # -- the envelope ---------------------------------------------------------------------------
 
     async def smtp_MAIL(self, arg: str | None) -> None:
-        """Who sends."""
+        """Set the sender."""
         await self.push(self._mail(arg) if self.helo else replies.HELLO_FIRST)
 
     async def smtp_RCPT(self, arg: str | None) -> None:
-        """Who gets it."""
+        """Add a recipient."""
         await self.push(self._rcpt(arg))
 
     def _mail(self, arg: str | None) -> str:
@@ -337,7 +337,7 @@ class DeliverySession(SMTP):
         if found is None:
             return replies.BAD_MAIL
         limit = self.agent.config.size_limit_bytes
-        refusal = why_no_mail(found, limit, extended=self.extended)
+        refusal = mail_refusal(found, limit, extended=self.extended)
         if refusal:
             return refusal
         self.mail.sender = found.address
@@ -350,7 +350,7 @@ class DeliverySession(SMTP):
         found = read_path("TO:", arg)
         if found is None:
             return replies.BAD_RCPT
-        refusal = why_no_rcpt(found, utf8=self.mail.utf8)
+        refusal = rcpt_refusal(found, utf8=self.mail.utf8)
         if refusal:
             return refusal
         if len(self.mail.boxes) >= self.agent.config.recipients:
@@ -359,7 +359,7 @@ class DeliverySession(SMTP):
         if isinstance(box, str):
             return box
         boxes = self.mail.boxes
-        # Learnt and delivered are two promises; one reply could keep only one of them.
+        # One reply cannot report both a learning result and a delivery.
         if boxes and (box.label or boxes[0].label):
             return replies.ONE_REPORT
         boxes.append(box)
@@ -368,7 +368,7 @@ class DeliverySession(SMTP):
     # -- the message ----------------------------------------------------------------------------
 
     async def smtp_DATA(self, arg: str | None) -> None:
-        """Read the message, and answer when it is safe."""
+        """Read the message, and reply when it is delivered or learnt."""
         if arg or not self.mail.boxes:
             await self.push(replies.BAD_DATA if arg else replies.NO_RECIPIENT)
             return
@@ -381,7 +381,7 @@ class DeliverySession(SMTP):
         else:
             self._reset_timeout(_HANDLING_S)
             answers = await self._taken(body, boxes)
-        self._hold(-self.held_bytes)
+        self._account(-self.held_bytes)
         self._set_post_data_state()
         self._reset_timeout()
         for answer in answers[: len(many)]:
@@ -404,12 +404,12 @@ class DeliverySession(SMTP):
         )
         try:
             return await self.agent.take(mail)
-        except Exception as error:  # noqa: BLE001 - the boundary: one reply a recipient, whatever comes
+        except Exception as error:  # noqa: BLE001 - the boundary: one reply a recipient in any case
             self.agent.fault(error, self.peer)
             return [replies.FAULT] * len(boxes)
 
     async def _body(self) -> bytes | str:
-        """Read up to the final dot; the message with LF line ends, or why it is refused.
+        """Read up to the final dot; the message with LF line ends, or the reply that rejects it.
 
         Only CR LF . CR LF ends it, so a bare CR or LF before a dot stays data. The CR LF put in
         front makes an end in the first line look like every other.
@@ -429,10 +429,10 @@ class DeliverySession(SMTP):
                 piece = await reader.read(error.consumed)
             size += len(piece)
             pieces.append(piece)
-            self._hold(len(piece))
-            refusal = refusal or self._why_no_room(size)
+            self._account(len(piece))
+            refusal = refusal or self._room_refusal(size)
             if refusal:
-                self._hold(-self.held_bytes)
+                self._account(-self.held_bytes)
                 pieces.clear()
         if refusal:
             return refusal
@@ -440,7 +440,7 @@ class DeliverySession(SMTP):
         body = whole[: -len(END) + 2].replace(b"\r\n.", b"\r\n")[2:]
         return body.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
-    def _why_no_room(self, size: int) -> str:
+    def _room_refusal(self, size: int) -> str:
         config = self.agent.config
         if size > config.size_limit_bytes + len(END) + 2:
             return replies.TOO_BIG

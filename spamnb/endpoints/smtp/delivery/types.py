@@ -1,4 +1,4 @@
-"""What is known of a message on its way in: values that session, office and trace share."""
+"""Values of a message in progress, shared by session, agent and trace headers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spamnb.endpoints.smtp.delivery.recipients import RecipientMailbox
 
 @dataclass(slots=True)
 class DeliveryTransaction:
-    """What was said since the last message."""
+    """The envelope since the last message."""
 
     sender: str | None = None
     boxes: list[RecipientMailbox] = field(default_factory=list)
@@ -22,14 +22,14 @@ class DeliveryTransaction:
 
 
 class LoggedIn(NamedTuple):
-    """Who logged in."""
+    """An authenticated user."""
 
     name: str
     addresses: tuple[str, ...]
 
 
 class IncomingMessage(NamedTuple):
-    """A message, and all that is known of where it came from."""
+    """A received message with its envelope and client."""
 
     raw: bytes
     """LF line ends, as Maildirs have it"""
@@ -37,7 +37,7 @@ class IncomingMessage(NamedTuple):
     boxes: tuple[RecipientMailbox, ...]
     client: Client
     xforwarded: bool
-    """a trusted peer named the client"""
+    """whether a trusted peer named the client"""
     login: LoggedIn | None
     peer: str
     secure: bool

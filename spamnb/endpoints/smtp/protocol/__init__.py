@@ -1,1 +1,1 @@
-"""The syntax of SMTP: commands, lines, DATA, replies. No I/O."""
+"""SMTP syntax: commands, lines, DATA, parameters. No I/O."""

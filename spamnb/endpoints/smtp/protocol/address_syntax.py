@@ -1,9 +1,9 @@
-"""MAIL and RCPT, and XFORWARD, as they are written: exact, strict, nothing decoded.
+"""Parse the arguments of MAIL, RCPT and XFORWARD: strict, nothing is decoded.
 
-An address here is what stands between the angle brackets. The email package's parser, which
-aiosmtpd uses, decodes encoded words in it, so that one address becomes another, with CR LF if the
-sender likes. Here what is not an address of RFC 5321 4.1.2 is refused, as is every control
-character. Pure. None means: cannot be read.
+An address is the text between the angle brackets. The email package's parser, which aiosmtpd uses,
+decodes encoded words in it, so that one address becomes another, even with CRLF in it. This parser
+rejects what is not an address of RFC 5321 4.1.2, and every control character. Pure. None means:
+invalid syntax.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 from spamnb.core.mail.envelope import Client
 from spamnb.endpoints.smtp.protocol.commands import client_of
 
-MOST_LOCAL: Final = 64
-MOST_DOMAIN: Final = 255
+MAX_LOCAL_BYTES: Final = 64
+MAX_DOMAIN_BYTES: Final = 255
 """RFC 5321 4.5.3.1"""
 
 _ATOMS = r"[^\s<>@\"\\(),:;\[\]\x00-\x20\x7f]+"
@@ -25,14 +25,14 @@ _PATH = re.compile(
     rf"[ \t]*<(?:@[^:<>\s\x00-\x20\x7f]{{1,255}}:)?(?:({_ATOMS}|{_QUOTED})(?:@({_DOMAIN}))?)?>"
     r"((?:[ \t]+[!-~]+)*)[ \t]*"
 )
-"""The route before the colon is dropped (RFC 5321 4.1.1.3)."""
+"""The source route before the colon is dropped (RFC 5321 4.1.1.3)."""
 _PARAM = re.compile(r"([A-Za-z0-9][A-Za-z0-9-]*)(?:=([!-<>-~]+))?")
 _XFORWARD = re.compile(r"([A-Za-z]{1,20})=([!-~]{0,1000})")
 XFORWARD: Final = "NAME ADDR PORT PROTO HELO IDENT SOURCE"
 
 
 class Path(NamedTuple):
-    """An address and the parameters behind it."""
+    """An address and its ESMTP parameters."""
 
     address: str
     """empty for the null sender"""
@@ -41,7 +41,7 @@ class Path(NamedTuple):
 
 
 def read_path(word: str, arg: str | None) -> Path | None:
-    """Read `FROM:<...>` or `TO:<...>`."""
+    """Parse `FROM:<...>` or `TO:<...>`."""
     arg = arg or ""
     if arg[: len(word)].upper() != word:
         return None
@@ -49,7 +49,10 @@ def read_path(word: str, arg: str | None) -> Path | None:
     if found is None:
         return None
     local, domain = found[1] or "", found[2] or ""
-    if len(local.encode("utf-8", "surrogateescape")) > MOST_LOCAL or len(domain) > MOST_DOMAIN:
+    if (
+        len(local.encode("utf-8", "surrogateescape")) > MAX_LOCAL_BYTES
+        or len(domain) > MAX_DOMAIN_BYTES
+    ):
         return None
     params: dict[str, str] = {}
     for one in found[3].split():
@@ -62,11 +65,11 @@ def read_path(word: str, arg: str | None) -> Path | None:
 
 def is_text(address: str) -> bool:
     """Whether an address is valid UTF-8."""
-    return not any("\ud800" <= request <= "\udfff" for request in address)
+    return not any("\ud800" <= char <= "\udfff" for char in address)
 
 
 def read_client(known: Client, arg: str | None) -> Client | None:
-    """Add what one XFORWARD command tells of the client."""
+    """Add the attributes of one XFORWARD command to a client."""
     words = (arg or "").split()
     if not words or not all(_XFORWARD.fullmatch(word) for word in words):
         return None

@@ -1,9 +1,9 @@
-"""What a client may say and when, as a table; and a parsed copy of what it said.
+"""The table of SMTP commands and the phases they are allowed in; parsers for their arguments.
 
-Only commands that every server reads alike are passed on: letters, then a blank or the end of the
-line, which holds no CR, LF or NUL inside. Anything else could be two commands to the next hop
-(smuggling on the command level). Pure. Parsing never fails: what cannot be read gives an empty text
-and changes nothing that is sent.
+Only lines that every server reads alike are forwarded: letters, then a blank or the end of the
+line, without CR, LF or NUL inside. The next hop could read any other line as two commands
+(smuggling on the command level). Pure. Parsing never fails: what cannot be parsed gives an empty
+text, and the forwarded line is unchanged.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from spamnb.core.mail.envelope import Client, domain_of
 from spamnb.endpoints.smtp.relay import replies
 
 Phase = Literal["start", "ready", "mail", "rcpt"]
-"""before a hello; after it; after a sender; after a recipient"""
-Does = Literal["say", "hello", "mail", "rcpt", "data", "xforward", "reset", "quit"]
+"""start: before EHLO; ready: after it; mail: after MAIL; rcpt: after RCPT"""
+CommandAction = Literal["say", "hello", "mail", "rcpt", "data", "xforward", "reset", "quit"]
 
 _ALWAYS: frozenset[Phase] = frozenset(("start", "ready", "mail", "rcpt"))
 _READY: frozenset[Phase] = frozenset(("ready",))
@@ -25,11 +25,11 @@ _RCPT: frozenset[Phase] = frozenset(("rcpt",))
 
 
 class CommandRule(NamedTuple):
-    """One command: what it does with us, and in which phases."""
+    """What the relay does with a command, and in which phases it is allowed."""
 
-    does: Does
+    action: CommandAction
     phases: frozenset[Phase] = _ALWAYS
-    says: bytes = b""
+    reply: bytes = b""
 
 
 VERBS: dict[bytes, CommandRule] = {
@@ -41,16 +41,16 @@ VERBS: dict[bytes, CommandRule] = {
     b"RCPT": CommandRule("rcpt", _MAIL),
     b"DATA": CommandRule("data", _RCPT),
     b"RSET": CommandRule("reset"),
-    b"NOOP": CommandRule("say", says=replies.DONE),
+    b"NOOP": CommandRule("say", reply=replies.DONE),
     b"QUIT": CommandRule("quit"),
-    b"VRFY": CommandRule("say", says=replies.VERIFY),
-    # Known to us and refused: each would change what the bytes after it mean, or who may speak.
-    b"STARTTLS": CommandRule("say", says=replies.UNKNOWN),
-    b"AUTH": CommandRule("say", says=replies.UNKNOWN),
-    b"BDAT": CommandRule("say", says=replies.UNKNOWN),
-    b"XCLIENT": CommandRule("say", says=replies.UNKNOWN),
+    b"VRFY": CommandRule("say", reply=replies.VERIFY),
+    # Known and rejected: each would change what the bytes after it mean, or the client's identity.
+    b"STARTTLS": CommandRule("say", reply=replies.UNKNOWN),
+    b"AUTH": CommandRule("say", reply=replies.UNKNOWN),
+    b"BDAT": CommandRule("say", reply=replies.UNKNOWN),
+    b"XCLIENT": CommandRule("say", reply=replies.UNKNOWN),
 }
-UNKNOWN = CommandRule("say", says=replies.UNKNOWN)
+UNKNOWN = CommandRule("say", reply=replies.UNKNOWN)
 
 _WORD = re.compile(rb"([A-Za-z]{4,16})(?:[ \t]|\Z)")
 _WHOLE = re.compile(rb"([A-Za-z]{4,16})(?:[ \t][^\r\n\0]*+)?\r\n")
@@ -62,7 +62,7 @@ _USUAL = re.compile(rb"(?i)(?:MAIL FROM|RCPT TO):<([^<>\"\\]*)()>")
 _ROUTE = re.compile(r"(?:@[^,:]*,?)*:")
 _PLAIN = rb"[A-Za-z0-9.#$&'*+/=?^_`{|}~\x80-\xff-]"
 # Without % ! and a second @, which some servers take for a route to a third domain, and without
-# quoting, where readers differ in what is quoted.
+# backslash quoting, which servers read differently.
 _SAFE_RCPT = re.compile(
     rb"(?i)RCPT[ \t]+TO:[ \t]*<(" + _PLAIN + rb'+|"(?:' + _PLAIN + rb'|[ ])*")'
     rb"@([A-Za-z0-9._\x80-\xff-]+)>(?:[ \t]+[A-Za-z0-9-]+(?:=[!-;=?-~\x80-\xff]*)?)*[ \t]*"
@@ -71,7 +71,7 @@ _POSTMASTER = re.compile(rb"(?i)RCPT[ \t]+TO:[ \t]*<postmaster>[ \t]*")
 
 
 def verb_of(line: bytes) -> tuple[bytes, CommandRule] | None:
-    """The command of a line (without its CRLF) in capitals; None if it is no command at all."""
+    """The command of a line (without its CRLF) in capitals, and its rule; None if it has none."""
     found = _WORD.match(line)
     if found is None:
         return None
@@ -79,14 +79,14 @@ def verb_of(line: bytes) -> tuple[bytes, CommandRule] | None:
     return word, VERBS.get(word, UNKNOWN)
 
 
-def usual(data: bytes) -> CommandRule | None:
-    """The command of what is one whole line and nothing more; None of anything else."""
+def single_command(data: bytes) -> CommandRule | None:
+    """The rule of the command if the data is exactly one complete line; else None."""
     found = _WHOLE.fullmatch(data)
     return None if found is None else VERBS.get(found[1].upper(), UNKNOWN)
 
 
 def is_whole(line: bytes) -> bool:
-    """Whether a line, with its end, is one line to every reader."""
+    """Whether every server reads these bytes, with their line end, as one line."""
     return (
         line.endswith(b"\r\n")
         and line.count(b"\r") == 1
@@ -96,7 +96,7 @@ def is_whole(line: bytes) -> bool:
 
 
 def shown(raw: bytes) -> str:
-    """Text for logs and rules: no control characters, whatever came."""
+    """Printable text for logs and rules: control characters are replaced."""
     text = raw.decode("utf-8", "replace")
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
@@ -112,7 +112,7 @@ def path_of(line: bytes) -> str:
 
 
 def argument_of(line: bytes) -> str:
-    """What stands after the verb."""
+    """The text after the verb."""
     return shown(line.partition(b" ")[2].strip())[:256]
 
 
@@ -123,7 +123,7 @@ def declared_bytes(line: bytes) -> int:
 
 
 def is_for(line: bytes, domains: frozenset[str]) -> bool:
-    """Whether a RCPT line names, to every reader, someone in one of the domains."""
+    """Whether every server reads a RCPT line as a recipient in one of the domains."""
     found = _SAFE_RCPT.fullmatch(line)
     if found is None:
         return _POSTMASTER.fullmatch(line) is not None
@@ -136,19 +136,19 @@ def _xtext(value: bytes) -> str:
 
 
 def client_of(known: Client, lines: list[bytes]) -> Client:
-    """The client, with what XFORWARD lines say of it in place of what we saw."""
-    told: dict[str, str] = {}
+    """The client with the attributes of XFORWARD lines in place of the observed ones."""
+    attributes: dict[str, str] = {}
     for line in lines:
         for word in line.split()[1:]:
             name, equals, value = word.partition(b"=")
             text = _xtext(value)
             if equals and text not in {"[UNAVAILABLE]", "[TEMPUNAVAIL]"}:
-                told[name.decode("ascii", "replace").upper()] = text
-    address = told.get("ADDR", known.address)
+                attributes[name.decode("ascii", "replace").upper()] = text
+    address = attributes.get("ADDR", known.address)
     return Client(
         address=address[5:] if address[:5].upper() == "IPV6:" else address,
-        name=told.get("NAME", known.name),
-        helo=told.get("HELO", known.helo),
-        ident=told.get("IDENT", known.ident),
-        source=told.get("SOURCE", known.source),
+        name=attributes.get("NAME", known.name),
+        helo=attributes.get("HELO", known.helo),
+        ident=attributes.get("IDENT", known.ident),
+        source=attributes.get("SOURCE", known.source),
     )

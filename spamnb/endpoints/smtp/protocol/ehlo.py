@@ -1,6 +1,6 @@
-"""EHLO, HELO and LHLO: what is asked of the next hop, and what of its answer we repeat.
+"""EHLO, HELO and LHLO: the command for the next hop, and the reply for the client.
 
-Only what the next hop has is announced, and of that only what a relay can keep word of. Never
+The relay announces only extensions that the next hop has and that a relay can honour. Never
 STARTTLS, AUTH, CHUNKING, BINARYMIME, ETRN, VRFY, XCLIENT or anything unknown. Pure; never fails.
 """
 
@@ -10,10 +10,12 @@ import re
 
 from spamnb.endpoints.net.address import Speech
 
-KEPT = frozenset((b"SIZE", b"8BITMIME", b"SMTPUTF8", b"DSN", b"ENHANCEDSTATUSCODES", b"PIPELINING"))
-FOR_TRUSTED = frozenset((b"XFORWARD",))
+RELAYED_KEYWORDS = frozenset(
+    (b"SIZE", b"8BITMIME", b"SMTPUTF8", b"DSN", b"ENHANCEDSTATUSCODES", b"PIPELINING")
+)
+TRUSTED_KEYWORDS = frozenset((b"XFORWARD",))
 
-HELLO: dict[tuple[bytes, Speech], bytes] = {
+UPSTREAM_HELLO: dict[tuple[bytes, Speech], bytes] = {
     (b"EHLO", "smtp"): b"EHLO",
     (b"HELO", "smtp"): b"HELO",
     (b"LHLO", "smtp"): b"EHLO",
@@ -21,24 +23,26 @@ HELLO: dict[tuple[bytes, Speech], bytes] = {
     (b"HELO", "lmtp"): b"LHLO",
     (b"LHLO", "lmtp"): b"LHLO",
 }
-"""(what the client said, what the next hop speaks) -> what the next hop is told"""
+"""(the client's command, the next hop's protocol) -> the command for the next hop"""
 
 _NUMBER = re.compile(rb"[0-9]{1,18}")
 
-SPOKEN: dict[Speech, frozenset[bytes]] = {
+CLIENT_HELLOS: dict[Speech, frozenset[bytes]] = {
     "smtp": frozenset((b"EHLO", b"HELO")),
     "lmtp": frozenset((b"LHLO",)),
 }
-"""what a client may say (RFC 2033, 4.1: EHLO is no command of LMTP)"""
+"""the hello commands that a client may use (RFC 2033, 4.1: EHLO is no command of LMTP)"""
 
 
-def asked(line: bytes, upstream: Speech) -> bytes:
+def upstream_command(line: bytes, upstream: Speech) -> bytes:
     """The line for the next hop."""
-    return HELLO[line[:4].upper(), upstream] + line[4:]
+    return UPSTREAM_HELLO[line[:4].upper(), upstream] + line[4:]
 
 
-def announced(reply: bytes, line: bytes, hostname: str, *, trusted: bool, limit: int) -> bytes:
-    """Our reply to the client's hello, from the next hop's."""
+def client_hello_reply(
+    reply: bytes, line: bytes, hostname: str, *, trusted: bool, limit: int
+) -> bytes:
+    """The reply to the client's EHLO, made from the next hop's reply."""
     name = hostname.encode("ascii", "replace")
     if line[:4].upper() == b"HELO":
         return b"250 " + name + b"\r\n"
@@ -48,7 +52,7 @@ def announced(reply: bytes, line: bytes, hostname: str, *, trusted: bool, limit:
         keyword = words[0].upper() if words else b""
         if keyword == b"SIZE":
             kept.append(_size(words, limit))
-        elif keyword in KEPT or (trusted and keyword in FOR_TRUSTED):
+        elif keyword in RELAYED_KEYWORDS or (trusted and keyword in TRUSTED_KEYWORDS):
             kept.append(offer[4:])
     lines = [b"250-" + text for text in kept[:-1]] + [b"250 " + kept[-1]]
     return b"\r\n".join(lines) + b"\r\n"

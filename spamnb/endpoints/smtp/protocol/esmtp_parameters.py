@@ -1,7 +1,7 @@
-"""What speaks against a MAIL or RCPT command that could be read: a reply of the table, or nothing.
+"""Check the parameters and address of MAIL and RCPT: the rejecting reply, or an empty text.
 
-Pure. What is announced is judged; DSN's parameters (RFC 3461) are taken and forgotten; all others
-are refused, so that nobody takes silence for a promise.
+Pure. Announced parameters are checked; DSN's (RFC 3461) are accepted and ignored; all others are
+rejected, so that no client believes an unknown one to be honoured.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from spamnb.endpoints.smtp.delivery import replies
 from spamnb.endpoints.smtp.protocol.address_syntax import Path, is_text
 
 _DSN: Final = {"MAIL": {"RET", "ENVID"}, "RCPT": {"NOTIFY", "ORCPT"}}
-"""Postfix's proxy sends them though we do not announce DSN, and a refusal would bounce the
+"""Postfix's proxy sends them although DSN is not announced; a rejection would bounce the
 message."""
 
 
-def why_no_mail(path: Path, limit_bytes: int, *, extended: bool) -> str:
-    """What speaks against a MAIL command."""
+def mail_refusal(path: Path, limit_bytes: int, *, extended: bool) -> str:
+    """The reply that rejects a MAIL command; empty if it is accepted."""
     params = dict(path.params)
     if params and not extended:
         return replies.UNKNOWN_PARAMETER
@@ -29,20 +29,20 @@ def why_no_mail(path: Path, limit_bytes: int, *, extended: bool) -> str:
         return replies.BAD_PARAMETER
     if int(size) > limit_bytes:
         return replies.TOO_BIG
-    params.pop("AUTH", None)  # RFC 4954 5: whoever is not trusted to say so is ignored
+    params.pop("AUTH", None)  # RFC 4954 5: ignored from untrusted clients
     if params.keys() - _DSN["MAIL"]:
         return replies.UNKNOWN_PARAMETER
-    return _why_no_address(path.address, utf8=utf8 is not None)
+    return _address_refusal(path.address, utf8=utf8 is not None)
 
 
-def why_no_rcpt(path: Path, *, utf8: bool) -> str:
-    """What speaks against a RCPT command."""
+def rcpt_refusal(path: Path, *, utf8: bool) -> str:
+    """The reply that rejects a RCPT command; empty if it is accepted."""
     if path.params.keys() - _DSN["RCPT"]:
         return replies.UNKNOWN_PARAMETER
-    return _why_no_address(path.address, utf8=utf8) or ("" if path.address else replies.BAD_RCPT)
+    return _address_refusal(path.address, utf8=utf8) or ("" if path.address else replies.BAD_RCPT)
 
 
-def _why_no_address(address: str, *, utf8: bool) -> str:
+def _address_refusal(address: str, *, utf8: bool) -> str:
     if not is_text(address):
         return replies.BAD_ADDRESS
     return "" if utf8 or address.isascii() else replies.NEEDS_UTF8

@@ -1,10 +1,10 @@
-"""What a client has sent and nobody has worked off yet, cut into lines. Pure; never fails."""
+"""The client's unprocessed input, split into lines. Pure; never fails."""
 
 from __future__ import annotations
 
 
 class LineBuffer:
-    """A queue of bytes."""
+    """A queue of bytes with line access."""
 
     __slots__ = ("_at", "_data", "is_skipping", "left", "skipped")
 
@@ -12,40 +12,40 @@ class LineBuffer:
         self._data = b""
         self._at = 0
         self.left = 0
-        """bytes that wait"""
+        """bytes in the buffer"""
         self.is_skipping = False
-        """whether a line too long is being dropped"""
+        """whether the rest of a too long line is being dropped"""
         self.skipped = 0
-        """bytes dropped because they were of a line too long"""
+        """bytes dropped from too long lines"""
 
-    def put(self, data: bytes) -> None:
-        """More has come."""
+    def append(self, data: bytes) -> None:
+        """Add received bytes."""
         self._data = self._data[self._at :] + data
         self._at, self.left = 0, len(self._data)
 
-    def everything(self) -> bytes:
-        """Take all there is."""
+    def take_all(self) -> bytes:
+        """Remove and return all bytes."""
         data = self._data[self._at :]
         self.clear()
         return data
 
     def peek(self) -> bytes:
-        """See all there is."""
+        """Return all bytes without removing them."""
         return self._data[self._at :]
 
     def skip(self, count: int) -> None:
-        """Take so many bytes."""
+        """Remove that many bytes."""
         self._at += count
         self.left -= count
 
     def clear(self) -> None:
-        """Forget all there is."""
+        """Remove all bytes."""
         self._data, self._at, self.left = b"", 0, 0
 
     def line(self, most: int) -> bytes:
-        """Take the next line with its LF; empty if it has not come as a whole.
+        """Remove and return the next line with its LF; empty if it is incomplete.
 
-        Of a line above `most` bytes its beginning is given, without LF; the rest is dropped.
+        Of a line above `most` bytes the beginning is returned, without LF; the rest is dropped.
         """
         while True:
             end = self._data.find(b"\n", self._at) + 1

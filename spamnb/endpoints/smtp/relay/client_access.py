@@ -1,7 +1,7 @@
-"""Who is at the other end of a session, and whether they may be there.
+"""Client identity, connection admission and trust, for one session.
 
-Invariant: all trust is judged by one address: the socket's, or on a listener for proxies the one
-that the PROXY header names. Pure; never fails.
+All trust decisions use one address: the socket's peer address or, on a listener that expects a
+PROXY header, the address in that header. Pure; never fails.
 """
 
 from __future__ import annotations
@@ -13,55 +13,55 @@ from spamnb.endpoints.smtp.relay.ports import ListenerContext
 
 
 class ClientAccess:
-    """One client."""
+    """The access state of one client."""
 
-    __slots__ = ("address", "is_counted", "is_in", "is_proxied", "peer", "trusted")
+    __slots__ = ("address", "admitted", "is_counted", "is_proxied", "peer", "trusted")
 
     def __init__(self, peer: str) -> None:
         self.peer = self.address = peer
-        """the socket's address, and the one that trust is judged by"""
+        """`peer` is the socket's address; `address` is the one that trust is decided by"""
         self.is_proxied = False
         """whether a PROXY header must come first"""
-        self.is_in = self.is_counted = self.trusted = False
+        self.admitted = self.is_counted = self.trusted = False
 
-    def arrive(self, door: ListenerParams, place: ListenerContext) -> bytes:
-        """What to say at once: our greeting, a refusal, or nothing before a PROXY header."""
-        if not door.proxies:
-            return self._admitted(door, place)
-        if door.proxies.contains(self.peer):
+    def on_connect(self, params: ListenerParams, context: ListenerContext) -> bytes:
+        """The first reply: the greeting, a refusal, or nothing while a PROXY header is due."""
+        if not params.proxies:
+            return self._admit(params, context)
+        if params.proxies.contains(self.peer):
             self.is_proxied = True
             return b""
-        return self._refused(place, replies.NOT_YOU)
+        return self._refused(context, replies.CLIENT_DENIED)
 
     def read_proxy(
-        self, data: bytes, door: ListenerParams, place: ListenerContext
+        self, data: bytes, params: ListenerParams, context: ListenerContext
     ) -> tuple[int, bytes]:
-        """Read the PROXY header: (bytes used, what to say); nothing of both if more must come."""
+        """Read the PROXY header: (bytes used, reply). Both are empty if more bytes are needed."""
         try:
-            told = proxy_protocol.parse(data)
+            header = proxy_protocol.parse(data)
         except ValueError:
             self.is_proxied = False
-            return 0, self._refused(place, replies.NO_PROXY)
-        if told is None:
+            return 0, self._refused(context, replies.NO_PROXY)
+        if header is None:
             return 0, b""
-        self.is_proxied, self.address = False, told.address
-        return told.used, self._admitted(door, place)
+        self.is_proxied, self.address = False, header.address
+        return header.used, self._admit(params, context)
 
-    def judge(self, door: ListenerParams) -> None:
-        """Whether it is trusted, by these settings."""
-        self.trusted = door.peers.contains(self.address)
+    def update_trust(self, params: ListenerParams) -> None:
+        """Set `trusted` by the given parameters."""
+        self.trusted = params.peers.contains(self.address)
 
-    def _admitted(self, door: ListenerParams, place: ListenerContext) -> bytes:
-        self.judge(door)
-        if place.closing:
+    def _admit(self, params: ListenerParams, context: ListenerContext) -> bytes:
+        self.update_trust(params)
+        if context.closing:
             return replies.CLOSING
-        if not (self.trusted or door.recipient_domains):
-            return self._refused(place, replies.NOT_YOU)
-        if reply := place.turn_away(self.address, trusted=self.trusted):
-            return self._refused(place, reply)
-        self.is_in, self.is_counted = True, not self.trusted
-        return replies.greeting(door.hostname, door.speaks)
+        if not (self.trusted or params.recipient_domains):
+            return self._refused(context, replies.CLIENT_DENIED)
+        if reply := context.refusal_for(self.address, trusted=self.trusted):
+            return self._refused(context, reply)
+        self.admitted, self.is_counted = True, not self.trusted
+        return replies.greeting(params.hostname, params.speaks)
 
-    def _refused(self, place: ListenerContext, reply: bytes) -> bytes:
-        place.tell_refused(self.peer, self.address, reply)
+    def _refused(self, context: ListenerContext, reply: bytes) -> bytes:
+        context.log_refused(self.peer, self.address, reply)
         return reply

@@ -1,8 +1,7 @@
-"""The front door on asyncio: what the sessions of one listener share.
+"""One listener: its sessions, connection limits, deadlines and log lines.
 
-Holds settings, counts of connections, the log's rules, and the sweep that looks at all deadlines
-once a second (a timer for each command would cost as much as the command). Binding sockets is the
-daemon's business. Invariant: each message and each fault is logged once.
+A sweep once a second checks all deadlines (a timer for each command would cost as much as the
+command). The daemon binds the sockets. Invariant: each message and each fault is logged once.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from spamnb.service.scanning.types import MessageScanner
 from spamnb.service.telemetry.metrics import Meters
 
 FAIR_BYTES_S = 5000
-"""A message that comes so fast is not ended for others: ten times the least rate."""
+"""A message that arrives at this rate is not ended for others: ten times the minimum rate."""
 
 Log = Callable[[dict[str, object]], None]
 
 
 @dataclass(slots=True)
 class RateLimitedLog:
-    """A kind of log line that strangers can bring about at will."""
+    """State of a log event that untrusted clients can trigger as often as they like."""
 
-    told_at: float = -inf
-    untold: int = 0
+    logged_at: float = -inf
+    suppressed: int = 0
 
 
 def _client_key(address: str) -> str:
@@ -46,11 +45,11 @@ def _client_key(address: str) -> str:
 
 
 class RelayListener:
-    """One listener's sessions, and what they share."""
+    """The sessions of one listener, and what they share."""
 
-    def __init__(  # noqa: PLR0913 - the joint where the daemon ties everything together
+    def __init__(  # noqa: PLR0913 - the daemon gives each dependency by name
         self,
-        door: ListenerParams,
+        params: ListenerParams,
         scanner: MessageScanner,
         *,
         meters: Meters,
@@ -59,41 +58,41 @@ class RelayListener:
         loop: asyncio.AbstractEventLoop,
         counts: ConnectionCounts | None = None,
     ) -> None:
-        self.door = door
+        self.params = params
         self.scanner, self.meters, self.budget, self.loop = scanner, meters, budget, loop
         self.closing = False
         self._log = log
-        self._sides: set[ClientConnection] = set()
+        self._connections: set[ClientConnection] = set()
         self._counts = counts or ConnectionCounts.alone()
-        self._strangers = 0
+        self._untrusted = 0
         self._networks: Counter[str] = Counter()
-        """of these, by wide network"""
+        """untrusted clients by wide network"""
         self._starved = 0
-        """clients of networks without any that found no connection to the next hop left"""
+        """clients without a connection from their network that the next hop's limit refused"""
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
-        self._seldom: dict[str, RateLimitedLog] = {}
+        self._limited: dict[str, RateLimitedLog] = {}
 
     def protocol(self) -> ClientConnection:
-        """Make the protocol of one more connection."""
+        """Make the protocol of a new connection."""
         return ClientConnection(self)
 
     @property
     def open_sessions(self) -> int:
-        """How many there are."""
-        return len(self._sides)
+        """The number of open sessions."""
+        return len(self._connections)
 
-    def apply_settings(self, door: ListenerParams) -> None:
-        """Take new settings; each session goes over to them between two messages."""
-        self.door = door
+    def apply_settings(self, params: ListenerParams) -> None:
+        """Take new settings; each session applies them between two messages."""
+        self.params = params
 
     async def drain(self, seconds: float) -> None:
-        """Take no more messages; what is under way may finish, then it is broken off."""
+        """Refuse new messages; let current ones finish for up to `seconds`, then abort them."""
         self.closing = True
-        for side in list(self._sides):
-            if side.session is not None and side.session.is_between:
-                side.session.stop(replies.CLOSING)
-        if self._sides:
+        for connection in list(self._connections):
+            if connection.session is not None and connection.session.is_between_messages:
+                connection.session.stop(replies.CLOSING)
+        if self._connections:
             self._empty.clear()
             try:
                 await asyncio.wait_for(self._empty.wait(), seconds)
@@ -102,48 +101,49 @@ class RelayListener:
         await asyncio.sleep(0)
 
     def _break_off(self) -> None:
-        for side in list(self._sides):
-            if side.session is not None:
-                side.session.stop(replies.CLOSING)
-            side.drop()
-            side.abort()
-            side.part()
+        for connection in list(self._connections):
+            if connection.session is not None:
+                connection.session.stop(replies.CLOSING)
+            connection.drop()
+            connection.abort()
+            connection.part()
 
     # -- the connections --------------------------------------------------------------------------
 
-    def enter(self, side: ClientConnection) -> None:
-        """One more connection."""
+    def enter(self, connection: ClientConnection) -> None:
+        """Register a new connection."""
         self.meters.count("connections")
-        self._sides.add(side)
+        self._connections.add(connection)
         if self._sweeper is None:
-            self._sweeper = self.loop.call_later(self.door.times.sweep_s, self._sweep)
+            self._sweeper = self.loop.call_later(self.params.times.sweep_s, self._sweep)
 
-    def leave(self, side: ClientConnection) -> None:
-        """One connection less."""
-        if side not in self._sides:
+    def leave(self, connection: ClientConnection) -> None:
+        """Remove a connection."""
+        if connection not in self._connections:
             return
-        self._sides.discard(side)
-        if side.session is not None and side.session.access.is_counted:
-            self._strangers -= 1
-            network = wide_network_of(side.session.access.address)
+        self._connections.discard(connection)
+        if connection.session is not None and connection.session.access.is_counted:
+            self._untrusted -= 1
+            network = wide_network_of(connection.session.access.address)
             self._networks[network] -= 1
             if not self._networks[network]:
                 del self._networks[network]
-            self._counts.add(_client_key(side.session.access.address), -1)
-        if not self._sides:
+            self._counts.add(_client_key(connection.session.access.address), -1)
+        if not self._connections:
             self._empty.set()
 
-    def turn_away(self, address: str, *, trusted: bool) -> bytes:
-        """The reply to a client for whom there is no room.
+    def refusal_for(self, address: str, *, trusted: bool) -> bytes:
+        """The reply that refuses a client for lack of room; empty if the client is admitted.
 
-        One network of strangers gets no more than it leaves free, as of the next hop in `claim`.
+        A network of untrusted clients gets at most as many connections as it leaves free, as in
+        `claim_upstream`.
         """
-        limits = self.door.limits
-        if len(self._sides) > limits.connections:
+        limits = self.params.limits
+        if len(self._connections) > limits.connections:
             return replies.CROWDED
         if trusted:
             return b""
-        free = limits.of_strangers(limits.connections) - self._strangers
+        free = limits.untrusted_part(limits.connections) - self._untrusted
         if free <= 0:
             return replies.CROWDED
         network = wide_network_of(address)
@@ -152,128 +152,129 @@ class RelayListener:
         if self._counts.add(_client_key(address)) > limits.connections_an_address:
             self._counts.add(_client_key(address), -1)
             return replies.CROWDED_CLIENT
-        self._strangers += 1
+        self._untrusted += 1
         self._networks[network] += 1
         return b""
 
-    def claim(self, side: ClientConnection, address: Address) -> bytes:
-        """Count a connection to the next hop, or give the reply that refuses it.
+    def claim_upstream(self, connection: ClientConnection, address: Address) -> bytes:
+        """Count a connection to the next hop, or return the reply that refuses it.
 
-        Trusted clients are not counted. One network of others gets no more than it leaves free:
-        one that wants all gets half, two a third each, and the first of another always gets one.
+        Trusted clients are not counted. A network gets at most as many connections as it leaves
+        free: one network alone gets half, two get a third each, and a new network's first client
+        always gets one.
         """
-        if side.session is None or side.session.access.trusted:
+        if connection.session is None or connection.session.access.trusted:
             return b""
         upstream = str(address)
-        client = wide_network_of(side.session.access.address)
-        side.claimed = (f"upstream {upstream}", f"upstream {upstream} {client}")
-        total, theirs = [self._counts.add(key) for key in side.claimed]
-        free = self.door.limits.of_strangers(self.door.limits.upstream_connections) - total
+        client = wide_network_of(connection.session.access.address)
+        connection.count_keys = (f"upstream {upstream}", f"upstream {upstream} {client}")
+        total, theirs = [self._counts.add(key) for key in connection.count_keys]
+        free = self.params.limits.untrusted_part(self.params.limits.upstream_connections) - total
         if free >= 0 and theirs <= free + 1:
             return b""
         self._starved += theirs == 1
-        self.release(side)
+        self.release_upstream(connection)
         return replies.CROWDED if theirs == 1 else replies.CROWDED_CLIENT
 
-    def release(self, side: ClientConnection) -> None:
-        """The side's connection to the next hop is gone."""
-        claimed, side.claimed = side.claimed, ()
-        for key in claimed:
+    def release_upstream(self, connection: ClientConnection) -> None:
+        """Stop counting the connection's next-hop connection."""
+        count_keys, connection.count_keys = connection.count_keys, ()
+        for key in count_keys:
             self._counts.add(key, -1)
 
     def _sweep(self) -> None:
-        """Look at all clocks."""
+        """Check all deadlines."""
         now = self.loop.time()
         short = {trusted: self._is_short(trusted=trusted) for trusted in (True, False)}
-        for side in list(self._sides):
-            session = side.session
+        for connection in list(self._connections):
+            session = connection.session
             if session is None:
                 continue
             transfer, is_short = session.transfer, short[session.access.trusted]
             slow = transfer is not None and transfer.is_slow(now)
             if session.deadline <= now:
-                side.expire()
+                connection.expire()
             elif slow and is_short:
-                side.shed()
+                connection.shed()
             elif is_short and session.is_idle(now):
                 session.stop(replies.TIMEOUT)
-        self._feed_starved(now)
-        self.budget.turn(now)
-        times = self.door.times
-        waits = self._tell_untold(now) or self._sides
-        self._sweeper = self.loop.call_later(times.sweep_s, self._sweep) if waits else None
+        self._free_upstream_slots(now)
+        self.budget.rotate(now)
+        times = self.params.times
+        is_needed = self._log_suppressed(now) or self._connections
+        self._sweeper = self.loop.call_later(times.sweep_s, self._sweep) if is_needed else None
 
     def _is_short(self, *, trusted: bool) -> bool:
-        """Whether most of what such clients share is taken."""
-        limits, sides = self.door.limits, len(self._sides)
-        strangers = limits.of_strangers(limits.connections)
-        crowded = sides > limits.crowded * limits.connections
+        """Whether most of the resources that such clients share are used."""
+        limits, open_count = self.params.limits, len(self._connections)
+        untrusted = limits.untrusted_part(limits.connections)
+        crowded = open_count > limits.crowded * limits.connections
         if self.budget.shares[trusted].is_beyond(limits.crowded):
             return True
         if trusted:
-            return crowded and sides - self._strangers > limits.connections - strangers
-        upstream = limits.of_strangers(limits.upstream_connections)
+            return crowded and open_count - self._untrusted > limits.connections - untrusted
+        upstream = limits.untrusted_part(limits.upstream_connections)
         return (
             crowded
-            or self._strangers > limits.crowded * strangers
-            or self._counts.of(f"upstream {self.door.upstream}") > limits.crowded * upstream
+            or self._untrusted > limits.crowded * untrusted
+            or self._counts.of(f"upstream {self.params.upstream}") > limits.crowded * upstream
         )
 
-    def _feed_starved(self, now: float) -> None:
-        """End the slowest messages of strangers, for others that found no connection left."""
+    def _free_upstream_slots(self, now: float) -> None:
+        """End the slowest untrusted messages whose upstream connections others need."""
         wanted, self._starved = self._starved, 0
         if not wanted:
             return
-        longest = self.door.times.crowded_data_s
+        longest = self.params.times.crowded_data_s
         found = [
-            (transfer.rate(now), at, side)
-            for at, side in enumerate(self._sides)
-            if side.claimed and (transfer := side.transfer) is not None
+            (transfer.rate(now), at, connection)
+            for at, connection in enumerate(self._connections)
+            if connection.count_keys and (transfer := connection.transfer) is not None
             and transfer.waits_for_client and now - transfer.began > longest
             and transfer.rate(now) < FAIR_BYTES_S
         ]  # fmt: skip
-        for _, _, side in sorted(found)[:wanted]:
-            side.shed()
+        for _, _, connection in sorted(found)[:wanted]:
+            connection.shed()
 
     # -- the log ----------------------------------------------------------------------------------
 
-    def tell(self, record: dict[str, object]) -> None:
+    def log_record(self, record: dict[str, object]) -> None:
         """Write a line to the log."""
         self._log(record)
 
-    def tell_refused(self, peer: str, address: str, reply: bytes) -> None:
-        """Count and log a client that was turned away."""
+    def log_refused(self, peer: str, address: str, reply: bytes) -> None:
+        """Count and log a refused client."""
         self.meters.count("connections_refused")
-        self._tell_seldom(
+        self._log_limited(
             {"event": "turned-away", "peer": peer, "client": address}
             | {"code": replies.code_of(reply), "reply": shown(reply.strip())}
         )
 
-    def tell_upstream_lost(self, address: Address, step: str) -> None:
-        """Count and log a next hop that failed us."""
+    def log_upstream_lost(self, address: Address, step: str) -> None:
+        """Count and log a failure of the next hop."""
         self.meters.count("upstream_failures")
-        self._tell_seldom({"event": "upstream-lost", "upstream": str(address), "step": step})
+        self._log_limited({"event": "upstream-lost", "upstream": str(address), "step": step})
 
-    def _tell_seldom(self, record: dict[str, object]) -> None:
-        """Log one line a second of a kind, and how many there were besides."""
+    def _log_limited(self, record: dict[str, object]) -> None:
+        """Log at most one line a second for each event; count the suppressed ones."""
         event, now = str(record["event"]), self.loop.time()
-        seldom = self._seldom.setdefault(event, RateLimitedLog())
-        if now - seldom.told_at < 1.0:
-            seldom.untold += 1
+        limited = self._limited.setdefault(event, RateLimitedLog())
+        if now - limited.logged_at < 1.0:
+            limited.suppressed += 1
         else:
-            seldom.told_at = now
+            limited.logged_at = now
             self._log(record)
 
-    def _tell_untold(self, now: float) -> bool:
-        """Log how many lines were held back; whether some still are."""
-        for event, seldom in self._seldom.items():
-            if seldom.untold and now - seldom.told_at >= 1.0:
-                self._log({"event": event, "more": seldom.untold})
-                seldom.untold, seldom.told_at = 0, now
-        return any(seldom.untold for seldom in self._seldom.values())
+    def _log_suppressed(self, now: float) -> bool:
+        """Log how many lines were suppressed; whether some still are."""
+        for event, limited in self._limited.items():
+            if limited.suppressed and now - limited.logged_at >= 1.0:
+                self._log({"event": event, "more": limited.suppressed})
+                limited.suppressed, limited.logged_at = 0, now
+        return any(limited.suppressed for limited in self._limited.values())
 
     def fault(self) -> str:
-        """Count and log the fault that is being handled; gives its incident id."""
+        """Count and log the exception being handled; returns its incident id."""
         self.meters.count("faults")
         incident = secrets.token_hex(4)
         error = sys.exc_info()[1]

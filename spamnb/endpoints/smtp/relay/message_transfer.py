@@ -1,13 +1,13 @@
-"""One message's way through: from the next hop's 354 to the reply that the client gets.
+"""One message through the relay: from the next hop's 354 to the reply that the client gets.
 
-    collect -> judge -> reply                      stored, judged, sent on in one go
-    collect -> judge -> stream -> reply            above the scan limit
-    any of them -> discard                         doomed: the rest is read, then the reply is given
+    collect -> scan -> reply                       stored, scanned, forwarded in one piece
+    collect -> scan -> stream -> reply             above the scan limit
+    any of them -> discard                         the rest is read, then the reply is sent
 
-A protocol core without sockets. The body stays in wire form. Invariants: no 250 before the next
-hop's 250, or the scanner's word that the quarantine holds it; what the next hop got without the
-final dot is broken off, never completed; the header section is cleaned and stamped in every case;
-one line in the log, whatever happens. Never raises on mail.
+A protocol core without sockets. The body stays in wire form. Invariants: the client gets 250 only
+after the next hop's 250, or after the scanner has stored the message in quarantine; if the final
+dot has not been sent, the next hop's connection is aborted and the message never completed; the
+header section is always cleaned and marked; each message has one log line. Never raises on mail.
 """
 
 from __future__ import annotations
@@ -22,239 +22,245 @@ from spamnb.endpoints.smtp.protocol.commands import shown
 from spamnb.endpoints.smtp.protocol.data_framing import DataFramer, unstuffed
 from spamnb.endpoints.smtp.relay import replies
 from spamnb.endpoints.smtp.relay.ports import INPUT, MEMORY, ROOM, STUCK, TransferHost
-from spamnb.service.scanning.types import ScanRequest, ScanResult, unjudged
+from spamnb.service.scanning.types import ScanRequest, ScanResult, unscanned_result
 
-State = Literal["collect", "judge", "stream", "discard", "reply", "over"]
+State = Literal["collect", "scan", "stream", "discard", "reply", "over"]
 
-FEW = 3
+LOGGED_RECIPIENTS = 3
 """recipients that a log line names"""
-TOGETHER_BYTES = 16384
-"""of the body that go out with the header; copying megabytes to save a packet does not pay"""
-LEAST_BYTES_S = 500
-"""What a client must send where room is short: as Postfix's smtpd_min_data_rate."""
+FIRST_WRITE_BYTES = 16384
+"""of the body, sent in one write with the header; copying megabytes to save a packet is slower"""
+MIN_RATE_BYTES_S = 500
+"""What a client must send while resources are short: as Postfix's smtpd_min_data_rate."""
 
 
 class MessageTransfer:
     """The state of one message."""
 
     __slots__ = (
-        "_action", "_codes", "_copied", "_doom", "_due", "_each", "_ended_at", "_facts",
-        "_header", "_host", "_left", "_looked", "_recall", "_said", "_sealed", "_seen", "_sent_at",
-        "_size", "_state", "_stored", "_taken", "_whole", "_wire", "began", "wants_data",
+        "_accounted", "_action", "_cancel_scan", "_codes", "_complete", "_copied", "_ended_at",
+        "_facts", "_final_reply", "_framer", "_header", "_header_searched", "_host", "_is_complete",
+        "_last_check", "_missing_replies", "_per_recipient", "_replies", "_sent_at", "_size",
+        "_slow_after", "_state", "_stored", "began", "wants_data",
     )  # fmt: skip
 
     def __init__(self, host: TransferHost) -> None:
         self._host = host
-        self._wire = DataFramer()
-        self._stored, self._sealed = bytearray(), b""
-        self._taken = self._size = self._copied = 0
-        self._header, self._looked = -1, 0
+        self._framer = DataFramer()
+        self._stored, self._complete = bytearray(), b""
+        self._accounted = self._size = self._copied = 0
+        self._header, self._header_searched = -1, 0
         self._state: State = "collect"
         self.wants_data = True
-        """whether it takes bytes from the client now"""
-        self._whole = False
-        self._doom = b""
+        """whether it accepts bytes from the client now"""
+        self._is_complete = False
+        self._final_reply = b""
         self._ended_at = self._sent_at = 0.0
-        self.began = host.wait(host.door.times.data_s)
-        self._due = self.began + host.door.times.crowded_data_s
-        """until when the client may send nothing: each byte adds to it"""
-        self._seen = self.began, 0
-        """when the clock was looked at last, and the size then"""
-        self._left = 1
-        self._each = False
-        """whether the next hop has a reply for each recipient, and so has the client"""
-        self._said: list[bytes] = []
+        self.began = host.wait(host.params.times.data_s)
+        self._slow_after = self.began + host.params.times.crowded_data_s
+        """the client counts as slow after this time; each byte received moves it"""
+        self._last_check = self.began, 0
+        """time of the last deadline check, and the size then"""
+        self._missing_replies = 1
+        self._per_recipient = False
+        """whether the next hop sends a reply for each recipient, and the client expects them"""
+        self._replies: list[bytes] = []
         self._codes: list[int] = []
-        """of all that the client was told"""
+        """of all replies sent to the client"""
         self._action = "relay"
         self._facts: dict[str, object] = {}
-        self._recall: Callable[[], None] | None = None
-        """takes the message back from the scanner"""
+        self._cancel_scan: Callable[[], None] | None = None
+        """withdraws the message from the scanner"""
         if host.upstream is None:
-            self._give_up(replies.UPSTREAM_GONE, "defer")
+            self._discard(replies.UPSTREAM_GONE, "defer")
 
     # -- from the client --------------------------------------------------------------------------
 
-    def feed(self, chunk: bytes) -> bytes:
-        """Bytes of the message; gives back those after its end."""
-        host, (data, ended) = self._host, self._wire.feed(chunk)
+    def receive(self, chunk: bytes) -> bytes:
+        """Take bytes of the message; returns those after its end."""
+        host, (data, ended) = self._host, self._framer.feed(chunk)
         size = len(data)
         self._size += size
         if self._state == "collect":
             self._stored += data
-            self._taken += size
+            self._accounted += size
             host.share.take(size, host.io, self._size)
-        if self._state != "discard" and (reply := self._unfit()):
-            self._give_up(self._known(reply), "refuse" if reply.startswith(b"5") else "defer")
+        if self._state != "discard" and (reply := self._refusal()):
+            self._discard(
+                self._with_reference(reply), "refuse" if reply.startswith(b"5") else "defer"
+            )
         elif self._state == "stream" and data:
-            host.io.pass_on(data)
+            host.io.write_upstream(data)
         if ended:
             self._ended()
         else:
-            host.wait(host.door.times.data_s)
-            if self._state == "collect" and self._size > host.door.scan_limit_bytes:
-                self._judge_with_header()
-        return self._wire.rest
+            host.wait(host.params.times.data_s)
+            if self._state == "collect" and self._size > host.params.scan_limit_bytes:
+                self._scan_when_header_known()
+        return self._framer.rest
 
-    def _unfit(self) -> bytes:
-        """Why the message cannot pass, whatever it says."""
-        door = self._host.door
-        before = door.queue == "before"
-        if self._wire.bare and door.bare_newlines == "refuse" and before:
+    def _refusal(self) -> bytes:
+        """The reply that rejects the message for its size or form; empty for none."""
+        params = self._host.params
+        before = params.queue == "before"
+        if self._framer.bare and params.bare_newlines == "refuse" and before:
             return replies.BARE_NEWLINE
-        if 0 < door.size_limit_bytes < self._size:
+        if 0 < params.size_limit_bytes < self._size:
             return replies.TOO_BIG
-        if self._size > door.header_limit_bytes and self._header_bytes() > door.header_limit_bytes:
+        if (
+            self._size > params.header_limit_bytes
+            and self._header_bytes() > params.header_limit_bytes
+        ):
             return replies.LONG_HEADER if before else replies.LONG_HEADER_LATER
         return b""
 
     def _header_bytes(self) -> int:
-        """Length of the header section, all that is stored if it has not ended."""
+        """Length of the header section, or of all stored bytes if it has not ended."""
         if self._header < 0 and self._state == "collect":
-            self._header = verdict_headers.header_end(self._stored, self._looked)
-            self._looked = len(self._stored)
+            self._header = verdict_headers.header_end(self._stored, self._header_searched)
+            self._header_searched = len(self._stored)
         return self._header if self._header >= 0 else len(self._stored)
 
     def _ended(self) -> None:
         self.wants_data = False
         self._ended_at = self._host.io.now()
-        if self._state == "stream" and self._host.is_answering():
-            self._give_up(replies.UPSTREAM_GONE, "defer")
+        if self._state == "stream" and self._host.has_unexpected_reply():
+            self._discard(replies.UPSTREAM_GONE, "defer")
         if self._state == "collect":
-            self._whole = self._size <= self._host.door.scan_limit_bytes
-            self._judge()
+            self._is_complete = self._size <= self._host.params.scan_limit_bytes
+            self._scan()
         elif self._state == "stream":
-            self._host.io.pass_on(b".\r\n")
+            self._host.io.write_upstream(b".\r\n")
             self._await_reply()
         else:
-            self._finish_with(self._doom)
+            self._finish_with(self._final_reply)
 
-    # -- judged -----------------------------------------------------------------------------------
+    # -- scan -------------------------------------------------------------------------------------
 
-    def _judge_with_header(self) -> None:
-        """Stream, if the header section is whole: what of it were sent on could not be cleaned."""
+    def _scan_when_header_known(self) -> None:
+        """Scan and stream if the header is complete: sent header lines could not be cleaned."""
         self._header_bytes()
         if self._header >= 0:
-            self._judge()
+            self._scan()
 
-    def _judge(self) -> None:
+    def _scan(self) -> None:
         host = self._host
         self._header_bytes()
-        self._state, self.wants_data = "judge", False
-        host.wait(host.door.times.judge_s)
-        wire = self._for_scan()
-        if self._wire.dotted or not self._whole:
-            # A copy, which is memory that the message takes while it waits for its scan.
+        self._state, self.wants_data = "scan", False
+        host.wait(host.params.times.scan_total_s)
+        wire = self._scan_bytes()
+        if self._framer.dotted or not self._is_complete:
+            # A copy: it counts as the message's memory until the scan ends.
             self._copied = len(wire)
             host.share.take(self._copied, host.io, self._size)
         request = ScanRequest(
-            raw=unstuffed(wire) if self._wire.dotted else wire,
+            raw=unstuffed(wire) if self._framer.dotted else wire,
             envelope=host.envelope(),
-            before_queue=host.door.queue == "before",
-            whole=self._whole,
+            before_queue=host.params.queue == "before",
+            whole=self._is_complete,
         )
         try:
-            self._recall = host.place.scanner.scan(request, self.judged)
-        except Exception:  # noqa: BLE001 - the boundary: whatever fails here, the mail flows on
-            self._facts["incident"] = host.place.fault()
-            self._unjudged("fault")
+            self._cancel_scan = host.context.scanner.scan(request, self.on_result)
+        except Exception:  # noqa: BLE001 - the boundary: mail passes whatever fails here
+            self._facts["incident"] = host.context.fault()
+            self._not_scanned("fault")
 
-    def _for_scan(self) -> bytes:
-        """The message; of one above the limit its head, or just what we hold back of it."""
-        if self._whole:
+    def _scan_bytes(self) -> bytes:
+        """The whole message; above the scan limit its first bytes, or its header section alone."""
+        if self._is_complete:
             # One copy: what is scanned is what is sent.
-            self._sealed = bytes(self._stored)
+            self._complete = bytes(self._stored)
             self._stored = bytearray()
-            return self._sealed
-        door = self._host.door
-        most = door.scan_limit_bytes if door.oversize == "head" else self._header_bytes()
+            return self._complete
+        params = self._host.params
+        most = params.scan_limit_bytes if params.oversize == "head" else self._header_bytes()
         with memoryview(self._stored) as stored:
             return bytes(stored[:most])
 
-    def _unjudged(self, reason: str) -> None:
-        """There is no verdict: policy decides."""
-        self.judged(unjudged(reason, self._host.door, self._host.place.meters))
+    def _not_scanned(self, reason: str) -> None:
+        """Apply the policy for a message without a verdict."""
+        self.on_result(unscanned_result(reason, self._host.params, self._host.context.meters))
 
-    def judged(self, outcome: ScanResult) -> None:
-        """The scanner's word; one that comes too late changes nothing."""
-        if outcome.withdraw is not None and not (self._state == "judge" and self._whole):
-            outcome.withdraw()
-        if self._state != "judge":
+    def on_result(self, result: ScanResult) -> None:
+        """Apply the scan result; one that comes too late only undoes what it stored."""
+        if result.withdraw is not None and not (self._state == "scan" and self._is_complete):
+            result.withdraw()
+        if self._state != "scan":
             return
         self._host.share.give(self._copied)
         self._copied = 0
-        self._action = outcome.action
-        self._facts.update(outcome.facts)
-        if not self._doom and self._host.is_answering():
-            # A reply that is there before the final dot cannot be the reply to it.
+        self._action = result.action
+        self._facts.update(result.facts)
+        if not self._final_reply and self._host.has_unexpected_reply():
+            # A reply that arrived before the final dot was sent does not answer it.
             self._interrupted(replies.UPSTREAM_GONE)
-        if outcome.action == "keep" and self._whole:
-            self._settle(replies.with_text(250, "2.0.0", outcome.reply, replies.KEPT_TEXT))
-        elif self._doom:
+        if result.action == "keep" and self._is_complete:
+            self._end_transfer(replies.with_text(250, "2.0.0", result.reply, replies.KEPT_TEXT))
+        elif self._final_reply:
             self._action = "defer"
-            self._settle(self._doom)
-        elif outcome.action == "defer":
-            reply = replies.with_text(451, "4.7.1", outcome.reply, replies.DEFERRED_TEXT)
-            self._settle(self._known(reply))
-        elif outcome.action == "refuse" and self._host.door.queue == "before":
-            reply = replies.with_text(550, "5.7.1", outcome.reply, replies.REFUSED_TEXT)
-            self._settle(self._known(reply))
+            self._end_transfer(self._final_reply)
+        elif result.action == "defer":
+            reply = replies.with_text(451, "4.7.1", result.reply, replies.DEFERRED_TEXT)
+            self._end_transfer(self._with_reference(reply))
+        elif result.action == "refuse" and self._host.params.queue == "before":
+            reply = replies.with_text(550, "5.7.1", result.reply, replies.REFUSED_TEXT)
+            self._end_transfer(self._with_reference(reply))
         else:
-            self._relay(outcome)
+            self._relay(result)
 
-    def _known(self, reply: bytes) -> bytes:
-        """The reply with a reference, by which the administrator finds the message in the log."""
+    def _with_reference(self, reply: bytes) -> bytes:
+        """The reply with a reference by which an administrator finds the message in the log."""
         reference = secrets.token_hex(4)
         self._facts["reference"] = reference
         return replies.with_reference(reply, reference)
 
-    def _relay(self, outcome: ScanResult) -> None:
+    def _relay(self, result: ScanResult) -> None:
         if self._action != "relay":
-            # After the queue a refusal would be a bounce; of an unfinished message nothing is kept.
+            # After the queue a rejection causes a bounce; an incomplete message is never stored.
             self._facts["instead_of"] = self._action
             self._action = "relay"
-        body = self._sealed if self._whole else self._stored
+        body = self._complete if self._is_complete else self._stored
         cut = self._header if self._header >= 0 else len(body)
-        head = verdict_headers.stamped(bytes(body[:cut]), outcome.block, outcome.tag)
+        head = verdict_headers.stamped(bytes(body[:cut]), result.block, result.tag)
         end = b".\r\n" if self._ended_at else b""
-        if len(body) - cut <= TOGETHER_BYTES:
-            self._host.io.pass_on(b"".join((head, body[cut:], end)))
+        if len(body) - cut <= FIRST_WRITE_BYTES:
+            self._host.io.write_upstream(b"".join((head, body[cut:], end)))
         else:
-            split = cut + TOGETHER_BYTES
-            self._host.io.pass_on(head + body[cut:split])
-            self._host.io.pass_on(memoryview(body)[split:])
+            split = cut + FIRST_WRITE_BYTES
+            self._host.io.write_upstream(head + body[cut:split])
+            self._host.io.write_upstream(memoryview(body)[split:])
             if end:
-                self._host.io.pass_on(end)
-        self._stored, self._sealed = bytearray(), b""
+                self._host.io.write_upstream(end)
+        self._stored, self._complete = bytearray(), b""
         if self._ended_at:
             self._await_reply()
         else:
             self._state, self.wants_data = "stream", True
-            self._host.wait(self._host.door.times.data_s)
+            self._host.wait(self._host.params.times.data_s)
             self._host.resume()
 
-    def _settle(self, reply: bytes) -> None:
-        """The message goes no further: the next hop must not get its end."""
+    def _end_transfer(self, reply: bytes) -> None:
+        """Answer the client without forwarding: the next hop must not get the message's end."""
         if self._ended_at:
             self._host.drop()
             self._finish_with(reply)
         else:
-            self._give_up(reply, self._action)
+            self._discard(reply, self._action)
             self._host.resume()
 
-    def _give_up(self, reply: bytes, action: str) -> None:
-        """Read the rest for nothing; `reply` is what its end gets."""
-        self._state, self._doom, self._action = "discard", reply, action
+    def _discard(self, reply: bytes, action: str) -> None:
+        """Read and discard the rest; its end gets `reply`."""
+        self._state, self._final_reply, self._action = "discard", reply, action
         self.wants_data = not self._ended_at
         self._release()
         self._host.drop()
-        self._host.io.free(ROOM)
-        self._host.wait(self._host.door.times.data_s)
+        self._host.io.resume_reading(ROOM)
+        self._host.wait(self._host.params.times.data_s)
 
     def _release(self) -> None:
-        self._host.share.give(self._taken + self._copied)
-        self._taken = self._copied = 0
-        self._stored, self._sealed = bytearray(), b""
+        self._host.share.give(self._accounted + self._copied)
+        self._accounted = self._copied = 0
+        self._stored, self._complete = bytearray(), b""
 
     # -- from the next hop ------------------------------------------------------------------------
 
@@ -263,118 +269,119 @@ class MessageTransfer:
         self._state = "reply"
         self._sent_at = host.io.now()
         if host.upstream == "lmtp":
-            self._left = host.recipients
-            self._each = host.speaks == "lmtp"
-        host.deadline = max(self._sent_at, self._ended_at + host.door.times.final_s)
+            self._missing_replies = host.recipients
+            self._per_recipient = host.speaks == "lmtp"
+        host.deadline = max(self._sent_at, self._ended_at + host.params.times.final_s)
 
     def from_upstream(self, reply: bytes, *, alone: bool) -> None:
-        """A reply that was not asked for by a command."""
+        """A reply from the next hop to the message, or to no command at all."""
         if self._state != "reply":
-            # Nobody replies to half a message, unless to refuse it; then the rest is no use.
+            # A reply to an incomplete message can only reject it; the rest need not be sent.
             known = reply[:1] in b"45" and not reply.startswith(b"421")
             self._interrupted(reply if known else replies.UPSTREAM_GONE)
         elif not reply.startswith((b"25", b"4", b"5")):
             self._host.upstream_failed("message")
             self._finish_late(replies.UPSTREAM_GONE)
         else:
-            self._left -= 1
-            self._say(reply, 1 if self._each else self._copies)
-            if not self._left:
+            self._missing_replies -= 1
+            self._say(reply, 1 if self._per_recipient else self._copies)
+            if not self._missing_replies:
                 if not alone or reply.startswith(b"421"):
                     self._host.drop()
                 self._finish()
 
     @property
     def _copies(self) -> int:
-        """How many replies the client wants: LMTP has one for each recipient (RFC 2033, 4.2)."""
+        """How many replies the client expects: LMTP has one a recipient (RFC 2033, 4.2)."""
         return self._host.recipients if self._host.speaks == "lmtp" else 1
 
     def upstream_lost(self) -> None:
-        """The next hop is gone, or talks nonsense."""
+        """The next hop has disconnected or broken the protocol."""
         if self._state == "reply":
             self._finish_late(replies.UPSTREAM_GONE)
         else:
             self._interrupted(replies.UPSTREAM_GONE)
 
     def _interrupted(self, reply: bytes) -> None:
-        if self._state == "judge":
-            # The scanner still may keep the message, and then that is its reply.
-            self._doom = reply
+        if self._state == "scan":
+            # The scanner may still store the message in quarantine; then the client gets a 250.
+            self._final_reply = reply
             self._host.drop()
         elif self._state in {"collect", "stream"}:
-            self._give_up(reply, "defer" if reply.startswith(b"4") else "upstream-refused")
+            self._discard(reply, "defer" if reply.startswith(b"4") else "upstream-refused")
 
     def _finish_late(self, reply: bytes) -> None:
-        """Give all that still wait the same reply: nobody knows what the next hop made of it."""
-        missing = self._left if self._each else self._copies
+        """Send one reply in place of all missing ones: the message's fate is unknown."""
+        missing = self._missing_replies if self._per_recipient else self._copies
         self._host.drop()
         self._facts["upstream_reply"] = "none"
         self._say(reply, missing)
         self._finish()
 
-    # -- time and ends ----------------------------------------------------------------------------
+    # -- deadlines and ends -----------------------------------------------------------------------
 
     def expire(self) -> None:
-        """The deadline has passed."""
-        if self._state == "judge":
-            # The scanner breaks off a scan that takes too long; it has not even come to that.
-            self._take_back()
-            self._unjudged("busy")
+        """Handle the passed deadline."""
+        if self._state == "scan":
+            # The scanner aborts a scan that takes too long; this one has not begun in time.
+            self._stop_scan()
+            self._not_scanned("busy")
         elif self._state == "reply":
             self._host.upstream_failed("late")
             self._finish_late(replies.UPSTREAM_LATE)
-        elif self._host.io.is_held(ROOM):
+        elif self._host.io.is_paused(ROOM):
             self._host.upstream_failed("late")
-            self._give_up(replies.UPSTREAM_LATE, "defer")
-        elif self._host.io.is_held(INPUT | MEMORY):
-            # Held by us, so not to blame. But whoever brings nothing when it is read again has had
-            # its time: else a few that stall would fill the memory for good.
-            self._host.wait(self._host.door.times.sweep_s)
+            self._discard(replies.UPSTREAM_LATE, "defer")
+        elif self._host.io.is_paused(INPUT | MEMORY):
+            # The relay paused the client, so wait. A client that sends nothing once it is read
+            # again is not given more time: a few stalled clients could fill the memory for good.
+            self._host.wait(self._host.params.times.sweep_s)
         else:
             self._abandon("timeout", replies.TIMEOUT)
 
     @property
     def waits_for_client(self) -> bool:
-        """Whether it is the client that must send, and is read."""
-        return self.wants_data and not self._host.io.is_held(~STUCK)
+        """Whether the client must send and is being read."""
+        return self.wants_data and not self._host.io.is_paused(~STUCK)
 
     def is_slow(self, now: float) -> bool:
-        """Whether the client sends less than the least rate; asked at every look at the clocks.
+        """Whether the client sends below the minimum rate; called at each deadline check.
 
-        Bytes that came fast count for `crowded_data_s` at most: a client that has sent a megabyte
-        at once must go on. The time that the relay holds the client back is not the client's.
+        Bytes received above that rate count for `crowded_data_s` at most, so a client that has sent
+        a megabyte in one burst must continue. Time in which the relay pauses the client does not
+        count.
         """
-        at, size = self._seen
-        self._seen = now, self._size
-        waits, longest = self.waits_for_client, now + self._host.door.times.crowded_data_s
-        self._due += (self._size - size) / LEAST_BYTES_S + (0.0 if waits else now - at)
-        self._due = min(self._due, longest)
-        return waits and now > self._due
+        at, size = self._last_check
+        self._last_check = now, self._size
+        waiting, longest = self.waits_for_client, now + self._host.params.times.crowded_data_s
+        self._slow_after += (self._size - size) / MIN_RATE_BYTES_S + (0.0 if waiting else now - at)
+        self._slow_after = min(self._slow_after, longest)
+        return waiting and now > self._slow_after
 
-    def burden(self, now: float) -> float:
-        """Bytes stored until the client has sent the rest, times seconds beyond the grace.
+    def memory_cost(self, now: float) -> float:
+        """Bytes stored until the client has sent the rest, times seconds beyond the grace period.
 
-        Nothing while the relay holds the client back for another reason than memory.
+        Zero while the relay pauses the client for another reason than memory.
         """
-        held = self._host.io.is_held(~(STUCK | MEMORY))
-        age = now - self.began - self._host.door.times.crowded_data_s
-        return self._taken * max(0.0, age) if self.wants_data and not held else 0.0
+        is_paused = self._host.io.is_paused(~(STUCK | MEMORY))
+        age = now - self.began - self._host.params.times.crowded_data_s
+        return self._accounted * max(0.0, age) if self.wants_data and not is_paused else 0.0
 
     def rate(self, now: float) -> float:
         """Bytes a second since the message began."""
         return self._size / max(now - self.began, 1e-3)
 
     def shed(self) -> None:
-        """End the session in favour of others, who wait for room."""
+        """End the session to free memory or connections for others."""
         self._abandon("shed", replies.SLOW)
 
     def client_lost(self) -> None:
-        """The client has left. Once the next hop has it all, its word is still wanted."""
+        """Handle the client's disconnection; the next hop's final reply is still read."""
         if self._state != "reply":
             self._abandon("client-lost", b"")
 
     def stop(self) -> None:
-        """We must end now."""
+        """End the transfer immediately."""
         if self._state != "over":
             self._abandon("stopped", b"")
 
@@ -390,35 +397,34 @@ class MessageTransfer:
             self._finish()
 
     def _say(self, reply: bytes, copies: int) -> None:
-        self._said.append(reply)
+        self._replies.append(reply)
         self._codes += [int(reply[:3])] * copies
-        self._host.io.say(reply * copies)
+        self._host.io.write_client(reply * copies)
 
     def _finish_with(self, reply: bytes) -> None:
         self._say(reply, self._copies)
         self._finish()
 
     def _finish(self) -> None:
-        """Count, log, and let the session go on."""
+        """Count, log, and let the session continue."""
         host = self._host
-        if self._state == "judge":
-            self._take_back()
+        if self._state == "scan":
+            self._stop_scan()
         first, self._state, self.wants_data = self._state, "over", False
         self._release()
         self._count()
         if first == "reply" and (host.closed or host.eof) and min(self._codes, default=999) < 300:
-            host.place.meters.count("duplicates_likely")
+            host.context.meters.count("duplicates_likely")
             self._facts["duplicate_likely"] = True
-        host.place.tell(self._record(first))
+        host.context.log_record(self._record(first))
         host.message_done(accepted=200 <= min(self._codes, default=0) < 300)
 
-    def _take_back(self) -> None:
-        """The scanner's word is not wanted any more."""
-        if self._recall is not None:
-            self._recall()
+    def _stop_scan(self) -> None:
+        if self._cancel_scan is not None:
+            self._cancel_scan()
 
     def _count(self) -> None:
-        meters = self._host.place.meters
+        meters = self._host.context.meters
         best = min(self._codes, default=0) // 100
         if best == 2:
             meters.count("messages")
@@ -427,7 +433,7 @@ class MessageTransfer:
             meters.count("deferred" if best == 4 else "refused")
 
     def _record(self, state: State) -> dict[str, object]:
-        host, now, said = self._host, self._host.io.now(), b"".join(self._said)
+        host, now, sent = self._host, self._host.io.now(), b"".join(self._replies)
         envelope = host.envelope()
         client = envelope.client
         record: dict[str, object] = {
@@ -437,18 +443,18 @@ class MessageTransfer:
             "helo": client.helo,
             "ident": client.ident,
             "from": envelope.sender,
-            "to": list(envelope.recipients[:FEW]),
+            "to": list(envelope.recipients[:LOGGED_RECIPIENTS]),
             "recipients": len(envelope.recipients),
             "size": self._size,
             "action": self._action,
             "code": self._codes[0] if self._codes else 0,
-            "reply": shown(said.partition(b"\r\n")[0])[:200],
+            "reply": shown(sent.partition(b"\r\n")[0])[:200],
             "ms": int((now - host.started) * 10_000) / 10,
         }
         if state == "reply":
             seconds = now - self._sent_at
-            host.place.meters.observe("upstream_seconds", seconds)
-            record["upstream_id"] = reply_parser.queue_id(said)
+            host.context.meters.observe("upstream_seconds", seconds)
+            record["upstream_id"] = reply_parser.queue_id(sent)
             record["upstream_ms"] = int(seconds * 10_000) / 10
         record.update(self._facts)
         return record

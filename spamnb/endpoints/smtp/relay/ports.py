@@ -1,6 +1,6 @@
-"""What a session sees of the world: its two connections, and what it shares with other sessions.
+"""What a session needs from outside: its two connections, and what the listener's sessions share.
 
-Interfaces only, so that the protocol cores need no sockets and are tried without any.
+Interfaces only, so that the protocol core needs no sockets.
 """
 
 from __future__ import annotations
@@ -19,81 +19,84 @@ from spamnb.service.scanning.types import MessageScanner
 from spamnb.service.telemetry.metrics import Meters
 
 INPUT, ROOM, MEMORY, STUCK = 1, 2, 4, 8
-"""why a client is not read: enough input waits; the next hop is slow; the process holds too much;
-the client does not read our replies"""
+"""reasons not to read from a client: enough input is buffered; the next hop is slow; the memory
+budget is used up; the client does not read its replies"""
 
 
 class SessionIO(PausableReader, Protocol):
-    """The two ends of a session, as a core sees them."""
+    """The two connections of a session."""
 
     def now(self) -> float:
-        """Seconds on a clock that only goes forward."""
+        """Seconds on a monotonic clock."""
 
-    def say(self, data: bytes) -> None:
-        """To the client."""
+    def write_client(self, data: bytes) -> None:
+        """Send bytes to the client."""
 
-    def pass_on(self, data: bytes | bytearray | memoryview) -> None:
-        """To the next hop."""
+    def write_upstream(self, data: bytes | bytearray | memoryview) -> None:
+        """Send bytes to the next hop."""
 
-    def dial(self, address: Address) -> bytes:
-        """Call the next hop; `upstream_met` or `upstream_lost` follows. Or refuse with a reply."""
+    def connect_upstream(self, address: Address) -> bytes:
+        """Begin to connect to the next hop, or return the reply that refuses it.
+
+        `upstream_connected` or `upstream_lost` follows.
+        """
 
     def has_unread(self) -> bool:
-        """Whether bytes of the next hop have arrived that were not read yet."""
+        """Whether bytes from the next hop have arrived and are unread."""
 
     def drop(self) -> None:
-        """Break the next hop's connection off: what is not complete shall not be."""
+        """Abort the next hop's connection, so that an incomplete message is never completed."""
 
     def leave(self) -> None:
-        """Say QUIT to the next hop and close."""
+        """Send QUIT to the next hop and close."""
 
     def hang_up(self) -> None:
-        """Close the client's connection, once all is sent."""
+        """Close the client's connection after all replies are sent."""
 
-    def hold(self, why: int) -> None:
-        """Stop reading from the client."""
+    def pause_reading(self, reason: int) -> None:
+        """Stop reading from the client for this reason."""
 
-    def free(self, why: int) -> None:
-        """Go on reading, if there is no other reason not to."""
+    def resume_reading(self, reason: int) -> None:
+        """Remove this reason; read from the client if no other is left."""
 
-    def is_held(self, why: int = INPUT | ROOM | MEMORY | STUCK) -> bool:
-        """Whether reading has stopped for that reason, or for any."""
+    def is_paused(self, reason: int = INPUT | ROOM | MEMORY | STUCK) -> bool:
+        """Whether reading has stopped for this reason, or for any."""
 
-    def later(self) -> None:
-        """Call `resume` when other sessions had their turn."""
+    def resume_later(self) -> None:
+        """Call `resume` after other sessions have run."""
 
 
 class ListenerContext(Protocol):
-    """What the sessions of a front door share."""
+    """What the sessions of a listener share."""
 
-    door: ListenerParams
+    params: ListenerParams
     scanner: MessageScanner
     meters: Meters
     budget: MemoryBudget
     closing: bool
 
-    def turn_away(self, address: str, *, trusted: bool) -> bytes:
-        """The reply to a client for whom there is no room; else it is counted in."""
+    def refusal_for(self, address: str, *, trusted: bool) -> bytes:
+        """The reply that refuses a client for lack of room; empty if the client is counted."""
 
-    def tell(self, record: dict[str, object]) -> None:
+    def log_record(self, record: dict[str, object]) -> None:
         """Write a line to the log."""
 
-    def tell_refused(self, peer: str, address: str, reply: bytes) -> None:
-        """Count and log a client that was turned away."""
+    def log_refused(self, peer: str, address: str, reply: bytes) -> None:
+        """Count and log a refused client."""
 
-    def tell_upstream_lost(self, address: Address, step: str) -> None:
-        """Count and log a next hop that failed us."""
+    def log_upstream_lost(self, address: Address, step: str) -> None:
+        """Count and log a failure of the next hop."""
 
     def fault(self) -> str:
-        """Count and log the fault that is being handled; gives its incident id."""
+        """Count and log the exception being handled; returns its incident id."""
 
 
 class TransferHost(Protocol):
-    """A session, as the passage of a message through it sees it."""
+    """A session, as its message transfer sees it."""
 
     io: SessionIO
-    place: ListenerContext
-    door: ListenerParams
+    context: ListenerContext
+    params: ListenerParams
     speaks: Speech
     started: float
     deadline: float
@@ -107,29 +110,29 @@ class TransferHost(Protocol):
 
     @property
     def recipients(self) -> int:
-        """How many the next hop has accepted."""
+        """The number of recipients that the next hop has accepted."""
 
     @property
     def upstream(self) -> Speech | None:
-        """What the next hop speaks; None if it is gone."""
+        """The next hop's protocol; None if it is not connected."""
 
     def envelope(self) -> Envelope:
-        """The parsed copy of what was said."""
+        """The parsed envelope."""
 
     def upstream_failed(self, step: str) -> None:
-        """Count and log that the next hop failed us."""
+        """Count and log a failure of the next hop."""
 
     def wait(self, seconds: float) -> float:
-        """Set the time at which `expire` is due; gives the time now."""
+        """Set the deadline at which `expire` is called; returns the time now."""
 
-    def is_answering(self) -> bool:
+    def has_unexpected_reply(self) -> bool:
         """Whether the next hop has sent something that no command asked for."""
 
     def drop(self) -> None:
-        """Break off with the next hop."""
+        """Abort the next hop's connection."""
 
     def resume(self) -> None:
-        """Work off what the client has sent."""
+        """Process buffered client input."""
 
     def message_done(self, *, accepted: bool) -> None:
-        """The message has its reply, or nobody who waits for one."""
+        """The transfer has ended, answered or not."""

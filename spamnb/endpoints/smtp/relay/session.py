@@ -1,12 +1,12 @@
-"""One client's session: which command is allowed when, what goes to the next hop, what comes back.
+"""One client's session: checks each command, forwards it to the next hop, returns the reply.
 
-A protocol core without sockets: bytes and events come in by method calls, and go out through
-`SessionIO`. One command is in flight upstream at a time, so replies keep their order; what a client
-pipelines waits here. Lines go on as they came; a parsed copy serves logs and rules.
+A protocol core without sockets: bytes and events come in by method calls and go out through
+`SessionIO`. One command at a time is sent upstream, so replies keep their order; pipelined input is
+buffered. Lines are forwarded unchanged; a parsed copy serves logs and rules.
 
-Invariants: a reply is said only to the command that it answers; a next hop that says more than it
-was asked is not believed again; a fault of the next hop is a 4xx, and every command is answered,
-unless the client has left. Never raises on what a client or the next hop sends.
+Invariants: a reply answers only the command that it belongs to; after an unexpected reply the next
+hop is not used any more; a fault of the next hop is a 4xx; every command is answered unless the
+client has left. Never raises on what a client or the next hop sends.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from spamnb.core.mail.envelope import Client, Envelope
 from spamnb.endpoints.net.address import Speech
-from spamnb.endpoints.net.reply_parser import TAKEN, Asked
+from spamnb.endpoints.net.reply_parser import EXPECTED_REPLIES, UpstreamCommand
 from spamnb.endpoints.smtp.protocol import commands, ehlo
 from spamnb.endpoints.smtp.protocol.commands import Phase
 from spamnb.endpoints.smtp.protocol.line_buffer import LineBuffer
@@ -28,87 +28,85 @@ from spamnb.endpoints.smtp.relay.session_quota import SessionQuota
 from spamnb.endpoints.smtp.relay.transaction import Transaction
 from spamnb.endpoints.smtp.relay.upstream import NextHop
 
-MOST_IN_A_TURN = 32
-"""commands that we answer ourselves before other sessions get their turn"""
+MAX_COMMANDS_PER_TURN = 32
+"""commands that the relay answers itself before other sessions run"""
 
 
 class RelaySession:
     """The state of one session."""
 
     __slots__ = (
-        "_client", "_errors", "_hello", "_intake", "_line", "_pumping", "_transaction", "access",
-        "asked", "closed", "deadline", "door", "eof", "hop", "io", "phase", "place", "quota",
+        "_client", "_errors", "_hello", "_input", "_line", "_pumping", "_transaction", "access",
+        "closed", "context", "deadline", "eof", "hop", "io", "params", "pending", "phase", "quota",
         "share", "speaks", "started", "stuck", "transfer",
     )  # fmt: skip
 
-    def __init__(self, io: SessionIO, place: ListenerContext, peer: str) -> None:
-        self.io, self.place, self.door = io, place, place.door
+    def __init__(self, io: SessionIO, context: ListenerContext, peer: str) -> None:
+        self.io, self.context, self.params = io, context, context.params
         self.access = ClientAccess(peer)
-        self.speaks = self.door.speaks
+        self.speaks = self.params.speaks
         self.closed = self.eof = self.stuck = False
         self.phase: Phase = "start"
-        self.asked: Asked | None = None
-        self.hop = NextHop(io, self, self.door.upstream)
+        self.pending: UpstreamCommand | None = None
+        self.hop = NextHop(io, self, self.params.upstream)
         self.transfer: MessageTransfer | None = None
         self._transaction = Transaction()
         self.started = self.deadline = 0.0
         self._client = Client()
-        self._intake = LineBuffer()
+        self._input = LineBuffer()
         self._line = self._hello = b""
         self._errors, self._pumping = 0, False
         self.quota = SessionQuota(io.now())
-        self.share: MemoryShare = place.budget.shares[False]  # of the memory for messages
+        self.share: MemoryShare = context.budget.shares[False]  # of the memory for messages
 
-    # -- the client comes, speaks and goes --------------------------------------------------------
+    # -- the client's events ----------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A client has connected."""
-        self._welcome(self.access.arrive(self.door, self.place))
+        """Greet or refuse a client that has connected."""
+        self._welcome(self.access.on_connect(self.params, self.context))
 
-    def _welcome(self, said: bytes) -> None:
-        """Greet the client, turn it away, or wait for what a proxy says of it."""
+    def _welcome(self, reply: bytes) -> None:
+        """Send the greeting or refusal, or wait for the PROXY header."""
         if self.access.is_proxied:
-            self.wait(self.door.times.proxy_s)
-        elif self.access.is_in:
-            self._judged()
-            self._answer(said)
+            self.wait(self.params.times.proxy_s)
+        elif self.access.admitted:
+            self._apply_trust()
+            self._answer(reply)
         else:
-            self._end(said)
+            self._end(reply)
 
     def from_client(self, data: bytes) -> None:
-        """Bytes from the client."""
-        if not self._intake.left:
+        """Take bytes from the client."""
+        if not self._input.left:
             if self.transfer is not None and self.transfer.wants_data:
-                data = self.transfer.feed(data)
+                data = self.transfer.receive(data)
                 if not data:
                     return
-            elif self._is_listening and len(data) <= self.door.limits.command_bytes:
-                # The usual case: one command, and nobody waits. Half the time of the way below.
-                verb = commands.usual(data)
+            elif self._is_listening and len(data) <= self.params.limits.command_bytes:
+                # The usual case: one command, nothing buffered. Half the time of the code below.
+                verb = commands.single_command(data)
                 if verb is not None:
                     self._do(verb, data)
                     return
-        self._intake.put(data)
+        self._input.append(data)
         self.resume()
 
     @property
     def _is_listening(self) -> bool:
-        """Whether a command that comes now is done now."""
+        """Whether a command that arrives now is handled immediately."""
         return (
-            self.asked is None
+            self.pending is None
             and self.transfer is None
-            and not (
-                self.access.is_proxied or self.stuck or self.closed or self._intake.is_skipping
-            )
+            and not (self.access.is_proxied or self.stuck or self.closed or self._input.is_skipping)
         )
 
     def client_eof(self) -> None:
-        """The client will send nothing more; what it has sent is still worked off."""
+        """The client will send nothing more; its buffered input is still processed."""
         self.eof = True
         self.resume()
 
     def client_lost(self) -> None:
-        """The client's connection is gone."""
+        """The client has disconnected."""
         self.closed = True
         self.share.forget(self.io)
         if self.transfer is not None:
@@ -118,18 +116,18 @@ class RelaySession:
             self._leave()
 
     def client_full(self) -> None:
-        """The client does not read what we say."""
+        """The client does not read its replies."""
         self.stuck = True
-        self.io.hold(STUCK)
+        self.io.pause_reading(STUCK)
 
     def client_drained(self) -> None:
         """The client reads again."""
         self.stuck = False
-        self.io.free(STUCK)
+        self.io.resume_reading(STUCK)
         self.resume()
 
     def resume(self) -> None:
-        """Work off what the client has sent, as far as nothing else must come first."""
+        """Process the buffered input as far as possible now."""
         if self._pumping:
             return
         self._pumping = True
@@ -139,42 +137,42 @@ class RelaySession:
             self._pumping = False
         if self.closed:
             return
-        if self._intake.left > self.door.limits.input_bytes:
-            self.io.hold(INPUT)
+        if self._input.left > self.params.limits.input_bytes:
+            self.io.pause_reading(INPUT)
         else:
-            self.io.free(INPUT)
-        if self.eof and done and self.asked is None:
+            self.io.resume_reading(INPUT)
+        if self.eof and done and self.pending is None:
             self._end()
 
     def _pump(self) -> bool:
-        """Whether nothing is left to do, or only what has not come as a whole."""
+        """Whether nothing is left to do, except an incomplete line."""
         turns = 0
-        while self._intake.left and not (self.asked or self.stuck or self.closed):
-            if turns >= MOST_IN_A_TURN:
-                self.io.later()
+        while self._input.left and not (self.pending or self.stuck or self.closed):
+            if turns >= MAX_COMMANDS_PER_TURN:
+                self.io.resume_later()
                 return False
             turns += 1
             if self.transfer is not None:
                 if not self.transfer.wants_data:
                     return False
-                self._intake.put(self.transfer.feed(self._intake.everything()))
+                self._input.append(self.transfer.receive(self._input.take_all()))
             elif not (self._take_proxy() if self.access.is_proxied else self._take_line()):
                 return True
         return not self.stuck and (self.transfer is None or self.transfer.wants_data)
 
     def _take_proxy(self) -> bool:
-        """Read the PROXY header; False if it has not come as a whole, or is none."""
-        used, said = self.access.read_proxy(self._intake.peek(), self.door, self.place)
-        self._intake.skip(used)
-        if said:
-            self._welcome(said)
+        """Read the PROXY header; False if it is incomplete or invalid."""
+        used, reply = self.access.read_proxy(self._input.peek(), self.params, self.context)
+        self._input.skip(used)
+        if reply:
+            self._welcome(reply)
         return bool(used)
 
     def _take_line(self) -> bool:
-        """Do the next command; False if it has not come as a whole."""
-        most = self.door.limits.command_bytes
-        line = self._intake.line(most)
-        if self._intake.skipped > self.door.limits.skipped_bytes:
+        """Handle the next command; False if it is incomplete."""
+        most = self.params.limits.command_bytes
+        line = self._input.line(most)
+        if self._input.skipped > self.params.limits.skipped_bytes:
             self._end(replies.TOO_MANY_ERRORS)
         elif len(line) > most:
             self._refuse(replies.LONG_COMMAND)
@@ -194,35 +192,35 @@ class RelaySession:
             self._do(found[1], line)
 
     def _do(self, verb: commands.CommandRule, line: bytes) -> None:
-        if not (self.quota.is_free or self.quota.spend(self.door.limits)):
+        if not (self.quota.is_free or self.quota.spend(self.params.limits)):
             self._end(replies.TOO_MANY_COMMANDS)
         elif self.phase in verb.phases:
-            self._ACTIONS[verb.does](self, line, verb)
+            self._ACTIONS[verb.action](self, line, verb)
         else:
             self._refuse(replies.SEQUENCE)
 
     def _refuse(self, reply: bytes) -> None:
-        """Our own no; too many of them end the session."""
+        """Send the relay's own rejection; too many of them end the session."""
         self._errors += 1
-        if self._errors > self.door.limits.errors:
+        if self._errors > self.params.limits.errors:
             self._end(replies.TOO_MANY_ERRORS)
         else:
             self._answer(reply)
 
     def _answer(self, reply: bytes) -> None:
-        self.io.say(reply)
+        self.io.write_client(reply)
         self._wait_for_client()
 
-    def _say(self, _line: bytes, verb: commands.CommandRule) -> None:
-        if verb.says is replies.UNKNOWN:
-            self._refuse(verb.says)
+    def _fixed_reply(self, _line: bytes, verb: commands.CommandRule) -> None:
+        if verb.reply is replies.UNKNOWN:
+            self._refuse(verb.reply)
         else:
-            self._answer(verb.says)
+            self._answer(verb.reply)
 
     def _greet(self, line: bytes, _verb: commands.CommandRule) -> None:
-        if line[:4].upper() not in ehlo.SPOKEN[self.speaks]:
+        if line[:4].upper() not in ehlo.CLIENT_HELLOS[self.speaks]:
             self._refuse(replies.SYNTAX)
-        elif self.place.closing:
+        elif self.context.closing:
             self._end(replies.CLOSING)
         else:
             self._ask("hello", line)
@@ -235,9 +233,9 @@ class RelaySession:
 
     def _mail(self, line: bytes, _verb: commands.CommandRule) -> None:
         if not self._transaction.is_open:
-            self._follow()
-        limit = self.door.size_limit_bytes
-        if self.place.closing:
+            self._apply_new_settings()
+        limit = self.params.size_limit_bytes
+        if self.context.closing:
             self._end(replies.CLOSING)
         elif limit and commands.declared_bytes(line[:-2]) > limit:
             self._refuse(replies.TOO_BIG)
@@ -247,12 +245,12 @@ class RelaySession:
             self._ask("mail", line)
 
     def _rcpt(self, line: bytes, _verb: commands.CommandRule) -> None:
-        if not (self.access.trusted or commands.is_for(line[:-2], self.door.recipient_domains)):
-            self._refuse(replies.NOT_OURS)
+        if not (self.access.trusted or commands.is_for(line[:-2], self.params.recipient_domains)):
+            self._refuse(replies.RELAY_DENIED)
         elif self._transaction.rcpts and (self.speaks, self.hop.address.speaks) == ("smtp", "lmtp"):
-            # One final reply to the client cannot tell of two at the next hop.
+            # The client gets one final reply, which cannot report two different LMTP replies.
             self._answer(replies.ONE_RECIPIENT)
-        elif self.recipients >= self.door.limits.recipients and not self.access.trusted:
+        elif self.recipients >= self.params.limits.recipients and not self.access.trusted:
             self.quota.commands -= 1
             self._answer(replies.TOO_MANY_RECIPIENTS)
         else:
@@ -271,33 +269,35 @@ class RelaySession:
     def _quit(self, _line: bytes, _verb: commands.CommandRule) -> None:
         self._end(replies.BYE)
 
-    def _ask(self, what: Asked, line: bytes) -> None:
-        """Pass a command on; the next hop is called first, if it is not there."""
-        if self.hop.state == "up" and self.hop.has_surplus():
+    def _ask(self, what: UpstreamCommand, line: bytes) -> None:
+        """Forward a command; connect to the next hop first if needed."""
+        if self.hop.state == "up" and self.hop.has_unexpected_data():
             self.upstream_lost()
         up = self.hop.state == "up"
         if not self.closed and not up and what != "hello" and self._transaction.is_open:
             self._end(replies.LOST_UPSTREAM)
         if self.closed:
             return
-        self.asked, self._line = what, line
-        self.quota.pause(self.wait(self.door.times.reply_s if up else self.door.times.connect_s))
-        refusal = self.hop.ask(line, line if what == "hello" else self._hello, self.door.upstream)
+        self.pending, self._line = what, line
+        self.quota.pause(
+            self.wait(self.params.times.reply_s if up else self.params.times.connect_s)
+        )
+        refusal = self.hop.ask(line, line if what == "hello" else self._hello, self.params.upstream)
         if refusal:
-            self.asked = None
+            self.pending = None
             self._end(refusal)
 
     # -- the next hop -----------------------------------------------------------------------------
 
-    def upstream_met(self) -> None:
-        """The next hop has taken our call."""
+    def upstream_connected(self) -> None:
+        """The connection to the next hop is made."""
         self.hop.state = "greeting"
-        self.wait(self.door.times.reply_s)
+        self.wait(self.params.times.reply_s)
 
     def replied(self, reply: bytes, *, alone: bool) -> None:
-        """A reply of the next hop; `alone` says that nothing came behind it."""
-        if self.asked is not None:
-            # More than one reply to one command: nothing tells which of them is meant for what.
+        """Handle a reply of the next hop; `alone` says that no bytes followed it."""
+        if self.pending is not None:
+            # More than one reply to one command: it is unknown which of them answers it.
             if alone:
                 self._answered(reply)
             else:
@@ -305,27 +305,27 @@ class RelaySession:
         elif self.transfer is not None:
             self.transfer.from_upstream(reply, alone=alone)
         else:
-            # A 421 of a next hop that is tired of waiting. The next command calls it anew.
+            # A 421 of an idle next hop. The next command connects again.
             self.upstream_lost()
 
     def _answered(self, reply: bytes) -> None:
-        what = self.asked
+        what = self.pending
         assert what is not None
-        if not reply.startswith(TAKEN[what]) or reply.startswith(b"421"):
+        if not reply.startswith(EXPECTED_REPLIES[what]) or reply.startswith(b"421"):
             self.upstream_lost(reply if reply.startswith(b"421") else replies.LOST_UPSTREAM)
             return
-        self.asked = None
+        self.pending = None
         self._wait_for_client()
         if reply[:1] in b"23":
             reply = self._accepted(what, reply)
-        self.io.say(reply)
-        if self.place.closing and self.is_between:
+        self.io.write_client(reply)
+        if self.context.closing and self.is_between_messages:
             self._end(replies.CLOSING)
-        elif self._intake.left or self.eof:
+        elif self._input.left or self.eof:
             self.resume()
 
-    def _accepted(self, what: Asked, reply: bytes) -> bytes:
-        """Take note of a yes; gives the reply as the client shall see it."""
+    def _accepted(self, what: UpstreamCommand, reply: bytes) -> bytes:
+        """Record an accepted command; returns the reply for the client."""
         line = self._line[:-2]
         if what == "mail":
             self._transaction.mail, self.phase = line, "mail"
@@ -343,20 +343,20 @@ class RelaySession:
             self.forget_transaction()
         if what == "hello":
             first, self._hello = not self._hello, self._line
-            said = commands.argument_of(line)
-            self._client = Client(address=self.access.address, helo=said)
+            helo = commands.argument_of(line)
+            self._client = Client(address=self.access.address, helo=helo)
             self.phase = "ready"
             if first:
-                self.quota.met = self.io.now()
+                self.quota.greeted_at = self.io.now()
                 self._wait_for_client()
-            reply = ehlo.announced(
-                reply, line, self.door.hostname,
-                trusted=self.access.trusted, limit=self.door.size_limit_bytes,
+            reply = ehlo.client_hello_reply(
+                reply, line, self.params.hostname,
+                trusted=self.access.trusted, limit=self.params.size_limit_bytes,
             )  # fmt: skip
         return reply
 
     def upstream_lost(self, reply: bytes = replies.LOST_UPSTREAM) -> None:
-        """The next hop is gone, cannot be reached, is late, or does not speak SMTP."""
+        """The next hop disconnected, was not reachable, was late, or broke the protocol."""
         if self.hop.state == "gone":
             return
         state = self.hop.state
@@ -364,49 +364,48 @@ class RelaySession:
             reply = replies.NO_UPSTREAM
         self.hop.drop()
         if self.transfer is not None:
-            self.place.tell_upstream_lost(self.hop.address, "message")
+            self.context.log_upstream_lost(self.hop.address, "message")
             self.transfer.upstream_lost()
-        elif self.asked is not None or self._transaction.is_open:
-            step = self.asked or self.phase if state == "up" else state
-            self.place.tell_upstream_lost(self.hop.address, step)
-            self.asked = None
+        elif self.pending is not None or self._transaction.is_open:
+            step = self.pending or self.phase if state == "up" else state
+            self.context.log_upstream_lost(self.hop.address, step)
+            self.pending = None
             self._end(reply)
 
     def _leave(self) -> None:
-        self.hop.leave(politely=self.asked is None)
-        self.asked = None
+        self.hop.leave(send_quit=self.pending is None)
+        self.pending = None
 
-    # -- time and ends ----------------------------------------------------------------------------
+    # -- deadlines and ends -----------------------------------------------------------------------
 
     def wait(self, seconds: float) -> float:
-        """Set the time at which `expire` is due; gives the time now."""
+        """Set the deadline at which `expire` is called; returns the time now."""
         now = self.io.now()
         self.deadline = now + seconds
         return now
 
-    def _judged(self) -> None:
-        """The client is trusted, or is not."""
+    def _apply_trust(self) -> None:
         self.quota.is_free = self.access.trusted
-        self.share = self.place.budget.shares[self.access.trusted]
+        self.share = self.context.budget.shares[self.access.trusted]
 
     def _wait_for_client(self) -> None:
-        quota, now, times = self.quota, self.io.now(), self.door.times
-        usual = quota.is_free and quota.mailed
-        self.deadline = now + times.command_s if usual else quota.due(now, times)
+        quota, now, times = self.quota, self.io.now(), self.params.times
+        single_command = quota.is_free and quota.mailed
+        self.deadline = now + times.command_s if single_command else quota.due(now, times)
 
     def is_idle(self, now: float) -> bool:
-        """Whether it is the client's turn, and it should go first where room is short."""
-        waits = self.asked is None and self.transfer is None and not self.closed
-        return waits and self.quota.is_idle(now, self.door.times)
+        """Whether the client may be disconnected, on its turn, while resources are short."""
+        is_clients_turn = self.pending is None and self.transfer is None and not self.closed
+        return is_clients_turn and self.quota.is_idle(now, self.params.times)
 
     @property
-    def is_between(self) -> bool:
-        """Whether ending now would break nothing off."""
-        return self.asked is None and self.transfer is None and not self._transaction.is_open
+    def is_between_messages(self) -> bool:
+        """Whether ending the session now would interrupt nothing."""
+        return self.pending is None and self.transfer is None and not self._transaction.is_open
 
     def expire(self) -> None:
-        """The deadline has passed."""
-        if self.asked is not None:
+        """Handle the passed deadline."""
+        if self.pending is not None:
             self.upstream_lost()
         elif self.transfer is not None:
             self.transfer.expire()
@@ -414,7 +413,7 @@ class RelaySession:
             self._end(replies.TIMEOUT)
 
     def stop(self, reply: bytes) -> None:
-        """End the session for a reason of ours; a message that is not complete is given up."""
+        """End the session; an incomplete message is discarded."""
         self.closed = True
         if self.transfer is not None:
             self.transfer.stop()
@@ -422,28 +421,28 @@ class RelaySession:
 
     def _end(self, reply: bytes = b"") -> None:
         if reply:
-            self.io.say(reply)
+            self.io.write_client(reply)
         self.closed = True
-        self._intake.clear()
-        self.wait(self.door.times.close_s)
+        self._input.clear()
+        self.wait(self.params.times.close_s)
         if self.transfer is None:
             self._leave()
         self.io.hang_up()
 
-    # -- for the passage of a message -------------------------------------------------------------
+    # -- TransferHost -----------------------------------------------------------------------------
 
     @property
     def upstream(self) -> Speech | None:
-        """What the next hop speaks; None if it is gone."""
+        """The next hop's protocol; None if it is not connected."""
         return self.hop.address.speaks if self.hop.state == "up" else None
 
     def upstream_failed(self, step: str) -> None:
-        """Count and log that the next hop failed us."""
-        self.place.tell_upstream_lost(self.hop.address, step)
+        """Count and log a failure of the next hop."""
+        self.context.log_upstream_lost(self.hop.address, step)
 
-    def is_answering(self) -> bool:
+    def has_unexpected_reply(self) -> bool:
         """Whether the next hop has sent something that no command asked for."""
-        return self.hop.state == "up" and self.hop.has_surplus()
+        return self.hop.state == "up" and self.hop.has_unexpected_data()
 
     def drop(self) -> None:
         self.hop.drop()
@@ -454,32 +453,32 @@ class RelaySession:
 
     @property
     def recipients(self) -> int:
-        """How many the next hop has accepted."""
+        """The number of recipients that the next hop has accepted."""
         return len(self._transaction.rcpts)
 
     def envelope(self) -> Envelope:
-        """The parsed copy of what was said."""
+        """The parsed envelope."""
         return self._transaction.envelope(self._client)
 
     def forget_transaction(self) -> None:
-        """After a message, a reset or a hello."""
+        """Discard the envelope after a message, RSET or EHLO."""
         if self._transaction.is_open:
             self.share.give(self._transaction.size)
             self._transaction = Transaction()
         self.phase = "ready" if self._hello else "start"
-        self._follow()
+        self._apply_new_settings()
 
-    def _follow(self) -> None:
-        """Go by the newest settings: between two messages, on connections that are kept."""
-        if self.door is not self.place.door:
-            self.door = self.place.door
-            self.access.judge(self.door)
-            self._judged()
-            if self.hop.state == "up" and self.hop.address != self.door.upstream:
+    def _apply_new_settings(self) -> None:
+        """Apply new settings between two messages; the connection stays open."""
+        if self.params is not self.context.params:
+            self.params = self.context.params
+            self.access.update_trust(self.params)
+            self._apply_trust()
+            if self.hop.state == "up" and self.hop.address != self.params.upstream:
                 self.hop.drop()
 
     def message_done(self, *, accepted: bool) -> None:
-        """The message has its reply, or nobody who waits for one."""
+        """The transfer has ended, answered or not."""
         self.transfer = None
         if accepted:
             self.quota.reset(self.io.now())
@@ -487,14 +486,14 @@ class RelaySession:
         self.forget_transaction()
         if self.closed:
             self._leave()
-        elif self.place.closing:
+        elif self.context.closing:
             self._end(replies.CLOSING)
         else:
             self._wait_for_client()
-            if self._intake.left or self.eof:
+            if self._input.left or self.eof:
                 self.resume()
 
     _ACTIONS: ClassVar = {
-        "say": _say, "hello": _greet, "xforward": _xforward, "mail": _mail,
+        "say": _fixed_reply, "hello": _greet, "xforward": _xforward, "mail": _mail,
         "rcpt": _rcpt, "data": _data, "reset": _reset, "quit": _quit,
     }  # fmt: skip

@@ -1,6 +1,6 @@
-"""What was said of one message before its DATA: the lines as they came, and a parsed copy.
+"""The envelope of one message before DATA: the lines that the next hop accepted, and a parsed copy.
 
-Pure. The lines are those that the next hop accepted; nothing is ever written out from the copy.
+Pure. The relay never writes anything from the parsed copy.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ class Transaction:
         self.mail = b""
         self.rcpts: list[bytes] = []
         self.size = 0
-        """Bytes that the recipients take: kept, for it is asked with each of any number of them."""
+        """bytes of the recipients, kept because every RCPT asks for them"""
         self.xforwards: list[bytes] = []
         self._envelope: Envelope | None = None
 
     @property
     def is_open(self) -> bool:
-        """Whether the next hop knows something that a new one would not."""
+        """Whether a new connection to the next hop would lack something of the envelope."""
         return bool(self.mail or self.xforwards)
 
     def add(self, rcpt: bytes) -> None:
-        """One more recipient."""
+        """Add a recipient."""
         self.rcpts.append(rcpt)
         self.size += len(rcpt)
 
     def envelope(self, seen: Client) -> Envelope:
-        """The parsed copy, from the client as it was seen; made once, when all is said."""
+        """The parsed copy, with `seen` as the connected client; made once."""
         if self._envelope is None:
             self._envelope = Envelope(
                 sender=commands.path_of(self.mail),
