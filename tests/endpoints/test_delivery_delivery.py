@@ -1,4 +1,4 @@
-"""The post office delivers: every recipient has the message, or the sender still has it."""
+"""The delivery agent delivers to every recipient, or the sender keeps the message."""
 
 import os
 import signal
@@ -50,7 +50,7 @@ def test_mail_goes_to_each_recipient_with_its_trace(mail):
 
 
 def test_delivery_does_not_change_who_a_message_is(mail):
-    """The digest in the Maildir is the one before, also with a Received line of our own."""
+    """The digest in the Maildir is the one before, also with a Received line of the agent."""
     house = LocalHosts(hosts=("mx.x.example",))
     settings = {"received": True, "hostname": "mx.x.example"}
     with running_agent(root=str(mail), **settings) as agent:
@@ -83,7 +83,7 @@ def test_a_message_cannot_write_into_our_lines(mail):
     ],
 )
 def test_junk_goes_to_its_folder(mail, head, junk):
-    """What our front door called junk lies in .Junk; the first flag counts, and only a field."""
+    """Mail that the relay marked as junk goes to .Junk; only the first X-Spam-Flag field counts."""
     with running_agent(root=str(mail)) as agent:
         send(agent, b"bob@x.example", message=head + MESSAGE)
     (path,) = files(mail)

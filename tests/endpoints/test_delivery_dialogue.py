@@ -1,4 +1,4 @@
-"""The post office's dialogue: a proper answer to everything, and one end of a message only."""
+"""The delivery agent's replies: one to each command, and only CRLF.CRLF ends a message."""
 
 import contextlib
 import itertools
@@ -45,7 +45,7 @@ from spamnb.endpoints.smtp.delivery import replies
     ],
 )
 def test_every_command_gets_a_proper_answer(agent, command, code):
-    """Codes as the RFCs have them, with an enhanced one, and nothing of ours in the text."""
+    """Codes as the RFCs have them, with an enhanced one, and nothing internal in the text."""
     with agent.raw() as client:
         client.say(b"EHLO me.example")
         reply = client.say(command)
@@ -230,7 +230,7 @@ def test_connections_are_limited(mail):
 
 
 def test_connections_of_one_address_are_limited(mail):
-    """Who is not a peer of ours takes only some of the places."""
+    """A client that is not in `peers` gets a limited number of connections."""
     with running_agent(root=str(mail), connections_per_address=2, peers=()) as agent:
         clients = [agent.raw() for _ in range(3)]
         assert [client.greeting[:3] for client in clients] == [b"220", b"220", b"421"]
@@ -250,7 +250,7 @@ def test_who_says_nothing_is_sent_away(mail):
 
 
 def test_who_reads_nothing_is_sent_away(mail, monkeypatch):
-    """Replies that nobody fetches do not hold a place for ever."""
+    """A client that reads no replies does not keep its connection."""
     monkeypatch.setattr("spamnb.endpoints.smtp.delivery.session._GOODBYE_S", 0.2)
     with (
         running_agent(root=str(mail), command_timeout_s=0.3, connections=1) as agent,
@@ -313,7 +313,7 @@ def _finish(idle, client):
 
 
 def test_a_fault_of_ours_is_451_and_tells_nothing(agent, monkeypatch):
-    """No class name, path or text of an exception leaves the house; the log has an incident."""
+    """No class name, path or text of an exception is in a reply; the log has an incident."""
     from spamnb.endpoints.smtp.delivery.delivery import DeliveryAgent
 
     def broken(*_):

@@ -1,4 +1,4 @@
-"""Envelopes at the post office: exact addresses, who lives here, no relaying, who the client is."""
+"""Envelopes at the delivery agent: exact addresses, known users, no relaying, XFORWARD."""
 
 import re
 
@@ -90,7 +90,7 @@ def test_no_address_leaves_the_root(agent, mail, address):
 
 
 def test_other_domains_are_not_relayed(mail):
-    """Nothing is ever relayed: a domain that is not ours is refused, however it is written."""
+    """Nothing is ever relayed: an unknown domain is rejected, however it is written."""
     with (
         running_agent(root=str(mail), domains=("x.example",)) as agent,
         start_child(agent) as client,

@@ -1,4 +1,4 @@
-"""The feedback addresses: whose word is believed, what is learnt, and who gets a receipt."""
+"""The feedback addresses: which senders are trusted, what is learnt, and who gets a receipt."""
 
 import queue
 import threading
@@ -62,7 +62,7 @@ def send(rig, raw, to="spam@x.example", sender=ALICE, **how):
         return f"{code} {text.decode()}"
 
 
-# -- whose word -----------------------------------------------------------------------------------
+# -- trust ----------------------------------------------------------------------------------------
 
 
 LAN = {"trusted": ("192.0.2.0/24",)}
@@ -77,7 +77,7 @@ LOOP = {"trusted": ("127.0.0.0/8", "unix")}
         ({}, {"login": True, "sender": "A@Y"}, "a@y", "user"),
         ({}, {"login": True, "sender": BOB}, ALICE, "user"),
         ({}, {"login": True, "sender": ""}, ALICE, "user"),
-        # nobody else is believed by default
+        # other clients are not trusted by default
         ({}, {}, ALICE, "stranger"),
         ({}, {"xforward": "ADDR=192.0.2.7"}, ALICE, "stranger"),
         ({}, {"xforward": "ADDR=192.0.2.7 SOURCE=LOCAL"}, ALICE, "stranger"),
@@ -87,7 +87,7 @@ LOOP = {"trusted": ("127.0.0.0/8", "unix")}
         (LAN, {"xforward": "ADDR=[UNAVAILABLE]"}, ALICE, "stranger"),
         (LAN, {"xforward": "NAME=192.0.2.7"}, ALICE, "stranger"),
         (LAN, {"xforward": "ADDR=192.0.2.7", "sender": ""}, "", "stranger"),
-        # loopback is nobody, even if somebody listed it
+        # loopback is never trusted, even if listed
         (LOOP, {}, ALICE, "stranger"),
         (LOOP | {"peers": ()}, {}, ALICE, "stranger"),
         (LOOP, {"xforward": "ADDR=127.0.0.1"}, ALICE, "stranger"),
@@ -120,7 +120,7 @@ def test_whose_word_it_is(settings, more, how, who, trust):
 
 
 def test_a_peer_that_is_not_trusted_names_nobody(settings):
-    """XFORWARD by somebody else is refused, and the report is a stranger's."""
+    """XFORWARD by a client that is no peer is rejected, and the report is a stranger's."""
     more = {"peers": ("198.51.100.1",), "trusted": ("192.0.2.0/24",)}
     with running_agent(**settings | more) as rig, rig.smtp() as client:
         client.ehlo()
@@ -193,7 +193,7 @@ def test_a_report_of_nothing_teaches_nothing(settings):
 
 @pytest.mark.parametrize("trouble", [StoreBusyError("busy"), PeerError("gone"), OSError("x")])
 def test_without_its_teacher_a_report_is_put_off(settings, trouble):
-    """451, so the sender keeps it: no 250 before the answer is durable, and no 5xx of ours."""
+    """451, so the sender keeps it: no 250 before the answer is durable, and no 5xx for a fault."""
     with running_agent(**settings) as rig:
         rig.trouble = trouble
         assert send(rig, report(SPAM), login=True)[:9] == "451 4.3.0"
@@ -305,7 +305,7 @@ def test_a_receipt_tells_what_changed(settings, tmp_path):
     ],
 )
 def test_nobody_else_gets_a_receipt(settings, tmp_path, fields, how):
-    """Not strangers, whose address may be anybody's; not machines, which might answer."""
+    """Not strangers, whose address may be forged; not programs, which might answer."""
     with running_agent(**settings | {"trusted": ("192.0.2.0/24",)}) as rig:
         send(rig, report(SPAM, **fields), **how)
         send(rig, report(SPAM, **fields), **how | {"login": False, "xforward": "ADDR=192.0.2.7"})
@@ -359,7 +359,7 @@ def desk(model, tmp_path):
 
 
 def scored(model, raw, to):
-    """Score as the front door does; the message as it is delivered."""
+    """Score as the relay does; returns the message as it is delivered."""
     feature_batch = model.reader.feature_batch([raw])
     with model.store.read() as view:
         verdicts = judge_batches(model.recipe, model.costs, view, [feature_batch])
@@ -393,7 +393,7 @@ def test_a_report_by_mail_is_learnt_at_once(agent, model):
 
 
 def test_a_person_teaches_their_own_mail_only(agent, desk, model):
-    """What was delivered to somebody else waits for an admin."""
+    """A report on a message that was delivered to another user is queued for review."""
     kept = scored(model, SPAM, BOB)
     assert send(agent, report(kept), login=True) == "250 2.0.0 1 waits for review"
     assert learnt(model, SPAM) is None
@@ -401,7 +401,7 @@ def test_a_person_teaches_their_own_mail_only(agent, desk, model):
 
 
 def test_a_stranger_teaches_nothing(agent, desk, model):
-    """Mail to spam@ by anybody, with their own message or one that they sent us, is not learnt."""
+    """A stranger's report of their own message, or of one they sent here, is not learnt."""
     scored(model, SPAM, ALICE)
     told = {MESSAGE: f"250 {NOTHING}", SPAM: f"250 {NOTHING}"}
     for raw in (report(SPAM), report(MESSAGE), MESSAGE, SPAM):
@@ -461,7 +461,7 @@ def test_a_resent_message_is_the_message(agent, model):
 
 
 def test_a_provider_reports_and_it_waits(agent, desk, model):
-    """An abuse report of a provider that nobody vouches for is looked at first."""
+    """An abuse report of an unverified provider is queued for review."""
     scored(model, SPAM, ALICE)
     arf = (
         b"From: fbl@isp.example\r\n"

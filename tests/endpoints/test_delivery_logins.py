@@ -1,4 +1,4 @@
-"""Logging in at the post office: over TLS, by the right password, and slowly for guessers."""
+"""Logins at the delivery agent: over TLS, with the right password, delayed after wrong ones."""
 
 import contextlib
 import smtplib

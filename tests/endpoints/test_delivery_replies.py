@@ -59,7 +59,7 @@ def test_what_was_dropped_is_not_thanked_for(settings, answers, how, reply):
 
 
 def test_a_report_says_where_it_came_from(settings):
-    """The address that took it and the client's network; a relay that names nobody names none."""
+    """The address that took it and the client's network; a relay without XFORWARD names none."""
     with running_agent(**settings) as rig:
         send(rig, report(SPAM), "Spam@X.example", xforward="ADDR=198.51.100.7")
         send(rig, report(SPAM))
@@ -69,7 +69,7 @@ def test_a_report_says_where_it_came_from(settings):
 
 
 def test_a_flood_without_proof_costs_those_with_proof_nothing(settings, model, tmp_path):
-    """220 unproven reports used up everybody's day, and all were thanked for."""
+    """Unproven reports do not use up the quota of users, and discarded ones are not thanked for."""
     rules = TeachingRules(stranger_per_day=3, strangers_per_day=6)
     desk = FeedbackService(model, ReviewQueue(tmp_path / "review"), rules)
     kept = scored(model, SPAM, BOB)

@@ -58,7 +58,7 @@ def test_it_is_moved_as_mail_programs_do(root, mailbox, name, moved):
 
 
 def test_what_is_not_there_cannot_be_moved(root, mailbox):
-    """Somebody else was faster."""
+    """A message that another program has moved is reported as missing."""
     lay(root, MINE, ".Junk/new/1.a")
     with pytest.raises(PeerError, match="not in"):
         mailbox.move(IDENT, "inbox", "junk")
@@ -75,7 +75,7 @@ OTHERS = [
 
 @pytest.mark.parametrize("text", OTHERS)
 def test_other_messages_are_not_it(root, mailbox, text):
-    """Answers to it, or whoever quotes it, stay where they are."""
+    """Replies to the message and quotes of its id are not touched."""
     path = lay(root, text)
     assert mailbox.find(IDENT) is None
     assert mailbox.purge(IDENT) == 0
@@ -89,7 +89,7 @@ def test_a_folded_message_id_is_it(root, mailbox):
 
 
 def test_links_are_not_read(root, mailbox, tmp_path):
-    """A link may lead to somebody else's mail."""
+    """A link that may lead to another user's mail is not followed."""
     (tmp_path / "elsewhere").write_text(MINE)
     (root / "new" / "1.link").symlink_to(tmp_path / "elsewhere")
     os.mkfifo(root / "new" / "2.pipe")

@@ -1,4 +1,4 @@
-"""A next hop, a scanner or a client that fails: never a false 250, never a 5xx of ours."""
+"""A next hop, a scanner or a client that fails: no false 250, no 5xx for a fault."""
 
 import asyncio
 import re
@@ -149,7 +149,7 @@ def test_a_reply_that_arrived_before_a_command_does_not_answer_it(on_loop, step,
             arrived(side._upstream.transport)
             said = await client.reply()
             assert b"FALSE" not in said
-            # Between two messages the next hop is called anew; within one the client tries again.
+            # Between two messages the relay reconnects; within one the client tries again.
             assert said.startswith(b"250 2.0.0 Ok\r\n" if step == "MAIL" else b"4"), said
             assert len(rig.server.connections) == (2 if step == "MAIL" else 1)
 
@@ -205,7 +205,7 @@ def test_a_refusal_in_the_middle_of_a_message_is_kept_for_its_end(on_loop, word)
 
 @pytest.mark.parametrize("large", [False, True], ids=["stored", "streamed"])
 def test_a_next_hop_that_dies_in_the_middle_of_a_message(on_loop, large):
-    """The rest is read, the end gets a 451, and the next message is tried anew."""
+    """The rest is read, the end gets a 451, and the next message is tried again."""
 
     async def main():
         async with Rig({"scan_limit_bytes": 3000, "header_limit_bytes": 2000}) as rig:
@@ -245,7 +245,7 @@ def test_a_next_hop_that_stalls_in_the_stream(on_loop):
 
 
 def test_a_message_that_is_kept_never_reaches_the_next_hop(on_loop):
-    """The quarantine's word is a 250; the next hop's DATA is broken off, and then called anew."""
+    """A message in quarantine gets 250; DATA is aborted, and the relay reconnects."""
 
     async def main():
         async with Rig({}, StubScanner(ScanResult("keep", reply=b"kept as 17"))) as rig:
@@ -322,7 +322,7 @@ def test_the_reply_to_a_refused_message_names_its_line_in_the_log(on_loop, outco
     on_loop(main())
 
 
-@pytest.mark.parametrize("judge", ["raises", "silent"])
+@pytest.mark.parametrize("scanner", ["raises", "silent"])
 @pytest.mark.parametrize("policy", ["deliver", "defer"])
 def test_a_scanner_that_fails(on_loop, policy, scanner):
     """By policy the message passes with a header that says so, or waits with its sender."""

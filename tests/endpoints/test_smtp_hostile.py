@@ -1,4 +1,4 @@
-"""What hostile clients, and next hops that have gone mad, must not bring the front door to do."""
+"""Hostile clients and broken next hops do not disturb the relay."""
 
 import asyncio
 import socket
@@ -124,7 +124,7 @@ def test_all_that_was_sent_before_the_end_is_worked_off(on_loop):
 
 @pytest.mark.parametrize("size", ["123456789012345678x", "9" * 5000, "-1", ""])
 def test_an_odd_size_of_the_next_hop_is_none(on_loop, size):
-    """What the next hop says of its limits is no fault of ours."""
+    """A reply about the next hop's limits is not counted as a fault."""
 
     async def main():
         async with Rig({}) as rig:
@@ -194,7 +194,7 @@ def test_a_copy_that_waits_for_its_scan_is_counted(on_loop, start, limit):
 
 
 def test_a_session_that_ends_takes_its_message_back(on_loop):
-    """Nobody waits for the verdict, so the scanner does not hold the message any longer."""
+    """After the client has left, the scan is cancelled and the message freed."""
 
     async def main():
         async with Rig({}) as rig:

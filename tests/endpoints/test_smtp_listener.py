@@ -1,4 +1,4 @@
-"""The door's own life: new settings, draining, and its end."""
+"""The listener: new settings, draining, and its end."""
 
 import asyncio
 import dataclasses
@@ -117,7 +117,7 @@ def test_draining_waits_for_the_next_hops_word(on_loop):
 
 
 def test_a_client_that_is_held_and_leaves_frees_its_memory(on_loop):
-    """Otherwise whoever comes after it would wait for ever."""
+    """Otherwise later clients would wait forever."""
 
     async def main():
         budget = MemoryBudget(1000)

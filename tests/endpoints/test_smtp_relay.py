@@ -1,4 +1,4 @@
-"""The front door relays: bytes in, bytes out, stored or streamed."""
+"""The relay forwards the same bytes, stored or streamed."""
 
 import asyncio
 import random
@@ -169,7 +169,7 @@ def test_bare_newlines_are_refused_where_asked(on_loop, changes):
             reply = await client.ask(b"more\r\n.\r\n")
             assert reply.startswith(b"550 5.5.2")
             assert rig.server.messages == []
-            # The session goes on, with the next hop called anew.
+            # The session goes on, with a new connection to the next hop.
             assert (await client.envelope()).startswith(b"354")
             assert (await client.ask(MESSAGE + b"\r\n.\r\n")).startswith(b"250")
             assert len(rig.server.connections) == 2

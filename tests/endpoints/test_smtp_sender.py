@@ -1,4 +1,4 @@
-"""One message to the next hop: the envelope's own bytes, and whether anybody may have it."""
+"""The SMTP client sends the original envelope and reports whether delivery is possible."""
 
 import socket
 import threading
@@ -153,7 +153,7 @@ def test_a_recipient_who_is_refused_is_told_and_the_others_get_it(hop):
     ],
 )
 def test_whatever_fails_before_the_message_is_an_error(hop, script):
-    """Nobody can have it, so nothing has to be remembered."""
+    """The message is certainly not delivered, so nothing has to be recorded."""
     one = hop(**script)
     with pytest.raises(PeerError):
         sent(one)

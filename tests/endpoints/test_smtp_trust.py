@@ -19,7 +19,7 @@ def xforwarding():
 
 
 def test_strangers_may_not_connect(on_loop):
-    """Without domains of ours, a client outside the trusted nets is turned away at once."""
+    """Without recipient domains, an untrusted client is rejected immediately."""
 
     async def main():
         async with Rig({"peers": NetworkSet(("192.0.2.0/24",))}) as rig:
@@ -192,7 +192,7 @@ def test_a_proxy_names_its_client(on_loop, name, size):
 
 @pytest.mark.parametrize("name", NOBODY)
 def test_a_proxy_that_names_nobody_trusted(on_loop, name):
-    """The socket's address counts for nothing: loopback is no peer here, nor is nobody."""
+    """The socket's address does not count: neither loopback nor a missing address is trusted."""
 
     async def main():
         async with Rig(PROXIED) as rig:
@@ -412,7 +412,7 @@ def test_a_byte_now_and_then_is_no_message_where_others_wait(on_loop, crowd):
 
 
 def test_what_we_hold_back_is_not_held_against_the_client(on_loop):
-    """Its time begins anew when it is read again, also in a crowd."""
+    """Its time starts again when it is read again, also while resources are short."""
 
     async def main():
         brief = times(crowded_data_s=0.4, sweep_s=0.05)
@@ -452,7 +452,7 @@ def test_who_reads_no_replies_has_no_more_time_for_a_message(on_loop):
 
 
 def test_a_client_that_does_not_read_is_not_read(on_loop):
-    """Replies that nobody fetches do not pile up."""
+    """Unread replies do not accumulate."""
 
     async def main():
         async with Rig({}) as rig:

@@ -69,7 +69,7 @@ def test_the_header_alone_says_how_it_was_delivered(head, role):
     ],
 )
 def test_only_a_place_that_contradicts_is_a_word(place, delivered, taught, word):
-    """Our own verdict is never learnt from; what a person said before is what counts."""
+    """The product's verdict is never learnt; a folder counts against the user's earlier label."""
     assert label_from_folder(place, delivered, taught) == word
 
 
@@ -195,7 +195,7 @@ def test_a_folder_made_later_is_watched(house):
 
 
 def test_a_restart_goes_on_where_it_stopped(house):
-    """What moved while nobody watched is found, and what was learnt is not learnt again."""
+    """Files that moved while the watcher was down are found, and nothing is learnt twice."""
     house.move(house.deliver("", "NO"), ".Junk")
     assert house.words() == [("spam", "learnt")]
     house.watcher.close()
@@ -239,7 +239,7 @@ def test_what_came_within_a_tick_of_the_remembered_moment_is_found(house):
 
 
 def test_links_and_pipes_are_no_mail(house):
-    """A link to somebody's secret is not read, a pipe does not stop us."""
+    """A link to another user's file is not read, and a pipe does not block."""
     secret = house.root.parent / "secret"
     secret.write_text("X-Spam-Flag: NO\n\nsecret\n")
     (house.root / ".Junk/new/1.link").symlink_to(secret)

@@ -41,7 +41,7 @@ def block(text):
 
 
 def test_a_list_is_read_and_read_again(tmp_path):
-    """Comments, blanks, any case; what was loaded stays until it is loaded anew."""
+    """Comments, blanks, any case; a loaded list stays until it is loaded again."""
     file = tmp_path / "allow"
     file.write_text("# friends\n\n  client 192.0.2.0/24  # office\nsender Ann@A.example\n")
     rules = AccessLists.load(RuleFiles(allow=str(file)))
@@ -80,7 +80,7 @@ def test_a_wrong_line_is_named_by_file_and_line(tmp_path, line, said):
 
 
 def test_a_file_that_is_not_there_is_an_error(tmp_path):
-    """A list that nobody reads would protect nobody."""
+    """An unreadable list is an error, not an empty list."""
     with pytest.raises(SettingsError, match="absent cannot be read"):
         AccessLists.load(RuleFiles(allow=str(tmp_path / "absent")))
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
@@ -113,7 +113,7 @@ def test_networks_know_addresses_in_every_form(address, inside):
 
 
 def test_a_unix_socket_is_a_network_of_its_own():
-    """Its clients have no address, and nobody else has its name."""
+    """Clients on a unix socket match `unix` only, and no other client does."""
     assert NetworkTable(["192.0.2.0/24", "unix"]).find("unix") == "unix"
     assert NetworkTable(["192.0.2.0/24"]).find("unix") == ""
 
@@ -128,7 +128,7 @@ def test_a_client_is_listed_by_its_network():
 
 @pytest.mark.parametrize("make", [allow, block])
 def test_recipients_count_only_if_all_are_listed(make):
-    """Or a spammer would add one listed address to mail for everybody."""
+    """Otherwise a spammer could add one listed recipient to any message."""
     rules = make("recipient bob@b.example\nrecipient @c.example")
     assert ruled(rules, to=("Bob@b.example",)).kind == "recipient"
     assert ruled(rules, to=("bob@b.example", "x@C.example")).entry == "bob@b.example"
@@ -235,7 +235,7 @@ FRIEND = "sender ann@friend.example\ndomain pals.example"
     ],
 )
 def test_a_proven_sender_is_allowed(head):
-    """DKIM or SPF passed, our own server says so, and the domain fits the address."""
+    """DKIM or SPF passed, a trusted server says so, and the domain is aligned with the address."""
     assert ruled(allow(FRIEND), head=head).side == "allow"
 
 
@@ -284,14 +284,14 @@ def test_a_proven_envelope_sender_is_allowed():
     ],
 )
 def test_a_sender_whom_nothing_proves_is_not_allowed(head):
-    """Anybody can write From; and our server's words hold strangers' texts."""
+    """From can be forged, and Authentication-Results contain sender-chosen texts."""
     assert ruled(allow(FRIEND), head=head) is None
     if PASSED not in head:
         assert ruled(allow(FRIEND), head=head, sender="ann@friend.example") is None
 
 
 def test_without_names_of_our_own_nobody_is_proven():
-    """A house that names no servers believes none."""
+    """Without authserv_ids no server is trusted."""
     head = PASSED + b"From: ann@friend.example\r\n"
     assert ruled(allow(FRIEND), head=head, local=LocalHosts()) is None
 

@@ -42,7 +42,7 @@ def rehearsal(request):
 
 
 class Nobody:
-    """Whoever comes is no admin."""
+    """Roles under which every client acts for itself."""
 
     def peer(self, uid):
         return Peer(uid, "self", "somebody")
@@ -121,7 +121,7 @@ def test_requests_may_be_sent_ahead(server):
 
 
 def test_a_caller_that_was_silent_for_long_connects_anew(tmp_path):
-    """The server has ended the connection by then; whoever asks does not notice."""
+    """The server has ended the connection by then; the caller does not notice."""
     limits = ControlLimits(idle_s=0.2)
     with serving(tmp_path, limits=limits) as (server, path), ControlClient(path) as caller:
         caller.ask("echo", b"x")
@@ -241,7 +241,7 @@ def test_too_many_connections_are_told_so(tmp_path):
 
 
 def test_who_cannot_be_welcomed_is_let_go_and_the_next_is_served(tmp_path):
-    """Whatever fails: without its thread nobody would accept, and each command wait for ever."""
+    """The accepting thread survives any fault; without it every command would wait forever."""
     faults = [ValueError("a fault of ours"), OSError("nobody knows this user")]
 
     def roles():
@@ -314,7 +314,7 @@ def test_bodies_share_a_budget(tmp_path):
 
 
 def test_who_sends_slowly_keeps_others_out_of_half_of_it_at_most():
-    """A user who is nobody's delegate has one body's room; all of them together have half."""
+    """A user who is no delegate has room for one body; all such users together have half."""
     limits = ControlLimits(body_bytes=10, held_bytes=60)
     budget = control._BodyBudget(limits)
     users = [Peer(uid, "self", str(uid)) for uid in range(1000, 1005)]
@@ -371,7 +371,7 @@ def test_every_error_travels(name):
     "header", [{}, {"error_type": "dict"}, {"error_type": 5}, {"error_type": "__builtins__"}]
 )
 def test_an_error_that_nobody_knows_is_the_peers(header):
-    """Only our own family is made from what another process says."""
+    """A reply can only name an error class of spamnb."""
     assert isinstance(failed(header), PeerError)
 
 

@@ -16,7 +16,7 @@ def taken(queue, cost=1.0):
 
 
 def filled(text):
-    """A queue with an item for each letter, its client."""
+    """A queue with one item for each character, which names its client."""
     queue = FairQueue()
     for number, client in enumerate(text):
         queue.put(client, (client, number))

@@ -1,4 +1,4 @@
-"""The desk: who may teach what, and what becomes of a word on a message."""
+"""The feedback service: permissions, and the result of each feedback."""
 
 import os
 import re
@@ -54,7 +54,7 @@ def desk(model, tmp_path):
 
 
 def delivered(model, raw, *to):
-    """Score a message as the front door does; the value of its signature header."""
+    """Score a message as the relay does; returns its signature."""
     verdict = model.score(raw, remember=False)
     example, signature = model.example(raw), os.urandom(16)
     entry = HistoryEntry(
@@ -87,7 +87,7 @@ def test_an_admin_teaches_of_every_message(desk, model):
 
 
 def test_a_duplicate_is_a_success_that_changes_nothing(desk, model):
-    """Said twice, learnt once, and nobody is told off for it."""
+    """A repeated label changes nothing and is a success."""
     said = Feedback("spam", mail(1), who="root", trust="admin")
     first, held = desk.teach(said), events(model)
     again = desk.teach(said)
@@ -154,7 +154,7 @@ def test_a_user_teaches_of_messages_delivered_to_them(desk, model, by):
 
 @pytest.mark.parametrize("by", ["signature", "digest", "message id"])
 def test_a_user_names_no_message_of_others(desk, model, by):
-    """Somebody else's message is as unknown to them as one that never was."""
+    """Another user's message gives the same answer as an unknown one."""
     raw = mail(1)
     signature = delivered(model, raw, "bob@example.org")
     digest = model.example(raw).digest.hex()
@@ -177,13 +177,13 @@ def test_a_users_message_that_nobody_knows_waits_for_review(desk, model):
 
 @pytest.mark.parametrize(("rule", "state"), [("refuse", "refused"), ("learn", "learnt")])
 def test_the_house_may_decide_otherwise_on_unknown_messages(model, tmp_path, rule, state):
-    """A family trusts its members, a provider nobody."""
+    """`feedback.unproven` decides about messages that are not in the history."""
     desk = FeedbackService(model, ReviewQueue(tmp_path / "review"), TeachingRules(unproven=rule))
     assert desk.teach(Feedback("spam", mail(1), who=ALICE)).state == state
 
 
 def test_a_user_takes_back_their_own_events_only(desk, model):
-    """Undo by number: mine, and nobody else's."""
+    """A user may undo their own events only."""
     raw = mail(1)
     delivered(model, raw, ALICE)
     mine = desk.teach(Feedback("spam", raw, who=ALICE)).receipt.event
@@ -197,7 +197,7 @@ def test_a_user_takes_back_their_own_events_only(desk, model):
 
 
 def test_a_stranger_is_heard_with_a_signature_of_their_own_message(desk, model):
-    """128 bits that nobody guesses, of a message delivered to who they say they are."""
+    """A stranger needs the signature of a message delivered to the claimed address."""
     signature = delivered(model, mail(1, "a new catalogue of garden tools"), ALICE)
     said = Feedback("spam", b"", (signature,), ALICE, "address", "stranger", domain="example.org")
     assert desk.teach(said).state == "learnt"
@@ -205,7 +205,7 @@ def test_a_stranger_is_heard_with_a_signature_of_their_own_message(desk, model):
 
 @pytest.mark.parametrize("by", ["message id", "digest", "raw", "guess", "foreign signature"])
 def test_a_stranger_without_proof_teaches_nothing(desk, model, by):
-    """Whoever sent a message knows its id and its text: that proves nothing."""
+    """The message id and the text prove nothing: the message's sender knows both."""
     raw = mail(1, "a new catalogue of garden tools")
     delivered(model, raw, ALICE)
     foreign = delivered(model, raw, "bob@example.org")
@@ -260,7 +260,7 @@ def test_a_channel_that_is_less_worth_takes_smaller_steps(tmp_path):
 
 
 def test_a_signature_line_on_another_message_is_not_believed(desk, model):
-    """Whoever copies the line of a newsletter onto their spam does not have the letter learnt."""
+    """A signature line copied onto another message does not make either of them learnt."""
     request = mail(1, "the letter of our garden club: tools, seeds and dates", subject="garden")
     signature = delivered(model, request, ALICE)
     text = b"From: Watches <sale@w.example>\nSubject: sale\n\ntotally other words for you\n"
@@ -380,7 +380,7 @@ def test_what_is_refused_in_review_teaches_nothing(desk, model):
     assert desk.refuse("../../etc/passwd").state == "refused"
 
 
-# --- whose message ----------------------------------------------------------------------------
+# --- ownership --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -415,7 +415,7 @@ def test_whose_message_it_is(to, who, domains, theirs):
 
 
 def test_no_code_hands_the_desk_a_score_of_ours():
-    """Never learn from our own verdicts: whoever scores does not teach."""
+    """Scoring never teaches."""
     from pathlib import Path
 
     import spamnb.service.feedback.service as place

@@ -66,7 +66,7 @@ def test_an_unknown_login_costs_as_much_as_a_wrong_password(tmp_path):
 
 
 def test_a_file_that_others_can_read_is_refused(tmp_path):
-    """Hashes that anybody can fetch can be tried at home."""
+    """A readable password file is rejected: its hashes could be attacked offline."""
     path = file_of(tmp_path / "p", Login("alice", hashed("x", CHEAP)))
     assert path.stat().st_mode & 0o777 == 0o600
     path.chmod(0o640)
@@ -134,7 +134,7 @@ def test_guessing_gets_slower_and_slower():
 
 
 def test_the_right_password_is_no_wrong_one():
-    """Somebody who knows it is not slowed down, however often they come; IPv6 counts by /64."""
+    """A right password is not delayed, however often it is used; IPv6 counts by /64."""
     attempts = FailedLogins()
     for second in range(50):
         assert attempts.wait_s("2001:db8::1", second) == 0.0

@@ -150,7 +150,7 @@ def test_a_link_of_its_owner_leads_nowhere(tmp_path, home, where):
 
 @needs_root
 def test_the_first_user_on_the_way_is_the_owner(tmp_path):
-    """Whoever could put a link there, whatever lies behind it: root acts as that user alone."""
+    """Root acts as the folder's owner, so a link of that user leads nowhere else."""
     maildir_writer.make(tmp_path / "home" / "m")
     assert folders.owner_of(tmp_path / "home" / "m").st_uid == 0
     os.chown(tmp_path / "home", ALICE, ALICE)

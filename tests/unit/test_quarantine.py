@@ -68,7 +68,7 @@ def test_a_message_is_kept_with_its_envelope_byte_for_byte(quarantine):
 
 
 def test_what_is_kept_is_private(quarantine):
-    """Mail is nobody else's to read."""
+    """Quarantined mail is readable by the daemon's user only."""
     old = os.umask(0)
     try:
         identity = quarantine.keep(RAW, ENVELOPE, {})
@@ -265,7 +265,7 @@ def test_a_release_that_never_ended_is_not_begun_again_unasked(quarantine):
 
 
 def test_what_is_thrown_away_while_it_is_released_does_not_come_back(quarantine):
-    """Not all had it; but nobody lists a message whose body is gone."""
+    """A message that was deleted during its release stays deleted."""
     identity = quarantine.keep(RAW, ENVELOPE, {})
 
     def send(_):

@@ -167,14 +167,14 @@ def test_several_attached_messages_are_several():
 
 
 def test_what_is_attached_to_an_attached_message_is_not_reported():
-    """A spam that carries somebody's mail is one report, of the spam."""
+    """A reported message with another message inside is one report, of the outer one."""
     inner = message_from_bytes(outer(MIMEMessage(message_from_bytes(SCORED))))
     report = read_report(outer(MIMEMessage(inner)), "spam")
     assert [item.subject for item in report.items] == ["Fwd: junk"]
 
 
 def test_a_name_is_taken_only_where_there_are_no_bytes():
-    """Bytes need no reference: a message id may be somebody else's message."""
+    """Bytes need no reference: a message id may name another message."""
     assert [item.refs for item in read_report(as_thunderbird(), "spam").items] == [()]
 
 
@@ -234,7 +234,7 @@ def test_a_forward_names_its_original_in_its_header():
 
 
 def test_our_line_on_the_outside_names_the_report_and_not_the_message():
-    """The front door signs reports as all mail; that signature must never be learnt."""
+    """The relay signs reports as all mail; that signature is never used as a reference."""
     text = MIMEText("see above")
     text["X-Spamnb-Signature"] = SIGNATURE
     text["Message-ID"] = "<report.1@x.example>"

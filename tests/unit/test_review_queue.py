@@ -118,7 +118,7 @@ def test_one_network_of_strangers_does_not_shut_out_the_others(tmp_path):
 
 @pytest.mark.parametrize("name", ["", "..", "../x", "/etc/passwd", "0" * 30, "a\0b", "x" * 5000])
 def test_a_name_that_is_none_reaches_no_file(review_queue, tmp_path, name):
-    """Names are our own form or nothing: no path leads out of the folder."""
+    """Only names of the queue's form are accepted, so no path leaves the folder."""
     (tmp_path / "x").write_text("{}\n")
     for ask in (review_queue.get, review_queue.drop):
         with pytest.raises(RefError):

@@ -1,4 +1,4 @@
-"""The front door's small values: addresses, nets, replies of the next hop, hellos, the budget."""
+"""The relay's values: addresses, networks, next-hop replies, EHLO, the memory budget."""
 
 import contextlib
 

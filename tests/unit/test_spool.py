@@ -69,7 +69,7 @@ def aside(spool):
 
 
 def test_everybody_may_write_and_nobody_may_look(spool):
-    """Mode 1733: sticky, so that nobody takes away what others left."""
+    """Mode 1733: sticky, so that no user can delete another user's files."""
     assert stat.S_IMODE(spool.folder.stat().st_mode) == MODE == 0o1733
 
 
@@ -220,7 +220,7 @@ def test_mail_of_others_that_a_user_moves_here_is_nobodys_word(shared):
 
 @needs_root
 def test_a_word_that_its_owner_left_is_theirs(shared):
-    """The script of the mail server, run as its user; nobody else moves file or voucher away."""
+    """Run as the mail server's user: no other user can move the file or its voucher."""
     spool, mallory = shared
     words = ["sh", TEACH, "spam", "alice"]
     environment = os.environ | {"SPAMNB_SPOOL": str(spool.folder)}
@@ -252,7 +252,7 @@ def reads(monkeypatch):
 
 
 def rubbish(spool, count):
-    """Hidden files, and folders that nobody can delete, with names of words."""
+    """Hidden files, and undeletable folders with names of feedback, are left alone."""
     for number in range(count):
         (spool.folder / f".{number}.tmp").touch()
     for number in range(200):
@@ -303,7 +303,7 @@ def test_a_listing_without_end_goes_on_in_the_next_look(spool, monkeypatch):
 
 
 def test_a_private_spool_is_closed_to_others(tmp_path):
-    """What lies in it needs no voucher, so nobody else may write there."""
+    """What lies in it needs no voucher, so no other user may write there."""
     spool = Spool(tmp_path / "traps", private=True)
     spool.make()
     assert stat.S_IMODE(spool.folder.stat().st_mode) == 0o700

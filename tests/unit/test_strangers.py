@@ -1,4 +1,4 @@
-"""Strangers and heavy users at the desk: whose proof counts, and whose quota is used up."""
+"""Strangers and heavy users: which proofs count, and which quota is used."""
 
 from dataclasses import replace
 from random import Random
@@ -31,7 +31,7 @@ def stranger(signature, who, **more):
     return Feedback("ham", b"", (signature,), who, "address", "stranger", **more)
 
 
-# --- whose proof counts -----------------------------------------------------------------------
+# --- proofs -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_no_stranger_teaches_where_no_domain_is_known(model, tmp_path):
 
 
 def test_a_user_is_no_recipient_at_another_site(model, tmp_path):
-    """An address of another site is nobody's login here, and where it is named, it is not ours."""
+    """An address at another site is never a local user's."""
     desk, raw = desk_of(model, tmp_path, served=SITE), mail(1)
     signature = delivered(model, raw, "alice@evil.example")
     said = Feedback("spam", b"", (signature,), "alice@evil.example")
@@ -103,7 +103,7 @@ def test_a_strangers_word_never_insists(model, tmp_path, channel):
     assert [event.immediate for event in found] == [False, False]
 
 
-# --- whose quota ------------------------------------------------------------------------------
+# --- quotas -----------------------------------------------------------------------------------
 
 
 def test_what_is_not_proven_is_counted_apart(model, tmp_path):

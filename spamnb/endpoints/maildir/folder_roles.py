@@ -54,7 +54,7 @@ def delivered_as(raw: bytes) -> Role:
 def label_from_folder(folder: Role, delivered: Role, taught: str | None) -> str | None:
     """The label that a user gave by moving a message here; None if there is none.
 
-    A taught message is compared with its label, whoever taught it; any other with its header.
+    A taught message is compared with its label, by any user; any other with its header.
     Without a header only Junk implies a label.
     """
     if folder == "silent":

@@ -1,4 +1,4 @@
-"""Letters to outcomes on a real model: headers, handlings, lists."""
+"""Scan results on a real model: headers, actions, lists."""
 
 import resource
 from dataclasses import replace
@@ -26,7 +26,7 @@ from spamnb.service.scanning.types import ScanRequest
 
 
 def test_a_letter_is_judged_as_the_filter_would(scan_rig, home, surest):
-    """The same verdict, in headers, in facts and in the history, whose entry knows whose it was."""
+    """The same verdict, in headers, in facts and in the history, with the recipients."""
     one = scan_rig()
     outcome = one.scan(surest["spam"])
     said = fields(outcome.block)
@@ -258,7 +258,7 @@ def test_lists_decide_and_are_named(scan_rig, surest):
 
 
 def test_a_list_believes_our_own_servers_alone(scan_rig, surest):
-    """The house of the bench is the house of the lists."""
+    """The model session and the lists use the same local hosts."""
     head = b"Authentication-Results: mx.example; dkim=pass header.d=pals.example\r\n"
     raw = head + b"From: joe@pals.example\r\nSubject: x\r\n\r\n" + surest["spam"]
     rules = AccessLists(allow=parse("domain pals.example", "a"))

@@ -1,4 +1,4 @@
-"""Whose mail gets a signature: that of recipients at this site, who may teach with it."""
+"""Only mail to recipients at this site gets a signature, since it permits corrections."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ SIGNATURE = "X-Spamnb-Signature"
     ],
 )
 def test_mail_to_other_sites_gets_no_signature(scan_rig, surest, policy, client, to, has):
-    """With it an outsider proved that a message of ours was theirs, and taught."""
+    """With a signature an outside recipient could prove ownership and teach."""
     one = scan_rig(ScanPolicy(own_clients=("198.51.100.0/24",), **policy))
     envelope = replace(ENVELOPE, client=Client(address=client), recipients=tuple(to.split()))
     outcome = one.scan(surest["ham"], envelope)
