@@ -27,8 +27,6 @@ _Message = tuple[str, bytes]
 
 @dataclass(slots=True)
 class _Sent:
-    """The results so far."""
-
     total: int
     done: int = 0
     given: dict[str, int] = field(default_factory=dict)

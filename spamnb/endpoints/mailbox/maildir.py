@@ -133,6 +133,5 @@ def _files(part: Path) -> list[Path]:
 
 
 def _head(path: Path) -> bytes:
-    """The header section of a file."""
     with path.open("rb") as file:
         return file.read(_HEAD_BYTES).replace(b"\r\n", b"\n").partition(b"\n\n")[0]

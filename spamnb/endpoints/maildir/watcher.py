@@ -74,8 +74,6 @@ class WatchOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
-    """A file that arrived in a folder."""
-
     maildir: Maildir
     part: Path
     """the folder's `new` or `cur`"""
@@ -86,8 +84,6 @@ class _Arrival:
 
 
 class _Entry(NamedTuple):
-    """One entry of a listing."""
-
     name: str
     changed_ns: int
     is_folder: bool

@@ -41,8 +41,6 @@ class SendPlan:
 
 
 class _SmtpConnection:
-    """A connection to the next hop."""
-
     def __init__(self, wire: socket.socket, plan: SendPlan) -> None:
         self._wire = wire
         self._plan = plan

@@ -200,7 +200,6 @@ class OwnershipCheck:
 
 
 def _split_head(raw: bytes) -> tuple[bytes, bytes]:
-    """The header section, and the rest."""
     end = _END_OF_HEAD.search(raw)
     return (raw[: end.start()], raw[end.end() :]) if end else (raw, b"")
 
@@ -210,6 +209,5 @@ def _example(entry: HistoryEntry) -> Example:
 
 
 def _are_similar(one: Sequence[Ids], other: Sequence[Ids]) -> bool:
-    """Whether two messages share most of their features."""
     a, b = np.unique(np.concatenate(one)), np.unique(np.concatenate(other))
     return len(np.intersect1d(a, b)) >= _MIN_SHARED * max(len(a), len(b), 1)

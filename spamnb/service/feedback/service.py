@@ -153,7 +153,6 @@ class FeedbackService:
         return answer
 
     def _journal_bytes(self, event: int) -> int:
-        """The size of an event in the journal."""
         with self.model.store.read() as view:
             found = view.event(event)
         return sum(map(len, encode_events([found]))) if found else 0

@@ -289,7 +289,6 @@ class ModelSession:
         return history
 
     def _close_and_back_off(self) -> None:
-        """Close the model and delay the next attempt."""
         self.close()
         self._pause_s = min(_MAX_PAUSE_S, 2 * self._pause_s or 1.0)
         self._next_try = self._clock() + self._pause_s

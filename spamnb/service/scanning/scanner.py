@@ -146,8 +146,6 @@ class ScannerDeps:
 
 @dataclass(slots=True, eq=False)
 class _PendingScan:
-    """A message being scanned."""
-
     request: ScanRequest
     done: Done
     observed: bool
@@ -190,7 +188,6 @@ class Scanner:
         return partial(self._cancel, pending)
 
     def _cancel(self, pending: _PendingScan) -> None:
-        """The result is not needed any more."""
         pending.open = False
         if pending.cancel is not None:
             pending.cancel()
@@ -437,7 +434,6 @@ class Scanner:
             self._answer_unscanned(pending, fault)
 
     def _answer_unscanned(self, pending: _PendingScan, fault: ScanFault) -> None:
-        """Return the result for an unscanned message."""
         meters = self._deps.meters
         if fault.reason in FAULTS:
             meters.count("faults")

@@ -55,8 +55,6 @@ class ScanRequest(NamedTuple):
     before_queue: bool = False
     """whether the client waits for the reply, so that a rejection is possible"""
     whole: bool = True
-    log_id: str = ""
-    """names the transaction in the log"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,8 +253,8 @@ class DeliveryAgent:
         if mail.login and facts.get("receipt") in receipts.SENT:
             return f"250 2.0.0 {receipts.summary(done)}"
         reply = receipts.reply(report, done, authentic=report_sender.trust == "user")
-        told = mail.login and reply.startswith("250")
-        return f"250 2.0.0 {receipts.summary(done)}" if told else reply
+        send_summary = mail.login and reply.startswith("250")
+        return f"250 2.0.0 {receipts.summary(done)}" if send_summary else reply
 
     async def _teach_all(
         self, mail: IncomingMessage, report: FeedbackReport, report_sender: ReportSender

@@ -149,7 +149,6 @@ class DeliverySession(SMTP):
             await super()._handle_client()
 
     def _account(self, more: int) -> None:
-        """Account for message bytes in memory."""
         self.held_bytes += more
         self.agent.held_bytes += more
 

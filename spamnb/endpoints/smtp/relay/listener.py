@@ -183,7 +183,6 @@ class RelayListener:
             self._counts.add(key, -1)
 
     def _sweep(self) -> None:
-        """Check all deadlines."""
         now = self.loop.time()
         short = {trusted: self._is_short(trusted=trusted) for trusted in (True, False)}
         for connection in list(self._connections):

@@ -406,7 +406,6 @@ class MessageTransfer:
         self._finish()
 
     def _finish(self) -> None:
-        """Count, log, and let the session continue."""
         host = self._host
         if self._state == "scan":
             self._stop_scan()
