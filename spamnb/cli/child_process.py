@@ -1,11 +1,11 @@
-"""Commands that read a model's file run in a child process, since the engine may end its process.
+"""Run commands that read the model file in a child process, since LMDB may crash it.
 
-LMDB trusts its pages. On a damaged file it aborts, or the kernel ends the process that reads a page
-which is not there (SIGBUS), and no exception tells of it. The parent waits, passes on signals, and
-turns such an end into one line and the exit code of a failed store.
+LMDB does not verify its pages. On a damaged file it aborts, or the kernel kills the process that
+reads a missing page (SIGBUS), without a Python exception. The parent waits, forwards signals, and
+turns such an end into one line and the exit code of a store error.
 
-Imports nothing heavy: the child is forked before anything is loaded. A command that is not in
-`GUARDED`, or one word too many before it, just runs.
+Imports nothing heavy: the child is forked before anything is loaded. Commands not in `GUARDED` run
+directly.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ GUARDED = frozenset((
     "backup", "bisect", "check", "compact", "correct", "expire", "explain", "export", "forget",
     "history", "import", "journal", "relearn", "restore", "rewind", "score", "stats", "undo",
 ))  # fmt: skip
-"""Those that serve or watch have processes of their own."""
+"""`serve` and `watch` have processes of their own."""
 TEMPORARY = 75
 FATAL = frozenset((signal.SIGABRT, signal.SIGBUS, signal.SIGSEGV, signal.SIGFPE, signal.SIGILL))
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _VALUED = ("--home", "--config")
 _STDERR = 2
 _PR_SET_PDEATHSIG = 1
-_MOST_SAID = 300
+_MOST_OUTPUT = 300
 
 
 def command_of(words: Sequence[str]) -> str:
-    """The command's name, "" if there is none."""
+    """Return the command's name, "" if there is none."""
     skip = False
     for word in words:
         if skip:
@@ -46,25 +46,25 @@ def command_of(words: Sequence[str]) -> str:
 
 
 def guarded(run: Callable[[], None], words: Sequence[str]) -> None:
-    """Run a command; in a child if the engine may end its process."""
+    """Run a command; in a child process if it reads the model file."""
     name = command_of(words)
     if name not in GUARDED or not hasattr(os, "memfd_create"):
         run()
         return
-    said = os.memfd_create("spamnb-engine")
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # it may be ignored, and then nothing is told
+    output = os.memfd_create("spamnb-engine")
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, the exit status would be lost
     signal.pthread_sigmask(signal.SIG_BLOCK, (*_PASSED_ON, signal.SIGCHLD))
     parent = os.getpid()
     child = os.fork()
     if child == 0:
-        _become_child(said, parent)
+        _become_child(output, parent)
         run()
         return
     code = _outcome(child)
-    size = os.fstat(said).st_size
-    text = os.pread(said, size if code >= 0 else _MOST_SAID, 0).decode("utf-8", "replace")
+    size = os.fstat(output).st_size
+    text = os.pread(output, size if code >= 0 else _MOST_OUTPUT, 0).decode("utf-8", "replace")
     if code >= 0:
-        _say(text)
+        _write_stderr(text)
         os._exit(code)
     if -code not in FATAL:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
@@ -72,13 +72,15 @@ def guarded(run: Callable[[], None], words: Sequence[str]) -> None:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(parent, -code)
     why = " ".join(text.split()) or signal.Signals(-code).name
-    _say(f"spamnb: the engine ended the process ({why}) - the model is damaged, restore a backup\n")
+    _write_stderr(
+        f"spamnb: LMDB ended the process ({why}) - the model is damaged, restore a backup\n"
+    )
     strict = name == "score" and "--exit-code" in words
     os._exit(TEMPORARY if strict else StoreError.exit_code)
 
 
-def _become_child(said: int, parent: int) -> None:
-    """What the engine says goes to `said`; what Python says goes where it went."""
+def _become_child(output: int, parent: int) -> None:
+    """Redirect descriptor 2, which LMDB writes to, to `output`; sys.stderr stays as it was."""
     with suppress(ImportError, OSError, AttributeError):
         import ctypes
 
@@ -87,25 +89,25 @@ def _become_child(said: int, parent: int) -> None:
         os._exit(StoreError.exit_code)
     if sys.stderr is not None:
         shown = os.dup(_STDERR)
-        sys.stderr = open(  # noqa: PTH123, SIM115 - a descriptor, till we end
+        sys.stderr = open(  # noqa: PTH123, SIM115 - a descriptor, until exit
             shown, "w", buffering=1, encoding=sys.stderr.encoding, errors="backslashreplace"
         )
-        os.dup2(said, _STDERR)
+        os.dup2(output, _STDERR)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_PASSED_ON, signal.SIGCHLD))
 
 
 def _outcome(child: int) -> int:
-    """Wait for the child; its exit code, or less than 0 for a signal."""
+    """Wait for the child; return its exit code, or less than 0 for a signal."""
     while True:
         info = signal.sigwaitinfo((*_PASSED_ON, signal.SIGCHLD))
         if info.si_signo != signal.SIGCHLD and info.si_code <= 0:
-            # from a process; what a terminal sends, the child has got itself
+            # Sent by a process. Signals of the terminal reach the child directly.
             os.kill(child, info.si_signo)
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status)
 
 
-def _say(text: str) -> None:
+def _write_stderr(text: str) -> None:
     with suppress(OSError):
         os.write(_STDERR, text.encode("utf-8", "replace"))

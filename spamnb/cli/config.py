@@ -1,4 +1,4 @@
-"""`spamnb config` and `spamnb completion`: the settings, and the shell."""
+"""`spamnb config` and `spamnb completion`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import UserError
 
 CONFIG_EXAMPLES = """
-spamnb config example > spamnb.toml         every setting, its default, and the reason for it
-spamnb --config spamnb.toml config check    could `serve` run with it?
-spamnb config show                          what is in force, from file and environment
+spamnb config example > spamnb.toml         all settings with defaults and explanations
+spamnb --config spamnb.toml config check    check whether `serve` could run with it
+spamnb config show                          settings in force, from file and environment
 """
 COMPLETION_EXAMPLES = """
 spamnb completion bash >> ~/.bashrc
@@ -25,19 +25,19 @@ spamnb completion fish > ~/.config/fish/completions/spamnb.fish
 
 @click.group(cls=CommandGroup, examples=CONFIG_EXAMPLES)
 def config() -> None:
-    """Show or check the settings. Without a settings file the defaults hold."""
+    """Show or check the settings. Without a settings file the defaults apply."""
 
 
-@config.command(cls=Command, short_help="Print all settings with their reasons.")
+@config.command(cls=Command, short_help="Print a settings file with all defaults.")
 def example() -> None:
-    """Print a settings file with every setting, its default, and the reason for it."""
+    """Print a settings file with every setting, its default and its explanation."""
     from spamnb.settings.render import example as written
 
     say(written().rstrip("\n"))
 
 
 @config.command(cls=Command, short_help="Print the settings in force.")
-@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @pass_session
 def show(session: CliSession, as_json: bool) -> None:
     """Print the settings in force, secrets masked."""
@@ -48,18 +48,18 @@ def show(session: CliSession, as_json: bool) -> None:
     if as_json:
         say_json(as_dict(settings) | {"home": str(home_of(settings)), "file": settings.file})
         return
-    say(f"# from {settings.file or 'the defaults'}; the home is {home_of(settings)}")
+    say(f"# source: {settings.file or 'defaults'}; home: {home_of(settings)}")
     say(shown(settings).rstrip("\n"))
 
 
-@config.command(cls=Command, short_help="Find what `serve` would refuse.")
+@config.command(cls=Command, short_help="Find problems that would stop `serve`.")
 @pass_session
 @click.pass_context
 def check(ctx: click.Context, session: CliSession) -> None:
-    """Check whether `serve` could run with these settings: exit 0, or 2 and one line a problem.
+    """Check whether `serve` could run with these settings.
 
-    The check reads the files that the settings name, as the user that the daemon runs as, and tries
-    the addresses. It changes nothing.
+    Exit code 0 if it could; otherwise 2, and one line per problem. The check reads the files that
+    the settings name, as the daemon's user, and tries the addresses. It changes nothing.
     """
     from spamnb.daemon.config_checks import Checked, problems
     from spamnb.service.scanning.access_lists import AccessLists, RuleFiles
@@ -74,13 +74,13 @@ def check(ctx: click.Context, session: CliSession) -> None:
     lists = AccessLists.load(RuleFiles(settings.rules.allow, settings.rules.block))
     if warning := lists.warning(settings.local):
         warn(warning)
-    say(f"{settings.file or 'no settings file; the defaults'}: all right")
+    say(f"{settings.file or 'no settings file, defaults'}: no problems found")
 
 
-@taught("Print what makes a shell complete.", COMPLETION_EXAMPLES)
+@taught("Print a shell completion script.", COMPLETION_EXAMPLES)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print what makes a shell complete commands and options."""
+    """Print a script that makes a shell complete commands and options."""
     from click.shell_completion import get_completion_class
 
     from spamnb.cli.main import cli

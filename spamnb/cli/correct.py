@@ -1,4 +1,4 @@
-"""`spamnb correct`, `forget` and `undo`: a person's word, taken at once and taken back."""
+"""`spamnb correct`, `forget` and `undo`: change or remove the training of messages."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 CORRECT_EXAMPLES = """
 spamnb correct ham new.eml                    a file
-spamnb correct spam < new.eml                 the mail program's pipe: the same as `correct spam -`
-spamnb correct spam '<1234@example.org>'      a message that was scored or taught, by its id
+spamnb correct spam < new.eml                 a pipe from a mail program: same as `correct spam -`
+spamnb correct spam '<1234@example.org>'      a scored or trained message, by its message id
 spamnb correct ham sabcdefghij...             ... by the signature in its header
 """
 FORGET_EXAMPLES = """
@@ -30,90 +30,90 @@ spamnb forget new.eml                         a file
 spamnb forget '<1234@example.org>'            a message id, digest or signature
 """
 UNDO_EXAMPLES = """
-spamnb undo 1042                              the event's number, as `correct` and `journal` show it
-spamnb undo --who mallory --since 7d          all that somebody taught this week
+spamnb undo 1042                              by number, as shown by `correct` and `journal`
+spamnb undo --who mallory --since 7d          all training by mallory in the last 7 days
 """
 
 
-@taught("Tell what a message really is.", CORRECT_EXAMPLES)
+@taught("Correct the label of messages.", CORRECT_EXAMPLES)
 @click.argument("label")
 @click.argument("refs", nargs=-1, metavar="REF...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each message.")
 @pass_session
 def correct(session: CliSession, label: str, refs: tuple[str, ...], as_json: bool) -> None:
-    """Tell what a message really is. It is judged so from now on, and so are others like it.
+    """Correct the label of one or more messages.
 
-    REF is a file, folder or mbox, - for standard input, or the message id, digest or signature of a
-    message that was scored or taught. Durable when the command returns.
+    The model is updated, and the change is on disk, before the command returns. REF is a file,
+    folder or mbox, - for standard input, or the message id, digest or signature of a message that
+    was scored or trained.
     """
     if not label:
-        raise UserError("no label is given", hint="ham or spam; `spamnb forget` takes one back")
+        raise UserError(
+            "no label is given", hint="ham or spam; `spamnb forget` removes a message's training"
+        )
     _teach(session, label, refs, as_json=as_json)
 
 
-@taught("Take back what a message taught.", FORGET_EXAMPLES)
+@taught("Remove the training of messages.", FORGET_EXAMPLES)
 @click.argument("refs", nargs=-1, required=True, metavar="REF...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each message.")
 @pass_session
 def forget(session: CliSession, refs: tuple[str, ...], as_json: bool) -> None:
-    """Take back what a message taught, as if it had never been given.
+    """Remove the training of one or more messages from the model.
 
-    Every number of the model returns to what it would be from the other trainings alone, exactly.
+    The model is then exactly the same as if these messages had never been trained.
     """
     _teach(session, "", refs, as_json=as_json)
 
 
-@taught("Take back one event of the journal.", UNDO_EXAMPLES)
+@taught("Undo events of the journal.", UNDO_EXAMPLES)
 @click.argument("receipts", nargs=-1, type=click.IntRange(1, MOST), metavar="[RECEIPT]...")
 @choosing
-@click.option("--yes", is_flag=True, help="Undo what the options choose without asking.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object for each event.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per event.")
 @pass_session
 def undo(
     session: CliSession, /, receipts: tuple[int, ...], yes: bool, as_json: bool, **filters: Any
 ) -> None:
-    """Take back one training, correction, import or expiry, by the number of its event.
+    """Undo a training, correction, import or expiry by the number of its event.
 
-    Or all that a person taught, or that came one way, or in a span of time; what will be done is
-    shown, and asked for.
+    Or undo all events of a user, a channel or a period. The command then shows their number and
+    asks for confirmation.
     """
     if not receipts:
         undo_chosen(session, filters, yes=yes, as_json=as_json)
         return
     if any(filters.values()):
-        raise UserError("undo takes numbers of events, or options that choose them, not both")
-    with teacher(session) as (desk, me):
+        raise UserError("undo takes event numbers or filter options, not both")
+    with teacher(session) as (target, me):
         for event in receipts:
-            show(f"event {event}", checked(desk.undo(event, me)), as_json=as_json)
+            show(f"event {event}", checked(target.undo(event, me)), as_json=as_json)
 
 
 def _teach(session: CliSession, label: str, refs: tuple[str, ...], *, as_json: bool) -> None:
-    """Say the same of all that is named; an empty label takes back what was said."""
-    with teacher(session) as (desk, me):
-        for name, what in named(refs, documents=desk.documents):
-            said = replace(me, label=label)
-            if isinstance(what, bytes):
-                said = replace(said, raw=what)
-            else:
-                said = replace(said, refs=(what,))
-            show(name, checked(desk.teach(said)), as_json=as_json)
+    """Set the label of all named messages; an empty label removes their training."""
+    with teacher(session) as (target, me):
+        for name, what in named(refs, documents=target.documents):
+            message = {"raw": what} if isinstance(what, bytes) else {"refs": (what,)}
+            answer = target.teach(replace(me, label=label, **message))
+            show(name, checked(answer), as_json=as_json)
 
 
 def show(name: str, answer: Answer, *, as_json: bool) -> None:
-    """Tell what became of one word."""
+    """Print the result of feedback on one message."""
     receipt = answer.receipt
     if as_json:
-        told = receipt.as_dict() if receipt else {"changed": False, "reason": answer.reason}
-        say_json({"path": name} | told | {"state": answer.state, "review": answer.review or None})
+        facts = receipt.as_dict() if receipt else {"changed": False, "reason": answer.reason}
+        say_json({"path": name} | facts | {"state": answer.state, "review": answer.review or None})
         return
     if receipt is None:
-        say(f"waits for review as {answer.review}: {answer.reason}: {safe(name)}")
+        say(f"queued for review as {answer.review}: {answer.reason}: {safe(name)}")
         return
     if not receipt.changed:
         say(f"unchanged: {receipt.reason}, nothing to undo: {safe(name)}")
         return
-    was, now = receipt.before or "not known", receipt.after or "not known"
-    moved = ""
+    before, after = receipt.before or "untrained", receipt.after or "untrained"
+    change = ""
     if receipt.probability_before is not None and receipt.probability_after is not None:
-        moved = f", {receipt.probability_before:.4f} -> {receipt.probability_after:.4f}"
-    say(f"{was} -> {now}{moved}, event {receipt.event}: {safe(name)}")
+        change = f", {receipt.probability_before:.4f} -> {receipt.probability_after:.4f}"
+    say(f"{before} -> {after}{change}, event {receipt.event}: {safe(name)}")

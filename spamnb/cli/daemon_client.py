@@ -1,10 +1,10 @@
-"""Whether a daemon serves our home, and how to teach: through it, or by ourselves.
+"""Find the daemon of the home, and send feedback through it or to the model directly.
 
-While a daemon serves a model it alone writes it, so commands that write ask here first. Who may not
-read the home (a user of a mail server) reaches only the socket, and teaches as themselves. Without
-a daemon the same desk stands here, over the model itself.
+Only the daemon writes a model that it serves, so commands that write check for it first. A user who
+cannot read the home reaches only the socket, and trains under the own name. Without a daemon
+the command uses a `FeedbackService` on the model.
 
-Failure: StoreBusyError for a daemon that is there and does not answer; nothing is written then.
+Failure: StoreBusyError for a daemon that does not answer; nothing is written then.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from spamnb.service.feedback.types import Answer, Feedback, Trust
 
 WELL_KNOWN = Path("/run/spamnb/control.sock")
-"""where the shipped unit puts it"""
+"""socket of the shipped systemd unit"""
 PING_S = 5.0
 
 
 class RunningDaemon(NamedTuple):
-    """A daemon that serves our home."""
+    """The daemon that serves the home."""
 
     control: Path
     role: str
@@ -37,26 +37,26 @@ class RunningDaemon(NamedTuple):
 
     @property
     def trust(self) -> Trust:
-        """How far our word goes there."""
+        """Trust level of this user's feedback."""
         return "admin" if self.role == "admin" else "user"
 
 
 class FeedbackTarget(Protocol):
-    """Takes words on messages: the desk here, or a daemon's."""
+    """Accepts feedback: a local `FeedbackService`, or the daemon's."""
 
     @property
     def documents(self) -> bool:
-        """Whether they are on plain text that is no mail."""
+        """True if the model is for plain text instead of mail."""
 
     def teach(self, feedback: Feedback) -> Answer:
-        """One word on one message."""
+        """Apply feedback on one message."""
 
     def undo(self, event: int, feedback: Feedback) -> Answer:
-        """Take back an event."""
+        """Undo an event."""
 
 
 def served(session: CliSession) -> RunningDaemon | None:
-    """The daemon that serves our home; None if there is none."""
+    """Find the daemon that serves the home; None if there is none."""
     from spamnb.settings import control_of
 
     home = os.path.realpath(session.home)
@@ -70,7 +70,7 @@ def served(session: CliSession) -> RunningDaemon | None:
 
 
 def _roaming(session: CliSession) -> bool:
-    """Nobody named a home, and we have no model of our own: the system's daemon is meant."""
+    """Return True if no home is set and the default one has no model: use the system's daemon."""
     return not session.settings.home and not _exists(session.home / "data.mdb")
 
 
@@ -82,7 +82,7 @@ def _exists(path: Path) -> bool:
 
 
 def _ping(path: Path, home: str) -> RunningDaemon | None:
-    """Ask who is there; None if nobody is, or if they serve another home."""
+    """Ping the daemon at a socket; None if there is none, or if it serves another home."""
     from spamnb.endpoints.control.protocol import ControlClient
 
     try:
@@ -92,24 +92,25 @@ def _ping(path: Path, home: str) -> RunningDaemon | None:
             raise
         return None
     with caller:
-        told = caller.ask("ping").header
-    if home and told.get("home") != home:
+        reply = caller.ask("ping").header
+    if home and reply.get("home") != home:
         return None
-    role, login = str(told.get("role")), str(told.get("login"))
-    return RunningDaemon(path, role, login, documents=bool(told.get("documents")))
+    role, login = str(reply.get("role")), str(reply.get("login"))
+    return RunningDaemon(path, role, login, documents=bool(reply.get("documents")))
 
 
 def refuse_while_served(session: CliSession, what: str) -> None:
-    """For commands that need the model alone."""
+    """Raise RefusedError if a daemon serves the home: the command needs exclusive access."""
     if served(session):
         raise RefusedError(
-            f"a daemon serves {session.home}", hint=f"stop it, then {what}; mail waits meanwhile"
+            f"a daemon serves {session.home}",
+            hint=f"stop it, then {what}; sending servers queue mail in the meantime",
         )
 
 
 @contextmanager
 def teacher(session: CliSession, *, who: str = "") -> Iterator[tuple[FeedbackTarget, Feedback]]:
-    """Whoever takes our words, and an empty word that says who speaks."""
+    """Yield the target for feedback, and a `Feedback` to fill in with this user's name."""
     from spamnb.service.feedback.types import Feedback
 
     daemon = served(session)
@@ -118,38 +119,36 @@ def teacher(session: CliSession, *, who: str = "") -> Iterator[tuple[FeedbackTar
 
         me = who or (speaker() if daemon.role == "admin" else "")
         with ControlClient(daemon.control) as caller:
-            there = _DaemonTarget(caller, documents=daemon.documents)
-            yield there, Feedback("", who=me, channel="cli", trust=daemon.trust)
+            target = _DaemonTarget(caller, documents=daemon.documents)
+            yield target, Feedback("", who=me, channel="cli", trust=daemon.trust)
         return
     from spamnb.service.feedback.review_queue import ReviewQueue
     from spamnb.service.feedback.service import FeedbackService
 
     with session.open(history=True) as model:
         review_queue = ReviewQueue(session.home / "review", session.settings.review)
-        desk = FeedbackService(model, review_queue, session.settings.feedback)
-        yield desk, Feedback("", who=who or speaker(), channel="cli", trust="admin")
+        service = FeedbackService(model, review_queue, session.settings.feedback)
+        yield service, Feedback("", who=who or speaker(), channel="cli", trust="admin")
 
 
 class _DaemonTarget:
-    """A daemon's desk."""
-
     def __init__(self, caller: ControlClient, *, documents: bool) -> None:
         self._caller = caller
         self.documents = documents
 
     def teach(self, feedback: Feedback) -> Answer:
-        """One word on one message."""
+        """Apply feedback on one message."""
         return self._caller.teach(feedback)
 
     def undo(self, event: int, feedback: Feedback) -> Answer:
-        """Take back an event."""
+        """Undo an event."""
         from spamnb.endpoints.control.protocol import answer_of, spoken
 
         return answer_of(self._caller.ask("undo", event=event, **spoken(feedback)).header)
 
 
 def checked(answer: Answer) -> Answer:
-    """Raise what was refused as the error that it is."""
+    """Return the answer; raise the error of a refused one."""
     if answer.state == "refused":
         from spamnb.endpoints.control.protocol import failed
 

@@ -1,4 +1,4 @@
-"""`spamnb doctor`: sends a message the whole way of learning, and says which hop is broken."""
+"""`spamnb doctor`: end-to-end check of delivery and training with a test message."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from spamnb.service.feedback.types import Answer, Feedback
 
 EXAMPLES = """
-spamnb doctor                                       the daemon and the model alone
+spamnb doctor                                       only the daemon and the model
 spamnb doctor --smtp localhost:25 --rcpt alice@example.org --imap localhost:143 --user alice
-spamnb doctor --rcpt alice@example.org --maildir ~/Maildir      `spamnb watch` is running
+spamnb doctor --rcpt alice@example.org --maildir ~/Maildir      with a running `spamnb watch`
 """
 _IMAP_PORT = 993
 _LATER = (
@@ -45,51 +45,55 @@ _LATER = (
 _MARKS = {"ok": "green", "broken": "red", "skipped": "yellow"}
 
 
-@taught("Walk the whole way of learning with a test message.", EXAMPLES)
-@click.option("--rcpt", metavar="ADDRESS", help="Whom the test message is sent to.")
-@click.option("--smtp", metavar="ADDR", help="Where it is handed in: your mail server, or spamnb; "
-              "else the first listener of the settings.")  # fmt: skip
-@click.option("--imap", metavar="HOST[:PORT]", help="Where it arrives. Port 993 if none is given.")
-@click.option("--maildir", metavar="DIR", help="Where it arrives, if `spamnb watch` teaches.")
-@click.option("--user", metavar="NAME", help="Whose mailbox it is, as the journal names them. Else "
-              "--rcpt; for a Maildir its owner.")  # fmt: skip
-@click.option("--password-file", metavar="FILE", help="The IMAP password in its first line; else "
-              "it is asked for.")  # fmt: skip
-@click.option("--junk", metavar="FOLDER", default="", help="The folder of junk. Else the one that "
-              "the server calls so, or Junk.")  # fmt: skip
+@taught("Check delivery and training with a test message.", EXAMPLES)
+@click.option("--rcpt", metavar="ADDRESS", help="Recipient of the test message.")
+@click.option("--smtp", metavar="ADDR", help="Server that the message is sent to: your mail "
+              "server, or spamnb. Default: the first listener of the settings.")  # fmt: skip
+@click.option("--imap", metavar="HOST[:PORT]", help="IMAP server where the message arrives. "
+              "Default port: 993.")  # fmt: skip
+@click.option("--maildir", metavar="DIR", help="Maildir where the message arrives, if `spamnb "
+              "watch` watches it.")  # fmt: skip
+@click.option("--user", metavar="NAME", help="User of the mailbox, as named in the journal. "
+              "Default: --rcpt; for a Maildir its owner.")  # fmt: skip
+@click.option("--password-file", metavar="FILE", help="File with the IMAP password in its first "
+              "line. Default: ask for the password.")  # fmt: skip
+@click.option("--junk", metavar="FOLDER", default="", help="The junk folder. Default: the one that "
+              "the server marks as such, or Junk.")  # fmt: skip
 @click.option("--wait", "wait_s", type=Number(0.1, 3600), default=60.0, show_default=True,
-              metavar="SECONDS", help="How long to wait for each hop; longer than --quiet of "
+              metavar="SECONDS", help="Time limit of each check; must be longer than --quiet of "
               "`spamnb watch`.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="One JSON object: ok, message_id, hops.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: ok, message_id, "
+              "hops.")  # fmt: skip
 @pass_session
 @click.pass_context
 def doctor(ctx: click.Context, session: CliSession, /, as_json: bool, **options: Any) -> None:
-    """Walk the whole way of learning with a test message, and say which hop is broken.
+    """Check delivery and training end to end with a test message; report the failing step.
 
-    It is sent, found, moved to Junk and back, as a person would; what that taught must be seen in
-    the journal. Then it is deleted and forgotten, also after a failure or Ctrl-C. What is not
-    given is skipped. The exit code is 1 if a hop is broken.
+    The doctor sends the message, finds it in the mailbox, moves it to Junk and back as a user
+    would, and looks for the resulting events in the journal. Then it deletes the message and
+    removes its training, also after a failure or Ctrl-C. Steps without the necessary options are
+    skipped. The exit code is 1 if a step fails.
     """
     from spamnb.service.diagnostics.doctor import Doctor
 
-    walker = Doctor(_means(session, _DoctorOptions(**options)))
-    findings: list[CheckResult] = []
+    runner = Doctor(_ports(session, _Options(**options)))
+    results: list[CheckResult] = []
 
-    def tell(finding: CheckResult) -> None:
-        findings.append(finding)
+    def report(result: CheckResult) -> None:
+        results.append(result)
         if not as_json:
-            _show(finding)
+            _show(result)
 
-    with _told_to_stop():
+    with _signals_interrupt():
         try:
-            for finding in walker.walk():
-                tell(finding)
+            for result in runner.walk():
+                report(result)
         finally:
-            with _undisturbed():
-                tell(walker.clean())
+            with _signals_ignored():
+                report(runner.clean())
                 if as_json:
-                    say_json(_told(walker.message_id, findings))
-    if any(finding.state == "broken" for finding in findings):
+                    say_json(_as_dict(runner.message_id, results))
+    if any(result.state == "broken" for result in results):
         ctx.exit(1)
 
 
@@ -104,8 +108,8 @@ class _DoctorOptions(NamedTuple):
     wait_s: float
 
 
-def _means(session: CliSession, options: _DoctorOptions) -> DoctorPorts:
-    """What the options give; what makes no sense is told before anything is sent."""
+def _ports(session: CliSession, options: _Options) -> DoctorPorts:
+    """Build the ports from the options; invalid options raise before anything is sent."""
     from spamnb.service.diagnostics.ports import DoctorPorts, checked_recipient
 
     _import_ahead()
@@ -129,7 +133,7 @@ def _means(session: CliSession, options: _DoctorOptions) -> DoctorPorts:
 
 
 def _import_ahead() -> None:
-    """Import what comes later: root becomes the model's owner, who may not read our Python."""
+    """Import early: root becomes the model's owner, who may not be able to read this package."""
     for module in _LATER:
         import_module(module)
 
@@ -154,14 +158,16 @@ def _address(text: str, option: str) -> Address:
 
 
 def _status(session: CliSession) -> dict[str, Any] | None:
-    """The daemon's facts."""
+    """Return the status of the daemon; None without one."""
     from spamnb.endpoints.control.protocol import ControlClient
 
     daemon = served(session)
     if daemon is None:
         return None
     if daemon.role != "admin":
-        raise UserError("the doctor is for admins", hint="run it as root, or as the home's owner")
+        raise UserError(
+            "only administrators may use `doctor`", hint="run it as root, or as the home's owner"
+        )
     with ControlClient(daemon.control) as caller:
         found: dict[str, Any] = caller.ask("status").header["status"]
     return found
@@ -177,15 +183,15 @@ def _ledger(session: CliSession) -> ModelRecords:
 def _forget(session: CliSession, feedback: Feedback) -> Answer:
     from dataclasses import replace
 
-    with teacher(session) as (desk, me):
-        return checked(desk.teach(replace(me, refs=feedback.refs, label="")))
+    with teacher(session) as (target, me):
+        return checked(target.teach(replace(me, refs=feedback.refs, label="")))
 
 
 # --- the mail ------------------------------------------------------------------------------------
 
 
 def _carry(address: Address, raw: bytes, rcpt: str) -> str:
-    """Hand a message in, from nobody: whatever becomes of it, no answer is sent to anybody."""
+    """Send a message with the empty sender, so that no bounce is ever sent."""
     from spamnb.endpoints.net.smtp_client import SendPlan, deliver
     from spamnb.service.scanning.quarantine import ReleasedMessage
 
@@ -194,24 +200,26 @@ def _carry(address: Address, raw: bytes, rcpt: str) -> str:
     try:
         (reply,) = deliver(address, released, SendPlan(final_s=120.0))
     except PeerError as error:
-        raise PeerError(str(error), reply=error.reply) from error  # its hint is for another hop
+        raise PeerError(
+            str(error), reply=error.reply
+        ) from error  # without its hint, which is about another hop
     if reply.code // 100 not in (0, 2):
-        raise PeerError(f"{address} said {reply}", reply=str(reply).encode())
-    return f"{address} said {reply}"
+        raise PeerError(f"{address} replied {reply}", reply=str(reply).encode())
+    return f"{address} replied {reply}"
 
 
-def _imap(options: _DoctorOptions, user: str) -> Any:
-    """How the mailbox is opened."""
+def _imap(options: _Options, user: str) -> Any:
+    """Return a function that opens the mailbox."""
     from spamnb.endpoints.mailbox.imap import ImapAccount, ImapMailbox
 
     if not user:
         raise UserError("--imap needs a --user")
     text = str(options.imap)
     has_port = text.rpartition(":")[2].isdigit()
-    place = _address(text if has_port else f"{text}:{_IMAP_PORT}", "--imap")
+    address = _address(text if has_port else f"{text}:{_IMAP_PORT}", "--imap")
     password = _password(options.password_file, user)
     account = ImapAccount(
-        place.host, place.port, user, password, options.junk, max(10.0, options.wait_s)
+        address.host, address.port, user, password, options.junk, max(10.0, options.wait_s)
     )
     return partial(ImapMailbox.open, account)
 
@@ -243,7 +251,7 @@ def _maildir(text: str, options: _DoctorOptions) -> Any:
 
 def _owner(root: Path) -> str:
     try:
-        uid = _held_by(root).st_uid
+        uid = _owner_stat(root).st_uid
     except OSError as error:
         raise PeerError(f"{root} cannot be opened: {error.strerror}") from error
     try:
@@ -252,8 +260,8 @@ def _owner(root: Path) -> str:
         return str(uid)
 
 
-def _held_by(root: Path) -> os.stat_result:
-    """Tell whose a Maildir is: of the first user on the way who could put a link there."""
+def _owner_stat(root: Path) -> os.stat_result:
+    """Return the owner of a Maildir: the first user on its path who could replace it by a link."""
     from spamnb.store.folders import owner_of
 
     uid = os.geteuid()
@@ -266,9 +274,9 @@ def _held_by(root: Path) -> os.stat_result:
 
 @contextmanager
 def _as_owner_of(root: Path) -> Iterator[None]:
-    """Be whose mail it is, if we may be anybody: the model's owner cannot read it.
+    """Take the user id of the Maildir's owner if root runs this; the model's owner cannot read it.
 
-    Not root, for whoever owns a folder chooses what its links mean.
+    Root must not access it, because the owner of a folder controls the links in it.
     """
     if os.getuid() != 0:
         yield
@@ -276,10 +284,10 @@ def _as_owner_of(root: Path) -> Iterator[None]:
     uid, gid, groups = os.geteuid(), os.getegid(), os.getgroups()
     os.seteuid(0)
     try:
-        held = _held_by(root)
+        owner = _owner_stat(root)
         os.setgroups([])
-        os.setegid(held.st_gid)
-        os.seteuid(held.st_uid)
+        os.setegid(owner.st_gid)
+        os.seteuid(owner.st_uid)
         yield
     finally:
         os.seteuid(0)
@@ -288,47 +296,49 @@ def _as_owner_of(root: Path) -> Iterator[None]:
         os.seteuid(uid)
 
 
-# --- signals and words ---------------------------------------------------------------------------
+# --- signals and output ---------------------------------------------------------------------------
 
 _STOPS = (signal.SIGTERM, signal.SIGHUP)
 
 
-def _told_to_stop() -> AbstractContextManager[None]:
-    """Whatever ends us ends us as Ctrl-C does, so that nothing is left behind."""
+def _signals_interrupt() -> AbstractContextManager[None]:
+    """Treat SIGTERM and SIGHUP like Ctrl-C, so that the test message is cleaned up."""
     return _signals(_STOPS, signal.default_int_handler)
 
 
-def _undisturbed() -> AbstractContextManager[None]:
-    """Cleaning up is bounded in time, and goes on whoever loses patience."""
+def _signals_ignored() -> AbstractContextManager[None]:
+    """Ignore signals while cleaning up, which is limited in time."""
     return _signals((signal.SIGINT, *_STOPS), signal.SIG_IGN)
 
 
 @contextmanager
-def _signals(numbers: Iterable[int], way: Callable[..., Any] | signal.Handlers) -> Iterator[None]:
-    """Handle these signals in one way meanwhile."""
+def _signals(
+    numbers: Iterable[int], handler: Callable[..., Any] | signal.Handlers
+) -> Iterator[None]:
+    """Install a handler for these signals, and restore the old ones at the end."""
     before = {number: signal.getsignal(number) for number in numbers}
     try:
         for number in before:
-            signal.signal(number, way)
+            signal.signal(number, handler)
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
-def _show(finding: CheckResult) -> None:
-    mark = f"{finding.state:<8}"
+def _show(result: CheckResult) -> None:
+    mark = f"{result.state:<8}"
     if wants_colour():
-        mark = click.style(mark, fg=_MARKS[finding.state])
-    say(f"{mark} {finding.hop:<15} {safe(finding.what)}")
-    if finding.todo:
-        say(f"{'':<8} {'':<15} -> {safe(finding.todo)}")
+        mark = click.style(mark, fg=_MARKS[result.state])
+    say(f"{mark} {result.hop:<15} {safe(result.what)}")
+    if result.todo:
+        say(f"{'':<8} {'':<15} -> {safe(result.todo)}")
     sys.stdout.flush()
 
 
-def _told(message_id: str, findings: list[CheckResult]) -> dict[str, Any]:
+def _as_dict(message_id: str, results: list[CheckResult]) -> dict[str, Any]:
     return {
-        "ok": all(finding.state != "broken" for finding in findings),
+        "ok": all(result.state != "broken" for result in results),
         "message_id": message_id,
-        "hops": [finding._asdict() for finding in findings],
+        "hops": [result._asdict() for result in results],
     }

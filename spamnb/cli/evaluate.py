@@ -1,4 +1,4 @@
-"""`spamnb evaluate`: how well would this filter do on your own mail."""
+"""`spamnb evaluate`: measure the filter on sorted mail."""
 
 from __future__ import annotations
 
@@ -27,70 +27,73 @@ if TYPE_CHECKING:
     from spamnb.service.training.sources import MessageSpan
 
 EXAMPLES = """
-spamnb evaluate ham/ spam/                         each message judged, then learnt
+spamnb evaluate ham/ spam/                         score each message, then train with it
 spamnb evaluate trec07p/                           a collection with full/index, in its order
-spamnb evaluate --order time ham/ spam/            in the order of arrival
-spamnb evaluate --feedback errors ham/ spam/       taught by mistakes and doubtful ones only
+spamnb evaluate --order time ham/ spam/            in order of arrival
+spamnb evaluate --feedback errors ham/ spam/       train only with errors and unsure messages
 spamnb evaluate --noise 0.05 ham/ spam/            one label in twenty wrong
-spamnb evaluate --test ham2/ --test spam2/ ham/ spam/    learn from one, judge the other
+spamnb evaluate --test ham2/ --test spam2/ ham/ spam/    separate training and test mail
 spamnb evaluate --report report.html --plots plots/ ham/ spam/
-spamnb evaluate --json a.json --scores ham/ spam/  with what was said of each message ...
-spamnb evaluate --compare a.json b.json            ... to compare two runs
-spamnb evaluate --apply ham/ spam/                 ... and keep the promise of `ham_loss.one_in`
-spamnb evaluate --plain collection/                documents with labels of their own
+spamnb evaluate --json a.json --scores ham/ spam/  write the verdicts ...
+spamnb evaluate --compare a.json b.json            ... and compare two runs
+spamnb evaluate --apply ham/ spam/                 store costs that meet `ham_loss.one_in`
+spamnb evaluate --plain collection/                plain text documents with other labels
 """
 
 
 @taught("Measure the filter on your own mail.", EXAMPLES)
 @click.argument("sources", nargs=-1, metavar="[HAM SPAM|INDEX]")
 @click.option("--protocol", type=click.Choice(["online", "holdout", "folds", "cross"]),
-              help="online (the default): judge, then learn, one by one. holdout: learn two "
-              "thirds, judge the rest. folds: ten of them. cross: judge what --test "
-              "names.")  # fmt: skip
-@click.option("--test", "tested", multiple=True, metavar="PATH", help="Judge these, HAM then SPAM "
-              "or an INDEX, by what the others taught.")  # fmt: skip
-@click.option("--order", type=click.Choice(["shuffle", "time", "given"]), help="By the seed (the "
-              "default), as the messages arrived, or as they are found (the default of an "
+              help="online (default): score each message, then train with it. holdout: train with "
+              "two thirds, score the rest. folds: 10-fold cross-validation. cross: score the mail "
+              "of --test.")  # fmt: skip
+@click.option("--test", "tested", multiple=True, metavar="PATH", help="Test mail, HAM then SPAM or "
+              "an INDEX; all other mail is for training.")  # fmt: skip
+@click.option("--order", type=click.Choice(["shuffle", "time", "given"]), help="shuffle (default): "
+              "random by --seed. time: order of arrival. given: as found (default for an "
               "index).")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True,
+              help="Seed of the random order.")  # fmt: skip
 @click.option("--feedback", type=click.Choice(["full", "errors", "delayed", "partial"]),
-              default="full", show_default=True, help="What is taught: everything; only mistakes "
-              "and what was between 10 and 90 % spam; everything, but --delay messages late; or "
-              "only a --share of the messages.")  # fmt: skip
-@click.option("--delay", type=click.IntRange(1), default=100, show_default=True, metavar="N")
-@click.option("--share", type=Number(0, 1), default=0.1, show_default=True)
+              default="full", show_default=True, help="Messages used for training. full: all. "
+              "errors: errors, and messages with 10 to 90 % probability of spam. delayed: all, "
+              "--delay messages later. partial: a random --share.")  # fmt: skip
+@click.option("--delay", type=click.IntRange(1), default=100, show_default=True, metavar="N",
+              help="Delay of --feedback delayed, in messages.")  # fmt: skip
+@click.option("--share", type=Number(0, 1), default=0.1, show_default=True,
+              help="Share of messages for --feedback partial.")  # fmt: skip
 @click.option("--noise", type=Number(0, 0.5), default=0.0, metavar="SHARE",
-              help="Share of labels that are taught wrong.")  # fmt: skip
+              help="Share of training labels that are wrong.")  # fmt: skip
 @click.option("--kind", type=click.Choice(["corrected", "multinomial", "bernoulli"]),
-              help="The kind of model.")  # fmt: skip
+              help="Kind of the model.")  # fmt: skip
 @click.option("--one-in", type=click.IntRange(2), metavar="N",
-              help="Tell where junk must begin so that at most one in N good messages is lost; "
-              "else as `ham_loss.one_in` is set.")  # fmt: skip
+              help="Report the junk threshold at which at most one in N good messages is lost. "
+              "Default: `ham_loss.one_in`.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(0), default=0, metavar="N",
-              help="Processes for folds; 0 takes all processors.")  # fmt: skip
-@click.option("--json", "json_file", metavar="FILE", help="Write the figures there; - is stdout.")
-@click.option("--scores", is_flag=True, help="Add what was said of each message to --json.")
-@click.option("--plots", metavar="DIR", help="Draw pictures there (needs spamnb[plots]).")
-@click.option("--report", metavar="FILE", help="Write a page with everything (the same).")
-@click.option("--apply", is_flag=True, help="Keep the costs of the promise in the home, "
-              "if the evidence suffices: they are in force from then on.")  # fmt: skip
+              help="Number of processes for folds; 0 is one per core.")  # fmt: skip
+@click.option("--json", "json_file", metavar="FILE", help="Write the results to FILE; - is stdout.")
+@click.option("--scores", is_flag=True, help="Add the verdict on each message to --json.")
+@click.option("--plots", metavar="DIR", help="Write plots to DIR (needs spamnb[plots]).")
+@click.option("--report", metavar="FILE", help="Write an HTML report (needs spamnb[plots]).")
+@click.option("--apply", is_flag=True, help="Store costs that meet ham_loss.one_in in the home, if "
+              "there is enough evidence. They apply from then on.")  # fmt: skip
 @click.option("--compare", nargs=2, metavar="A.json B.json", help="Compare two files of "
               "`--json FILE --scores`, message by message.")  # fmt: skip
 @click.option("--label", "labelled", multiple=True, metavar="NAME=PATH",
-              help="Labels of your own, instead of ham and spam.")  # fmt: skip
-@click.option("--plain", is_flag=True, help="Plain text documents that are no mail: with --label, "
-              "or one collection (a folder for each label, cats.txt, or *.sgm).")  # fmt: skip
-@click.option("--against-rest", is_flag=True, help="A model for each label against all others: "
+              help="Messages of a label, instead of HAM and SPAM; repeatable.")  # fmt: skip
+@click.option("--plain", is_flag=True, help="The input is plain text, not mail: given with "
+              "--label, or as one collection (a folder per label, cats.txt, *.sgm).")  # fmt: skip
+@click.option("--against-rest", is_flag=True, help="One model per label against all other labels: "
               "for documents with several labels.")  # fmt: skip
 @pass_session
 @click.pass_context
 def evaluate(ctx: click.Context, session: CliSession, /, **given: Any) -> None:
-    """Measure how well the filter would have done on mail that you have sorted.
+    """Measure the accuracy of the filter on sorted mail.
 
-    The model of the home is neither read nor changed. With --apply, exit 1 if there is not enough
-    evidence for the promise. 1-AUC is the chance, in percent, that a ham
-    looks more like spam than a spam does; ham lost and spam missed are by the decisions that the
-    costs lead to.
+    The model of the home is neither read nor changed. 1-AUC is the probability, in percent, that
+    a ham gets a higher score than a spam. Ham lost and spam missed follow from the decisions under
+    the configured costs. With --apply, the exit code is 1 if there is not enough evidence that
+    ham_loss.one_in can be met.
     """
     _refuse_idle(ctx, given)
     if given["compare"]:
@@ -101,7 +104,7 @@ def evaluate(ctx: click.Context, session: CliSession, /, **given: Any) -> None:
     given["protocol"] = given["protocol"] or "online"
     if (given["protocol"] == "cross") != bool(given["tested"]) and not given["plain"]:
         raise UserError(
-            "--protocol cross and --test go together", hint="name what is judged with --test PATH"
+            "--protocol cross and --test need each other", hint="name the test mail with --test"
         )
     if given["labelled"] or given["plain"]:
         evaluate_by_label(_options(session, given), given)
@@ -110,7 +113,8 @@ def evaluate(ctx: click.Context, session: CliSession, /, **given: Any) -> None:
     one_in = given["one_in"] or asked
     if given["apply"] and one_in != asked:
         raise UserError(
-            f"the settings promise one in {asked}", hint=f"set ham_loss.one_in = {one_in}"
+            f"--one-in {one_in} differs from ham_loss.one_in = {asked}, which --apply uses",
+            hint=f"set ham_loss.one_in = {one_in}",
         )
     outcome = _measured(session, given)
     _written(outcome, given, one_in=one_in)
@@ -124,16 +128,16 @@ _ADD: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
     "scores": ("--json FILE", lambda given: given["json_file"]),
     "against_rest": ("--label or --plain", lambda given: given["labelled"] or given["plain"]),
 }
-"""options that say nothing alone: what each goes with, and whether that is given"""
+"""options that depend on another one: its name, and whether it is given"""
 
 
 def _refuse_idle(ctx: click.Context, given: dict[str, Any]) -> None:
-    """Before anything is read: an evaluation takes minutes, and who gave an option wants it."""
+    """Refuse options without effect, before an evaluation that takes minutes."""
     for name, (other, holds) in _ADD.items():
         if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE and not holds(given):
             raise UserError(f"{spelt(name)} needs {other}", hint="add that, or leave it out")
     if given["compare"] and given["sources"]:
-        raise UserError("--compare reads two files alone", hint="leave the mail out")
+        raise UserError("--compare takes no mail, only two files", hint="leave out the mail")
 
 
 def _options(session: CliSession, given: dict[str, Any]) -> Options:
@@ -169,7 +173,7 @@ def _measured(session: CliSession, given: dict[str, Any]) -> Evaluation:
 def ordered(
     sources: Sequence[str], order: str | None, seed: int
 ) -> tuple[list[tuple[MessageSpan, str]], str]:
-    """Find the messages and bring them in order; say which."""
+    """Find the messages and order them; return them with the name of the order."""
     from spamnb.lab.sources import as_given, index_of, indexed, shuffled
     from spamnb.lab.sources import units_by_time as by_time
 
@@ -190,18 +194,18 @@ def _sorted(sources: Sequence[str]) -> Iterator[Named[MessageSpan]]:
 
     if len(sources) != 2:
         raise UserError(
-            f"{len(sources)} places are given",
-            hint="give two, first the ham, then the spam; or one collection with full/index",
+            f"{len(sources)} paths are given instead of two",
+            hint="give first the ham, then the spam; or one collection with full/index",
         )
     ham, spam = sources
     if os.path.realpath(ham) == os.path.realpath(spam):
-        raise CorpusError(f"{ham} is given for ham and for spam", hint="one folder for each")
+        raise CorpusError(f"{ham} is given for ham and for spam", hint="give a folder for each")
     yield from sorted_mail(ham, "ham")
     yield from sorted_mail(spam, "spam")
 
 
 def _written(outcome: Evaluation, given: dict[str, Any], *, one_in: int) -> None:
-    """Write what was asked for: figures, pictures, the page; else tell the figures."""
+    """Write the requested files, and print the results unless the JSON goes to stdout."""
     from spamnb.core.model.costs import Costs
     from spamnb.lab.html_report import decision_rows, figures, how_far, promise, report_page
 
@@ -251,7 +255,7 @@ def _compare(a: str, b: str, *, json_file: str | None) -> None:
          f"{one.low:+.5f} to {one.high:+.5f}", one.better)
         for one in found.differences
     ]  # fmt: skip
-    say(f"{found.messages} messages scored by both")
+    say(f"{found.messages} messages scored in both runs")
     if found.only_a or found.only_b:
-        say(f"left out: {found.only_a} that only A judged, {found.only_b} that only B judged")
+        say(f"left out: {found.only_a} messages only in A, {found.only_b} only in B")
     table([head, *rows], right=(1, 2, 3))

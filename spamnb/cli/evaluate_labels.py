@@ -1,4 +1,4 @@
-"""`spamnb evaluate` with labels of one's own, on mail or on plain documents."""
+"""`spamnb evaluate` with other labels than ham and spam, on mail or plain text."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ if TYPE_CHECKING:
     from spamnb.lab.multiclass import LabelEvaluation
 
 FEWEST = 20
-"""Documents of a label that is judged against the rest; fewer tell nothing."""
+"""minimum number of documents of a label for --against-rest"""
 
 
 class _Collection(NamedTuple):
-    """Documents in their order, and how many of them, the last ones, are judged."""
+    """Documents in order; the last `tested` of them are the test documents."""
 
     documents: list[tuple[bytes, tuple[str, ...]]]
     tested: int
 
 
 def evaluate_by_label(options: Options, given: dict[str, Any]) -> None:
-    """Measure, and write what was asked for."""
+    """Evaluate, write the requested file and print the results."""
     for name in ("plots", "report", "tested", "scores", "apply", "one_in"):
         if given[name]:
-            raise UserError(f"{spelt(name)} is for ham and spam", hint="leave it out")
+            raise UserError(
+                f"{spelt(name)} works only with the labels ham and spam", hint="leave it out"
+            )
     options = replace(options, documents=given["plain"])
     if given["labelled"]:
         collection = _labelled(given)
@@ -38,23 +40,24 @@ def evaluate_by_label(options: Options, given: dict[str, Any]) -> None:
         collection = _whole(given["sources"][0], options)
     else:
         raise UserError(
-            f"{len(given['sources'])} places are given",
+            f"{len(given['sources'])} paths are given",
             hint="with --plain name one collection, or --label NAME=PATH for each label",
         )
     if collection.tested and given["protocol"] == "online":
-        # A collection that comes divided is judged as it was meant to be.
+        # A collection that defines a test set is evaluated with it.
         options = replace(options, protocol="cross", tested=collection.tested)
-    _tell(_judged(collection, options, against_rest=given["against_rest"]), given["json_file"])
+    found = _evaluated(collection, options, against_rest=given["against_rest"])
+    _report(found, given["json_file"])
 
 
 def _labelled(given: dict[str, Any]) -> _Collection:
-    """Documents of --label NAME=PATH, in the order that was asked for."""
+    """Read the documents of --label NAME=PATH, in the order of the options."""
     from spamnb.cli.train import named_sources
     from spamnb.lab.sources import by_time, read_each, shuffled
     from spamnb.service.training.sources import units
 
     if given["sources"]:
-        raise UserError("--label names all folders", hint="leave the others out")
+        raise UserError("--label and HAM SPAM exclude each other", hint="leave out HAM SPAM")
     sources = named_sources(given["labelled"])
     plain = given["plain"]
     found = [
@@ -73,7 +76,7 @@ def _labelled(given: dict[str, Any]) -> _Collection:
 
 
 def _whole(path: str, options: Options) -> _Collection:
-    """A collection by its layout; mixed by the seed, but for the part that is to be judged."""
+    """Read a collection by its layout; training and test documents are shuffled separately."""
     from spamnb.lab.collections import documents
     from spamnb.lab.sources import shuffled
 
@@ -82,19 +85,19 @@ def _whole(path: str, options: Options) -> _Collection:
     def mixed(part: list[Document]) -> list[tuple[bytes, tuple[str, ...]]]:
         rows = [(one.name, (one.raw, "\0".join(one.labels))) for one in part]
         pairs = shuffled(rows, options.seed)
-        return [(raw, tuple(told.split("\0")) if told else ()) for raw, told in pairs]
+        return [(raw, tuple(labels.split("\0")) if labels else ()) for raw, labels in pairs]
 
     test = [one for one in found if one.split == "test"]
     learn = [one for one in found if one.split != "test"]
     return _Collection(mixed(learn) + mixed(test), len(test))
 
 
-def _judged(collection: _Collection, options: Options, *, against_rest: bool) -> LabelEvaluation:
+def _evaluated(collection: _Collection, options: Options, *, against_rest: bool) -> LabelEvaluation:
     from spamnb.lab.multiclass import evaluate_against_rest, evaluate_labels
 
-    held = [label for _, labels in collection.documents for label in labels]
+    given = [label for _, labels in collection.documents for label in labels]
     single = all(len(labels) == 1 for _, labels in collection.documents)
-    names = tuple(dict.fromkeys(sorted(held)))
+    names = tuple(sorted(set(given)))
     with progress_bar("evaluating") as bar:
         if bar:
             options = replace(options, progress=lambda done, total: bar(done, total, ""))
@@ -103,13 +106,13 @@ def _judged(collection: _Collection, options: Options, *, against_rest: bool) ->
             return evaluate_labels(
                 ((raw, labels[0]) for raw, labels in collection.documents), options
             )
-        common = tuple(name for name in names if held.count(name) >= FEWEST)
+        common = tuple(name for name in names if given.count(name) >= FEWEST)
         if not common:
             raise UserError(f"no label has {FEWEST} documents", hint="give more documents")
         return evaluate_against_rest(collection.documents, replace(options, labels=common))
 
 
-def _tell(found: LabelEvaluation, json_file: str | None) -> None:
+def _report(found: LabelEvaluation, json_file: str | None) -> None:
     from spamnb.lab.statistics.classification import macro_f1, pooled
 
     if json_file is not None:
@@ -130,5 +133,5 @@ def _tell(found: LabelEvaluation, json_file: str | None) -> None:
     ways = list(found.ways().values())
     for name, mean in (("macro F1", macro_f1), ("micro F1", lambda parts: pooled(parts).f1)):
         rows.append((name, "", "", "", *(f"{mean(parts):.3f}" for parts in ways), ""))
-    say(f"{found.documents} documents judged, protocol {found.options.protocol}")
+    say(f"{found.documents} documents scored, protocol {found.options.protocol}")
     table([head, *rows], right=(1, 2, 3, 4, 5, 6))

@@ -1,4 +1,4 @@
-"""Options that choose events of the journal, and the times people type."""
+"""Options that select events of the journal, and parsing of times."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _UNIT_S = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 Command = TypeVar("Command", bound=Callable[..., None])
 
 _OPTIONS = (
-    click.option("--who", multiple=True, help="Only what this person taught; repeatable."),
-    click.option("--channel", multiple=True, help="Only what came this way: cli, api, ..."),
-    click.option("--label", help="Only messages that came under this label, or left it."),
-    click.option("--since", metavar="TIME", help="Only later ones: 12h, 7d, 2w, or a date."),
-    click.option("--until", metavar="TIME", help="Only earlier ones."),
+    click.option("--who", multiple=True, help="Only events of this user; repeatable."),
+    click.option("--channel", multiple=True, help="Only events of this channel: cli, api, ..."),
+    click.option("--label", help="Only events that set or removed this label."),
+    click.option("--since", metavar="TIME", help="Only later events: 12h, 7d, 2w, or a date."),
+    click.option("--until", metavar="TIME", help="Only earlier events."),
 )
 
 
 def choosing(command: Command) -> Command:
-    """Give a command the options that choose events."""
+    """Add the options that select events to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -52,7 +52,7 @@ def chosen(
     until: str | None = None,
     message: str | None = None,
 ) -> EventFilter:
-    """Read the options."""
+    """Return the filter that the options describe."""
     from spamnb.service.maintenance.event_filter import EventFilter
 
     return EventFilter(
@@ -66,12 +66,12 @@ def chosen(
 
 
 def _digest(session: CliSession, model: Filter, ref: str) -> bytes:
-    """Name one message, by its file or a reference."""
+    """Return the digest of one message, given by a file or a reference."""
     from spamnb.service.engine.lookup import find_digest
 
     found = [what for _, what in named((ref,), documents=model.recipe.documents)]
     if len(found) != 1:
-        raise UserError(f"{ref} holds {len(found)} messages", hint="give one message")
+        raise UserError(f"{ref} contains {len(found)} messages", hint="give one message")
     if isinstance(found[0], bytes):
         return model.example(found[0]).digest
     kept = session.open_history() if (session.home / "history").is_dir() else None
@@ -84,7 +84,7 @@ def _digest(session: CliSession, model: Filter, ref: str) -> bytes:
 
 
 def since_us(text: str | None, name: str = "--since") -> int | None:
-    """Read a span (30m, 12h, 7d, 2w: so long ago) or a date as microseconds since 1970."""
+    """Convert an age (30m, 12h, 7d, 2w) or a date to microseconds since 1970."""
     if text is None:
         return None
     span = _SPAN.fullmatch(text.strip().lower())
@@ -94,16 +94,18 @@ def since_us(text: str | None, name: str = "--since") -> int | None:
         return int(datetime.fromisoformat(text).astimezone().timestamp() * 1_000_000)
     except (ValueError, OverflowError) as error:
         raise UserError(
-            f"{name} {text!r} is no time", hint="write 30m, 12h, 7d, 2w, or a date: 2026-05-01"
+            f"{name} {text!r} is not a time", hint="write 30m, 12h, 7d, 2w, or a date: 2026-05-01"
         ) from error
 
 
 def agreed(question: str, *, yes: bool) -> None:
-    """Ask before much is changed; end the program if the answer is no."""
+    """Ask for confirmation; exit with code 1 if the answer is no."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UserError(f"nobody is here to be asked: {question}", hint="--yes does it")
+        raise UserError(
+            f"confirmation needed, but there is no terminal: {question}", hint="add --yes"
+        )
     if not click.confirm(question, err=True):
         say("nothing was changed")
         raise click.exceptions.Exit(1)

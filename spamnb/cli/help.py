@@ -1,8 +1,7 @@
-"""Commands that teach by example, and groups that load them when they are called.
+"""Click commands with examples in `--help`, and groups that import commands on demand.
 
-`--help` is one paragraph, the options, and examples printed as they are written. A group names the
-places of its commands, so that `--version` and `--help` import nothing heavy. Must not know what
-the commands do.
+A group has the import paths of its commands, so that `--version` and `--help` import nothing
+heavy.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Command(click.Command):
 def taught(
     short: str, examples: str = "", *, name: str | None = None
 ) -> Callable[[Callable[..., Any]], Command]:
-    """Make a command of a function: its line in the list, and its examples."""
+    """Decorate a function as a command with a short help line and examples."""
     return click.command(name, cls=Command, short_help=short, examples=examples)
 
 
@@ -49,10 +48,10 @@ class CommandGroup(click.Group):
         super().__init__(*args, **options)
         self.examples = inspect.cleandoc(examples)
         self.places = dict(places or {})
-        """name of a command -> "module:attribute" """
+        """command name -> "module:attribute" """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """List them in the order of their table: the everyday ones first."""
+        """List the commands in the order of their table, most used first."""
         return list(self.places) or super().list_commands(ctx)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -66,7 +65,7 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that was typed, or say which was meant."""
+        """Find the command; the error for an unknown one suggests the nearest."""
         known = self.list_commands(ctx)
         if args[0] not in known and not args[0].startswith("-"):
             near = difflib.get_close_matches(args[0], known, 1)
@@ -81,7 +80,7 @@ class CommandGroup(click.Group):
 
 
 def write_examples(formatter: click.HelpFormatter, examples: str) -> None:
-    """Write a block that nobody wraps."""
+    """Write the examples without wrapping."""
     if examples:
         formatter.write("\nExamples:\n")
         formatter.write("".join(f"  {line}".rstrip() + "\n" for line in examples.splitlines()))

@@ -1,4 +1,4 @@
-"""`spamnb journal` and `spamnb history`: what was taught, and what was said."""
+"""`spamnb journal` and `spamnb history`: list training events and recent verdicts."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ if TYPE_CHECKING:
     from spamnb.store.history.entry import HistoryEntry
 
 JOURNAL_EXAMPLES = """
-spamnb journal                          the last fifty trainings, newest first
-spamnb journal --label spam --since 7d  what was called spam this week
-spamnb journal --who alice --limit 0    everything that alice taught
-spamnb journal --message new.eml        what was ever said of this message
-spamnb undo 1042                        take one back by its number
+spamnb journal                          the last fifty events, newest first
+spamnb journal --label spam --since 7d  spam labels of the last 7 days
+spamnb journal --who alice --limit 0    all training by alice
+spamnb journal --message new.eml        all training of this message
+spamnb undo 1042                        undo an event by its number
 """
 HISTORY_EXAMPLES = """
 spamnb history                          the last fifty verdicts, newest first
-spamnb history --label spam --since 1d  what was judged spam since yesterday
-spamnb correct ham '<1234@example.org>' a wrong one, by its id
+spamnb history --label spam --since 1d  spam verdicts of the last day
+spamnb correct ham '<1234@example.org>' correct a verdict by message id
 """
 
 
 def shown_time(time_us: int) -> str:
-    """Write a time as people here read it."""
+    """Format a time in the local time zone."""
     return datetime.fromtimestamp(time_us / 1e6, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def iso(time_us: int) -> str:
-    """Write a time as programs read it."""
+    """Format a time as ISO 8601, in UTC."""
     return datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(timespec="microseconds")
 
 
-@taught("List what was taught.", JOURNAL_EXAMPLES)
+@taught("List training events.", JOURNAL_EXAMPLES)
 @choosing
-@click.option("--message", metavar="REF", help="Only of this message: a file, message id, "
+@click.option("--message", metavar="REF", help="Only events of this message: a file, message id, "
               "digest or signature.")  # fmt: skip
 @click.option("--limit", type=click.IntRange(0, MOST), default=50, metavar="N",
               help="How many at most; 0 shows all.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @pass_session
 def journal(session: CliSession, /, limit: int, as_json: bool, **filters: Any) -> None:
-    """List what was taught, newest first: number, time, who, what became of which message."""
+    """List training events, newest first: number, time, kind, labels, user and channel, message."""
     with session.open(readonly=True) as model:
         wanted = chosen(session, model, **filters)
         with model.store.read() as view:
@@ -95,23 +95,23 @@ def _event(event: Event, labels: tuple[str, ...]) -> dict[str, Any]:
 
 def _event_row(line: dict[str, Any]) -> tuple[str, ...]:
     time_us = int(datetime.fromisoformat(line["time"]).timestamp() * 1_000_000)
-    moved = f"{line['before'] or '-'} -> {line['after'] or '-'}"
-    # An import or expiry is of no message.
+    labels = f"{line['before'] or '-'} -> {line['after'] or '-'}"
+    # An import or expiry has no message.
     bulk = "" if line["features"] is None else f"{line['features']} features"
     what = bulk or line["message_id"] or line["digest"]
     if line["undoes"]:
         what = f"event {line['undoes']}: {what}"
     return (
-        str(line["event"]), shown_time(time_us), line["kind"], moved,
+        str(line["event"]), shown_time(time_us), line["kind"], labels,
         f"{line['who']}/{line['channel']}", what,
     )  # fmt: skip
 
 
-@taught("List what was said of recent messages.", HISTORY_EXAMPLES)
-@click.option("--label", help="Only verdicts of this label.")
+@taught("List recent verdicts.", HISTORY_EXAMPLES)
+@click.option("--label", help="Only verdicts with this label.")
 @click.option("--decision", type=click.Choice([*ANSWERS]),
-              help="Only verdicts of this decision.")  # fmt: skip
-@click.option("--since", metavar="TIME", help="Only later ones: 12h, 7d, 2w, or a date.")
+              help="Only verdicts with this decision.")  # fmt: skip
+@click.option("--since", metavar="TIME", help="Only later verdicts: 12h, 7d, 2w, or a date.")
 @click.option("--limit", type=click.IntRange(0, MOST), default=50, metavar="N",
               help="How many at most; 0 shows all.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
@@ -124,10 +124,10 @@ def history(
     limit: int,
     as_json: bool,
 ) -> None:
-    """List what was said of recent messages, newest first.
+    """List recent verdicts, newest first.
 
-    Time, decision, label, probability of spam, signature, message id or digest.
-    Each can be corrected by its id or signature, without the message, as long as it stands here.
+    Columns: time, decision, label, probability of spam, signature, message id or digest. A listed
+    message can be corrected by its message id or signature, without the message itself.
     """
     start = since_us(since) or 0
     with session.open(readonly=True) as model:

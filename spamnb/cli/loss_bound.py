@@ -1,4 +1,4 @@
-"""`--apply` of what evaluation found out about ham that is lost: into force, or not at all."""
+"""`--apply` of `evaluate` and `tune`: store costs that meet the ham loss target."""
 
 from __future__ import annotations
 
@@ -13,25 +13,24 @@ if TYPE_CHECKING:
 
 
 def keep_promise(session: CliSession, found: HamLossBound) -> bool:
-    """Keep the costs of the promise in the home; False if the evidence is too thin for any.
+    """Store the costs that meet the target in the home; False if there is not enough evidence.
 
-    What was kept before goes in that case too: it was found for a filter that is no more, or for
-    mail that has changed.
+    In that case earlier costs are removed too: they were found for another model or other mail.
     """
     from spamnb.core.model.costs import Costs
     from spamnb.lab.statistics.loss_bound import costs_for
-    from spamnb.settings.cost_override import drop, keep, kept
+    from spamnb.settings.cost_override import read_costs, remove_costs, write_costs
 
     home, costs = session.home, session.settings.costs
     if found.log_odds is None:
-        drop(home)
-        warn("not enough evidence for the promise: the costs are as they are set")
+        remove_costs(home)
+        warn("not enough evidence for ham_loss.one_in: the costs of the settings apply")
         return False
-    if costs == kept(home, found.one_in):
-        costs = Costs()  # found anew from the start, not from what was found before
+    if costs == read_costs(home, found.one_in):
+        costs = Costs()  # start from the defaults, not from the earlier result
     try:
-        path = keep(home, found, costs_for(costs, found))
+        path = write_costs(home, found, costs_for(costs, found))
     except OSError as error:
         raise UserError(f"{home} cannot be written: {error.strerror}") from error
-    warn(f"{path} is in force where [costs] sets none; a daemon takes it at its next reload")
+    warn(f"{path} applies unless [costs] is set; a daemon reads it at its next reload")
     return True

@@ -1,9 +1,9 @@
-"""The command line's door: finds the command, runs it, and tells what went wrong in one line.
+"""Entry point of the command line: runs a command and reports a failure in one line.
 
-Imports nothing heavy, so `--version` and `--help` answer at once. Exit codes: 0 done, 1 a negative
-answer that was asked for, 2 the user's mistake, 3 the store or the system, 4 a peer, 70 a bug, 130
-interrupted; `score --exit-code` answers 0, 1 or 2, and 75 for every failure, so that no failure can
-be taken for a verdict by the mail system that asked.
+Imports nothing heavy, so `--version` and `--help` are fast. Exit codes: 0 success, 1 negative
+result (such as a failed check), 2 user error, 3 store or system error, 4 remote server error,
+70 bug, 130 interrupted. `score --exit-code` returns 0, 1 or 2, and 75 for every failure, so that a
+mail system cannot mistake a failure for a verdict.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from spamnb.errors import SpamnbError, StoreError
 BUG = 70
 INTERRUPTED = 130
 TEMPORARY = 75
-"""EX_TEMPFAIL of sysexits.h: mail systems keep the message and ask again."""
+"""EX_TEMPFAIL of sysexits.h: mail systems keep the message and try again."""
 _STDERR = 2
 _COMPLETE = "_SPAMNB_COMPLETE"
-_SAFE = "interrupted; what was learnt is safe"
+_INTERRUPTED = "interrupted; all completed training is saved"
 
 COMMANDS = {
     "train": "spamnb.cli.train:train",
@@ -67,11 +67,11 @@ COMMANDS = {
 }
 
 EXAMPLES = """
-spamnb train ham/ spam/                 learn from folders you have sorted
-spamnb score new.eml                    what is it?
-spamnb explain new.eml                  why?
-spamnb correct ham new.eml              no, it is not: learnt at once
-spamnb score --json Maildir/new         one JSON object a line, for programs
+spamnb train ham/ spam/                 train with sorted folders
+spamnb score new.eml                    show the verdict on a message
+spamnb explain new.eml                  show which words led to it
+spamnb correct ham new.eml              correct a wrong verdict
+spamnb score --json Maildir/new         one JSON object per message, for programs
 """
 
 
@@ -85,26 +85,27 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 @click.group(cls=CommandGroup, places=COMMANDS, examples=EXAMPLES, context_settings=_CONTEXT)
-@click.option("--home", metavar="DIR", help="The folder that holds the model. Else $SPAMNB_HOME, "
-              "`home` in the settings, $STATE_DIRECTORY, ~/.local/share/spamnb.")  # fmt: skip
-@click.option("--config", metavar="FILE", help="The settings; else /etc/spamnb/spamnb.toml, if "
-              "it is there.")  # fmt: skip
-@click.option("-v", "--verbose", is_flag=True, help="Tell more; with an error, where it arose.")
+@click.option("--home", metavar="DIR", help="Folder of the model. Default: $SPAMNB_HOME, `home` in "
+              "the settings, $STATE_DIRECTORY, ~/.local/share/spamnb.")  # fmt: skip
+@click.option("--config", metavar="FILE", help="Settings file. Default: /etc/spamnb/spamnb.toml, "
+              "if it exists.")  # fmt: skip
+@click.option("-v", "--verbose", is_flag=True, help="Log more, and show a traceback for an error.")
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version,
               help="Show the version.")  # fmt: skip
 @click.pass_context
 def cli(ctx: click.Context, home: str | None, config: str | None, verbose: bool) -> None:
-    """A mail filter that learns from the people it serves.
+    """A self-learning spam filter.
 
-    Train it with folders of mail you want (ham) and mail you do not (spam); it then tells for any
-    message how probable spam is, and why. Every correction works at once and can be undone.
+    Train it with folders of wanted mail (ham) and spam. It then computes for any message the
+    probability of spam, and shows the words that led to it. Corrections take effect immediately and
+    can be undone.
     """
     one_thread()
     ctx.obj = CliSession(home, config, verbose)
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
-    """Run the program and end it."""
+    """Run the command line and exit."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     _open_streams()
     try:
@@ -112,28 +113,28 @@ def run(arguments: Sequence[str] | None = None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command is over
     except KeyboardInterrupt as error:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        code = _tell(_SAFE, error, verbose=_verbose(words), code=INTERRUPTED)
+        code = _fail(_INTERRUPTED, error, verbose=_verbose(words), code=INTERRUPTED)
     strict = "score" in words and "--exit-code" in words[words.index("score") :]
     sys.exit(TEMPORARY if strict and not isinstance(code, ExitCode) else int(code))
 
 
 def _open_streams() -> None:
-    """Put nothing where our caller has closed a stream: a file of ours would stand there."""
+    """Open the null device for closed standard streams, so that no file takes their numbers."""
     while (handle := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         pass
     os.close(handle)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            nothing = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 - till we end
-            setattr(sys, name, nothing)
+            stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 - until exit
+            setattr(sys, name, stream)
 
 
 class ExitCode(int):
-    """An exit code that a command gave as its answer, not for a failure."""
+    """An exit code that is a command's result, not a failure."""
 
 
 def _guarded(words: list[str]) -> int:
-    """Run; map each failure except an interrupt to a line and an exit code."""
+    """Run the command; map each failure except an interrupt to one line and an exit code."""
     verbose = _verbose(words)
     try:
         return _run(words)
@@ -141,23 +142,23 @@ def _guarded(words: list[str]) -> int:
         error.show()
         return 2
     except click.ClickException as error:
-        return _tell(_usage(error), error, verbose=verbose, code=2)
+        return _fail(_usage(error), error, verbose=verbose, code=2)
     except click.Abort as error:
-        return _tell(_SAFE, error, verbose=verbose, code=INTERRUPTED)
+        return _fail(_INTERRUPTED, error, verbose=verbose, code=INTERRUPTED)
     except BrokenPipeError:
         return _hang_up()
     except SpamnbError as error:
         hint = f" - {error.hint}" if error.hint else ""
-        return _tell(f"{error}{hint}", error, verbose=verbose, code=error.exit_code)
+        return _fail(f"{error}{hint}", error, verbose=verbose, code=error.exit_code)
     except OSError as error:
         what = f"{error.filename or 'input or output'}: {error.strerror or error}"
-        return _tell(what, error, verbose=verbose, code=StoreError.exit_code)
-    except Exception as error:  # noqa: BLE001 - the boundary: whatever is left is a bug of ours
+        return _fail(what, error, verbose=verbose, code=StoreError.exit_code)
+    except Exception as error:  # noqa: BLE001 - the boundary: every other exception is a bug
         if _was_interrupted(error):
-            return _tell(_SAFE, error, verbose=verbose, code=INTERRUPTED)
+            return _fail(_INTERRUPTED, error, verbose=verbose, code=INTERRUPTED)
         what = f"{type(error).__name__}: {error}"
         hint = "this is a bug" if verbose else "this is a bug; run it again with -v and report it"
-        return _tell(f"{what} - {hint}", error, verbose=verbose, code=BUG)
+        return _fail(f"{what} - {hint}", error, verbose=verbose, code=BUG)
 
 
 def _verbose(words: list[str]) -> bool:
@@ -165,7 +166,7 @@ def _verbose(words: list[str]) -> bool:
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """Tell whether an interrupt began it: closing what it broke off may raise something else."""
+    """Return True if an interrupt is the first cause: clean-up may raise other exceptions."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
@@ -194,7 +195,7 @@ def _usage(error: click.ClickException) -> str:
     return f"{message[:1].lower()}{message[1:]} - see `{path} --help`"
 
 
-def _tell(message: str, error: BaseException, *, verbose: bool, code: int) -> int:
+def _fail(message: str, error: BaseException, *, verbose: bool, code: int) -> int:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -212,13 +213,13 @@ def _tell(message: str, error: BaseException, *, verbose: bool, code: int) -> in
 
 
 def _hang_up() -> int:
-    """Nobody reads any more: end without a word."""
+    """Exit silently after the reader closed the pipe."""
     _silence(sys.stdout)
     return 1
 
 
 def _silence(stream: TextIO) -> None:
-    """Let what is left of it go nowhere, also when the interpreter flushes."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
+    """Redirect the stream to the null device, also for the interpreter's final flush."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)

@@ -1,4 +1,4 @@
-"""Messages that are named on the command line: paths, standard input, or references."""
+"""Read messages named on the command line: paths, standard input, or references."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from spamnb.errors import CorpusError, UserError
 
 
 def standard_input() -> str:
-    """Name standard input, unless somebody sits there who may not know that we wait."""
+    """Return "-" for standard input; an error on a terminal, where the command would just wait."""
     if sys.stdin.isatty():
-        raise UserError("no message is given", hint="name a file, or - to type one in")
+        raise UserError("no message is given", hint="name a file, or - to read from the terminal")
     return "-"
 
 
@@ -21,12 +21,12 @@ def one_message(path: str, *, documents: bool = False) -> bytes:
     """Read the one message at a path, or on standard input."""
     found = [raw for _, raw in all_messages(path, documents=documents)]
     if len(found) != 1:
-        raise CorpusError(f"{path} holds {len(found)} messages", hint="give one message")
+        raise CorpusError(f"{path} contains {len(found)} messages", hint="give one message")
     return found[0]
 
 
 def all_messages(path: str, *, documents: bool = False) -> Iterator[tuple[str, bytes]]:
-    """Read every message at a path, with its name; what cannot be read is an error."""
+    """Yield name and bytes of every message at a path; an unreadable one is an error."""
     from spamnb.service.training.sources import SourceMessage, items
 
     for item in items(path, documents=documents):
@@ -36,7 +36,7 @@ def all_messages(path: str, *, documents: bool = False) -> Iterator[tuple[str, b
 
 
 def named(refs: tuple[str, ...], *, documents: bool = False) -> Iterator[tuple[str, bytes | str]]:
-    """Resolve (name, message or reference): what is a path is read, the rest is left."""
+    """Yield (name, message) for paths and (reference, reference) for everything else."""
     for ref in refs or (standard_input(),):
         if ref == "-" or is_path(ref):
             yield from all_messages(ref, documents=documents)
@@ -45,7 +45,7 @@ def named(refs: tuple[str, ...], *, documents: bool = False) -> Iterator[tuple[s
 
 
 def kept_file(path: str) -> str:
-    """Name a plain file with what is at a path: standard input and pipes are copied to one."""
+    """Return the path of a regular file: standard input and pipes are copied to one."""
     from spamnb.service.training.sources import kept
     from spamnb.store.named_files import as_caller, open_named
 
@@ -57,8 +57,8 @@ def kept_file(path: str) -> str:
 
 
 def is_path(ref: str) -> bool:
-    """Tell whether a reference is a path that is there."""
+    """Return True if a reference is an existing path."""
     from spamnb.store.named_files import as_caller
 
     with as_caller():
-        return os.path.exists(ref)  # noqa: PTH110 - false also for what cannot be a path
+        return os.path.exists(ref)  # noqa: PTH110 - no error for text that cannot be a path

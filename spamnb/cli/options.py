@@ -1,4 +1,4 @@
-"""Options of the command line, as several commands have them."""
+"""Option types that several commands use."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 class Number(click.FloatRange):
-    """A number within bounds. Click takes `nan` for one, which is within all bounds."""
+    """A number within bounds. Unlike `click.FloatRange` it rejects `nan`."""
 
     def convert(self, value: Any, param: Parameter | None, ctx: Context | None) -> float:
-        """The number."""
+        """Convert the text; `nan` is an error."""
         number: float = super().convert(value, param, ctx)
         if isnan(number):
-            self.fail(f"{value!r} is no number.", param, ctx)
+            self.fail(f"{value!r} is not a number.", param, ctx)
         return number
 
 
 class Count(click.IntRange):
-    """How many: a number, or the word `all`."""
+    """A count: a number, or the word `all`."""
 
     name = "count"
 
@@ -32,12 +32,12 @@ class Count(click.IntRange):
         super().__init__(0)
 
     def convert(self, value: Any, param: Parameter | None, ctx: Context | None) -> int:
-        """The number."""
+        """Convert the text; `all` is the largest number."""
         number: int = sys.maxsize if value == "all" else super().convert(value, param, ctx)
         return number
 
 
 def spelt(name: str) -> str:
-    """An option of the running command as people write it."""
+    """Return the command-line form of an option of the running command, such as `--json`."""
     params = click.get_current_context().command.params
     return next(param.opts[0] for param in params if param.name == name)

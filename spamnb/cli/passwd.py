@@ -1,4 +1,4 @@
-"""`spamnb passwd`: who may log in at the post office, and by which password."""
+"""`spamnb passwd`: manage the logins of the delivery agent."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ if TYPE_CHECKING:
     from spamnb.endpoints.smtp.delivery.logins import Login
 
 EXAMPLES = """
-spamnb passwd alice@example.org                    asks for the password
-spamnb passwd alice alice@example.org a@other.org  a login whose mail has two addresses
+spamnb passwd alice@example.org                    ask for the password
+spamnb passwd alice alice@example.org a@other.org  a login with two mail addresses
 spamnb passwd --remove alice
 spamnb passwd --list
-pwgen 20 1 | spamnb passwd alice@example.org       from a program
+pwgen 20 1 | spamnb passwd alice@example.org       read the password from a program
 """
 
 
-@taught("Set a password for reports by mail.", EXAMPLES)
+@taught("Manage logins for reports by mail.", EXAMPLES)
 @click.argument("login", required=False)
 @click.argument("addresses", nargs=-1, metavar="[ADDRESS]...")
-@click.option("--remove", is_flag=True, help="Take the login away.")
-@click.option("--list", "listed", is_flag=True, help="Show who may log in.")
-@click.option("--json", "as_json", is_flag=True, help="With --list: one JSON object a line.")
-@click.option("--file", metavar="FILE", help="Else delivery.passwords, or `passwords` in the home.")
+@click.option("--remove", is_flag=True, help="Delete the login.")
+@click.option("--list", "listed", is_flag=True, help="List the logins.")
+@click.option("--json", "as_json", is_flag=True, help="With --list: one JSON object per line.")
+@click.option("--file", metavar="FILE", help="File of the logins. Default: delivery.passwords, or "
+              "`passwords` in the home.")  # fmt: skip
 @pass_session
 def passwd(
     session: CliSession,
@@ -42,11 +43,12 @@ def passwd(
     as_json: bool,
     file: str | None,
 ) -> None:
-    """Set who may log in at the post office, to report spam@ and ham@ in their own name.
+    """Create or change a login for the delivery agent.
 
-    A login is an address, or a name with the ADDRESSes that are delivered to this person. The
-    password is asked for, or read from the first line of the input. A new password keeps the
-    addresses. Only hashes are kept (scrypt); a running daemon sees the change at once.
+    Logged-in users can report messages to the spam@ and ham@ addresses. A login is a mail address,
+    or a name with the user's ADDRESSes. The password is asked for, or read from the first line of
+    standard input. A new password keeps the addresses. Only hashes are stored (scrypt). A running
+    daemon uses the change immediately.
     """
     from spamnb.endpoints.smtp.delivery.logins import read_logins, write_logins
 
@@ -68,12 +70,13 @@ def passwd(
     say(f"{login}: {'removed from' if remove else 'written to'} {path}")
     if not file and not session.settings.delivery.passwords:
         warn(
-            f'the delivery agent looks there once the settings say: [delivery] passwords = "{path}"'
+            "the delivery agent reads this file only if the settings contain: "
+            f'[delivery] passwords = "{path}"'
         )
 
 
 def _path(session: CliSession, file: str | None) -> Path:
-    home = session.home  # from here on we are who the daemon's files belong to
+    home = session.home  # first, since it takes the user id of the home's owner
     return Path(file or session.settings.delivery.passwords or home / "passwords")
 
 
@@ -82,7 +85,10 @@ def _login(login: str, addresses: tuple[str, ...]) -> Login:
 
     for one in (login, *addresses):
         if not LOGIN.fullmatch(one):
-            raise UserError(f"{one!r} is no login or address", hint="no blanks, colons or commas")
+            raise UserError(
+                f"{one!r} is not a valid login or address",
+                hint="it must not contain blanks, colons or commas",
+            )
     return Login(login, hashed(_password()), addresses or (login,))
 
 
@@ -91,20 +97,22 @@ def _password() -> str:
 
     try:
         if sys.stdin.isatty():
-            said = click.prompt(
-                "Password", hide_input=True, confirmation_prompt="Once more", err=True
+            password = click.prompt(
+                "Password", hide_input=True, confirmation_prompt="Repeat password", err=True
             )
         else:
-            # Not as text: what is no UTF-8 is an error in one locale and escaped in another.
-            said = sys.stdin.buffer.readline().rstrip(b"\r\n").decode()
-        size = len(said.encode())
+            # As bytes: invalid UTF-8 is an error in one locale and escaped in another.
+            password = sys.stdin.buffer.readline().rstrip(b"\r\n").decode()
+        size = len(password.encode())
     except UnicodeError as error:
-        raise UserError("a password is text in UTF-8") from error
-    if not said:
-        raise UserError("no password was given", hint="type one, or give it on the first line")
-    if size > MAX_PASSWORD_BYTES or "\0" in said:
-        raise UserError(f"a password has at most {MAX_PASSWORD_BYTES} bytes, and no NUL")
-    return str(said)
+        raise UserError("the password is not valid UTF-8") from error
+    if not password:
+        raise UserError(
+            "no password is given", hint="type one, or write it to the first line of the input"
+        )
+    if size > MOST_PASSWORD or "\0" in password:
+        raise UserError(f"the password is longer than {MOST_PASSWORD} bytes, or contains NUL")
+    return str(password)
 
 
 def _show(logins: list[tuple[str, tuple[str, ...]]], *, as_json: bool) -> None:

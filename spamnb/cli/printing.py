@@ -1,7 +1,7 @@
-"""How results look: lines for people, JSON for programs, colours and bars on terminals alone.
+"""Print results: text, JSON, and on terminals colours and progress bars.
 
-Must not know models. Text from strangers' mail is printed without control characters, or a subject
-could move the cursor. Failure: none of its own; a closed pipe is handled in `main`.
+Control characters in text from messages are replaced, or a subject could control the terminal.
+Failure: a closed pipe is handled in `main`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 MOST = sys.maxsize
-"""of what is counted or numbered"""
+"""upper bound of numeric arguments"""
 _COLOURS = {"spam": "red", "junk": "red", "reject": "red", "ham": "green", "deliver": "green",
             "unsure": "yellow"}  # fmt: skip
 
 
 def print_anything() -> None:
-    """Let stdout and stderr take every text: bytes of paths go through, the rest becomes ?."""
+    """Make stdout and stderr accept any text: undecodable bytes of paths pass, the rest is ?."""
 
     def escape(error: UnicodeError) -> tuple[str | bytes, int]:
         assert isinstance(error, UnicodeEncodeError)
@@ -47,29 +47,29 @@ def print_anything() -> None:
 
 
 def safe(text: str) -> str:
-    """Replace what a terminal would obey instead of show."""
+    """Replace control characters and text direction marks."""
     return _CONTROL.sub("\ufffd", text)
 
 
 def coloured(text: str, word: str) -> str:
-    """Colour a text by a label or decision, where somebody looks at it."""
+    """Colour a text by a label or decision, on a terminal."""
     if not wants_colour() or word not in _COLOURS:
         return text
     return click.style(text, fg=_COLOURS[word])
 
 
 def wants_colour() -> bool:
-    """Tell whether stdout is a terminal whose owner did not ask for plain text."""
+    """Return True if stdout is a terminal and $NO_COLOR is not set."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def say(text: str = "") -> None:
-    """Print a line."""
+    """Print a line to stdout."""
     sys.stdout.write(text + "\n")
 
 
 def warn(text: str) -> None:
-    """Print a line that is no result."""
+    """Print a line to stderr, with the program's name."""
     sys.stdout.flush()
     sys.stderr.write(f"spamnb: {safe(text)}\n")
 
@@ -91,7 +91,7 @@ def say_json(value: Any) -> None:
 
 
 def table(rows: Iterable[tuple[str, ...]], right: tuple[int, ...] = ()) -> None:
-    """Print columns, as wide as they must be; `right` names those that hold numbers."""
+    """Print aligned columns; those in `right` are aligned to the right."""
     lines = [tuple(safe(cell).replace("\t", " ") for cell in row) for row in rows]
     if not lines:
         return
@@ -106,9 +106,9 @@ def table(rows: Iterable[tuple[str, ...]], right: tuple[int, ...] = ()) -> None:
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int, str], None] | None]:
-    """Give a function (done, total, note) that moves a bar on stderr; None without a terminal.
+    """Yield a function (done, total, note) that updates a bar on stderr; None without a terminal.
 
-    The bar starts with the first call: its thread must not be there when workers are forked.
+    The bar starts with the first call: its thread must not exist when workers are forked.
     """
     if not sys.stderr.isatty():
         yield None
@@ -126,7 +126,7 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int, str], None] | None]:
     from rich.text import Text
 
     class Rate(ProgressColumn):
-        """How many a second."""
+        """Items per second."""
 
         def render(self, task: Task) -> Text:
             return Text(f"{task.finished_speed or task.speed or 0:,.0f}/s")

@@ -1,4 +1,4 @@
-"""`spamnb quarantine`: what was kept instead of delivered; look, send on, throw away."""
+"""`spamnb quarantine`: list, show, release and delete quarantined messages."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 spamnb quarantine list                   oldest first
-spamnb quarantine show ID                its envelope, what was said of it, and the message
-spamnb quarantine release ID... --learn  send it on, and learn that it is ham
-spamnb quarantine delete ID...           throw it away
+spamnb quarantine show ID                envelope, verdict and message
+spamnb quarantine release ID... --learn  deliver it, and train it as ham
+spamnb quarantine delete ID...           delete it
 """
 _PLACES = {
     "list": "spamnb.cli.quarantine:list_",
@@ -40,7 +40,7 @@ _PLACES = {
 }
 _SHOWN = 40
 _SUBJECT_BYTES = 1000
-JSON = click.option("--json", "as_json", is_flag=True, help="JSON, one object a line.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 IDS = click.argument("ids", nargs=-1, required=True, metavar="ID...")
 
 
@@ -48,13 +48,13 @@ IDS = click.argument("ids", nargs=-1, required=True, metavar="ID...")
     cls=CommandGroup,
     places=_PLACES,
     examples=EXAMPLES,
-    short_help="Messages kept instead of delivered.",
+    short_help="List, release or delete quarantined mail.",
 )
 def quarantine() -> None:
-    """Look after the messages that were kept instead of delivered.
+    """List, show, release and delete quarantined messages.
 
-    Each has its envelope as it came. A release goes straight to the next hop and is not judged
-    again.
+    Messages are stored with their original envelope. Released messages go to the next hop without
+    another scan.
     """
 
 
@@ -64,25 +64,25 @@ def _folder(session: CliSession) -> Quarantine:
     return Quarantine(session.home / "quarantine", session.settings.quarantine)
 
 
-@taught("List what is kept.", EXAMPLES, name="list")
+@taught("List quarantined messages.", EXAMPLES, name="list")
 @JSON
 @pass_session
 def list_(session: CliSession, as_json: bool) -> None:
-    """List what is kept, oldest first.
+    """List quarantined messages, oldest first.
 
-    ID, time, state, decision, label, probability of spam, from, to, subject.
+    Columns: ID, time, state, decision, label, probability of spam, sender, recipients, subject.
     """
     folder = _folder(session)
     kept = [(entry, _subject(folder.head(entry.id))) for entry in folder.messages()]
     if as_json:
         for entry, subject in kept:
-            say_json(_told(entry) | {"subject": subject})
+            say_json(_as_dict(entry) | {"subject": subject})
         return
     table((_row(entry, subject) for entry, subject in kept), right=(5,))
 
 
 def _subject(head: bytes) -> str:
-    """Read the subject of a message from its first bytes."""
+    """Return the subject of a message, given its first bytes."""
     from spamnb.core.mail.headers import decoded, split
     from spamnb.core.mail.local_hosts import LocalHosts
     from spamnb.core.policy.verdict_headers import header_end
@@ -95,7 +95,7 @@ def _subject(head: bytes) -> str:
     return " ".join((text.decode("ascii") if isinstance(text, bytes) else text).split())
 
 
-def _told(entry: QuarantinedMessage) -> dict[str, Any]:
+def _as_dict(entry: QuarantinedMessage) -> dict[str, Any]:
     return {
         "id": entry.id,
         "time": iso(entry.time_us),
@@ -129,11 +129,11 @@ def _row(entry: QuarantinedMessage, subject: str) -> tuple[str, ...]:
 
 @taught("Show one message.", "spamnb quarantine show ID")
 @click.argument("identity", metavar="ID")
-@click.option("--raw", is_flag=True, help="The message alone, byte for byte.")
+@click.option("--raw", is_flag=True, help="Print only the message, byte for byte.")
 @JSON
 @pass_session
 def show(session: CliSession, identity: str, raw: bool, as_json: bool) -> None:
-    """Show a message's envelope, what was said of it, and the message itself."""
+    """Show a message with its envelope and verdict."""
     folder = _folder(session)
     entry, message = folder.get(identity), folder.raw(identity)
     if raw:
@@ -141,7 +141,7 @@ def show(session: CliSession, identity: str, raw: bool, as_json: bool) -> None:
         sys.stdout.buffer.write(message)
         return
     if as_json:
-        say_json(_told(entry) | {"raw": message.decode("latin-1")})
+        say_json(_as_dict(entry) | {"raw": message.decode("latin-1")})
         return
     lines = [("", line) for line in (entry.mail_line, *entry.rcpt_lines)]
     facts = [(name, str(value)) for name, value in entry.facts.items() if value not in ("", None)]
@@ -152,13 +152,13 @@ def show(session: CliSession, identity: str, raw: bool, as_json: bool) -> None:
         say(safe(line))
 
 
-@taught("Send messages on.", EXAMPLES)
+@taught("Deliver messages.", EXAMPLES)
 @IDS
-@click.option("--learn", is_flag=True, help="Learn as well that they are ham.")
+@click.option("--learn", is_flag=True, help="Also train them as ham.")
 @click.option("--upstream", metavar="ADDRESS",
-              help="The next hop; else where they would have gone.")  # fmt: skip
-@click.option("--again", is_flag=True, help="Also what may have been sent by a release that was "
-              "broken off.")  # fmt: skip
+              help="The next hop. Default: their original next hop.")  # fmt: skip
+@click.option("--again", is_flag=True, help="Include messages that an interrupted release may "
+              "already have sent.")  # fmt: skip
 @JSON
 @pass_session
 def release(
@@ -169,9 +169,9 @@ def release(
     again: bool,
     as_json: bool,
 ) -> None:
-    """Send messages on to the next hop, with their own envelope and without judging them again.
+    """Deliver messages to the next hop with their original envelope, without another scan.
 
-    A message is gone from here when the next hop has taken it for all its recipients.
+    A message leaves the quarantine when the next hop has accepted it for all recipients.
     """
     folder = _folder(session)
     failed = []
@@ -184,11 +184,14 @@ def release(
         elif learn:
             _learn(session, identity, raw, as_json=as_json)
     if failed:
-        raise PeerError(f"not all recipients have {', '.join(failed)}", hint="they are kept")
+        raise PeerError(
+            f"not delivered to all recipients: {', '.join(failed)}",
+            hint="these messages stay in quarantine",
+        )
 
 
 def _sender(upstream: str | None) -> Any:
-    """A function that sends; it knows the next hop."""
+    """Return a function that delivers a message to its next hop."""
     from spamnb.endpoints.net.address import Address
     from spamnb.endpoints.net.smtp_client import deliver
 
@@ -198,7 +201,7 @@ def _sender(upstream: str | None) -> Any:
             address = Address.parse(where)
         except ValueError as error:
             raise PeerError(
-                f"the next hop is {where!r}: {error}", hint="name one with --upstream"
+                f"the next hop {where!r} is not valid: {error}", hint="name one with --upstream"
             ) from error
         return deliver(address, released)
 
@@ -207,39 +210,39 @@ def _sender(upstream: str | None) -> Any:
 
 def _show(entry: QuarantinedMessage, *, as_json: bool) -> None:
     if as_json:
-        say_json(_told(entry))
+        say_json(_as_dict(entry))
         return
     for at, line in enumerate(entry.rcpt_lines):
         recipient = entry.recipients[at] if at < len(entry.recipients) else line
-        said = "delivered" if at in entry.done else entry.replies.get(str(at), "kept")
-        say(f"{entry.id}: {safe(recipient)}: {safe(said)}")
+        result = "delivered" if at in entry.done else entry.replies.get(str(at), "kept")
+        say(f"{entry.id}: {safe(recipient)}: {safe(result)}")
 
 
 def _learn(session: CliSession, identity: str, raw: bytes, *, as_json: bool) -> None:
     from spamnb.cli.daemon_client import checked, teacher
 
-    with teacher(session) as (desk, me):
-        answer = checked(desk.teach(replace(me, label="ham", raw=raw)))
+    with teacher(session) as (target, me):
+        answer = checked(target.teach(replace(me, label="ham", raw=raw)))
         show_answer(identity, answer, as_json=as_json)
 
 
-@taught("Throw messages away.", "spamnb quarantine delete ID...")
+@taught("Delete messages.", "spamnb quarantine delete ID...")
 @IDS
 @pass_session
 def delete(session: CliSession, ids: tuple[str, ...]) -> None:
-    """Throw messages away; nobody will get them."""
+    """Delete messages from the quarantine; they are not delivered."""
     folder = _folder(session)
     for identity in ids:
         folder.delete(identity)
         say(f"{identity}: deleted")
 
 
-@taught("Throw away what is too old.", "spamnb quarantine expire")
+@taught("Delete old messages.", "spamnb quarantine expire")
 @pass_session
 def expire(session: CliSession) -> None:
-    """Throw away what is older than quarantine.keep_days; a daemon that keeps mail does so too.
+    """Delete messages older than quarantine.keep_days. A running daemon does so too.
 
-    A clock that has jumped ahead expires nothing: see `spamnb expire --trust-clock`.
+    After the clock has jumped ahead nothing expires: see `spamnb expire --trust-clock`.
     """
     from spamnb.service.maintenance.expiry_clock import expiry_mark, warning
 

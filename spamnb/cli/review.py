@@ -1,4 +1,4 @@
-"""`spamnb review`: what waits for an admin's word, and the word."""
+"""`spamnb review`: list, accept and refuse queued feedback."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 LIST_EXAMPLES = """
 spamnb review list                       oldest first
-spamnb review show NAME                  the message, and why it waits
-spamnb review accept NAME...             learn it as it was said
-spamnb review refuse NAME...             do not
+spamnb review show NAME                  the message, and why it is queued
+spamnb review accept NAME...             train with it
+spamnb review refuse NAME...             delete it
 """
 _PLACES = {
     "list": "spamnb.cli.review:list_",
@@ -32,38 +32,38 @@ _PLACES = {
     "refuse": "spamnb.cli.review:refuse",
 }
 _SHOWN = 60
-JSON = click.option("--json", "as_json", is_flag=True, help="JSON, one object a line.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 
 
 @click.group(
     cls=CommandGroup,
     places=_PLACES,
     examples=LIST_EXAMPLES,
-    short_help="Decide what waits for your word.",
+    short_help="Accept or refuse queued feedback.",
 )
 def review() -> None:
-    """Decide what waits for your word.
+    """Accept or refuse queued feedback.
 
-    Reports that nothing proves, and labels that contradict a very sure verdict on a channel that
-    nobody vouches for, wait here instead of being learnt.
+    Feedback is queued when the sender cannot be verified, or when it contradicts a very sure
+    verdict on an untrusted channel. The model does not change before an administrator accepts it.
     """
 
 
-class _List:
-    """The list, here or over there."""
+class _Queue:
+    """The review queue: the daemon's if there is one, else the files in the home."""
 
     def __init__(self, session: CliSession) -> None:
         self._session = session
         self._daemon = served(session)
 
     def entries(self) -> list[dict[str, Any]]:
-        """All that wait, oldest first."""
+        """Return all entries, oldest first."""
         if self._daemon is None:
             return [entry.as_dict() for entry in self._reviews().entries()]
         return [json.loads(line) for line in self._ask("list")[1].splitlines()]
 
     def get(self, name: str) -> tuple[dict[str, Any], bytes]:
-        """One entry and its message."""
+        """Return one entry and its message."""
         if self._daemon is None:
             entry, raw = self._reviews().get(name)
             return entry.as_dict(), raw
@@ -71,8 +71,8 @@ class _List:
         return header["entry"], raw
 
     @contextmanager
-    def decided(self, do: str) -> Iterator[Any]:
-        """A function that takes names and gives answers."""
+    def decider(self, do: str) -> Iterator[Any]:
+        """Yield a function that accepts or refuses the entry of a name."""
         from spamnb.endpoints.control.protocol import answer_of
 
         if self._daemon is not None:
@@ -81,8 +81,8 @@ class _List:
         from spamnb.service.feedback.service import FeedbackService
 
         with self._session.open(history=True) as model:
-            desk = FeedbackService(model, self._reviews(), self._session.settings.feedback)
-            yield desk.accept if do == "accept" else desk.refuse
+            service = FeedbackService(model, self._reviews(), self._session.settings.feedback)
+            yield service.accept if do == "accept" else service.refuse
 
     def _ask(self, do: str, name: str = "") -> tuple[dict[str, Any], bytes]:
         from spamnb.endpoints.control.protocol import ControlClient
@@ -97,12 +97,12 @@ class _List:
         return ReviewQueue(self._session.home / "review", self._session.settings.review)
 
 
-@taught("List what waits.", LIST_EXAMPLES, name="list")
+@taught("List queued feedback.", LIST_EXAMPLES, name="list")
 @JSON
 @pass_session
 def list_(session: CliSession, as_json: bool) -> None:
-    """List what waits, oldest first: name, time, who says what, our verdict, why it waits."""
-    entries = _List(session).entries()
+    """List queued feedback, oldest first: name, time, label, user, verdict, reason."""
+    entries = _Queue(session).entries()
     if as_json:
         for entry in entries:
             say_json(entry | {"time": iso(entry["time_us"])})
@@ -112,21 +112,21 @@ def list_(session: CliSession, as_json: bool) -> None:
 
 def _row(entry: dict[str, Any]) -> tuple[str, ...]:
     verdict = entry["verdict"]
-    ours = f"{verdict['label']} {verdict['probability']:.4f}" if verdict else ""
+    shown = f"{verdict['label']} {verdict['probability']:.4f}" if verdict else ""
     return (
         entry["name"], shown_time(entry["time_us"]), entry["label"] or "forget",
-        f"{entry['who']}/{entry['channel']}"[:_SHOWN], ours, entry["reason"],
+        f"{entry['who']}/{entry['channel']}"[:_SHOWN], shown, entry["reason"],
     )  # fmt: skip
 
 
-@taught("Show one message that waits.", "spamnb review show 0063f1a2b3c4d-0123456789abcdef01234567",
+@taught("Show one queued message.", "spamnb review show 0063f1a2b3c4d-0123456789abcdef01234567",
         name="show")  # fmt: skip
 @click.argument("name")
 @JSON
 @pass_session
 def show_(session: CliSession, name: str, as_json: bool) -> None:
-    """Show who says what of a message and why it waits, then the message itself."""
-    entry, raw = _List(session).get(name)
+    """Show the label, the user and the reason of one entry, then its message."""
+    entry, raw = _Queue(session).get(name)
     if as_json:
         say_json(entry | {"time": iso(entry["time_us"]), "raw": raw.decode("latin-1")})
         return
@@ -138,9 +138,9 @@ def show_(session: CliSession, name: str, as_json: bool) -> None:
 
 
 def _decide(session: CliSession, do: str, names: tuple[str, ...], *, as_json: bool) -> None:
-    with _List(session).decided(do) as decided:
+    with _Queue(session).decider(do) as decide:
         for name in names:
-            answer: Answer = checked(decided(name))
+            answer: Answer = checked(decide(name))
             if answer.receipt is not None:
                 show(name, answer, as_json=as_json)
             elif as_json:
@@ -149,19 +149,21 @@ def _decide(session: CliSession, do: str, names: tuple[str, ...], *, as_json: bo
                 say(f"{answer.reason}: {safe(name)}")
 
 
-@taught("Learn what waits.", "spamnb review accept 0063f1a2b3c4d-0123456789abcdef01234567")
+@taught(
+    "Train with queued feedback.", "spamnb review accept 0063f1a2b3c4d-0123456789abcdef01234567"
+)
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @JSON
 @pass_session
 def accept(session: CliSession, names: tuple[str, ...], as_json: bool) -> None:
-    """Learn what waits as it was said, in the name of who said it, so that it can be undone."""
+    """Train with queued feedback, in the name of its user, so that it can be undone."""
     _decide(session, "accept", names, as_json=as_json)
 
 
-@taught("Let go of what waits.", "spamnb review refuse 0063f1a2b3c4d-0123456789abcdef01234567")
+@taught("Delete queued feedback.", "spamnb review refuse 0063f1a2b3c4d-0123456789abcdef01234567")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @JSON
 @pass_session
 def refuse(session: CliSession, names: tuple[str, ...], as_json: bool) -> None:
-    """Let go of what waits; nothing is learnt."""
+    """Delete queued feedback; the model does not change."""
     _decide(session, "refuse", names, as_json=as_json)

@@ -1,4 +1,4 @@
-"""`spamnb rewind`, `relearn` and `bisect`, and undoing many events: the time machine's commands."""
+"""`spamnb rewind`, `relearn` and `bisect`, and `undo` of many events."""
 
 from __future__ import annotations
 
@@ -20,62 +20,62 @@ if TYPE_CHECKING:
     from spamnb.service.maintenance.attribution import Attribution, EventShare
     from spamnb.store.rebuild import Rebuilt
 
-JSON = click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
-YES = click.option("--yes", is_flag=True, help="Do it without asking.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+YES = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 REWIND_EXAMPLES = """
-spamnb rewind 2h                        as it was two hours ago
-spamnb rewind 2026-05-01T18:00          as it was then
+spamnb rewind 2h                        to the state of two hours ago
+spamnb rewind 2026-05-01T18:00          to the state at this time
 """
 RELEARN_EXAMPLES = """
-spamnb relearn --without mallory        as if mallory had never taught
-spamnb relearn --without-channel imap   ... or nobody had by this way
-spamnb relearn --set eta=4              everybody's lessons, with another constant
+spamnb relearn --without mallory        without the training by mallory
+spamnb relearn --without-channel imap   without the training of this channel
+spamnb relearn --set eta=4              all training, with another constant
 """
 BISECT_EXAMPLES = """
-spamnb bisect new.eml                   which trainings made it what it is?
-spamnb bisect '<1234@example.org>'      ... by id, digest or signature
+spamnb bisect new.eml                   by file
+spamnb bisect '<1234@example.org>'      by message id, digest or signature
 """
 
 
-@taught("Bring back the model as it was.", REWIND_EXAMPLES)
+@taught("Restore an earlier state of the model.", REWIND_EXAMPLES)
 @click.argument("moment", metavar="TIME")
 @YES
 @JSON
 @pass_session
 def rewind(session: CliSession, moment: str, yes: bool, as_json: bool) -> None:
-    """Bring back the model as it was at a time, in every number. What came later is gone from it.
+    """Restore the exact state of the model at a time. Later training is removed from it.
 
-    TIME is a date, or how long ago: 30m, 12h, 7d, 2w. Nobody else may have the model open: stop the
-    daemon first. The model of now is kept beside it, and `restore --force` brings it back.
+    TIME is a date or an age: 30m, 12h, 7d, 2w. Stop the daemon first. The current model is kept in
+    a file beside the new one; `restore --force` restores it.
     """
-    from spamnb.service.maintenance import rewind as timemachine
+    from spamnb.service.maintenance import rewind as maintenance
 
     time_us = since_us(moment, "TIME") or 0
     refuse_while_served(session, "rewind")
     with session.open(readonly=True) as model, model.store.read() as view:
-        cut = timemachine.cut_at(view, time_us)
+        cut = maintenance.cut_at(view, time_us)
     if cut.events == 0:
         _nothing(as_json=as_json)
         return
-    by = ", ".join(f"{count} of {who or 'nobody'}" for who, count in sorted(cut.by.items()))
-    stays = f"after {shown_time(cut.stays_us)}" if cut.stays_us else "of the whole journal"
-    agreed(f"{cut.events} events {stays} go ({safe(by)}). Rewind?", yes=yes)
-    done = timemachine.rewind(session.home, time_us)
+    by = ", ".join(f"{count} by {who or 'unknown'}" for who, count in sorted(cut.by.items()))
+    which = f"after {shown_time(cut.stays_us)}" if cut.stays_us else "of the whole journal"
+    agreed(f"{cut.events} events {which} will be removed ({safe(by)}). Rewind?", yes=yes)
+    done = maintenance.rewind(session.home, time_us)
     _done(
         done,
         {"events_dropped": done.result.events, "last_event": done.result.stop - 1},
-        f"{done.result.events} events dropped",
+        f"{done.result.events} events removed",
         as_json=as_json,
     )
 
 
-@taught("Learn again without somebody.", RELEARN_EXAMPLES)
-@click.option("--without", multiple=True, metavar="WHO", help="Whose events are dropped; "
+@taught("Retrain from the journal, with exclusions.", RELEARN_EXAMPLES)
+@click.option("--without", multiple=True, metavar="WHO", help="Leave out the events of this user; "
               "repeatable.")  # fmt: skip
-@click.option("--without-channel", multiple=True, metavar="CHANNEL", help="What came this way is "
-              "dropped; repeatable.")  # fmt: skip
-@click.option("--set", "constants", multiple=True, metavar="NAME=NUMBER", help="Another constant: "
+@click.option("--without-channel", multiple=True, metavar="CHANNEL", help="Leave out the events of "
+              "this channel; repeatable.")  # fmt: skip
+@click.option("--set", "constants", multiple=True, metavar="NAME=NUMBER", help="Set a constant: "
               "alpha, kappa, r, eta, rate_bias, rate_temper.")  # fmt: skip
 @YES
 @JSON
@@ -88,31 +88,31 @@ def relearn(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Teach the journal's lessons again, in order, without some of them; each step anew.
+    """Rebuild the model from the events of its journal, in order, without some of them.
 
-    Leaves out also what was undone. What went into the checkpoint has no events any more and stays,
-    whoever taught it. Nobody else may have the model open: stop the daemon first. The model of now
-    is kept beside it, and `restore --force` brings it back.
+    Each training step is computed again. Undone events are left out too. Training in the checkpoint
+    has no events any more and always stays. Stop the daemon first. The current model is kept in a
+    file beside the new one; `restore --force` restores it.
     """
-    from spamnb.service.maintenance import rewind as timemachine
+    from spamnb.service.maintenance import rewind as maintenance
     from spamnb.service.maintenance.event_filter import RelearnFilter
 
     drops = RelearnFilter(without, without_channel)
     changed = _constants(constants)
     refuse_while_served(session, "relearn")
     with session.open(readonly=True) as model, model.store.read() as view:
-        timemachine.changed_recipe(model.recipe, changed)
+        maintenance.changed_recipe(model.recipe, changed)
         dropped = sum(map(drops, view.events()))
         folded = view.base_totals().last_seq
         kept = view.totals().last_seq - folded - dropped
-    stays = f" {folded} events in the checkpoint stay, whoever taught them." if folded else ""
-    agreed(f"{dropped} events are dropped, {kept} learnt again.{stays} Relearn?", yes=yes)
-    done = timemachine.relearn(session.home, drops, session.settings.costs, changed)
+    note = f" {folded} events in the checkpoint stay." if folded else ""
+    agreed(f"{dropped} events will be removed, {kept} retrained.{note} Relearn?", yes=yes)
+    done = maintenance.relearn(session.home, drops, session.settings.costs, changed)
     counts = done.result
-    said = f"{counts.taught} learnt again, {counts.dropped} dropped"
+    summary = f"{counts.taught} events retrained, {counts.dropped} removed"
     if counts.undone or counts.idle:
-        said += f", {counts.undone} left out as undone, {counts.idle} came to nothing"
-    _done(done, counts.as_dict(), said, as_json=as_json)
+        summary += f", {counts.undone} left out as undone, {counts.idle} without effect"
+    _done(done, counts.as_dict(), summary, as_json=as_json)
 
 
 def _constants(pairs: tuple[str, ...]) -> dict[str, float]:
@@ -122,7 +122,9 @@ def _constants(pairs: tuple[str, ...]) -> dict[str, float]:
         try:
             found[name] = float(value)
         except ValueError as error:
-            raise UserError(f"--set {pair} is no constant", hint="--set eta=4") from error
+            raise UserError(
+                f"--set {pair} is not NAME=NUMBER", hint="write for example --set eta=4"
+            ) from error
     return found
 
 
@@ -130,28 +132,28 @@ def _nothing(*, as_json: bool) -> None:
     if as_json:
         say_json({"events_dropped": 0})
     else:
-        say("nothing was taught since then")
+        say("no training since then")
 
 
-def _done(done: Rebuilt[Any], counts: dict[str, int], said: str, *, as_json: bool) -> None:
+def _done(done: Rebuilt[Any], counts: dict[str, int], summary: str, *, as_json: bool) -> None:
     if as_json:
         say_json(counts | {"kept": str(done.kept)})
     else:
-        say(f"{said}; the model before this is {safe(str(done.kept))}: delete it when all is well")
+        say(f"{summary}; the previous model is {safe(str(done.kept))}: delete it if all is well")
 
 
-@taught("Tell which trainings made a message so.", BISECT_EXAMPLES)
+@taught("Show which training led to a verdict.", BISECT_EXAMPLES)
 @click.argument("message", metavar="MESSAGE")
 @click.option("--limit", type=click.IntRange(0, MOST), default=20, metavar="N",
               help="How many at most; 0 shows all.")  # fmt: skip
 @JSON
 @pass_session
 def bisect(session: CliSession, message: str, limit: int, as_json: bool) -> None:
-    """Tell which trainings made a message what it is, the strongest first.
+    """Show which training events led to the verdict on a message, strongest first.
 
-    The share of a training is what the log-odds would lose without it: positive ones speak for the
-    first label named. Shares need not add up, since two that say the same stand in for each other.
-    MESSAGE is a file, -, or the id, digest or signature of one that was scored or taught.
+    The share of an event is what the log-odds would lose without it; positive shares are evidence
+    for the first label named. Shares need not add up, since similar events can replace each other.
+    MESSAGE is a file, -, or the message id, digest or signature of a scored or trained message.
     """
     from spamnb.service.maintenance import attribution
 
@@ -167,7 +169,7 @@ def bisect(session: CliSession, message: str, limit: int, as_json: bool) -> None
     say(f"log-odds {found.log_odds:+.4f} of {found.between[0]} against {found.between[1]}")
     table(map(_row, shares), right=(0, 1))
     if found.folded:
-        say(f"{found.folded} events are in the checkpoint and cannot be told apart")
+        say(f"{found.folded} events in the checkpoint are not listed separately")
 
 
 def _example(session: CliSession, model: Filter, what: bytes | str) -> Any:
@@ -213,17 +215,19 @@ def _row(share: EventShare) -> tuple[str, ...]:
 
 
 def undo_chosen(session: CliSession, filters: dict[str, Any], *, yes: bool, as_json: bool) -> None:
-    """Undo all events that the options choose, the newest first."""
-    from spamnb.service.maintenance import rewind as timemachine
+    """Undo all events that the options select, newest first."""
+    from spamnb.service.maintenance import rewind as maintenance
 
     with session.open(readonly=True) as model:
         wanted = chosen(session, model, **filters)
         if not wanted:
-            raise UserError("no event is named", hint="give numbers, or --who, --since, ...")
+            raise UserError("no event is given", hint="give event numbers, or --who, --since, ...")
         with model.store.read() as view:
-            found = timemachine.undoable(view, model.recipe, wanted)
+            found = maintenance.undoable(view, model.recipe, wanted)
     rest = len(found.superseded)
-    later = f" {rest} more were replaced by somebody's later word, and stay so." if rest else ""
+    later = (
+        f" {rest} more were replaced by a later correction and stay as they are." if rest else ""
+    )
     if found.events:
         agreed(f"{len(found.events)} events can be undone.{later} Undo them?", yes=yes)
     undone = _undo(session, found.events)
@@ -234,14 +238,14 @@ def undo_chosen(session: CliSession, filters: dict[str, Any], *, yes: bool, as_j
 
 
 def _undo(session: CliSession, events: list[int]) -> int:
-    """Undo events in order; how many changed something. While a daemon serves, it does it."""
-    from spamnb.service.maintenance import rewind as timemachine
+    """Undo events in order, through the daemon if there is one; return how many had an effect."""
+    from spamnb.service.maintenance import rewind as maintenance
 
     if not events:
         return 0
     if served(session):
-        with teacher(session) as (desk, me):
-            return sum(desk.undo(event, me).state == "learnt" for event in events)
+        with teacher(session) as (target, me):
+            return sum(target.undo(event, me).state == "learnt" for event in events)
     with session.open() as model:
-        receipts = timemachine.take_back(model, events, session.source())
+        receipts = maintenance.take_back(model, events, session.source())
         return sum(receipt.changed for receipt in receipts)

@@ -1,4 +1,4 @@
-"""`spamnb score` and `spamnb explain`: what a message is, and why."""
+"""`spamnb score` and `spamnb explain`: verdicts on messages, and their clues."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ BAR = 24
 
 SCORE_EXAMPLES = """
 spamnb score new.eml                       decision, label, probability of spam, path
-spamnb score ~/Maildir/new ~/Maildir/cur   every message under these folders
-fetch-a-message | spamnb score             standard input, one message or an mbox
+spamnb score ~/Maildir/new ~/Maildir/cur   all messages in these folders
+fetch-a-message | spamnb score             standard input: one message or an mbox
 spamnb score --json --clues 5 new.eml      for programs, with the five strongest clues
-spamnb score --exit-code < new.eml         0 ham, 1 spam, 2 unsure, 75 for every failure
+spamnb score --exit-code < new.eml         exit code 0 ham, 1 spam, 2 unsure, 75 failure
 """
 
 EXPLAIN_EXAMPLES = """
 spamnb explain new.eml                     the twenty strongest clues
-spamnb explain --count all new.eml         all of them
-spamnb explain 1234@example.org            a message known by its id, digest or signature
+spamnb explain --count all new.eml         all clues
+spamnb explain 1234@example.org            by message id, digest or signature
 spamnb explain --json new.eml
 """
 
 
-@taught("Tell what messages are.", SCORE_EXAMPLES)
+@taught("Show the verdict on messages.", SCORE_EXAMPLES)
 @click.argument("paths", nargs=-1, metavar="[PATH...|-]")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line: path, id, label, "
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line: path, id, label, "
               "probability, log_odds, decision, evidence, clues.")  # fmt: skip
 @click.option("--clues", type=Count(), default=0, metavar="N",
               help="Add the N strongest clues of each message; `all` adds all.")  # fmt: skip
-@click.option("--exit-code", is_flag=True, help="Answer for one message: 0 ham, 1 spam, 2 unsure; "
-              "75 for every failure.")  # fmt: skip
-@click.option("--remember", is_flag=True, help="Keep the verdict in the history, so that `correct` "
-              "needs only its id.")  # fmt: skip
+@click.option("--exit-code", is_flag=True, help="Return the verdict on one message as the exit "
+              "code: 0 ham, 1 spam, 2 unsure; 75 for every failure.")  # fmt: skip
+@click.option("--remember", is_flag=True, help="Store the verdict in the history, so that "
+              "`correct` needs only the message id.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(0), default=0, metavar="N",
-              help="Processes to score with; 0 takes all processors.")  # fmt: skip
+              help="Number of processes; 0 is one per core.")  # fmt: skip
 @pass_session
 @click.pass_context
 def score(
@@ -62,14 +62,14 @@ def score(
     remember: bool,
     jobs: int,
 ) -> None:
-    """Say of each message what the filter does with it: decision, label, probability of spam, path.
+    """Print for each message the decision, the label, the probability of spam and the path.
 
-    The decision follows from the probability and the costs of mistakes: deliver, unsure, junk or
-    reject. The label is the more probable one, whatever the decision. Nothing is changed.
+    The decision is deliver, unsure, junk or reject; it follows from the probability and the costs
+    of errors. The label is the most probable one. The model is not changed.
 
-    Files, folders of any depth, Maildirs and mboxes may be given, compressed ones too; without any,
-    standard input is read. A message that cannot be read is reported and skipped. With labels that
-    were trained with thresholds, those that a message reaches follow its path.
+    PATH is a file, a folder of any depth, a Maildir or an mbox, possibly compressed. Without PATH
+    the command reads standard input. Unreadable messages are reported and skipped. If the model was
+    trained with --thresholds, the assigned labels follow the path.
     """
     from spamnb.lab.label_thresholds import load
 
@@ -116,7 +116,7 @@ def _remembered(session: CliSession, paths: Sequence[str], clues: int) -> Iterat
 def _answer(ctx: click.Context, found: Iterable[Scored], *, as_json: bool) -> NoReturn:
     every = list(found)
     if len(every) != 1:
-        raise UserError(f"--exit-code answers for one message, {len(every)} are given")
+        raise UserError(f"--exit-code needs exactly one message, {len(every)} are given")
     path, verdict, clues, error = every[0]
     if verdict is None:
         raise CorpusError(f"{path}: {error}")
@@ -137,22 +137,22 @@ def _show(
         say_json(as_dict(path, verdict, clues) | given)
         return
     decision = coloured(f"{verdict.decision:<7}", verdict.decision)
-    told = f"  [{safe(', '.join(given['assigned']))}]" if given else ""
+    labels = f"  [{safe(', '.join(given['assigned']))}]" if given else ""
     label = safe(f"{verdict.label:<4}")
-    say(f"{decision} {label} {verdict.probability:.4f} {safe(path)}{told}")
+    say(f"{decision} {label} {verdict.probability:.4f} {safe(path)}{labels}")
     for place, token, nats in clues:
         say(f"    {nats:+7.3f}  {place:<8} {safe(token)}")
 
 
 def assigned_labels(verdict: Verdict, thresholds: Mapping[str, float]) -> list[str]:
-    """Tell the labels whose own threshold the message reaches."""
+    """Return the labels whose threshold the message reaches."""
     from spamnb.lab.label_thresholds import assigned
 
     return assigned(verdict, thresholds)
 
 
 def as_dict(path: str, verdict: Verdict, clues: Sequence[Clue]) -> dict[str, Any]:
-    """Build what `score --json` promises."""
+    """Return the JSON object of `score --json`."""
     return {
         "path": path,
         "id": verdict.digest.hex(),
@@ -169,17 +169,17 @@ def as_dict(path: str, verdict: Verdict, clues: Sequence[Clue]) -> dict[str, Any
     }
 
 
-@taught("Show why: the clues of a message.", EXPLAIN_EXAMPLES)
+@taught("Show the clues behind a verdict.", EXPLAIN_EXAMPLES)
 @click.argument("ref", metavar="PATH|REF")
 @click.option("--count", type=Count(), default=20, metavar="N",
-              help="How many clues; `all` shows all.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="As `score --json`, with the bias.")
+              help="Number of clues; `all` shows all.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Like `score --json`, with the bias.")
 @pass_session
 def explain(session: CliSession, ref: str, count: int, as_json: bool) -> None:
-    """Show why a message is judged as it is: its clues, strongest first.
+    """Show the clues behind the verdict on a message, strongest first.
 
-    A clue above 0 speaks for spam, below 0 against it. All clues and the bias add up to the
-    log-odds, from which the probability follows. A message that was taught, or scored by the
+    A clue above 0 is evidence for spam, below 0 evidence against it. All clues and the bias add up
+    to the log-odds, which determine the probability. A message that was trained, or scored by the
     daemon, can be named by its message id, digest or signature.
     """
     known = ref == "-" or is_path(ref)
@@ -196,21 +196,21 @@ def explain(session: CliSession, ref: str, count: int, as_json: bool) -> None:
 
 def _explained(ref: str, verdict: Verdict, clues: Sequence[Clue]) -> None:
     decision = coloured(verdict.decision, verdict.decision)
-    whose = "spam" if "spam" in verdict.labels else safe(verdict.label)
-    said = f"{decision} ({verdict.reason})" if verdict.reason else decision
-    label = f"label {safe(verdict.label)}, {verdict.probability:.2%} {whose}"
-    say(f"{safe(ref)}: {said}, {label}")
+    positive = "spam" if "spam" in verdict.labels else safe(verdict.label)
+    decided = f"{decision} ({verdict.reason})" if verdict.reason else decision
+    label = f"label {safe(verdict.label)}, {verdict.probability:.2%} {positive}"
+    say(f"{safe(ref)}: {decided}, {label}")
     if not verdict.clue_count:
-        say("no feature of this message is known")
+        say("the model knows no feature of this message")
         return
     if clues:
         _draw(clues)
     rest = verdict.log_odds - verdict.bias - sum(clue.nats for clue in clues)
     others = verdict.clue_count - len(clues)
     if others:
-        say(f"{rest:+.3f} by {others} {'weaker ' if clues else ''}clues")
+        say(f"{rest:+.3f} from {others} {'weaker ' if clues else ''}clues")
     say(f"{verdict.bias:+.3f} bias")
-    say(f"{verdict.log_odds:+.3f} log-odds in all")
+    say(f"{verdict.log_odds:+.3f} log-odds in total")
 
 
 def _draw(clues: Sequence[Clue]) -> None:

@@ -1,4 +1,4 @@
-"""`spamnb serve`, `reload` and `bypass`: the daemon, its settings, and its main switch."""
+"""`spamnb serve`, `reload` and `bypass`: run and control the daemon."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ if TYPE_CHECKING:
     from spamnb.settings import Settings
 
 SERVE_EXAMPLES = """
-spamnb serve --create                       a first try: send mail to 127.0.0.1:10025
+spamnb serve --create                       try it: send mail to 127.0.0.1:10025
 spamnb serve --listen 127.0.0.1:10025 --upstream 127.0.0.1:10026
 spamnb --config spamnb.toml serve           listeners, limits and rules from a file
-spamnb reload                               read the settings again, as `kill -HUP` does
+spamnb reload                               reread the settings, like `kill -HUP`
 """
 RELOAD_EXAMPLES = """
-spamnb config check && spamnb reload        the settings and the lists, read again
+spamnb config check && spamnb reload        check the settings, then reload them
 """
 BYPASS_EXAMPLES = """
-spamnb bypass on                            all mail passes unscanned, at once
-spamnb bypass off
-spamnb bypass                               which is it?
+spamnb bypass on                            deliver all mail unscanned
+spamnb bypass off                           scan again
+spamnb bypass                               show the current state
 """
 
 
-@taught("Serve mail: the filter as a daemon.", SERVE_EXAMPLES)
+@taught("Run the daemon.", SERVE_EXAMPLES)
 @click.option("--listen", multiple=True, metavar="ADDR",
-              help="Where clients connect: host:port, [IPv6]:port or unix:/path; lmtp: in front "
-              "speaks LMTP. Repeatable; instead of the listeners of the settings.")  # fmt: skip
-@click.option("--upstream", metavar="ADDR", help="The next hop; without one, the built-in post "
-              "office, with Maildirs in the home.")  # fmt: skip
-@click.option("--create", is_flag=True, help="Make an empty model if there is none.")
+              help="Address for clients: host:port, [IPv6]:port or unix:/path; the prefix lmtp: "
+              "selects LMTP. Repeatable; replaces the listeners of the settings.")  # fmt: skip
+@click.option("--upstream", metavar="ADDR", help="Address of the next hop. Default: the built-in "
+              "delivery agent, with Maildirs in the home.")  # fmt: skip
+@click.option("--create", is_flag=True, help="Create an empty model if there is none.")
 @pass_session
 def serve(session: CliSession, listen: tuple[str, ...], upstream: str | None, create: bool) -> None:
-    """Serve mail until told to stop.
+    """Run the daemon in the foreground until SIGTERM or Ctrl-C.
 
-    Takes mail as a relay in front of the next hop, judges it, and marks it in its headers. Without
-    any settings it listens on 127.0.0.1:10025, and its own post office writes Maildirs.
+    The daemon relays mail to the next hop, scans each message and adds the verdict as headers.
+    Without settings it listens on 127.0.0.1:10025, and the built-in delivery agent writes Maildirs.
     """
     from spamnb.daemon.processes.bootstrap import ServeRequest
     from spamnb.daemon.processes.bootstrap import serve as run
@@ -62,7 +62,7 @@ def serve(session: CliSession, listen: tuple[str, ...], upstream: str | None, cr
 
 
 def _flags(listen: tuple[str, ...], upstream: str | None) -> dict[str, Any]:
-    """The listeners that the options name, as settings."""
+    """Return the listeners of the options as settings."""
     if not listen and upstream is None:
         return {}
     flags: dict[str, Any] = {}
@@ -79,14 +79,14 @@ def _make_model(home: Path, settings: Settings) -> None:
     Filter.open(home, create=True, recipe=recipe, history=False).close()
 
 
-@taught("Let all mail pass unscanned, or not.", BYPASS_EXAMPLES)
+@taught("Deliver all mail unscanned, or scan again.", BYPASS_EXAMPLES)
 @click.argument("way", type=click.Choice(["on", "off"]), required=False)
 @pass_session
 def bypass(session: CliSession, way: str | None) -> None:
-    """Let all mail pass unscanned, or scan again; without a word, say which it is.
+    """Deliver all mail unscanned (on) or scan it (off); without an argument, show the state.
 
-    Works with and without a daemon, within a second, and holds over restarts: it is the file
-    `bypass` in the home.
+    Takes effect within a second and persists over restarts: the state is the file `bypass` in the
+    home. Works with and without a running daemon.
     """
     from spamnb.daemon.processes.bypass import bypass_is_on, turn_bypass
 
@@ -96,13 +96,13 @@ def bypass(session: CliSession, way: str | None) -> None:
     say("all mail passes unscanned" if bypass_is_on(home) else "mail is scanned")
 
 
-@taught("Have the daemon read its settings again.", RELOAD_EXAMPLES)
+@taught("Make the daemon reread its settings.", RELOAD_EXAMPLES)
 @pass_session
 def reload(session: CliSession) -> None:
-    """Have the daemon read its settings and lists again, as SIGHUP does; no connection is dropped.
+    """Make the daemon reread its settings and lists, like SIGHUP; no connection is dropped.
 
-    The settings are checked first as this command finds them (--config). The daemon keeps its old
-    settings if it finds a mistake in the new ones, and names the mistake in its log.
+    This command first checks the settings itself (--config). If the daemon finds an error in the
+    new settings, it keeps the old ones and logs the error.
     """
     from spamnb.cli.daemon_client import served
     from spamnb.endpoints.control.protocol import ControlClient
@@ -112,6 +112,6 @@ def reload(session: CliSession) -> None:
         raise UserError("no daemon serves this home", hint="start it with `spamnb serve`")
     with ControlClient(daemon.control) as caller:
         fault = caller.ask("reload").header.get("fault")
-    say("the daemon reads its settings again; its log tells what changed")
+    say("the daemon rereads its settings; its log shows what changed")
     if fault:
         warn(f"the model cannot be used: {fault}")

@@ -1,8 +1,8 @@
-"""What every command starts from: settings, the home, the model in it, and who is speaking.
+"""Settings, home, model and user of one run of the command line.
 
-Everything is found when it is first asked for, so that a command that needs no model opens none.
-Root becomes the owner of a home of another user before it opens the home: the daemon could not
-write files that root made. Files that root names are opened as root all the same
+Each is loaded on first use, so that a command without a model opens none. If root runs a command
+on another user's home, the process takes that user's id before it opens the home, because the
+daemon could not write files of root. Files named on the command line are still opened as root
 (`store.named_files`).
 Failure: SettingsError, StoreError.
 """
@@ -45,13 +45,13 @@ _LATER = (
     "rich.progress",
     "rich.table",
 )
-"""what commands import once they have a home"""
+"""modules that commands import after `home` has changed the user"""
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass
 class CliSession:
-    """One run of the program."""
+    """State of one run of the command line."""
 
     home_flag: str | None = None
     config_flag: str | None = None
@@ -71,7 +71,7 @@ class CliSession:
 
     @cached_property
     def home(self) -> Path:
-        """The model's folder; from here on we are who it belongs to."""
+        """The model's folder. The first use takes the user id of its owner if root runs this."""
         from spamnb.settings import home_of
 
         home = home_of(self.settings)
@@ -79,7 +79,7 @@ class CliSession:
         return home
 
     def open(self, *, readonly: bool = False, history: bool = False) -> Filter:
-        """Open the model."""
+        """Open the model of the home."""
         from spamnb.service.engine.filter import Filter
 
         settings = self.settings
@@ -100,7 +100,7 @@ class CliSession:
         return model
 
     def open_history(self) -> History:
-        """Open the history beside the model, with the limits that were set."""
+        """Open the history in the home, with the limits of the settings."""
         from spamnb.store.history.verdict_history import History
 
         history = History.open(self.home / "history", self.settings.history)
@@ -109,7 +109,7 @@ class CliSession:
         return history
 
     def source(self) -> Source:
-        """Who speaks."""
+        """Return the source of this user's training: user name and channel."""
         from spamnb.service.engine.requests import Source
 
         return Source(who=speaker(), channel="cli")
@@ -119,7 +119,7 @@ pass_session = click.make_pass_decorator(CliSession, ensure=True)
 
 
 def speaker() -> str:
-    """Name the person at the keyboard; behind sudo, the one who typed it."""
+    """Return the name of the user; under sudo, of the user who called it."""
     uid = os.getuid()
     if uid == 0 and os.environ.get("SUDO_USER"):
         return os.environ["SUDO_USER"]
@@ -130,7 +130,7 @@ def speaker() -> str:
 
 
 def become_owner(home: Path) -> bool:
-    """Take on the owner of a home, if we are root and it is not ours; tell whether we did."""
+    """Take the user id of a home's owner if root runs this; return True if it was changed."""
     if os.geteuid() != 0:
         return False
     try:
@@ -146,7 +146,7 @@ def become_owner(home: Path) -> bool:
 
 
 def _import_ahead() -> None:
-    """Import what may be needed later: a Python below /root can be read by root alone."""
+    """Import what is needed later: only root can read a Python installation below /root."""
     import encodings
     import pkgutil
 
@@ -159,6 +159,6 @@ def _import_ahead() -> None:
 
 
 def one_thread() -> None:
-    """Keep numpy's engine from starting threads: our arrays are too small for them."""
+    """Disable the threads of numpy's libraries: the arrays here are too small for them."""
     for variable in THREADS:
         os.environ.setdefault(variable, "1")

@@ -1,4 +1,4 @@
-"""`spamnb status`: how the daemon is, what it counted, what was learnt, and what looks wrong."""
+"""`spamnb status`: state of the daemon and the model, counters and warnings."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import StoreError, UserError
 
 EXAMPLES = """
-spamnb status                     for people
+spamnb status                     as text
 spamnb status --json              for programs
-spamnb status --prometheus        for a collector of text files
+spamnb status --prometheus        for Prometheus' textfile collector
 """
-_QUIET = "no daemon serves this home; what stands here is read from the model itself"
+_NO_DAEMON = "no daemon serves this home; these facts are read from its files"
 
 
-@taught("Tell how the daemon is.", EXAMPLES)
-@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
-@click.option("--prometheus", is_flag=True, help="As Prometheus reads it.")
+@taught("Show the state of the daemon.", EXAMPLES)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--prometheus", is_flag=True, help="Print metrics in Prometheus' text format.")
 @pass_session
 @click.pass_context
 def status(ctx: click.Context, session: CliSession, as_json: bool, prometheus: bool) -> None:
-    """Tell how the daemon is: processes, numbers, what was learnt when, and what looks wrong.
+    """Show the daemon's processes and counters, the state of the model, and warnings.
 
-    Without a daemon the exit code is 1, and the facts are those of the model alone.
+    Without a running daemon the exit code is 1, and only the state of the home is shown.
     """
     if as_json and prometheus:
         raise UserError("--json and --prometheus exclude each other")
@@ -58,7 +58,7 @@ def _asked(daemon: RunningDaemon, op: str) -> tuple[dict[str, Any], bytes]:
 
 
 def _alone(session: CliSession) -> dict[str, Any]:
-    """What the files tell."""
+    """Collect the facts from the home, without a daemon."""
     from spamnb.service.feedback.review_queue import ReviewQueue
     from spamnb.service.telemetry.status import folder_size, model_facts, noted, warnings
 
@@ -81,7 +81,7 @@ def _alone(session: CliSession) -> dict[str, Any]:
 
 def _show(facts: dict[str, Any]) -> None:
     if not facts["serving"]:
-        say(_QUIET)
+        say(_NO_DAEMON)
     table(_rows(facts))
     if facts.get("processes"):
         say()
@@ -101,12 +101,12 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
         rows.append(("up", _span(facts["up_s"])))
     rows.append(("scanning", "off (bypass)" if facts["bypass"] else "on"))
     rows += _of_model(facts["model"]) if facts["model"] else [("model", _unusable(facts))]
-    rows.append(("review", f"{facts.get('review', 0)} wait"))
+    rows.append(("review", f"{facts.get('review', 0)} queued"))
     kept = facts.get("quarantine") or {"messages": 0, "bytes": 0}
     rows.append(("quarantine", f"{kept['messages']} messages, {kept['bytes']} bytes"))
     spool = facts.get("spool")
     if spool:
-        rows.append(("spool", f"{spool['waiting']} wait, {spool['set_aside']} set aside"))
+        rows.append(("spool", f"{spool['waiting']} waiting, {spool['set_aside']} set aside"))
     return rows
 
 
@@ -118,37 +118,37 @@ def _of_model(model: dict[str, Any]) -> list[tuple[str, str]]:
     rows = []
     for label, count in model["messages"].items():
         last = model["learnt"][label]
-        when = f"the last on {shown_time(last)}" if last else "none lately"
+        when = f"last trained {shown_time(last)}" if last else "none trained lately"
         rows.append((label, f"{count} messages, {when}"))
     size = f"{model['features']} features, {model['events']} events, {model['store_bytes']} bytes"
     size += f" of at most {model['store_limit_bytes']}" if model["store_limit_bytes"] else ""
     return [*rows, ("model", size)]
 
 
-def _process(seat: dict[str, Any]) -> tuple[str, ...]:
+def _process(process: dict[str, Any]) -> tuple[str, ...]:
     return (
-        seat["role"], seat["state"], f"pid {seat['pid']}", f"started {seat['starts']} times",
-        f"up {_span(seat['up_s'])}", f"seen {seat['beat_age_s']:.0f} s ago", f"{seat['open']} open",
+        process["role"], process["state"], f"pid {process['pid']}",
+        f"started {process['starts']} times", f"up {_span(process['up_s'])}",
+        f"seen {process['beat_age_s']:.0f} s ago", f"{process['open']} open",
     )  # fmt: skip
 
 
 def _counted(counters: dict[str, Any]) -> list[tuple[str, ...]]:
-    """What was counted at all, and how long things took."""
+    """Return rows for the counters above 0 and the durations."""
     from spamnb.service.telemetry.status import quantile
 
     rows: list[tuple[str, ...]] = []
     for name, found in counters.items():
         if isinstance(found, dict) and found["count"]:
             half, most = quantile(found, 0.5), quantile(found, 0.99)
-            took = f"{found['count']}: half within {half} s, 99 % within {most} s"
-            rows.append((name, "", took))
+            rows.append((name, "", f"{found['count']}: 50 % within {half} s, 99 % within {most} s"))
         elif isinstance(found, int) and found:
             rows.append((name.replace("_", " "), str(found), ""))
     return rows
 
 
 def _span(seconds: float) -> str:
-    """A span of time as people say it."""
+    """Format a duration in its largest fitting unit."""
     for unit, size in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""Commands that look after a model: what it holds, copies of it, letting go of what is old."""
+"""`spamnb stats`, `check`, `backup`, `restore`, `export`, `import`, `expire` and `compact`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from spamnb.errors import RefusedError, UserError
 if TYPE_CHECKING:
     from spamnb.service.maintenance.stats import ModelStats
 
-JSON = click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
-@taught("Tell what the model holds.", "spamnb stats\nspamnb stats --json")
+@taught("Show statistics of the model.", "spamnb stats\nspamnb stats --json")
 @JSON
 @pass_session
 def stats(session: CliSession, as_json: bool) -> None:
-    """Tell what the model holds: messages, features, words, size, thresholds."""
+    """Show statistics of the model: messages, features, words, size, thresholds."""
     from spamnb.service.maintenance import stats as upkeep
 
     kept = session.open_history() if (session.home / "history").is_dir() else None
@@ -44,33 +44,33 @@ def stats(session: CliSession, as_json: bool) -> None:
 
 
 def _show(found: ModelStats) -> None:
-    known = f", {found.bytes_per_feature} a feature" if found.features else ""
+    known = f", {found.bytes_per_feature} per feature" if found.features else ""
     rows = [
         ("home", found.home),
         ("kind", found.kind),
         *((f"messages {label}", str(count)) for label, count in found.messages.items()),
         ("features", str(found.features)),
         ("words", str(found.words)),
-        ("journal", f"{found.events} events, {found.folded} folded"),
+        ("journal", f"{found.events} events, {found.folded} in the checkpoint"),
         ("store", f"{found.store_bytes} bytes{known}"),
         ("limit", f"{found.store_limit_bytes} bytes"),
         ("history", f"{found.history} verdicts over {found.history_days} days"),
-        ("key", f"{found.fingerprint} (its fingerprint)"),
+        ("key", f"{found.fingerprint} (fingerprint)"),
         ("constants", ", ".join(f"{name} {value}" for name, value in found.constants.items())),
         *((f"{decision} from", f"{p:.6f}") for decision, p in found.thresholds.items()),
     ]
     table(rows)
 
 
-@taught("Compare the model with its journal.", "spamnb check")
-@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+@taught("Verify the model against its journal.", "spamnb check")
+@JSON
 @pass_session
 @click.pass_context
 def check(ctx: click.Context, session: CliSession, as_json: bool) -> None:
-    """Compare the model with its own journal: every count, sum and index.
+    """Verify every count, sum and index of the model against its journal.
 
-    Exit 0 if nothing contradicts itself, 1 if something does, each contradiction on a line. May run
-    while others score and learn.
+    Exit code 0 if the model is consistent; otherwise 1, and one line per contradiction. May run
+    while other processes score and train.
     """
     from spamnb.service.maintenance import stats as upkeep
 
@@ -81,20 +81,20 @@ def check(ctx: click.Context, session: CliSession, as_json: bool) -> None:
     else:
         for fault in faults:
             say(safe(fault))
-        sound = "sound: the model is what its journal says"
+        sound = "sound: the model agrees with its journal"
         say(f"{len(faults)} contradictions" if faults else sound)
     if faults:
         ctx.exit(1)
 
 
-@taught("Copy the model to one file.", "spamnb backup /backup/model.spamnb")
+@taught("Copy the model to a file.", "spamnb backup /backup/model.spamnb")
 @click.argument("file", type=click.Path(dir_okay=False))
 @JSON
 @pass_session
 def backup(session: CliSession, file: str, as_json: bool) -> None:
-    """Copy the model to one file, consistent and dense, while others go on using it.
+    """Copy the model to one consistent, compact file, while it stays in use.
 
-    The file holds the secret key and words of people's mail: it is readable by its owner only.
+    The file contains the secret key and words of messages; only its owner can read it.
     """
     from spamnb.store import maintenance
 
@@ -102,27 +102,27 @@ def backup(session: CliSession, file: str, as_json: bool) -> None:
     if as_json:
         say_json({"file": file, "bytes": size})
     else:
-        say(f"{size} bytes in {safe(file)}")
+        say(f"{size} bytes written to {safe(file)}")
 
 
 RESTORE_EXAMPLES = """
 spamnb restore /backup/model.spamnb
-spamnb restore --force /backup/model.spamnb      over the model that is there
+spamnb restore --force /backup/model.spamnb      replace the existing model
 """
 
 
-@taught("Bring a backup back.", RESTORE_EXAMPLES)
+@taught("Restore a backup.", RESTORE_EXAMPLES)
 @click.argument("file", type=click.Path(dir_okay=False))
-@click.option("--force", is_flag=True, help="Replace the model that is there.")
+@click.option("--force", is_flag=True, help="Replace an existing model.")
 @pass_session
 def restore(session: CliSession, file: str, force: bool) -> None:
-    """Bring a backup back. The copy is checked before anything is touched."""
+    """Restore a backup. The file is checked before anything is changed."""
     from spamnb.store import maintenance
     from spamnb.store.lmdb.sharing import DATA_FILE
 
     if (session.home / DATA_FILE).exists() and not force:
         raise RefusedError(
-            f"there is a model in {session.home} already",
+            f"there is already a model in {session.home}",
             hint="--force replaces it; back it up first",
         )
     refuse_while_served(session, "restore")
@@ -131,36 +131,37 @@ def restore(session: CliSession, file: str, force: bool) -> None:
 
 
 EXPORT_EXAMPLES = """
-spamnb export counts.jsonl                  text: a header, then one line a feature
-spamnb export - | head                      to look at
-spamnb export --with-key counts.jsonl       to make a new model of it elsewhere
+spamnb export counts.jsonl                  a header, then one line per feature
+spamnb export - | head                      print the first lines
+spamnb export --with-key counts.jsonl       to create a new model with `import --as-new`
 """
 
 
-@taught("Write the model as text.", EXPORT_EXAMPLES)
+@taught("Export the model as text.", EXPORT_EXAMPLES)
 @click.argument("file", default="-")
-@click.option("--with-key", is_flag=True, help="Write the secret key as well, for --as-new. "
-              "Whoever has it can make words that this filter takes for others.")  # fmt: skip
+@click.option("--with-key", is_flag=True, help="Include the secret key, for `import --as-new`. "
+              "With the key one can construct words that this filter confuses with "
+              "others.")  # fmt: skip
 @pass_session
 def export(session: CliSession, file: str, with_key: bool) -> None:
-    """Write the model as text, JSON lines.
+    """Export the model as JSON lines.
 
     The first line is the header: format, version, kind, labels, fingerprint of the key, recipe,
-    messages and tokens of each label, bias, temperatures, number of features; then a line each:
-    id (16 hex digits), n (messages of each label), w (corrections in 2^-20 nats), day (last learnt,
-    days since 2000-01-01), place and token.
+    messages and tokens of each label, bias, temperatures, number of features. Then one line per
+    feature: id (16 hex digits), n (messages of each label), w (corrections in 2^-20 nats), day
+    (last trained, days since 2000-01-01), place and token.
     """
     from spamnb.service.maintenance.export_import import export as lines
 
     if with_key:
-        warn("the export holds the secret key: keep it as you keep the model")
+        warn("the export contains the secret key: protect it like the model")
     with session.open(readonly=True) as model, _written(file) as out:
         out.writelines(lines(model.store, with_key=with_key))
 
 
 @contextmanager
 def _written(file: str) -> Iterator[TextIO]:
-    """Open a private new file, or what is no plain file; one that failed half way is not left."""
+    """Open a new private file, or an existing device or pipe; a failed file is removed."""
     if file == "-":
         yield sys.stdout
         return
@@ -184,21 +185,21 @@ def _written(file: str) -> Iterator[TextIO]:
 
 IMPORT_EXAMPLES = """
 spamnb import counts.jsonl                  add the counts of another copy of this model
-spamnb undo 1042                            take it back, with the number that import told
+spamnb undo 1042                            undo the import, by its event number
 spamnb --home new/ import --as-new counts.jsonl
 """
 
 
-@taught("Add an export, as one event.", IMPORT_EXAMPLES, name="import")
+@taught("Add an export to the model.", IMPORT_EXAMPLES, name="import")
 @click.argument("file", default="-")
-@click.option("--as-new", is_flag=True, help="Make a new model; needs an export --with-key.")
+@click.option("--as-new", is_flag=True, help="Create a new model; needs an export --with-key.")
 @JSON
 @pass_session
 def import_(session: CliSession, file: str, as_new: bool, as_json: bool) -> None:
-    """Add an export to the model, as one event that `undo` takes back.
+    """Add an export to the model, as one event that `undo` can remove.
 
-    Features mean the same under the same key only, so the export must come from a copy of this
-    model: its fingerprint, kind and labels are compared. Importing twice counts twice.
+    The export must come from a copy of this model, because feature ids depend on the secret key:
+    fingerprint, kind and labels must match. Importing a file twice counts it twice.
     """
     from spamnb.service.maintenance.export_import import merge, read_export, recipe_of
     from spamnb.store.lmdb.sharing import DATA_FILE
@@ -216,7 +217,7 @@ def import_(session: CliSession, file: str, as_new: bool, as_json: bool) -> None
     if as_new:
         if (session.home / DATA_FILE).exists():
             raise RefusedError(
-                f"there is a model in {session.home} already", hint="name another --home"
+                f"there is already a model in {session.home}", hint="name another --home"
             )
         open_store(session.home, create=recipe_of(exported)).close()
     with session.open() as model:
@@ -238,45 +239,45 @@ def _lines(file: str) -> Iterator[TextIO]:
 def _import_through(
     session: CliSession, daemon: RunningDaemon, file: str, *, as_json: bool
 ) -> None:
-    """Have the daemon add it; it reads the file through the socket, by our rights."""
+    """Import through the daemon; this process opens the file, with its own permissions."""
     from spamnb.cli.messages import kept_file
     from spamnb.endpoints.control.training_client import sent_file
 
     who = session.source().who
     try:
-        told = sent_file(
+        reply = sent_file(
             daemon.control, "import", kept_file(file), channel="cli", trust="admin", **{"for": who}
         )
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror}") from error
-    receipt: dict[str, Any] = told["receipt"]
-    _show_import(receipt | {"features": told["features"]}, as_json=as_json)
+    receipt: dict[str, Any] = reply["receipt"]
+    _show_import(receipt | {"features": reply["features"]}, as_json=as_json)
 
 
-def _show_import(told: dict[str, Any], *, as_json: bool) -> None:
+def _show_import(result: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        say_json(told)
+        say_json(result)
     else:
-        say(f"{told['features']} features added, event {told['event']}")
+        say(f"{result['features']} features added, event {result['event']}")
 
 
-@taught("Let go of what is too old.", "spamnb expire        once a week, from cron or a timer")
-@click.option("--trust-clock", is_flag=True, help="The clock is right, though it has jumped.")
+@taught("Delete old data.", "spamnb expire        once a week, from cron or a timer")
+@click.option("--trust-clock", is_flag=True, help="Accept the clock as correct after it jumped.")
 @JSON
 @pass_session
 def expire(session: CliSession, trust_clock: bool, as_json: bool) -> None:
-    """Let go of what is too old, by the settings; others go on scoring and learning meanwhile.
+    """Delete data older than the configured limits. Scoring and training continue meanwhile.
 
-    Trainings older than journal.keep_days can then not be undone any more; features that nobody
-    taught for expire.after_days and that at most expire.max_messages messages held are dropped; the
-    history forgets verdicts older than history.keep_days. Files do not shrink: `compact` does that.
+    Events older than journal.keep_days are merged into the checkpoint and can no longer be undone.
+    Features not trained for expire.after_days, in at most expire.max_messages messages, are
+    deleted. Verdicts older than history.keep_days are deleted. Files do not shrink: use `compact`.
 
-    Nothing expires by a clock that has jumped ahead, here or in quarantine, until 30 days of uptime
-    have passed at the new time, or an administrator says that the clock is right. Until then things
-    expire by the uptime.
+    After the system clock has jumped ahead, data expires by uptime instead, here and in the
+    quarantine, until 30 days of uptime have passed at the new time, or until the administrator
+    confirms the clock with --trust-clock.
     """
     from spamnb.service.maintenance.expiry import ExpiryRules, newest_us
-    from spamnb.service.maintenance.expiry import expire as let_go
+    from spamnb.service.maintenance.expiry import expire as delete_old
     from spamnb.service.maintenance.expiry_clock import expiry_mark, warning
 
     daemon = served(session)
@@ -285,9 +286,9 @@ def expire(session: CliSession, trust_clock: bool, as_json: bool) -> None:
 
         who = session.source().who
         with ControlClient(daemon.control, LONG_S) as caller:
-            said = {"channel": "cli", "trust": "admin", "for": who, "trust_clock": trust_clock}
-            told = caller.ask("expire", b"", **said).header
-        _show_expired(told["expired"], told["warning"], as_json=as_json)
+            request = {"channel": "cli", "trust": "admin", "for": who, "trust_clock": trust_clock}
+            reply = caller.ask("expire", b"", **request).header
+        _show_expired(reply["expired"], reply["warning"], as_json=as_json)
         return
     settings = session.settings
     rules = ExpiryRules(
@@ -298,27 +299,28 @@ def expire(session: CliSession, trust_clock: bool, as_json: bool) -> None:
         try:
             mark = expiry_mark(session.home, newest_us(model.store), trust=trust_clock)
             now = mark.expires_us
-            gone = let_go(model.store, kept, rules, now_us=now, source=session.source())
+            expired = delete_old(model.store, kept, rules, now_us=now, source=session.source())
         finally:
             kept.close()
-    _show_expired(gone.as_dict(), warning(mark), as_json=as_json)
+    _show_expired(expired.as_dict(), warning(mark), as_json=as_json)
 
 
-def _show_expired(gone: dict[str, int], warning: str, *, as_json: bool) -> None:
+def _show_expired(counts: dict[str, int], warning: str, *, as_json: bool) -> None:
     if warning:
         warn(warning)
     if as_json:
-        say_json(gone)
+        say_json(counts)
     else:
-        say(f"{gone['events_folded']} events folded, {gone['features_dropped']} features dropped, "
-            f"{gone['verdicts_forgotten']} verdicts forgotten")  # fmt: skip
+        say(f"{counts['events_folded']} events merged into the checkpoint, "
+            f"{counts['features_dropped']} features deleted, "
+            f"{counts['verdicts_forgotten']} verdicts deleted")  # fmt: skip
 
 
-@taught("Rewrite the file densely.", "spamnb compact")
+@taught("Shrink the model file.", "spamnb compact")
 @JSON
 @pass_session
 def compact(session: CliSession, as_json: bool) -> None:
-    """Rewrite the model's file densely. Nobody else may have it open: stop the daemon first."""
+    """Rewrite the model file without unused pages. Stop the daemon first."""
     from spamnb.store import maintenance
 
     refuse_while_served(session, "compact")

@@ -1,4 +1,4 @@
-"""`spamnb train`: learn from folders of sorted mail."""
+"""`spamnb train`: train the model with folders of sorted mail."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ SHOWN_UNREADABLE = 10
 
 EXAMPLES = """
 spamnb train ham/ spam/                            folders of any depth, Maildirs, mboxes, files
-spamnb train ~/Maildir/cur ~/Maildir/.Junk/cur     what your mail program has sorted
-spamnb train --label ham=inbox.mbox                one class alone
-spamnb train --label work=w/ --label private=p/    labels of your own
-spamnb train --plain --classes news/ --thresholds  texts that are no mail, a folder for each label
-spamnb train --kind multinomial ham/ spam/         a classical model, if none is there yet
+spamnb train ~/Maildir/cur ~/Maildir/.Junk/cur     folders of your mail program
+spamnb train --label ham=inbox.mbox                one label only
+spamnb train --label work=w/ --label private=p/    other labels
+spamnb train --plain --classes news/ --thresholds  plain text files, one folder per label
+spamnb train --kind multinomial ham/ spam/         create a classical model
 """
 
 
-@taught("Learn from folders of sorted mail.", EXAMPLES)
+@taught("Train with folders of sorted mail.", EXAMPLES)
 @click.argument("folders", nargs=-1, metavar="[HAM SPAM]")
 @click.option("--label", "labelled", multiple=True, metavar="NAME=PATH",
-              help="Messages for a label; may be given again.")  # fmt: skip
+              help="Messages of a label; repeatable.")  # fmt: skip
 @click.option("--kind", type=click.Choice(["corrected", "multinomial", "bernoulli"]),
-              help="The kind of model to make, if there is none.")  # fmt: skip
-@click.option("--no-vocabulary", is_flag=True, help="Make a model that keeps no words: smaller, "
-              "but verdicts can be explained with the message only.")  # fmt: skip
-@click.option("--plain", is_flag=True, help="Plain text documents that are no mail: so is the "
-              "model that is made.")  # fmt: skip
-@click.option("--classes", metavar="DIR", help="Like --label NAME=DIR/NAME for every folder in "
+              help="Kind of a new model.")  # fmt: skip
+@click.option("--no-vocabulary", is_flag=True, help="Create a model without words: it is smaller, "
+              "but a verdict can only be explained with the message.")  # fmt: skip
+@click.option("--plain", is_flag=True, help="The input is plain text, not mail; a new model is "
+              "created for plain text.")  # fmt: skip
+@click.option("--classes", metavar="DIR", help="Same as --label NAME=DIR/NAME for every folder in "
               "DIR.")  # fmt: skip
 @click.option(
     "--thresholds",
     is_flag=True,
-    help="Choose for each label the score from which it is "
-    "given, by folds over this mail; for labels of your own, above all rare ones.",
+    help="Choose for each label the score above which it is assigned, by cross-validation on this "
+    "mail. Useful for labels other than ham and spam, especially rare ones.",
 )
 @click.option("--jobs", type=click.IntRange(0), default=0, metavar="N",
-              help="Processes that read mail; 0 takes all processors.")  # fmt: skip
+              help="Number of processes; 0 is one per core.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @pass_session
 def train(
@@ -67,11 +67,10 @@ def train(
     jobs: int,
     as_json: bool,
 ) -> None:
-    """Learn from mail that you have sorted: first the ham, then the spam.
+    """Train the model with sorted mail: first the folder of ham, then the folder of spam.
 
-    A model is made if there is none. What was learnt before is found and changes nothing, so an
-    interrupted training is simply started again. A message that cannot be read is counted and
-    skipped.
+    Creates the model if it does not exist. Messages that were already trained change nothing, so an
+    interrupted run can be repeated. Unreadable messages are counted and skipped.
     """
     sources = _sources(folders, (*labelled, *_folders_in(classes)))
     recipe = _recipe(session, sources, kind, no_vocabulary=no_vocabulary, plain=plain)
@@ -105,7 +104,7 @@ def train(
     if nothing:
         raise CorpusError(
             f"none of the {summary.messages} files could be read as mail",
-            hint="name folders, mboxes or files with mail; with --plain, of any text",
+            hint="name folders, mboxes or files with mail; with --plain, any text files",
         )
 
 
@@ -116,13 +115,15 @@ def _through(
     recipe: Recipe | None,
     show: Callable[[Progress], None],
 ) -> Summary:
-    """Have the daemon learn it; a model is made here if there is none, and found over there."""
+    """Train through the daemon; a missing model is created here, and the daemon reloads it."""
     from spamnb.endpoints.control.protocol import ControlClient
     from spamnb.endpoints.control.training_client import send
     from spamnb.store.lmdb.store import open_store
 
     if daemon.role != "admin":
-        raise UserError("`train` is for admins", hint="`spamnb correct` is for everybody")
+        raise UserError(
+            "only administrators may use `train`", hint="all users may use `spamnb correct`"
+        )
     store = open_store(session.home, create=recipe, readonly=recipe is None)
     documents = store.recipe.documents
     store.close()
@@ -136,19 +137,21 @@ def _through(
 def _sources(folders: tuple[str, ...], labelled: tuple[str, ...]) -> list[tuple[str, str]]:
     if len(folders) not in (0, 2) or not (folders or labelled):
         raise UserError(
-            f"{len(folders)} folders are given",
-            hint="give two, first the ham, then the spam; or name labels: --label NAME=PATH",
+            f"{len(folders)} folders are given instead of two",
+            hint="give first the ham, then the spam; or name labels: --label NAME=PATH",
         )
     return [*zip(("ham", "spam"), folders, strict=False), *named_sources(labelled)]
 
 
 def named_sources(labelled: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Take `--label NAME=PATH` apart."""
+    """Split `--label NAME=PATH`."""
     sources = []
     for given in labelled:
         name, sign, path = given.partition("=")
         if not (name and sign and path):
-            raise UserError(f"--label {given} names no folder", hint="write --label NAME=PATH")
+            raise UserError(
+                f"--label {given} has no name or no path", hint="write --label NAME=PATH"
+            )
         sources.append((name, path))
     return sources
 
@@ -161,7 +164,7 @@ def _recipe(
     no_vocabulary: bool,
     plain: bool,
 ) -> Recipe | None:
-    """Make a recipe for a home without a model; what is there must be what was asked for."""
+    """Return the recipe of a new model; None if there is a model and it fits the options."""
     there = _recipe_there(session.home)
     if there is None:
         from spamnb.service.engine.filter import new_recipe
@@ -175,7 +178,7 @@ def _recipe(
     if kind and kind != there.kind:
         raise UserError(
             f"the model in {session.home} is {there.kind}, not {kind}",
-            hint="a model keeps its kind; name another --home for a new one",
+            hint="the kind of a model cannot be changed; name another --home for a new one",
         )
     if plain and not there.documents:
         raise UserError(
@@ -184,14 +187,14 @@ def _recipe(
         )
     if no_vocabulary and there.vocabulary:
         raise UserError(
-            f"the model in {session.home} keeps a vocabulary",
+            f"the model in {session.home} has a vocabulary",
             hint="leave out --no-vocabulary, or name another --home for a new model",
         )
     return None
 
 
 def _folders_in(classes: str | None) -> tuple[str, ...]:
-    """Every folder in a folder, as NAME=PATH."""
+    """List every folder in a folder as NAME=PATH."""
     if classes is None:
         return ()
     try:
@@ -202,7 +205,7 @@ def _folders_in(classes: str | None) -> tuple[str, ...]:
 
 
 def _chosen(session: CliSession, sources: list[tuple[str, str]], jobs: int) -> dict[str, float]:
-    """Choose the thresholds on what was taught, and keep them beside the model."""
+    """Choose the thresholds on the trained messages, and store them beside the model."""
     from spamnb.lab import label_thresholds
     from spamnb.lab.multiclass import thresholds_of
     from spamnb.lab.sources import read_each, shuffled
@@ -248,29 +251,29 @@ def _recipe_there(home: Path) -> Recipe | None:
 
 
 def _labels(configured: tuple[str, ...], given: list[str]) -> tuple[str, ...]:
-    """Choose the labels of a new model: those of the settings, unless others are taught."""
+    """Return the labels of a new model: those of the settings, unless others are given."""
     from spamnb.settings import Settings
 
-    taught = tuple(dict.fromkeys(given))
-    if set(taught) <= set(configured):
+    names = tuple(dict.fromkeys(given))
+    if set(names) <= set(configured):
         return configured
     if configured != Settings().labels:
         raise UserError(
-            f"the labels of the settings are {', '.join(configured)}, not {', '.join(taught)}",
-            hint="teach those, or change `labels`",
+            f"the labels in the settings are {', '.join(configured)}, not {', '.join(names)}",
+            hint="use these labels, or change `labels` in the settings",
         )
-    return taught
+    return names
 
 
 def _refuse_odd(labels: tuple[str, ...]) -> None:
-    """Labels of mail stand in headers, in addresses and in file names."""
+    """Refuse labels that cannot be part of headers, addresses and file names."""
     from spamnb.settings.types import LABELS
 
     try:
         LABELS.take(labels)
     except ValueError as error:
         raise UserError(
-            f"the labels are {', '.join(labels)}, a model takes {LABELS.allowed}",
+            f"the labels are {', '.join(labels)}; a model needs {LABELS.allowed}",
             hint="rename the folders, or write --label NAME=PATH",
         ) from error
 
@@ -290,12 +293,12 @@ def _report(summary: Summary, home: Path, chosen: dict[str, float], *, as_json: 
         f"{count} {what}"
         for count, what in (
             (summary.learnt, "learnt"), (summary.moved, "moved to another label"),
-            (summary.duplicates, "known already"), (summary.refused, "refused"),
+            (summary.duplicates, "already known"), (summary.refused, "refused"),
             (summary.unreadable, "unreadable"),
         )
         if count or what == "learnt"
     ]  # fmt: skip
     say(f"{summary.messages} messages ({given}) in {summary.seconds:.1f} s: {', '.join(parts)}")
     for label, at in chosen.items():
-        say(f"{safe(label)} is given from {1 / (1 + exp(-at)):.4f} on")
+        say(f"threshold of {safe(label)}: {1 / (1 + exp(-at)):.4f}")
     say(f"the model is in {safe(str(home))}")

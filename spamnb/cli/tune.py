@@ -1,4 +1,4 @@
-"""`spamnb tune`: constants of the model that suit one's own mail better."""
+"""`spamnb tune`: search constants of the model that fit the user's own mail better."""
 
 from __future__ import annotations
 
@@ -19,38 +19,40 @@ if TYPE_CHECKING:
     from spamnb.lab.tune import SearchOptions, Tuning
 
 EXAMPLES = """
-spamnb tune ham/ spam/                   look, and tell what would be gained
-spamnb tune --apply ham/ spam/           ... and relearn the model with it, if it is sure
+spamnb tune ham/ spam/                   search, and report the gain
+spamnb tune --apply ham/ spam/           ... and relearn the model if the gain is confirmed
 spamnb tune --order shuffle ham/ spam/   for mail that was collected at different times
 """
 
 
-@taught("Search better constants for your mail.", EXAMPLES)
+@taught("Tune the model's constants to your mail.", EXAMPLES)
 @click.argument("sources", nargs=-1, required=True, metavar="HAM SPAM|INDEX")
 @click.option(
     "--order",
     type=click.Choice(["time", "shuffle", "given"]),
     default="time",
     show_default=True,
-    help="As the messages arrived, by the seed, or as found.",
+    help="time: order of arrival. shuffle: random by --seed. given: as found.",
 )
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True,
+              help="Seed of the random order.")  # fmt: skip
 @click.option("--most", type=click.IntRange(100), default=2000, show_default=True, metavar="N",
-              help="Take the newest N messages: each try judges and learns them all.")  # fmt: skip
+              help="Use the newest N messages; each try scores and trains all of "
+              "them.")  # fmt: skip
 @click.option("--tries", type=click.IntRange(1), default=40, show_default=True, metavar="N",
-              help="Sets of constants to try at most.")  # fmt: skip
-@click.option("--one-in", type=click.IntRange(2), metavar="N", help="Tell also where junk must "
-              "begin so that at most one in N good messages is lost.")  # fmt: skip
+              help="Maximum number of sets of constants to try.")  # fmt: skip
+@click.option("--one-in", type=click.IntRange(2), metavar="N", help="Also report the junk "
+              "threshold at which at most one in N good messages is lost.")  # fmt: skip
 @click.option(
     "--jobs",
     type=click.IntRange(0),
     default=0,
     metavar="N",
-    help="Processes; 0 takes all processors. The result does not depend on it.",
+    help="Number of processes; 0 is one per core. The result does not depend on it.",
 )
 @click.option("--apply", "applied", is_flag=True, help="Relearn the model of the home with the "
               "constants, if the gain is confirmed. The old model is kept.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @pass_session
 @click.pass_context
 def tune(
@@ -66,26 +68,26 @@ def tune(
     applied: bool,
     as_json: bool,
 ) -> None:
-    """Search the constants of the model (eta, r, alpha, kappa, rates) that suit your mail best.
+    """Search the constants of the model (eta, r, alpha, kappa, rates) that fit your mail best.
 
-    The first two thirds of the mail, by time, choose; the last third, not looked at until then,
-    confirms. What it does not confirm is no gain, and is not applied. Nothing is written without
-    --apply. With --apply, exit 1 if there is nothing to apply. Not searched are the groups of
-    features, which a model is made with, and the costs, which move no score: `spamnb evaluate
-    --apply` finds those that keep ham_loss.one_in.
+    The search uses the first two thirds of the mail; the last third, not used before, confirms the
+    gain. A gain that is not confirmed is not applied. Nothing is written without --apply; with
+    --apply, the exit code is 1 if there is nothing to apply. The groups of features are fixed when
+    a model is created, and the costs do not change scores, so neither is searched; `spamnb evaluate
+    --apply` finds the costs for ham_loss.one_in.
     """
     from spamnb.lab.tune import SearchOptions
 
     if applied:
         refuse_while_served(session, "tune --apply")
-    there = _recipe_there(session) if applied else None
+    recipe = _recipe_of_model(session) if applied else None
     with progress_bar("tuning") as bar:
         search = SearchOptions(
             tries=tries,
             progress=(lambda done, total: bar(done, total, "")) if bar else None,
             one_in=one_in or session.settings.ham_loss.one_in,
         )
-        found = _searched(session, sources, (order, seed, most, jobs), search, there)
+        found = _searched(session, sources, (order, seed, most, jobs), search, recipe)
     if as_json:
         say_json(found.as_dict())
     else:
@@ -94,8 +96,8 @@ def tune(
         _apply(ctx, session, found)
 
 
-def _recipe_there(session: CliSession) -> Recipe:
-    """The recipe of the model that is to be changed; there must be one."""
+def _recipe_of_model(session: CliSession) -> Recipe:
+    """Return the recipe of the model in the home; StoreMissingError without a model."""
     with session.open(readonly=True) as model:
         return model.recipe
 
@@ -105,7 +107,7 @@ def _searched(
     sources: tuple[str, ...],
     how: tuple[str, int, int, int],
     search: SearchOptions,
-    there: Recipe | None,
+    recipe: Recipe | None,
 ) -> Tuning:
     from spamnb.cli.evaluate import ordered
     from spamnb.lab import tune as service
@@ -114,10 +116,10 @@ def _searched(
     from spamnb.service.training.worker_pool import cores
 
     order, seed, most, jobs = how
-    there = there or _recipe_or_none(session)
-    kind = there.kind if there else session.settings.model.kind
+    recipe = recipe or _recipe_or_none(session)
+    kind = recipe.kind if recipe else session.settings.model.kind
     constants = (
-        {name: float(getattr(there, name)) for name in service.OF_KIND[kind]} if there else {}
+        {name: float(getattr(recipe, name)) for name in service.OF_KIND[kind]} if recipe else {}
     )
     options = Options(
         order=order,
@@ -133,9 +135,9 @@ def _searched(
 
 
 def _recipe_or_none(session: CliSession) -> Recipe | None:
-    """The recipe of the model in the home, whose constants are the ones to beat."""
+    """Return the recipe of the model in the home, the baseline of the search; None without one."""
     try:
-        return _recipe_there(session)
+        return _recipe_of_model(session)
     except StoreMissingError:
         return None
 
@@ -145,14 +147,14 @@ def _show(found: Tuning, costs: Costs) -> None:
 
     say(f"{found.tries} sets of constants tried on {found.searched} messages, the best one "
         f"confirmed on {found.held_back} others")  # fmt: skip
-    rows = [("", "now", "best")]
+    rows = [("", "current", "best")]
     rows += [
         (name, f"{value:g}", f"{found.chosen.get(name, value):g}")
         for name, value in found.old.items()
     ]
     table(rows, right=(1, 2))
     say()
-    head = ("on the held-back part", "now", "best", "difference", "95 % interval")
+    head = ("on the held-back part", "current", "best", "difference", "95 % interval")
     measures = (("log loss", found.log_loss), ("1-AUC %", found.auc_complement_percent))
     table(
         [head, *((name, f"{gain.before:.5f}", f"{gain.after:.5f}", f"{gain.difference:+.5f}",
@@ -161,24 +163,24 @@ def _show(found: Tuning, costs: Costs) -> None:
     )  # fmt: skip
     say()
     if found.confirmed:
-        say(f"confirmed: {-found.log_loss.difference / found.log_loss.before:.0%} less surprise")
+        say(f"confirmed: {-found.log_loss.difference / found.log_loss.before:.0%} less log loss")
     elif found.chosen:
-        say("no gain: what looked better where it was chosen is not better for sure elsewhere")
+        say("no gain: the best constants of the search are not significantly better on other mail")
     else:
-        say("no gain: nothing is better than the constants of now")
+        say("no gain: no constants are better than the current ones")
     say(promise(found.assurance, costs))
 
 
 def _apply(ctx: click.Context, session: CliSession, found: Tuning) -> None:
     if not found.confirmed:
-        warn("nothing is changed")
+        warn("nothing was changed")
         ctx.exit(1)
     from spamnb.service.maintenance import rewind
     from spamnb.service.maintenance.event_filter import RelearnFilter
     from spamnb.settings.cost_override import FILE
 
     done = rewind.relearn(session.home, RelearnFilter(), session.settings.costs, found.chosen)
-    warn(f"{done.result.taught} messages learnt again; the old model is {done.kept}")
-    # A promise that was found with the old constants says nothing of the new ones.
+    warn(f"{done.result.taught} messages relearnt; the old model is {done.kept}")
+    # Costs that were found with the old constants are not valid for the new ones.
     if (session.home / FILE).exists():
         keep_promise(session, found.assurance)

@@ -1,4 +1,4 @@
-"""`spamnb watch`: learns from where people's messages lie."""
+"""`spamnb watch`: train with messages that users move between Maildir folders."""
 
 from __future__ import annotations
 
@@ -29,22 +29,23 @@ if TYPE_CHECKING:
 WATCH_EXAMPLES = """
 spamnb watch ~/Maildir                       until Ctrl-C
 spamnb watch alice=/var/mail/alice bob=/var/mail/bob
-spamnb watch --once ~/Maildir                what was moved since the last run: for cron
+spamnb watch --once ~/Maildir                moves since the last run: for cron
 """
 STATE_FILE = "watch.json"
 AGAIN_S = 10.0
 
 
-@taught("Learn from where messages lie in Maildirs.", WATCH_EXAMPLES)
+@taught("Train with messages moved in Maildirs.", WATCH_EXAMPLES)
 @click.argument("maildirs", nargs=-1, required=True, metavar="[WHO=]MAILDIR...")
 @click.option("--quiet", "quiet_s", type=Number(0), default=30.0, show_default=True,
-              metavar="SECONDS", help="How long a message must lie still.")  # fmt: skip
+              metavar="SECONDS", help="Time that a moved message must stay in its folder before it "
+              "is trained.")  # fmt: skip
 @click.option("--junk", multiple=True, metavar="FOLDER",
-              help="A folder of junk (repeatable). Else Junk and Spam.")  # fmt: skip
-@click.option("--silent", multiple=True, metavar="FOLDER", help="A folder that says nothing "
-              "(repeatable). Else Trash, Sent, Drafts and the like.")  # fmt: skip
-@click.option("--once", is_flag=True, help="Look at what was moved since the last run, and end.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object for each message.")
+              help="A junk folder; repeatable. Default: Junk and Spam.")  # fmt: skip
+@click.option("--silent", multiple=True, metavar="FOLDER", help="A folder to ignore; repeatable. "
+              "Default: Trash, Sent, Drafts and similar ones.")  # fmt: skip
+@click.option("--once", is_flag=True, help="Handle the moves since the last run, then exit.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per message.")
 @pass_session
 def watch(
     session: CliSession,
@@ -55,11 +56,11 @@ def watch(
     once: bool,
     as_json: bool,
 ) -> None:
-    """Learn from where messages lie: who moves one into Junk says spam, who takes it out says ham.
+    """Train with moved messages: into Junk is spam, out of Junk is ham.
 
-    Where the filter put a message teaches nothing, nor does throwing it away. WHO is the person, by
-    default the folder's owner. The first run begins now; for mail that lies there already there is
-    `spamnb train`. Needs no daemon, and teaches through it if there is one.
+    Deleted messages, and messages that the filter itself put into a folder, are not trained. WHO
+    is the user, by default the folder's owner. The first run only records the current state; use
+    `spamnb train` for mail that is already there. Works with and without a running daemon.
     """
     from spamnb.endpoints.maildir.checkpoint import FileCheckpoint
     from spamnb.endpoints.maildir.folder_roles import Folders
@@ -67,24 +68,24 @@ def watch(
 
     usual = Folders()
     folders = Folders(junk or usual.junk, silent or usual.silent)
-    people = [_maildir(text) for text in maildirs]
-    key = " ".join(sorted(str(one.root) for one in people))
-    memory = FileCheckpoint(session.home / STATE_FILE, key)
-    patience = WatchOptions(0.0 if once else quiet_s, folders)
-    desk = _WatchTarget(session)
-    watcher = Watcher(people, desk.label_of, desk.teach, memory, patience)
+    watched = [_maildir(text) for text in maildirs]
+    key = " ".join(sorted(str(one.root) for one in watched))
+    checkpoint = FileCheckpoint(session.home / STATE_FILE, key)
+    options = WatchOptions(0.0 if once else quiet_s, folders)
+    target = _WatchTarget(session)
+    watcher = Watcher(watched, target.label_of, target.teach, checkpoint, options)
     try:
         watcher.begin()
         if once:
             _show(watcher.due(), as_json=as_json)
         else:
-            _go_on(watcher, as_json=as_json)
+            _watch(watcher, as_json=as_json)
     finally:
         watcher.close()
 
 
-def _go_on(watcher: Watcher, *, as_json: bool) -> None:
-    """Until somebody says stop; a store that fails is tried again."""
+def _watch(watcher: Watcher, *, as_json: bool) -> None:
+    """Watch until SIGTERM; a store that fails is tried again."""
     with _told_to_stop() as stopped:
         while not stopped.is_set():
             try:
@@ -96,7 +97,7 @@ def _go_on(watcher: Watcher, *, as_json: bool) -> None:
 
 @contextmanager
 def _told_to_stop() -> Iterator[threading.Event]:
-    """Set by SIGTERM; Ctrl-C ends as it does everywhere."""
+    """Yield an event that SIGTERM sets; Ctrl-C raises KeyboardInterrupt as usual."""
     stopped = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     try:
@@ -105,8 +106,8 @@ def _told_to_stop() -> Iterator[threading.Event]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _show(words: Iterator[tuple[Feedback, Answer, Path]], *, as_json: bool) -> None:
-    for _, answer, path in words:
+def _show(answers: Iterator[tuple[Feedback, Answer, Path]], *, as_json: bool) -> None:
+    for _, answer, path in answers:
         if answer.state == "refused":
             warn(f"{path}: {answer.reason}")
             continue
@@ -134,13 +135,13 @@ def _name_of(uid: int) -> str:
 
 
 class _WatchTarget:
-    """The model, here or behind a daemon, found anew for each word: daemons come and go."""
+    """The model, or the daemon that serves it; looked up for each message, as both may change."""
 
     def __init__(self, session: CliSession) -> None:
         self._session = session
 
     def label_of(self, raw: bytes) -> str | None:
-        """What was taught of a message."""
+        """Return the label that a message is trained with; None if it is not."""
         from spamnb.core.model.events import NO_LABEL
 
         with self._session.open(readonly=True) as model, model.store.read() as view:
@@ -148,6 +149,6 @@ class _WatchTarget:
         return None if live is None or live.label == NO_LABEL else model.labels[live.label]
 
     def teach(self, feedback: Feedback) -> Answer:
-        """One word of the person whose mail it is."""
-        with teacher(self._session) as (desk, me):
-            return desk.teach(replace(feedback, trust=me.trust))
+        """Apply feedback of the user of the Maildir."""
+        with teacher(self._session) as (target, me):
+            return target.teach(replace(feedback, trust=me.trust))

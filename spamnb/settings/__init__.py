@@ -1,12 +1,12 @@
-"""Settings: one tree of frozen values, read once, from a TOML file, the environment and flags.
+"""Read the settings from a TOML file, the environment and flags into frozen values.
 
-`table` names every setting, `tree` is what they become; here is how they are read. Later sources
-win: defaults, costs that evaluation found (`promise`), the file, the environment
+`table` describes every setting, `schema` holds the values and defaults. Later sources override
+earlier ones: defaults, costs found by evaluation (`cost_override`), the file, the environment
 (`SPAMNB_STORE_LIMIT_BYTES` is `store.limit_bytes`), flags.
-Must not know commands, stores or mail.
+Must not import commands, stores or mail.
 
-Failure: SettingsError, one line that names the key, where it stands, what was found and what is
-allowed. Nothing is guessed: an unknown key is an error that names the nearest known one.
+Failure: SettingsError, one line with the key, its position, its value and what is allowed. An
+unknown key is an error that suggests the nearest known one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spamnb.errors import SettingsError
-from spamnb.settings.cost_override import kept
+from spamnb.settings.cost_override import read_costs
 from spamnb.settings.schema import MEMBERS, SECTIONS, Settings
 from spamnb.settings.setting import MASKED, PREFIX, Setting, toml_of
 from spamnb.settings.table import BY_NAME, BY_VARIABLE, FAMILIES, SETTINGS, setting_of
@@ -32,10 +32,10 @@ DEFAULT_FILE = Path("/etc/spamnb/spamnb.toml")
 
 
 class FoundValue(NamedTuple):
-    """A value and where it stands."""
+    """A value and its position (file and line, variable or flag), for error messages."""
 
     value: Any
-    where: str
+    position: str
 
 
 def load(
@@ -44,19 +44,19 @@ def load(
     environment: Mapping[str, str] | None = None,
     flags: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """Read the file (else the default one, if it is there), the environment and the flags."""
+    """Read the file (by default the system's, if it exists), the environment and the flags."""
     environment = os.environ if environment is None else environment
     found, source = _from_file(file, environment, flags or {})
     found |= _from_environment(environment)
     given = {name: value for name, value in (flags or {}).items() if value is not None}
-    # Sections of a family that flags name are all there are: the options stand for the file's.
+    # Flags that name sections of a family replace all of the file's sections of that family.
     named = {name.partition(".")[0] for name in given} & FAMILIES.keys()
     found = {name: one for name, one in found.items() if name.partition(".")[0] not in named}
     found |= {name: FoundValue(value, "a flag") for name, value in given.items()}
-    settings = _build({name: _taken(name, one) for name, one in found.items()}, found, source)
+    settings = _build({name: _checked(name, one) for name, one in found.items()}, found, source)
     if any(name.startswith("costs.") for name in found):
         return settings
-    costs = kept(home_of(settings, environment), settings.ham_loss.one_in)
+    costs = read_costs(home_of(settings, environment), settings.ham_loss.one_in)
     return replace(settings, costs=costs) if costs else settings
 
 
@@ -69,10 +69,12 @@ def _from_file(
     except FileNotFoundError as error:
         if file is None:
             return {}, ""
-        raise SettingsError(f"{path} is not there", hint="see `spamnb config example`") from error
+        raise SettingsError(
+            f"{path} does not exist", hint="`spamnb config example` prints one"
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
         if file is None and isinstance(error, PermissionError) and _home_given(environment, flags):
-            return {}, ""  # somebody else's daemon; who names a home does not need its settings
+            return {}, ""  # the settings of another user's daemon; not needed with a home
         raise SettingsError(f"{path} cannot be read: {error}") from error
     return parse(text, str(path)), str(path)
 
@@ -82,17 +84,17 @@ def _home_given(environment: Mapping[str, str], flags: Mapping[str, Any]) -> boo
 
 
 def parse(text: str, source: str) -> dict[str, FoundValue]:
-    """Find the values in a settings file; unknown keys are errors."""
+    """Return the values of a settings file by name; unknown keys are errors."""
     try:
         tree = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise SettingsError(f"{source} is no TOML: {error}") from error
+        raise SettingsError(f"{source} is not valid TOML: {error}") from error
     lines = _lines_of(text)
     found: dict[str, FoundValue] = {}
     for name, value in _leaves(tree):
         line = lines.get(name, lines.get(name.rpartition(".")[0], 0))
         where = f"{source}, line {line}" if line else source
-        if setting_of(name) is None and not (value == {} and _member(name)):
+        if setting_of(name) is None and not (value == {} and _is_named_section(name)):
             raise SettingsError(f"{where}: there is no setting {name}", hint=_nearest(name))
         found[name] = FoundValue(value, where)
     return found
@@ -112,7 +114,7 @@ _ENTRY = re.compile(r"\s*([A-Za-z0-9_.\"' -]+?)\s*=")
 
 
 def _lines_of(text: str) -> dict[str, int]:
-    """Find the line of each key, as far as lines can tell; tomllib does not say."""
+    """Find the line of each key by pattern; tomllib does not report lines."""
     lines: dict[str, int] = {}
     section = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -130,8 +132,8 @@ def _plain(name: str) -> str:
     return ".".join(part.strip().strip("\"'") for part in name.split("."))
 
 
-def _member(name: str) -> bool:
-    """Whether this names a section of a family."""
+def _is_named_section(name: str) -> bool:
+    """Return True for the name of a section of a family."""
     family, _, rest = name.partition(".")
     return family in FAMILIES and bool(rest)
 
@@ -149,13 +151,13 @@ def _nearest(name: str) -> str:
     if not near:
         key = name.rpartition(".")[2]
         near = [full for full in known if full.rpartition(".")[2] == key][:1]
-    return f"did you mean {near[0]}?" if near else "`spamnb config example` shows all"
+    return f"did you mean {near[0]}?" if near else "`spamnb config example` lists all settings"
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, FoundValue]:
-    """Find settings by variable.
+    """Return the settings of environment variables.
 
-    Others with our prefix are nobody's mistake (containers set some), unless nearly a setting.
+    Unknown variables with the prefix are ignored (containers set some), unless they resemble one.
     """
     found = {}
     for variable in sorted(environment):
@@ -166,31 +168,31 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, FoundValue]:
             near = difflib.get_close_matches(variable, BY_VARIABLE, 1, 0.85)
             if near:
                 raise SettingsError(
-                    f"the variable {variable} sets nothing", hint=f"did you mean {near[0]}?"
+                    f"the variable {variable} is not a setting", hint=f"did you mean {near[0]}?"
                 )
             continue
         try:
-            value = setting.sort.parse(text)
+            value = setting.type.parse(text)
         except (ValueError, KeyError) as error:
-            raise _wrong(setting, FoundValue(text, f"${variable}"), setting.name) from error
+            raise _invalid(setting, FoundValue(text, f"${variable}"), setting.name) from error
         found[setting.name] = FoundValue(value, f"${variable}")
     return found
 
 
-def _taken(name: str, found: FoundValue) -> Any:
+def _checked(name: str, found: FoundValue) -> Any:
     setting = setting_of(name)
     if setting is None:
         return found.value
     try:
-        return setting.sort.take(found.value)
+        return setting.type.take(found.value)
     except (ValueError, TypeError) as error:
-        raise _wrong(setting, found, name) from error
+        raise _invalid(setting, found, name) from error
 
 
-def _wrong(setting: Setting, found: FoundValue, name: str) -> SettingsError:
+def _invalid(setting: Setting, found: FoundValue, name: str) -> SettingsError:
     shown = MASKED if setting.secret else toml_of(found.value)
     return SettingsError(
-        f"{name} ({found.where}) is {shown}", hint=f"it must be {setting.sort.allowed}"
+        f"{name} ({found.position}) is {shown}", hint=f"it must be {setting.type.allowed}"
     )
 
 
@@ -198,24 +200,24 @@ def _build(values: Mapping[str, Any], found: Mapping[str, FoundValue], source: s
     top = {name: value for name, value in values.items() if "." not in name}
     for section, make in SECTIONS.items():
         keys = [setting.key for setting in SETTINGS if setting.section == section]
-        top[section] = _made(section, make, keys, values, found)
+        top[section] = _make_section(section, make, keys, values, found)
     for family, make in MEMBERS.items():
         keys = [setting.key for setting in FAMILIES[family].settings]
         top[family] = {
-            chosen: _made(f"{family}.{chosen}", make, keys, values, found)
+            chosen: _make_section(f"{family}.{chosen}", make, keys, values, found)
             for chosen in _chosen(family, found)
         }
     return Settings(**top, file=source)
 
 
 def _chosen(family: str, found: Mapping[str, FoundValue]) -> list[str]:
-    """The names of a family's sections, in the order of the file."""
+    """List the names of a family's sections, in the order of the file."""
     rests = [name.partition(".")[2] for name in found if name.startswith(f"{family}.")]
     chosen = [rest.rpartition(".")[0] if setting_of(f"{family}.{rest}") else rest for rest in rests]
     return list(dict.fromkeys(chosen))
 
 
-def _made(
+def _make_section(
     section: str,
     make: Callable[..., Any],
     keys: list[str],
@@ -226,20 +228,20 @@ def _made(
     try:
         return make(**within)
     except SettingsError as error:
-        where = found[f"{section}.{next(iter(within))}"].where if within else "the defaults"
+        where = found[f"{section}.{next(iter(within))}"].position if within else "the defaults"
         raise SettingsError(f"[{section}] ({where}): {error}", hint=error.hint) from error
 
 
 def restored(values: Mapping[str, Any]) -> Settings:
-    """The tree again, from what `showing.plain` wrote: as a process hands it to another."""
+    """Rebuild the settings from the output of `render.plain`, as passed between processes."""
     found = {name: FoundValue(value, "handed over") for name, value in values.items()}
-    return _build({name: _taken(name, one) for name, one in found.items()}, found, "")
+    return _build({name: _checked(name, one) for name, one in found.items()}, found, "")
 
 
 def control_of(
     settings: Settings, home: Path, environment: Mapping[str, str] | None = None
 ) -> Path:
-    """Find the control socket: as set, else in $RUNTIME_DIRECTORY, else in the home."""
+    """Return the path of the control socket: as set, else in $RUNTIME_DIRECTORY or the home."""
     environment = os.environ if environment is None else environment
     if settings.serve.control:
         return Path(settings.serve.control)
@@ -248,7 +250,7 @@ def control_of(
 
 
 def home_of(settings: Settings, environment: Mapping[str, str] | None = None) -> Path:
-    """Find the model's folder: as set, else $STATE_DIRECTORY, else the XDG data folder."""
+    """Return the model's folder: as set, else $STATE_DIRECTORY, else in the XDG data folder."""
     environment = os.environ if environment is None else environment
     if settings.home:
         return Path(settings.home).expanduser()

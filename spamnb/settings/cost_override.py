@@ -1,16 +1,17 @@
-"""The costs that keep the promise of lost ham, as evaluation found them: one file in the home.
+"""Costs that meet the ham loss target, as `spamnb evaluate --apply` found them.
+
+They are stored in one file in the home:
 
     # ham_loss.toml
     one_in = 1000
     junk = [47.74, 0.05]
     reject = [1000.0, 0.0]
 
-`spamnb evaluate --apply` writes it. It stands below every other source of settings: whoever sets
-costs themselves means them, and whoever asks for another promise than the one it was found for has
-to evaluate anew; in both cases it is left out. It cannot be found while serving: the labels that
-people give then are those of mistakes, and a bound from them would promise too much.
+The file is ignored if any cost is set elsewhere, or if `ham_loss.one_in` differs from the value
+that it was computed for. It cannot be computed while serving: users label mainly errors, and a
+bound from such labels would be too optimistic.
 
-Failure: SettingsError for a file that is there and says nothing that can be meant.
+Failure: SettingsError for a file that exists and is invalid.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ _MODE = 0o600
 _MOST_BYTES = 4096
 
 
-def keep(home: Path, found: HamLossBound, costs: Costs) -> Path:
-    """Write the costs that keep a promise, whole or not at all; where they are."""
+def write_costs(home: Path, found: HamLossBound, costs: Costs) -> Path:
+    """Write the file atomically; return its path."""
     lines = [
-        "# Written by `spamnb evaluate --apply`; without this file the costs are as they are set.",
-        f"# {found.ham_above} of {found.ham} good messages lay above where junk begins:",
-        f"# at most {found.at_worst_percent:.3f} % are lost (95 % sure).",
+        "# Written by `spamnb evaluate --apply`. Delete it to use the costs of the settings.",
+        f"# {found.ham_above} of {found.ham} good messages scored above the junk threshold:",
+        f"# at most {found.at_worst_percent:.3f} % are lost (95 % confidence).",
         f"one_in = {found.one_in}",
         f"junk = {list(costs.junk)}",
         f"reject = {list(costs.reject)}",
@@ -49,27 +50,27 @@ def keep(home: Path, found: HamLossBound, costs: Costs) -> Path:
     return home / FILE
 
 
-def drop(home: Path) -> None:
-    """From now on the costs are as they are set."""
+def remove_costs(home: Path) -> None:
+    """Delete the file, so that the costs of the settings apply."""
     (home / FILE).unlink(missing_ok=True)
 
 
-def kept(home: Path, one_in: int) -> Costs | None:
-    """The costs for this promise; None if none were found for it, or they are not ours to read."""
+def read_costs(home: Path, one_in: int) -> Costs | None:
+    """Read the costs for this target; None if there are none for it or they are unreadable."""
     path = home / FILE
     try:
         text = _text(path)
         return None if text is None else _costs(tomllib.loads(text), one_in)
     except (SettingsError, ValueError, TypeError, KeyError) as error:
         raise SettingsError(
-            f"{path} cannot be meant: {error}",
-            hint="remove it, or write it anew with `spamnb evaluate --apply`",
+            f"{path} is invalid: {error}",
+            hint="remove it, or rewrite it with `spamnb evaluate --apply`",
         ) from error
 
 
 def _costs(plain: dict[str, Any], one_in: int) -> Costs | None:
     if set(plain) != {"one_in", "junk", "reject"}:
-        raise ValueError(f"it has {', '.join(sorted(plain)) or 'nothing'}")
+        raise ValueError(f"its keys are {', '.join(sorted(plain)) or 'missing'}")
     if plain["one_in"] != one_in:
         return None
     junk, reject = ((float(ham), float(spam)) for ham, spam in (plain["junk"], plain["reject"]))
@@ -77,7 +78,7 @@ def _costs(plain: dict[str, Any], one_in: int) -> Costs | None:
 
 
 def _text(path: Path) -> str | None:
-    """What stands in the file; whoever reads it may be root, and the home somebody else's."""
+    """Read the file without following links: root may read it in another user's home."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

@@ -1,4 +1,4 @@
-"""The settings of the daemon: one table, as `table` is for the model."""
+"""Table of the daemon's settings. `table` appends it to those of the model."""
 
 from __future__ import annotations
 
@@ -25,279 +25,305 @@ _HANDLING = choice(*HANDLINGS)
 def _actions(section: str) -> tuple[Setting, ...]:
     return (
         Setting(f"{section}.deliver", _HANDLING,
-            "What becomes of a message by what was decided on it: headers say it; tag says it in "
-            "the subject too; redirect adds a header for the server behind; quarantine keeps it; "
-            "reject refuses it, where the sender still waits."),
-        Setting(f"{section}.unsure", _HANDLING, "... for those that we are unsure of."),
-        Setting(f"{section}.junk", _HANDLING, "... for junk."),
+            "Action for messages with this decision. headers adds headers; tag also marks the "
+            "subject; redirect adds a header for the server behind spamnb; quarantine keeps the "
+            "message; reject refuses it while the sender waits."),
+        Setting(f"{section}.unsure", _HANDLING, "Action for messages whose decision is unsure."),
+        Setting(f"{section}.junk", _HANDLING, "Action for junk."),
         Setting(f"{section}.reject", _HANDLING,
-            "... for what costs less to refuse than to deliver, wrong as we may be."),
+            "Action for messages that cost less to reject than to deliver, even with the risk of "
+            "error."),
     )  # fmt: skip
 
 
 DOMAINS_FAMILY = NamedSections(
     "domain",
     "example.org",
-    "Recipients of one domain may have it otherwise. If a message has several recipients, the "
-    "mildest of theirs holds for all.",
+    "Different actions for recipients of one domain. If a message has several recipients, the "
+    "mildest of their actions applies to all.",
     _actions("domain.*"),
 )
 
 SERVING: tuple[Setting, ...] = (
     Setting("serve.user", TEXT,
-        "Whom the daemon becomes when root starts it. Empty: the owner of the home, else the user "
-        "spamnb. Mail is read as root only if this says root in as many words.", restart=True),
+        "User that the daemon runs as when root starts it. Empty: the owner of the home, else the "
+        "user spamnb. The daemon handles mail as root only if this is set to root.", restart=True),
     Setting("serve.group", TEXT,
-        "... and the group. Empty: the user's own.", restart=True),
+        "Group that the daemon runs as. Empty: the user's primary group.", restart=True),
     Setting("serve.workers", whole(0, 256),
-        "Processes that take mail; 0 is one for each core.", restart=True),
+        "Number of worker processes; 0 is one per core.", restart=True),
     Setting("serve.uvloop", FLAG,
-        "Use uvloop if it is installed: a third less work for each message.", restart=True),
+        "Use uvloop if it is installed: a third less CPU time per message.", restart=True),
     Setting("serve.hostname", TEXT,
-        "Our name in greetings, where nobody else's is passed on. Empty: the machine's."),
+        "Host name in greetings, where the next hop's greeting is not passed on. Empty: the name "
+        "of the machine."),
     Setting("serve.control", TEXT,
-        "Where commands and helpers reach the daemon: a unix socket. Empty: control.sock in "
-        "$RUNTIME_DIRECTORY if systemd gives one, else in the home.", restart=True),
+        "Unix socket for commands and programs that talk to the daemon. Empty: control.sock in "
+        "$RUNTIME_DIRECTORY if systemd sets it, else in the home.", restart=True),
     Setting("serve.delegates", TEXTS,
-        "Users, by name or number, that may teach in the name of others: the one that your IMAP "
-        "server delivers as, such as vmail."),
+        "Users, by name or number, that may send corrections on behalf of others: for example "
+        "vmail, if your IMAP server delivers as this user."),
     Setting("serve.drain_s", _SECONDS,
-        "How long sessions may go on when the daemon is told to stop."),
+        "How long open sessions may continue after the daemon is told to stop."),
     Setting("serve.watchdog_s", number(2, 3600),
-        "A process that gives no sign of life for so long is killed and replaced; the message it "
-        "had in hand passes unscanned afterwards. Keep systemd's WatchdogSec above it."),
+        "A process that does not respond for this long is killed and restarted; the message that "
+        "it was scanning is then delivered unscanned. Keep systemd's WatchdogSec above it."),
     Setting("serve.unscanned_percent", number(0, 100),
-        "Warn, in the log and in `spamnb status`, when more than this share of the last ten "
-        "minutes' messages passed unscanned, and five at least. A site without faults passes none; "
-        "1 % tells a fault or an attack from a single odd message. `spamnb metrics` counts them "
-        "by reason."),
+        "Warn, in the log and in `spamnb status`, when more than this share of the messages of "
+        "the last ten minutes, and at least five, were not scanned. Without faults all messages "
+        "are scanned; 1 % separates a fault or an attack from a single odd message. `spamnb status "
+        "--prometheus` counts them by reason."),
     Setting("limits.connections", whole(1, 1 << 20),
-        "Connections in all; each worker takes its share of them."),
+        "Maximum number of connections; each worker gets an equal share."),
     Setting("limits.crowded", number(0.1, 1),
-        "The part of connections, of those to the next hop and of memory that may be taken before "
-        "idle and slow clients are ended sooner (the timeouts named crowded). The rest is what new "
-        "clients find free meanwhile: a fifth."),
+        "Share of the connections, next-hop connections and memory that may be used before idle "
+        "and slow clients are disconnected sooner (see timeouts.first_mail_busy_s and "
+        "timeouts.crowded_data_s). The rest stays free for new clients: a fifth."),
     Setting("limits.reserved", number(0, 0.9),
-        "The part of connections, of those to the next hop and of memory that only trusted clients "
-        "(a listener's peers) can take. A fifth is 20 of the 100 connections that Postfix takes, "
-        "more than a mail server behind the same machine needs. Set it higher if trusted clients "
-        "use more at once."),
+        "Share of the connections, next-hop connections and memory that only trusted clients (a "
+        "listener's peers) can use. A fifth is 20 of Postfix's 100 connections, more than a mail "
+        "server on the same machine needs. Set it higher if trusted clients use more at the same "
+        "time."),
     Setting("limits.connections_an_address", whole(1, 1 << 20),
-        "Connections from one address (64 bits of IPv6), counted over all workers; trusted peers "
-        "are exempt. 50 as Postfix's smtpd_client_connection_count_limit."),
+        "Maximum number of connections from one address (64 bits of IPv6), counted over all "
+        "workers; trusted peers are exempt. 50 as Postfix's smtpd_client_connection_count_limit."),
     Setting("limits.upstream_connections", whole(1, 1 << 20),
-        "Connections that the next hop takes at once, counted over all workers: 100 as Postfix's "
-        "default_process_limit. Clients that are not trusted get these less limits.reserved, and "
-        "one network of theirs (24 bits of IPv4, 48 of IPv6) no more than it leaves free; others "
-        "are answered with 421. Trusted clients are not counted."),
+        "Number of connections that the next hop accepts at the same time, counted over all "
+        "workers: 100 as Postfix's default_process_limit. Untrusted clients get this number less "
+        "limits.reserved; one network of untrusted clients (24 bits of IPv4, 48 of IPv6) gets at "
+        "most what that share leaves free. Further clients are answered with 421. Trusted clients "
+        "are not counted."),
     Setting("limits.memory_bytes", whole(1 << 20),
-        "Bytes of messages that each worker holds. Above it, it stops reading; nothing is "
-        "refused. While clients wait for room, a sixteenth of it is freed each second: where the "
-        "messages that end give back less, those are ended with 421 that have held most bytes for "
-        "longest."),
+        "Bytes of message data that each worker keeps in memory. Above it the worker stops "
+        "reading; no message is refused. While clients wait for memory, a sixteenth of it is "
+        "freed each second: if messages that end do not free enough, the sessions that have used "
+        "the most memory for the longest time are ended with 421."),
     Setting("limits.errors", whole(1, 1 << 20),
-        "Commands that we refuse in one session, before it is ended."),
+        "Number of refused commands after which a session is ended."),
     Setting("limits.commands", whole(4, 1 << 20),
-        "Commands of a client that is not trusted, from its connection or its last accepted "
-        "message to the next; accepted recipients are not among them. A message takes three. 100 "
-        "as Postfix's smtpd_junk_command_limit."),
+        "Maximum number of commands of an untrusted client between its connection or last "
+        "accepted message and the next one; accepted recipients are not counted. A message needs "
+        "three. 100 as Postfix's smtpd_junk_command_limit."),
     Setting("limits.recipients", whole(100, 1 << 20),
-        "Recipients of one message of a client that is not trusted; more are answered with 452, "
-        "and sent with the next message. 1000 as Postfix's smtpd_recipient_limit; RFC 5321, "
-        "4.5.3.1.8, asks for 100."),
+        "Maximum number of recipients per message of an untrusted client; further ones are "
+        "answered with 452, and the client sends them with its next message. 1000 as Postfix's "
+        "smtpd_recipient_limit; RFC 5321, 4.5.3.1.8, requires at least 100."),
     Setting("timeouts.connect_s", _SECONDS,
-        "To reach the next hop, while the client waits for the answer to its hello."),
+        "Time to connect to the next hop, while the client waits for the reply to its EHLO."),
     Setting("timeouts.first_mail_s", _SECONDS,
-        "From a connection to its first MAIL."),
+        "Time from a connection to its first MAIL command."),
     Setting("timeouts.first_mail_busy_s", _SECONDS,
-        "The same when most connections are taken, or most of what clients that are not trusted "
-        "may hold at the next hop; such clients must then come from MAIL to DATA within "
+        "The same when most connections are in use, or most of the next-hop connections that "
+        "untrusted clients may use. Such clients must then get from MAIL to DATA within "
         "timeouts.first_mail_s."),
     Setting("timeouts.message_s", _SECONDS,
-        "From a connection or the last accepted message of a client that is not trusted to its "
-        "next DATA, whatever commands come meanwhile, less the time that the next hop takes to "
-        "answer them. 300 seconds are what RFC 5321, 4.5.3.2, grants a single command, and what "
-        "Postfix reuses a connection for."),
+        "Time from the connection or the last accepted message of an untrusted client to its next "
+        "DATA, regardless of other commands; the time that the next hop takes to reply is not "
+        "counted. 300 seconds are what RFC 5321, 4.5.3.2, allows for a single command, and how "
+        "long Postfix reuses a connection."),
     Setting("timeouts.command_s", _SECONDS,
-        "Between commands (RFC 5321, 4.5.3.2)."),
+        "Time between commands (RFC 5321, 4.5.3.2)."),
     Setting("timeouts.data_s", _SECONDS,
-        "Each read while a message comes."),
+        "Time for each read of message data."),
     Setting("timeouts.crowded_data_s", _SECONDS,
-        "When most of the connections or of the memory is taken, a client that sends a message "
-        "must send 500 bytes a second (Postfix's smtpd_min_data_rate), and what it sent before "
-        "counts for this long at most: the 10 seconds that Postfix waits under stress."),
+        "When most of the connections or of the memory is in use, a client must send message data "
+        "at 500 bytes a second or faster (Postfix's smtpd_min_data_rate); data that it sent "
+        "earlier counts as credit for at most this many seconds. Postfix waits for 10 seconds "
+        "under stress."),
     Setting("timeouts.reply_s", _SECONDS,
-        "The next hop's replies, but for the last."),
+        "Time for each reply of the next hop, except the final one."),
     Setting("timeouts.final_s", number(1, 3600),
-        "From a message's end to our reply. Postfix waits for 100 seconds."),
+        "Time from the end of a message to the reply to the client. Postfix waits for 100 "
+        "seconds."),
     Setting("timeouts.scan_s", number(0.1, 3600),
-        "Of these, for the scan of one message, from its beginning. Above it, see "
-        "listener.*.overrun."),
+        "Part of timeouts.final_s for the scan of one message, from the start of the scan. If it "
+        "is exceeded, listener.*.overrun applies."),
     Setting("timeouts.scan_wait_s", number(1, 3600),
-        "Of these, to wait until the scan begins, where other large messages are scanned first. "
-        "Above it, see listener.*.busy. The scan and the wait for it take at most 60 % of "
-        "timeouts.final_s, so that the next hop has time to answer."),
+        "Part of timeouts.final_s that a message may wait for its scan to start while other large "
+        "messages are scanned. If it is exceeded, listener.*.busy applies. Scan and wait together "
+        "take at most 60 % of timeouts.final_s, so that the next hop has time to reply."),
     Setting("scan.clues", whole(0, 50),
-        "Write so many of the strongest clues into a header. They show words of the message, and "
+        "Write this many of the strongest clues into a header. They show words of the message and "
         "cost a little time."),
-    Setting("scan.tag", TEXT, "Stands before the subject where the handling is tag."),
+    Setting("scan.tag", TEXT, "Prefix of the subject for the action tag."),
     Setting("scan.redirect", TEXT,
-        "Value of X-Spamnb-Redirect where the handling is redirect; the server behind decides "
-        "what it means."),
+        "Value of the X-Spamnb-Redirect header for the action redirect; the server behind spamnb "
+        "decides what it means."),
     Setting("scan.own_clients", NETS,
-        "Networks of our own people. What they send is judged, but leaves the house without our "
-        "word on it."),
+        "Networks of the site's own users. Their mail is scanned and logged, but passed on "
+        "without verdict headers and actions."),
     Setting("scan.local", choice("observe", "judge"),
-        "The same for what the mail server calls local (XFORWARD SOURCE=LOCAL). Postfix means "
-        "local_header_rewrite_clients by that: as shipped, its own machine; judge, if strangers' "
-        "mail comes from there too, as by fetchmail."),
+        "Treatment of mail that the mail server reports as local (XFORWARD SOURCE=LOCAL): observe "
+        "treats it like mail from scan.own_clients, judge like all other mail. Postfix reports "
+        "local_header_rewrite_clients as local, by default its own machine. Set judge if mail "
+        "from outside also arrives from there, as with fetchmail."),
     Setting("scan.large_bytes", whole(0),
-        "Larger messages are judged by a helper process, which can be killed in time."),
+        "Messages above this size are scanned in a separate process that can be killed at its "
+        "time limit."),
     Setting("rules.allow", TEXT,
-        "A file of clients, senders, domains and recipients whose mail is delivered, one entry a "
-        "line: `client 192.0.2.0/24`. Senders and domains need a DKIM or SPF pass by one of "
-        "local.authserv_ids; or write the network of the client behind the entry, as in `sender "
-        "me@example.org 192.0.2.0/24`, or the word `unauthenticated`: every stranger who writes "
-        "this address into a message is then let in."),
-    Setting("rules.block", TEXT, "... and of those whose mail is rejected."),
+        "File of clients, senders, domains and recipients whose mail is always delivered, one "
+        "entry per line: `client 192.0.2.0/24`. Senders and domains need a DKIM or SPF pass from "
+        "one of local.authserv_ids; or add the client's network to the entry, as in `sender "
+        "me@example.org 192.0.2.0/24`, or the word `unauthenticated`: then every message that "
+        "claims this sender address is delivered."),
+    Setting("rules.block", TEXT, "The same kind of file for mail that is always rejected."),
     Setting("rules.exempt", TEXTS,
-        "Recipients who get headers and nothing harsher: user@example.org, @example.org or user@. "
-        "postmaster and abuse are always among them."),
+        "Recipients whose mail gets headers but no other action: user@example.org, @example.org "
+        "or user@. postmaster and abuse are always exempt."),
     Setting("quarantine.keep_days", DAYS,
-        "How long messages are kept in quarantine: as long as the history, so that a release can "
-        "still teach."),
+        "How long messages stay in quarantine: as long as the history by default, so that the "
+        "model can still learn from a release."),
     Setting("quarantine.limit_bytes", whole(1 << 20),
-        "Most that the quarantine may take; when it is full, messages are delivered with headers."),
+        "Maximum size of the quarantine; when it is full, messages are delivered with headers."),
     *_actions("actions"),
     Setting("delivery.address", ADDRESS,
-        "Where the built-in post office listens, which writes Maildirs and takes reports. Empty: "
-        "127.0.0.1:10026 if it is a listener's next hop, else nowhere. lmtp: in front speaks LMTP.",
+        "Address of the built-in delivery agent, which writes Maildirs and accepts reports. "
+        "Empty: 127.0.0.1:10026 if it is the next hop of a listener, else it is not started. The "
+        "prefix lmtp: selects LMTP.",
         restart=True),
     Setting("delivery.domains", DOMAINS,
-        "For whom mail is taken. Empty: for every domain, on loopback alone."),
+        "Domains whose mail is accepted. Empty: all domains, on loopback only."),
     Setting("delivery.root", TEXT,
-        "Mail goes to ROOT/USER/Maildir. Empty: the folder mail in the home, unless delivery.users "
-        "says where mail goes."),
+        "Mail is written to ROOT/USER/Maildir. Empty: the folder mail in the home, unless "
+        "delivery.users is set."),
     Setting("delivery.users", TEXT,
-        "A file of lines `ADDRESS FOLDER`; it comes before delivery.root, and `@domain` stands for "
-        "the other users of a domain."),
+        "File of lines `ADDRESS FOLDER`; its entries override delivery.root. `@domain` stands for "
+        "all other users of a domain."),
     Setting("delivery.delimiter", TEXT,
-        "What follows it in a recipient's local part is their own business; empty: nothing."),
+        "Separates the user from the address extension in the local part: mail to user+anything "
+        "goes to user. Empty: no extensions."),
     Setting("delivery.spam", TEXT,
-        "Local part of the address that takes reports of spam; empty: there is none."),
-    Setting("delivery.ham", TEXT, "... and of mail that is none."),
-    Setting("delivery.passwords", TEXT, "A file of logins, as `spamnb passwd` writes it."),
+        "Local part of the address for spam reports. Empty: no such address."),
+    Setting("delivery.ham", TEXT,
+        "Local part of the address for reports of mail that is not spam. Empty: no such address."),
+    Setting("delivery.passwords", TEXT, "File of logins, as written by `spamnb passwd`."),
     Setting("delivery.certificate", TEXT,
-        "A PEM file, for STARTTLS. Without it there are no logins."),
-    Setting("delivery.key", TEXT, "... and its key, if that is not in the same file."),
+        "PEM file of the certificate for STARTTLS. Without it, logins are disabled."),
+    Setting("delivery.key", TEXT,
+        "PEM file of the private key, if it is not in delivery.certificate."),
     Setting("delivery.plain_login", FLAG,
-        "Take passwords without TLS: on loopback, for a try."),
+        "Accept passwords without TLS: for tests on loopback."),
     Setting("delivery.peers", NETS,
-        "Who may say whom they speak for (XFORWARD): the front door and your mail server."),
+        "Clients that may name the original client (XFORWARD): spamnb's own listeners and your "
+        "mail server."),
     Setting("delivery.trusted", NETS,
-        "Clients whose reports are believed without a login. Loopback is nobody even here: behind "
-        "a mail server everybody comes from there."),
+        "Clients whose reports are accepted without a login. Loopback addresses are never "
+        "trusted: behind a mail server all mail comes from loopback."),
     Setting("delivery.trust_local", FLAG,
-        "Believe clients that your mail server calls local (XFORWARD SOURCE=LOCAL). With Postfix, "
-        "local_header_rewrite_clients must be permit_sasl_authenticated then: as shipped it names "
-        "every program on this machine. The sendmail command is never believed."),
+        "Trust clients that your mail server reports as local (XFORWARD SOURCE=LOCAL). With "
+        "Postfix, set local_header_rewrite_clients to permit_sasl_authenticated first: its "
+        "default includes every program on this machine. Mail from the sendmail command is never "
+        "trusted."),
     Setting("delivery.received", FLAG,
-        "Write a Received line. Name us in local.hosts then, or a message is another one after "
-        "delivery."),
-    Setting("delivery.receipts", FLAG, "Answer the reports of those who logged in."),
-    Setting("delivery.size_limit_bytes", _BYTES, "The largest message."),
-    Setting("feedback.limit_bytes", _BYTES, "The largest message that is learnt from."),
+        "Add a Received line. List this host in local.hosts then, or the message has different "
+        "features after delivery."),
+    Setting("delivery.receipts", FLAG, "Reply to reports from logged-in users."),
+    Setting("delivery.size_limit_bytes", _BYTES, "Maximum size of a message."),
+    Setting("feedback.limit_bytes", _BYTES,
+        "Maximum size of a message that the model learns from."),
     Setting("feedback.user_per_day", whole(1),
-        "Changes by one person. Moving a whole folder is a thousand; a program that has gone wild "
-        "is stopped before it moved the model for good."),
+        "Changes by one user per day. Moving a whole folder can be a thousand; the limit stops a "
+        "program that runs wild before it damages the model."),
     Setting("feedback.user_bytes_per_day", _BYTES,
-        "Bytes that one person's changes add to the model: a new word takes some 70, a known one "
-        "7. A thousand ordinary messages take 9 MB in an empty model, and 5,000 take 28."),
+        "Bytes that the changes of one user add to the model per day: a new word takes about 70, "
+        "a known one 7. A thousand ordinary messages add 9 MB to an empty model, 5,000 add 28 MB."),
     Setting("feedback.stranger_per_day", whole(0),
-        "Changes by one stranger with a signature; 0 hears none. So many words without one are "
-        "kept for review, counted apart and by the network that they came from."),
+        "Changes per day by one unauthenticated sender with a valid signature; 0 ignores such "
+        "reports. The same number of reports without a signature is queued for review, counted "
+        "separately and per network of origin."),
     Setting("feedback.strangers_per_day", whole(0),
-        "Changes by all strangers together: their names cost nothing. Words without a signature "
-        "are counted apart, up to the same number."),
+        "Changes per day by all unauthenticated senders together: a sender address costs nothing. "
+        "Reports without a signature are counted separately, up to the same number."),
     Setting("feedback.sure", number(0.5, 1),
-        "So sure a verdict is not contradicted by traps and reports: it waits for review."),
+        "Spam traps and reports do not override a verdict with at least this probability: they "
+        "are queued for review."),
     Setting("feedback.unproven", choice("review", "refuse", "learn"),
-        "What becomes of a user's word on a message that is not known to be theirs."),
+        "What happens to a user's label for a message that is not known to be the user's own."),
     Setting("feedback.domains", DOMAINS,
-        "Domains whose addresses are our users' logins. Empty: all that mail is delivered for."),
+        "Domains whose addresses are logins of local users. Empty: all domains that mail is "
+        "delivered for."),
     Setting("feedback.traps", TEXTS,
-        "Addresses that nobody uses, on pages where only robots look. Mail to one of them is "
-        "learnt as spam, with half a step, unless we are very sure of the opposite."),
+        "Spam trap addresses: unused addresses, published where only harvesters find them. Mail "
+        "to them is learnt as spam, with half the usual step, unless the filter is very sure of "
+        "the opposite."),
     Setting("feedback.spool", TEXT,
-        "Where programs leave what people say, to be learnt at once or when we are back: a folder "
-        "of ours with mode 1733. Empty: spool in the home, and /var/spool/spamnb if it is ours.",
+        "Folder where programs drop corrections as files. The daemon learns them immediately, or "
+        "after its next start. It belongs to the daemon's user and has mode 1733. Empty: spool in "
+        "the home, and /var/spool/spamnb if the daemon's user owns it.",
         restart=True),
     Setting("review.most", whole(8, 100_000),
-        "How many words of people may wait for an admin's; one person may fill an eighth of it. A "
-        "full list takes nothing new, or a flood would wash honest ones out."),
+        "Maximum number of entries in the review queue; one user may fill an eighth of it. A full "
+        "queue refuses new entries, so that a flood does not displace earlier ones."),
     Setting("review.limit_bytes", whole(1 << 20),
-        "Most that they and their messages may take, an eighth of it for one person."),
-    Setting("review.keep_days", DAYS, "How long they wait; then they go, and nothing is learnt."),
+        "Maximum size of the review queue with its messages; one user may fill an eighth of it."),
+    Setting("review.keep_days", DAYS,
+        "How long entries wait for review; then they are deleted without being learnt."),
     Setting("spool.each_owner", whole(1),
-        "Files of one owner that one look at a spool takes, so that others get their turn."),
+        "Maximum number of files of one owner per pass over a spool, so that other owners get "
+        "their turn."),
     Setting("spool.aside", whole(0),
-        "Entries that are no feedback, kept as .aside-... for somebody to look at; more are "
-        "removed."),
+        "Maximum number of invalid entries kept as .aside-... for inspection; further ones are "
+        "deleted."),
 )  # fmt: skip
 
 LISTENERS = NamedSections(
     "listener",
     "postfix",
-    "Where mail comes in, and where it goes. Any number of them, each with a name of your choice; "
-    "with none, mail is taken at 127.0.0.1:10025 and handed to the built-in post office.",
+    "Listeners: where mail is accepted, and where it is passed on. Any number of sections, each "
+    "with a name of your choice. Without any, mail is accepted at 127.0.0.1:10025 and passed to "
+    "the built-in delivery agent.",
     (
         Setting("listener.*.address", ADDRESS,
-            "Where clients connect: host:port, [IPv6]:port or unix:/path; lmtp: in front of it "
-            "speaks LMTP. With socket activation, the name of the section is that of the "
-            "descriptor.", restart=True),
+            "Address for clients: host:port, [IPv6]:port or unix:/path; the prefix lmtp: selects "
+            "LMTP. With socket activation, the section name is the name of the file descriptor.",
+            restart=True),
         Setting("listener.*.upstream", ADDRESS,
-            "The next hop, which takes all mail from here; lmtp: in front of it speaks LMTP. "
-            "Empty: the built-in post office."),
+            "The next hop, which receives all mail of this listener; the prefix lmtp: selects "
+            "LMTP. Empty: the built-in delivery agent."),
         Setting("listener.*.queue", choice("before", "after"),
-            "before: the sender waits for our reply, so spam can be refused. after: a queue in "
-            "front of us waits; nothing is ever refused for what it is, or it would bounce."),
+            "before: the sending server waits for the reply, so spam can be rejected. after: the "
+            "mail comes from a queue of your mail server; spam is never rejected, because the "
+            "queue would send bounces."),
         Setting("listener.*.peers", NETS,
-            "Who is trusted: they may send to anybody, and say whom they speak for (XFORWARD)."),
+            "Trusted clients: they may send to any domain, and name the original client "
+            "(XFORWARD)."),
         Setting("listener.*.proxies", NETS,
-            "Load balancers in front of us. If any are named, nobody else may connect, and each "
-            "connection begins with a PROXY header."),
+            "Load balancers in front of this listener. If any are set, only they may connect, and "
+            "each connection must begin with a PROXY header."),
         Setting("listener.*.recipient_domains", DOMAINS,
-            "Where those who are not trusted may send to. Empty: they may not connect."),
+            "Domains that untrusted clients may send to. Empty: untrusted clients may not "
+            "connect."),
         Setting("listener.*.scan_limit_bytes", _BYTES,
-            "Larger messages are passed on while they come, and not stored."),
+            "Larger messages are streamed to the next hop and not buffered."),
         Setting("listener.*.oversize", choice("unscanned", "head"),
-            "head: a larger message is judged by its header and the parts within "
-            "scan_limit_bytes, so a spammer gains nothing by its size alone; text behind the limit "
-            "is not read. unscanned: it passes unscanned."),
+            "head: a larger message is scored by its header and by the parts within "
+            "scan_limit_bytes, so size alone gains a spammer nothing; text behind the limit is "
+            "not read. unscanned: it is delivered unscanned."),
         Setting("listener.*.header_limit_bytes", _BYTES,
-            "The largest header; forged headers of ours are taken out of all of it."),
+            "Maximum size of the header; forged spamnb headers are removed from all of it."),
         Setting("listener.*.size_limit_bytes", whole(0),
-            "The largest message; 0 leaves it to the next hop."),
+            "Maximum size of a message; 0 leaves the limit to the next hop."),
         Setting("listener.*.bare_newlines", choice("normalise", "refuse"),
-            "Lone CR or LF in a message are never passed on, since servers disagree on them "
-            "(SMTP smuggling): made line ends, or refused."),
+            "A lone CR or LF in a message is never passed on, because servers disagree on its "
+            "meaning (SMTP smuggling): normalise makes it a line end, refuse rejects the message."),
         Setting("listener.*.on_fault", choice("deliver", "defer"),
             "If no model can be used, or the scanner fails: deliver the message unscanned, or "
-            "defer it (451). Such a fault can last until the administrator mends it, and senders "
-            "give up after days, so deferral loses mail."),
+            "defer it (451). Such a fault can last until the administrator repairs it, and "
+            "senders give up after days, so deferral loses mail."),
         Setting("listener.*.busy", choice("defer", "deliver"),
-            "If a scan could not begin within timeouts.scan_wait_s. Any sender can bring that "
-            "about by a burst of large messages, and it passes by itself, so the message is "
-            "deferred (451)."),
+            "If a scan could not start within timeouts.scan_wait_s: defer the message (451), or "
+            "deliver it unscanned. Any sender can cause this with a burst of large messages, and "
+            "it is over soon, so the default is defer."),
         Setting("listener.*.overrun", choice("defer", "deliver"),
-            "If a scan takes longer than timeouts.scan_s. The next attempt of the message is "
-            "treated by listener.*.known_crasher, so deferral delays it once."),
+            "If a scan takes longer than timeouts.scan_s: defer the message (451), or deliver it "
+            "unscanned. Its next attempt is handled by listener.*.known_crasher, so it is "
+            "deferred once."),
         Setting("listener.*.known_crasher", choice("head", "deliver", "defer"),
-            "What becomes of a message at the next attempt after its scan overran, or ended its "
-            "process twice. head: it is judged by its header alone; if that fails too it is "
-            "delivered unscanned, since it would fail as often as it came. deliver: unscanned. "
-            "defer: until its sender gives up."),
+            "How a message is handled whose earlier scan exceeded the time limit, or crashed its "
+            "process twice. head: it is scored by its header only; if that fails too, it is "
+            "delivered unscanned, because it would fail at each attempt. deliver: unscanned. "
+            "defer: until the sender gives up."),
         Setting("listener.*.observe", FLAG,
-            "Judge and log, but change nothing: a header with the signature is all that is added."),
+            "Scan and log, but change nothing except for adding the signature header."),
     ),
 )  # fmt: skip

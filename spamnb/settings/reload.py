@@ -1,8 +1,8 @@
-"""What of new settings a running daemon can take, and what must wait for its next start.
+"""Merge reloaded settings; report which keys need a restart. Pure.
 
-Sockets and processes are those of the start, so what they rest on stays as it was, whatever the
-file says meanwhile: a process that is replaced must find the listeners that it has sockets of.
-Pure. Failure: SettingsError if the new values do not go with the old ones that stay.
+Sockets and processes are created at the start, so the settings they depend on keep their old
+values: a restarted process must find the listeners of the sockets that it inherits.
+Failure: SettingsError if the new values contradict the old ones that stay.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from spamnb.settings.render import need_restart, plain
 
 
 def merge_reloadable(before: Settings, after: Settings) -> tuple[Settings, list[str]]:
-    """The new settings with what cannot change left as it is, and the names of that."""
+    """Return the new settings with unchangeable keys at their old values, and the changed ones."""
     old, new = plain(before), plain(after)
     later = need_restart(before, after) + _next_hops(before, after)
-    gone = _of_listeners(old, before.listener.keys() - after.listener.keys())
-    come = _of_listeners(new, after.listener.keys() - before.listener.keys())
-    stay = {name: old[name] for name in [*later, *gone] if name in old}
-    values = {name: value for name, value in new.items() if name not in come} | stay
+    removed = _of_listeners(old, before.listener.keys() - after.listener.keys())
+    added = _of_listeners(new, after.listener.keys() - before.listener.keys())
+    unchanged = {name: old[name] for name in [*later, *removed] if name in old}
+    values = {name: value for name, value in new.items() if name not in added} | unchanged
     return replace(restored(values), file=after.file), later
 
 
 def _next_hops(before: Settings, after: Settings) -> list[str]:
-    """Listeners whose next hop would be the post office, where none was started."""
+    """Name the listeners whose next hop would be a delivery agent that was not started."""
     hops = [listener.upstream for listener in before.listener.values()]
     if not hops or not all(hops) or before.delivery.address:
         return []
@@ -37,5 +37,5 @@ def _next_hops(before: Settings, after: Settings) -> list[str]:
 
 
 def _of_listeners(values: dict[str, object], listeners: set[str]) -> list[str]:
-    heads = tuple(f"listener.{name}." for name in listeners)
-    return [name for name in values if name.startswith(heads)]
+    prefixes = tuple(f"listener.{name}." for name in listeners)
+    return [name for name in values if name.startswith(prefixes)]

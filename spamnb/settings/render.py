@@ -1,4 +1,4 @@
-"""Settings as people read them: the example with its reasons, and what is in force. Pure."""
+"""Settings as text: the example file, and the settings in force. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spamnb.settings.table import FAMILIES, SETTINGS, setting_of
 
 
 def value_of(settings: Settings, name: str) -> Any:
-    """One value of the tree, by its name."""
+    """Return the value of one setting, by its full name."""
     value: Any = settings
     for part in name.split("."):
         value = getattr(value, part)
@@ -22,26 +22,27 @@ def value_of(settings: Settings, name: str) -> Any:
 
 
 def example() -> str:
-    """Write a settings file with every setting at its default, and the reasons.
+    """Return a settings file with every setting at its default, and its help text.
 
-    Families have no sections by default, so theirs is written as a comment.
+    Named sections do not exist by default, so a sample of each is written as a comment.
     """
     defaults = Settings()
     lines = [
-        "# Settings of spamnb, all at their defaults. Delete what you do not change.",
-        "# A variable in the environment wins over this file: SPAMNB_STORE_LIMIT_BYTES.",
+        "# Settings of spamnb with their defaults. Delete the lines that you do not change.",
+        "# Environment variables override this file: SPAMNB_STORE_LIMIT_BYTES sets",
+        "# store.limit_bytes.",
     ]
     section = ""
     for setting in SETTINGS:
-        lines += _headed(setting.section, section)
+        lines += _section_header(setting.section, section)
         section = setting.section
         lines += ["", *_entry(setting, value_of(defaults, setting.name))]
     for family in FAMILIES.values():
-        lines += _sampled(family)
+        lines += _sample_section(family)
     return "\n".join(lines) + "\n"
 
 
-def _sampled(family: NamedSections) -> list[str]:
+def _sample_section(family: NamedSections) -> list[str]:
     lines = ["", "", *_comment(family.reason), f"# [{family.name}.{_key(family.sample)}]"]
     defaults = MEMBERS[family.name]()
     for setting in family.settings:
@@ -55,39 +56,39 @@ def _entry(setting: Setting, value: Any) -> list[str]:
 
 
 def shown(settings: Settings) -> str:
-    """Write the settings in force as a file, secrets masked."""
+    """Return the settings in force as a file, secrets masked."""
     lines: list[str] = []
     section = ""
     for setting, chosen, value in _all(settings):
-        where = _placed(setting, _key(chosen)).rpartition(".")[0]
-        lines += _headed(where, section)
+        where = _full_name(setting, _key(chosen)).rpartition(".")[0]
+        lines += _section_header(where, section)
         section = where
         lines.append(f"{setting.key} = {toml_of(_masked(setting, value))}")
     return "\n".join(lines) + "\n"
 
 
 def as_dict(settings: Settings) -> dict[str, Any]:
-    """Name the settings in force, secrets masked."""
+    """Return the settings in force by name, secrets masked."""
     return {
-        _placed(setting, chosen): _masked(setting, value)
+        _full_name(setting, chosen): _masked(setting, value)
         for setting, chosen, value in _all(settings)
     }
 
 
 def plain(settings: Settings) -> dict[str, Any]:
-    """Name the settings in force, secrets as they are: for `restored` in another process."""
-    return {_placed(setting, chosen): value for setting, chosen, value in _all(settings)}
+    """Return the settings in force by name, secrets included: input of `restored`."""
+    return {_full_name(setting, chosen): value for setting, chosen, value in _all(settings)}
 
 
 def need_restart(before: Settings, after: Settings) -> list[str]:
-    """What changed, but is taken at a daemon's start alone."""
+    """Name the settings that changed and need a restart of the daemon."""
     old, new = plain(before), plain(after)
     changed = [name for name in old | new if old.get(name) != new.get(name)]
     return [name for name in changed if (found := setting_of(name)) and found.restart]
 
 
 def _all(settings: Settings) -> Iterator[tuple[Setting, str, Any]]:
-    """Every setting with the name of its section, if it is in a family, and its value."""
+    """Yield each setting, the chosen name of its section (in a family) and its value."""
     for setting in SETTINGS:
         yield setting, "", value_of(settings, setting.name)
     for family in FAMILIES.values():
@@ -96,7 +97,7 @@ def _all(settings: Settings) -> Iterator[tuple[Setting, str, Any]]:
                 yield setting, chosen, getattr(member, setting.key)
 
 
-def _placed(setting: Setting, chosen: str) -> str:
+def _full_name(setting: Setting, chosen: str) -> str:
     return setting.name.replace("*", chosen, 1)
 
 
@@ -105,11 +106,11 @@ def _masked(setting: Setting, value: Any) -> Any:
 
 
 def _key(name: str) -> str:
-    """Write a key of TOML."""
+    """Write a TOML key."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]*", name) else toml_of(name)
 
 
-def _headed(section: str, before: str) -> list[str]:
+def _section_header(section: str, before: str) -> list[str]:
     return ["", f"[{section}]"] if section != before else []
 
 

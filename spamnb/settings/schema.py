@@ -1,7 +1,6 @@
-"""The tree that the settings become: frozen values, one class for each section. Pure.
+"""Settings as frozen values, one class per section. Pure.
 
-The one place of every default, or where it comes from: a section whose values a part of the house
-uses as they are is that part's own class.
+All defaults are defined here, or in the component that uses a section's class unchanged.
 """
 
 from __future__ import annotations
@@ -24,39 +23,39 @@ from spamnb.store.history.limits import HistoryLimits
 
 
 class ModelSettings(NamedTuple):
-    """How a model is made; one that is there keeps what it was made with."""
+    """How a new model is created; an existing model keeps its own values."""
 
     kind: str = "corrected"
     vocabulary: bool = True
 
 
 class StoreSettings(NamedTuple):
-    """The model's file."""
+    """Limit of the model file."""
 
     limit_bytes: int = 0
 
 
 class JournalSettings(NamedTuple):
-    """The events that can be undone."""
+    """How long events can be undone."""
 
     keep_days: int = 400
 
 
 class HamLossSettings(NamedTuple):
-    """What is asked of the filter; whether it can be kept, evaluation tells."""
+    """Target for lost ham; `spamnb evaluate` reports whether it can be met."""
 
     one_in: int = 1000
 
 
 class ExpireSettings(NamedTuple):
-    """Which features are let go."""
+    """Which features `spamnb expire` deletes."""
 
     after_days: int = 400
     max_messages: int = 1
 
 
 class LogSettings(NamedTuple):
-    """What is told on the way."""
+    """What is logged, how and where."""
 
     level: str = "info"
     format: str = "text"
@@ -80,7 +79,7 @@ class ServeSettings(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListenerSettings(RelayPolicy):
-    """One place where mail comes in, and on which terms."""
+    """One listener: its addresses, its clients and its relay policy."""
 
     address: str = "127.0.0.1:10025"
     upstream: str = ""
@@ -94,21 +93,22 @@ class ListenerSettings(RelayPolicy):
         if not _is_local(self.address) and as_shipped and not self.recipient_domains:
             raise SettingsError(
                 f"{self.address} can be reached from outside",
-                hint="set peers (who may send anywhere) or recipient_domains (where all may send)",
+                hint="set peers (clients that may send to any domain) or recipient_domains "
+                "(domains that all clients may send to)",
             )
         if self.upstream == self.address and self.upstream.rpartition(":")[2] != "0":
-            raise SettingsError(f"{self.address} is its own upstream: mail would go in a ring")
+            raise SettingsError(f"{self.address} is its own upstream: mail would loop")
 
 
 @dataclass(frozen=True, slots=True)
 class ScanSettings(ScanOptions):
-    """How messages are judged in the mail path, and what is written of it."""
+    """How messages are scanned in the mail path, and which headers are written."""
 
     clues: int = 0
 
 
 class RuleSettings(NamedTuple):
-    """Who is judged by an admin's word."""
+    """The administrator's allow and block lists."""
 
     allow: str = ""
     block: str = ""
@@ -116,12 +116,12 @@ class RuleSettings(NamedTuple):
 
 
 DELIVERY_ADDRESS = "127.0.0.1:10026"
-"""where the post office listens if somebody needs it and nobody says where"""
+"""address of the delivery agent if it is a listener's next hop and no address is set"""
 
 
 @dataclass(frozen=True, slots=True)
 class DeliverySettings(DeliveryParams):
-    """The built-in next hop, and where it listens."""
+    """The built-in delivery agent and its address."""
 
     address: str = ""
 
@@ -129,13 +129,13 @@ class DeliverySettings(DeliveryParams):
         if self.address and not _is_local(self.address) and not self.domains:
             raise SettingsError(
                 f"{self.address} can be reached from outside",
-                hint="set domains: for whom mail is taken here",
+                hint="set delivery.domains: the domains whose mail is accepted",
             )
 
 
 @dataclass(frozen=True, slots=True)
 class FeedbackSettings(TeachingRules):
-    """How much is learnt from whom, and what else teaches."""
+    """Quotas and trust of feedback, spam traps and the spool."""
 
     traps: tuple[str, ...] = ()
     spool: str = ""
@@ -147,7 +147,7 @@ def _is_local(address: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The whole tree."""
+    """All settings."""
 
     home: str = ""
     labels: tuple[str, ...] = ("ham", "spam")
@@ -174,7 +174,7 @@ class Settings:
     listener: Mapping[str, ListenerSettings] = field(default_factory=dict)
     domain: Mapping[str, ActionMap] = field(default_factory=dict)
     file: str = ""
-    """where they were read from; empty if from nowhere"""
+    """the file they were read from; empty if none"""
 
 
 SECTIONS: dict[str, Callable[..., Any]] = {
@@ -200,4 +200,4 @@ SECTIONS: dict[str, Callable[..., Any]] = {
     "feedback": FeedbackSettings,
 }
 MEMBERS: dict[str, Callable[..., Any]] = {"listener": ListenerSettings, "domain": ActionMap}
-"""family -> what one of its sections becomes"""
+"""family of named sections -> class of one section"""

@@ -1,4 +1,4 @@
-"""What one setting is, and how values look in TOML. Pure."""
+"""Description of one setting, and values as TOML. Pure."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ MASKED = "********"
 
 
 class Setting(NamedTuple):
-    """One line of the settings file."""
+    """Name, type and help text of one setting."""
 
     name: str
-    """`section.key`; in a family `family.*.key`"""
-    sort: SettingType
+    """`section.key`; in named sections `family.*.key`"""
+    type: SettingType
     reason: str
-    """what it does and why it is as it is, in a sentence or two"""
+    """help text: what it does, and the reason for the default"""
     secret: bool = False
     restart: bool = False
-    """a daemon takes it at its start alone"""
+    """a running daemon ignores changes until it is restarted"""
 
     @property
     def section(self) -> str:
-        """The table it stands in; empty at the top."""
+        """Its TOML table; empty at the top level."""
         return self.name.rpartition(".")[0]
 
     @property
     def key(self) -> str:
-        """Its name within the section."""
+        """Its name in the section."""
         return self.name.rpartition(".")[2]
 
     @property
@@ -40,7 +40,7 @@ class Setting(NamedTuple):
 
 
 class NamedSections(NamedTuple):
-    """Sections with a name that the user chooses, all with the same keys."""
+    """A family of sections, all with the same keys; the administrator chooses their names."""
 
     name: str
     sample: str

@@ -1,7 +1,6 @@
-"""The one table of settings: names, what is allowed, and the reasons. Defaults are the tree's.
+"""Table of all settings: name, type and help text. Defaults are in `schema`.
 
-The settings file that `config example` prints comes from here, and so does every check of a file or
-variable. A setting that does nothing has no place here.
+`config example` prints it, and files and environment variables are checked against it.
 """
 
 from __future__ import annotations
@@ -16,58 +15,61 @@ __all__ = ["BY_NAME", "BY_VARIABLE", "FAMILIES", "MASKED", "PREFIX", "SETTINGS",
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("home", TEXT,
-        "The folder that holds the model. Empty: $STATE_DIRECTORY if systemd gives one, else "
-        "spamnb in the XDG data folder (~/.local/share)."),
+        "Folder of the model. Empty: $STATE_DIRECTORY if systemd sets it, else spamnb in the XDG "
+        "data folder (~/.local/share)."),
     Setting("labels", LABELS,
-        "What people call messages. Fixed when a model is made."),
+        "Labels of messages. Fixed when a model is created."),
     Setting("model.kind", choice(*KINDS),
-        "corrected learns from its mistakes and is the most accurate; multinomial and bernoulli "
-        "are the classical models, exact and simple. Fixed when a model is made."),
+        "corrected learns from its own errors and is the most accurate; multinomial and bernoulli "
+        "are the classical models, exact and simple. Fixed when a model is created."),
     Setting("model.vocabulary", FLAG,
-        "Keep the words behind the features, so that verdicts can be explained without the "
-        "message, at the price of disk. Fixed when a model is made."),
+        "Store the words behind the features, so that a verdict can be explained without the "
+        "message. Needs more disk space. Fixed when a model is created."),
     Setting("local.hosts", TEXTS,
-        "Our own mail servers, as they stand after `by` in Received. What they add is not part of "
-        "a message, so it is the same before and after delivery."),
+        "Names of the site's own mail servers, as written after `by` in Received. Headers that "
+        "they add are ignored, so a message has the same features before and after delivery."),
     Setting("local.authserv_ids", TEXTS,
-        "Our own names in Authentication-Results; results by others may be forged and are not "
-        "believed."),
+        "Names of the site's own servers in Authentication-Results. Results under other names may "
+        "be forged and are ignored."),
     Setting("local.domains", DOMAINS,
-        "The domains whose mailboxes are here. Mail to others gets no signature, since its "
-        "recipients could teach with it, and no sender of another domain teaches by mail. Empty: "
-        "those of feedback.domains, delivery.domains and the recipient_domains of all listeners; "
-        "mail of our own clients to others gets no signature then, all other mail does."),
+        "Domains whose mailboxes are on this site. Mail to other domains gets no signature, "
+        "because its recipients could use it to train the model; and senders of other domains "
+        "cannot train by mail. Empty: the domains of feedback.domains, delivery.domains and the "
+        "recipient_domains of all listeners; in that case only mail from scan.own_clients to "
+        "other domains goes without a signature."),
     Setting("costs.deliver", PAIR,
-        "What each decision costs: [if the message is ham, if it is spam]. The unit is one spam "
-        "read in the inbox; the decision that is expected to cost least is taken."),
-    Setting("costs.unsure", PAIR, "Delivered and marked: a glance either way."),
+        "Cost of each decision: [if the message is ham, if it is spam]. The unit is one spam read "
+        "in the inbox. The decision with the lowest expected cost is taken."),
+    Setting("costs.unsure", PAIR,
+        "Delivered and marked: the user has to look at it in both cases."),
     Setting("costs.junk", PAIR, "Filed as junk: a ham there is seen late or never."),
-    Setting("costs.reject", PAIR, "Refused: nobody can fetch a ham back."),
+    Setting("costs.reject", PAIR, "Rejected: the recipient cannot recover a ham."),
     Setting("store.limit_bytes", whole(0),
-        "Most that the model's file may take; 0 is a quarter of the disk, and a twentieth of the "
-        "disk stays free. At the limit teaching is refused, scoring goes on."),
+        "Maximum size of the model file; 0 is a quarter of the disk. A twentieth of the disk "
+        "always stays free. At the limit training is refused and scoring continues."),
     Setting("journal.keep_days", DAYS,
-        "How long a training can be undone; `spamnb expire` folds older ones into the checkpoint. "
-        "A year and a month, so that what comes once a year was seen before."),
+        "How long a training step can be undone; `spamnb expire` merges older ones into the "
+        "checkpoint. The default is a year and a month, so that yearly mail has been seen before."),
     Setting("history.keep_days", DAYS,
-        "How long a verdict can be corrected by its id or signature alone."),
+        "How long a verdict can be corrected by its message id or signature, without the message."),
     Setting("history.limit_bytes", whole(1 << 20),
-        "Most that the history may take; the oldest verdicts go first."),
+        "Maximum size of the history; the oldest verdicts are deleted first."),
     Setting("ham_loss.one_in", whole(2, 10**9),
-        "At most one in so many good messages shall be lost. `spamnb evaluate` tells from your own "
-        "mail with which costs that holds, or that the evidence is too thin; with --apply they "
-        "are kept in the home and are in force wherever [costs] sets none."),
+        "Target: lose at most one in this many good messages. `spamnb evaluate` reports which "
+        "costs meet the target on your own mail, or that there is not enough evidence. With "
+        "--apply it stores these costs in the home; they apply unless [costs] sets others."),
     Setting("expire.after_days", DAYS,
-        "`spamnb expire` lets go of features that nobody taught for so long and that few messages "
-        "held: most words are seen once and never again."),
-    Setting("expire.max_messages", whole(0, 1 << 31), "... held by at most so many messages."),
+        "`spamnb expire` deletes features that were not trained for this many days and are rare: "
+        "most words are seen once and never again."),
+    Setting("expire.max_messages", whole(0, 1 << 31),
+        "... and that at most this many messages contain."),
     Setting("log.level", choice("debug", "info", "warning", "error"),
-        "How much is told on the way. The daemon says a line for each message at info."),
+        "Lowest level that is logged. At info the daemon logs one line per message."),
     Setting("log.format", choice("text", "json"),
-        "How the daemon's lines look: for people, or for programs."),
+        "Format of the daemon's log lines: text, or json for programs."),
     Setting("log.file", TEXT,
-        "Where the daemon's lines go. Empty: stderr, which systemd leads into the journal. A file "
-        "that was turned over is opened anew at a reload."),
+        "Log file of the daemon. Empty: stderr, which systemd writes to the journal. A rotated "
+        "file is reopened on reload."),
     *SERVING,
 )  # fmt: skip
 
@@ -79,7 +81,7 @@ _OF_FAMILIES = {s.name: s for family in FAMILIES.values() for s in family.settin
 
 
 def setting_of(name: str) -> Setting | None:
-    """The setting of a full name; in a family, of the key after the name that the user chose."""
+    """Find a setting by its full name; in named sections by the key after the chosen name."""
     family, _, rest = name.partition(".")
     if family in FAMILIES:
         return _OF_FAMILIES.get(f"{family}.*.{rest.rpartition('.')[2]}") if "." in rest else None

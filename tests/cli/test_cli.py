@@ -58,7 +58,7 @@ def test_train_can_make_a_classical_model_without_words(tmp_path):
         (["train", HAM], "1 folders are given"),
         (["train", HAM, HAM], "given for ham and for spam"),
         (["train", HAM, "/no/such/place"], "no such file or folder: /no/such/place"),
-        (["train", "--label", HAM], "names no folder"),
+        (["train", "--label", HAM], "has no name or no path"),
         (["train", "--kind", "magic", HAM, SPAM], "'magic' is not one of"),
         (["train", "--jobs", "-1", HAM, SPAM], "--jobs"),
     ],
@@ -104,7 +104,7 @@ def test_train_does_not_change_the_kind_of_a_model(home):
     """A model keeps what it was made with; another wish is an error."""
     other = spamnb(home, "train", "--kind", "bernoulli", HAM, SPAM)
     assert "is corrected, not bernoulli" in other.err
-    assert "keeps a vocabulary" in spamnb(home, "train", "--no-vocabulary", HAM, SPAM).err
+    assert "has a vocabulary" in spamnb(home, "train", "--no-vocabulary", HAM, SPAM).err
     assert spamnb(home, "train", "--kind", "corrected", HAM, SPAM).code == 0
 
 
@@ -240,7 +240,7 @@ def test_an_interrupt_is_one_whatever_it_breaks(trained, monkeypatch):
 
     monkeypatch.setattr("spamnb.service.training.bulk_scoring.score_paths", broken)
     done = spamnb(trained, "score", ONE_HAM)
-    assert (done.code, done.err) == (130, "spamnb: interrupted; what was learnt is safe\n")
+    assert (done.code, done.err) == (130, "spamnb: interrupted; all completed training is saved\n")
 
 
 def test_score_without_a_model_says_what_to_do(tmp_path):
@@ -281,7 +281,7 @@ def test_a_count_of_clues_means_one_thing(trained, words):
         assert spamnb(trained, *words, given, ONE_SPAM).code == 0
     assert verdict.clues(0) == []
     shown = spamnb(trained, "explain", "--count", "0", ONE_SPAM).out
-    assert f"by {every} clues" in shown
+    assert f"from {every} clues" in shown
     assert spamnb(trained, *words, "-1", ONE_SPAM).code == 2
 
 
@@ -295,7 +295,7 @@ def test_explain_draws_a_table_without_colours_in_a_pipe(trained):
     """People see place, token and a bar; a pipe gets plain text."""
     done = spamnb(trained, "explain", "--count", 5, ONE_SPAM)
     assert done.code == 0
-    assert "log-odds in all" in done.out
+    assert "log-odds in total" in done.out
     assert "█" in done.out
     assert "\x1b" not in done.out
 
@@ -334,7 +334,7 @@ def test_correct_takes_pipes_ids_and_signatures(home, tmp_path):
     assert spamnb(home, "correct", "spam", stdin=new.read_bytes()).code == 0
     assert spamnb(home, "correct", "ham", "<new@x.test>").out.startswith("spam -> ham")
     assert spamnb(home, "correct", "spam", signature).out.startswith("ham -> spam")
-    assert spamnb(home, "forget", "new@x.test").out.startswith("spam -> not known")
+    assert spamnb(home, "forget", "new@x.test").out.startswith("spam -> untrained")
 
 
 def test_correct_refuses_labels_the_model_has_not(home):

@@ -114,7 +114,7 @@ def test_an_abort_of_the_engine_is_told(sound, tmp_path):
         assert done.returncode == code_wanted
         before, told = done.stderr.splitlines()
         assert before == "spamnb: before"
-        assert told.startswith("spamnb: the engine ended the process (Assertion failed) - ")
+        assert told.startswith("spamnb: LMDB ended the process (Assertion failed) - ")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

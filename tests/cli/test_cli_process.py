@@ -91,7 +91,7 @@ def test_an_interrupt_keeps_what_was_learnt(trained, tmp_path):
         running.wait(timeout=60)  # the standard input stays open: its end would be an answer
         err = running.stderr.read()
     assert running.returncode == 130
-    assert err.decode() == "spamnb: interrupted; what was learnt is safe\n"
+    assert err.decode() == "spamnb: interrupted; all completed training is saved\n"
     assert receipt.startswith("spam -> ham")
     assert program(home, "journal", "--limit", 1).out.split()[0] == "401"
     assert program(home, "check").code == 0
@@ -215,7 +215,7 @@ def test_every_terminal_gets_what_it_can_show(trained, encoding):
     kept = environment(PYTHONIOENCODING=encoding)
     done = subprocess.run(command, capture_output=True, check=False, env=kept)
     assert done.returncode == 0, done.stderr
-    assert b"log-odds in all" in done.stdout
+    assert b"log-odds in total" in done.stdout
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")

@@ -115,7 +115,7 @@ def test_a_release_sends_it_on_and_teaches(home, hop):
     done = spamnb(home, "quarantine", "release", identity, "--learn")
     assert done.code == 0, done.err
     assert f"{identity}: bob@b.example: delivered" in done.out
-    assert "spam -> ham" in done.out or "not known -> ham" in done.out
+    assert "spam -> ham" in done.out or "untrained -> ham" in done.out
     assert b"RCPT TO:<bob@b.example> NOTIFY=NEVER\r\n" in heard
     body = max(heard, key=len)
     assert body.startswith(b"X-Spam-Flag: NO\r\n")

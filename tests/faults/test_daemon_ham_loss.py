@@ -11,7 +11,7 @@ from support.daemon import PROJECT, delivered, environment, serve, settings_in, 
 
 from spamnb.core.model.costs import Costs
 from spamnb.core.policy.verdict_headers import junk_threshold
-from spamnb.settings.cost_override import kept
+from spamnb.settings.cost_override import read_costs
 
 SAMPLE = PROJECT / "corpora" / "sample"
 
@@ -40,8 +40,8 @@ def test_what_evaluation_found_is_in_force_after_a_reload(home):
         assert done.returncode == 0, done.stderr
         assert score(daemon, home) == before
         daemon.signal(signal.SIGHUP)
-        daemon.hears("new settings are in force")
-        moved = junk_threshold(Costs()) - junk_threshold(kept(home / "home", 20))
+        daemon.hears("settings reloaded")
+        moved = junk_threshold(Costs()) - junk_threshold(read_costs(home / "home", 20))
         assert moved > 1
         until(lambda: score(daemon, home) == pytest.approx(before + moved, abs=0.11), "the move")
         assert daemon.stop() == 0

@@ -108,8 +108,8 @@ from spamnb.endpoints.smtp.delivery.logins import Login, write_logins
 write_logins(place / "p" / "logins", {"x": Login("x", "y")})
 """,
     "promise": """
-from spamnb.settings.cost_override import keep
-keep(place, found(), Costs())
+from spamnb.settings.cost_override import write_costs
+write_costs(place, found(), Costs())
 """,
     "thresholds": """
 from spamnb.lab.label_thresholds import save

@@ -271,11 +271,11 @@ def test_a_user_corrects_their_own_mail(place):
         signature = score(running.home, raw, to="nobody@example.org")
         score(running.home, theirs, to="alice@example.org")
         done = as_nobody(running, "correct", "spam", signature)
-        assert done.out.startswith("not known -> spam"), done.err
+        assert done.out.startswith("untrained -> spam"), done.err
         assert as_nobody(running, "correct", "ham", stdin=raw).out.startswith("spam -> ham")
         assert as_nobody(running, "correct", "spam", "2@a.example").code == 2
         done = as_nobody(running, "correct", "spam", stdin=theirs)
-        assert done.out.startswith("waits for review")
+        assert done.out.startswith("queued for review")
         assert as_nobody(running, "train", SAMPLE / "ham", SAMPLE / "spam").code != 0
         assert as_nobody(running, "review", "list").code == 2
         assert as_nobody(running, "status").code == 0
@@ -311,7 +311,7 @@ def _decided(home, name, do):
     assert "quarterly figures" in shown
     done = spamnb(home, "review", do, name)
     assert done.code == 0, done.err
-    assert ("not known -> spam" in done.out) == (do == "accept")
+    assert ("untrained -> spam" in done.out) == (do == "accept")
     assert spamnb(home, "review", "list").out == ""
     assert spamnb(home, "review", "show", name).code == 2
 
@@ -354,7 +354,7 @@ def test_a_learner_that_is_replaced_goes_on_at_the_same_socket(place):
         second = Learner(running.home, place, listener=running.listener)
         try:
             out, _ = waiting.communicate(mail(1), timeout=60)
-            assert out.startswith(b"not known -> spam")
+            assert out.startswith(b"untrained -> spam")
             until(lambda: second.ask("ping").header["pid"] == second.process.pid)
         finally:
             assert second.end() == 0

@@ -10,7 +10,7 @@ from spamnb.core.model.costs import Costs, thresholds
 from spamnb.errors import SettingsError
 from spamnb.lab.statistics.loss_bound import assured, costs_for
 from spamnb.settings import load, restored
-from spamnb.settings.cost_override import FILE, drop, keep, kept
+from spamnb.settings.cost_override import FILE, read_costs, remove_costs, write_costs
 from spamnb.settings.render import plain
 
 pytestmark = pytest.mark.usefixtures("no_system_file")
@@ -33,20 +33,20 @@ def test_what_is_kept_is_in_force(tmp_path):
     """The costs of the file are those of the settings, also where they are handed on."""
     outcome, costs = found()
     assert settings(tmp_path).costs == Costs()
-    path = keep(tmp_path, outcome, costs)
+    path = write_costs(tmp_path, outcome, costs)
     assert path.stat().st_mode & 0o777 == 0o600
     there = settings(tmp_path, "ham_loss.one_in = 20")
     assert there.costs == costs != Costs()
     (junk,) = (one for one in thresholds(there.costs) if one.decision == "junk")
     assert junk.log_odds == pytest.approx(outcome.log_odds)
     assert restored(plain(there)).costs == costs
-    drop(tmp_path)
+    remove_costs(tmp_path)
     assert settings(tmp_path, "ham_loss.one_in = 20").costs == Costs()
 
 
 def test_costs_that_somebody_sets_are_meant(tmp_path):
     """In the file or in the environment, even as shipped: then nothing of what was found holds."""
-    keep(tmp_path, *found())
+    write_costs(tmp_path, *found())
     promise = "ham_loss.one_in = 20\n"
     assert settings(tmp_path, promise + "costs.unsure = [0.4, 0.6]").costs == Costs()
     set_so = settings(tmp_path, promise, SPAMNB_COSTS_JUNK="50, 0.05")
@@ -55,9 +55,9 @@ def test_costs_that_somebody_sets_are_meant(tmp_path):
 
 def test_another_promise_takes_another_evaluation(tmp_path):
     """What was found for one in 20 says nothing of one in 1,000."""
-    keep(tmp_path, *found(20))
-    assert kept(tmp_path, 20) is not None
-    assert kept(tmp_path, 1000) is None
+    write_costs(tmp_path, *found(20))
+    assert read_costs(tmp_path, 20) is not None
+    assert read_costs(tmp_path, 1000) is None
     assert settings(tmp_path).costs == Costs()
 
 
@@ -79,8 +79,8 @@ def test_what_is_no_file_is_not_read(tmp_path):
     """Root may read here what another user put there: no link is followed, no pipe waited for."""
     outcome, costs = found()
     (tmp_path / "there").mkdir()
-    (tmp_path / FILE).symlink_to(keep(tmp_path / "there", outcome, costs))
-    assert kept(tmp_path, 20) is None
+    (tmp_path / FILE).symlink_to(write_costs(tmp_path / "there", outcome, costs))
+    assert read_costs(tmp_path, 20) is None
     (tmp_path / FILE).unlink()
     os.mkfifo(tmp_path / FILE)
-    assert kept(tmp_path, 20) is None
+    assert read_costs(tmp_path, 20) is None

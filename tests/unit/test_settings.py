@@ -154,7 +154,7 @@ def test_a_broken_file_is_told_with_its_line(tmp_path):
 
 def test_a_file_that_was_named_must_be_there(tmp_path):
     """Only the default file may be absent."""
-    with pytest.raises(SettingsError, match="is not there"):
+    with pytest.raises(SettingsError, match="does not exist"):
         load(tmp_path / "none.toml", environment={})
 
 
@@ -169,7 +169,7 @@ def test_a_secret_is_never_shown(monkeypatch):
     assert "mx.secret" not in shown(settings)
     assert "mx.secret" not in str(as_dict(settings))
     with pytest.raises(SettingsError) as caught:
-        module._taken("local.hosts", module.FoundValue(5, "x"))
+        module._checked("local.hosts", module.FoundValue(5, "x"))
     assert "5" not in str(caught.value)
 
 
