@@ -6,7 +6,7 @@ import os
 
 import click
 
-from spamnb.cli.help import Command, CommandGroup, taught
+from spamnb.cli.help import Command, CommandGroup, command
 from spamnb.cli.printing import say, say_json, warn
 from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import UserError
@@ -77,7 +77,7 @@ def check(ctx: click.Context, session: CliSession) -> None:
     say(f"{settings.file or 'no settings file, defaults'}: no problems found")
 
 
-@taught("Print a shell completion script.", COMPLETION_EXAMPLES)
+@command("Print a shell completion script.", COMPLETION_EXAMPLES)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print a script that makes a shell complete commands and options."""

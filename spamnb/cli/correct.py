@@ -9,7 +9,7 @@ import click
 
 from spamnb.cli.daemon_client import checked, teacher
 from spamnb.cli.event_options import choosing
-from spamnb.cli.help import taught
+from spamnb.cli.help import command
 from spamnb.cli.messages import named
 from spamnb.cli.printing import MOST, safe, say, say_json
 from spamnb.cli.rewind import undo_chosen
@@ -35,7 +35,7 @@ spamnb undo --who mallory --since 7d          all training by mallory in the las
 """
 
 
-@taught("Correct the label of messages.", CORRECT_EXAMPLES)
+@command("Correct the label of messages.", CORRECT_EXAMPLES)
 @click.argument("label")
 @click.argument("refs", nargs=-1, metavar="REF...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each message.")
@@ -54,7 +54,7 @@ def correct(session: CliSession, label: str, refs: tuple[str, ...], as_json: boo
     _teach(session, label, refs, as_json=as_json)
 
 
-@taught("Remove the training of messages.", FORGET_EXAMPLES)
+@command("Remove the training of messages.", FORGET_EXAMPLES)
 @click.argument("refs", nargs=-1, required=True, metavar="REF...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each message.")
 @pass_session
@@ -66,7 +66,7 @@ def forget(session: CliSession, refs: tuple[str, ...], as_json: bool) -> None:
     _teach(session, "", refs, as_json=as_json)
 
 
-@taught("Undo events of the journal.", UNDO_EXAMPLES)
+@command("Undo events of the journal.", UNDO_EXAMPLES)
 @click.argument("receipts", nargs=-1, type=click.IntRange(1, MOST), metavar="[RECEIPT]...")
 @choosing
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from spamnb.cli.daemon_client import checked, served, teacher
-from spamnb.cli.help import taught
+from spamnb.cli.help import command
 from spamnb.cli.options import Number
 from spamnb.cli.printing import safe, say, say_json, wants_colour
 from spamnb.cli.session import CliSession, pass_session
@@ -45,7 +45,7 @@ _LATER = (
 _MARKS = {"ok": "green", "broken": "red", "skipped": "yellow"}
 
 
-@taught("Check delivery and training with a test message.", EXAMPLES)
+@command("Check delivery and training with a test message.", EXAMPLES)
 @click.option("--rcpt", metavar="ADDRESS", help="Recipient of the test message.")
 @click.option("--smtp", metavar="ADDR", help="Server that the message is sent to: your mail "
               "server, or spamnb. Default: the first listener of the settings.")  # fmt: skip

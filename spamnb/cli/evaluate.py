@@ -12,8 +12,8 @@ import click
 from click.core import ParameterSource
 
 from spamnb.cli.evaluate_labels import evaluate_by_label
-from spamnb.cli.help import taught
-from spamnb.cli.loss_bound import keep_promise
+from spamnb.cli.help import command
+from spamnb.cli.loss_bound import store_loss_bound
 from spamnb.cli.options import Number, spelt
 from spamnb.cli.printing import progress_bar, say, table, warn, write_text
 from spamnb.cli.session import CliSession, pass_session
@@ -41,7 +41,7 @@ spamnb evaluate --plain collection/                plain text documents with oth
 """
 
 
-@taught("Measure the filter on your own mail.", EXAMPLES)
+@command("Measure the filter on your own mail.", EXAMPLES)
 @click.argument("sources", nargs=-1, metavar="[HAM SPAM|INDEX]")
 @click.option("--protocol", type=click.Choice(["online", "holdout", "folds", "cross"]),
               help="online (default): score each message, then train with it. holdout: train with "
@@ -118,7 +118,7 @@ def evaluate(ctx: click.Context, session: CliSession, /, **given: Any) -> None:
         )
     outcome = _measured(session, given)
     _written(outcome, given, one_in=one_in)
-    if given["apply"] and not keep_promise(session, outcome.assurance(one_in)):
+    if given["apply"] and not store_loss_bound(session, outcome.assurance(one_in)):
         ctx.exit(1)
 
 

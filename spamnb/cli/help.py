@@ -28,7 +28,7 @@ class Command(click.Command):
         write_examples(formatter, self.examples)
 
 
-def taught(
+def command(
     short: str, examples: str = "", *, name: str | None = None
 ) -> Callable[[Callable[..., Any]], Command]:
     """Decorate a function as a command with a short help line and examples."""

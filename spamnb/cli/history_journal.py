@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spamnb.cli.event_options import choosing, chosen, since_us
-from spamnb.cli.help import taught
+from spamnb.cli.help import command
 from spamnb.cli.printing import MOST, say_json, table
 from spamnb.cli.score import ANSWERS
 from spamnb.cli.session import CliSession, pass_session
@@ -44,7 +44,7 @@ def iso(time_us: int) -> str:
     return datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(timespec="microseconds")
 
 
-@taught("List training events.", JOURNAL_EXAMPLES)
+@command("List training events.", JOURNAL_EXAMPLES)
 @choosing
 @click.option("--message", metavar="REF", help="Only events of this message: a file, message id, "
               "digest or signature.")  # fmt: skip
@@ -107,7 +107,7 @@ def _event_row(line: dict[str, Any]) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-@taught("List recent verdicts.", HISTORY_EXAMPLES)
+@command("List recent verdicts.", HISTORY_EXAMPLES)
 @click.option("--label", help="Only verdicts with this label.")
 @click.option("--decision", type=click.Choice([*ANSWERS]),
               help="Only verdicts with this decision.")  # fmt: skip

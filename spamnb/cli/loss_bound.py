@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from spamnb.lab.statistics.loss_bound import HamLossBound
 
 
-def keep_promise(session: CliSession, found: HamLossBound) -> bool:
+def store_loss_bound(session: CliSession, found: HamLossBound) -> bool:
     """Store the costs that meet the target in the home; False if there is not enough evidence.
 
     In that case earlier costs are removed too: they were found for another model or other mail.

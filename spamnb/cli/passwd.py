@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spamnb.cli.help import taught
+from spamnb.cli.help import command
 from spamnb.cli.printing import say, say_json, table, warn
 from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import UserError
@@ -25,7 +25,7 @@ pwgen 20 1 | spamnb passwd alice@example.org       read the password from a prog
 """
 
 
-@taught("Manage logins for reports by mail.", EXAMPLES)
+@command("Manage logins for reports by mail.", EXAMPLES)
 @click.argument("login", required=False)
 @click.argument("addresses", nargs=-1, metavar="[ADDRESS]...")
 @click.option("--remove", is_flag=True, help="Delete the login.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spamnb.cli.correct import show as show_answer
-from spamnb.cli.help import CommandGroup, taught
+from spamnb.cli.help import CommandGroup, command
 from spamnb.cli.history_journal import iso, shown_time
 from spamnb.cli.printing import safe, say, say_json, table, warn
 from spamnb.cli.session import CliSession, pass_session
@@ -64,7 +64,7 @@ def _folder(session: CliSession) -> Quarantine:
     return Quarantine(session.home / "quarantine", session.settings.quarantine)
 
 
-@taught("List quarantined messages.", EXAMPLES, name="list")
+@command("List quarantined messages.", EXAMPLES, name="list")
 @JSON
 @pass_session
 def list_(session: CliSession, as_json: bool) -> None:
@@ -127,7 +127,7 @@ def _row(entry: QuarantinedMessage, subject: str) -> tuple[str, ...]:
     )
 
 
-@taught("Show one message.", "spamnb quarantine show ID")
+@command("Show one message.", "spamnb quarantine show ID")
 @click.argument("identity", metavar="ID")
 @click.option("--raw", is_flag=True, help="Print only the message, byte for byte.")
 @JSON
@@ -152,7 +152,7 @@ def show(session: CliSession, identity: str, raw: bool, as_json: bool) -> None:
         say(safe(line))
 
 
-@taught("Deliver messages.", EXAMPLES)
+@command("Deliver messages.", EXAMPLES)
 @IDS
 @click.option("--learn", is_flag=True, help="Also train them as ham.")
 @click.option("--upstream", metavar="ADDRESS",
@@ -226,7 +226,7 @@ def _learn(session: CliSession, identity: str, raw: bytes, *, as_json: bool) -> 
         show_answer(identity, answer, as_json=as_json)
 
 
-@taught("Delete messages.", "spamnb quarantine delete ID...")
+@command("Delete messages.", "spamnb quarantine delete ID...")
 @IDS
 @pass_session
 def delete(session: CliSession, ids: tuple[str, ...]) -> None:
@@ -237,7 +237,7 @@ def delete(session: CliSession, ids: tuple[str, ...]) -> None:
         say(f"{identity}: deleted")
 
 
-@taught("Delete old messages.", "spamnb quarantine expire")
+@command("Delete old messages.", "spamnb quarantine expire")
 @pass_session
 def expire(session: CliSession) -> None:
     """Delete messages older than quarantine.keep_days. A running daemon does so too.

@@ -11,7 +11,7 @@ import click
 
 from spamnb.cli.correct import show
 from spamnb.cli.daemon_client import checked, served
-from spamnb.cli.help import CommandGroup, taught
+from spamnb.cli.help import CommandGroup, command
 from spamnb.cli.history_journal import iso, shown_time
 from spamnb.cli.printing import safe, say, say_json, table
 from spamnb.cli.session import CliSession, pass_session
@@ -97,7 +97,7 @@ class _Queue:
         return ReviewQueue(self._session.home / "review", self._session.settings.review)
 
 
-@taught("List queued feedback.", LIST_EXAMPLES, name="list")
+@command("List queued feedback.", LIST_EXAMPLES, name="list")
 @JSON
 @pass_session
 def list_(session: CliSession, as_json: bool) -> None:
@@ -119,7 +119,7 @@ def _row(entry: dict[str, Any]) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-@taught("Show one queued message.", "spamnb review show 0063f1a2b3c4d-0123456789abcdef01234567",
+@command("Show one queued message.", "spamnb review show 0063f1a2b3c4d-0123456789abcdef01234567",
         name="show")  # fmt: skip
 @click.argument("name")
 @JSON
@@ -149,7 +149,7 @@ def _decide(session: CliSession, do: str, names: tuple[str, ...], *, as_json: bo
                 say(f"{answer.reason}: {safe(name)}")
 
 
-@taught(
+@command(
     "Train with queued feedback.", "spamnb review accept 0063f1a2b3c4d-0123456789abcdef01234567"
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
@@ -160,7 +160,7 @@ def accept(session: CliSession, names: tuple[str, ...], as_json: bool) -> None:
     _decide(session, "accept", names, as_json=as_json)
 
 
-@taught("Delete queued feedback.", "spamnb review refuse 0063f1a2b3c4d-0123456789abcdef01234567")
+@command("Delete queued feedback.", "spamnb review refuse 0063f1a2b3c4d-0123456789abcdef01234567")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @JSON
 @pass_session

@@ -8,7 +8,7 @@ import click
 
 from spamnb.cli.daemon_client import refuse_while_served, served, teacher
 from spamnb.cli.event_options import agreed, chosen, since_us
-from spamnb.cli.help import taught
+from spamnb.cli.help import command
 from spamnb.cli.history_journal import iso, shown_time
 from spamnb.cli.messages import named
 from spamnb.cli.printing import MOST, safe, say, say_json, table
@@ -38,7 +38,7 @@ spamnb bisect '<1234@example.org>'      by message id, digest or signature
 """
 
 
-@taught("Restore an earlier state of the model.", REWIND_EXAMPLES)
+@command("Restore an earlier state of the model.", REWIND_EXAMPLES)
 @click.argument("moment", metavar="TIME")
 @YES
 @JSON
@@ -70,7 +70,7 @@ def rewind(session: CliSession, moment: str, yes: bool, as_json: bool) -> None:
     )
 
 
-@taught("Retrain from the journal, with exclusions.", RELEARN_EXAMPLES)
+@command("Retrain from the journal, with exclusions.", RELEARN_EXAMPLES)
 @click.option("--without", multiple=True, metavar="WHO", help="Leave out the events of this user; "
               "repeatable.")  # fmt: skip
 @click.option("--without-channel", multiple=True, metavar="CHANNEL", help="Leave out the events of "
@@ -142,7 +142,7 @@ def _done(done: Rebuilt[Any], counts: dict[str, int], summary: str, *, as_json: 
         say(f"{summary}; the previous model is {safe(str(done.kept))}: delete it if all is well")
 
 
-@taught("Show which training led to a verdict.", BISECT_EXAMPLES)
+@command("Show which training led to a verdict.", BISECT_EXAMPLES)
 @click.argument("message", metavar="MESSAGE")
 @click.option("--limit", type=click.IntRange(0, MOST), default=20, metavar="N",
               help="How many at most; 0 shows all.")  # fmt: skip

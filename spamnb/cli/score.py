@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from spamnb.cli.help import taught
+from spamnb.cli.help import command
 from spamnb.cli.messages import is_path, one_message, standard_input
 from spamnb.cli.options import Count
 from spamnb.cli.printing import coloured, safe, say, say_json, warn
@@ -38,7 +38,7 @@ spamnb explain --json new.eml
 """
 
 
-@taught("Show the verdict on messages.", SCORE_EXAMPLES)
+@command("Show the verdict on messages.", SCORE_EXAMPLES)
 @click.argument("paths", nargs=-1, metavar="[PATH...|-]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line: path, id, label, "
               "probability, log_odds, decision, evidence, clues.")  # fmt: skip
@@ -169,7 +169,7 @@ def as_dict(path: str, verdict: Verdict, clues: Sequence[Clue]) -> dict[str, Any
     }
 
 
-@taught("Show the clues behind a verdict.", EXPLAIN_EXAMPLES)
+@command("Show the clues behind a verdict.", EXPLAIN_EXAMPLES)
 @click.argument("ref", metavar="PATH|REF")
 @click.option("--count", type=Count(), default=20, metavar="N",
               help="Number of clues; `all` shows all.")  # fmt: skip

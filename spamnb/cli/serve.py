@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spamnb.cli.help import taught
+from spamnb.cli.help import command
 from spamnb.cli.printing import say, warn
 from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import UserError
@@ -32,7 +32,7 @@ spamnb bypass                               show the current state
 """
 
 
-@taught("Run the daemon.", SERVE_EXAMPLES)
+@command("Run the daemon.", SERVE_EXAMPLES)
 @click.option("--listen", multiple=True, metavar="ADDR",
               help="Address for clients: host:port, [IPv6]:port or unix:/path; the prefix lmtp: "
               "selects LMTP. Repeatable; replaces the listeners of the settings.")  # fmt: skip
@@ -79,7 +79,7 @@ def _make_model(home: Path, settings: Settings) -> None:
     Filter.open(home, create=True, recipe=recipe, history=False).close()
 
 
-@taught("Deliver all mail unscanned, or scan again.", BYPASS_EXAMPLES)
+@command("Deliver all mail unscanned, or scan again.", BYPASS_EXAMPLES)
 @click.argument("way", type=click.Choice(["on", "off"]), required=False)
 @pass_session
 def bypass(session: CliSession, way: str | None) -> None:
@@ -96,7 +96,7 @@ def bypass(session: CliSession, way: str | None) -> None:
     say("all mail passes unscanned" if bypass_is_on(home) else "mail is scanned")
 
 
-@taught("Make the daemon reread its settings.", RELOAD_EXAMPLES)
+@command("Make the daemon reread its settings.", RELOAD_EXAMPLES)
 @pass_session
 def reload(session: CliSession) -> None:
     """Make the daemon reread its settings and lists, like SIGHUP; no connection is dropped.

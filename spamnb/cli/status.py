@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from spamnb.cli.daemon_client import RunningDaemon, served
-from spamnb.cli.help import taught
+from spamnb.cli.help import command
 from spamnb.cli.history_journal import shown_time
 from spamnb.cli.printing import safe, say, table
 from spamnb.cli.session import CliSession, pass_session
@@ -22,7 +22,7 @@ spamnb status --prometheus        for Prometheus' textfile collector
 _NO_DAEMON = "no daemon serves this home; these facts are read from its files"
 
 
-@taught("Show the state of the daemon.", EXAMPLES)
+@command("Show the state of the daemon.", EXAMPLES)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--prometheus", is_flag=True, help="Print metrics in Prometheus' text format.")
 @pass_session

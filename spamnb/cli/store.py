@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from spamnb.cli.daemon_client import RunningDaemon, refuse_while_served, served
-from spamnb.cli.help import taught
+from spamnb.cli.help import command
 from spamnb.cli.printing import safe, say, say_json, table, warn
 from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import RefusedError, UserError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
-@taught("Show statistics of the model.", "spamnb stats\nspamnb stats --json")
+@command("Show statistics of the model.", "spamnb stats\nspamnb stats --json")
 @JSON
 @pass_session
 def stats(session: CliSession, as_json: bool) -> None:
@@ -62,7 +62,7 @@ def _show(found: ModelStats) -> None:
     table(rows)
 
 
-@taught("Verify the model against its journal.", "spamnb check")
+@command("Verify the model against its journal.", "spamnb check")
 @JSON
 @pass_session
 @click.pass_context
@@ -87,7 +87,7 @@ def check(ctx: click.Context, session: CliSession, as_json: bool) -> None:
         ctx.exit(1)
 
 
-@taught("Copy the model to a file.", "spamnb backup /backup/model.spamnb")
+@command("Copy the model to a file.", "spamnb backup /backup/model.spamnb")
 @click.argument("file", type=click.Path(dir_okay=False))
 @JSON
 @pass_session
@@ -111,7 +111,7 @@ spamnb restore --force /backup/model.spamnb      replace the existing model
 """
 
 
-@taught("Restore a backup.", RESTORE_EXAMPLES)
+@command("Restore a backup.", RESTORE_EXAMPLES)
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option("--force", is_flag=True, help="Replace an existing model.")
 @pass_session
@@ -137,7 +137,7 @@ spamnb export --with-key counts.jsonl       to create a new model with `import -
 """
 
 
-@taught("Export the model as text.", EXPORT_EXAMPLES)
+@command("Export the model as text.", EXPORT_EXAMPLES)
 @click.argument("file", default="-")
 @click.option("--with-key", is_flag=True, help="Include the secret key, for `import --as-new`. "
               "With the key one can construct words that this filter confuses with "
@@ -190,7 +190,7 @@ spamnb --home new/ import --as-new counts.jsonl
 """
 
 
-@taught("Add an export to the model.", IMPORT_EXAMPLES, name="import")
+@command("Add an export to the model.", IMPORT_EXAMPLES, name="import")
 @click.argument("file", default="-")
 @click.option("--as-new", is_flag=True, help="Create a new model; needs an export --with-key.")
 @JSON
@@ -261,7 +261,7 @@ def _show_import(result: dict[str, Any], *, as_json: bool) -> None:
         say(f"{result['features']} features added, event {result['event']}")
 
 
-@taught("Delete old data.", "spamnb expire        once a week, from cron or a timer")
+@command("Delete old data.", "spamnb expire        once a week, from cron or a timer")
 @click.option("--trust-clock", is_flag=True, help="Accept the clock as correct after it jumped.")
 @JSON
 @pass_session
@@ -316,7 +316,7 @@ def _show_expired(counts: dict[str, int], warning: str, *, as_json: bool) -> Non
             f"{counts['verdicts_forgotten']} verdicts deleted")  # fmt: skip
 
 
-@taught("Shrink the model file.", "spamnb compact")
+@command("Shrink the model file.", "spamnb compact")
 @JSON
 @pass_session
 def compact(session: CliSession, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spamnb.cli.daemon_client import RunningDaemon, served
-from spamnb.cli.help import taught
+from spamnb.cli.help import command
 from spamnb.cli.printing import progress_bar, safe, say, say_json, warn
 from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import CorpusError, StoreMissingError, UserError
@@ -33,7 +33,7 @@ spamnb train --kind multinomial ham/ spam/         create a classical model
 """
 
 
-@taught("Train with folders of sorted mail.", EXAMPLES)
+@command("Train with folders of sorted mail.", EXAMPLES)
 @click.argument("folders", nargs=-1, metavar="[HAM SPAM]")
 @click.option("--label", "labelled", multiple=True, metavar="NAME=PATH",
               help="Messages of a label; repeatable.")  # fmt: skip

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from spamnb.cli.daemon_client import refuse_while_served
-from spamnb.cli.help import taught
-from spamnb.cli.loss_bound import keep_promise
+from spamnb.cli.help import command
+from spamnb.cli.loss_bound import store_loss_bound
 from spamnb.cli.printing import progress_bar, say, say_json, table, warn
 from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import StoreMissingError
@@ -25,7 +25,7 @@ spamnb tune --order shuffle ham/ spam/   for mail that was collected at differen
 """
 
 
-@taught("Tune the model's constants to your mail.", EXAMPLES)
+@command("Tune the model's constants to your mail.", EXAMPLES)
 @click.argument("sources", nargs=-1, required=True, metavar="HAM SPAM|INDEX")
 @click.option(
     "--order",
@@ -183,4 +183,4 @@ def _apply(ctx: click.Context, session: CliSession, found: Tuning) -> None:
     warn(f"{done.result.taught} messages relearnt; the old model is {done.kept}")
     # Costs that were found with the old constants are not valid for the new ones.
     if (session.home / FILE).exists():
-        keep_promise(session, found.assurance)
+        store_loss_bound(session, found.assurance)

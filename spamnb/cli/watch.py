@@ -16,7 +16,7 @@ import click
 
 from spamnb.cli.correct import show
 from spamnb.cli.daemon_client import teacher
-from spamnb.cli.help import taught
+from spamnb.cli.help import command
 from spamnb.cli.options import Number
 from spamnb.cli.printing import warn
 from spamnb.cli.session import CliSession, pass_session
@@ -35,7 +35,7 @@ STATE_FILE = "watch.json"
 AGAIN_S = 10.0
 
 
-@taught("Train with messages moved in Maildirs.", WATCH_EXAMPLES)
+@command("Train with messages moved in Maildirs.", WATCH_EXAMPLES)
 @click.argument("maildirs", nargs=-1, required=True, metavar="[WHO=]MAILDIR...")
 @click.option("--quiet", "quiet_s", type=Number(0), default=30.0, show_default=True,
               metavar="SECONDS", help="Time that a moved message must stay in its folder before it "

@@ -1,1 +1,1 @@
-"""The daemon: processes, sockets and settings joined to a running mail filter."""
+"""The daemon: supervisor, worker, scan, learner and delivery processes."""

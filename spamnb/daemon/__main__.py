@@ -1,6 +1,7 @@
-"""`python -m spamnb.daemon ROLE FD`: a process of the daemon, started by another one of it.
+"""`python -m spamnb.daemon ROLE FD`: entry point of the daemon's child processes.
 
-The role is there for whoever looks at `ps`; what to do stands in the `Start` on the descriptor.
+The role is an argument so that `ps` shows it; the parameters are the `StartParams` on the
+descriptor.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def main() -> int:
-    """Do what the start says."""
-    # Ctrl-C reaches the whole group of the terminal; the supervisor tells us when it is our turn.
+    """Receive the start parameters and run the role."""
+    # Ctrl-C reaches the terminal's whole process group; only the supervisor may stop a child.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     for variable in _THREADS:

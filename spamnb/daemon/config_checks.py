@@ -1,9 +1,9 @@
-"""What `serve` would meet with these settings, found without serving: one line for each problem.
+"""Checks of `spamnb config check`: find the problems that would stop `serve`.
 
-Each check does what a process of the daemon does with the same setting, as the user that the daemon
-runs as, and reports the error that the process would report. Nothing is written; an address is
-bound for a moment and released. An address that the running daemon of this home listens on is no
-problem. Failure: none of its own; problems are returned as UserError values.
+Each check does what a process of the daemon does with the same setting, as the daemon's user, and
+reports the same error. Nothing is written; addresses are bound briefly and released. Addresses in
+use by the running daemon of this home are not a problem. Failure: problems are returned as
+UserError values, not raised.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ANY = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound
 
 
 class Checked(NamedTuple):
-    """What is checked."""
+    """Input of the checks."""
 
     settings: Settings
     home: Path
@@ -49,7 +49,7 @@ Problems = Iterator[UserError]
 
 
 def problems(checked: Checked) -> list[UserError]:
-    """Every problem that `serve` would meet, in the order in which it would meet them."""
+    """Return all problems, in the order in which `serve` would meet them."""
     found = [*_collected(_AT_THE_START, checked)]
     who = None
     try:
@@ -75,7 +75,7 @@ def _collected(checks: tuple[Callable[[Checked], Problems], ...], checked: Check
 
 @contextmanager
 def _acting_as(who: privileges.Identity | None) -> Iterator[None]:
-    """Be the daemon's user inside the block; None: stay."""
+    """Take the user id of the daemon inside the block; None changes nothing."""
     if who is None:
         yield
         return
@@ -99,16 +99,16 @@ def _may(path: Path, mode: int) -> bool:
 
 
 def _addresses(checked: Checked) -> Problems:
-    """Listeners that share an address, and addresses that cannot be listened on."""
+    """Report listeners with the same address, and addresses that cannot be bound."""
     addresses = addresses_of(checked.settings)
-    places = {name: _Place.of(address) for name, address in addresses.items()}
+    places = {name: _ListenAddress.of(address) for name, address in addresses.items()}
     control = control_of(checked.settings, checked.home, checked.environment)
-    places[CONTROL] = _Place.at(str(control))
+    places[CONTROL] = _ListenAddress.at(str(control))
     for (one, first), (other, second) in combinations(places.items(), 2):
         if first.overlaps(second):
             yield UserError(
                 f"{_named(one)} and {_named(other)} both listen on {second.text}",
-                hint="give each an address of its own",
+                hint="give each its own address",
             )
     for name, place in places.items():
         try:
@@ -120,32 +120,32 @@ def _addresses(checked: Checked) -> Problems:
 
 
 def _named(name: str) -> str:
-    return {CONTROL: "the control socket", POST: "the post office"}.get(name, f"listener.{name}")
+    return {CONTROL: "the control socket", POST: "the delivery agent"}.get(name, f"listener.{name}")
 
 
-class _Place(NamedTuple):
-    """Where a listener listens, resolved."""
+class _ListenAddress(NamedTuple):
+    """The resolved address of a listener."""
 
     text: str
     place: BindAddress
     ends: frozenset[tuple[str, int]]
-    """addresses and ports of TCP; a path with port 0"""
+    """TCP addresses and ports; a unix path has port 0"""
 
     @classmethod
-    def of(cls, text: str) -> _Place:
-        """The place that a setting names."""
+    def of(cls, text: str) -> _ListenAddress:
+        """Return the address of a setting."""
         address = Address.parse(text)
         if address.path:
             return cls.at(address.path)
         return cls(address.place, BindAddress(address.host, address.port), _resolved(address))
 
     @classmethod
-    def at(cls, path: str) -> _Place:
-        """The place of a unix socket."""
+    def at(cls, path: str) -> _ListenAddress:
+        """Return the address of a unix socket."""
         return cls(f"unix:{path}", BindAddress(path=path), frozenset({(os.path.realpath(path), 0)}))
 
-    def overlaps(self, other: _Place) -> bool:
-        """Whether both cannot be listened on; port 0 is a port that the kernel chooses."""
+    def overlaps(self, other: _ListenAddress) -> bool:
+        """Return True if only one of both can be bound; port 0 never conflicts."""
         return any(
             port == its and (port or host.startswith("/")) and _same(host, their)
             for host, port in self.ends
@@ -161,15 +161,15 @@ def _same(host: str, other: str) -> bool:
 
 
 def _resolved(address: Address) -> frozenset[tuple[str, int]]:
-    """Its numeric addresses; none if the name is unknown, which binding reports."""
+    """Return the numeric addresses; none for an unknown name, which binding reports."""
     with suppress(OSError, UnicodeError):
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         return frozenset((str(end[0]), int(end[1])) for *_, end in found)
     return frozenset()
 
 
-def _bindable(place: _Place, *, served: bool) -> None:
-    """Raise the error that listening there would raise."""
+def _bindable(place: _ListenAddress, *, served: bool) -> None:
+    """Raise the error that binding would raise."""
     if place.place.path:
         _unix_bindable(Path(place.place.path))
         return
@@ -186,27 +186,29 @@ def _bindable(place: _Place, *, served: bool) -> None:
 
 
 def _unix_bindable(path: Path) -> None:
-    """The same for a unix socket, of which no file is made."""
+    """Do the same for a unix socket without creating its file."""
     if len(os.fsencode(path)) > MOST_PATH_BYTES:
         raise UserError(
-            f"unix:{path} has more than {MOST_PATH_BYTES} bytes, all that such an address holds",
-            hint="listen elsewhere; for the control socket set serve.control",
+            f"unix:{path} is longer than {MOST_PATH_BYTES} bytes, the limit for unix sockets",
+            hint="use a shorter path; for the control socket set serve.control",
         )
     if not path.parent.exists() and path.name == "control.sock":
-        return  # in the home, which `serve --create` makes
+        return  # in the home, which `serve --create` creates
     if not path.parent.is_dir():
-        raise UserError(f"{path.parent} is no folder", hint="the folder must be there")
+        raise UserError(f"{path.parent} is not a folder", hint="create the folder")
     if path.exists() and not stat.S_ISSOCK(path.lstat().st_mode):
-        raise UserError(f"{path} is there and is no socket", hint="remove it, or listen elsewhere")
+        raise UserError(
+            f"{path} exists and is not a socket", hint="remove it, or choose another path"
+        )
     if not _may(path.parent, os.W_OK | os.X_OK):
         raise UserError(
-            f"unix:{path} may not be listened on",
-            hint="the user that starts the daemon must be allowed to write in its folder",
+            f"unix:{path} cannot be created: permission denied",
+            hint="the user that starts the daemon needs write permission for its folder",
         )
 
 
 def _is_served(home: Path) -> bool:
-    """Whether a daemon serves this home now: it holds the lock."""
+    """Return True if a daemon serves this home, which means that it holds the lock."""
     try:
         handle = os.open(home / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -221,30 +223,30 @@ def _is_served(home: Path) -> bool:
 
 
 def _upstreams(checked: Checked) -> Problems:
-    """Listeners whose next hop is a listener of the same daemon: mail would go in a ring."""
+    """Report listeners whose next hop is a listener of the same daemon: mail would loop."""
     addresses = addresses_of(checked.settings)
-    listeners = {name: _Place.of(addresses[name]) for name in addresses if name != POST}
+    listeners = {name: _ListenAddress.of(addresses[name]) for name in addresses if name != POST}
     for name, listener in checked.settings.listener.items():
         if not listener.upstream:
             continue
-        upstream = _Place.of(listener.upstream)
+        upstream = _ListenAddress.of(listener.upstream)
         for other, place in listeners.items():
             if upstream.overlaps(place):
                 yield UserError(
                     f"the upstream of listener.{name}, {upstream.text}, is listener.{other} itself",
-                    hint="name the server that takes the mail after spamnb",
+                    hint="set upstream to the server that receives the mail from spamnb",
                 )
 
 
 def _log_file(checked: Checked) -> Problems:
-    """A log file that cannot be opened; the user that starts the daemon opens it."""
+    """Report a log file that cannot be opened by the user that starts the daemon."""
     file = checked.settings.log.file
     if file and (why := _unwritable(Path(file))):
         yield UserError(f"the log file {file} cannot be written: {why}", hint="see log.file")
 
 
 def _unwritable(path: Path) -> str:
-    """Why a file cannot be written or made; empty if it can be."""
+    """Return why a file cannot be written or created; empty if it can be."""
     try:
         if path.is_dir():
             return os.strerror(errno.EISDIR)
@@ -264,27 +266,27 @@ def _program(_: Checked) -> Problems:
     if not _may(Path(sys.executable), os.X_OK):
         yield UserError(
             f"the daemon's user cannot run {sys.executable}",
-            hint="install Python where everyone may read it, or set serve.user",
+            hint="install Python where all users can read it, or set serve.user",
         )
 
 
 def _log_again(checked: Checked) -> Problems:
-    """The daemon's processes open the log file by themselves."""
+    """Report a log file that the daemon's user cannot reach: its processes reopen the file."""
     file = checked.settings.log.file
     folder = _existing(Path(file).absolute().parent)
     if file and folder.is_dir() and not _may(folder, os.X_OK):
         yield UserError(
             f"the log file {file} cannot be reached by the daemon's user",
-            hint="the user that the daemon runs as must be allowed to enter its folder",
+            hint="the user that the daemon runs as needs execute permission for its folder",
         )
 
 
 def _home(checked: Checked) -> Problems:
-    """A home that the daemon could not read, write or make."""
+    """Report a home that the daemon cannot read, write or create."""
     home, hint = checked.home, "it must belong to the user that the daemon runs as"
     there = _existing(home)
     if not there.is_dir():
-        yield UserError(f"the home {home} is no folder", hint="set home to a folder")
+        yield UserError(f"the home {home} is not a folder", hint="set home to a folder")
     elif there == home and not _may(home, os.R_OK | os.W_OK | os.X_OK):
         yield UserError(f"the home {home} cannot be read and written", hint=hint)
     elif there == home:
@@ -294,7 +296,7 @@ def _home(checked: Checked) -> Problems:
 
 
 def _existing(path: Path) -> Path:
-    """The path, or the nearest folder above it that is there."""
+    """Return the path, or its nearest existing parent folder."""
     while not os.path.lexists(path) and path != path.parent:
         path = path.parent
     return path
@@ -309,8 +311,8 @@ def _lists(checked: Checked) -> Problems:
             yield error
 
 
-def _post_office(checked: Checked) -> Problems:
-    """What the post office reads at its start: certificate, users and logins."""
+def _delivery_agent(checked: Checked) -> Problems:
+    """Check what the delivery agent reads at its start: certificate, users and logins."""
     agent = office_of(checked.settings, checked.home)
     for step in (
         lambda: tls_context(agent),
@@ -335,26 +337,26 @@ def _delegates(checked: Checked) -> Problems:
     for name in checked.settings.serve.delegates:
         if user_id(name) is None:
             yield UserError(
-                f"serve.delegates names {name!r}, which is no user here", hint="see getent passwd"
+                f"serve.delegates: there is no user {name!r}", hint="see `getent passwd`"
             )
 
 
 def _spools(checked: Checked) -> Problems:
-    """Spools that the daemon cannot empty, or that programs cannot write into as they must."""
+    """Report spools that the daemon cannot empty, or that programs cannot write into."""
     named = checked.settings.feedback.spool
     folder = Path(named) if named else SYSTEM_SPOOL
     there = _existing(folder)
     if there == folder:
-        wrong = spool.problem(folder)
-        # Without a setting, the system's spool counts if it belongs to the daemon.
-        if wrong and (named or folder.stat().st_uid == os.geteuid()):
-            yield wrong
+        found = spool.problem(folder)
+        # Without a setting, the system's spool is used if it belongs to the daemon's user.
+        if found and (named or folder.stat().st_uid == os.geteuid()):
+            yield found
     elif named and not (there.is_dir() and _may(there, os.W_OK | os.X_OK)):
         yield UserError(
-            f"the spool {folder} is not there and cannot be made",
-            hint=f"make it: install -d -m {spool.MODE:o} -o USER {folder}",
+            f"the spool {folder} does not exist and cannot be created",
+            hint=f"create it: install -d -m {spool.MODE:o} -o USER {folder}",
         )
 
 
 _AT_THE_START = (_addresses, _upstreams, _log_file)
-_AS_THE_DAEMON = (_program, _home, _log_again, _lists, _post_office, _delegates, _spools)
+_AS_THE_DAEMON = (_program, _home, _log_again, _lists, _delivery_agent, _delegates, _spools)

@@ -1,4 +1,4 @@
-"""From settings to what doors, benches and scanners are told. Values only."""
+"""Convert settings to the parameters of listeners, model sessions and scanners. Pure."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from spamnb.settings import Settings
 from spamnb.settings.schema import ListenerSettings
 
 
-def fitting(door: ListenerParams, descriptors: int, doors: int) -> ListenerParams:
-    """A worker's door with no more connections than it has descriptors for.
+def fitting(params: ListenerParams, descriptors: int, listeners: int) -> ListenerParams:
+    """Return the parameters with at most as many connections as there are file descriptors for.
 
-    Each takes two, and those that are turned away one for a moment; the rest is for everything
-    else. Who runs out can neither turn away nor reach the next hop.
+    Each connection needs two, a refused one needs one briefly, and the rest is for everything else.
+    Without free descriptors a worker can neither refuse clients nor connect to the next hop.
     """
-    most = max(1, min(door.limits.connections, descriptors // 3 // doors))
-    return replace(door, limits=door.limits._replace(connections=most))
+    most = max(1, min(params.limits.connections, descriptors // 3 // listeners))
+    return replace(params, limits=params.limits._replace(connections=most))
 
 
 def listener_params_of(
     settings: Settings, listener: ListenerSettings, post: str, workers: int
 ) -> ListenerParams:
-    """One listener's door; `post` is where the post office listens."""
+    """Return the parameters of one listener; `post` is the address of the delivery agent."""
     if not (listener.upstream or post):
-        raise BugError("a listener needs the post office, and there is none")
+        raise BugError("a listener needs the delivery agent, which was not started")
     address = Address.parse(listener.address)
     return ListenerParams(
         address=address,
@@ -54,12 +54,12 @@ def listener_params_of(
 
 
 def _share(limits: Limits, workers: int) -> Limits:
-    """Each worker's share. Not so for one address: its connections may all meet one worker."""
+    """Divide the connections by the workers; limits per address stay, as one worker may get all."""
     return limits._replace(connections=ceil(limits.connections / workers))
 
 
 def plan_of(settings: Settings, home: Path) -> SessionConfig:
-    """What is judged with."""
+    """Return the configuration of a model session."""
     return SessionConfig(
         home=home,
         local=settings.local,
@@ -70,9 +70,9 @@ def plan_of(settings: Settings, home: Path) -> SessionConfig:
 
 
 def policy_of(settings: Settings, listener: ListenerSettings) -> ScanPolicy:
-    """How one listener's letters are treated."""
+    """Return the scan policy of one listener."""
     delivery = settings.delivery
-    # Reports hold spam, and must reach the post office.
+    # Reports contain spam, and must reach the delivery agent.
     reports = tuple(f"{local}@" for local in (delivery.spam, delivery.ham) if local)
     exempt = settings.rules.exempt + reports
     return ScanPolicy(
@@ -86,5 +86,5 @@ def policy_of(settings: Settings, listener: ListenerSettings) -> ScanPolicy:
 
 
 def _of(common: type, whole: object) -> dict[str, Any]:
-    """The part of a value that it has in common with another, by names."""
+    """Return the fields of a value that another class has too."""
     return {field.name: getattr(whole, field.name) for field in fields(common)}

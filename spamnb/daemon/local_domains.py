@@ -1,4 +1,4 @@
-"""From settings to the domains whose mailboxes are at this site. Values only."""
+"""Domains whose mailboxes are at this site, from the settings. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spamnb.settings.schema import ListenerSettings
 
 
 def served_of(settings: Settings, listener: ListenerSettings) -> LocalDomains:
-    """Whose mailboxes are at this site, as this listener sees it."""
+    """Return the local domains for one listener."""
     named = settings.local.domains
     own = domains_of(named or listener.recipient_domains)
     final = not listener.upstream or Address.parse(listener.upstream).speaks == "lmtp"
@@ -19,7 +19,7 @@ def served_of(settings: Settings, listener: ListenerSettings) -> LocalDomains:
 
 
 def served_domains(settings: Settings) -> frozenset[str]:
-    """The domains whose mailboxes are at this site, as far as the settings tell."""
+    """Return all local domains that the settings name."""
     listed = [one.recipient_domains for one in settings.listener.values()]
     listed += [settings.delivery.domains, settings.feedback.domains]
     return domains_of(settings.local.domains or chain.from_iterable(listed))

@@ -1,18 +1,18 @@
-"""What can be asked at the control socket: one table of operations, and who may ask for each.
+"""Operations of the control socket, and the roles that may use them.
 
-    ping                                            who serves, who you are
-    teach   label, bytes or refs, channel, for      one word on one message
-    forget  bytes or refs                           take back what a message taught
-    undo    event                                   take back an event
-    batch   sizes, labels, bytes                    sorted mail, as `train` learns it     admins
-    status, metrics                                 numbers; metrics as Prometheus reads them
-    bypass  on                                      all mail passes unscanned             admins
+    ping                                            served home, caller's role
+    teach   label, bytes or refs, channel, for      set the label of a message
+    forget  bytes or refs                           remove a message's training
+    undo    event                                   undo an event
+    batch   sizes, labels, bytes                    sorted mail of `train`                admins
+    status, metrics                                 state; metrics in Prometheus format
+    bypass  on                                      deliver all mail unscanned            admins
     review  do = list | show | accept | refuse, name                                      admins
-    import, expire, reload                          upkeep                                admins
+    import, expire, reload                          maintenance                           admins
 
-Admins may name the person they speak for (`for`) and how far they trust them (`trust`: admin, user,
-stranger); delegates may name the person, who is a user then; all others speak for themselves, of
-messages delivered to them. Must not know connections. Failure: UserError for what makes no sense.
+Admins may name a user (`for`) and the user's trust level (`trust`: admin, user, stranger).
+Delegates may name a user, with the trust level user. All other callers act for themselves, on
+messages delivered to them. Must not know connections. Failure: UserError for an invalid request.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _REF_CHARS = 1000
 _CLIENT_CHARS = 64
 _IMPORT_BYTES = 1 << 33
 _FRESH_S = 1.0
-"""so long an answer to `status` serves others: it reads two thousand heads of the journal"""
+"""how long the facts of `status` are cached: they need two thousand journal headers"""
 _SHOWN_REASONS = 10
 
 
@@ -64,12 +64,12 @@ class _Operation:
 
 
 class Operations:
-    """Answers requests; shared by all connections."""
+    """Runs the requests of all connections."""
 
     def __init__(
-        self, keeper: ModelHolder, shared: SharedState, spools: Sequence[Spool], *, parent: int = 0
+        self, holder: ModelHolder, shared: SharedState, spools: Sequence[Spool], *, parent: int = 0
     ) -> None:
-        self.keeper = keeper
+        self.holder = holder
         self.shared = shared
         self.spools = spools
         self._parent = parent
@@ -77,96 +77,96 @@ class Operations:
         self._facts: tuple[float, dict[str, Any]] = (0.0, {})
 
     def __call__(self, request: ControlRequest) -> ControlResponse:
-        """Answer one request."""
+        """Run one request."""
         name = request.header.get("op")
         operation = _OPERATIONS.get(name) if isinstance(name, str) else None
         if operation is None:
             raise UserError("there is no such operation", hint=f"one of {', '.join(_OPERATIONS)}")
         if operation.admins_only and request.peer.role != "admin":
-            raise RefusedError(f"{name} is for admins: the owner of the model, and root")
+            raise RefusedError(f"only administrators (the model's owner and root) may use {name}")
         return operation.run(self, request)
 
     # -- teaching -------------------------------------------------------------------------------
 
     def teach(self, request: ControlRequest) -> ControlResponse:
-        """A label for a message."""
+        """Set the label of a message."""
         if not _text(request.header, "label"):
             raise UserError("no label is given")
-        return self._said(request)
+        return self._teach(request)
 
     def forget(self, request: ControlRequest) -> ControlResponse:
-        """Nothing was ever said of a message."""
+        """Remove a message's training."""
         request.header["label"] = ""
-        return self._said(request)
+        return self._teach(request)
 
-    def _said(self, request: ControlRequest) -> ControlResponse:
-        raw = request.body(self.keeper.learning.teaching.limit_bytes)
+    def _teach(self, request: ControlRequest) -> ControlResponse:
+        raw = request.body(self.holder.learning.teaching.limit_bytes)
         feedback = feedback_of(request.peer, request.header, raw)
-        with self.keeper.desk() as desk:
-            return ControlResponse(answered(desk.teach(feedback)))
+        with self.holder.service() as service:
+            return ControlResponse(answered(service.teach(feedback)))
 
     def undo(self, request: ControlRequest) -> ControlResponse:
-        """An event did not happen."""
+        """Undo one journal event."""
         event = _number(request.header, "event")
         feedback = feedback_of(request.peer, request.header, b"")
-        with self.keeper.desk() as desk:
-            return ControlResponse(answered(desk.undo(event, feedback)))
+        with self.holder.service() as service:
+            return ControlResponse(answered(service.undo(event, feedback)))
 
     def batch(self, request: ControlRequest) -> ControlResponse:
-        """Sorted mail, in one transaction."""
+        """Train with sorted mail in one transaction."""
         sizes, labels = request.header.get("sizes"), request.header.get("labels")
         if not (isinstance(sizes, list) and isinstance(labels, list) and len(sizes) == len(labels)):
-            raise UserError("`sizes` and `labels` are two lists of one length")
+            raise UserError("`sizes` and `labels` must be lists of the same length")
         if not all(isinstance(size, int) and size >= 0 for size in sizes):
-            raise UserError("`sizes` holds what is no size")
+            raise UserError("`sizes` must contain whole numbers of 0 or more")
         raw = request.body(1 << 62)
         if sum(sizes) != len(raw):
-            raise UserError("`sizes` do not sum to `bytes`")
-        body, said = io.BytesIO(raw), list[tuple[str, bytes]]()
+            raise UserError("`sizes` do not add up to `bytes`")
+        body, messages = io.BytesIO(raw), list[tuple[str, bytes]]()
         for size, label in zip(sizes, labels, strict=True):
-            said.append((str(label), body.read(size)))
+            messages.append((str(label), body.read(size)))
         who = feedback_of(request.peer, request.header, b"")
-        with self.keeper.desk() as desk:
-            receipts = desk.batch(said, Source(who.who, who.channel))
+        with self.holder.service() as service:
+            receipts = service.batch(messages, Source(who.who, who.channel))
         return ControlResponse({"ok": True, **_tally(receipts)})
 
     def of_spool(self, left: SpoolFile, peer: Peer) -> None:
-        """Learn what was left in a spool; `peer` says who speaks."""
+        """Learn a file of a spool, in the name of `peer`."""
         header = {"channel": "imap"} | left.head | {"label": left.label}
-        with self.keeper.desk() as desk:
-            answer = desk.teach(feedback_of(peer, header, left.raw))
+        with self.holder.service() as service:
+            answer = service.teach(feedback_of(peer, header, left.raw))
         if answer.state == "refused":
-            # A file in the spool has no sender that waits for an answer.
-            LOG.info("what uid %d left in the spool was not learnt: %s", left.uid, answer.reason)
+            # The program that wrote the file does not wait for an answer.
+            LOG.info("spool file of uid %d was not learnt: %s", left.uid, answer.reason)
 
-    # -- looking --------------------------------------------------------------------------------
+    # -- status --------------------------------------------------------------------------------
 
     def ping(self, request: ControlRequest) -> ControlResponse:
-        """Somebody is here."""
-        home = os.path.realpath(self.keeper.learning.home)
+        """Return the served home and the caller's role."""
+        home = os.path.realpath(self.holder.learning.home)
         peer = request.peer
-        told = {"home": home, "pid": os.getpid(), "role": peer.role, "login": peer.login}
-        # Its text may hold paths.
-        fault = self.keeper.fault if peer.role == "admin" else self.keeper.fault and "see the log"
+        facts = {"home": home, "pid": os.getpid(), "role": peer.role, "login": peer.login}
+        # Its text may contain paths.
+        fault = self.holder.fault if peer.role == "admin" else self.holder.fault and "see the log"
         return ControlResponse(
-            {"ok": True, **told, "documents": self.keeper.documents, "fault": fault}
+            {"ok": True, **facts, "documents": self.holder.documents, "fault": fault}
         )
 
     def status(self, request: ControlRequest) -> ControlResponse:
-        """Numbers, and what looks wrong."""
+        """Return the state of the daemon, with warnings."""
         facts = dict(self.facts())
         if request.peer.role != "admin":
             facts = status.public(facts)
         return ControlResponse({"ok": True, "status": facts})
 
     def metrics(self, _: ControlRequest) -> ControlResponse:
-        """The same for Prometheus."""
+        """Return the metrics in Prometheus' text format."""
         facts = self.facts()
         text = prometheus(self.shared.total(), status.gauges(facts))
         return ControlResponse({"ok": True}, text.encode())
 
     def facts(self) -> dict[str, Any]:
-        """All that is known, at most a second old."""
+        """Return all facts of `status`, at most a second old."""
         with self._lock:
             made, facts = self._facts
             if time.monotonic() - made > _FRESH_S or not facts:
@@ -175,18 +175,18 @@ class Operations:
             return facts
 
     def _gathered(self) -> dict[str, Any]:
-        learning = self.keeper.learning
+        learning = self.holder.learning
         facts: dict[str, Any] = {
             "home": str(learning.home),
             "up_s": round(self.shared.up_s, 1),
             "processes": [
-                _seat(seat) for seat in self.shared.seats() if seat.state != ProcessState.EMPTY
+                _process(one) for one in self.shared.seats() if one.state != ProcessState.EMPTY
             ],
             "counters": as_dict(self.shared.total()),
             "bypass": self.shared.bypass,
             "lately": unscanned.facts_of(self.shared.lately) | {"alarm": self.shared.alarm},
             "model": None,
-            "fault": self.keeper.fault,
+            "fault": self.holder.fault,
             "clock": "",
             "review": 0,
             "quarantine": {"messages": 0, "bytes": 0},
@@ -199,42 +199,42 @@ class Operations:
         }
         with status.noted(facts):
             status.check_home(learning.home)
-            facts["review"] = self.keeper.review_queue.count()
+            facts["review"] = self.holder.review_queue.count()
             kept = learning.quarantine or learning.home / "quarantine"
             facts["quarantine"] = status.folder_size(kept)
-            facts["clock"] = warning(self.keeper.read_clock())
-        with suppress(StoreError), self.keeper.desk() as desk:
-            facts["model"] = status.model_facts(learning.home, desk.model)
+            facts["clock"] = warning(self.holder.read_clock())
+        with suppress(StoreError), self.holder.service() as service:
+            facts["model"] = status.model_facts(learning.home, service.model)
         facts["warnings"] = status.warnings(facts, learning.quiet_days)
         return facts
 
     def _spool_problems(self) -> list[str]:
-        """Why what people say cannot be left, or cannot be taken."""
-        learning = self.keeper.learning
+        """Return why feedback cannot be written to the spools, or not read from them."""
+        learning = self.holder.learning
         outside = [one for one in self.spools if not one.folder.is_relative_to(learning.home)]
-        found = [str(wrong) for one in outside if (wrong := problem(one.folder))]
+        found = [str(error) for one in outside if (error := problem(one.folder))]
         if learning.delegates and not outside and not status.is_open(learning.home):
             found.append(
-                "serve.delegates are set, and none of them can reach a spool:"
-                " set feedback.spool, or make /var/spool/spamnb"
+                "serve.delegates is set, but delegates cannot reach a spool:"
+                " set feedback.spool, or create /var/spool/spamnb"
             )
         return found
 
-    # -- upkeep ---------------------------------------------------------------------------------
+    # -- maintenance ------------------------------------------------------------------------------
 
     def bypass(self, request: ControlRequest) -> ControlResponse:
-        """Turn scanning off or on; a file in the home keeps it over a restart."""
+        """Turn the bypass on or off; a file in the home keeps it over a restart."""
         on = request.header.get("on")
         if not isinstance(on, bool):
-            raise UserError("`on` is true or false")
-        turn_bypass(self.keeper.learning.home, self.shared, on=on)
+            raise UserError("`on` must be true or false")
+        turn_bypass(self.holder.learning.home, self.shared, on=on)
         self._facts = (0.0, {})
         return ControlResponse({"ok": True, "bypass": on})
 
     def review(self, request: ControlRequest) -> ControlResponse:
-        """See and decide what waits."""
+        """List, show, accept or refuse queued feedback."""
         do, name = _text(request.header, "do"), _text(request.header, "name")
-        review_queue = self.keeper.review_queue
+        review_queue = self.holder.review_queue
         if do == "list":
             entries = [entry.as_dict() for entry in review_queue.entries()]
             return ControlResponse({"ok": True, "entries": len(entries)}, _lines(entries))
@@ -242,14 +242,14 @@ class Operations:
             entry, raw = review_queue.get(name)
             return ControlResponse({"ok": True, "entry": entry.as_dict()}, raw)
         if do not in ("accept", "refuse"):
-            raise UserError("`do` is list, show, accept or refuse")
-        with self.keeper.desk() as desk:
-            answer = desk.accept(name) if do == "accept" else desk.refuse(name)
+            raise UserError("`do` must be list, show, accept or refuse")
+        with self.holder.service() as service:
+            answer = service.accept(name) if do == "accept" else service.refuse(name)
         return ControlResponse(answered(answer))
 
     def import_(self, request: ControlRequest) -> ControlResponse:
-        """Add an export, which may be larger than memory has room for."""
-        home = self.keeper.learning.home
+        """Add an export, which may be larger than the memory."""
+        home = self.holder.learning.home
         with tempfile.TemporaryFile(dir=home) as file:
             request.pour(_IMPORT_BYTES, file.fileno())
             file.seek(0)
@@ -257,31 +257,31 @@ class Operations:
                 with io.TextIOWrapper(file, "utf-8") as lines:
                     exported = read_export(lines)
             except UnicodeDecodeError as error:
-                raise UserError(f"this is no export: {error}") from error
+                raise UserError(f"this is not an export: {error}") from error
         who = feedback_of(request.peer, request.header, b"")
-        with self.keeper.desk() as desk:
-            receipt = merge(desk.model, exported, source=Source(who.who, who.channel))
+        with self.holder.service() as service:
+            receipt = merge(service.model, exported, source=Source(who.who, who.channel))
         count = len(exported.bulk.ids)
         return ControlResponse({"ok": True, "receipt": receipt.as_dict(), "features": count})
 
     def expire(self, request: ControlRequest) -> ControlResponse:
-        """Let go of what is too old, by the settings in force here."""
+        """Delete old data, by the daemon's settings."""
         who = feedback_of(request.peer, request.header, b"")
         source = Source(who.who, who.channel)
-        mark = self.keeper.read_clock(trust=request.header.get("trust_clock") is True)
+        mark = self.holder.read_clock(trust=request.header.get("trust_clock") is True)
         now = mark.expires_us
-        with self.keeper.desk() as desk:
-            model, rules = desk.model, self.keeper.learning.expiry
-            gone = expire(model.store, model.history, rules, now_us=now, source=source)
+        with self.holder.service() as service:
+            model, rules = service.model, self.holder.learning.expiry
+            expired = expire(model.store, model.history, rules, now_us=now, source=source)
         self._facts = (0.0, {})
-        return ControlResponse({"ok": True, "expired": gone.as_dict(), "warning": warning(mark)})
+        return ControlResponse({"ok": True, "expired": expired.as_dict(), "warning": warning(mark)})
 
     def reload(self, request: ControlRequest) -> ControlResponse:
-        """Look for the model, and read the settings again unless `settings` is false."""
+        """Open the model if it is not open; reread the settings unless `settings` is false."""
         if self._parent and request.header.get("settings", True):
             os.kill(self._parent, signal.SIGHUP)
-        self.keeper.open()
-        return ControlResponse({"ok": True, "fault": self.keeper.fault})
+        self.holder.open()
+        return ControlResponse({"ok": True, "fault": self.holder.fault})
 
 
 _OPERATIONS = {
@@ -301,12 +301,12 @@ _OPERATIONS = {
 
 
 MAILBOXES = ("imap", "maildir")
-"""Channels that read a person's mailbox. Mail that is older than the history, or came before us, is
-theirs all the same if it lies there, and an IMAP server says so."""
+"""Channels that read a user's mailbox. Their server confirms that a message is the user's own, even
+if it is older than the history or than this installation."""
 
 
 def feedback_of(peer: Peer, header: Header, raw: bytes) -> Feedback:
-    """What a request says, in the name of whom it may be said."""
+    """Build the feedback of a request, with the user and trust that the caller may claim."""
     who, trust = _speaker(peer, header)
     channel = _text(header, "channel") or "api"
     return Feedback(
@@ -325,13 +325,13 @@ def feedback_of(peer: Peer, header: Header, raw: bytes) -> Feedback:
 def _speaker(peer: Peer, header: Header) -> tuple[str, Trust]:
     named, trust = _text(header, "for"), _text(header, "trust")
     if trust and trust not in get_args(Trust):
-        raise UserError("`trust` is admin, user or stranger")
+        raise UserError("`trust` must be admin, user or stranger")
     if peer.role == "admin":
         known: Trust = "user" if named else "admin"
         return named or peer.login, trust or known  # type: ignore[return-value]
     if named and peer.role != "delegate" and named != peer.login:
         raise RefusedError(
-            f"{peer.login} may not speak for {named}", hint="see `delegates` in the settings"
+            f"{peer.login} may not act for {named}", hint="see serve.delegates in the settings"
         )
     return named or peer.login, "stranger" if trust == "stranger" else "user"
 
@@ -340,21 +340,21 @@ def _refs(header: Header) -> tuple[str, ...]:
     refs = header.get("refs", [])
     good = isinstance(refs, list) and len(refs) <= MOST_REFS
     if not good or not all(isinstance(ref, str) and len(ref) <= _REF_CHARS for ref in refs):
-        raise UserError(f"`refs` is a list of at most {MOST_REFS} references")
+        raise UserError(f"`refs` must be a list of at most {MOST_REFS} references")
     return tuple(refs)
 
 
 def _text(header: Header, name: str) -> str:
     found = header.get(name, "")
     if not isinstance(found, str):
-        raise UserError(f"`{name}` is no text")
+        raise UserError(f"`{name}` must be a string")
     return found
 
 
 def _number(header: Header, name: str) -> int:
     found = header.get(name)
     if not isinstance(found, int) or isinstance(found, bool) or not 0 < found < 1 << 63:
-        raise UserError(f"`{name}` is no number from 1 on")
+        raise UserError(f"`{name}` must be a whole number of 1 or more")
     return found
 
 
@@ -373,14 +373,14 @@ def _lines(entries: list[dict[str, object]]) -> bytes:
     return b"".join(json.dumps(entry).encode() + b"\n" for entry in entries)
 
 
-def _seat(seat: ProcessStatus) -> dict[str, object]:
+def _process(process: ProcessStatus) -> dict[str, object]:
     return {
-        "role": seat.role,
-        "slot": seat.slot,
-        "state": seat.state.name.lower(),
-        "pid": seat.pid,
-        "starts": seat.starts,
-        "up_s": round(seat.up_s, 1),
-        "beat_age_s": round(seat.beat_age_s, 1),
-        "open": seat.open_sessions,
+        "role": process.role,
+        "slot": process.slot,
+        "state": process.state.name.lower(),
+        "pid": process.pid,
+        "starts": process.starts,
+        "up_s": round(process.up_s, 1),
+        "beat_age_s": round(process.beat_age_s, 1),
+        "open": process.open_sessions,
     }

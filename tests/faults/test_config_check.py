@@ -59,8 +59,8 @@ def test_settings_that_serve_takes_have_no_problem(tmp_path):
         ('[log]\nfile = "{here}/bad/log"', ["the log file"]),
         ('[feedback]\nspool = "{here}/bad"', ["is not a folder"]),
         ('[serve]\ndelegates = ["no-such-user"]', ["no-such-user"]),
-        ('[serve]\ncontrol = "{here}/none/c.sock"', ["is no folder"]),
-        ('[serve]\ncontrol = "{here}/bad"', ["is no socket"]),
+        ('[serve]\ncontrol = "{here}/none/c.sock"', ["is not a folder"]),
+        ('[serve]\ncontrol = "{here}/bad"', ["is not a socket"]),
         ('[listener.a]\naddress = "unix:{here}/none/s"\nupstream = "127.0.0.1:9"', ["listener.a"]),
         ('[listener.a]\naddress = "192.0.2.1:2525"\npeers = ["unix"]', ["192.0.2.1:2525"]),
         ('[listener.a]\naddress = "no.such.invalid:25"\npeers = ["unix"]', ["no.such.invalid"]),
@@ -109,7 +109,7 @@ def test_the_post_office_has_an_address_too(tmp_path):
     """A listener on the address of the post office is told."""
     text = '[listener.a]\naddress = "127.0.0.1:{0}"\n[delivery]\naddress = "localhost:{0}"\n'
     (line,) = found(tmp_path, text.format(free_port()))
-    assert "listener.a and the post office both listen on" in line
+    assert "listener.a and the delivery agent both listen on" in line
 
 
 def test_mail_that_would_go_in_a_ring(tmp_path):

@@ -333,7 +333,7 @@ def test_a_helper_that_hangs_is_cut_off(home):
         os.kill(helper, signal.SIGSTOP)
         with pytest.raises(smtplib.SMTPDataError, match=r"4\.3\.2"):
             send(port, f"hang {long}")
-        daemon.hears("scan helper died", reason="busy", poisonous=[])
+        daemon.hears("scan process died", reason="busy", poisonous=[])
         assert not is_alive(helper)
         (raw,) = delivered(home, send(port, f"hang {long}"))
         assert "p=" in header(raw, "X-Spamnb-Verdict")
@@ -363,7 +363,7 @@ def test_a_reload_changes_what_holds_for_the_next_message(home, way):
                 daemon.signal(signal.SIGHUP)
             else:
                 subprocess.run(command, env=environment(), check=True, capture_output=True)
-            daemon.hears("new settings are in force")
+            daemon.hears("settings reloaded")
             until(lambda: any(s.startswith("[S]") for s in subject_after(client)), "the tag")
         assert daemon.children("worker") == [pid]
 
@@ -393,7 +393,7 @@ def test_a_reload_changes_how_much_the_review_list_and_the_spool_hold(home):
         assert left("one") == []
         settings_in(home, more=BOUNDS.format(most=32, aside=1))
         daemon.signal(signal.SIGHUP)
-        daemon.hears("library", text="new settings are in force")
+        daemon.hears("library", text="settings reloaded")
         assert word(2)["state"] == "review"
         assert left("two") == [".aside-two.spam"]
         assert left("three") == [".aside-two.spam"]
@@ -404,7 +404,7 @@ def test_a_reload_with_a_mistake_keeps_the_old_settings(home):
     with serve(home).ready() as daemon:
         settings_in(home, more="[scan]\nclues = -5\n")
         daemon.signal(signal.SIGHUP)
-        assert "scan.clues" in daemon.hears("the old settings stay")["error"]
+        assert "scan.clues" in daemon.hears("settings not reloaded")["error"]
         (raw,) = delivered(home, send(daemon.port()))
         assert "p=" in header(raw, "X-Spamnb-Verdict")
 
@@ -419,7 +419,7 @@ def test_an_allow_list_without_effect_is_told(home):
         assert daemon.hears("list without effect")["error"].startswith(never)
         friends.write_text("sender ann@a.example unauthenticated\n")
         daemon.signal(signal.SIGHUP)
-        daemon.hears("new settings are in force")
+        daemon.hears("settings reloaded")
         friends.write_text("sender bob@a.example\n")
         daemon.signal(signal.SIGHUP)
         assert daemon.hears("list without effect", 2)["error"].startswith(never)

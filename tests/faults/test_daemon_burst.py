@@ -79,7 +79,7 @@ def test_a_burst_is_judged_or_deferred_and_poisons_nothing(home, slow):
     assert len(records) == BURST + len(small)
     assert {record["reason"] for record in records if record["code"] == 451} <= {"busy"}
     assert all(record["verdict"] != "unscanned" for record in records if record["code"] == 250)
-    assert daemon.said("scan helper died") == []
+    assert daemon.said("scan process died") == []
     again = [verdict_of(home, send(port, large(number, sizes[number]))) for number in range(3)]
     assert all("p=" in verdict for verdict in again)
 
@@ -102,7 +102,7 @@ def test_a_scan_that_hangs_blames_its_message_alone(home, slow, known_crasher):
         others = list(pool.map(code_of, [port] * 4, [large(n, 70_000) for n in range(1, 5)]))
         assert first.result() == 451
     assert others == [250] * 4
-    assert len(daemon.hears("scan helper died", reason="overrun")["poisonous"]) == 1
+    assert len(daemon.hears("scan process died", reason="overrun")["poisonous"]) == 1
     assert hang() == (451 if known_crasher == "defer" else 250)
     found = {"head": "reason=head", "deliver": "unscanned; reason=known_crasher"}
     if known_crasher in found:

@@ -335,7 +335,7 @@ def test_helpers_that_cannot_start_are_a_fault(runner, shared):
 
     found, logged = runner(run())
     assert found == {"reason": "fault"}
-    assert {record["event"] for record in logged} == {"scan helper died"}
+    assert {record["event"] for record in logged} == {"scan process died"}
 
 
 def test_what_it_says_may_be_nonsense(runner, shared):
@@ -369,7 +369,7 @@ def test_a_helper_that_cannot_be_started_is_tried_again(runner, shared):
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert (await asked)["pid"]
         await side.end()
-        assert side.logged[0]["event"] == "no scan helper"
+        assert side.logged[0]["event"] == "scan process cannot be started"
 
     runner(main())
 

@@ -160,7 +160,7 @@ def test_new_settings_reach_everybody(started, tmp_path):
     assert level == "info"
     settings_in(tmp_path, more='[log]\nlevel = "debug"')
     daemon.signal(signal.SIGHUP)
-    daemon.hears("new settings are in force")
+    daemon.hears("settings reloaded")
     until(lambda: ask(daemon)[3] == "debug", "the new level")
     assert ask(daemon)[2] == pid
     assert ask(daemon, listener="post")[3] == "debug"
@@ -171,7 +171,7 @@ def test_wrong_settings_change_nothing_and_are_told(started, tmp_path):
     daemon = started()
     settings_in(tmp_path, more='[log]\nlevel = "debug"\nfromat = "json"')
     daemon.signal(signal.SIGHUP)
-    record = daemon.hears("the old settings stay")
+    record = daemon.hears("settings not reloaded")
     assert "there is no setting log.fromat" in record["error"]
     assert "did you mean log.format?" in record["error"]
     assert ask(daemon)[3] == "info"
@@ -182,7 +182,7 @@ def test_what_needs_a_restart_is_named_at_a_reload(started, tmp_path):
     daemon = started()
     settings_in(tmp_path, workers=3, address="127.0.0.1:1")
     daemon.signal(signal.SIGHUP)
-    record = daemon.hears("needs a restart")
+    record = daemon.hears("settings need a restart")
     assert record["settings"] == ["serve.workers", "listener.mx.address"]
     assert ask(daemon)[0] == "worker"
 
@@ -192,11 +192,11 @@ def test_a_process_that_takes_no_orders_is_replaced(started, tmp_path):
     daemon = started("learner=deaf")
     (pid,) = daemon.children("learner")
     for _ in range(4000):
-        if daemon.said("process takes no orders", role="learner"):
+        if daemon.said("process does not take settings", role="learner"):
             break
-        count = len(daemon.said("new settings are in force"))
+        count = len(daemon.said("settings reloaded"))
         daemon.signal(signal.SIGHUP)
-        until(lambda: len(daemon.said("new settings are in force")) > count, "the reload")  # noqa: B023
+        until(lambda: len(daemon.said("settings reloaded")) > count, "the reload")  # noqa: B023
     assert daemon.hears("process died", pid=pid)
     assert ask(daemon)[0] == "worker"
 

@@ -101,7 +101,7 @@ def test_a_list_with_a_mistake_is_told_at_the_start_and_at_a_reload(home):
     with serve(home, config=config).ready() as daemon:
         block.write_text("sender\n")
         daemon.signal(signal.SIGHUP)
-        assert "block, line 1" in daemon.hears("the old settings stay")["error"]
+        assert "block, line 1" in daemon.hears("settings not reloaded")["error"]
         assert len(delivered(home, send(daemon.port()))) == 1
     with serve(home, config=config) as daemon:
         assert daemon.process.wait(50) == 2

@@ -56,7 +56,7 @@ def test_a_model_that_cannot_be_read(place):
         told = status(place, 8)
         assert "the model cannot be used: the home: Permission denied" in told
         assert str(place) not in told
-        assert len(lines(running, "nothing can be learnt")) == 1
+        assert len(lines(running, "training is not possible")) == 1
 
 
 def test_a_home_that_is_closed_while_the_daemon_runs(place):

@@ -17,10 +17,10 @@ def sink():
 
 def reloaded(daemon, config, text):
     """Write other settings and have them read; what is said to wait for a restart."""
-    before = len(daemon.said("needs a restart"))
+    before = len(daemon.said("settings need a restart"))
     config.write_text(text)
     daemon.signal(signal.SIGHUP)
-    return daemon.hears("needs a restart", before + 1)["settings"]
+    return daemon.hears("settings need a restart", before + 1)["settings"]
 
 
 def test_who_is_replaced_after_a_reload_finds_its_listeners(tmp_path, sink):

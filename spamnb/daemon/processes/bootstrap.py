@@ -1,8 +1,8 @@
-"""From settings to a running daemon: who sits where, with which sockets; then the supervisor.
+"""Start the daemon: bind sockets, drop privileges, plan the processes, run the supervisor.
 
-The order matters: sockets are bound and the home is made while we may, then privileges are dropped,
-then anything else happens. Must not know how any process works. Failure: UserError for what the
-settings or the machine do not allow, StoreError for a model that is not there.
+The order matters: sockets are bound and the home is created with the rights of the caller, then
+privileges are dropped, before anything else happens. Must not know how a process works. Failure:
+UserError for what the settings or the machine do not allow, StoreError for a missing model.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ CONTROL, POST = "control", "post"
 
 @dataclass(frozen=True, slots=True)
 class ServeRequest:
-    """What is to be served."""
+    """Arguments of `serve`."""
 
     settings: Settings
     home: Path
     load: Callable[[], Settings]
-    """reads the settings anew"""
+    """rereads the settings"""
     create: Callable[[], None] | None = None
-    """makes an empty model, if that was asked for"""
+    """creates an empty model (`--create`)"""
     entries: Mapping[str, str] = field(default_factory=lambda: ENTRIES)
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
 
 def serve(serve_request: ServeRequest) -> None:
-    """Serve until told to stop."""
+    """Run the daemon until it is told to stop."""
     settings, home = checked(serve_request.settings), serve_request.home
     notifier = Notifier(serve_request.environment)
     who = privileges.identity(settings.serve.user, settings.serve.group, home)
@@ -70,11 +70,11 @@ def serve(serve_request: ServeRequest) -> None:
             log.give(who.uid, who.gid)
             privileges.drop(who)
         privileges.harden()
-        with _alone(home):
-            _model_there(serve_request)
+        with _locked(home):
+            _require_model(serve_request)
             take_over(log)
-            _tell_listening(log, sockets)
-            process_plan = _household(serve_request, sockets)
+            _log_listening(log, sockets)
+            process_plan = _process_plan(serve_request, sockets)
             asyncio.run(Supervisor(process_plan, log, notifier).run())
     finally:
         sockets.close()
@@ -82,29 +82,32 @@ def serve(serve_request: ServeRequest) -> None:
 
 
 def checked(settings: Settings) -> Settings:
-    """The same settings, if what they name can be used: names and lists."""
+    """Return the settings; raise if a listener name or an access list is invalid."""
     listeners_of(settings)
     AccessLists.load(RuleFiles(settings.rules.allow, settings.rules.block))
     return settings
 
 
 def listeners_of(settings: Settings) -> dict[str, ListenerSettings]:
-    """The listeners that are set, else the one that ships."""
+    """Return the listeners of the settings, else the default listener."""
     found = dict(settings.listener) or {"mail": ListenerSettings()}
     for name in (CONTROL, POST):
         if name in found:
-            raise UserError(f"no listener can be named {name}", hint="choose another name")
+            raise UserError(
+                f"no listener can be named {name}: the name is reserved",
+                hint="choose another name",
+            )
     return found
 
 
 def wants_post(settings: Settings) -> bool:
-    """Whether the post office is needed: as a next hop, or with an address of its own."""
+    """Return True if the delivery agent is needed: as a next hop, or as delivery.address is set."""
     no_hop = any(not listener.upstream for listener in listeners_of(settings).values())
     return no_hop or bool(settings.delivery.address)
 
 
 def addresses_of(settings: Settings) -> dict[str, str]:
-    """Where mail comes in: the address of each listener, and of the post office if it is needed."""
+    """Return the address of each listener, and of the delivery agent if it is needed."""
     addresses = {name: one.address for name, one in listeners_of(settings).items()}
     if wants_post(settings):
         addresses[POST] = settings.delivery.address or DELIVERY_ADDRESS
@@ -112,7 +115,7 @@ def addresses_of(settings: Settings) -> dict[str, str]:
 
 
 def bound(serve_request: ServeRequest) -> Sockets:
-    """Everything that we listen on."""
+    """Bind all listening sockets."""
     sockets = Sockets()
     try:
         _bind(sockets, serve_request, inherited(serve_request.environment))
@@ -125,7 +128,7 @@ def bound(serve_request: ServeRequest) -> Sockets:
 def _bind(
     sockets: Sockets, serve_request: ServeRequest, given: dict[str, list[socket.socket]]
 ) -> None:
-    """Take what was given by name, bind the rest."""
+    """Adopt the sockets that were handed over by name, bind the rest."""
     settings = serve_request.settings
     for name, text in addresses_of(settings).items():
         if name in given:
@@ -137,32 +140,33 @@ def _bind(
     if CONTROL in given:
         sockets.adopt(CONTROL, given.pop(CONTROL))
     else:
-        # Everybody may connect who reaches it: the kernel says who they are, and the folder
-        # decides who reaches it.
+        # All users that can reach it may connect: the kernel reports their user id, and the
+        # permissions of the folder decide which users can reach it.
         control = control_of(settings, serve_request.home, serve_request.environment)
         sockets.add(CONTROL, BindAddress(path=str(control)), 1, mode=0o666)
     if given:
         raise UserError(
-            f"a socket was handed over for {', '.join(map(repr, given))}, which is no listener",
-            hint="FileDescriptorName= in the .socket unit names a listener of the settings",
+            f"the service manager passed sockets for unknown listeners: "
+            f"{', '.join(map(repr, given))}",
+            hint="FileDescriptorName= in the .socket unit must name a listener of the settings",
         )
 
 
 def workers_of(settings: Settings) -> int:
-    """How many workers there are."""
+    """Return the number of workers."""
     return settings.serve.workers or cores()
 
 
 def cores() -> int:
-    """How many cores the daemon may use."""
+    """Return the number of cores that the daemon may use."""
     return len(os.sched_getaffinity(0))
 
 
 @contextmanager
-def _alone(home: Path) -> Iterator[None]:
-    """For the daemon's life: two learners must not write one model, wherever they listen.
+def _locked(home: Path) -> Iterator[None]:
+    """Lock the home while the daemon runs: two learners must not write the same model.
 
-    A home that cannot be written needs no guard, for nobody learns there.
+    A home that cannot be written needs no lock, because no process trains there.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -180,8 +184,8 @@ def _alone(home: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _model_there(serve_request: ServeRequest) -> None:
-    """Make the model or say that there is none; a damaged one is the others' business."""
+def _require_model(serve_request: ServeRequest) -> None:
+    """Create a missing model, or raise; the other processes handle a damaged one."""
     try:
         if (serve_request.home / "data.mdb").exists():
             return
@@ -198,15 +202,15 @@ def _model_there(serve_request: ServeRequest) -> None:
 def _missing(home: Path) -> StoreMissingError:
     return StoreMissingError(
         f"there is no model in {home}",
-        hint="train one, or let --create make an empty one that learns from corrections",
+        hint="train one, or use --create for an empty one that learns from corrections",
     )
 
 
-def _household(serve_request: ServeRequest, sockets: Sockets) -> ProcessPlan:
+def _process_plan(serve_request: ServeRequest, sockets: Sockets) -> ProcessPlan:
     settings = serve_request.settings
     roles = ["learner"] + (["post"] if POST in sockets.groups else [])
     roles += ["worker"] * workers_of(settings)
-    # A scan helper has a slot of its own, for what it counts and what kills it.
+    # Each scan process has its own slot, for its counters and the messages that crash it.
     scans = scan_slots_of(1 + len(roles), workers_of(settings), cores())
     shared = SharedState.create(["supervisor", *roles, *["scan"] * sum(map(len, scans))])
     start = StartParams(
@@ -241,7 +245,7 @@ def _household(serve_request: ServeRequest, sockets: Sockets) -> ProcessPlan:
 
 
 def scan_slots_of(first: int, workers: int, helpers: int) -> list[list[int]]:
-    """Each worker's slots for scan helpers: one at least, and in all as many as there are cores."""
+    """Return each worker's slots for scan processes: at least one, in total one per core."""
     slots = range(first, first + max(workers, helpers))
     return [list(slots[worker::workers]) for worker in range(workers)]
 
@@ -254,7 +258,7 @@ def _post_address(sockets: Sockets) -> str:
     return sockets.groups[POST][0].bound if POST in sockets.groups else ""
 
 
-def _tell_listening(log: Log, sockets: Sockets) -> None:
+def _log_listening(log: Log, sockets: Sockets) -> None:
     for name, groups in sockets.groups.items():
         for group in groups:
             log({"event": "listening", "listener": name, "address": group.bound})

@@ -1,8 +1,7 @@
-"""The bypass: a file in the home says that all mail passes unscanned.
+"""The bypass: while a file exists in the home, all mail is delivered unscanned.
 
-A file, so that it holds over restarts and can be turned with every process of ours dead; the
-supervisor mirrors it on the board each second, and whoever turns it may do that at once. Failure:
-StoreAccessError where the file cannot be written.
+A file persists over restarts and works without a running daemon. The supervisor copies it to the
+shared state each second. Failure: StoreAccessError if the file cannot be written.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ FILE = "bypass"
 
 
 def bypass_is_on(home: Path, *, before: bool | None = None) -> bool:
-    """Whether the file is there; where the disk does not say, as before, or an error."""
+    """Return True if the file exists; on a disk error `before`, or raise without it."""
     try:
         return (home / FILE).exists()
     except OSError as error:
@@ -27,7 +26,7 @@ def bypass_is_on(home: Path, *, before: bool | None = None) -> bool:
 
 
 def turn_bypass(home: Path, shared: SharedState | None = None, *, on: bool) -> None:
-    """Make or remove the file, and tell the board, if we have it."""
+    """Create or remove the file, and set the flag of the shared state if given."""
     try:
         if on:
             (home / FILE).touch(0o600)
@@ -35,8 +34,8 @@ def turn_bypass(home: Path, shared: SharedState | None = None, *, on: bool) -> N
             (home / FILE).unlink(missing_ok=True)
     except OSError as error:
         raise StoreAccessError(
-            f"the bypass of {home} cannot be turned: {error.strerror}",
-            hint="it is for the home's owner and root",
+            f"the bypass of {home} cannot be changed: {error.strerror}",
+            hint="only the home's owner and root can change it",
         ) from error
     if shared is not None:
         shared.bypass = on

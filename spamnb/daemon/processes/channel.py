@@ -1,9 +1,9 @@
-"""What a child is told when it starts, and what it is told later.
+"""Channel from the supervisor to a child process: start parameters and reload messages.
 
-Each child inherits one end of a socket pair. The first datagram on it is its `StartParams`; later
-ones are orders; its end says that the supervisor is gone. Datagrams (SOCK_SEQPACKET), so that an
-order is whole or not there, and a child that reads none cannot stop the supervisor. Values are
-JSON: nothing that a child is told can run. Must not know what the roles do.
+Each child inherits one end of a socket pair. The first datagram is its `StartParams`, later ones
+are `Order` messages; end of file means that the supervisor is gone. With datagrams
+(SOCK_SEQPACKET) a message arrives whole or not at all, and a child that does not read cannot block
+the supervisor. Values are JSON, so they cannot contain code.
 """
 
 from __future__ import annotations
@@ -16,68 +16,68 @@ from typing import Any, Literal
 from spamnb.errors import BugError
 
 MOST_BYTES = 1 << 20
-"""of one datagram; settings are some 10 KB"""
+"""maximum size of one datagram; settings take about 10 KB"""
 
 
 @dataclass(frozen=True, slots=True)
 class StartParams:
-    """What a process of the daemon needs to begin."""
+    """Start parameters of a child process."""
 
     role: str
     entry: str
-    """what runs: "module:function", called with this value, the board and the orders"""
+    """"module:function", called with this value, the shared state and the channel"""
     slot: int
     board_fd: int
     home: str
     parent: int
-    """process id of whoever started us"""
+    """process id of the parent"""
     settings: dict[str, Any] = field(default_factory=dict)
     """plain values, as `spamnb.settings.plain` writes them"""
     sockets: dict[str, list[int]] = field(default_factory=dict)
     """name of a listener -> descriptors of its listening sockets; `control` is the learner's"""
     control: str = ""
-    """path of the control socket, for those who teach through it"""
+    """path of the control socket, for processes that train through it"""
     post: str = ""
-    """where the post office listens, for listeners whose upstream it is"""
+    """address of the delivery agent, for listeners whose upstream it is"""
     scan_slots: list[int] = field(default_factory=list)
-    """a worker's scan helpers sit here"""
+    """slots of a worker's scan processes"""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a child is told while it runs."""
+    """A message to a running child."""
 
     what: Literal["reload"]
     settings: dict[str, Any] = field(default_factory=dict)
 
 
 class ChildChannel:
-    """A child's end."""
+    """The child's end."""
 
     def __init__(self, fd: int) -> None:
         self._socket = socket.socket(fileno=fd)
 
     def fileno(self) -> int:
-        """To wait on."""
+        """Return the descriptor, for polling."""
         return self._socket.fileno()
 
     def start(self) -> StartParams:
-        """The first word; waits for it."""
-        told = self._told()
-        if told is None:
-            raise BugError("the supervisor was gone before it said what to do")
-        return StartParams(**told)
+        """Wait for the start parameters."""
+        message = self._receive()
+        if message is None:
+            raise BugError("the supervisor ended before it sent the start parameters")
+        return StartParams(**message)
 
     def next(self) -> Order | None:
-        """The next order; None at the end. Waits unless the descriptor is ready."""
-        told = self._told()
-        return None if told is None else Order(**told)
+        """Return the next order; None at the end. Blocks unless the descriptor is ready."""
+        message = self._receive()
+        return None if message is None else Order(**message)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the channel."""
         self._socket.close()
 
-    def _told(self) -> dict[str, Any] | None:
+    def _receive(self) -> dict[str, Any] | None:
         try:
             data = self._socket.recv(MOST_BYTES)
         except ConnectionError:
@@ -96,11 +96,11 @@ class SupervisorChannel:
         self.child_fd = self._theirs.fileno()
 
     def child_has_it(self) -> None:
-        """Let go of the child's end, so that its death is seen."""
+        """Close the child's end in this process, so that its death is noticed."""
         self._theirs.close()
 
     def tell(self, value: StartParams | Order) -> bool:
-        """Say it; False if the child reads nothing any more."""
+        """Send a message; False if the child does not read any more."""
         try:
             self._ours.send(json.dumps(asdict(value)).encode())
         except OSError:
@@ -108,5 +108,5 @@ class SupervisorChannel:
         return True
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the channel."""
         self._ours.close()

@@ -1,6 +1,6 @@
-"""One child process: started by exec, spoken to over its line, watched by its pidfd.
+"""One child process: start it by exec, send it messages, watch it by its pidfd.
 
-Must not know what the roles do, nor when a child is to be replaced.
+Must not know what the roles do, nor when a child is restarted.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pathlib import Path
 from spamnb.daemon.processes.channel import Order, StartParams, SupervisorChannel
 from spamnb.daemon.processes.shared_state import SharedState
 
-_FOR_US = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "NOTIFY_SOCKET", "WATCHDOG_USEC",
+_SUPERVISOR_ONLY = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "NOTIFY_SOCKET", "WATCHDOG_USEC",
            "WATCHDOG_PID")  # fmt: skip
-"""what the service manager tells the supervisor alone"""
+"""variables of the service manager that are meant for the supervisor"""
 
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """A process that runs, or did."""
+    """A started process."""
 
     start: StartParams
     line: SupervisorChannel
@@ -41,20 +41,20 @@ class Child:
 
     @property
     def age_s(self) -> float:
-        """How long ago it was started."""
+        """Seconds since its start."""
         return time.monotonic() - self.since_s
 
     def tell(self, order: Order) -> bool:
-        """Give it an order; False if it reads none."""
+        """Send it an order; False if it does not read."""
         return self.line.tell(order)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal; none if it is gone."""
+        """Send it a signal, unless it has ended."""
         with suppress(ProcessLookupError):
             self.process.send_signal(number)
 
     def buried(self) -> int:
-        """Its exit code (negative: the signal); everything of it is closed."""
+        """Reap it and close its descriptors; return its exit code (negative: the signal)."""
         code = self.process.wait()
         os.close(self.pidfd)
         self.line.close()
@@ -62,12 +62,12 @@ class Child:
 
 
 def spawn(start: StartParams, shared: SharedState, more_fds: Iterable[int] = ()) -> Child:
-    """Start a child."""
+    """Start a child process and send it its parameters."""
     line = SupervisorChannel()
     listening = [fd for fds in start.sockets.values() for fd in fds]
     shared.begin(start.slot)
     try:
-        process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+        process = subprocess.Popen(  # noqa: S603 - this interpreter and this package
             [sys.executable, "-P", "-m", "spamnb.daemon", start.role, str(line.child_fd)],
             pass_fds=[line.child_fd, shared.fd, *listening, *more_fds],
             stdin=subprocess.DEVNULL,
@@ -93,29 +93,29 @@ def spawn(start: StartParams, shared: SharedState, more_fds: Iterable[int] = ())
 
 
 def _environment() -> dict[str, str]:
-    """Our environment without what was said to us alone; with the way to this very package."""
-    kept = {name: value for name, value in os.environ.items() if name not in _FOR_US}
+    """Return the environment of a child, in which it finds this same package."""
+    kept = {name: value for name, value in os.environ.items() if name not in _SUPERVISOR_ONLY}
     root = str(Path(__file__).resolve().parents[2])
     places = [*site.getsitepackages(), site.getusersitepackages()]
     if root not in places:
-        # Run from a checkout: a child has another working directory, and must not find others.
+        # Run from a checkout: the child's working directory differs.
         kept["PYTHONPATH"] = os.pathsep.join(filter(None, [root, kept.get("PYTHONPATH", "")]))
     return kept
 
 
 class Backoff:
-    """How long to wait before a process is replaced: longer each time it dies young."""
+    """Pause before a process is restarted: doubles each time it ends soon after its start."""
 
     FIRST_S = 0.1
     LONGEST_S = 10.0
     OLD_S = 60.0
-    """who lived so long did not die of its start"""
+    """a process of this age did not fail at its start"""
 
     def __init__(self) -> None:
         self.failures = 0
 
     def after(self, age_s: float) -> float:
-        """The pause after a death at this age."""
+        """Return the pause after an end at this age."""
         self.failures = 1 if age_s >= self.OLD_S else self.failures + 1
         if self.failures == 1:
             return 0.0
@@ -123,7 +123,7 @@ class Backoff:
 
 
 def exit_words(code: int) -> dict[str, object]:
-    """How a process ended, for the log."""
+    """Return the exit code or signal, for the log."""
     if code >= 0:
         return {"code": code}
     with suppress(ValueError):

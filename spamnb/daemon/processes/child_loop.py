@@ -1,4 +1,4 @@
-"""How a child of the daemon follows its supervisor: what it begins with, and what it hears later.
+"""Child side of the supervisor channel: initial settings, reload and stop.
 
 Must not know what the roles do. A child stops on SIGTERM, and when its supervisor is gone.
 """
@@ -15,7 +15,7 @@ from spamnb.settings import Settings, restored
 
 
 def start_child(start: StartParams, name: str) -> tuple[Settings, Log]:
-    """The settings that a child was told, and its log, which libraries write to as well."""
+    """Return a child's settings and its log, which also receives the logging of libraries."""
     settings = restored(start.settings)
     log = Log(settings.log, name)
     take_over(log)
@@ -23,7 +23,7 @@ def start_child(start: StartParams, name: str) -> tuple[Settings, Log]:
 
 
 class ChildLoop:
-    """A child's event loop hears its supervisor. Made within the running loop."""
+    """Connects a child's event loop to its supervisor. Create it within the running loop."""
 
     def __init__(self, channel: ChildChannel, log: Log) -> None:
         self._orders = channel
@@ -32,10 +32,10 @@ class ChildLoop:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stop.set)
 
     def follow(self, apply_settings: Callable[[Settings], None]) -> None:
-        """Obey the supervisor: `apply_settings` gets new settings; the log has them already."""
-        asyncio.get_running_loop().add_reader(self._orders.fileno(), self._obey, apply_settings)
+        """Call `apply_settings` with reloaded settings; the log already uses them."""
+        asyncio.get_running_loop().add_reader(self._orders.fileno(), self._receive, apply_settings)
 
-    def _obey(self, apply_settings: Callable[[Settings], None]) -> None:
+    def _receive(self, apply_settings: Callable[[Settings], None]) -> None:
         order = self._orders.next()
         if order is None:
             asyncio.get_running_loop().remove_reader(self._orders.fileno())

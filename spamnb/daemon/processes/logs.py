@@ -1,9 +1,9 @@
 """The log: one line for each record, as text or JSON, on stderr or in a file.
 
-A record is a dict with `event` and whatever belongs to it. Must not know what is logged.
-Invariants: a line holds no control character, whatever a stranger put into a field; what is named
-like a secret is masked. A log that cannot be written never stops mail: the line is lost, and told
-of when somebody reads again. That holds for a reader that hangs, too: writing to its pipe would.
+A record is a dict with `event` and further fields. Must not know what is logged.
+Invariants: a line contains no control characters, even if a field of a message does; values of
+fields named like secrets are masked. A log that cannot be written never blocks mail: lines are
+dropped and counted, also if the reader of a pipe hangs; the count is logged later.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ _PRIORITY = {"debug": "<7>", "info": "<6>", "warning": "<4>", "error": "<3>"}
 _SECRET = re.compile(r"pass(word|phrase)?$|secret|token|^key$|_key$|credential", re.IGNORECASE)
 _PLAIN = re.compile(r"[A-Za-z0-9_.:/@<>+,\[\]{}%*!?~^&|;()#$-]+")
 MOST_VALUE = 2_000
-"""characters of one value: a line stays a line that people can read"""
+"""maximum number of characters of one value, to keep lines readable"""
 MOST_ITEMS = 100
-"""of a list, such as a message's recipients"""
+"""maximum number of items of a list, such as a message's recipients"""
 
 
 class Log:
-    """Where records go. Call it with one."""
+    """Writes records: call it with a record."""
 
     def __init__(self, form: LogSettings, process: str = "") -> None:
         self.process = process
         self._fd = -1
         self._lost = 0
         self._cut = False
-        """the last line has no end"""
+        """True if the last line was cut off"""
         self.apply_settings(form)
 
     def apply_settings(self, form: LogSettings) -> None:
-        """Take another form, and open the file anew, which may have been turned over."""
+        """Use other settings, and reopen the file, which may have been rotated."""
         old, self._form, self._least = self._fd, form, LEVELS[form.level]
         self._fd = _opened(form.file)
         self._journal = self._fd == 2 and _is_journal(2)
@@ -54,12 +54,12 @@ class Log:
             os.close(old)
 
     def give(self, uid: int, gid: int) -> None:
-        """Let the file belong to somebody, who is to open it anew."""
+        """Change the owner of the file, so that this user can reopen it."""
         if self._fd > 2:
             os.fchown(self._fd, uid, gid)
 
     def __call__(self, record: Mapping[str, object]) -> None:
-        """Write one record; its `level` is info unless it says otherwise."""
+        """Write one record; the default `level` is info."""
         level = str(record.get("level", "info"))
         if LEVELS.get(level, 20) < self._least:
             return
@@ -68,12 +68,12 @@ class Log:
             return
         line = self._line(level, record)
         if self._lost:
-            told = {"event": "log lines lost", "lines": self._lost}
-            line, self._lost = self._line("warning", told) + line, 0
+            loss = {"event": "log lines lost", "lines": self._lost}
+            line, self._lost = self._line("warning", loss) + line, 0
         self._write(line.encode("utf-8", "replace"))
 
     def _write(self, data: bytes) -> None:
-        """Write a line; to a pipe so much at a time as surely does not wait for its reader."""
+        """Write a line; to a pipe in pieces that never block."""
         data = b"\n" * self._cut + data
         self._cut = False
         step = len(data) if self._poll is None else select.PIPE_BUF
@@ -109,7 +109,7 @@ def _opened(file: str) -> int:
 
 
 def _poll_of(fd: int) -> select.poll | None:
-    """Tells whether there is room for a line; None for a file, which always has."""
+    """Return a poll that tells whether a write would block; None for a regular file."""
     with suppress(OSError):
         if stat.S_ISREG(os.fstat(fd).st_mode):
             return None
@@ -119,7 +119,7 @@ def _poll_of(fd: int) -> select.poll | None:
 
 
 def _is_journal(fd: int) -> bool:
-    """Whether this descriptor leads to the journal (systemd.exec(5), $JOURNAL_STREAM)."""
+    """Return True if a descriptor is the systemd journal (systemd.exec(5), $JOURNAL_STREAM)."""
     with suppress(OSError):
         where = os.fstat(fd)
         return os.environ.get("JOURNAL_STREAM", "") == f"{where.st_dev}:{where.st_ino}"
@@ -141,7 +141,7 @@ def _masked(key: str, value: object) -> object:
 
 
 def _as_text(value: object) -> str:
-    """Write a value so that it cannot be taken for two: quoted unless it is plain."""
+    """Format a value unambiguously: quoted unless it is plain."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
@@ -153,7 +153,7 @@ def _as_text(value: object) -> str:
 
 
 class _Bridge(logging.Handler):
-    """What libraries tell the standard logging goes the same way."""
+    """Forwards records of the standard logging module to the log."""
 
     def __init__(self, log: Log) -> None:
         super().__init__()
@@ -162,21 +162,21 @@ class _Bridge(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         level = next((k for k, v in reversed(LEVELS.items()) if record.levelno >= v), "debug")
-        said: dict[str, Any] = {"event": "library", "level": level, "of": record.name}
-        said["text"] = record.getMessage()
-        if self._is_repeated(said["text"], record.created):
+        fields: dict[str, Any] = {"event": "library", "level": level, "of": record.name}
+        fields["text"] = record.getMessage()
+        if self._is_repeated(fields["text"], record.created):
             return
         if self._untold:
-            said["untold"], self._untold = self._untold, 0
+            fields["untold"], self._untold = self._untold, 0
         if record.exc_info and record.exc_info[1] is not None:
-            said["error"] = repr(record.exc_info[1])
-        self._log(said)
+            fields["error"] = repr(record.exc_info[1])
+        self._log(fields)
 
     def _is_repeated(self, text: str, now: float) -> bool:
-        """Whether it was told within this second.
+        """Return True if the same text was logged within the last second.
 
-        asyncio says a thousand times at once that there is no descriptor for one more connection
-        (CPython 3.11, selector_events.py): 20,000 lines in five seconds were seen.
+        Without free descriptors asyncio logs a line per pending connection (CPython 3.11,
+        selector_events.py): 20,000 lines in five seconds were seen.
         """
         if text == self._last and 0 <= now - self._told_at < 1.0:
             self._untold += 1
@@ -186,12 +186,12 @@ class _Bridge(logging.Handler):
 
 
 def take_over(log: Log) -> None:
-    """Lead the standard logging and warnings into this log, with no level finer than warnings."""
+    """Redirect logging and warnings to this log; other libraries only from level warning."""
     logging.captureWarnings(capture=True)
     root = logging.getLogger()
     root.handlers[:] = [_Bridge(log)]
     root.setLevel(logging.WARNING)
-    logging.getLogger("spamnb").setLevel(logging.DEBUG)  # the log itself decides on ours
+    logging.getLogger("spamnb").setLevel(logging.DEBUG)  # the log filters by level itself
     sys.excepthook = lambda kind, error, _: log(
-        {"event": "died of a bug", "level": "error", "error": f"{kind.__name__}: {error}"}
+        {"event": "uncaught exception", "level": "error", "error": f"{kind.__name__}: {error}"}
     )

@@ -1,14 +1,12 @@
-"""The board: one page of shared memory on which every process of the daemon writes how it is.
+"""Shared memory with the state, heartbeat and counters of every process of the daemon.
 
-A memfd, handed to each child. Every process has a slot: who sits there, whether it is ready, when
-it last gave a sign of life, its row of `meters`, the digests of the messages it has in hand, and a
-small ring of digests that killed a scan. Each has a row of `ConnectionCounts`, too, of the
-connections that it has open by client. So a number survives `kill -9` of the process that counted
-it, and reading the numbers takes no message between processes. Must not know sockets, mail or
-settings.
+A memfd that each child inherits. Every process has a slot: role, state, last heartbeat, a row of
+`Meters`, the digests of the messages that it is scanning, a small ring of digests of known
+crashers, and a row of `ConnectionCounts`. So counters survive `kill -9`, and reading them needs no
+message between processes. Must not know sockets, mail or settings.
 
-Invariants: each number is one aligned 64-bit word, so it is read whole; each slot is written by its
-process, and by the supervisor while that process is not there; the flags by whoever may turn them.
+Invariants: each number is one aligned 64-bit word, so it is read atomically; a slot is written by
+its process, and by the supervisor while that process does not run.
 """
 
 from __future__ import annotations
@@ -29,9 +27,9 @@ from spamnb.service.telemetry.unscanned import COUNTED
 
 DIGEST_BYTES = 16
 HANDS = 8
-"""messages that one process may have in hand at once: they are judged together"""
+"""messages that one process may scan together"""
 RING = 16
-"""poisonous digests kept for each slot"""
+"""digests of known crashers kept per slot"""
 
 _MAGIC = 0x73706D6E62303031
 _SLOTS, _STARTED, _BYPASS, _WIDTH, _ALARM, _SECRET = 1, 2, 3, 4, 5, 6
@@ -45,7 +43,7 @@ _STATE, _PID, _BEAT, _STARTS, _IN_HAND, _RING_AT, _OPEN, _SINCE = range(8)
 
 
 class ProcessState(IntEnum):
-    """How a process is, as far as it could say."""
+    """State of a process."""
 
     EMPTY = 0
     STARTING = 1
@@ -56,28 +54,28 @@ class ProcessState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessStatus:
-    """One slot, as it was just now."""
+    """Snapshot of one slot."""
 
     slot: int
     role: str
     state: ProcessState
     pid: int
     starts: int
-    """how often a process began here"""
+    """number of processes started in this slot"""
     beat_age_s: float
-    """since its last sign of life"""
+    """time since its last heartbeat"""
     up_s: float
-    """since it began"""
+    """time since its start"""
     open_sessions: int
 
 
 def monotonic_us() -> int:
-    """Microseconds of the clock that all processes of this machine share."""
+    """Return microseconds of the monotonic clock, which all processes share."""
     return time.monotonic_ns() // 1000
 
 
 class SharedState:
-    """The whole page, mapped into this process."""
+    """The shared memory, mapped into this process."""
 
     def __init__(self, fd: int, roles: Sequence[str] | None = None) -> None:
         self.fd = fd
@@ -93,7 +91,7 @@ class SharedState:
                 )
             ).cast("Q")
         if self._words[0] != _MAGIC or self._words[_WIDTH] != WIDTH:
-            raise BugError("the board was made by another version")
+            raise BugError("the shared state was created by another version")
         self.slots = self._words[_SLOTS]
         self._hands = (_HEAD + self.slots * _CELLS) * 8
         self._crashers = self._hands + self.slots * HANDS * DIGEST_BYTES
@@ -105,13 +103,13 @@ class SharedState:
 
     @classmethod
     def create(cls, roles: Sequence[str]) -> Self:
-        """A new page with a slot for each of these."""
+        """Create the shared memory with a slot per role."""
         made = cls(os.memfd_create("spamnb-board", os.MFD_CLOEXEC), roles)
         made._map[_SECRET * 8 : _SECRET * 8 + SECRET_BYTES] = os.urandom(SECRET_BYTES)
         return made
 
     def close(self) -> None:
-        """Let go of the page; the others keep it, and so does whoever holds a row."""
+        """Unmap the memory; other processes and rows in use keep it."""
         with suppress(BufferError):
             self._words.release()
             self._map.close()
@@ -123,12 +121,12 @@ class SharedState:
         return _HEAD + slot * _CELLS + which
 
     def role(self, slot: int) -> str:
-        """Who sits in a slot."""
+        """Return the role of a slot."""
         at = self._cell(slot, 8) * 8
         return self._map[at : at + _ROLE_WORDS * 8].rstrip(b"\0").decode()
 
     def seat(self, slot: int) -> ProcessStatus:
-        """How a slot is now."""
+        """Return the status of a slot."""
         first, now = self._cell(slot, 0), monotonic_us()
         cells = self._words[first : first + 8].tolist()
         return ProcessStatus(
@@ -143,11 +141,11 @@ class SharedState:
         )
 
     def seats(self) -> list[ProcessStatus]:
-        """All slots."""
+        """Return the status of all slots."""
         return [self.seat(slot) for slot in range(self.slots)]
 
     def begin(self, slot: int) -> None:
-        """Note that a process starts here; its row goes on where the last one's ended."""
+        """Record the start of a process; the counters of the slot continue."""
         first, now = self._cell(slot, 0), monotonic_us()
         self._words[first + _PID] = 0
         self._words[first + _BEAT] = self._words[first + _SINCE] = now
@@ -157,31 +155,31 @@ class SharedState:
         self._words[first + _STATE] = ProcessState.STARTING
 
     def set_pid(self, slot: int, pid: int) -> None:
-        """Say which process it is."""
+        """Set the process id."""
         self._words[self._cell(slot, _PID)] = pid
 
     def set_state(self, slot: int, state: ProcessState) -> None:
-        """Say how this process is."""
+        """Set the state."""
         self._words[self._cell(slot, _STATE)] = state
 
     def beat(self, slot: int) -> None:
-        """Give a sign of life."""
+        """Record a heartbeat."""
         self._words[self._cell(slot, _BEAT)] = monotonic_us()
 
     def set_open(self, slot: int, sessions: int) -> None:
-        """Say how many sessions are open."""
+        """Set the number of open sessions."""
         self._words[self._cell(slot, _OPEN)] = sessions
 
     # -- connections by client --------------------------------------------------------------------
 
     def counts(self, slot: int) -> ConnectionCounts:
-        """Count connections into a slot's row, and see those of all workers."""
+        """Return counts of connections: written to this slot, read from all workers."""
         rows = [self._count_row(one) for one in range(self.slots) if self.role(one) == "worker"]
         secret = self._map[_SECRET * 8 : _SECRET * 8 + SECRET_BYTES]
         return ConnectionCounts(self._count_row(slot), rows, secret)
 
     def forget_connections(self, slot: int) -> None:
-        """The process of a slot is gone, and its connections with it."""
+        """Clear the connection counts of a slot whose process ended."""
         first = (self._counts + slot * _COUNTS) * 8
         self._map[first : first + _COUNTS * 8] = bytes(_COUNTS * 8)
 
@@ -192,28 +190,28 @@ class SharedState:
     # -- numbers ----------------------------------------------------------------------------------
 
     def row(self, slot: int) -> memoryview:
-        """The row of numbers of a slot, to be given to `Meters`."""
+        """Return the memory of a slot's `Meters`."""
         first = self._rows + slot * WIDTH
         return self._words[first : first + WIDTH]
 
     def meters(self, slot: int) -> Meters:
-        """Count into a slot's row."""
+        """Return the meters of a slot."""
         return Meters(self.row(slot))
 
     def total(self) -> Meters:
-        """All rows, summed."""
+        """Return the sum of all meters."""
         return summed([self.row(slot) for slot in range(self.slots)])
 
     @property
     def up_s(self) -> float:
-        """Seconds since the daemon began."""
+        """Seconds since the start of the daemon."""
         return (monotonic_us() - self._words[_STARTED]) / 1e6
 
     # -- flags ------------------------------------------------------------------------------------
 
     @property
     def bypass(self) -> bool:
-        """Whether all mail passes unscanned."""
+        """True if all mail is delivered unscanned."""
         return bool(self._words[_BYPASS])
 
     @bypass.setter
@@ -222,24 +220,24 @@ class SharedState:
 
     @property
     def alarm(self) -> bool:
-        """Whether too much mail passes unscanned, as the supervisor judges it."""
+        """True if too much mail was delivered unscanned, as found by the supervisor."""
         return bool(self._words[_ALARM])
 
     @property
     def lately(self) -> list[int]:
-        """What the supervisor counted in the last minutes: see `service.lately`."""
+        """Counts of the last minutes, written by the supervisor: see `telemetry.unscanned`."""
         return self._words[_LATELY:_HEAD].tolist()
 
     def set_lately(self, found: Sequence[int], *, alarm: bool) -> None:
-        """Tell what was counted in the last minutes."""
+        """Set the counts of the last minutes."""
         for place, number in enumerate(found):
             self._words[_LATELY + place] = number
         self._words[_ALARM] = int(alarm)
 
-    # -- what is in hand, and what is poisonous ---------------------------------------------------
+    # -- messages being scanned, and known crashers -----------------------------------------------
 
     def hold(self, slot: int, digest: bytes) -> None:
-        """Note that a message is about to be judged here."""
+        """Record that this slot starts to scan a message."""
         at = self._cell(slot, _IN_HAND)
         count = self._words[at]
         if count < HANDS:
@@ -247,24 +245,24 @@ class SharedState:
             self._words[at] = count + 1
 
     def release(self, slot: int) -> None:
-        """Note that nothing is in hand any more."""
+        """Record that this slot scans no message any more."""
         self._words[self._cell(slot, _IN_HAND)] = 0
 
     def in_hand(self, slot: int) -> list[bytes]:
-        """The digests of what a process had in hand when it was last heard of."""
+        """Return the digests of the messages that a process is scanning."""
         first = self._hands + slot * HANDS * DIGEST_BYTES
         starts = range(first, first + self._words[self._cell(slot, _IN_HAND)] * DIGEST_BYTES, 16)
         return [self._map[start : start + DIGEST_BYTES] for start in starts]
 
     def known_crasher(self, slot: int, digest: bytes) -> None:
-        """Remember a message that killed a process of this slot, or overran its time."""
+        """Remember a message that crashed a process of this slot, or exceeded its time limit."""
         at = self._cell(slot, _RING_AT)
         place = self._words[at] % RING
         self._put(self._crashers + (slot * RING + place) * DIGEST_BYTES, digest)
         self._words[at] += 1
 
     def crashers_in_flight(self, slot: int) -> list[bytes]:
-        """Whoever sat here died: what it had in hand is poisonous from now on."""
+        """Remember the messages that a dead process was scanning as known crashers."""
         found = self.in_hand(slot)
         for digest in found:
             self.known_crasher(slot, digest)
@@ -272,9 +270,9 @@ class SharedState:
         return found
 
     def is_known_crasher(self, digest: bytes) -> bool:
-        """Whether some process died of this message."""
+        """Return True if a process crashed on this message."""
         end = self._crashers + self.slots * RING * DIGEST_BYTES
-        # Found anywhere, also between two: that two neighbours join to a third by chance is 2^-120.
+        # Also matches across two entries, with a probability of 2^-120.
         return self._map.find(digest[:DIGEST_BYTES], self._crashers, end) >= 0
 
     def _put(self, at: int, digest: bytes) -> None:
@@ -282,7 +280,7 @@ class SharedState:
 
 
 class InFlightGuard:
-    """What one process holds, for a scanner that must not know boards."""
+    """The messages that one process is scanning, for a scanner without access to shared state."""
 
     __slots__ = ("_board", "_slot")
 
@@ -291,15 +289,15 @@ class InFlightGuard:
         self._slot = slot
 
     def is_known_crasher(self, digest: bytes) -> bool:
-        """Whether some process died of this message."""
+        """Return True if a process crashed on this message."""
         return self._board.is_known_crasher(digest)
 
     def hold(self, digest: bytes) -> None:
-        """Note that a message is about to be judged."""
+        """Record that a scan starts."""
         self._board.hold(self._slot, digest)
 
     def release(self) -> None:
-        """Note that it was judged."""
+        """Record that the scan ended."""
         self._board.release(self._slot)
 
 

@@ -1,10 +1,9 @@
 """Listening sockets: bound before privileges are dropped, kept open for the daemon's life.
 
-A TCP address gets one SO_REUSEPORT socket for each worker slot, so that the kernel shares the
-connections out and a worker that dies leaves the others' queues alone; its replacement inherits its
-sockets, and the connections that wait there. A unix socket, or one that the service manager hands
-us, is shared by all workers. Must not know what is spoken. Failure: UserError, one line that names
-the address.
+A TCP address gets one SO_REUSEPORT socket per worker slot, so that the kernel distributes the
+connections, and the death of a worker does not affect the queues of others; its replacement
+inherits its sockets with the waiting connections. All workers share a unix socket, or a socket
+from the service manager. Must not know the protocol. Failure: UserError, one line with the address.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from spamnb.endpoints.net.address import MOST_PATH_BYTES
 from spamnb.errors import UserError
 
 BACKLOG = 1024
-"""connections that wait while all workers are busy or one is being replaced"""
+"""connections that may wait while all workers are busy or one is restarted"""
 _FIRST_FD = 3
 
 
 @dataclass(frozen=True, slots=True)
 class BindAddress:
-    """Where to listen: a host and port, or a path."""
+    """A host and port, or the path of a unix socket."""
 
     host: str = ""
     port: int = 0
@@ -42,27 +41,27 @@ class BindAddress:
 
 @dataclass(frozen=True, slots=True)
 class SocketGroup:
-    """The sockets of one bound address: one for each slot, or one for all."""
+    """The sockets of one bound address: one per slot, or one for all."""
 
     sockets: tuple[socket.socket, ...]
 
     def of(self, slot: int) -> socket.socket:
-        """The socket for one of the slots, counted from 0."""
+        """Return the socket of a slot, counted from 0."""
         return self.sockets[slot % len(self.sockets)]
 
     @property
     def bound(self) -> str:
-        """Where it listens, with the port that the kernel chose."""
+        """Bound address, with the port that the kernel chose."""
         return text_of(self.sockets[0])
 
 
 @dataclass(slots=True)
 class Sockets:
-    """All that we listen on, by name."""
+    """All listening sockets, by listener name."""
 
     groups: dict[str, list[SocketGroup]] = field(default_factory=dict)
     made: list[tuple[Path, int]] = field(default_factory=list)
-    """unix sockets that we made, with their inodes"""
+    """unix sockets that were created, with their inodes"""
 
     def add(self, name: str, place: BindAddress, slots: int, mode: int = 0o660) -> None:
         """Bind an address."""
@@ -77,21 +76,21 @@ class Sockets:
             )
 
     def adopt(self, name: str, sockets: list[socket.socket]) -> None:
-        """Take sockets that the service manager bound."""
+        """Use sockets that the service manager bound."""
         self.groups[name] = [SocketGroup((one,)) for one in sockets]
 
     def give(self, uid: int, gid: int) -> None:
-        """Let the files of our unix sockets belong to somebody."""
+        """Change the owner of the created unix sockets."""
         for path, _ in self.made:
-            # In a folder of the daemon's, whoever broke into it could put a link there meanwhile.
+            # A compromised daemon could have put a link into its folder.
             os.chown(path, uid, gid, follow_symlinks=False)
 
     def of(self, name: str, slot: int) -> list[socket.socket]:
-        """The sockets of a listener for one of the slots."""
+        """Return the sockets of a listener for a slot."""
         return [group.of(slot) for group in self.groups.get(name, [])]
 
     def close(self) -> None:
-        """Close everything, and remove the files that are still ours."""
+        """Close all sockets, and remove the created files unless they were replaced."""
         for groups in self.groups.values():
             for group in groups:
                 for one in group.sockets:
@@ -103,7 +102,7 @@ class Sockets:
 
 
 def text_of(bound: socket.socket) -> str:
-    """Where a socket listens."""
+    """Return the address of a bound socket."""
     name = bound.getsockname()
     if bound.family == socket.AF_UNIX:
         return str(BindAddress(path=name))
@@ -111,13 +110,13 @@ def text_of(bound: socket.socket) -> str:
 
 
 def inherited(environment: Mapping[str, str]) -> dict[str, list[socket.socket]]:
-    """The sockets that the service manager hands us, by their names (sd_listen_fds(3))."""
+    """Return the sockets of the service manager, by their names (sd_listen_fds(3))."""
     if environment.get("LISTEN_PID") != str(os.getpid()):
         return {}
     try:
         count = int(environment.get("LISTEN_FDS", "0"))
     except ValueError as error:
-        raise UserError(f"LISTEN_FDS is {environment['LISTEN_FDS']!r}, no number") from error
+        raise UserError(f"LISTEN_FDS is {environment['LISTEN_FDS']!r}, not a number") from error
     names = environment.get("LISTEN_FDNAMES", "").split(":")
     found: dict[str, list[socket.socket]] = {}
     for index in range(count):
@@ -126,7 +125,9 @@ def inherited(environment: Mapping[str, str]) -> dict[str, list[socket.socket]]:
             one = socket.socket(fileno=_FIRST_FD + index)
             listens = one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
         except OSError as error:
-            raise UserError(f"descriptor {_FIRST_FD + index} of LISTEN_FDS is no socket") from error
+            raise UserError(
+                f"descriptor {_FIRST_FD + index} of LISTEN_FDS is not a socket"
+            ) from error
         if not listens or one.type != socket.SOCK_STREAM:
             raise UserError(
                 f"descriptor {_FIRST_FD + index} ({name}) of LISTEN_FDS does not listen",
@@ -145,7 +146,7 @@ def _resolved(place: BindAddress) -> list[tuple[socket.AddressFamily, tuple[str,
         )
     except OSError as error:
         raise UserError(
-            f"{place} cannot be listened on: {error.strerror}", hint="is the name right?"
+            f"cannot listen on {place}: {error.strerror}", hint="check the host name"
         ) from error
     return list(dict.fromkeys((family, address[:2]) for family, _, _, _, address in found))  # type: ignore[misc]
 
@@ -153,9 +154,9 @@ def _resolved(place: BindAddress) -> list[tuple[socket.AddressFamily, tuple[str,
 def _tcp(
     family: socket.AddressFamily, address: tuple[str, int], place: BindAddress, slots: int
 ) -> tuple[socket.socket, ...]:
-    """One socket for each slot, on one address."""
+    """Bind one socket per slot to an address."""
     if address[1]:
-        # With SO_REUSEPORT alone a second daemon of the same user would share the port unnoticed.
+        # With SO_REUSEPORT a second daemon of the same user would silently share the port.
         _one(family, address, place, shared=False).close()
     made = [_one(family, address, place, shared=True)]
     address = made[0].getsockname()[:2]
@@ -178,7 +179,7 @@ def _one(
         one.setblocking(False)
         one.bind(address)
         if not shared:
-            one.listen(1)  # two may be bound to a port with SO_REUSEADDR, but only one listens
+            one.listen(1)  # SO_REUSEADDR allows two to bind the port, but only one to listen
     except OSError as error:
         one.close()
         raise _refused(str(place), error) from error
@@ -188,14 +189,14 @@ def _one(
 def _unix(path: Path, mode: int) -> socket.socket:
     if len(os.fsencode(path)) > MOST_PATH_BYTES:
         raise UserError(
-            f"unix:{path} has more than {MOST_PATH_BYTES} bytes, all that such an address holds",
-            hint="listen elsewhere; for the control socket set serve.control",
+            f"unix:{path} is longer than {MOST_PATH_BYTES} bytes, the limit for unix sockets",
+            hint="use a shorter path; for the control socket set serve.control",
         )
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         _clear(path)
-        # Bound with its mode at once: nobody gets in before, and there is no name to be changed
-        # between bind and chmod.
+        # The umask sets the mode at bind: with a later chmod, other users could connect before it,
+        # or replace the file.
         before = os.umask(0o777 & ~mode)
         try:
             one.bind(str(path))
@@ -213,11 +214,11 @@ def _unix(path: Path, mode: int) -> socket.socket:
 
 
 def _clear(path: Path) -> None:
-    """Remove a socket that nobody listens on any more."""
+    """Remove a socket file without a listening process."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise UserError(
-                f"{path} is there and is no socket", hint="remove it, or listen elsewhere"
+                f"{path} exists and is not a socket", hint="remove it, or choose another path"
             )
     except FileNotFoundError:
         return
@@ -228,20 +229,22 @@ def _clear(path: Path) -> None:
         except ConnectionRefusedError:
             path.unlink()
             return
-    raise OSError(errno.EADDRINUSE, "somebody listens there")
+    raise OSError(errno.EADDRINUSE, "another process listens there")
 
 
 _HINTS = {
     errno.EADDRINUSE: "another program listens there: stop it, or choose another address",
     errno.EACCES: "ports below 1024 need root, or socket activation",
     errno.EADDRNOTAVAIL: "this machine has no such address",
-    errno.ENOENT: "the folder must be there",
+    errno.ENOENT: "create the folder",
 }
-_UNIX_HINTS = _HINTS | {errno.EACCES: "who serves must be allowed to write in its folder"}
-_WORDS = {errno.EADDRINUSE: "is in use", errno.EACCES: "may not be listened on"}
+_UNIX_HINTS = _HINTS | {
+    errno.EACCES: "the user that starts the daemon needs write permission for its folder"
+}
+_WORDS = {errno.EADDRINUSE: "is in use", errno.EACCES: "cannot be bound: permission denied"}
 
 
 def _refused(where: str, error: OSError, hints: Mapping[int, str] = _HINTS) -> UserError:
     number = error.errno or 0
-    what = _WORDS.get(number, f"cannot be listened on: {error.strerror or error}")
+    what = _WORDS.get(number, f"cannot be bound: {error.strerror or error}")
     return UserError(f"{where} {what}", hint=hints.get(number, ""))

@@ -1,11 +1,11 @@
-"""The supervisor: starts the daemon's processes, replaces those that die, and ends them in order.
+"""The supervisor: starts the daemon's processes, restarts those that die, and stops them in order.
 
-It reads nothing that strangers send. Every second it looks at the board: who gives no sign of life
-for too long is killed, and what it had in hand is poisonous from then on. New settings are read and
-checked here; if they are wrong, everybody keeps the old ones. At the end workers finish first,
-while their next hop (the post office) and the learner still stand.
+It never reads mail. Every second it checks the shared state: a process without a heartbeat for too
+long is killed, and the messages that it was scanning become known crashers. The supervisor reads
+and checks new settings; if they are invalid, all processes keep the old ones. At the end workers
+finish first, while their next hop (the delivery agent) and the learner still run.
 
-Failure: BugError if a process cannot even be started; everything else is logged and tried again.
+Failure: BugError if a process cannot be started at all; everything else is logged and retried.
 """
 
 from __future__ import annotations
@@ -35,46 +35,46 @@ from spamnb.settings.render import plain
 
 TICK_S = 1.0
 START_TICK_S = 0.02
-"""until everything is ready: whoever waits for that waits no longer than need be"""
+"""until all processes are ready, so that readiness is reported without delay"""
 GIVE_UP = 5
-"""times that a process may die before everything was ready once"""
+"""how often a process may die before all were ready once"""
 _SLOW_START = 10
-"""A process that starts may be silent for so many times longer: opening a store after a power cut
-walks through all of it."""
+"""A starting process may miss heartbeats this many times longer: opening a store after a power cut
+reads all of it."""
 _OTHERS_S = 10.0
-"""how long the post office and the learner may take to end"""
+"""how long the delivery agent and the learner may take to stop"""
 
 QUIET_S = 5.0
-"""Whoever gave no sign of life for so long does not answer: the watchdog is not told that all is
-well, long before anybody is killed."""
+"""After this time without a heartbeat of any process, systemd's watchdog gets no keep-alive; no
+process is killed yet."""
 
 LOOK_S = 5.0
-"""how often the supervisor looks at what passed unscanned"""
+"""how often the supervisor checks the share of unscanned mail"""
 
 LAST = ("post", "learner")
-"""who ends after the workers, in this order"""
+"""roles that stop after the workers, in this order"""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessPlan:
-    """What the supervisor looks after."""
+    """The processes of a daemon, and what they share."""
 
     home: Path
     settings: Settings
     sockets: Sockets
     starts: tuple[StartParams, ...]
-    """one for each process, without its settings"""
+    """one per process, without its settings"""
     shared: SharedState
     load: Callable[[], Settings]
-    """reads the settings anew"""
+    """rereads the settings"""
 
 
 class Supervisor:
     """One run of the daemon."""
 
     def __init__(self, process_plan: ProcessPlan, log: Log, notifier: Notifier) -> None:
-        self._house = process_plan
-        self._board = process_plan.shared
+        self._plan = process_plan
+        self._shared = process_plan.shared
         self._settings = process_plan.settings
         self._meters: Meters = process_plan.shared.meters(0)
         self._log = log
@@ -92,16 +92,16 @@ class Supervisor:
         self._look_at = self._warn_at = 0.0
 
     async def run(self) -> None:
-        """Serve until told to stop."""
+        """Run until SIGTERM or SIGINT."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._asked_to_stop)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
-        self._board.begin(0)
-        self._board.set_pid(0, os.getpid())
-        self._board.set_state(0, ProcessState.READY)
+        self._shared.begin(0)
+        self._shared.set_pid(0, os.getpid())
+        self._shared.set_state(0, ProcessState.READY)
         self._warn_of_lists()
-        for start in self._house.starts:
+        for start in self._plan.starts:
             self._start(start)
         try:
             while not self._stopping:
@@ -113,7 +113,7 @@ class Supervisor:
             raise self._failure
 
     async def _wait(self, seconds: float) -> None:
-        """Until something happens, or the time is over."""
+        """Wait for a change or for the end of the time."""
         try:
             await asyncio.wait_for(self._change.wait(), seconds)
         except TimeoutError:
@@ -125,7 +125,7 @@ class Supervisor:
     def _start(self, start: StartParams) -> None:
         self._waiting.pop(start.slot, None)
         try:
-            child = spawn(replace(start, settings=plain(self._settings)), self._board)
+            child = spawn(replace(start, settings=plain(self._settings)), self._shared)
         except OSError as error:
             # No memory or no descriptors, for now.
             self._not_started(start, error)
@@ -137,13 +137,13 @@ class Supervisor:
         asyncio.get_running_loop().remove_reader(child.pidfd)
         code, slot = child.buried(), child.start.slot
         del self._children[slot]
-        self._board.set_state(slot, ProcessState.DEAD)
-        self._board.forget_connections(slot)
-        known_crasher = self._board.crashers_in_flight(slot) if code else []
+        self._shared.set_state(slot, ProcessState.DEAD)
+        self._shared.forget_connections(slot)
+        known_crasher = self._shared.crashers_in_flight(slot) if code else []
         self._change.set()
-        said = {"role": child.start.role, "slot": slot, "pid": child.pid} | exit_words(code)
+        facts = {"role": child.start.role, "slot": slot, "pid": child.pid} | exit_words(code)
         if self._stopping:
-            self._log({"event": "process ended", "level": "debug"} | said)
+            self._log({"event": "process ended", "level": "debug"} | facts)
             return
         if slot in self._replacing and code == 0:
             self._replacing.discard(slot)
@@ -158,13 +158,13 @@ class Supervisor:
                 "level": "error",
                 "poisonous": [d.hex() for d in known_crasher],
             }
-            | said
+            | facts
             | {"again_in_s": pause_s}
         )
         self._start_again(self._start_of(slot), pause_s)
 
     def _not_started(self, start: StartParams, error: OSError) -> None:
-        self._board.set_state(start.slot, ProcessState.DEAD)
+        self._shared.set_state(start.slot, ProcessState.DEAD)
         pause_s = self._backoffs[start.slot].after(0.0)
         self._log(
             {"event": "process cannot be started", "level": "error", "error": str(error)}
@@ -173,10 +173,10 @@ class Supervisor:
         self._start_again(start, pause_s)
 
     def _start_again(self, start: StartParams, pause_s: float) -> None:
-        """Later; or give up, if nothing of this daemon ever worked."""
+        """Start it after a pause; give up if the daemon was never ready."""
         if not self._was_ready and self._backoffs[start.slot].failures >= GIVE_UP:
             self._failure = BugError(
-                f"the {start.role} process ends as soon as it starts", hint="see the log above"
+                f"the {start.role} process ends as soon as it starts", hint="see the log"
             )
             self._asked_to_stop()
             return
@@ -184,7 +184,7 @@ class Supervisor:
         self._waiting[start.slot] = loop.call_later(pause_s, self._start, start)
 
     def _start_of(self, slot: int) -> StartParams:
-        return next(start for start in self._house.starts if start.slot == slot)
+        return next(start for start in self._plan.starts if start.slot == slot)
 
     # -- every second -----------------------------------------------------------------------------
 
@@ -192,12 +192,12 @@ class Supervisor:
         now = monotonic_us()
         late = self._last_tick_us and now - self._last_tick_us > 5e6
         self._last_tick_us = now
-        self._board.beat(0)
-        self._board.bypass = bypass_is_on(self._house.home, before=self._board.bypass)
+        self._shared.beat(0)
+        self._shared.bypass = bypass_is_on(self._plan.home, before=self._shared.bypass)
         self._look_at_unscanned(now / 1e6)
         if late:
-            return  # we were stopped ourselves, and so were the others: nobody is stuck
-        well = [self._look_after(child) for child in self._children.values()]
+            return  # the whole machine was suspended: no process is stuck
+        well = [self._check(child) for child in self._children.values()]
         if all(well) and not self._waiting:
             if not self._was_ready:
                 self._was_ready = True
@@ -206,13 +206,13 @@ class Supervisor:
             self._notifier.alive()
 
     def _look_at_unscanned(self, now: float) -> None:
-        """Warn if too much mail passes unscanned: at once, and again while it goes on."""
+        """Warn if too much mail passes unscanned: immediately, and repeatedly while it lasts."""
         if now < self._look_at:
             return
         self._look_at = now + LOOK_S
-        found = self._lately.seen(now, self._board.total())
-        alarm, before = too_many(found, self._settings.serve.unscanned_percent), self._board.alarm
-        self._board.set_lately(found, alarm=alarm)
+        found = self._lately.seen(now, self._shared.total())
+        alarm, before = too_many(found, self._settings.serve.unscanned_percent), self._shared.alarm
+        self._shared.set_lately(found, alarm=alarm)
         if alarm and now >= self._warn_at:
             self._warn_at = now + WINDOW_S
             self._log({"event": "mail passes unscanned", "level": "warning"} | facts_of(found))
@@ -220,24 +220,24 @@ class Supervisor:
             self._warn_at = 0.0
             self._log({"event": "mail is scanned again"} | facts_of(found))
 
-    def _look_after(self, child: Child) -> bool:
-        """Whether a child is ready and alive; who gave no sign for too long is killed."""
-        seat = self._board.seat(child.start.slot)
+    def _check(self, child: Child) -> bool:
+        """Return True if a child is ready and alive; kill it without a heartbeat for too long."""
+        status = self._shared.seat(child.start.slot)
         watchdog_s = self._settings.serve.watchdog_s
-        starting = seat.state is not ProcessState.READY
-        if seat.beat_age_s > watchdog_s * (_SLOW_START if starting else 1):
+        starting = status.state is not ProcessState.READY
+        if status.beat_age_s > watchdog_s * (_SLOW_START if starting else 1):
             self._log(
                 {"event": "process is stuck", "level": "error", "role": child.start.role}
-                | {"slot": child.start.slot, "pid": child.pid, "silent_s": seat.beat_age_s}
+                | {"slot": child.start.slot, "pid": child.pid, "silent_s": status.beat_age_s}
             )
             child.signal(signal.SIGKILL)
             return False
-        return not starting and seat.beat_age_s < QUIET_S
+        return not starting and status.beat_age_s < QUIET_S
 
     def _status(self) -> str:
-        total = self._board.total()
+        total = self._shared.total()
         messages, scanned = total.value("messages"), total.value("scanned")
-        bypass = ", bypassed" if self._board.bypass else ""
+        bypass = ", bypassed" if self._shared.bypass else ""
         return f"{len(self._children)} processes, {messages} messages, {scanned} scanned{bypass}"
 
     # -- new settings -----------------------------------------------------------------------------
@@ -247,14 +247,14 @@ class Supervisor:
             return
         self._notifier.reloading()
         try:
-            settings, later = merge_reloadable(self._settings, self._house.load())
+            settings, later = merge_reloadable(self._settings, self._plan.load())
         except SpamnbError as error:
             hint = f" - {error.hint}" if error.hint else ""
             self._log(
-                {"event": "the old settings stay", "level": "error", "error": f"{error}{hint}"}
+                {"event": "settings not reloaded", "level": "error", "error": f"{error}{hint}"}
             )
         else:
-            self._renew(settings, later)
+            self._apply_settings(settings, later)
         self._notifier.ready(self._status())
 
     def _warn_of_lists(self) -> None:
@@ -263,10 +263,10 @@ class Supervisor:
             if warning := AccessLists.load(files).warning(self._settings.local):
                 self._log({"event": "list without effect", "level": "warning", "error": warning})
 
-    def _renew(self, settings: Settings, later: list[str]) -> None:
-        """Hand checked settings to everybody."""
+    def _apply_settings(self, settings: Settings, later: list[str]) -> None:
+        """Send checked settings to all processes."""
         if later:
-            self._log({"event": "needs a restart", "level": "warning", "settings": later})
+            self._log({"event": "settings need a restart", "level": "warning", "settings": later})
         self._settings = settings
         self._log.apply_settings(settings.log)
         self._warn_of_lists()
@@ -274,11 +274,11 @@ class Supervisor:
         for child in self._children.values():
             if not child.tell(order):
                 self._log(
-                    {"event": "process takes no orders", "level": "error"}
+                    {"event": "process does not take settings", "level": "error"}
                     | {"role": child.start.role, "slot": child.start.slot}
                 )
                 child.signal(signal.SIGKILL)
-        self._log({"event": "new settings are in force"})
+        self._log({"event": "settings reloaded"})
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -291,32 +291,32 @@ class Supervisor:
 
     async def _end(self) -> None:
         self._stopping = True
-        self._notifier.stopping("finishing what is in hand")
+        self._notifier.stopping("finishing open sessions")
         self._log({"event": "stopping", "processes": len(self._children)})
         for timer in self._waiting.values():
             timer.cancel()
-        # Nobody new: what waits in the workers' queues is theirs to finish.
-        self._house.sockets.close()
+        # No new connections; workers still accept those that wait in their queues.
+        self._plan.sockets.close()
         await self._end_of(
             lambda role: role not in LAST, self._settings.serve.drain_s + _OTHERS_S / 2
         )
         for last in LAST:
             await self._end_of(lambda role, last=last: role == last, _OTHERS_S)  # type: ignore[misc]
-        self._log({"event": "stopped", **_numbers(self._board.total())})
+        self._log({"event": "stopped", **_numbers(self._shared.total())})
 
-    async def _end_of(self, meant: Callable[[str], bool], wait_s: float) -> None:
-        """End the processes of some roles; who takes too long is killed."""
+    async def _end_of(self, selected: Callable[[str], bool], wait_s: float) -> None:
+        """Stop the processes of some roles; kill those that take too long."""
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_s
         for number in (signal.SIGTERM, signal.SIGKILL):
-            for child in self._meant(meant):
+            for child in self._of_roles(selected):
                 child.signal(number)
-            while self._meant(meant) and (loop.time() < until or number == signal.SIGKILL):
+            while self._of_roles(selected) and (loop.time() < until or number == signal.SIGKILL):
                 self._notifier.alive()
                 await self._wait(min(TICK_S, max(until - loop.time(), 0.01)))
 
-    def _meant(self, meant: Callable[[str], bool]) -> list[Child]:
-        return [child for child in self._children.values() if meant(child.start.role)]
+    def _of_roles(self, selected: Callable[[str], bool]) -> list[Child]:
+        return [child for child in self._children.values() if selected(child.start.role)]
 
 
 def _numbers(total: Meters) -> dict[str, int]:

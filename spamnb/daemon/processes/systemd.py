@@ -1,7 +1,7 @@
-"""Words to systemd: ready, reloading, stopping, alive (sd_notify(3), sd_watchdog_enabled(3)).
+"""Notify systemd: ready, reloading, stopping, alive (sd_notify(3), sd_watchdog_enabled(3)).
 
-One datagram each on the socket that $NOTIFY_SOCKET names; without one nothing happens. Must not
-know what the daemon does. A word that cannot be said is dropped: nobody's mail depends on it.
+Each notification is a datagram to $NOTIFY_SOCKET; without that variable nothing is sent. Must not
+know what the daemon does. A notification that cannot be sent is dropped.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from spamnb.daemon.processes.shared_state import monotonic_us
 
 
 class Notifier:
-    """The line to the service manager, taken while we may still reach it."""
+    """Connection to the service manager, opened before privileges are dropped."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._socket = _connected(environment.get("NOTIFY_SOCKET", ""))
         self.watchdog_s = _watchdog_s(environment)
-        """how often the manager wants to hear of us; 0 is never"""
+        """watchdog interval of the service manager; 0 is none"""
 
     def ready(self, status: str) -> None:
-        """Everything serves."""
+        """Report that all processes are ready."""
         self._say("READY=1", f"STATUS={status}")
 
     def reloading(self) -> None:
-        """New settings are being read; `ready` ends it (Type=notify-reload wants the time)."""
+        """Report that a reload starts; `ready` ends it (Type=notify-reload needs the time)."""
         self._say("RELOADING=1", f"MONOTONIC_USEC={monotonic_us()}")
 
     def stopping(self, status: str) -> None:
-        """The end has begun."""
+        """Report that the daemon stops."""
         self._say("STOPPING=1", f"STATUS={status}")
 
     def status(self, status: str) -> None:
-        """One line for `systemctl status`."""
+        """Set the line in `systemctl status`."""
         self._say(f"STATUS={status}")
 
     def alive(self) -> None:
-        """Keep the watchdog quiet."""
+        """Send the watchdog keep-alive."""
         self._say("WATCHDOG=1")
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -59,7 +59,7 @@ def _connected(address: str) -> socket.socket | None:
         return None
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
     try:
-        # Connected at once: after the privileges are dropped the path may be out of reach.
+        # Connected now: the path may not be reachable after privileges are dropped.
         made.connect("\0" + address[1:] if address.startswith("@") else address)
     except OSError:
         made.close()

@@ -1,4 +1,4 @@
-"""The post office as a process of the daemon: it teaches through the control socket."""
+"""The process of the built-in delivery agent; it trains through the control socket."""
 
 from __future__ import annotations
 
@@ -27,31 +27,29 @@ def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
     """Run until told to stop."""
     settings, log = start_child(start, "post")
     try:
-        asyncio.run(_PostProcess(start, shared, channel, log).run(settings))
+        asyncio.run(_DeliveryProcess(start, shared, channel, log).run(settings))
     except SpamnbError as error:
-        log({"event": "the post office cannot begin", "level": "error", "error": str(error)}
+        log({"event": "delivery agent cannot start", "level": "error", "error": str(error)}
             | {"hint": error.hint})  # fmt: skip
         return error.exit_code
     return 0
 
 
-class _PostProcess:
-    """One run."""
-
+class _DeliveryProcess:
     def __init__(
         self, start: StartParams, shared: SharedState, channel: ChildChannel, log: Log
     ) -> None:
         self._start = start
-        self._board = shared
+        self._shared = shared
         self._orders = channel
         self._log = log
 
     async def run(self, settings: Settings) -> None:
-        """Listen, and go on until told to stop."""
+        """Serve until told to stop."""
         slot, child_loop = self._start.slot, ChildLoop(self._orders, self._log)
         deps = AgentDeps(
             teach=partial(teach_through, self._start.control),
-            meters=self._board.meters(slot),
+            meters=self._shared.meters(slot),
             log=lambda record: self._log(dict(record)),
         )
         server = Server(office_of(settings, Path(self._start.home)), deps)
@@ -60,28 +58,28 @@ class _PostProcess:
         )
         sockets = [socket.socket(fileno=fd) for fd in self._start.sockets["post"]]
         await server.listen([Listener(one, speaks) for one in sockets])
-        child_loop.follow(partial(self._renew, server))
-        self._board.set_state(slot, ProcessState.READY)
+        child_loop.follow(partial(self._apply_settings, server))
+        self._shared.set_state(slot, ProcessState.READY)
         while not child_loop.stop.is_set():
-            self._board.beat(slot)
-            self._board.set_open(slot, len(server.agent.sessions))
+            self._shared.beat(slot)
+            self._shared.set_open(slot, len(server.agent.sessions))
             try:
                 await asyncio.wait_for(child_loop.stop.wait(), TICK_S)
             except TimeoutError:
                 continue
-        self._board.set_state(slot, ProcessState.LEAVING)
+        self._shared.set_state(slot, ProcessState.LEAVING)
         await server.drain()
 
-    def _renew(self, server: Server, settings: Settings) -> None:
+    def _apply_settings(self, server: Server, settings: Settings) -> None:
         try:
             server.apply_settings(office_of(settings, Path(self._start.home)))
         except SpamnbError as error:
-            self._log({"event": "the old settings stay", "level": "error", "error": str(error)}
+            self._log({"event": "settings not reloaded", "level": "error", "error": str(error)}
                       | {"hint": error.hint})  # fmt: skip
 
 
 def office_of(settings: Settings, home: Path) -> DeliveryParams:
-    """The post office that the settings describe."""
+    """Return the parameters of the delivery agent."""
     delivery = settings.delivery
     root = delivery.root if delivery.root or delivery.users else str(home / "mail")
     return replace(delivery, root=root, hostname=settings.serve.hostname or socket.gethostname())

@@ -1,4 +1,4 @@
-"""The learner as a process of the daemon: from its start to `learner.run`."""
+"""Entry point of the learner process: convert the start parameters for `learner.run`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
     """Run until told to stop."""
     settings, log = start_child(start, "learner")
 
-    def reloaded(told: dict[str, Any]) -> LearnerConfig:
-        fresh = restored(told)
-        log.apply_settings(fresh.log)
-        return learning_of(fresh, Path(start.home))
+    def reloaded(values: dict[str, Any]) -> LearnerConfig:
+        new = restored(values)
+        log.apply_settings(new.log)
+        return learning_of(new, Path(start.home))
 
     (listener,) = start.sockets["control"]
     post = LearnerSockets(
@@ -34,7 +34,7 @@ def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
 
 
 def learning_of(settings: Settings, home: Path) -> LearnerConfig:
-    """What the learner needs of the settings."""
+    """Return the configuration of the learner."""
     served, delimiter = served_domains(settings), settings.delivery.delimiter
     feedback, expire = (
         replace(settings.feedback, served=served, delimiter=delimiter),

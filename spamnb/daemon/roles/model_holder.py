@@ -1,11 +1,10 @@
-"""The keeper: holds the model open for writing, or says why it is not, and tries again.
+"""Keeps the model open for writing in the learner, and retries to open a faulty one.
 
-While a daemon serves a model this is the one place that writes it. A model that is missing or
-damaged stops teaching, never the process: requests are answered with the fault, and opening is
-tried again after a pause that doubles. New settings give a new desk; the old one is closed when
-the last request that uses it has ended.
+Only the learner writes the model while a daemon serves it. A missing or damaged model stops
+training, not the process: requests get the error, and opening is retried with pauses that double.
+New settings create a new feedback service; the old one is closed after its last request.
 
-Failure: the StoreError with which the model could not be opened, for whoever asks for the desk.
+Failure: `service` raises the StoreError with which the model could not be opened.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ LONGEST_PAUSE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class LearnerConfig:
-    """All that the learner is told."""
+    """Configuration of the learner."""
 
     home: Path
     local: LocalHosts = field(default_factory=LocalHosts)
@@ -59,26 +58,26 @@ class LearnerConfig:
     expiry: ExpiryRules = field(default_factory=lambda: ExpiryRules(400, 400, 1))
     control: ControlLimits = field(default_factory=ControlLimits)
     delegates: frozenset[int] = frozenset()
-    """uids that may name the person they speak for"""
+    """user ids that may act for other users"""
     spools: tuple[Path, ...] = ()
-    """where feedback is left; empty: `spool` in the home, and the system's if it is ours"""
+    """spool folders; empty: `spool` in the home, and the system's if the daemon's user owns it"""
     spool_limits: SpoolLimits = field(default_factory=SpoolLimits)
     quarantine: Path | None = None
-    """`quarantine` in the home if it is not given; only its size is told"""
+    """default: `quarantine` in the home; only its size is reported"""
     quiet_days: int = QUIET_DAYS
 
 
 class _Held:
-    """A desk, and how many use it."""
+    """A feedback service, and the number of requests that use it."""
 
-    def __init__(self, desk: FeedbackService) -> None:
-        self.desk = desk
+    def __init__(self, service: FeedbackService) -> None:
+        self.service = service
         self.users = 0
         self.retired = False
 
 
 class ModelHolder:
-    """The model's place in the learner."""
+    """Holds the open model, or the error why it is not open."""
 
     def __init__(self, learning: LearnerConfig, meters: Meters) -> None:
         self.learning = learning
@@ -93,29 +92,29 @@ class ModelHolder:
 
     @property
     def review_queue(self) -> ReviewQueue:
-        """The review list, which needs no model."""
+        """The review queue, which needs no model."""
         return ReviewQueue(self.learning.home / "review", self.learning.review)
 
     @property
     def documents(self) -> bool:
-        """Whether the model judges plain text that is no mail; False while it is not open."""
+        """True if the model is for plain text instead of mail; False while it is not open."""
         held = self._held
-        return held is not None and held.desk.documents
+        return held is not None and held.service.documents
 
     @contextmanager
-    def desk(self) -> Iterator[FeedbackService]:
-        """The desk, for one request; while the model is being opened, requests wait."""
+    def service(self) -> Iterator[FeedbackService]:
+        """Yield the feedback service for one request; waits while the model is being opened."""
         if self._held is None:
             with self._opening:
                 pass
         with self._lock:
             held = self._held
             if held is None:
-                # One of its own for each: threads would share traceback and context.
+                # A new exception per request: threads would share traceback and context.
                 raise type(self._error)(str(self._error), hint=self._error.hint)
             held.users += 1
         try:
-            yield held.desk
+            yield held.service
         except StoreDamagedError as error:
             self._drop(held, error)
             raise
@@ -123,12 +122,12 @@ class ModelHolder:
             self._leave(held)
 
     def read_clock(self, *, trust: bool = False) -> ClockMark:
-        """Tell what is known of the clock: by the newest event, in a home without a record."""
-        with self.desk() as desk:
-            return expiry_mark(self.learning.home, newest_us(desk.model.store), trust=trust)
+        """Return the clock mark; without a record in the home, by the newest event."""
+        with self.service() as service:
+            return expiry_mark(self.learning.home, newest_us(service.model.store), trust=trust)
 
     def retry_open(self) -> None:
-        """Try to open the model, if it is not open and time is up."""
+        """Try to open the model, if it is not open and the pause is over."""
         if self._held is None and time.monotonic() >= self._due:
             self.open()
 
@@ -140,15 +139,15 @@ class ModelHolder:
 
     def _open(self) -> None:
         try:
-            desk = self._opened()
+            service = self._opened()
         except StoreError as error:
             self._failed(error)
             return
         with self._lock:
-            self._held, self.fault, self._pause_s = _Held(desk), "", FIRST_PAUSE_S
+            self._held, self.fault, self._pause_s = _Held(service), "", FIRST_PAUSE_S
 
     def apply_settings(self, learning: LearnerConfig) -> None:
-        """Go on by other settings; who asks meanwhile waits, and is not sent away."""
+        """Reopen the model with other settings; requests wait meanwhile."""
         with self._opening:
             with self._lock:
                 old, self._held, self.learning, self._due = self._held, None, learning, 0.0
@@ -156,10 +155,10 @@ class ModelHolder:
             self._open()
 
     def close(self) -> None:
-        """Let go of the model; whoever uses it still closes it."""
+        """Close the model, after the last request that uses it."""
         with self._lock:
             old, self._held = self._held, None
-            self._error = StoreBusyError("the daemon ends", hint="try again")
+            self._error = StoreBusyError("the daemon is stopping", hint="try again later")
         self._retire(old)
 
     def _opened(self) -> FeedbackService:
@@ -181,13 +180,13 @@ class ModelHolder:
             raise
 
     def _failed(self, error: StoreError) -> None:
-        """Say it once for each fault, and wait longer each time."""
-        told = f"{error}"
-        if told != self.fault:
+        """Log each fault once, and double the pause."""
+        fault = f"{error}"
+        if fault != self.fault:
             level = logging.WARNING if isinstance(error, StoreMissingError) else logging.ERROR
-            LOG.log(level, "nothing can be learnt: %s", told)
+            LOG.log(level, "training is not possible: %s", fault)
         with self._lock:
-            self._error, self.fault = error, told
+            self._error, self.fault = error, fault
             self._due = time.monotonic() + self._pause_s
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
@@ -204,7 +203,7 @@ class ModelHolder:
         with self._lock:
             held.retired = True
             last = held.users == 0
-            held.users += last  # nobody else closes it
+            held.users += last  # so that only this call closes it
         if last:
             _close(held)
 
@@ -218,6 +217,6 @@ class ModelHolder:
 
 def _close(held: _Held) -> None:
     try:
-        held.desk.model.close()
+        held.service.model.close()
     except SpamnbError as error:
-        LOG.warning("the model was not closed well: %s", error)
+        LOG.warning("error while closing the model: %s", error)

@@ -1,19 +1,19 @@
-"""A worker's scan helpers, and the queue of large messages in front of them.
+"""Scan processes of a worker, and the queue of large messages for them.
 
-All workers together have as many helpers as the machine has cores, and each worker at least one
-(`bootstrap`). A pool for all workers would use the cores better when one worker has all the large
-mail; it would need one process that all mail passes, and whose death stops all scans.
+All workers together have as many scan processes as the machine has cores, and each worker at least
+one (`bootstrap`). One pool for all workers would use the cores better when one worker has all the
+large mail, but would need one central process whose death stops all scans.
 
-A message waits in the queue until a helper is ready, in an order that is fair to the clients. Its
-time in the helper begins when it leaves the queue. A message whose scan could not begin in time is
-answered `busy`. It has harmed nothing, so it is not poisonous.
+A message waits in the queue until a process is ready, in an order that is fair to the clients. Its
+time limit starts when it leaves the queue. A message whose scan could not start in time is answered
+`busy`; it is not recorded as a known crasher.
 
-The queue has no bound of its own: each message in it belongs to a session that waits for its reply,
-is counted in the worker's memory budget (above it the front door stops reading), and leaves the
-queue when its session ends.
+The queue has no own limit: each message in it belongs to a session that waits for its reply, counts
+in the worker's memory budget (above it the relay stops reading), and leaves the queue when its
+session ends.
 
 Failure: every job is answered; a fault is {"reason": ...}: `overrun`, `busy`, `known_crasher` (it
-ended two helpers), or `fault` (no helper can be started, or its answer cannot be read).
+ended two processes), or `fault` (no process can be started, or its answer cannot be read).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from spamnb.service.scanning.model_session import Notes
 from spamnb.settings import Settings
 
 SHARE = 0.9
-"""of the times that are set: the answer must come before the front door gives up on it"""
+"""share of the configured time limits: the answer must come before the relay's own limit"""
 S_PER_BYTE = 1e-6
-"""What a message is taken to cost until it is known; its client's next one competes with that."""
+"""estimated cost of a message until its scan time is known, for the fair order of clients"""
 
 Answered = Callable[[dict[str, Any]], None]
 
@@ -49,7 +49,7 @@ class ScanPool:
         self._is_closed = False
 
     def submit(self, raw: bytes, notes: Notes, done: Answered) -> Callable[[], None]:
-        """Have a message judged by `scan_to_json`; the returned callable cancels it."""
+        """Have a message scanned by `scan_to_json`; the returned callable cancels it."""
         times, now = self._settings.timeouts, self._loop.time()
         job = ScanJob(
             raw=raw,
@@ -65,13 +65,13 @@ class ScanPool:
         return partial(self._take_back, job)
 
     def apply_settings(self, settings: Settings) -> None:
-        """Judge by other settings from the next message on."""
+        """Use other settings from the next message on."""
         self._settings = settings
         for helper in self._helpers:
             helper.apply_settings()
 
     async def close(self) -> None:
-        """Let the helpers end; what waits is answered."""
+        """Stop the scan processes; answer all waiting jobs."""
         self._is_closed = True
         for job in list(self._waiting):
             self._late(job)
@@ -85,13 +85,13 @@ class ScanPool:
         job.timer = self._loop.call_at(job.begin_by, self._late, job)
 
     def _leave(self, job: ScanJob) -> None:
-        """It waits no longer."""
+        """Remove a job from the waiting ones."""
         del self._waiting[job]
         if job.timer is not None:
             job.timer.cancel()
 
     def _late(self, job: ScanJob) -> None:
-        """No helper began it in time, because others came first or because none can be started."""
+        """Answer a job that did not start in time: all processes were busy, or none can start."""
         self._take_back(job)
         failing = all(helper.is_failing for helper in self._helpers)
         job.done({"reason": "fault" if failing else "busy"})
@@ -102,7 +102,7 @@ class ScanPool:
             self._leave(job)
 
     def feed(self) -> None:
-        """Give what waits to the helpers that are ready; start others for the rest."""
+        """Assign waiting jobs to ready processes; start more processes for the rest."""
         for helper in self._helpers:
             if self._queue and helper.is_ready:
                 job = self._queue.take()
@@ -115,13 +115,13 @@ class ScanPool:
                 missing -= 1
 
     def answered(self, job: ScanJob, answer: dict[str, Any], seconds: float) -> None:
-        """A job is done."""
+        """Report the result of a job."""
         self._queue.charge(job.client, max(0.0, seconds - len(job.raw) * S_PER_BYTE))
         job.done(answer)
         self.feed()
 
     def again(self, job: ScanJob) -> None:
-        """Give the job to the next helper, before the others of its client."""
+        """Put a job back at the head of its client's queue."""
         if self._is_closed:
             job.done({"reason": "busy"})
         else:

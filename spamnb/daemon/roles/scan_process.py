@@ -1,8 +1,9 @@
-"""A scan helper: a process beside a worker that judges large messages, and may be killed.
+"""A scan process: scans large messages for a worker, and can be killed at its time limit.
 
-No timeout of an event loop stops code that does not return; a signal does. The worker hands over
-one message at a time (a line of JSON, then the bytes) and waits for a line. The helper says first
-that it is ready, so its start takes no time of a message. See `scanpool` for what waits.
+A timeout of an event loop cannot stop code that does not return; a signal can. The worker sends one
+message at a time (a line of JSON, then the bytes) and gets a line of JSON. The process first
+reports that it is ready, so its start does not count in a message's time. `scan_pool` has the
+queue.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ from spamnb.settings.render import plain
 
 ENTRY = "spamnb.daemon.roles.scan_process:main"
 START_S = 60.0
-"""until a helper is ready: opening a store after a power cut walks through all of it"""
+"""time limit of a start: opening a store after a power cut reads all of it"""
 NICE = 5
-"""how nice a helper is: the workers, which take all mail, come first"""
+"""nice value of a scan process: the workers, which handle all mail, come first"""
 FAILURES = 3
-"""starts that must fail in a row before it is taken for a fault that lasts"""
+"""consecutive failed starts that count as a lasting fault"""
 DEATHS = 2
-"""processes that must end of a message before it is poisonous: one may have been killed by the
-kernel, for want of memory, or by an administrator"""
+"""processes that a message must crash to become a known crasher: one may have been killed by the
+kernel when memory was short, or by an administrator"""
 
 
-# --- in the helper ----------------------------------------------------------------------------
+# --- in the scan process ------------------------------------------------------------------------
 
 
 def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
-    """Judge what comes until nobody sends any more."""
+    """Scan messages until the worker closes the connection."""
     with suppress(OSError):  # the system call filter of the systemd unit forbids it
         os.nice(NICE)
     settings, log = start_child(start, f"scan {start.slot}")
@@ -76,10 +77,10 @@ def _say(stream: Any, value: dict[str, Any]) -> None:
 
 
 class ScanProcessDeps(NamedTuple):
-    """What the worker's side works with."""
+    """Dependencies of the worker's side."""
 
     start: StartParams
-    """the worker's own"""
+    """the worker's start parameters"""
     shared: SharedState
     log: Log
     loop: asyncio.AbstractEventLoop
@@ -87,38 +88,38 @@ class ScanProcessDeps(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class ScanJob:
-    """A message to be judged."""
+    """A message to scan."""
 
     raw: bytes
     notes: Notes
     done: Callable[[dict[str, Any]], None]
     client: str
     begin_by: float
-    """on the loop's clock: when its scan must have begun"""
+    """latest start of its scan, on the loop's clock"""
     end_by: float
-    """... and when its scan is broken off, whatever held it up"""
+    """latest end of its scan, on the loop's clock"""
     limit_s: float
-    """of the time that the helper spends on it"""
+    """limit of the time that the process spends on it"""
     deaths: int = 0
-    """processes that ended while they had it in hand"""
+    """processes that ended while they scanned it"""
     timer: asyncio.TimerHandle | None = None
 
 
 class JobObserver(Protocol):
-    """What a helper tells of its work."""
+    """Callbacks of a scan process."""
 
     def feed(self) -> None:
-        """A helper became ready, or may be started again."""
+        """A process became ready, or may be started again."""
 
     def answered(self, job: ScanJob, answer: dict[str, Any], seconds: float) -> None:
-        """A job is done, and took a helper so long."""
+        """A job is done, after this many seconds."""
 
     def again(self, job: ScanJob) -> None:
-        """A helper ended without blame on this job."""
+        """A process ended, but not because of this job."""
 
 
 class ScanProcess:
-    """The worker's side of one helper process."""
+    """The worker's side of one scan process."""
 
     def __init__(self, links: ScanProcessDeps, slot: int, entry: str, pool: JobObserver) -> None:
         self._links = links
@@ -136,43 +137,43 @@ class ScanProcess:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it would begin a message now."""
+        """True if it can start a message now."""
         return self._ready and self._job is None and not self._stale
 
     @property
     def is_starting(self) -> bool:
-        """Whether its process is not ready yet."""
+        """True if its process is not ready yet."""
         return not self._ready and (self._wire is not None or self._dialling is not None)
 
     @property
     def is_failing(self) -> bool:
-        """Whether its last processes ended before they were ready, or could not be started."""
+        """True if its last processes ended before they were ready, or could not be started."""
         return self._backoff.failures >= FAILURES
 
     # -- its process ------------------------------------------------------------------------------
 
     def start(self, settings: Settings) -> bool:
-        """Have a process; False if there is one, or the pause after a failure is not over."""
+        """Start a process; False if there is one, or the pause after a failure is not over."""
         if self._wire is not None or self._dialling is not None or self._rest is not None:
             return False
         self._dialling = self._links.loop.create_task(self._start(settings))
         return True
 
     def apply_settings(self) -> None:
-        """Have another process for the next message: the settings have changed."""
+        """Use a new process, with the new settings, for the next message."""
         self._stale = True
         if self._job is None:
             self._let_go()
 
     def _let_go(self) -> None:
-        """End a process that knows old settings; what waits goes to another one."""
+        """Stop a process with old settings; waiting messages go to another one."""
         if self._wire is not None:
             self._wire.end()
             self._pool.feed()
 
     async def close(self) -> None:
-        """Let the process end."""
-        # Not cancelled: uvloop's loop does not close any more after a connection that was.
+        """Stop the process."""
+        # Not cancelled: after a cancelled connection uvloop's loop cannot be closed.
         while self._dialling is not None:
             await asyncio.wait([self._dialling])
         for timer in (self._rest, self._timer):
@@ -188,7 +189,9 @@ class ScanProcess:
         try:
             await self._connect(settings, *socket.socketpair())
         except OSError as error:
-            self._links.log({"event": "no scan helper", "level": "error", "error": str(error)})
+            self._links.log(
+                {"event": "scan process cannot be started", "level": "error", "error": str(error)}
+            )
             self._failed(0.0)
         finally:
             self._dialling = None
@@ -198,7 +201,7 @@ class ScanProcess:
     async def _connect(
         self, settings: Settings, ours: socket.socket, theirs: socket.socket
     ) -> None:
-        """Have it at the other end of a pair of sockets."""
+        """Start the process and connect to it by a socket pair."""
         ours.setblocking(False)
         start = replace(
             self._links.start,
@@ -240,7 +243,7 @@ class ScanProcess:
     # -- its message ------------------------------------------------------------------------------
 
     def begin(self, job: ScanJob) -> None:
-        """Judge a message; its time begins."""
+        """Send a message to the process; its time limit starts."""
         wire = self._wire
         assert wire is not None
         self._job = job
@@ -251,7 +254,7 @@ class ScanProcess:
         wire.send(job)
 
     def _look(self) -> None:
-        """The limit has passed: kill the process, unless it spent the time waiting for a core."""
+        """At the time limit, kill the process unless it spent the time waiting for a core."""
         job, wire, loop = self._job, self._wire, self._links.loop
         assert job is not None
         assert wire is not None
@@ -264,14 +267,14 @@ class ScanProcess:
         self._end(wire, "overrun" if is_guilty else "busy", is_guilty=is_guilty)
 
     def _own_s(self, wire: _JobConnection) -> float:
-        """What the process has spent on the message."""
+        """Return the time that the process has spent on the message."""
         waited_s = starved_s(wire.child.pid) - self._starved
         return self._links.loop.time() - self._began - waited_s
 
     # -- what the process does --------------------------------------------------------------------
 
-    def said(self, line: bytes) -> None:
-        """It is ready, or has judged."""
+    def received(self, line: bytes) -> None:
+        """Handle a line of the process: ready, or a result."""
         self._stop_timer()
         if not self._ready:
             self._ready, self._backoff.failures = True, 0
@@ -291,12 +294,12 @@ class ScanProcess:
             self._pool.answered(job, answer, self._links.loop.time() - self._began)
 
     def _kill(self) -> None:
-        """It does not become ready."""
+        """Stop a process that does not become ready."""
         if self._wire is not None:
             self._wire.end()
 
     def ended(self, wire: _JobConnection) -> None:
-        """It is gone: by itself, or because it was let go."""
+        """Handle the end of the process."""
         job = self._job
         held = job is not None and bool(self._links.shared.in_hand(self._slot))
         if job is not None and held:
@@ -305,7 +308,7 @@ class ScanProcess:
         self._end(wire, "known_crasher" if is_guilty else "fault", is_guilty=is_guilty)
 
     def _end(self, wire: _JobConnection, reason: str, *, is_guilty: bool) -> None:
-        """Bury the process; its message is poisonous if it is guilty of that."""
+        """Reap the process; a guilty message becomes a known crasher."""
         if wire.over:
             return
         wire.over = True
@@ -325,7 +328,7 @@ class ScanProcess:
             return
         shared.meters(self._links.start.slot).count("restarts")
         self._links.log(
-            {"event": "scan helper died", "level": "error", "reason": reason}
+            {"event": "scan process died", "level": "error", "reason": reason}
             | {"poisonous": [digest.hex() for digest in known_crasher]}
             | exit_words(code)
         )
@@ -337,7 +340,7 @@ class ScanProcess:
 
 
 def starved_s(pid: int) -> float:
-    """How long a process has waited for a core although it could run; 0 where nothing tells."""
+    """Return how long a process has waited for a core; 0 on systems without this number."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -345,7 +348,7 @@ def starved_s(pid: int) -> float:
 
 
 class _JobConnection(asyncio.Protocol):
-    """The connection to one helper process."""
+    """The connection to one scan process."""
 
     def __init__(self, helper: ScanProcess, child: Child) -> None:
         self._helper = helper
@@ -355,30 +358,30 @@ class _JobConnection(asyncio.Protocol):
         self._held = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It listens."""
+        """Store the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """It answers."""
+        """Pass complete lines on."""
         self._held += data
         while not self.over and (end := self._held.find(b"\n")) >= 0:
             line = bytes(self._held[:end])
             del self._held[: end + 1]
-            self._helper.said(line)
+            self._helper.received(line)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """It is gone."""
+        """Report the end of the process."""
         self._helper.ended(self)
 
     def send(self, job: ScanJob) -> None:
-        """Hand a message over."""
+        """Send a message."""
         if self._transport is not None and not self._transport.is_closing():
             head = json.dumps({"bytes": len(job.raw), "notes": job.notes}).encode() + b"\n"
             self._transport.write(head)
             self._transport.write(job.raw)
 
     def end(self) -> None:
-        """No more messages: it ends by itself, and is seen to."""
+        """End the process."""
         self._helper.ended(self)
 
     def close(self) -> None:

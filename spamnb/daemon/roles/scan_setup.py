@@ -1,7 +1,7 @@
-"""A worker's judging: one bench, a scanner for each listener, the helpers for large messages.
+"""Scanners of a worker: a model session, a scanner per listener, and scan processes.
 
-New settings give a new set of all of these; letters under way finish with the old one. Must not
-know connections. Failure: SettingsError for a list that cannot be read.
+New settings create a new set; messages being scanned finish with the old one. Must not know
+connections. Failure: an access list that cannot be read is logged, and the old one stays.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from spamnb.service.scanning.scanner import Scanner, ScannerDeps
 from spamnb.service.scanning.spamtraps import TRAPS_FOLDER, Traps
 from spamnb.settings import Settings
 
-_LAST_LETTERS_S = 60.0
-"""until the old bench is closed: longer than any letter is under way at it"""
+_LAST_SCANS_S = 60.0
+"""until the old model session is closed: longer than any of its scans"""
 
 
 class ScannerFactoryDeps(NamedTuple):
-    """What a judge works with."""
+    """Dependencies of a scanner factory."""
 
     start: StartParams
     shared: SharedState
@@ -40,75 +40,75 @@ class ScannerFactoryDeps(NamedTuple):
 
 
 class ScannerFactory:
-    """The scanners of one worker."""
+    """Creates the scanners of one worker."""
 
-    def __init__(self, settings: Settings, links: ScannerFactoryDeps) -> None:
-        self._links = links
+    def __init__(self, settings: Settings, deps: ScannerFactoryDeps) -> None:
+        self._deps = deps
         self._pool = ScanPool(
-            settings, ScanProcessDeps(links.start, links.shared, links.log, links.loop)
+            settings, ScanProcessDeps(deps.start, deps.shared, deps.log, deps.loop)
         )
         self._rules = AccessLists()
-        self._session = self._made(settings)
+        self._session = self._new_session(settings)
         self._settings = settings
         self._load(settings)
 
     def scanner_for(self, name: str) -> Scanner:
-        """The scanner of a listener."""
+        """Return the scanner of a listener."""
         listener = listeners_of(self._settings)[name]
-        around = self._around(listener.upstream or self._links.start.post)
-        return Scanner(self._session, policy_of(self._settings, listener), around)
+        deps = self._scanner_deps(listener.upstream or self._deps.start.post)
+        return Scanner(self._session, policy_of(self._settings, listener), deps)
 
     def apply_settings(self, settings: Settings) -> None:
-        """Judge by other settings from now on; `scanner_for` gives new scanners."""
+        """Use other settings; `scanner_for` then returns new scanners."""
         old = self._session
-        self._session, self._settings = self._made(settings), settings
-        self._links.loop.call_later(_LAST_LETTERS_S, old.close)
+        self._session, self._settings = self._new_session(settings), settings
+        self._deps.loop.call_later(_LAST_SCANS_S, old.close)
         self._pool.apply_settings(settings)
         self._load(settings)
 
     async def close(self) -> None:
-        """Let go of the helpers and the model."""
+        """Stop the scan processes and close the model."""
         await self._pool.close()
         self._session.close()
 
-    def _made(self, settings: Settings) -> ModelSession:
-        start = self._links.start
-        hand = InFlightGuard(self._links.shared, start.slot)
+    def _new_session(self, settings: Settings) -> ModelSession:
+        start = self._deps.start
+        hand = InFlightGuard(self._deps.shared, start.slot)
         model_session = ModelSession(
-            plan_of(settings, Path(start.home)), hand=hand, log=self._links.log
+            plan_of(settings, Path(start.home)), hand=hand, log=self._deps.log
         )
         model_session.prepare()
         return model_session
 
     def _load(self, settings: Settings) -> None:
-        """Read the lists; those that cannot be read stay as they were."""
+        """Read the access lists; if one cannot be read, the old lists stay."""
         try:
             self._rules = AccessLists.load(RuleFiles(settings.rules.allow, settings.rules.block))
         except SpamnbError as error:
-            self._links.log(
-                {"event": "the old lists stay", "level": "error", "error": str(error)}
+            self._deps.log(
+                {"event": "access lists not reloaded", "level": "error", "error": str(error)}
                 | {"hint": error.hint}
             )
 
-    def _around(self, upstream: str) -> ScannerDeps:
-        links = self._links
+    def _scanner_deps(self, upstream: str) -> ScannerDeps:
+        deps = self._deps
         return ScannerDeps(
             rules=self._rules,
             quarantine=Quarantine(
-                Path(links.start.home) / "quarantine",
+                Path(deps.start.home) / "quarantine",
                 self._settings.quarantine,
                 upstream=upstream,
             ),
             offload=self._pool,
-            traps=Traps(self._settings.feedback.traps, Path(links.start.home) / TRAPS_FOLDER),
-            bypassed=lambda: links.shared.bypass,
-            later=links.loop.call_soon,
+            traps=Traps(self._settings.feedback.traps, Path(deps.start.home) / TRAPS_FOLDER),
+            bypassed=lambda: deps.shared.bypass,
+            later=deps.loop.call_soon,
             aside=self._aside,
-            meters=links.shared.meters(links.start.slot),
-            log=links.log,
+            meters=deps.shared.meters(deps.start.slot),
+            log=deps.log,
         )
 
     def _aside(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        """In another thread; `work` does not raise."""
-        future = self._links.loop.run_in_executor(None, work)
+        """Run `work`, which must not raise, in another thread."""
+        future = self._deps.loop.run_in_executor(None, work)
         future.add_done_callback(lambda done: then(done.result()))

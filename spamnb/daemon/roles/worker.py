@@ -1,9 +1,9 @@
-"""A worker: one event loop, the front doors of all listeners, one scanner.
+"""The worker process: one event loop with the relays of all listeners and their scanners.
 
-It listens on the sockets of its slot, which the supervisor keeps open: whoever replaces it goes on
-with the connections that wait there. On SIGTERM it takes what waits, finishes what is under way,
-and leaves; so it does if the supervisor is gone. Failure: a fault of one session stays in it; a
-worker that dies is replaced.
+It listens on the sockets of its slot. The supervisor keeps them open, so that the next process in
+the slot serves the connections that wait there. On SIGTERM, or when the supervisor is gone, it
+accepts the waiting connections, finishes open sessions and exits. Failure: an error affects one
+session only; a worker that dies is restarted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from spamnb.settings import Settings
 
 BEAT_S = 1.0
 EMPTY_S = 2.0
-"""how long the last connections of the queues are taken for, at the end"""
+"""how long waiting connections are still accepted at the end"""
 
 
 def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
@@ -52,66 +52,66 @@ def _loop_factory(settings: Settings) -> Callable[[], asyncio.AbstractEventLoop]
 
 
 class Worker:
-    """One run."""
+    """The relays of all listeners in one event loop."""
 
     def __init__(
         self, start: StartParams, shared: SharedState, channel: ChildChannel, log: Log
     ) -> None:
         self._start = start
-        self._board = shared
+        self._shared = shared
         self._orders = channel
         self._log = log
-        self._doors: dict[str, RelayListener] = {}
+        self._relays: dict[str, RelayListener] = {}
         self._servers: list[asyncio.AbstractServer] = []
         self._sockets = [
             (name, socket.socket(fileno=fd)) for name, fds in start.sockets.items() for fd in fds
         ]
 
     async def run(self, settings: Settings) -> None:
-        """Listen, and go on until told to stop."""
+        """Serve until told to stop."""
         loop, slot = asyncio.get_running_loop(), self._start.slot
         child_loop = ChildLoop(self._orders, self._log)
-        judge = ScannerFactory(settings, self._judge_links(loop))
+        scanners = ScannerFactory(settings, self._scanner_deps(loop))
         budget = MemoryBudget(settings.limits.memory_bytes, settings.limits.reserved)
-        counts = self._board.counts(slot)
-        for name, door in self._doors_of(settings).items():
-            self._doors[name] = RelayListener(
-                door,
-                judge.scanner_for(name),
-                meters=self._board.meters(slot),
+        counts = self._shared.counts(slot)
+        for name, params in self._listener_params(settings).items():
+            self._relays[name] = RelayListener(
+                params,
+                scanners.scanner_for(name),
+                meters=self._shared.meters(slot),
                 log=self._log,
                 budget=budget,
                 loop=loop,
                 counts=counts,
             )
         await self._listen(loop)
-        child_loop.follow(partial(self._renew, judge))
+        child_loop.follow(partial(self._apply_settings, scanners))
         self._beat()
-        self._board.set_state(slot, ProcessState.READY)
+        self._shared.set_state(slot, ProcessState.READY)
         gc.collect()
         gc.freeze()
         await child_loop.stop.wait()
-        self._board.set_state(slot, ProcessState.LEAVING)
+        self._shared.set_state(slot, ProcessState.LEAVING)
         await self._leave(settings.serve.drain_s)
-        await judge.close()
+        await scanners.close()
 
-    def _judge_links(self, loop: asyncio.AbstractEventLoop) -> ScannerFactoryDeps:
-        return ScannerFactoryDeps(self._start, self._board, self._log, loop)
+    def _scanner_deps(self, loop: asyncio.AbstractEventLoop) -> ScannerFactoryDeps:
+        return ScannerFactoryDeps(self._start, self._shared, self._log, loop)
 
-    def _doors_of(self, settings: Settings) -> dict[str, ListenerParams]:
-        """The doors of those listeners that we have sockets of."""
-        workers, ours = workers_of(settings), self._start.sockets
+    def _listener_params(self, settings: Settings) -> dict[str, ListenerParams]:
+        """Return the parameters of the listeners that have sockets in this worker."""
+        workers, sockets = workers_of(settings), self._start.sockets
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         made = {
             name: listener_params_of(settings, listener, self._start.post, workers)
             for name, listener in listeners_of(settings).items()
-            if name in ours
+            if name in sockets
         }
-        return {name: fitting(door, descriptors, len(ours)) for name, door in made.items()}
+        return {name: fitting(one, descriptors, len(sockets)) for name, one in made.items()}
 
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         for name, one in self._sockets:
-            made = self._doors[name].protocol
+            made = self._relays[name].protocol
             if one.family == socket.AF_UNIX:
                 server = await loop.create_unix_server(made, sock=one, backlog=BACKLOG)
             else:
@@ -119,30 +119,30 @@ class Worker:
             self._servers.append(server)
 
     def _beat(self) -> None:
-        self._board.beat(self._start.slot)
-        self._board.set_open(
-            self._start.slot, sum(door.open_sessions for door in self._doors.values())
+        self._shared.beat(self._start.slot)
+        self._shared.set_open(
+            self._start.slot, sum(relay.open_sessions for relay in self._relays.values())
         )
         asyncio.get_running_loop().call_later(BEAT_S, self._beat)
 
-    def _renew(self, judge: ScannerFactory, settings: Settings) -> None:
-        judge.apply_settings(settings)
-        for name, door in self._doors_of(settings).items():
-            self._doors[name].apply_settings(door)
-            self._doors[name].scanner = judge.scanner_for(name)
+    def _apply_settings(self, scanners: ScannerFactory, settings: Settings) -> None:
+        scanners.apply_settings(settings)
+        for name, params in self._listener_params(settings).items():
+            self._relays[name].apply_settings(params)
+            self._relays[name].scanner = scanners.scanner_for(name)
 
     async def _leave(self, drain_s: float) -> None:
-        """Take what waits, then nothing new; finish what is under way."""
+        """Accept waiting connections, then stop listening and finish open sessions."""
         loop = asyncio.get_running_loop()
         until = loop.time() + EMPTY_S
-        # The loop accepts them meanwhile; the kernel tells nobody when a queue becomes empty.
-        while self._somebody_waits() and loop.time() < until:  # noqa: ASYNC110
+        # The loop accepts them meanwhile; the kernel has no event for an empty queue.
+        while self._has_waiting_connections() and loop.time() < until:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         for server in self._servers:
             server.close()
-        await asyncio.gather(*(door.drain(drain_s) for door in self._doors.values()))
+        await asyncio.gather(*(relay.drain(drain_s) for relay in self._relays.values()))
 
-    def _somebody_waits(self) -> bool:
+    def _has_waiting_connections(self) -> bool:
         poll = select.poll()
         for _, one in self._sockets:
             if one.fileno() >= 0:
