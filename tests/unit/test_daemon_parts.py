@@ -88,7 +88,7 @@ def test_a_name_may_have_several_addresses(sockets):
     """Listening on localhost means all of its addresses."""
     sockets.add("mx", BindAddress("localhost", 0), 1)
     assert sockets.groups["mx"]
-    with pytest.raises(UserError, match=r"nowhere\.invalid:25 cannot be listened on"):
+    with pytest.raises(UserError, match=r"cannot listen on nowhere\.invalid:25"):
         sockets.add("mx", BindAddress("nowhere.invalid", 25), 1)
 
 
