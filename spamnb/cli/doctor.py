@@ -76,7 +76,7 @@ def doctor(ctx: click.Context, session: CliSession, /, as_json: bool, **options:
     """
     from spamnb.service.diagnostics.doctor import Doctor
 
-    runner = Doctor(_ports(session, _Options(**options)))
+    runner = Doctor(_ports(session, _DoctorOptions(**options)))
     results: list[CheckResult] = []
 
     def report(result: CheckResult) -> None:
@@ -108,7 +108,7 @@ class _DoctorOptions(NamedTuple):
     wait_s: float
 
 
-def _ports(session: CliSession, options: _Options) -> DoctorPorts:
+def _ports(session: CliSession, options: _DoctorOptions) -> DoctorPorts:
     """Build the ports from the options; invalid options raise before anything is sent."""
     from spamnb.service.diagnostics.ports import DoctorPorts, checked_recipient
 
@@ -208,7 +208,7 @@ def _carry(address: Address, raw: bytes, rcpt: str) -> str:
     return f"{address} replied {reply}"
 
 
-def _imap(options: _Options, user: str) -> Any:
+def _imap(options: _DoctorOptions, user: str) -> Any:
     """Return a function that opens the mailbox."""
     from spamnb.endpoints.mailbox.imap import ImapAccount, ImapMailbox
 

@@ -110,8 +110,8 @@ def _password() -> str:
         raise UserError(
             "no password is given", hint="type one, or write it to the first line of the input"
         )
-    if size > MOST_PASSWORD or "\0" in password:
-        raise UserError(f"the password is longer than {MOST_PASSWORD} bytes, or contains NUL")
+    if size > MAX_PASSWORD_BYTES or "\0" in password:
+        raise UserError(f"the password is longer than {MAX_PASSWORD_BYTES} bytes, or contains NUL")
     return str(password)
 
 

@@ -274,7 +274,7 @@ class Rig:
 
     async def start_hops(self, loop):
         """Start the next hop; returns its address."""
-        speaks = "lmtp" if self.server.lmtp else "smtp"
+        speaks: Literal["smtp", "lmtp"] = "lmtp" if self.server.lmtp else "smtp"
         path = self.server.unix
         if path:
             self.hop_server = await loop.create_unix_server(lambda: Hop(self.server), path)

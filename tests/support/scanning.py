@@ -59,7 +59,7 @@ class ScanRig:
 
     def scan(self, raw, envelope=ENVELOPE, **request):
         """The one result of a message."""
-        found = []
+        found: list[ScanResult] = []
         self.scanner.scan(ScanRequest(raw, envelope, **request), found.append)
         (outcome,) = found
         return outcome

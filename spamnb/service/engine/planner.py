@@ -26,7 +26,7 @@ from spamnb.store.contract import MessageState, ReadView
 STREAK = 20
 """After this many events of one label, each further one rehearses messages of the other labels.
 Bulk training is interleaved and never reaches it; training one label after the other does
-(experiment 0003)."""
+(decision 0003)."""
 REHEARSALS = 2
 """Earlier messages of each other label to rehearse. With one, two and three, 1.7, 1.3 and 1.1 to
 2.4 % of ham was classified as spam after all spam was trained last; each adds half the cost of

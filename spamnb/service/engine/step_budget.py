@@ -29,7 +29,7 @@ MAX_DAY_EVENTS = 50_000
 correction decodes them, 20 us each; a later one reads the cache, 0.1 us each."""
 MIN_STEPS = 0.5
 """Full steps of one person in a day: the twenty worst corrections found let 1.4 points more spam
-through; without a budget, 97 (experiment 0030)."""
+through; without a budget, 97 (decision 0030)."""
 YOUNG_MODEL_STEPS = 40.0
 """A model with few messages has a larger budget: this many steps, divided by the messages of all
 labels but the most frequent one."""

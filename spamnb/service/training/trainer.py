@@ -172,7 +172,7 @@ def train(
     documents = (recipe or _model_recipe(home, None)).documents
     found = [mixed(units(path, documents=documents)) for _, path in sources]
     order = interleaved([len(part) for part in found])
-    tally = _Tally(len(order), report=progress)
+    tally = _TrainingCounts(len(order), report=progress)
     start = _WorkerStart(_model_recipe(home, recipe), training_options.local)
     few = len(order) <= _FEW
     jobs = 1 if few else training_options.jobs or cores()
@@ -211,7 +211,7 @@ def mixed(found: list[MessageSpan]) -> list[MessageSpan]:
     """Shuffle the messages of a source, in the same order on every run.
 
     Folders are often sorted by kind or by year. Learnt in that order, the last kind has too much
-    weight: 7 to 13 % of held-out spam was missed, and 0.3 % in shuffled order (experiment 0003).
+    weight: 7 to 13 % of held-out spam was missed, and 0.3 % in shuffled order (decision 0003).
     """
     random.Random(0).shuffle(found)  # noqa: S311 - reproducible, not secret
     return found
