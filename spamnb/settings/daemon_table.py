@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spamnb.core.policy.actions import HANDLINGS
+from spamnb.core.policy.actions import MAIL_ACTIONS
 from spamnb.settings.setting import NamedSections, Setting
 from spamnb.settings.types import (
     ADDRESS,
@@ -19,7 +19,7 @@ from spamnb.settings.types import (
 
 _BYTES = whole(1 << 10)
 _SECONDS = number(0.1, 86_400)
-_HANDLING = choice(*HANDLINGS)
+_MAIL_ACTION = choice(*MAIL_ACTIONS)
 
 
 def _actions(section: str) -> tuple[Setting, ...]:

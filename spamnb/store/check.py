@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamnb.core.model.events import NO_LABEL, Event, Ids, Records, Totals
-from spamnb.core.model.id_arrays import place
+from spamnb.core.model.id_arrays import locate
 from spamnb.core.model.training_rows import TrainingRows
 from spamnb.errors import SpamnbError
 from spamnb.store.apply_events import event_ids, named_ids
@@ -69,7 +69,7 @@ def named(view: ReadView, ids: Ids) -> NDArray[np.bool_]:
     found = np.zeros(len(ids), np.bool_)
     if len(ids):
         for event in view.events():
-            at, there = place(ids, named_ids(event))
+            at, there = locate(ids, named_ids(event))
             found[at[there]] = True
     return found
 

@@ -72,7 +72,7 @@ def packed(words: Iterable[Word]) -> Words:
 def unpacked(words: Words) -> Iterator[Word]:
     """Yield the words one by one."""
     start = 0
-    columns = words.ids.tolist(), words.places.tolist(), words.sizes.tolist()
+    columns = words.ids.tolist(), words.locations.tolist(), words.sizes.tolist()
     for id_, place, size in zip(*columns, strict=True):
         yield Word(id_, place, words.texts[start : start + size])
         start += size

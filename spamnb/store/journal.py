@@ -27,7 +27,13 @@ from collections.abc import Iterator, Sequence
 from spamnb.core.model.events import NO_LABEL, Event, EventKind
 from spamnb.errors import BugError, StoreDamagedError
 from spamnb.store.contract import MessageState
-from spamnb.store.rows.codec import decode_event, decode_live, encode_events, encode_live, read_head
+from spamnb.store.rows.codec import (
+    decode_event,
+    decode_state,
+    encode_events,
+    encode_state,
+    read_head,
+)
 from spamnb.store.rows.hash_buckets import Table
 from spamnb.store.rows.id_codec import Buffer, ByteCursor
 
@@ -212,7 +218,7 @@ class Index:
     def live(self, digest: bytes) -> MessageState | None:
         """Return a message's state; None if it was never learnt."""
         value = self.digests_.get(digest) if digest else None
-        return None if value is None else decode_live(value)
+        return None if value is None else decode_state(value)
 
     def digests(self, message_id: str) -> list[bytes]:
         """Return the digests of a Message-ID, oldest first."""
@@ -248,7 +254,7 @@ class Index:
         if old is not None and old.label != NO_LABEL and not old.folded:
             self.kept.delete(_KEPT.pack(old.label, old.seq))
         self.digests_.put(
-            event.digest, encode_live(MessageState(event.after, event.seq, folded=False))
+            event.digest, encode_state(MessageState(event.after, event.seq, folded=False))
         )
         if event.after != NO_LABEL:
             self.kept.put(_KEPT.pack(event.after, event.seq), b"")
@@ -260,7 +266,7 @@ class Index:
         live = self.live(event.digest)
         if live is None or live.seq != event.seq:
             return
-        self.digests_.put(event.digest, encode_live(live._replace(folded=True)))
+        self.digests_.put(event.digest, encode_state(live._replace(folded=True)))
         if live.label != NO_LABEL:
             self.kept.delete(_KEPT.pack(live.label, live.seq))
 

@@ -51,8 +51,14 @@ from spamnb.store.named_files import (
     replacing,
 )
 from spamnb.store.rows.codec import row_type
-from spamnb.store.rows.hash_buckets import SNUG_BYTES, BucketLayout, HashBuckets, Table, bulk_load
-from spamnb.store.rows.vocabulary import WORD_BYTES, Vocabulary, shelve_words
+from spamnb.store.rows.hash_buckets import (
+    REWRITE_BUCKET_BYTES,
+    BucketLayout,
+    HashBuckets,
+    Table,
+    bulk_load,
+)
+from spamnb.store.rows.vocabulary import WORD_BYTES, Vocabulary, rebucket_words
 from spamnb.store.table_views import LAYOUT_KEYS, ROOM_KEY, Tables
 
 _PORTION = 1 << 25
@@ -122,13 +128,13 @@ def _rewrite(old: Environment, new: Environment, recipe: Recipe) -> None:
         }
         size = {"features": row.itemsize, "base": row.itemsize, "words": WORD_BYTES}
         snug = {
-            name: BucketLayout().grown(layout.rows, max(1, SNUG_BYTES // size[name]))
+            name: BucketLayout().grown(layout.rows, max(1, REWRITE_BUCKET_BYTES // size[name]))
             for name, layout in layouts.items()
         }
         for name in ("features", "base"):
             buckets = HashBuckets(getattr(from_, name), layouts[name], row)
             fill(new, name, bulk_load(buckets.blocks(), snug[name]))
-        fill(new, "words", shelve_words(Vocabulary(from_.words, layouts["words"]), snug["words"]))
+        fill(new, "words", rebucket_words(Vocabulary(from_.words, layouts["words"]), snug["words"]))
         for name in ("digests", "mids", "kept", "meta"):
             fill(new, name, ((key, bytes(value)) for key, value in tables[name].scan()))
         pages = Pages(new.page_bytes, 0)

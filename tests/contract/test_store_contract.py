@@ -28,7 +28,7 @@ from spamnb.core.model.events import NO_LABEL, EventKind, Recipe, Records
 from spamnb.errors import BugError
 from spamnb.store.check import check
 from spamnb.store.contract import MessageState, packed
-from spamnb.store.rows.codec import same_push
+from spamnb.store.rows.codec import same_update
 
 
 class TestRecords:
@@ -282,7 +282,7 @@ class TestJournal:
             one, two = view.event(1), view.event(2)
         assert one.kind is EventKind.LEARN
         assert [g.tolist() for g in one.ids] == [g.tolist() for g in first.groups]
-        assert same_push(one.net_update, one.delta)
+        assert same_update(one.net_update, one.delta)
         assert two.times.tolist() == [1, 70_000]
         assert [len(e.ids) for e in two.delta.rehearsals] == [2, 2]
         assert two.delta.rehearsals[0].steps.tolist() == [[3, 3], [3, 3]]

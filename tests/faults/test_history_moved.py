@@ -71,7 +71,7 @@ def test_of_two_that_meet_damage_one_sets_it_aside(folder):
     with start_child(folder) as history:
         with set_aside_by_another(folder, 2) as found:
             history.add([entry(3)])
-            history._guarded(damaged_once())
+            history._with_recovery(damaged_once())
             assert numbers(history) == [2, 3]
         assert found == ["[2, 3]"]
         assert history.warning == ""
@@ -80,7 +80,7 @@ def test_of_two_that_meet_damage_one_sets_it_aside(folder):
 def test_two_in_one_process(folder):
     """Each has its own look at the folder, and both go on with the new one."""
     with opened(folder) as first, opened(folder) as second:
-        first._guarded(damaged_once())
+        first._with_recovery(damaged_once())
         first.add([entry(1)])
         second.add([entry(2)])
         assert numbers(second) == [1, 2]
@@ -100,7 +100,7 @@ def test_without_room_for_the_new_one_it_is_tried_again(folder, monkeypatch):
     with start_child(folder) as history:
         monkeypatch.setattr(module, "share", sometimes)
         with pytest.raises(StoreFullError):
-            history._guarded(damaged_once())
+            history._with_recovery(damaged_once())
         history.add([entry(2)])
         assert numbers(history) == [2]
 

@@ -19,9 +19,9 @@ from spamnb.store.history.append_file import (
     _HEAD,
     _MAGIC,
     AppendFile,
+    open_append_file,
     records,
-    release_fresh,
-    share_fresh,
+    release_append_file,
 )
 from spamnb.store.history.entry import encode_entry
 from spamnb.store.history.limits import HistoryLimits
@@ -42,9 +42,9 @@ def opened(folder, **limits):
 def leave(folder, *entries):
     """What a process that was killed has left."""
     folder.mkdir(exist_ok=True)
-    fresh = share_fresh(folder)
+    fresh = open_append_file(folder)
     fresh.add(list(map(encode_entry, entries)))
-    release_fresh(fresh)
+    release_append_file(fresh)
 
 
 def numbers(history):
@@ -136,7 +136,7 @@ class TestTogether:
         """An entry that came after the file was read is settled too, or stays fresh."""
         with opened(tmp_path / "h") as history, opened(tmp_path / "h") as other:
             history.add([entry(1)])
-            keep, late = History._keep, [entry(2), entry(3)]
+            keep, late = History._store_records, [entry(2), entry(3)]
 
             def slow(self, raw):
                 keep(self, raw)
@@ -145,16 +145,16 @@ class TestTogether:
                     other.find()  # settles all, and empties the file
                     other.add([late.pop(0)])
 
-            monkeypatch.setattr(History, "_keep", slow)
+            monkeypatch.setattr(History, "_store_records", slow)
             history.flush()
-            assert history._fresh.size() == 0
+            assert history._append_file.size() == 0
             monkeypatch.undo()
             assert numbers(other) == [3, 2, 1]
 
     def test_a_forked_child_cannot_loosen_the_lock(self, tmp_path):
         """It is told so, and what the parent holds stays held."""
         with opened(tmp_path / "h") as history:
-            with history._fresh._locked():
+            with history._append_file._locked():
                 child = os.fork()
                 if child == 0:
                     signal.alarm(20)
@@ -171,7 +171,7 @@ class TestTogether:
 
     def test_a_forked_child_that_lives_on_holds_nothing(self, tmp_path):
         """The parent that dies within the lock lets go of it, though its child lives."""
-        fresh = share_fresh(tmp_path)
+        fresh = open_append_file(tmp_path)
         ready, done = os.pipe(), os.pipe()
         fcntl.flock(fresh._handle, fcntl.LOCK_EX)
         child = os.fork()
@@ -181,7 +181,7 @@ class TestTogether:
             os.read(done[0], 1)
             os._exit(0)
         os.read(ready[0], 1)
-        release_fresh(fresh)  # its file is closed, as by death
+        release_append_file(fresh)  # its file is closed, as by death
         with (tmp_path / "fresh").open() as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.write(done[1], b"x")
@@ -273,11 +273,11 @@ class TestRoom:
         """It is told, nothing is torn, and with room again it goes on."""
         with opened(tmp_path / "h") as history:
             history.add([entry(1)])
-            size = history._fresh.size()
+            size = history._append_file.size()
             with files_at_most(size + 1000), pytest.raises(StoreFullError) as full:
                 history.add([entry(2)])
             assert full.value.hint
-            assert history._fresh.size() == size
+            assert history._append_file.size() == size
             history.add([entry(3)])
             assert numbers(history) == [3, 1]
 
@@ -310,7 +310,7 @@ class TestRoom:
             history.flush()
             with files_at_most(30_000):
                 taken = add_till_told(history)
-                assert 25_000 < history._fresh.size() <= 30_000
+                assert 25_000 < history._append_file.size() <= 30_000
             assert numbers(history) == [*range(taken, 0, -1)]
 
     def test_much_is_settled_by_adding(self, tmp_path):
@@ -318,7 +318,7 @@ class TestRoom:
         with opened(tmp_path / "h", limit_bytes=200_000) as history:
             for number in range(1, 41):
                 history.add([entry(number)])
-                assert history._fresh.size() < 25_000 + 4000
+                assert history._append_file.size() < 25_000 + 4000
             assert numbers(history) == [*range(40, 0, -1)]
 
     def test_the_oldest_give_way_while_settling(self, tmp_path):
@@ -332,7 +332,7 @@ class TestRoom:
             assert 10 < len(found) < 100
             history.add([entry(303)])
             assert numbers(history)[:2] == [303, 302]
-            assert history._fresh.size() == 0
+            assert history._append_file.size() == 0
 
     def test_a_limit_that_was_lowered(self, tmp_path):
         """A full file of the old one does not stop the new: the oldest go, the newest come."""
@@ -404,7 +404,7 @@ class TestDamage:
                         both.wait()
                         raise StoreDamagedError("page 7")
 
-                history._guarded(look)
+                history._with_recovery(look)
 
             threads = [threading.Thread(target=work) for _ in range(2)]
             for thread in threads:

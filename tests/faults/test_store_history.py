@@ -195,7 +195,7 @@ class TestFlushing:
             for number in (1, 2):
                 history.add([entry(number)])
                 assert synced.acquire(timeout=10)
-                assert history._fresh.size() == 0
+                assert history._append_file.size() == 0
 
     def test_a_flush_that_fails_is_not_the_end(self, tmp_path, monkeypatch):
         """The thread lives on after a full disk."""
@@ -327,15 +327,15 @@ class TestDamage:
                 except Exception as error:  # noqa: BLE001 - whatever it is, it is told
                     told.append(error)
 
-            thread, share = threading.Thread(target=other), module.renewed_fresh
+            thread, share = threading.Thread(target=other), module.reopen_append_file
 
             def slow(old, folder):
                 thread.start()
                 thread.join(0.3)  # long enough to meet the closed file, if it could
                 return share(old, folder)
 
-            monkeypatch.setattr(module, "renewed_fresh", slow)
-            history._guarded(damaged_once())
+            monkeypatch.setattr(module, "reopen_append_file", slow)
+            history._with_recovery(damaged_once())
             thread.join(10)
             assert told == [None if what == "add" else []]
             assert "page 7" in history.warning

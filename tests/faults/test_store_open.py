@@ -274,9 +274,9 @@ class TestContradictions:
         (first, a), (second, b) = buckets[:2]
         for number, (changed, complaint) in enumerate(
             (
-                ({first: a[:-26], second: a[-26:] + b}, "not its own"),
-                ({second: None, second + b"\0": b}, "not its own"),
-                ({second: None, second.ljust(9, b"\0"): b}, "not its own"),
+                ({first: a[:-26], second: a[-26:] + b}, "another id range"),
+                ({second: None, second + b"\0": b}, "another id range"),
+                ({second: None, second.ljust(9, b"\0"): b}, "another id range"),
                 ({first: a[26:] + a[:26]}, "not in order"),
                 ({first: a[:8] + bytes(16) + a[24:]}, "neither counts nor corrections"),
             )
@@ -291,7 +291,7 @@ class TestContradictions:
     def test_a_word_on_a_wrong_shelf(self, folder):
         """A word in a wrong bucket is reported."""
         with contextlib.closing(open_store(folder)) as store:
-            learn(store, mail(3, *range(2000)), 0)  # so many go straight to their shelves
+            learn(store, mail(3, *range(2000)), 0)  # so many go straight to their buckets
         environment = Environment(EnvironmentConfig(folder, Tables._fields))
         environment.open_tables(create=False)
         with environment.read() as tables:
@@ -300,7 +300,7 @@ class TestContradictions:
         for (key, _), (_, value) in zip(buckets, buckets[::-1], strict=True):
             spoil(folder, "words", key, value)
         with contextlib.closing(open_store(folder)) as store, store.read() as view:
-            assert "not its own" in " ".join(check(view))
+            assert "another id range" in " ".join(check(view))
 
 
 class TestErrors:

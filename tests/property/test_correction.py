@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from test_learning import NOW, WORDS, recipe
 
-from spamnb.core.features.extract import Key, own_id
-from spamnb.core.model.correction import EXPECTED, HELD_BY
+from spamnb.core.features.extract import Key, digest_id
+from spamnb.core.model.correction import EXPECTED, RARE_MESSAGES
 from spamnb.core.model.costs import roles_of
 from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.requests import Learn, Source
@@ -80,12 +80,12 @@ def test_what_insists_moves_nothing_that_is_common():
             model.correct(raw, dice.choice(("ham", "spam")), source=Source("ann", "imap"))
             with model.store.read() as view:
                 event = view.event(view.totals().last_seq)
-                own = own_id(Key(model.recipe.key), event.digest)
+                own = digest_id(Key(model.recipe.key), event.digest)
                 touched = np.concatenate([np.zeros(0, np.uint64), *(
                     part for rehearsal in event.delta.rehearsals for part in rehearsal.ids
                 )])  # fmt: skip
                 held = view.gather(np.unique(touched)).n.sum(axis=1)
-            assert ((held <= HELD_BY) | (np.unique(touched) == own)).all()
+            assert ((held <= RARE_MESSAGES) | (np.unique(touched) == own)).all()
 
 
 def test_a_message_of_common_words_moves_its_own_feature():

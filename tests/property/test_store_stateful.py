@@ -177,18 +177,18 @@ class Histories(RuleBasedStateMachine):
 
 
 class CrowdedHistories(Histories):
-    """The same where every feature wants to be on a tray that has room for few, and words wait."""
+    """The same with a page of hot rows that has room for few, and with pending words."""
 
     def __init__(self):
-        self.kept = hot_rows.LEAST, hot_rows.TRAY_ROWS
-        self.fresh = vocabulary.FRESH_MOST, vocabulary.FRESH_JOINED
-        hot_rows.LEAST, hot_rows.TRAY_ROWS = 1, 40
-        vocabulary.FRESH_MOST, vocabulary.FRESH_JOINED = 25, 2
+        self.kept = hot_rows.MIN_MESSAGES, hot_rows.MAX_HOT_ROWS
+        self.fresh = vocabulary.MAX_PENDING_WORDS, vocabulary.PENDING_JOINED
+        hot_rows.MIN_MESSAGES, hot_rows.MAX_HOT_ROWS = 1, 40
+        vocabulary.MAX_PENDING_WORDS, vocabulary.PENDING_JOINED = 25, 2
         super().__init__()
 
     def teardown(self):
-        hot_rows.LEAST, hot_rows.TRAY_ROWS = self.kept
-        vocabulary.FRESH_MOST, vocabulary.FRESH_JOINED = self.fresh
+        hot_rows.MIN_MESSAGES, hot_rows.MAX_HOT_ROWS = self.kept
+        vocabulary.MAX_PENDING_WORDS, vocabulary.PENDING_JOINED = self.fresh
         super().teardown()
 
 
@@ -196,5 +196,5 @@ TestHistories = Histories.TestCase
 TestHistories.__doc__ = "Both stores stay equal, and equal to their fold, through any history."
 TestHistories.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
 TestCrowdedHistories = CrowdedHistories.TestCase
-TestCrowdedHistories.__doc__ = "The same with a tray that is always full."
+TestCrowdedHistories.__doc__ = "The same with a page of hot rows that is always full."
 TestCrowdedHistories.settings = TestHistories.settings

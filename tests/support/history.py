@@ -86,7 +86,7 @@ def damaged_once():
 def set_aside(folder, first):
     """Meet damage, go on with what was begun anew, and stay until told to end."""
     history = History.open(folder)
-    history._guarded(damaged_once())
+    history._with_recovery(damaged_once())
     history.add([entry(first)])
     print("done", flush=True)
     sys.stdin.readline()
@@ -147,14 +147,14 @@ def die_with_the_rest(folder, first):
     """One more comes while the others are settled, and death before that one is."""
     history = History.open(folder)
     history.add([entry(first), entry(first + 1)])
-    keep = History._keep
+    keep = History._store_records
 
     def once(self, raw):
         keep(self, raw)
         history.add([entry(first + 2)])
-        die_at(History, "_keep")
+        die_at(History, "_store_records")
 
-    History._keep = once
+    History._store_records = once
     history.flush()
 
 

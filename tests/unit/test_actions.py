@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from spamnb.core.model.costs import DECISIONS
 from spamnb.core.policy.actions import (
-    HANDLINGS,
     LEAST_MESSAGES,
+    MAIL_ACTIONS,
     ActionMap,
     ActionPolicy,
     limit_while_untrained,
@@ -16,8 +16,8 @@ from spamnb.errors import SettingsError
 
 HARSH = ActionMap(unsure="tag", junk="quarantine", reject="reject")
 
-_HANDLINGS = st.lists(st.sampled_from(HANDLINGS), min_size=4, max_size=4).map(
-    lambda chosen: ActionMap(*sorted(chosen, key=HANDLINGS.index))
+_ACTION_MAPS = st.lists(st.sampled_from(MAIL_ACTIONS), min_size=4, max_size=4).map(
+    lambda chosen: ActionMap(*sorted(chosen, key=MAIL_ACTIONS.index))
 )
 _LOCALS = st.sampled_from(["ann", "bob", "postmaster", "Abuse", "abuse+x"])
 _RECIPIENTS = st.lists(
@@ -26,14 +26,14 @@ _RECIPIENTS = st.lists(
 )
 _TREATMENTS = st.builds(
     ActionPolicy,
-    _HANDLINGS,
-    st.dictionaries(st.sampled_from(["a.example", "b.example"]), _HANDLINGS),
+    _ACTION_MAPS,
+    st.dictionaries(st.sampled_from(["a.example", "b.example"]), _ACTION_MAPS),
     st.sampled_from([(), ("ann@a.example",), ("@b.example",), ("bob@",)]),
 )
 
 
 def rank(handling):
-    return HANDLINGS.index(handling)
+    return MAIL_ACTIONS.index(handling)
 
 
 def test_as_shipped_every_message_gets_headers_alone():
@@ -108,7 +108,7 @@ def test_the_mildest_of_several_recipients_holds(
         assert together != "quarantine"
 
 
-@given(_HANDLINGS, st.booleans(), st.booleans())
+@given(_ACTION_MAPS, st.booleans(), st.booleans())
 def test_harsher_decisions_are_never_handled_more_mildly(handlings, refusable, whole):
     """The order holds, also where some handlings are impossible."""
     action_policy = ActionPolicy(handlings)

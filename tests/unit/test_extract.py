@@ -11,12 +11,12 @@ import pytest
 from spamnb.core.features import extract as features
 from spamnb.core.features.extract import (
     CUT_BYTES,
-    MOST_BYTES,
+    MAX_BYTES,
     SEEDS_KEPT,
     Key,
     distinct,
     extract,
-    spliced,
+    join_pieces,
 )
 from spamnb.core.features.tokens import WRITTEN, TokenLocation
 from spamnb.core.mail.confusables import plain
@@ -26,17 +26,17 @@ OTHER = bytes(range(1, 33))
 BODY = TokenLocation.BODY
 
 
-def fields(*texts, place=BODY, name=b""):
-    return [(place, name, text if isinstance(text, bytes) else plain(text)) for text in texts]
+def fields(*texts, location=BODY, name=b""):
+    return [(location, name, text if isinstance(text, bytes) else plain(text)) for text in texts]
 
 
 def read(*messages, secret=SECRET):
     return extract(Key(secret), [fields(*one) for one in messages])
 
 
-def texts(text, place=BODY):
+def texts(text, location=BODY):
     """The words of a text, as people may read them, in their order."""
-    found = extract(Key(SECRET), [fields(text, place=place)])
+    found = extract(Key(SECRET), [fields(text, location=location)])
     return sorted(found.word(row)[1].decode() for row in found.of(0))
 
 
@@ -65,7 +65,7 @@ def test_thue_morse_words_differ(order, secret):
     for a, b in itertools.permutations(b"abcdxyz059", 2):
         found.append(bytes(a if request == 0 else b for request in word))
     parts = [b"".join(pair) for pair in itertools.product(found[:12], repeat=2)]
-    parts = [part for part in parts if len(part) <= MOST_BYTES]
+    parts = [part for part in parts if len(part) <= MAX_BYTES]
     every = sorted({*found, *parts})
     assert len(read([b" ".join(every)], secret=secret).ids) == len(every)
 
@@ -124,7 +124,7 @@ def test_two_keys_share_no_id():
 
 
 def test_ids_are_spread_like_chance():
-    """Each bit is set in half of the ids, whatever the words: the store cuts shelves by them."""
+    """Each bit is set in half of the ids, whatever the words: the store splits buckets by them."""
     ids = read([b" ".join(b"w%d" % number for number in range(100, 100_100))]).ids
     for bit in range(64):
         share = np.mean((ids >> np.uint64(bit)) & np.uint64(1))
@@ -133,24 +133,28 @@ def test_ids_are_spread_like_chance():
 
 def test_the_same_word_in_another_place_is_another_feature():
     """Places, and the names of headers, are part of the id."""
-    places = [(place, b"") for place in TokenLocation]
-    places += [(TokenLocation.HEADER, b"x"), (TokenLocation.HEADER, b"y")]
+    locations = [(location, b"") for location in TokenLocation]
+    locations += [(TokenLocation.HEADER, b"x"), (TokenLocation.HEADER, b"y")]
     found = [
-        extract(Key(SECRET), [fields("plum", place=place, name=name)]).ids.tolist()
-        for place, name in places
+        extract(Key(SECRET), [fields("plum", location=location, name=name)]).ids.tolist()
+        for location, name in locations
     ]
     every = list(itertools.chain.from_iterable(found))
     assert len(set(every)) == len(every) == len(TokenLocation) + 2
 
 
 def test_more_header_names_than_are_remembered():
-    """Strangers choose names: the seeds are drawn anew, the ids stay what they are."""
+    """Senders choose header names: the cache of seeds stays bounded, and ids never change."""
     key = Key(SECRET)
-    first = extract(key, [fields("plum", place=TokenLocation.HEADER, name=b"x-first")]).ids.tolist()
+    first = extract(
+        key, [fields("plum", location=TokenLocation.HEADER, name=b"x-first")]
+    ).ids.tolist()
     for start in range(0, 2 * SEEDS_KEPT, 512):
         many = [(TokenLocation.HEADER, b"x-%d" % n, b"plum") for n in range(start, start + 512)]
         assert len(extract(key, [many]).ids) == 512
-    again = extract(key, [fields("plum", place=TokenLocation.HEADER, name=b"x-first")]).ids.tolist()
+    again = extract(
+        key, [fields("plum", location=TokenLocation.HEADER, name=b"x-first")]
+    ).ids.tolist()
     assert again == first
     assert len(key._seeds.line) < 2 * SEEDS_KEPT
 
@@ -205,7 +209,7 @@ def test_words_are_cut_as_people_would(text, words):
 def test_any_length_works(length):
     """A word up to 64 bytes is whole; of a longer one its beginning stays, marked as cut."""
     words = texts("x" * length)
-    assert words == ["x" * (length if length <= MOST_BYTES else CUT_BYTES)]
+    assert words == ["x" * (length if length <= MAX_BYTES else CUT_BYTES)]
     cut = read(["x" * length]).ids.tolist()
     assert (cut == read(["x" * CUT_BYTES]).ids.tolist()) == (length == CUT_BYTES)
     assert len(read(["x" * length + " plum " + "y" * length]).ids) == 3
@@ -247,7 +251,9 @@ def test_no_message_and_empty_messages():
 
 def test_groups_are_what_was_written_and_how_it_was_sent():
     """Two groups, each sorted; rows of a message are distinct; sizes and times agree with them."""
-    message = [field for place in TokenLocation for field in fields("plum fig plum", place=place)]
+    message = [
+        field for location in TokenLocation for field in fields("plum fig plum", location=location)
+    ]
     found = extract(Key(SECRET), [message, message])
     written, sent = found.by_group(1)
     assert (len(written), len(sent)) == (2 * len(WRITTEN), 2 * (len(TokenLocation) - len(WRITTEN)))
@@ -267,18 +273,18 @@ def test_texts_behind_ids_are_those_of_the_words():
     assert words.ids.tolist() == found.ids.tolist()
     session_io = np.cumsum(words.sizes.astype(int))
     for row, (start, end) in enumerate(zip(session_io - words.sizes, session_io, strict=True)):
-        assert (words.places[row], words.texts[start:end]) == found.word(row)
+        assert (words.locations[row], words.texts[start:end]) == found.word(row)
 
 
 def test_distinct_and_spliced_are_what_plain_loops_give():
     """The two tools of the batch: all ids once with their places, and pieces put in a row."""
     dice = np.random.default_rng(1)
     parts = [np.unique(dice.integers(0, 50, size, dtype=np.uint64)) for size in (0, 1, 30, 7)]
-    ids, places = distinct(parts)
+    ids, locations = distinct(parts)
     assert ids.tolist() == sorted(set(np.concatenate(parts).tolist()))
-    assert all(ids[at].tolist() == part.tolist() for at, part in zip(places, parts, strict=True))
+    assert all(ids[at].tolist() == part.tolist() for at, part in zip(locations, parts, strict=True))
     source = np.frombuffer(b"plum fig lemon", np.uint8)
-    assert spliced(source, np.array([5, 0, 9]), np.array([3, 0, 5])) == b"figlemon"
+    assert join_pieces(source, np.array([5, 0, 9]), np.array([3, 0, 5])) == b"figlemon"
 
 
 # --- bounded -------------------------------------------------------------------------------
@@ -330,7 +336,7 @@ def test_a_feature_that_decides_something_is_never_left_out():
 
 def test_each_group_has_a_bound_of_its_own():
     """Many words do not push out how a message was sent, nor the other way round."""
-    both = fields(numbered(90)) + fields(numbered(90), place=TokenLocation.RECEIVED)
+    both = fields(numbered(90)) + fields(numbered(90), location=TokenLocation.RECEIVED)
     found = extract(Key(SECRET), [both]).bounded((30, 60), NONE)
     assert [len(part) for part in found.by_group(0)] == [30, 60]
 

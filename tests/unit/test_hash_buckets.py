@@ -1,4 +1,4 @@
-"""Keys of shelves: short, in the order of what they stand for, and all of them different."""
+"""Keys of hash buckets: short, distinct, and in the order of their ids."""
 
 from itertools import pairwise
 
@@ -28,14 +28,14 @@ def test_keys_stand_in_the_order_of_the_first_ids_and_lead_back_to_them(layout, 
 
 @given(layouts())
 def test_no_key_is_empty_or_beyond_the_words_that_wait(layout):
-    """LMDB takes no empty key; words that wait for their shelves begin with eight bytes 255."""
+    """LMDB takes no empty key; the keys of pending words begin with eight bytes 255."""
     keys = keys_of(distinct(layout.starts(np.array([0, (1 << 64) - 1], np.uint64))))
     assert keys[0] == b"\0"
     assert keys[-1] < b"\xff" * 8
 
 
-def test_keys_are_as_long_as_a_thousand_shelves_need():
-    """One byte and a part of the second, with 1,024 shelves."""
+def test_keys_are_as_long_as_a_thousand_buckets_need():
+    """With 1,024 buckets a key has one byte and a part of the second."""
     keys = keys_of(BucketLayout(10).starts(np.arange(1024, dtype=np.uint64) << np.uint64(54)))
     assert len(set(keys)) == 1024
     assert max(map(len, keys)) == 2

@@ -1,4 +1,4 @@
-"""The tray of common rows: what comes to it, what leaves it, and bytes that lie."""
+"""The page of hot rows: which rows are added, which are removed, and damaged bytes."""
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ from spamnb.store.rows import hash_buckets, hot_rows
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    """A model whose tray has room for ten rows."""
-    monkeypatch.setattr(hot_rows, "TRAY_ROWS", 10)
+    """A model whose page has room for ten rows."""
+    monkeypatch.setattr(hot_rows, "MAX_HOT_ROWS", 10)
     model = open_store(tmp_path / "model", create=RECIPE)
     yield model
     model.close()
@@ -28,12 +28,12 @@ def bring(store, names, size):
 def lying(store):
     with store.read() as view:
         assert check(view) == []
-        held = view._features._tray
-        return held.ids.tolist(), held.least
+        held = view._features._page
+        return held.ids.tolist(), held.min_messages
 
 
-def test_common_features_come_and_rare_ones_stay_on_their_shelves(store):
-    """Eight holders and more bring a feature to the tray; what is taken away leaves it."""
+def test_common_features_are_promoted_and_rare_ones_stay_in_their_buckets(store):
+    """A feature of eight or more messages is promoted; a removed one leaves the page."""
     bring(store, range(5), 1)
     assert lying(store) == ([], 8)
     bring(store, range(3), 3)
@@ -56,9 +56,9 @@ def test_a_tray_that_is_not_whole_is_damage(store):
     """Bytes that contradict themselves are told, not read."""
     bring(store, range(5), 9)
     with store.environment.write() as tables:
-        whole = bytes(tables["meta"].get(hot_rows.TRAY_KEY))
-        tables["meta"].put(hot_rows.TRAY_KEY, whole[:-1])
-    with store.read() as view, pytest.raises(StoreDamagedError, match="tray"):
+        whole = bytes(tables["meta"].get(hot_rows.HOT_ROWS_KEY))
+        tables["meta"].put(hot_rows.HOT_ROWS_KEY, whole[:-1])
+    with store.read() as view, pytest.raises(StoreDamagedError, match="hot rows"):
         view.gather(ids_of(1))
 
 

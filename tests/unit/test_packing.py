@@ -72,7 +72,7 @@ def test_a_portion_of_nothing_but_unreadable_files():
 def texts(words):
     session_io = np.cumsum(words.sizes.astype(int))
     starts = session_io - words.sizes
-    spans = zip(words.ids.tolist(), words.places.tolist(), starts, session_io, strict=True)
+    spans = zip(words.ids.tolist(), words.locations.tolist(), starts, session_io, strict=True)
     return {feature: (place, words.texts[a:b]) for feature, place, a, b in spans}
 
 

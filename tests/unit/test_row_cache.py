@@ -41,7 +41,7 @@ class World:
 def small(monkeypatch):
     """Room for sixteen rows."""
     monkeypatch.setattr(row_cache, "SLOTS", SLOTS)
-    monkeypatch.setattr(row_cache, "MOST_ASKED", 50)
+    monkeypatch.setattr(row_cache, "MAX_REQUEST", 50)
 
 
 def test_what_was_found_is_not_looked_for_again():

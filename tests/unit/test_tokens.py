@@ -3,7 +3,14 @@
 import pytest
 
 from spamnb.core.features import tokens
-from spamnb.core.features.tokens import READINGS, WRITTEN, TokenLocation, document, fields, marks
+from spamnb.core.features.tokens import (
+    HEADER_RULES,
+    WRITTEN,
+    TokenLocation,
+    document,
+    fields,
+    marks,
+)
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.message import read
 
@@ -45,13 +52,13 @@ def marks_of(raw):
     return marks(message, [name for name, _ in message.headers])
 
 
-def at(raw, place, local=None):
+def at(raw, location, local=None):
     """All text in a place."""
-    return b" | ".join(text for where, _, text in found(raw, local) if where == place)
+    return b" | ".join(text for where, _, text in found(raw, local) if where == location)
 
 
 @pytest.mark.parametrize(
-    ("place", "text"),
+    ("location", "text"),
     [
         (TokenLocation.SUBJECT, b"Plums for sale"),
         (TokenLocation.FROM, b"ann@a.example"),
@@ -69,9 +76,9 @@ def at(raw, place, local=None):
         (TokenLocation.MARK, b"reply-differs"),
     ],
 )
-def test_every_piece_is_read_in_its_place(place, text):
+def test_every_piece_is_read_at_its_location(location, text):
     """The table of places, tried on a message that has something for each."""
-    assert text in at(MAIL, place)
+    assert text in at(MAIL, location)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +105,7 @@ def test_hidden_text_is_no_body():
 
 def test_places_keep_their_numbers():
     """They are on disk: a number that is given is never given again."""
-    assert [(place.name, place.value) for place in TokenLocation] == [
+    assert [(location.name, location.value) for location in TokenLocation] == [
         ("BODY", 1), ("SUBJECT", 2), ("URL", 3), ("FROM", 4), ("REPLY", 5), ("TO", 6),
         ("RECEIVED", 7), ("ID", 8), ("CONTENT", 9), ("AUTH", 10), ("NAMES", 11), ("HEADER", 12),
         ("PART", 13), ("FILE", 14), ("HIDDEN", 15), ("MARKUP", 16), ("MARK", 17), ("INNER", 18),
@@ -118,9 +125,9 @@ def test_the_author_wrote_body_subject_links_and_documents():
 
 def test_every_reading_is_of_a_lower_case_name_and_total():
     """Names are compared in lower case, and no value makes a reading fail."""
-    for name, (place, keep) in READINGS.items():
+    for name, (location, keep) in HEADER_RULES.items():
         assert name == name.lower()
-        assert place in TokenLocation
+        assert location in TokenLocation
         for value in (b"", b"\xff" * 50, b";" * 99, b"<" * 99, b"id " * 99, b"@" * 99, b"=" * 99):
             assert keep is None or isinstance(keep(value), bytes)
 
@@ -186,9 +193,9 @@ def test_the_number_of_headers_and_their_length_are_bounded():
     read_headers = [one for one in found(many) if one[0] == TokenLocation.HEADER]
     assert len(read_headers) <= tokens.HEADERS_READ
     long = b"X-Long: " + b"plum " * 2000 + b"\n\nx\n"
-    assert max(len(text) for place, _, text in found(long) if place == TokenLocation.HEADER) <= (
-        tokens.VALUE_READ
-    )
+    assert max(
+        len(text) for location, _, text in found(long) if location == TokenLocation.HEADER
+    ) <= (tokens.VALUE_READ)
 
 
 def test_links_are_bounded():
@@ -211,7 +218,7 @@ def test_a_plain_document_is_one_field():
 )
 def test_it_is_total(raw):
     """Whatever the bytes: fields of bytes in places there are."""
-    for place, name, text in found(raw):
-        assert isinstance(place, TokenLocation)
+    for location, name, text in found(raw):
+        assert isinstance(location, TokenLocation)
         assert isinstance(name, bytes)
         assert isinstance(text, bytes)

@@ -14,16 +14,16 @@ from spamnb.core.policy.verdict_headers import (
     COLUMNS,
     REASONS,
     VerdictHeaders,
+    add_to_message,
     as_delivered,
-    cleaned,
     format_headers,
     header_end,
     junk_threshold,
+    remove_forged,
+    replace_headers,
     score_of,
     signature_block,
-    stamped,
     unscanned_block,
-    written,
 )
 
 JUNK = junk_threshold(Costs())
@@ -56,7 +56,7 @@ def sent(wire, block=BLOCK, tag=b""):
     """What the next hop gets for a message in wire form."""
     end = header_end(wire)
     end = len(wire) if end < 0 else end
-    return stamped(wire[:end], block, tag) + wire[end:]
+    return replace_headers(wire[:end], block, tag) + wire[end:]
 
 
 def headers_of(raw):
@@ -128,9 +128,9 @@ FORGED = [
 def test_forged_copies_are_removed_and_nothing_else(forged):
     """Every spelling that some reader takes for our name, with its continuation lines."""
     before, after = b"Received: x\r\n\tfolded\r\nA: b\r\n", b"Subject: x\r\nC: d\r\n\r\n"
-    assert cleaned(before + forged + after) == before + after
-    assert cleaned(forged + after) == after
-    assert cleaned(before + forged) == before
+    assert remove_forged(before + forged + after) == before + after
+    assert remove_forged(forged + after) == after
+    assert remove_forged(before + forged) == before
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_forged_copies_are_removed_and_nothing_else(forged):
 def test_what_is_no_copy_of_ours_stays(honest):
     """Other filters' lines and mere mentions are the message's own; the slow way is byte-exact."""
     header = b"A: b\r\n" + honest + b"\r\n"
-    assert cleaned(header) == header
+    assert remove_forged(header) == header
 
 
 # --- nothing joins, nothing changes --------------------------------------------------------------
@@ -184,7 +184,7 @@ def test_no_line_of_a_message_joins_our_values(message):
     """Python's reader finds our lines first and as we wrote them, and no other copy of them."""
     wire = crlf(message)
     got = headers_of(unstuffed(sent(wire)))
-    if re.match(rb"(\.?From .*\r\n)*\.?>From ", cleaned(wire)):
+    if re.match(rb"(\.?From .*\r\n)*\.?>From ", remove_forged(wire)):
         return  # no header at all for Python's reader, with or without us
     assert got[: len(OURS)] == OURS
     names = [name.lower() for name, _ in got[len(OURS) :]]
@@ -202,7 +202,7 @@ def test_a_message_is_the_same_before_and_after(message):
     before, after = read(as_delivered(unstuffed(wire))), read(unstuffed(sent(wire)))
     assert before.digest == after.digest
     assert before.headers == after.headers
-    assert written(unstuffed(wire), BLOCK) == unstuffed(sent(wire))
+    assert add_to_message(unstuffed(wire), BLOCK) == unstuffed(sent(wire))
 
 
 @given(_MESSAGES)
@@ -211,11 +211,11 @@ def test_what_our_block_was_put_before_is_there_unchanged(message):
     wire = crlf(message)
     end = header_end(wire)
     end = len(wire) if end < 0 else end
-    got, clean = stamped(wire[:end], BLOCK), cleaned(wire[:end])
+    got, clean = replace_headers(wire[:end], BLOCK), remove_forged(wire[:end])
     assert got.count(BLOCK) == 1
     before, after = got.split(BLOCK)
     assert before + after == clean or before + after.removeprefix(b"\r\n") == clean
-    assert stamped(wire[:end], b"") == clean
+    assert replace_headers(wire[:end], b"") == clean
     left = iter(wire[:end].split(b"\r\n"))
     assert all(line in left for line in clean.split(b"\r\n"))  # lines went, none came or moved
 
@@ -234,7 +234,7 @@ def test_what_our_block_was_put_before_is_there_unchanged(message):
 )
 def test_the_block_stands_behind_mbox_lines_and_before_all_else(before, joint, rest):
     """What only begins like an mbox line or a field is none."""
-    assert stamped(before + rest, BLOCK) == before + BLOCK + joint + rest
+    assert replace_headers(before + rest, BLOCK) == before + BLOCK + joint + rest
 
 
 @given(_MESSAGES)
@@ -249,7 +249,7 @@ def test_stamping_twice_leaves_one_block(message):
 def test_hostile_headers_take_linear_time(unit, size):
     """Law 4: a header of 300 KB of any one thing takes milliseconds, not minutes."""
     header = unit * (size // len(unit)) + b"X-Spam-Flag: NO\r\n\r\n"
-    assert len(stamped(header, BLOCK, b"[SPAM]")) < 3 * size + len(BLOCK)
+    assert len(replace_headers(header, BLOCK, b"[SPAM]")) < 3 * size + len(BLOCK)
 
 
 # --- the subject ---------------------------------------------------------------------------------
@@ -271,7 +271,10 @@ def test_hostile_headers_take_linear_time(unit, size):
 )
 def test_the_tag_stands_before_the_subject(header, tagged):
     """Every subject is tagged, a missing one is made, and nothing else moves."""
-    assert stamped(header, b"X-Spam-Flag: YES\r\n", b"[SPAM] ") == b"X-Spam-Flag: YES\r\n" + tagged
+    assert (
+        replace_headers(header, b"X-Spam-Flag: YES\r\n", b"[SPAM] ")
+        == b"X-Spam-Flag: YES\r\n" + tagged
+    )
 
 
 # --- what our lines say --------------------------------------------------------------------------

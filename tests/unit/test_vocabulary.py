@@ -15,8 +15,8 @@ JOINED, MOST = 4, 30
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     """A model that joins four values, and has room for thirty words before they are shelved."""
-    monkeypatch.setattr(vocabulary, "FRESH_JOINED", JOINED)
-    monkeypatch.setattr(vocabulary, "FRESH_MOST", MOST)
+    monkeypatch.setattr(vocabulary, "PENDING_JOINED", JOINED)
+    monkeypatch.setattr(vocabulary, "MAX_PENDING_WORDS", MOST)
     model = open_store(tmp_path / "model", create=RECIPE)
     yield model
     model.close()
@@ -41,7 +41,7 @@ def found(store, ids):
         return view.words(np.sort(ids))
 
 
-def test_words_wait_are_joined_and_come_to_their_shelves(store):
+def test_pending_words_are_joined_and_moved_to_their_buckets(store):
     """Wherever they lie, every word is found after every lesson, and few values hold them."""
     ids = np.random.default_rng(1).permutation(ids_of(*range(240)))
     waiting = []
@@ -56,7 +56,7 @@ def test_words_wait_are_joined_and_come_to_their_shelves(store):
 
 def test_large_lessons_do_not_make_the_pile_large(store, monkeypatch):
     """The bound is on words, not on lessons: strangers choose how many words a message brings."""
-    monkeypatch.setattr(vocabulary, "FRESH_WORDS", 50)
+    monkeypatch.setattr(vocabulary, "MAX_PENDING_BATCH", 50)
     ids = ids_of(*range(1000))
     for start in range(0, 1000, 50):
         put(store, ids[start : start + 50])

@@ -1,8 +1,8 @@
-"""From the fields of many messages to arrays of 64-bit feature ids, in numpy.
+"""Extract feature ids: from the fields of many messages to arrays of 64-bit ids, in numpy.
 
-Words are cut and hashed for a whole batch at once; no Python loop touches a word. Holds the
-tables of symbols, the keyed hash and the value `Features`; must not know what
-a model does with them.
+Words are split and hashed for a whole batch in numpy; no Python loop handles single words. Holds
+the tables of symbols, the keyed hash and the value `Features`; must not know what a model does with
+them.
 
 A *word* is a run of letters, digits and any byte beyond ASCII; single dots, dashes, underscores,
 apostrophes and at signs inside join its parts. Of each word come: the word itself, folded to lower
@@ -12,11 +12,12 @@ all but the last (the net of an address). Shorter than 3 bytes: no word; longer 
 12 bytes, marked as cut.
 
 Ids. A word is read as 32-bit little-endian pieces m_i, and h = seed + sum k_i m_i mod 2^64 with
-secret random k_i; the upper half of h is strongly universal: two given words meet with probability
-2^-32 over the keys. Two independent halves make 2^-64. So nobody can prepare words that collide
-without knowing the key (`store` keeps it), whatever their structure: a proof, where a secret
-polynomial mod 2^64 fails on Thue-Morse words under every base. It is also faster, because the work
-is a word's and not a byte's: 8 us a message against 20 for prefix sums over symbols.
+secret random k_i; the upper half of h is strongly universal: two given words collide with
+probability 2^-32 over the keys. Two independent halves make 2^-64. So a sender cannot prepare words
+that collide without knowing the key (`store` keeps it), whatever their structure. This is proven,
+while a secret polynomial mod 2^64 fails on Thue-Morse words under every base. It is also faster,
+because the work is done per word and not per byte: 8 us a message against 20 for prefix sums over
+symbols.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.features.tokens import WRITTEN, Field, TokenLocation, own
+from spamnb.core.features.tokens import WRITTEN, Field, TokenLocation, digest_field
 from spamnb.core.model import id_arrays
 from spamnb.core.model.id_arrays import changes, merged_order, order_of
 
 U64 = NDArray[np.uint64]
 I64 = NDArray[np.int64]
 
-LEAST_BYTES = 3
-MOST_BYTES = 64
+MIN_BYTES = 3
+MAX_BYTES = 64
 CUT_BYTES = 12
-_PIECES = MOST_BYTES // 8
+_PIECES = MAX_BYTES // 8
 _GLUE = b".-_'@"
 _WORD = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789$!%"
 
@@ -51,7 +52,7 @@ _FIRST_BYTES = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
 
 
 def _classes() -> bytes:
-    """0 ends a word, 1 is part of it, 2 joins two parts."""
+    """Class of each byte: 0 ends a word, 1 is part of it, 2 joins two parts."""
     table = bytearray(128) + bytes([1]) * 128
     for symbol in _WORD:
         table[symbol] = 1
@@ -66,45 +67,46 @@ _CUT_NAME = b"cut:"
 
 
 SEEDS_KEPT = 1024
-"""Strangers choose header names: the seeds of so many are kept, then they are drawn anew. All are
-copied for a new one, 50 us at most (130 with 4,096); 6,046 messages of some years have 342."""
+"""Senders choose header names, so at most so many seeds are cached; then the cache starts again.
+A new seed copies all of them, 50 us at most (130 with 4,096); 6,046 messages of some years have
+342."""
 
 
 class _Seeds(NamedTuple):
-    """What was drawn for the places met so far, and for each header's name in HEADER."""
+    """The seeds of the locations seen so far, and of each header name in HEADER."""
 
     line: dict[tuple[TokenLocation, bytes], int]
     sums: U64
-    """[line, high or low] where the two sums of a word begin"""
+    """[line, high or low] the initial values of the two sums of a word"""
     sent: NDArray[np.uint16]
     """[line] the group: 0 for what was written, 1 for how it was sent"""
 
 
-_WHERE, _TEXT = itemgetter(0, 1), itemgetter(2)
+_LOCATION_AND_NAME, _TEXT = itemgetter(0, 1), itemgetter(2)
 """parts of a field"""
 _NO_SEEDS = _Seeds({}, np.zeros((0, 2), np.uint64), np.zeros(0, np.uint16))
 
 
 class Key:
-    """The secret numbers of one model's features, all drawn from its 32-byte key.
+    """The secret numbers of one model's features, all derived from its 32-byte key.
 
-    Threads share it: what is kept is replaced as a whole, so each sees what belongs together.
+    Threads share it: the cache is replaced as a whole, so each thread sees a consistent one.
     """
 
     def __init__(self, secret: bytes) -> None:
-        drawn = hashlib.shake_256(b"spamnb words 1" + secret).digest(8 * 4 * _PIECES)
-        numbers = np.frombuffer(drawn, "<u8").astype(np.uint64).reshape(_PIECES, 2, 2)
+        random_bytes = hashlib.shake_256(b"spamnb words 1" + secret).digest(8 * 4 * _PIECES)
+        numbers = np.frombuffer(random_bytes, "<u8").astype(np.uint64).reshape(_PIECES, 2, 2)
         self.pieces = np.ascontiguousarray(numbers.transpose(2, 1, 0))
         """[first or second half of a piece's eight bytes, high or low sum, piece]"""
         self.first_pieces = self.pieces[:, :, :1]
         self._secret = hashlib.blake2b(secret, digest_size=32).digest()
         self._seeds = _NO_SEEDS
-        self.cut = self._drawn((TokenLocation.BODY, _CUT_NAME))[:, None]
-        """[high or low, 1] what marks a word that was cut"""
+        self.cut = self._seed_of((TokenLocation.BODY, _CUT_NAME))[:, None]
+        """[high or low, 1] added to the sums of a word that was cut"""
 
     def seeds(self, fields: list[Field]) -> tuple[U64, NDArray[np.uint16]]:
-        """[high or low, field] where sums begin, and [field] the group of each field."""
-        seeds, where = self._seeds, list(map(_WHERE, fields))
+        """[high or low, field] the initial sums, and [field] the group of each field."""
+        seeds, where = self._seeds, list(map(_LOCATION_AND_NAME, fields))
         found = list(map(seeds.line.get, where))
         if None in found:
             seeds = self._seeds = self._with(seeds, set(where))
@@ -116,40 +118,40 @@ class Key:
         if len(seeds.line) > SEEDS_KEPT:
             seeds = _NO_SEEDS
         new = where - seeds.line.keys()
-        line = seeds.line | {place: at for at, place in enumerate(new, len(seeds.line))}
-        sent = np.array([place not in WRITTEN for place, _ in new], np.uint16)
+        line = seeds.line | {location: at for at, location in enumerate(new, len(seeds.line))}
+        sent = np.array([location not in WRITTEN for location, _ in new], np.uint16)
         return _Seeds(
             line,
-            np.concatenate((seeds.sums, [self._drawn(place) for place in new])),
+            np.concatenate((seeds.sums, [self._seed_of(location) for location in new])),
             np.concatenate((seeds.sent, sent)),
         )
 
-    def _drawn(self, place: tuple[TokenLocation, bytes]) -> U64:
-        text = bytes([place[0]]) + place[1]
-        drawn = hashlib.blake2b(text, key=self._secret, digest_size=16).digest()
-        return np.frombuffer(drawn, "<u8").astype(np.uint64)
+    def _seed_of(self, location: tuple[TokenLocation, bytes]) -> U64:
+        text = bytes([location[0]]) + location[1]
+        random_bytes = hashlib.blake2b(text, key=self._secret, digest_size=16).digest()
+        return np.frombuffer(random_bytes, "<u8").astype(np.uint64)
 
     def fingerprint(self) -> bytes:
-        """Tells two keys apart without telling the key: 16 bytes."""
+        """16 bytes that identify the key without revealing it."""
         return hashlib.blake2b(b"fingerprint", key=self._secret, digest_size=16).digest()
 
 
-def own_id(key: Key, digest: bytes) -> np.uint64:
-    """The id of the feature that a message has alone."""
-    place, _, word = own(digest)
-    return np.uint64(id_of(key, place, word))
+def digest_id(key: Key, digest: bytes) -> np.uint64:
+    """The id of the feature that only this message has."""
+    location, _, word = digest_field(digest)
+    return np.uint64(id_of(key, location, word))
 
 
 GROUPS = 2
 TEXT_BYTES = 255
-"""A text with its header's name, in the vocabulary."""
+"""The longest text in the vocabulary, with its header's name."""
 
 
 class Words(NamedTuple):
-    """Texts behind ids (sorted, distinct): place and size of each, and all texts in a row."""
+    """Texts of ids (sorted, distinct): location and size of each, and all texts joined."""
 
     ids: U64
-    places: NDArray[np.uint8]
+    locations: NDArray[np.uint8]
     sizes: NDArray[np.uint8]
     texts: bytes
 
@@ -159,8 +161,7 @@ class Features:
     """The features of some messages: `ids[rows[offsets[m]:offsets[m + 1]]]` are those of message m.
 
     `ids` are sorted and distinct over the batch; the `rows` of a message are distinct, and sorted
-    within each group, one group after the other. `_sample` goes with `ids`: a word that made the
-    feature (for its text).
+    within each group, one group after the other. `_sample` has one word of each id, for its text.
     """
 
     ids: U64
@@ -180,7 +181,7 @@ class Features:
 
     @property
     def times(self) -> NDArray[np.uint32]:
-        """How often the message holds the feature, row by row."""
+        """How often the message contains the feature, row by row."""
         return np.diff(self._at, append=self._end).astype(np.uint32)
 
     def of(self, message: int) -> I64:
@@ -194,21 +195,21 @@ class Features:
         return ids[:middle], ids[middle:]
 
     def beyond(self, most: tuple[int, ...]) -> list[int]:
-        """The messages that have more features in a group than that."""
+        """The messages that have more features in a group than allowed."""
         if max(self.sizes.tolist(), default=0) <= min(most):
-            return []  # nearly all mail, so the check comes before arrays are made
+            return []  # the usual case, checked before arrays are made
         large = self.sizes.reshape(-1, GROUPS) > np.array(most)
         found: list[int] = np.unique(large.nonzero()[0]).tolist()
         return found
 
     def bounded(self, most: tuple[int, ...], always: U64) -> Features:
-        """At most so many features of each group of each message: those with the smallest ids.
+        """Keep at most so many features of each group of each message, those with the smallest ids.
 
-        The ids in `always` stay besides.
+        The ids in `always` are kept in addition.
 
-        Ids are keyed hashes, so this is a random sample that no sender can foresee: it does not
-        depend on where in the message a word stands, evidence is averaged over a group, so that
-        its mean stays what it was, and messages that share words share those of them that are kept.
+        Ids are keyed hashes, so this is a random sample that a sender cannot predict: it does not
+        depend on where in the message a word is; evidence is averaged over a group, so its mean
+        stays the same; and messages that share words share those of them that are kept.
         """
         limits = np.tile(most, len(self))
         if (self.sizes <= limits).all():
@@ -232,22 +233,22 @@ class Features:
         )
 
     def word(self, row: int) -> tuple[TokenLocation, bytes]:
-        """The place and text behind a feature of the batch."""
+        """The location and text of a feature of the batch."""
         return self._words.text(int(self._sample[row]))
 
     def words(self, ids: U64) -> Words:
-        """The texts of those of these ids that are here."""
-        at, here = id_arrays.place(self.ids, ids)
+        """The texts of those of these ids that are in the batch."""
+        at, here = id_arrays.locate(self.ids, ids)
         rows = at[here]
         return self._words.texts(self.ids.take(rows), self._sample.take(rows))
 
 
 @dataclass(slots=True)
 class _Words:
-    """All words of a batch: where they lie in the text, and in which field."""
+    """All words of a batch: their positions in the text, and their fields."""
 
     text_bytes: bytes
-    """the joined fields as they are, and behind them the same folded"""
+    """the joined fields as they are, followed by the same in lower case"""
     starts: I64
     ends: I64
     field: I64
@@ -255,13 +256,13 @@ class _Words:
     fields: list[Field]
 
     def text(self, index: int) -> tuple[TokenLocation, bytes]:
-        """Place and text of one word, as people may read it."""
+        """Location and text of one word, as shown to users."""
         text = self.text_bytes[self.starts[index] : self.ends[index]]
-        place, name, _ = self.fields[self.field[index]]
-        return place, (name + b":")[: TEXT_BYTES - MOST_BYTES] + text if name else text
+        location, name, _ = self.fields[self.field[index]]
+        return location, (name + b":")[: TEXT_BYTES - MAX_BYTES] + text if name else text
 
     def texts(self, ids: U64, index: I64) -> Words:
-        """Many words at once, as `text` gives them one by one."""
+        """The same as `text` for many words."""
         field = self.field[index]
         used = np.zeros(len(self.fields), np.bool_)
         used[field] = True
@@ -272,24 +273,24 @@ class _Words:
         # Two pieces for each word: the name before it, and itself.
         at, size = np.empty((2, len(index), 2), np.int64)
         at[:, 0], at[:, 1] = (length.cumsum() - length).take(field), self.starts[index]
-        size[:, 0] = np.minimum(length, TEXT_BYTES - MOST_BYTES).take(field)
+        size[:, 0] = np.minimum(length, TEXT_BYTES - MAX_BYTES).take(field)
         size[:, 1] = self.ends[index] - at[:, 1]
         # One array to take from: the names, then the text.
         at[:, 1] += int(length.sum())
         taken = b"".join((*prefixes, self.text_bytes))
-        places = np.frombuffer(bytes([place for place, _, _ in about]), np.uint8)
+        locations = np.frombuffer(bytes([location for location, _, _ in about]), np.uint8)
         return Words(
             ids,
-            places.take(field),
+            locations.take(field),
             size.sum(axis=1).astype(np.uint8),
-            spliced(np.frombuffer(taken, np.uint8), at.ravel(), size.ravel()),
+            join_pieces(np.frombuffer(taken, np.uint8), at.ravel(), size.ravel()),
         )
 
 
 def distinct(parts: Sequence[U64]) -> tuple[U64, list[NDArray[np.int32]]]:
-    """All ids of all parts, sorted and distinct, and where those of each part stand there.
+    """All ids of all parts, sorted and distinct, and the positions of each part's ids in them.
 
-    Most parts are in order, and need only be merged; `np.unique` takes three times as long.
+    Most parts are sorted and need only be merged; `np.unique` takes three times as long.
     """
     if len(parts) == 1:
         ids = parts[0]
@@ -297,34 +298,34 @@ def distinct(parts: Sequence[U64]) -> tuple[U64, list[NDArray[np.int32]]]:
             return ids, [np.arange(len(ids), dtype=np.int32)]
     every = np.concatenate(parts) if parts else np.zeros(0, np.uint64)
     order = merged_order(every)
-    # Bulk training brings 2.7 million ids at once: what is no longer needed goes at once.
+    # Bulk training brings 2.7 million ids: arrays are released as soon as they are not needed.
     every = every.take(order)
     first = changes(every)
     every = every[first]
-    place = np.empty(len(first), np.int32)
-    place[order] = np.cumsum(first, dtype=np.int32) - 1
+    location = np.empty(len(first), np.int32)
+    location[order] = np.cumsum(first, dtype=np.int32) - 1
     ends = itertools.accumulate(map(len, parts))
-    return every, [place[end - len(part) : end] for part, end in zip(parts, ends, strict=True)]
+    return every, [location[end - len(part) : end] for part, end in zip(parts, ends, strict=True)]
 
 
-_SPLICED = 8192
-"""Pieces put together at a time: each letter of them takes an index of eight bytes meanwhile."""
+_JOINED_PIECES = 8192
+"""Pieces joined in one step: each byte of them needs an index of eight bytes meanwhile."""
 
 
-def spliced(source: NDArray[np.uint8], starts: I64, sizes: I64) -> bytes:
-    """Pieces of an array, one after another."""
+def join_pieces(source: NDArray[np.uint8], starts: I64, sizes: I64) -> bytes:
+    """Join pieces of an array."""
     parts = []
-    for at in range(0, len(sizes), _SPLICED):
-        size = sizes[at : at + _SPLICED]
+    for at in range(0, len(sizes), _JOINED_PIECES):
+        size = sizes[at : at + _JOINED_PIECES]
         ends = np.cumsum(size)
-        index = np.repeat(starts[at : at + _SPLICED] - (ends - size), size)
+        index = np.repeat(starts[at : at + _JOINED_PIECES] - (ends - size), size)
         parts.append(source.take(index + np.arange(len(index))).tobytes())
     return b"".join(parts)
 
 
 def _tails(text: bytes, joints: I64, starts: I64, ends: I64) -> tuple[I64, I64, I64]:
-    """Of the words with three parts or more their tails: starts, ends, and which words they are."""
-    # Joints are few, so their words are looked up, and not the joints of all words.
+    """The tails of words with three parts or more: starts, ends, and the index of the word."""
+    # Joints are few, so the words of the joints are looked up, not the joints of all words.
     whole = starts.searchsorted(joints, side="right") - 1
     same = whole[1:] == whole[:-1]
     same[:-1] &= ~same[1:]
@@ -339,8 +340,8 @@ def _tails(text: bytes, joints: I64, starts: I64, ends: I64) -> tuple[I64, I64, 
     )
 
 
-def _cut(text: bytes) -> tuple[I64, I64]:
-    """Where whole words begin and end, and where the joints in them are."""
+def _word_edges(text: bytes) -> tuple[I64, I64]:
+    """The edges of whole words, and the positions of the joints in them."""
     kind = np.frombuffer(text.translate(_CLASSES), np.uint8)
     inside = kind == 1
     joint = kind[1:-1] == 2
@@ -351,10 +352,10 @@ def _cut(text: bytes) -> tuple[I64, I64]:
 
 
 def _find_words(fields: list[Field]) -> _Words:
-    """Cut the joined fields; the text begins and ends with separators, so every word has edges."""
+    """Split the joined fields; separators at both ends of the text give every word edges."""
     texts = list(map(_TEXT, fields))
     text = b"\n".join((b"", *texts, b"_" + b"\0" * 16))
-    edges, joints = _cut(text)
+    edges, joints = _word_edges(text)
     starts, ends = edges[::2], edges[1::2]
     sizes = np.fromiter(map(len, texts), np.int64, len(texts))
     bounds = starts.searchsorted(sizes.cumsum() + np.arange(2, len(texts) + 2))
@@ -364,13 +365,13 @@ def _find_words(fields: list[Field]) -> _Words:
     spans = np.concatenate(((starts, ends, field), (*tails, field.take(whole))), axis=1)
     starts, ends, _ = spans
     size = ends - starts
-    fits = size <= MOST_BYTES
+    fits = size <= MAX_BYTES
     long = (~fits).nonzero()[0]
-    fits &= size >= LEAST_BYTES
-    # Capitals up to each place. Bytes would do, but numpy sums 32 bits in a third of the time.
+    fits &= size >= MIN_BYTES
+    # Running count of capitals. numpy sums 32 bits in a third of the time of bytes.
     capital = np.frombuffer(text, np.uint8) - _FIRST_CAPITAL < _CAPITALS
     upto = capital.view(np.uint8).cumsum(dtype=np.int32)
-    # Right behind a word stands a separator or a joint, and no capital.
+    # The byte after a word is a separator or a joint, and no capital.
     shown = upto.take(ends) != upto.take(starts - 1)
     shown &= fits
     folded, shown = fits.nonzero()[0], shown.nonzero()[0]
@@ -383,7 +384,7 @@ def _find_words(fields: list[Field]) -> _Words:
 
 
 def _finish(sums: U64) -> U64:
-    """The finaliser of splitmix64: a bijection, so it adds no collisions, and spreads the ids."""
+    """The finaliser of splitmix64: a bijection, so it adds no collisions, and mixes the bits."""
     sums ^= sums >> np.uint64(30)
     sums *= np.uint64(0xBF58476D1CE4E5B9)
     sums ^= sums >> np.uint64(27)
@@ -401,7 +402,7 @@ def _hash(key: Key, text: bytes, starts: I64, sizes: I64, seeds: U64) -> U64:
     """Ids of the words; `seeds` is [2, words], changed in place."""
     pieces = _at_any_byte(text)
     first, second = key.first_pieces
-    seeds += _shares(pieces, starts, sizes, first, second)
+    seeds += _partial_sums(pieces, starts, sizes, first, second)
     longer = (sizes > 8).nonzero()[0]
     if len(longer):
         # All later pieces at once: a loop over the eight that a word may have took twice as long.
@@ -412,7 +413,7 @@ def _hash(key: Key, text: bytes, starts: I64, sizes: I64, seeds: U64) -> U64:
         done = nth << 3
         at, left = starts.take(owner) + done, sizes.take(owner) - done
         first, second = key.pieces.take(nth, 2)
-        more = _shares(pieces, at, left, first, second)
+        more = _partial_sums(pieces, at, left, first, second)
         for sums, some in zip(seeds, np.add.reduceat(more, stop - count, axis=1), strict=True):
             sums[longer] += some
     high, low = seeds
@@ -422,7 +423,7 @@ def _hash(key: Key, text: bytes, starts: I64, sizes: I64, seeds: U64) -> U64:
     return _finish(high)
 
 
-def _shares(pieces: U64, at: I64, left: I64, first: U64, second: U64) -> U64:
+def _partial_sums(pieces: U64, at: I64, left: I64, first: U64, second: U64) -> U64:
     """[2, pieces] what the eight bytes at each place, or those that are left, add to the sums."""
     word = pieces[at] & _FIRST_BYTES.take(left, mode="clip")
     more = (word & _LOW_HALF) * first
@@ -437,9 +438,9 @@ def _word_ids(key: Key, words: _Words, seeds: U64) -> U64:
     return _hash(key, words.text_bytes, words.starts, words.ends - words.starts, seeds)
 
 
-def id_of(key: Key, place: TokenLocation, word: bytes) -> int:
+def id_of(key: Key, location: TokenLocation, word: bytes) -> int:
     """The id of one word that has no capitals and at most two parts."""
-    return int(extract(key, [[(place, b"", word)]]).ids[0])
+    return int(extract(key, [[(location, b"", word)]]).ids[0])
 
 
 def extract(key: Key, messages: Sequence[list[Field]]) -> Features:

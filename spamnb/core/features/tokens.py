@@ -1,13 +1,13 @@
-"""From a message to its fields: which text is read, and in which place.
+"""Turn a message into fields: which text is read, and at which location.
 
-A *place* is where a word stands; the same word in two places is two features. This module holds
-the one table of places and, for each header, how much of it is worth reading. It must not know how
-words are cut or hashed (`features`), nor what a model makes of them.
+A *location* is the part of the message where a word occurs; the same word at two locations is two
+features. This module holds the table of locations and, for each header, how much of it is read. It
+must not know how words are split or hashed (`extract`), nor what a model does with them.
 
-Invariants: total (no text makes it raise), bounded by `limits`, and free of whatever names only
-one message (dates, random ids, boundaries): such words never come back, they only fill the store.
-The one exception is the message's digest (`SELF`): what an explicit correction cannot move without
-harm to other mail, it moves there.
+Invariants: no text raises an exception; the work is bounded by `limits`; and whatever occurs in one
+message only (dates, random ids, boundaries) is left out, because such words never come back and
+only fill the store. The one exception is the message's digest (`SELF`): a person's correction puts
+there what cannot be changed elsewhere without harm to other mail.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from spamnb.core.mail.message import Message, Part, Text
 
 @unique
 class TokenLocation(IntEnum):
-    """Where a word was found. The numbers are on disk (vocabulary): never reuse one."""
+    """The part of a message where a word was found. The numbers are on disk: never reuse one."""
 
-    BODY = 1  # what a person reads
+    BODY = 1  # the visible text
     SUBJECT = 2  # the strongest twenty words of most messages
-    URL = 3  # hosts and paths of links: the one thing that spam cannot leave out
+    URL = 3  # hosts and paths of links, which spam cannot leave out
     FROM = 4  # name, address and domain of the author
-    REPLY = 5  # Reply-To, Sender: where answers go if not to the author
+    REPLY = 5  # Reply-To, Sender: the addresses for answers besides the author's
     TO = 6  # To and Cc
-    RECEIVED = 7  # hosts and nets on the way, without times and queue ids
+    RECEIVED = 7  # hosts and nets of the transport, without times and queue ids
     ID = 8  # hosts of Message-ID, References, In-Reply-To
     CONTENT = 9  # MIME headers, without the random part of boundaries
-    AUTH = 10  # results that our own server wrote
-    NAMES = 11  # which headers are there
+    AUTH = 10  # authentication results that the local mail server wrote
+    NAMES = 11  # the names of all headers
     HEADER = 12  # every other header, by its name
     PART = 13  # type, charset, encoding and disposition of each part
     FILE = 14  # names of attachments
-    HIDDEN = 15  # text that is there but not seen; kept apart, so it cannot whitewash the body
+    HIDDEN = 15  # invisible text; kept apart, so that it cannot change the score of the body
     MARKUP = 16  # names of html tags
-    MARK = 17  # oddities and facts that we found, in words of our own
+    MARK = 17  # oddities and other facts that the reader found, under names of this program
     INNER = 18  # headers of a message inside
     DIGEST = 19  # attachments by content
     WORD = 20  # plain text documents
-    SELF = 21  # the message's own digest: a person's correction holds on to it
+    SELF = 21  # the message's own digest, for corrections that concern this message alone
 
 
 HEADERS_READ = 512
@@ -70,24 +70,24 @@ tempered on its own: 1-AUC 0.050 % against 0.057 % with one group; three were wo
 
 
 Field = tuple[TokenLocation, bytes, bytes]
-"""A piece of text in its place: place, name, text. The name tells apart the headers that share the
-place HEADER; the text is UTF-8 in its own case. A plain tuple, for a message has thirty of them."""
+"""A piece of text: location, name, text. The name distinguishes headers that share the location
+HEADER; the text is UTF-8 in its original case. A plain tuple, as a message has thirty of them."""
 
 
 _URLS = re.compile(rb"://([^\s<>\"'\\)\]]{1,512})")
-"""A pattern that begins with plain letters is found by memory search: 2 us instead of 20, and half
-the time of the operator `in`."""
+"""A pattern that begins with literal letters is found by memory search: 2 us instead of 20, and
+half the time of the operator `in`."""
 _HOSTS = re.compile(rb"@([^\s<>@]{1,255})")
 _RANDOM = re.compile(rb"[0-9A-Fa-f]{4,}|[0-9]+")
 _DKIM_TAGS = re.compile(rb"\b([adshi])=\s*([^;\s]{1,128})")
 _ZONE = re.compile(rb"(?=[-+CEGMPU])(?:[-+]\d{4}\b|\b(?:GMT|UTC?|[ECMP][SD]T)\b)")
-"""A look at the first sign: half the time."""
+"""The lookahead at the first character halves the time."""
 _ZONE_LETTERS = bytes.maketrans(b"+-", b"pm")
 _DOMAIN = re.compile(rb"[^\s<>@,;:\"()]{1,255}")
 
 
-def _way(value: bytes) -> bytes:
-    """A Received line without its time and queue id: they never come back."""
+def _transport(value: bytes) -> bytes:
+    """A Received line without its time and queue id, which never come back."""
     before, _, rest = (value.rpartition(b";")[0] or value).partition(b" id ")
     return before + b" " + rest.partition(b" ")[2]
 
@@ -105,20 +105,20 @@ def _signature(value: bytes) -> bytes:
 
 
 def _zone(value: bytes) -> bytes:
-    """The zone alone: day and month would teach when the training mail was collected."""
+    """The time zone alone: day and month would only show when the training mail was collected."""
     found = _ZONE.search(value)
     return b"zone" + found[0].translate(_ZONE_LETTERS) if found else b"nozone"
 
 
 class HeaderRule(NamedTuple):
-    """How a header is read: its place, and what is kept of its value."""
+    """How a header is read: its location, and which part of its value."""
 
-    place: TokenLocation
+    location: TokenLocation
     keep: Callable[[bytes], bytes] | None = None
-    """the whole value if there is none"""
+    """None keeps the whole value"""
 
 
-READINGS: dict[bytes, HeaderRule] = {
+HEADER_RULES: dict[bytes, HeaderRule] = {
     b"subject": HeaderRule(TokenLocation.SUBJECT),
     b"from": HeaderRule(TokenLocation.FROM),
     b"reply-to": HeaderRule(TokenLocation.REPLY),
@@ -126,7 +126,7 @@ READINGS: dict[bytes, HeaderRule] = {
     b"errors-to": HeaderRule(TokenLocation.REPLY),
     b"to": HeaderRule(TokenLocation.TO),
     b"cc": HeaderRule(TokenLocation.TO),
-    b"received": HeaderRule(TokenLocation.RECEIVED, _way),
+    b"received": HeaderRule(TokenLocation.RECEIVED, _transport),
     b"message-id": HeaderRule(TokenLocation.ID, _hosts),
     b"in-reply-to": HeaderRule(TokenLocation.ID, _hosts),
     b"references": HeaderRule(TokenLocation.ID, _hosts),
@@ -148,14 +148,14 @@ READINGS: dict[bytes, HeaderRule] = {
 _HEADER = TokenLocation.HEADER
 _INNER = TokenLocation.INNER
 _KNOWN = {
-    name: (place, name if place is _HEADER else b"", keep)
-    for name, (place, keep) in READINGS.items()
+    name: (location, name if location is _HEADER else b"", keep)
+    for name, (location, keep) in HEADER_RULES.items()
 }
-"""the readings as plain tuples, with the name that tells apart those that share a place"""
+"""the rules as plain tuples, with the name for headers that share a location"""
 
 
 def fields(message: Message) -> list[Field]:
-    """All that is read of a message, in its places."""
+    """The fields of a message: every text that is read, with its location."""
     found: list[Field] = []
     headers = message.headers[:HEADERS_READ]
     for name, value in headers:
@@ -164,8 +164,8 @@ def fields(message: Message) -> list[Field]:
             text = text[:VALUE_READ]
         known = _KNOWN.get(name)
         if known is not None:
-            place, shown, keep = known
-            found.append((place, shown, keep(text) if keep else text))
+            location, shown, keep = known
+            found.append((location, shown, keep(text) if keep else text))
         elif name.startswith(b"inner-"):
             found.append((_INNER, b"", text))
         else:
@@ -177,11 +177,11 @@ def fields(message: Message) -> list[Field]:
     found.append(
         (TokenLocation.MARK, b"", " ".join(marks(message, names)).encode("ascii", "replace"))
     )
-    found.append(own(message.digest))
+    found.append(digest_field(message.digest))
     return found
 
 
-def own(digest: bytes) -> Field:
+def digest_field(digest: bytes) -> Field:
     """The one feature that no other message has."""
     return TokenLocation.SELF, b"", digest.hex().encode()
 
@@ -216,17 +216,17 @@ def _bytes(text: Text) -> bytes:
 
 
 def document(text: str, digest: bytes) -> list[Field]:
-    """A plain text that is no mail, as one field; and its own."""
-    return [(TokenLocation.WORD, b"", plain(text[:DOCUMENT_READ])), own(digest)]
+    """A plain text that is no mail, as one field, and the field of its digest."""
+    return [(TokenLocation.WORD, b"", plain(text[:DOCUMENT_READ])), digest_field(digest)]
 
 
 def _bucket(number: int) -> int:
-    """Powers of two: 0, 1, 2, 3-4 -> 3, 5-8 -> 4 ..."""
+    """Logarithmic size class: 0, 1, 2, 3-4 -> 3, 5-8 -> 4 ..."""
     return (number - 1).bit_length() + 1 if number > 0 else 0
 
 
 def marks(message: Message, names: list[bytes]) -> list[str]:
-    """Oddities and facts in words of our own: what a person would notice about the envelope."""
+    """Oddities and facts about the message, as words that this program defines."""
     first = dict(reversed(message.headers[:HEADERS_READ]))
     hops = names.count(b"received")
     parts = message.parts
@@ -248,7 +248,7 @@ def marks(message: Message, names: list[bytes]) -> list[str]:
         f"links-{_bucket(links)}",
         f"images-{_bucket(images)}",
         f"hidden-{_bucket(hidden)}",
-        # Steps of the root of 2: one of 2, from 64 to 128, would hold both wrapped and unwrapped.
+        # Steps of the square root of 2: a step of 2 would put wrapped and unwrapped text together.
         f"line-{(longest * longest).bit_length()}",
     )
     return found + _people(first)
@@ -267,7 +267,7 @@ _EXPECTED = [
 
 
 def _people(first: dict[bytes, Text]) -> list[str]:
-    """How the author, the answers' address and the message's id fit together."""
+    """Whether the author, the reply address and the Message-ID belong to one domain."""
     author = _registered(first, b"from")
     found = []
     if b"reply-to" in first:

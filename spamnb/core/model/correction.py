@@ -1,13 +1,13 @@
-"""How a person's correction takes effect at once without harm to other mail.
+"""Make a person's correction effective immediately without harm to other mail.
 
-A correction first takes one doubted step, as any label does. If the message is still judged
-otherwise, what is missing is put on features that hardly any other message holds: some of it on the
-rare ones, the rest on the message's own feature, which no other message has. Bias, temperatures and
-common words do not move, so the most harmful message that a person can write changes the verdicts
-of other mail no more than one step does.
+A correction first takes one doubted step, as any label does. If the message still gets another
+label, the missing score is put on features that hardly any other message contains: some of it on
+the rare ones, the rest on the message's own feature, which no other message has. Bias, temperatures
+and common words do not move, so the most harmful message that a person can write changes the
+verdicts of other mail no more than one step does.
 
-Pure arithmetic; must not know stores or messages. Every number is rounded here once
-(`RehearsalUpdate`).
+Pure arithmetic; must not know stores or messages. Every number is rounded once, in
+`RehearsalUpdate`.
 """
 
 from __future__ import annotations
@@ -26,59 +26,63 @@ EXPECTED: dict[Role, tuple[Decision, ...]] = {
     "ham": ("deliver",),
     "spam": ("junk", "reject"),
 }
-"""What a person expects to become of a message that they called so."""
-HELD_BY = 3
-"""A rare feature is held by so many messages at most, this one included."""
+"""The decisions that a person expects for a message with this label."""
+RARE_MESSAGES = 3
+"""A feature is rare if at most so many messages contain it, this one included."""
 RARE_STEPS = 1.0
-"""How far rare features go at most, in full steps of the model."""
-BEYOND = 1.0
-"""Nats beyond the threshold, so that the next correction of similar mail does not lead back."""
+"""The most that rare features move, in full steps of the model."""
+EXTRA_NATS = 1.0
+"""Nats beyond the threshold, so that the next correction of similar mail does not undo this one."""
 
 
-def margins(costs: Costs) -> dict[Role, float]:
-    """How far beyond even odds, in nats, a message must be for the decision that is expected."""
+def decision_margins(costs: Costs) -> dict[Role, float]:
+    """How far from even odds, in nats, a message must be for the expected decision."""
     steps = thresholds(costs)
     junk = [at.log_odds for at in steps if at.decision in EXPECTED["spam"]]
     above = [at.log_odds for at in steps if at.decision not in EXPECTED["ham"]]
     return {"spam": max(min(junk, default=0.0), 0.0), "ham": max(-min(above, default=0.0), 0.0)}
 
 
-def missing(z: Sequence[float], label: int, margin: float) -> float:
-    """How many nats the label needs over all others together."""
+def missing_nats(z: Sequence[float], label: int, margin: float) -> float:
+    """How many nats the label lacks against all others together."""
     others = [value for k, value in enumerate(z) if k != label]
     most = max(others)
     together = most + log(sum(exp(value - most) for value in others))
-    return together - z[label] + margin + BEYOND
+    return together - z[label] + margin + EXTRA_NATS
 
 
 class FeatureHolders(NamedTuple):
-    """A message's features, group after group, and who holds them."""
+    """A message's features, group after group, and how many messages contain each."""
 
     ids: tuple[Ids, ...]
-    held: Floats
-    """[m] the messages that hold each feature"""
+    holders: Floats
+    """[m] the number of messages that contain each feature"""
     own: np.uint64
-    """the feature that the message has alone"""
+    """the feature that only this message has"""
 
 
-def insisted(
+def correction_updates(
     recipe: Recipe, message: FeatureHolders, label: int, nats: float
 ) -> tuple[RehearsalUpdate, ...]:
     """Steps on a message's rare and own features that add so many nats to the label's lead.
 
-    Of a message whose own feature is not among its ids (an import) the rarest ones stand in for it.
+    If the message's own feature is not among its ids (an import), the rarest ones take its place.
     """
-    ids, held, own = message
+    ids, holders, own = message
     ends = np.cumsum([len(part) for part in ids])[:-1]
     alone = [part == own for part in ids]
     if not any(part.any() for part in alone):
-        alone = np.split(held == held.min(initial=np.inf), ends)
-    rare = [(of <= HELD_BY) & ~mine for of, mine in zip(np.split(held, ends), alone, strict=True)]
+        alone = np.split(holders == holders.min(initial=np.inf), ends)
+    few = np.split(holders <= RARE_MESSAGES, ends)
+    rare = [part & ~mine for part, mine in zip(few, alone, strict=True)]
     reach = _reach(ids, rare)
     slope = min(nats / reach, RARE_STEPS * recipe.eta / recipe.groups) if reach else 0.0
     rest = (nats - slope * reach) / (_reach(ids, alone) or 1.0)
-    moved = ((rare, slope), (alone, rest))
-    return tuple(_echo(recipe, ids, chosen, far, label) for chosen, far in moved if far > 0)
+    return tuple(
+        _rehearsal_update(recipe, ids, chosen, size, label)
+        for chosen, size in ((rare, slope), (alone, rest))
+        if size > 0
+    )
 
 
 def _reach(ids: tuple[Ids, ...], chosen: Sequence[np.ndarray]) -> float:
@@ -88,7 +92,7 @@ def _reach(ids: tuple[Ids, ...], chosen: Sequence[np.ndarray]) -> float:
     )
 
 
-def _echo(
+def _rehearsal_update(
     recipe: Recipe, ids: tuple[Ids, ...], chosen: Sequence[np.ndarray], slope: float, label: int
 ) -> RehearsalUpdate:
     K = len(recipe.labels)

@@ -1,12 +1,12 @@
-"""The cost table: what each decision costs, and where along the probability of spam it changes.
+"""The cost table: what each decision costs, and at which probability of spam it changes.
 
-Every label plays one of two roles, ham or spam, so any number of labels is judged by one table.
-Plain numbers: commands that only speak to a daemon read the settings, which hold a table, and need
-nothing of numpy, which takes half of their time to load. Must not know models, mail or what a
-decision makes happen.
+Every label plays one of two roles, ham or spam, so one table serves any number of labels. Plain
+numbers: commands that only speak to a daemon read the settings, which hold a table, and do not need
+numpy, which would take half of their start time. Must not know models, mail or the actions that
+follow a decision.
 
 Invariants: a harsher decision never costs less for ham nor more for spam, so the decisions come in
-order as the probability of spam rises. Fails with SettingsError for a table that no one can mean.
+order as the probability of spam rises. Fails with SettingsError for an inconsistent table.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Costs:
     """What each decision costs if the message is ham, and if it is spam.
 
     The unit is one spam read in the inbox. A ham in the junk folder costs a hundred of them, and a
-    rejected one a thousand: nobody can fetch it back. A message marked unsure costs a glance either
-    way, which is what opens the band between delivering (up to 0.5) and filing (from 0.9945); a
-    filed spam costs a little space, which is what makes rejecting worth while above 0.99994.
+    rejected ham a thousand, because the recipient cannot recover it. A message marked unsure costs
+    a glance either way, which opens the band between delivering (up to 0.5) and filing (from
+    0.9945); a filed spam costs a little space, which makes rejecting worth while above 0.99994.
 
     Over nine streams of mail fewer than one ham in a thousand was filed so, but where nine messages
     in ten were spam; cheaper ham would leave less spam unsure (docs/decisions/0025). What a
@@ -51,13 +51,13 @@ class Costs:
             if len(pair) != 2 or not all(isfinite(cost) and cost >= 0 for cost in pair):
                 raise SettingsError(
                     f"the costs of {decision} are {pair}",
-                    hint="give two numbers that are not negative: if it is ham, if it is spam",
+                    hint="give two numbers that are not negative: for ham, then for spam",
                 )
         ham, spam = zip(*astuple(self), strict=True)
         if list(ham) != sorted(ham) or list(spam) != sorted(spam, reverse=True):
             raise SettingsError(
                 "the costs do not fit the order deliver, unsure, junk, reject",
-                hint="from one to the next, the cost for ham must not fall, that for spam not rise",
+                hint="from one to the next, the ham cost must not fall, the spam cost not rise",
             )
 
     def table(self) -> tuple[Pair, ...]:
@@ -76,19 +76,19 @@ class Threshold(NamedTuple):
 
 @lru_cache(maxsize=64)
 def roles_of(labels: tuple[str, ...], spam_like: tuple[str, ...] = ("spam",)) -> tuple[Role, ...]:
-    """Give each label its role: what nobody called spam is mail and costs as ham does."""
+    """Give each label its role: a label that is not spam-like costs as ham does."""
     return tuple("spam" if label in spam_like else "ham" for label in labels)
 
 
 def thresholds(costs: Costs) -> tuple[Threshold, ...]:
-    """Where the decision changes as the probability of spam rises; the first starts at 0.
+    """The thresholds along the probability of spam; the first starts at 0.
 
     The expected cost of a decision is a line over that probability, so the cheapest decisions are
     the lower edge of four lines. A decision that is never the cheapest has no threshold.
     """
     table = dict(zip(DECISIONS, astuple(costs), strict=True))
-    # Costs rise for ham and fall for spam, so of those free of charge at 0 the last one is the
-    # cheapest everywhere after it, unless it saves nothing over a milder one.
+    # Costs rise for ham and fall for spam, so of the decisions that cost nothing at 0 the last one
+    # is the cheapest from there on, unless it saves nothing over a milder one.
     now = min(DECISIONS, key=lambda decision: table[decision])
     edge = [Threshold(now, 0.0, -inf)]
     while True:

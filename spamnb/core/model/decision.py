@@ -1,7 +1,7 @@
-"""From probabilities to a decision: the one that is expected to cost least.
+"""Choose the decision with the least expected cost, from the probabilities of the labels.
 
-Must not know models or mail. Equal costs go to the milder decision. Fails with BugError for what
-are no probabilities.
+Must not know models or mail. Equal costs go to the milder decision. Fails with BugError for numbers
+that are no probabilities.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spamnb.errors import BugError
 def decide(P: Sequence[float], costs: Costs, roles: tuple[Role, ...] = BINARY) -> Decision:
     """Decide on one message, from the probability of each label.
 
-    As `decide_many`, sum for sum, in plain numbers: a third of the time.
+    The same sums as `decide_many` in plain numbers: a third of the time.
     """
     if len(P) != len(roles):
         raise BugError(f"{len(P)} probabilities for {len(roles)} labels")
@@ -52,7 +52,7 @@ def decide_many(
 
 @lru_cache(maxsize=64)
 def _losses(costs: Costs, roles: tuple[Role, ...]) -> Floats:
-    """[decision, label] the costs; the same for message after message."""
+    """[decision, label] the costs."""
     return np.array(costs.table())[:, [BINARY.index(role) for role in roles]]
 
 

@@ -1,7 +1,7 @@
-"""Values of the fold: totals, counts of features, and the events that change them.
+"""The model's state as values: totals, feature counts, and the events that change them.
 
-The model is a fold over its journal: state = base + sum of events. Everything here is an integer,
-so sums commute and adding an event and taking it away leaves every number as it was.
+The model is a sum over its journal: state = base + sum of events. Everything here is an integer,
+so sums commute, and adding an event and subtracting it again leaves every number as it was.
 
 Units: corrections `w` and steps are 2^-20 nats, bias and temperatures 2^-40. Ids are sorted and
 distinct within a group. `K` labels, `G` groups.
@@ -24,12 +24,12 @@ Ints = NDArray[np.int64]
 STEP_ONE = 1 << 20
 """One nat of correction, in the store's unit."""
 BIAS_ONE = 1 << 40
-"""One nat of bias, or a temper of one, in the store's unit."""
+"""One nat of bias, or a temperature of one, in the store's unit."""
 NO_LABEL = -1
 
 
 class EventKind(IntEnum):
-    """What happened. The numbers are on disk: never reuse one."""
+    """The kind of an event. The numbers are on disk: never reuse one."""
 
     LEARN = 1
     MOVE = 2
@@ -41,7 +41,7 @@ class EventKind(IntEnum):
 
 
 class RehearsalUpdate(NamedTuple):
-    """A step taken on an earlier message while learning another (rehearsal): its ids, our steps."""
+    """A step on an earlier message, taken while learning another one (rehearsal)."""
 
     ids: tuple[Ids, ...]
     steps: Ints
@@ -49,7 +49,7 @@ class RehearsalUpdate(NamedTuple):
 
 
 class Update(NamedTuple):
-    """How one event moved the corrections: one step for all features of a group, per label."""
+    """How one event changed the corrections: one step for all features of a group, per label."""
 
     steps: Ints
     """int64[G, K], units of 2^-20"""
@@ -60,12 +60,12 @@ class Update(NamedTuple):
     rehearsals: tuple[RehearsalUpdate, ...] = ()
 
     def negated(self) -> Update:
-        """The push that takes this one back."""
+        """The update that reverses this one."""
         rehearsals = tuple(RehearsalUpdate(e.ids, -e.steps) for e in self.rehearsals)
         return Update(-self.steps, -self.bias, -self.temperatures, rehearsals)
 
     def plus(self, other: Update) -> Update:
-        """Both pushes on the same message, as one."""
+        """The sum of two updates of the same message."""
         return Update(
             self.steps + other.steps,
             self.bias + other.bias,
@@ -75,17 +75,17 @@ class Update(NamedTuple):
 
 
 def no_update(groups: int, labels: int) -> Update:
-    """A push that moves nothing."""
+    """An update that changes nothing."""
     return Update(
         np.zeros((groups, labels), np.int64), np.zeros(labels, np.int64), np.zeros(groups, np.int64)
     )
 
 
 class Records(NamedTuple):
-    """What the store holds of some features, row by row; the rows of unknown features are zero."""
+    """The stored numbers of some features, row by row; the rows of unknown features are zero."""
 
     n: NDArray[np.uint32]
-    """[F, K] messages of each label that hold the feature"""
+    """[F, K] messages of each label that contain the feature"""
     w: NDArray[np.int32]
     """[F, K] corrections, 2^-20"""
     day: NDArray[np.uint16]
@@ -93,7 +93,7 @@ class Records(NamedTuple):
 
 
 class BulkChange(NamedTuple):
-    """Signed changes of many features at once: an import, an expiry, and their undoing."""
+    """Signed changes of many features: an import, an expiry, and the undoing of these."""
 
     ids: Ids
     n: Ints
@@ -109,18 +109,18 @@ class BulkChange(NamedTuple):
     days: NDArray[np.uint16]
 
     def negated(self) -> BulkChange:
-        """The changes that take these back."""
+        """The changes that reverse these."""
         sums = -self.messages, -self.bias, -self.temperatures
         return BulkChange(self.ids, -self.n, -self.w, *sums, self.days)
 
 
 class Event(NamedTuple):
-    """One change of the model, with everything that applying it needs.
+    """One change of the model, with everything needed to apply it.
 
     `delta` is what this event adds; `net_update` is what the message contributes once it is applied
-    (for a first learn both are the same value, for a forget `net_update` moves nothing). `previous`
-    is the event this one follows on the same message, 0 if none. `times` is set only in models
-    that count occurrences.
+    (for a first learn both are the same value, for a forget `net_update` changes nothing).
+    `previous` is the seq of the last event of the same message, 0 if there is none. `times` is set
+    only in models that count occurrences.
     """
 
     seq: int
@@ -139,11 +139,11 @@ class Event(NamedTuple):
     times: NDArray[np.uint32] | None = None
     bulk: BulkChange | None = None
     undoes: int = 0
-    """the event that an UNDO takes back"""
+    """the seq of the event that an UNDO reverses"""
     immediate: bool = False
-    """a person's correction: not doubted, repeated. Applying needs neither; relearning does."""
+    """a person's correction: not doubted, repeated until it holds. Only relearning uses this"""
     weight: float = 1.0
-    """what scaled the step"""
+    """the factor of the step"""
 
 
 @dataclass(slots=True)
@@ -157,7 +157,7 @@ class Totals:
     bias: Ints
     """b[k], 2^-40"""
     temperatures: Ints
-    """what has been added to each group's temper, 2^-40"""
+    """what has been added to each group's temperature, 2^-40"""
     known: int = 0
     """V: features with sum_k n > 0"""
     last_seq: int = 0
@@ -165,7 +165,7 @@ class Totals:
     """H[k, c], Bernoulli models only, else empty"""
 
     def copy(self) -> Totals:
-        """A value of its own, so that a transaction can be abandoned."""
+        """A deep copy, so that a transaction can be abandoned."""
         return Totals(
             self.messages.copy(),
             self.tokens.copy(),
@@ -189,7 +189,7 @@ def no_totals(groups: int, labels: int) -> Totals:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a model is made of, fixed when it is made: kind, labels, key, constants."""
+    """The constants of a model, fixed when it is made: kind, labels, key, numbers."""
 
     kind: str = "corrected"
     """corrected | multinomial | bernoulli"""
@@ -199,7 +199,7 @@ class Recipe:
     vocabulary: bool = True
     occurrences: bool = False
     documents: bool = False
-    """plain text documents that are no mail"""
+    """whether the model classifies plain text documents instead of mail"""
     groups: int = 2
     alpha: float = 0.01
     kappa: float = 1.0
@@ -208,8 +208,8 @@ class Recipe:
     rate_bias: float = 0.01
     rate_temper: float = 0.1
     extra: dict[str, float] = field(default_factory=dict)
-    """constants added by later versions; unknown ones are refused at open"""
+    """constants added by later versions; opening a model with unknown ones fails"""
 
     def __post_init__(self) -> None:
         if self.occurrences and self.kind != "multinomial":
-            raise RefusedError("occurrences are counted by multinomial models alone")
+            raise RefusedError("only multinomial models count occurrences")

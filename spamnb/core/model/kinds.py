@@ -1,4 +1,4 @@
-"""What kinds of model there are: names that settings and recipes share, without the arithmetic."""
+"""The names of the model kinds, which settings and recipes share, without the arithmetic."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What we say of a message: label, probability, decision, and the clues that add up to it.
+"""The verdict on a message: label, probability, decision, and the clues that add up to it.
 
-A verdict is a value. Its clues are worked out when somebody asks for them, from the rows that the
-score came from; they need no store and no message. Must not know where the numbers came from.
+A verdict is a value. Its clues are computed on request, from the rows that the score came from;
+they need no store and no message. Must not know where the numbers came from.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spamnb.core.model.scoring import softmax
 
 
 class Clue(NamedTuple):
-    """One feature and its share of the log-odds, in nats; above 0 speaks for the verdict's side."""
+    """One feature and its share of the log-odds in nats; above 0 it supports the first side."""
 
     place: str
     token: str
@@ -27,27 +27,27 @@ class Clue(NamedTuple):
 
 
 class Clues(NamedTuple):
-    """Clues of a message, strongest first, and what it starts with before any of them."""
+    """Clues of a message, strongest first, and the log-odds without any feature."""
 
     clues: tuple[Clue, ...]
     bias: float
     known: int
-    """the number of all clues, whether they are named or not"""
+    """the number of all clues, including those that are not listed"""
 
 
 Explain = Callable[[int | None], Clues]
-"""Works out as many clues as are asked for, all of them without a number."""
+"""Computes as many clues as requested, all of them for None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Our word on one message. A person's word is a label, and always stronger."""
+    """The model's result for one message. A person's label always takes precedence over it."""
 
     label: str
     probability: float
     """of spam where there is such a label, else of `label`"""
     log_odds: float
-    """z[spam] - z[ham]; for other labels the winner's less the runner-up's. Never clipped."""
+    """z[spam] - z[ham]; for other labels the winner's minus the runner-up's. Never clipped."""
     decision: Decision
     evidence: float
     """messages of the rarest label, times the share of this message's features that are known"""
@@ -56,7 +56,7 @@ class Verdict:
     digest: bytes = b""
     message_id: str = ""
     signature: str = ""
-    """names the history entry, if the verdict was remembered"""
+    """identifies the history entry, if the verdict was recorded"""
     reason: str = ""
     """"partly-read" if something that a mail program may show was not read; the decision is then
     `unsure` at least"""
@@ -70,7 +70,7 @@ class Verdict:
 
     @property
     def spam_log_odds(self) -> float:
-        """Spam against all other labels together: what decisions go by, however many labels.
+        """Log-odds of spam against all other labels together; decisions follow from it.
 
         The same as `log_odds` for ham and spam; -inf where no label is spam.
         """
@@ -85,7 +85,7 @@ class Verdict:
         return float(spam - others)
 
     def signed(self, signature: str) -> Verdict:
-        """The same, under its name in the history; `replace` takes twice as long."""
+        """The verdict with its signature in the history; `replace` takes twice as long."""
         return Verdict(
             self.label, self.probability, self.log_odds, self.decision, self.evidence, self.labels,
             self.z, self.digest, self.message_id, signature, self.reason, self.ids, self._explain,
@@ -102,12 +102,12 @@ class Verdict:
         return self._explain(0).known if self._explain else 0
 
     def clues(self, count: int | None = None) -> list[Clue]:
-        """The strongest clues, all of them without a number."""
+        """The strongest clues, all of them for None."""
         return list(self._explain(count).clues) if self._explain else []
 
 
 def sides(labels: tuple[str, ...], z: Sequence[float]) -> tuple[int, int]:
-    """Which label the log-odds speak for, and against: spam and ham, or winner and runner-up."""
+    """The labels that the log-odds support and oppose: spam and ham, or winner and runner-up."""
     if set(labels) == {"ham", "spam"}:
         return labels.index("spam"), labels.index("ham")
     first, second, *_ = sorted(range(len(z)), key=lambda k: -z[k])

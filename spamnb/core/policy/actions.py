@@ -1,19 +1,19 @@
-"""From a decision to what becomes of the message: the mapping, who is exempt, what is possible.
+"""From a decision to the action on a message: the mapping, exempt recipients, what is possible.
 
     headers < tag < redirect < quarantine < reject
 
-Holds the mapping (`ActionMap`: shipped for everybody, or of a recipient's domain), and the rules
+Holds the mapping (`ActionMap`: the default one, or that of a recipient's domain), and the rules
 that soften it. Must not know mail, models or sockets.
 
-Invariants. With several recipients the mildest of theirs holds, so no one's mail is handled more
-harshly than they agreed to. Exempt recipients get headers alone: postmaster@ and abuse@ always
-(RFC 2142: people write there about just such mistakes), and those who opted out. A message is
-refused only where the sender still waits for our answer, before the queue; after it a refusal would
-become a bounce to a forged sender, so `reject` there means the harshest of the milder handlings
-that the same mapping names: nobody gets a quarantine that they never asked for. What was not seen
-whole cannot be kept, so quarantine is softened in the same way.
+Invariants. With several recipients the mildest of their actions applies, so no recipient's mail is
+treated more harshly than configured. Exempt recipients get headers only: postmaster@ and abuse@
+always (RFC 2142: people report such mistakes there), and those who opted out. A message is rejected
+only while the client still waits for the reply, before the queue; a later rejection would be a
+bounce to a forged sender, so `reject` then means the harshest milder action in the same mapping:
+the administrator never gets a quarantine without configuring one. A message that was not received
+whole cannot be stored, so quarantine is softened in the same way.
 
-Failure: SettingsError for a mapping in which a harsher decision is handled more mildly.
+Failure: SettingsError for a mapping in which a harsher decision has a milder action.
 """
 
 from __future__ import annotations
@@ -26,55 +26,55 @@ from spamnb.core.mail.envelope import domain_of
 from spamnb.core.model.costs import DECISIONS, Decision
 from spamnb.errors import SettingsError
 
-Handling = Literal["headers", "tag", "redirect", "quarantine", "reject"]
+MailAction = Literal["headers", "tag", "redirect", "quarantine", "reject"]
 
-HANDLINGS: tuple[Handling, ...] = get_args(Handling)
+MAIL_ACTIONS: tuple[MailAction, ...] = get_args(MailAction)
 """From the mildest to the harshest."""
 ALWAYS_EXEMPT = frozenset(("postmaster", "abuse"))
 LEAST_MESSAGES = 20
-"""of each label, before a decision may be stronger than unsure: with fewer the model knows the
-few messages rather than the mail"""
+"""of each label, before a decision may be stronger than unsure: with fewer messages the model knows
+these messages rather than the mail"""
 
 
 @dataclass(frozen=True, slots=True)
 class ActionMap:
-    """What becomes of a message on each decision; as shipped, nothing but headers."""
+    """The action for each decision; by default, headers only."""
 
-    deliver: Handling = "headers"
-    unsure: Handling = "headers"
-    junk: Handling = "headers"
-    reject: Handling = "headers"
+    deliver: MailAction = "headers"
+    unsure: MailAction = "headers"
+    junk: MailAction = "headers"
+    reject: MailAction = "headers"
 
     def __post_init__(self) -> None:
         chosen = self._chosen()
-        for decision, handling in zip(DECISIONS, chosen, strict=True):
-            if handling not in HANDLINGS:
+        for decision, action in zip(DECISIONS, chosen, strict=True):
+            if action not in MAIL_ACTIONS:
                 raise SettingsError(
-                    f"the handling of {decision} is {handling!r}",
-                    hint=f"one of {', '.join(HANDLINGS)}",
+                    f"the action of {decision} is {action!r}",
+                    hint=f"one of {', '.join(MAIL_ACTIONS)}",
                 )
-        ranks = [HANDLINGS.index(handling) for handling in chosen]
+        ranks = [MAIL_ACTIONS.index(action) for action in chosen]
         if ranks != sorted(ranks):
             raise SettingsError(
-                "the handlings do not fit the order deliver, unsure, junk, reject",
-                hint=f"a harsher decision needs the same or a later one of {', '.join(HANDLINGS)}",
+                "the actions do not fit the order deliver, unsure, junk, reject",
+                hint="a harsher decision needs the same or a harsher action",
             )
 
-    def _chosen(self) -> tuple[Handling, ...]:
+    def _chosen(self) -> tuple[MailAction, ...]:
         return self.deliver, self.unsure, self.junk, self.reject  # `astuple` takes 8 us
 
-    def on(self, decision: Decision, possible: Collection[Handling] = HANDLINGS) -> Handling:
-        """The handling of a decision, or the harshest milder one that is named and possible."""
+    def on(self, decision: Decision, possible: Collection[MailAction] = MAIL_ACTIONS) -> MailAction:
+        """The action for a decision, or the harshest milder one in the map that is possible."""
         upto = self._chosen()[DECISIONS.index(decision) :: -1]
-        return next((handling for handling in upto if handling in possible), "headers")
+        return next((action for action in upto if action in possible), "headers")
 
 
 @dataclass(frozen=True, slots=True)
 class ActionPolicy:
-    """Everybody's handlings."""
+    """The actions for all recipients."""
 
     shipped: ActionMap = field(default_factory=ActionMap)
-    """for recipients of all domains that are not named"""
+    """for recipients of all domains without a mapping of their own"""
     domains: Mapping[str, ActionMap] = field(default_factory=dict)
     """by the recipient's domain"""
     exempt: tuple[str, ...] = ()
@@ -92,17 +92,17 @@ class ActionPolicy:
         *,
         refusable: bool = False,
         whole: bool = True,
-    ) -> Handling:
-        """What becomes of a message to these recipients.
+    ) -> MailAction:
+        """The action on a message to these recipients.
 
-        `refusable`: the sender waits for our answer; `whole`: we have all of it.
+        `refusable`: the client still waits for the reply; `whole`: the message was received whole.
         """
         if not self.domains and self.shipped == _MILD:
             return "headers"
         possible = _POSSIBLE[refusable, whole]
-        # Nearly all mail goes to a few domains with one mapping, so a set asks each once.
+        # Nearly all mail goes to a few domains with one mapping, so a set looks up each once.
         found = {self._of(recipient) for recipient in recipients} or {self.shipped}
-        return min((one.on(decision, possible) for one in found), key=HANDLINGS.index)
+        return min((one.on(decision, possible) for one in found), key=MAIL_ACTIONS.index)
 
     def _of(self, recipient: str) -> ActionMap:
         if self.is_exempt(recipient):
@@ -122,9 +122,9 @@ class ActionPolicy:
 _MILD = ActionMap()
 _POSSIBLE = {
     (refusable, whole): tuple(
-        handling
-        for handling in HANDLINGS
-        if (refusable or handling != "reject") and (whole or handling != "quarantine")
+        action
+        for action in MAIL_ACTIONS
+        if (refusable or action != "reject") and (whole or action != "quarantine")
     )
     for refusable in (True, False)
     for whole in (True, False)

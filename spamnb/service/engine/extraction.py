@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from spamnb.core.features.extract import Features, Key, extract
-from spamnb.core.features.tokens import TokenLocation, document, fields, mark_of, own
+from spamnb.core.features.tokens import TokenLocation, digest_field, document, fields, mark_of
 from spamnb.core.mail import limits
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.marks import PARTLY

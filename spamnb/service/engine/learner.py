@@ -17,8 +17,14 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.features.extract import Key, Words, distinct, own_id
-from spamnb.core.model.correction import EXPECTED, FeatureHolders, insisted, margins, missing
+from spamnb.core.features.extract import Key, Words, digest_id, distinct
+from spamnb.core.model.correction import (
+    EXPECTED,
+    FeatureHolders,
+    correction_updates,
+    decision_margins,
+    missing_nats,
+)
 from spamnb.core.model.costs import Costs, roles_of
 from spamnb.core.model.decision import decide
 from spamnb.core.model.events import (
@@ -50,7 +56,7 @@ class Learner:
         self.costs = costs
         self._planner = Planner(recipe)
         self._roles = roles_of(recipe.labels)
-        self._margins = margins(costs)
+        self._margins = decision_margins(costs)
         self._key = Key(recipe.key)
         self._budgets = StepBudgets(recipe)
         self._recent: tuple[int, list[int]] = (-1, [])

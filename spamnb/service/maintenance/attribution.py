@@ -18,7 +18,7 @@ from itertools import islice
 import numpy as np
 
 from spamnb.core.model.events import NO_LABEL, BulkChange, Event, Ids, Recipe, RehearsalUpdate
-from spamnb.core.model.id_arrays import place
+from spamnb.core.model.id_arrays import locate
 from spamnb.core.model.scoring import RowView, scores
 from spamnb.core.model.training_rows import TrainingRows
 from spamnb.core.model.verdict import sides
@@ -121,7 +121,7 @@ class _LeaveOneOut:
     def _z(self, training_rows: TrainingRows) -> np.ndarray:
         lines = training_rows.find(self.example.ids)
         if self.narrow:
-            return np.array(training_rows.opinion(self.recipe, lines).z)
+            return np.array(training_rows.predict(self.recipe, lines).z)
         rows = np.arange(len(lines.rows))
         times = self.example.times if self.recipe.occurrences else None
         view = RowView(rows, np.array([0, len(rows)]), np.array(lines.sizes), times)
@@ -167,11 +167,11 @@ def _narrowed(event: Event, ids: Ids) -> Event:
 
 
 def _common(groups: tuple[Ids, ...], ids: Ids) -> tuple[Ids, ...]:
-    return tuple(group[place(ids, group)[1]] for group in groups)
+    return tuple(group[locate(ids, group)[1]] for group in groups)
 
 
 def _narrowed_bulk(bulk: BulkChange, ids: Ids) -> BulkChange:
-    there = place(ids, bulk.ids)[1]
+    there = locate(ids, bulk.ids)[1]
     return bulk._replace(
         ids=bulk.ids[there], n=bulk.n[there], w=bulk.w[there], days=bulk.days[there]
     )

@@ -48,7 +48,7 @@ _CONSTANTS = (
     "vocabulary", "occurrences", "documents", "groups", "alpha", "kappa", "r", "eta", "rate_bias",
     "rate_temper",
 )  # fmt: skip
-_PLACES = {place.name.lower(): place for place in TokenLocation}
+_LOCATIONS = {place.name.lower(): place for place in TokenLocation}
 
 
 # --- export --------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class _Columns:
         self.w: list[list[int]] = []
         self.days: list[int] = []
         self.word_ids: list[int] = []
-        self.places: list[TokenLocation] = []
+        self.locations: list[TokenLocation] = []
         self.texts: list[bytes] = []
 
     def take(self, row: dict[str, Any]) -> None:
@@ -164,14 +164,14 @@ class _Columns:
         self.days.append(row["day"])
         if "token" in row:
             self.word_ids.append(feature)
-            self.places.append(_PLACES[row["place"]])
+            self.locations.append(_LOCATIONS[row["place"]])
             self.texts.append(row["token"].encode("utf-8", "surrogateescape")[:255])
 
     def words(self) -> Words:
         """Return the texts of the features that have one."""
         return Words(
             np.array(self.word_ids, np.uint64),
-            np.array(self.places, np.uint8),
+            np.array(self.locations, np.uint8),
             np.array([len(text) for text in self.texts], np.uint8),
             b"".join(self.texts),
         )

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from spamnb.core.mail.envelope import Envelope
-from spamnb.core.policy.verdict_headers import released_block, written
+from spamnb.core.policy.verdict_headers import add_to_message, released_block
 from spamnb.errors import (
     PeerError,
     RefError,
@@ -303,7 +303,7 @@ class Quarantine:
         raw = self.raw(identity)
         entry = self._start_release(identity, again=again)
         released = ReleasedMessage(
-            raw=written(raw, released_block(str(entry.facts.get("signature") or ""))),
+            raw=add_to_message(raw, released_block(str(entry.facts.get("signature") or ""))),
             mail_line=entry.mail_line.encode("latin-1"),
             rcpt_lines=tuple(entry.rcpt_lines[at].encode("latin-1") for at in entry.open),
             xforward_lines=tuple(line.encode("latin-1") for line in entry.xforward_lines),

@@ -28,15 +28,15 @@ from typing import Any, Final, Protocol, TypeVar
 from spamnb.core.mail.domains import LocalDomains
 from spamnb.core.mail.envelope import Envelope, network_of
 from spamnb.core.model.costs import Decision
-from spamnb.core.policy.actions import ActionPolicy, Handling
+from spamnb.core.policy.actions import ActionPolicy, MailAction
 from spamnb.core.policy.verdict_headers import (
     VerdictHeaders,
+    add_to_message,
     as_delivered,
     format_headers,
     header_end,
     junk_threshold,
     signature_block,
-    written,
 )
 from spamnb.errors import StoreFullError, StoreMissingError
 from spamnb.service.scanning.access_lists import AccessLists, NetworkTable, Side

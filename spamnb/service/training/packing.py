@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.features.extract import Features, Words, spliced
+from spamnb.core.features.extract import Features, Words, join_pieces
 from spamnb.core.model.events import Ids
 from spamnb.core.model.id_arrays import merged_order
 from spamnb.service.engine.requests import Example, SharedIds, WordSource
@@ -119,9 +119,9 @@ class MergedWords:
         starts = np.cumsum(sizes) - sizes
         return Words(
             every[chosen],
-            np.concatenate([part.places for part in self._parts])[chosen],
+            np.concatenate([part.locations for part in self._parts])[chosen],
             sizes[chosen].astype(np.uint8),
-            spliced(texts, starts[chosen], sizes[chosen]),
+            join_pieces(texts, starts[chosen], sizes[chosen]),
         )
 
 

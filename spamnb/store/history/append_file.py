@@ -1,19 +1,19 @@
-"""What was added to the history and is not in its tables yet: the file `fresh` in its folder.
+"""The file `fresh` of the history: entries that were added but are not in the tables yet.
 
-    record   magic, 4 bytes | u32 length | u32 CRC-32 of the data | data (see `history_entry`)
+    record   magic, 4 bytes | u32 length | u32 CRC-32 of the data | data (see `entry`)
 
-A record costs a write(2), 5 us; in a transaction of LMDB of its own it took 50. Records come at the
-end, under a lock (flock) that processes share; whoever puts them into the tables empties the file.
-A writer that is killed in the midst, and a power cut, leave bytes that are no record: the reader
-looks for the next magic whose length and sum are right. Two bytes of the magic are in no UTF-8, so
-that no Message-ID can hold a record, to be found when the one around it is torn.
+A record costs one write(2), 5 us; its own LMDB transaction took 50. Records are appended under a
+lock (flock) that processes share; the process that moves them into the tables empties the file. A
+writer that is killed, and a power cut, can leave incomplete records: the reader looks for the next
+magic with a correct length and sum. Two bytes of the magic never occur in UTF-8, so a Message-ID
+cannot contain a record that is found when the record around it is incomplete.
 
-The lock belongs to the open file, which threads and a forked child would share: threads take turns
-by a lock of their own, and a child lets go of the file. A process has one such file of a folder, as
-it has one environment, so that both are always of the same folder, though another be put in place.
+The lock belongs to the open file, which threads and a forked child would share: threads use a lock
+of the process, and a child closes the file. A process opens a folder's file once, like its LMDB
+environment, so both always belong to the same folder, even after another folder takes its path.
 
 Must not know the tables. Failure: StoreFullError and StoreAccessError where the file system
-refuses; after a failure nothing of what should have been added is there.
+refuses; a failed `add` leaves nothing in the file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HEAD = struct.Struct("<4sII")
 
 
 class AppendFile:
-    """The file of one folder. Made by `share_fresh`."""
+    """The file of one folder. Use `open_append_file` to get it."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "fresh"
@@ -44,18 +44,18 @@ class AppendFile:
             self._handle = os.open(self.path, flags, 0o600)
         except OSError as error:
             raise refused(error, self.path) from error
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
-    def _ready(self) -> int:
+    def _open_handle(self) -> int:
         if self._handle < 0:
             raise BugError(f"{self.path} is used after it was closed, or after a fork")
         return self._handle
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        """The open file, which nobody else changes meanwhile."""
-        with self._turn:
-            handle = self._ready()
+        """The open file; no other thread or process changes it within the block."""
+        with self._lock:
+            handle = self._open_handle()
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX)
                 yield handle
@@ -65,15 +65,15 @@ class AppendFile:
                 fcntl.flock(handle, fcntl.LOCK_UN)
 
     def size(self) -> int:
-        """Bytes that wait here."""
-        return os.fstat(self._ready()).st_size
+        """How many bytes are in the file."""
+        return os.fstat(self._open_handle()).st_size
 
     def add(self, values: Sequence[bytes]) -> None:
-        """Put records behind the others: all of them, or none."""
+        """Append records: all of them, or none."""
         self.add_raw(b"".join(map(_record, values)))
 
     def add_raw(self, raw: bytes) -> None:
-        """The same with what `read` gave."""
+        """Append records in the form that `read` returns."""
         rest = memoryview(raw)
         with self._locked() as handle:
             try:
@@ -84,16 +84,16 @@ class AppendFile:
                 raise
 
     def read(self) -> bytes:
-        """All that is here."""
+        """All bytes of the file."""
         with self._locked() as handle:
             return _whole(handle)
 
     @contextmanager
     def emptying(self, seen: bytes) -> Iterator[bytes]:
-        """What came since `seen` was read; when the block ends well, the file is empty.
+        """What was added since `seen` was read; the file is empty after the block, unless it fails.
 
-        Nobody can add meanwhile, so the bulk is to be put away before: what comes here is the
-        little that was added while that was done, or all of it if another emptied the file.
+        No process can add within the block, so the caller stores `seen` before: the block gets the
+        little that was added meanwhile, or everything if another process emptied the file.
         """
         with self._locked() as handle:
             raw = _whole(handle)
@@ -101,30 +101,30 @@ class AppendFile:
             os.ftruncate(handle, 0)
 
     def in_place(self) -> bool:
-        """Whether this is what others find at its path, and not another folder's by now."""
+        """Whether the file is still at its path; another folder may have taken the path."""
         try:
             there = self.path.stat()
         except OSError:
             return False
-        return os.path.samestat(there, os.fstat(self._ready()))
+        return os.path.samestat(there, os.fstat(self._open_handle()))
 
     def sync(self) -> None:
-        """Put on the disk what waits here."""
+        """Sync the file to the disk."""
         try:
-            os.fdatasync(self._ready())
+            os.fdatasync(self._open_handle())
         except OSError as error:
             raise refused(error, self.path) from error
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
 
     def after_fork(self) -> None:
-        """In the child: the lock stays the parent's alone."""
+        """In the child: close the file, so that the lock stays with the parent."""
         self.close()
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
 
 def _record(data: bytes) -> bytes:
@@ -136,7 +136,7 @@ def _whole(handle: int) -> bytes:
 
 
 def records(raw: bytes) -> Iterator[bytes]:
-    """The data of each whole record; what is none is passed over."""
+    """The data of each whole record; incomplete ones are skipped."""
     at = raw.find(_MAGIC)
     while 0 <= at <= len(raw) - _HEAD.size:
         _, length, crc = _HEAD.unpack_from(raw, at)
@@ -153,17 +153,17 @@ _files: EnvironmentRegistry[AppendFile] = EnvironmentRegistry(
 )
 
 
-def share_fresh(folder: Path) -> AppendFile:
-    """The process's file of this folder, opened if need be; `release_fresh` gives it back."""
+def open_append_file(folder: Path) -> AppendFile:
+    """The process's file of this folder, opened if need be; `release_append_file` gives it back."""
     return _files.take(folder, lambda: AppendFile(folder))
 
 
-def release_fresh(fresh: AppendFile) -> None:
-    """Give a file back; the last one closes it."""
-    _files.give_back(fresh)
+def release_append_file(append_file: AppendFile) -> None:
+    """Give a file back; the last user closes it."""
+    _files.give_back(append_file)
 
 
-def renewed_fresh(fresh: AppendFile, folder: Path) -> AppendFile:
-    """The file that is in the folder now; who has the old one gives it back when it likes."""
-    _files.evict(fresh)
-    return share_fresh(folder)
+def reopen_append_file(append_file: AppendFile, folder: Path) -> AppendFile:
+    """The file that is in the folder now; users of the old one still give that back."""
+    _files.evict(append_file)
+    return open_append_file(folder)

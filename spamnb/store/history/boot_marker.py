@@ -1,9 +1,9 @@
 """Which boot of the machine has a history open: so a power cut is told from a kill.
 
-The history is not synced with each entry, so after a power cut its pages may be of any age, and it
-is walked before it is believed. Who opens it notes the boot's id beside it, and the last to close
-it wipes the note: another boot's note means that nobody closed it. Must not know entries. Failure:
-StoreError where the note cannot be kept.
+The history is not synced with each entry, so after a power cut its pages may be of any age and must
+be checked. The process that opens the history writes the boot's id to a file beside it, and the
+last process to close it empties the file: the id of another boot means that no process closed it.
+Must not know entries. Failure: StoreError where the file cannot be written.
 """
 
 from __future__ import annotations

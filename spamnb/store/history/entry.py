@@ -1,6 +1,6 @@
 """One entry of the history as bytes, and back.
 
-Failure: StoreVersionError and StoreDamagedError for bytes that are none.
+Failure: StoreVersionError and StoreDamagedError for bytes that are not an entry.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from spamnb.store.rows.id_codec import (
     chunk,
     decode_ids,
     decode_ints,
+    encode_ids_raw,
     encode_ints,
-    plain_ids,
     text,
     varint,
 )
@@ -48,7 +48,7 @@ class HistoryEntry:
     times: NDArray[np.uint32] | None = None
     """only in models that count occurrences"""
     notes: dict[str, str] = field(default_factory=dict)
-    """recipient, queue id, and the like"""
+    """recipient, queue id and other facts"""
 
 
 def encode_entry(entry: HistoryEntry) -> bytes:
@@ -73,7 +73,7 @@ def encode_entry(entry: HistoryEntry) -> bytes:
         text(entry.decision),
         chunk(notes),
         varint(len(entry.ids)),
-        *map(plain_ids, entry.ids),
+        *map(encode_ids_raw, entry.ids),
     ]
     if entry.times is not None:
         parts.append(encode_ints(entry.times))
@@ -81,7 +81,7 @@ def encode_entry(entry: HistoryEntry) -> bytes:
 
 
 class EntryKeys(NamedTuple):
-    """When an entry was made, and what it is found by; no more of it is read."""
+    """When an entry was made, and the keys by which it is found; the rest is not read."""
 
     time_us: int
     signature: bytes
@@ -89,33 +89,33 @@ class EntryKeys(NamedTuple):
     message_id: str
 
 
-def decode_names(data: Buffer) -> EntryKeys:
-    """What the entry in these bytes is found by."""
+def decode_keys(data: Buffer) -> EntryKeys:
+    """The keys of the entry in these bytes."""
     return _decode_head(ByteCursor(data))[0]
 
 
 def _decode_head(reader: ByteCursor) -> tuple[EntryKeys, float, float, bool]:
-    """The names, the probability, the log odds, and whether there are times."""
+    """The keys, the probability, the log odds, and whether there are times."""
     version, timed, time_us, probability, log_odds, signature = _HEAD.unpack(
         reader.take(_HEAD.size)
     )
     if version != _VERSION:
         raise StoreVersionError(f"a history entry of version {version}")
-    named = EntryKeys(time_us, signature, reader.chunk(), reader.text())
-    return named, probability, log_odds, timed
+    keys = EntryKeys(time_us, signature, reader.chunk(), reader.text())
+    return keys, probability, log_odds, timed
 
 
 def decode_entry(data: Buffer) -> HistoryEntry:
     """The entry in these bytes."""
     reader = ByteCursor(data)
-    named, probability, log_odds, timed = _decode_head(reader)
+    keys, probability, log_odds, timed = _decode_head(reader)
     label, decision, notes = reader.text(), reader.text(), reader.chunk()
     ids = tuple(decode_ids(reader) for _ in range(reader.varint()))
     times = decode_ints(reader, sum(map(len, ids))).astype(np.uint32) if timed else None
     try:
-        said: dict[str, str] = json.loads(notes) if notes else {}
+        facts: dict[str, str] = json.loads(notes) if notes else {}
     except ValueError as error:
         raise StoreDamagedError("notes of a history entry cannot be read") from error
     return HistoryEntry(
-        *named, label, probability, log_odds, decision, ids, times, said,
+        *keys, label, probability, log_odds, decision, ids, times, facts,
     )  # fmt: skip

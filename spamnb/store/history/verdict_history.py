@@ -1,10 +1,10 @@
 """Recent verdicts with their feature ids, so that a correction needs no message body.
 
-A folder of its own beside the model, because it has other promises: thousands of entries an hour,
-worth some weeks, and no harm if the last second is lost.
+The history has a folder of its own beside the model, because its guarantees differ: it takes
+thousands of entries an hour, keeps them for weeks, and may lose the last second.
 
-    fresh       what was added last                        records (see `history_fresh`)
-    data.mdb, lock.mdb                                     the rest, in tables of LMDB:
+    fresh       recently added entries                     records (see `append_file`)
+    data.mdb, lock.mdb                                     the other entries, in LMDB tables:
       entries     seq u64 | part u16 (big-endian)          pieces of an entry (see `journal`)
       signatures  signature, 16 bytes                      seq
       mids        blake2b of the Message-ID, 16 bytes | seq   nothing
@@ -12,27 +12,27 @@ worth some weeks, and no harm if the last second is lost.
       meta        "room" (see `journal.Pages`)
     boot        the boot in which the folder is open
 
-`seq` is the time in microseconds, or one more than the last, so that age is an order of keys.
+`seq` is the time in microseconds, or one more than the last, so keys are in the order of age.
 
-`add` writes to `fresh` alone: a transaction takes 47 us for one entry, 15 for each of hundreds.
-Whoever reads settles the fresh ones first: puts them into the tables and empties the file. So there
-is one way to read, and every process finds what any other has added. A thread settles and syncs a
-second after an `add`, and `add` itself when much is fresh. Since an entry that is there already is
-passed over, by its signature, what is settled twice, after a kill or by two at once, is there once.
+`add` only appends to `fresh`: a transaction takes 47 us for one entry, 15 for each of hundreds. A
+reader first moves these pending entries into the tables and empties the file, so there is one way
+to read, and every process finds what any other has added. A thread moves and syncs them a second
+after an `add`; `add` itself moves them when many are pending. An entry whose signature is in the
+tables is skipped, so an entry that is moved twice, after a kill or by two processes, is there once.
 
-    killed                    nothing that `add` took is lost
+    process killed            no entry that `add` accepted is lost
     power cut                 the last second is lost
-    no room for `fresh`       `add` says so
-    no room for the tables    what is fresh waits, not found, for room; when much does `add` says so
-    the limit is reached      the oldest entries give way
-    tables damaged            set aside, begun anew with what was fresh; `warning` says so
-    set aside by another      found within a second of an `add`, and by who reads: gone on with
+    no room for `fresh`       `add` fails
+    no room for the tables    entries stay pending and are not found; when many are, `add` fails
+    the limit is reached      the oldest entries are deleted
+    tables damaged            set aside; a new history starts with the pending entries; `warning`
+    set aside by another      noticed within a second of an `add`, and by readers; reopened
 
-There is no sync before a commit returns, and without it a power cut can leave pages that contradict
-each other; LMDB ends the process when it meets some of them. So the folder names the boot in which
-it is open, until the last closes it: if that is not this boot, the file is walked byte by byte
-first (`lmdb.verify`). What is damaged is renamed and begun anew; that is never an error, nor is an
-entry that cannot be read.
+LMDB does not sync before a commit returns here, so a power cut can leave inconsistent pages, and
+LMDB ends the process when it reads some of them. So the folder records the boot in which it is
+open, until the last process closes it: if that is another boot, the file is checked byte by byte
+first (`lmdb.verify`). A damaged history is renamed and replaced by a new one; neither this nor an
+unreadable entry is an error.
 
 Must not know the model. Failure: StoreFullError, StoreAccessError, StoreBusyError.
 """
@@ -61,13 +61,18 @@ from spamnb.errors import (
     StoreVersionError,
 )
 from spamnb.store.apply_events import surely_older
-from spamnb.store.history.append_file import records, release_fresh, renewed_fresh, share_fresh
+from spamnb.store.history.append_file import (
+    open_append_file,
+    records,
+    release_append_file,
+    reopen_append_file,
+)
 from spamnb.store.history.boot_marker import BootMarker
 from spamnb.store.history.entry import (
     EntryKeys,
     HistoryEntry,
     decode_entry,
-    decode_names,
+    decode_keys,
     encode_entry,
 )
 from spamnb.store.history.limits import HistoryLimits
@@ -78,12 +83,12 @@ from spamnb.store.lmdb.table import LmdbTable
 
 _NAMES = ("entries", "signatures", "mids", "digests", "meta")
 _SEQ = struct.Struct(">Q")
-_MOST_FOUND = 64
+_MAX_FOUND = 64
 _DAY_US = 86_400_000_000
 _EXPIRE_BATCH = 500
-"""entries forgotten in one transaction: some 10 ms, so that nobody waits for long"""
-_MOST_FRESH = 4 << 20
-"""some 1,700 entries, settled in 40 ms; also put in one transaction at most"""
+"""entries deleted in one transaction: some 10 ms, so that other writers wait only briefly"""
+_MAX_PENDING = 4 << 20
+"""some 1,700 entries, moved in 40 ms; also the most for one transaction"""
 _READ_AT_ONCE = 64
 _FLUSH_S = 1.0
 _ROOM = b"room"
@@ -100,29 +105,29 @@ class History:
         self._limits = limits
         self.warning = ""
         """what was set aside, and why; empty if nothing was"""
-        # So little that with it the tables stay far below what the map may be.
-        self._most_fresh = min(_MOST_FRESH, limits.limit_bytes // 8)
-        self._longest = limits.limit_bytes // 2
+        # Small enough that the tables, with it, stay far below the size of the map.
+        self._max_pending = min(_MAX_PENDING, limits.limit_bytes // 8)
+        self._max_entry = limits.limit_bytes // 2
         self._closed = False
         self._flusher = _Flusher(self.flush)
         self._boot = BootMarker()
-        self._healing = threading.Lock()
-        """held while the folder is replaced, so that nobody adds to the one that goes"""
+        self._replacing = threading.Lock()
+        """held while the folder is replaced, so that no thread adds to the old one"""
         make_folder(folder)
-        self._fresh = share_fresh(folder)
+        self._append_file = open_append_file(folder)
         try:
             self._environment = self._begin()
         except BaseException:
-            release_fresh(self._fresh)
+            release_append_file(self._append_file)
             raise
-        self._settle_to_read()
+        self._move_to_read()
 
     @classmethod
     def open(cls, path: str | Path, limits: HistoryLimits | None = None) -> Self:
         """The history in a folder; a new one if there is none, or if it is damaged."""
         return cls(Path(path), limits or HistoryLimits())
 
-    # --- opening, and beginning anew ---
+    # --- opening, and starting again ---
 
     def _begin(self) -> Environment:
         if self._boot.begin(self._folder) and not sound(self._folder):
@@ -134,8 +139,9 @@ class History:
             return self._share()
 
     def _share(self) -> Environment:
-        # A transaction copies what it changes, all of it at most, and what the last one freed is
-        # not free for it yet; so far beyond the limit, or the file if that was made under a higher.
+        # A transaction copies what it changes, at most everything, and pages that the last one
+        # freed are not free for it yet; so far beyond the limit, or beyond a file made under a
+        # higher limit.
         data, limit = self._folder / DATA_FILE, self._limits.limit_bytes
         size = data.stat().st_size if data.exists() else 0
         plan = EnvironmentConfig(
@@ -144,24 +150,24 @@ class History:
         if size:
             with suppress(StoreMissingError):
                 return share(plan, create=False)
-        # New; or another process is just making it, or was killed in the midst.
+        # New; or another process is just creating it, or was killed while creating it.
         return share(plan, create=True)
 
     def _set_aside(self, why: str) -> None:
-        """Begin anew with what is fresh; or, if another process was faster, go on with its folder.
+        """Start a new history with the pending entries, or use that of a process that was faster.
 
-        Whoever has the folder open has this file open, whose lock makes all others wait.
+        Every process that has the folder open has this file open, and its lock makes them wait.
         """
-        old = self._fresh
+        old = self._append_file
         with old.emptying(b"") as left:
             if old.in_place():
                 self._rename(why)
             make_folder(self._folder)
             self._boot.begin(self._folder)
-            self._fresh = renewed_fresh(old, self._folder)
+            self._append_file = reopen_append_file(old, self._folder)
             with suppress(StoreFullError):
-                self._fresh.add_raw(left)
-        release_fresh(old)
+                self._append_file.add_raw(left)
+        release_append_file(old)
 
     def _rename(self, why: str) -> None:
         aside = self._folder.with_name(self._folder.name + ".damaged")
@@ -172,96 +178,96 @@ class History:
             raise refused(error, self._folder) from error
         self.warning = f"the history was set aside as {aside}: {why}"
 
-    def _follow(self) -> None:
-        """Go on with the folder that is at its place, if that is no longer the one that is open."""
-        with self._healing:
-            if not self._fresh.in_place():
-                self._renew("it was taken away")
+    def _reopen_if_moved(self) -> None:
+        """Open the folder that is at the path now, if it is no longer the one that is open."""
+        with self._replacing:
+            if not self._append_file.in_place():
+                self._start_again("it was taken away")
             elif not self._environment.is_open:
-                # There was no room for it when the folder was begun anew.
+                # There was no room for it when the new folder was created.
                 self._environment = self._share()
 
-    def _renew(self, why: str) -> None:
+    def _start_again(self, why: str) -> None:
         environments.evict(self._environment)
         release(self._environment)
         self._set_aside(why)
         self._environment = self._share()
 
-    def _guarded(self, run: Callable[[], Result]) -> Result:
-        """Run; if the file proves damaged, begin anew and run again on the empty history."""
+    def _with_recovery(self, run: Callable[[], Result]) -> Result:
+        """Run; if the file is damaged, start a new history and run again on the empty one."""
         environment = self._environment
         try:
             return run()
         except (StoreDamagedError, BugError) as error:
-            with self._healing:
-                # Another thread may have met it too, and have begun anew already; who was at work
-                # meanwhile meets what it has closed.
+            with self._replacing:
+                # Another thread may have found the damage too, and started a new history already;
+                # a thread that was running meanwhile finds its environment closed.
                 if self._environment is environment:
                     if isinstance(error, BugError):
                         raise
-                    self._renew(str(error))
+                    self._start_again(str(error))
         return run()
 
     # --- writing ---
 
     def add(self, entries: Iterable[HistoryEntry]) -> None:
-        """Keep entries, all or none: when this returns, no kill loses them."""
-        fresh = list(map(encode_entry, entries))
-        if not fresh:
+        """Add entries, all or none: once this returns, no kill loses them."""
+        encoded = list(map(encode_entry, entries))
+        if not encoded:
             return
-        longest = max(map(len, fresh))
-        if longest > self._longest:
+        longest = max(map(len, encoded))
+        if longest > self._max_entry:
             raise StoreFullError(
                 f"{self._folder}: an entry of {longest} bytes", hint="raise history.limit_bytes"
             )
-        if self._waiting() > self._most_fresh:
-            self._settle()
-        with self._healing:
-            self._fresh.add(fresh)
+        if self._pending_bytes() > self._max_pending:
+            self._move_pending()
+        with self._replacing:
+            self._append_file.add(encoded)
         self._flusher.wake()
 
-    def _waiting(self) -> int:
-        """Bytes that are fresh."""
-        with self._healing:
-            return self._fresh.size()
+    def _pending_bytes(self) -> int:
+        """How many bytes are pending."""
+        with self._replacing:
+            return self._append_file.size()
 
-    def _settle(self) -> None:
-        """Put what is fresh into the tables."""
-        if self._waiting():
-            self._guarded(self._settle_all)
+    def _move_pending(self) -> None:
+        """Move pending entries into the tables."""
+        if self._pending_bytes():
+            self._with_recovery(self._move_all)
 
-    def _settle_to_read(self) -> None:
-        """The same before reading; without room for it, what is in the tables can be read."""
-        self._follow()
-        if self._waiting():
+    def _move_to_read(self) -> None:
+        """The same before reading; without room for them, the tables can still be read."""
+        self._reopen_if_moved()
+        if self._pending_bytes():
             with suppress(StoreError):
-                self._settle()
+                self._move_pending()
                 self._flusher.wake()
 
-    def _settle_all(self) -> None:
-        fresh = self._fresh
-        seen = fresh.read()
-        self._keep(seen)
-        with fresh.emptying(seen) as rest:
-            self._keep(rest)
+    def _move_all(self) -> None:
+        append_file = self._append_file
+        seen = append_file.read()
+        self._store_records(seen)
+        with append_file.emptying(seen) as rest:
+            self._store_records(rest)
 
-    def _keep(self, raw: bytes) -> None:
-        """Put records into the tables, many in one transaction."""
+    def _store_records(self, raw: bytes) -> None:
+        """Store records in the tables, many in one transaction."""
         batch: list[tuple[EntryKeys, bytes]] = []
         size = 0
         for data in records(raw):
-            if len(data) > self._longest:  # taken when the limit was higher
+            if len(data) > self._max_entry:  # added when the limit was higher
                 continue
             with suppress(StoreDamagedError, StoreVersionError):
-                batch.append((decode_names(data), data))
+                batch.append((decode_keys(data), data))
                 size += len(data)
-            if size > self._most_fresh:
-                self._keep_batch(batch)
+            if size > self._max_pending:
+                self._store_batch(batch)
                 batch, size = [], 0
         if batch:
-            self._keep_batch(batch)
+            self._store_batch(batch)
 
-    def _keep_batch(self, batch: list[tuple[EntryKeys, bytes]]) -> None:
+    def _store_batch(self, batch: list[tuple[EntryKeys, bytes]]) -> None:
         self._shrink()
         self._environment.transact(lambda t: self._put(t, batch))
 
@@ -272,54 +278,51 @@ class History:
             self._environment.page_bytes, 0 if room is None else int.from_bytes(room, "little")
         )
         seq = chunks.last_seq()
-        for named, data in batch:
-            if tables["signatures"].get(named.signature) is not None:
+        for keys, data in batch:
+            if tables["signatures"].get(keys.signature) is not None:
                 continue
-            seq = max(seq + 1, named.time_us)
+            seq = max(seq + 1, keys.time_us)
             raw = _SEQ.pack(seq)
             chunks.append(seq, [data], pages)
-            tables["signatures"].put(named.signature, raw)
-            if named.digest:
-                tables["digests"].put(named.digest + raw, b"")
-            if named.message_id:
-                tables["mids"].put(_hash(named.message_id) + raw, b"")
+            tables["signatures"].put(keys.signature, raw)
+            if keys.digest:
+                tables["digests"].put(keys.digest + raw, b"")
+            if keys.message_id:
+                tables["mids"].put(_hash(keys.message_id) + raw, b"")
         tables["meta"].put(_ROOM, pages.room.to_bytes(4, "little"))
 
     def flush(self) -> None:
-        """Put on the disk what was added."""
-        if self._waiting():
-            self._follow()
+        """Move pending entries into the tables and sync them to the disk."""
+        if self._pending_bytes():
+            self._reopen_if_moved()
         try:
-            self._settle()
+            self._move_pending()
         except StoreError:
-            with self._healing:
-                self._fresh.sync()
+            with self._replacing:
+                self._append_file.sync()
             raise
-        self._guarded(self._sync)
-
-    def _sync(self) -> None:
-        self._environment.sync()
+        self._with_recovery(lambda: self._environment.sync())  # noqa: PLW0108 - it is replaced
 
     def expire(self, now_us: int) -> int:
-        """Forget what is too old, and the oldest while there is too much; how many."""
-        self._settle_to_read()
-        gone = self._guarded(lambda: self._forget_before(now_us) + self._shrink())
+        """Delete entries beyond the age limit, and the oldest beyond the size limit; how many."""
+        self._move_to_read()
+        gone = self._with_recovery(lambda: self._delete_before(now_us) + self._shrink())
         if gone:
             self._flusher.wake()
         return gone
 
-    def _forget_before(self, now_us: int) -> int:
+    def _delete_before(self, now_us: int) -> int:
         gone = 0
         span = (now_us - self._limits.keep_days * _DAY_US, now_us)
-        while done := self._forget(span, _EXPIRE_BATCH):
+        while done := self._delete_oldest(span, _EXPIRE_BATCH):
             gone += done
         return gone
 
     def _shrink(self) -> int:
-        """Forget the oldest while there is too much, before the map is full; how many."""
+        """Delete the oldest entries while there are too many, before the map is full; how many."""
         gone = 0
         while self._bytes() > self._limits.limit_bytes:
-            done = self._forget(None, min(_EXPIRE_BATCH, 1 + self._count() // 16))
+            done = self._delete_oldest(None, min(_EXPIRE_BATCH, 1 + self._count() // 16))
             if done == 0:
                 break
             gone += done
@@ -328,15 +331,15 @@ class History:
     def _bytes(self) -> int:
         return self._environment.live_pages() * self._environment.page_bytes
 
-    def _forget(self, kept: tuple[int, int] | None, most: int) -> int:
-        return self._environment.transact(lambda t: _forget(t, kept, most))
+    def _delete_oldest(self, kept: tuple[int, int] | None, most: int) -> int:
+        return self._environment.transact(lambda t: _delete_oldest(t, kept, most))
 
     # --- reading ---
 
     def find(
         self, *, signature: bytes = b"", message_id: str = "", digest: bytes = b""
     ) -> list[HistoryEntry]:
-        """Entries by one of the three, newest first, at most 64."""
+        """Entries by one of the three keys, newest first, at most 64."""
 
         def run() -> list[HistoryEntry]:
             with self._environment.read() as tables:
@@ -349,23 +352,23 @@ class History:
                     seqs = _seqs(tables["digests"], digest) if digest else []
                 return list(_entries(tables, seqs))
 
-        self._settle_to_read()
-        return self._guarded(run)
+        self._move_to_read()
+        return self._with_recovery(run)
 
     def recent(self, count: int) -> list[HistoryEntry]:
         """The newest entries, newest first."""
         return list(islice(self.newest(), count))
 
     def newest(self) -> Iterator[HistoryEntry]:
-        """All entries, newest first, lazily: no snapshot is held while the caller has the turn."""
-        self._settle_to_read()
+        """All entries, newest first, lazily; no snapshot is held between two of them."""
+        self._move_to_read()
         below: int | None = None
         while below != 0:
-            entries, below = self._guarded(partial(self._some, below))
+            entries, below = self._with_recovery(partial(self._read_some, below))
             yield from entries
 
-    def _some(self, below: int | None) -> tuple[list[HistoryEntry], int]:
-        """The next entries before a seq, and where to go on; 0 at the end."""
+    def _read_some(self, below: int | None) -> tuple[list[HistoryEntry], int]:
+        """Some entries before a seq, and the seq where to continue; 0 at the end."""
         found: list[HistoryEntry] = []
         last = 0
         with self._environment.read() as tables:
@@ -377,9 +380,9 @@ class History:
         return found, last
 
     def count(self) -> int:
-        """How many entries there are; reads none of them."""
-        self._settle_to_read()
-        return self._guarded(self._count)
+        """How many entries there are, without reading them."""
+        self._move_to_read()
+        return self._with_recovery(self._count)
 
     def _count(self) -> int:
         return self._environment.stat()["signatures"]["entries"]
@@ -392,21 +395,21 @@ class History:
                 first = next((seq for seq, _ in ChunkedValues(tables["entries"]).up(0, None)), 0)
                 return (ChunkedValues(tables["entries"]).last_seq() - first) / _DAY_US
 
-        self._settle_to_read()
-        return self._guarded(run)
+        self._move_to_read()
+        return self._with_recovery(run)
 
     def close(self) -> None:
-        """Flush and let go; a second call does nothing."""
+        """Flush and close; a second call does nothing."""
         if self._closed:
             return
         self._closed = True
         self._flusher.stop()
-        # Nothing is lost by what goes wrong here: it stays fresh till the next opens the folder.
-        # A child that has inherited it has nothing of its own to flush.
+        # Nothing is lost on failure: the entries stay pending until the folder is opened again.
+        # A forked child that inherited the history has nothing to flush.
         with suppress(StoreError, BugError):
             self.flush()
         release(self._environment)
-        release_fresh(self._fresh)
+        release_append_file(self._append_file)
         self._boot.end()
 
 
@@ -421,9 +424,9 @@ class _Flusher:
         self._pid = 0
 
     def wake(self) -> None:
-        """There is something to flush."""
+        """Request a flush."""
         if self._pid != os.getpid():
-            # The first time, or in a child process, where threads do not live on.
+            # The first call, or the first in a child process, which has no threads.
             self._due, self._stop, self._pid = threading.Event(), threading.Event(), os.getpid()
             self._thread = threading.Thread(target=self._loop, name="history-flush", daemon=True)
             self._thread.start()
@@ -437,7 +440,7 @@ class _Flusher:
             if self._stop.wait(_FLUSH_S):
                 return
             self._due.clear()
-            # What goes wrong here is told by the next `add`; this thread must live on till then.
+            # The next `add` reports what fails here; this thread must go on until then.
             with suppress(SpamnbError):
                 self._run()
 
@@ -449,27 +452,27 @@ class _Flusher:
             self._thread.join()
 
 
-def _forget(tables: Tables, kept: tuple[int, int] | None, most: int) -> int:
-    """Forget the oldest entries (from before a span of time)."""
+def _delete_oldest(tables: Tables, kept: tuple[int, int] | None, most: int) -> int:
+    """Delete the oldest entries (from before a span of time)."""
     chunks = ChunkedValues(tables["entries"])
-    batch = [(seq, _names(data)) for seq, data in islice(chunks.up(0, None), most)]
+    batch = [(seq, _entry_keys(data)) for seq, data in islice(chunks.up(0, None), most)]
     if kept is not None:
-        times = [named.time_us if named else seq for seq, named in batch]
+        times = [keys.time_us if keys else seq for seq, keys in batch]
         del batch[surely_older(times, *kept) :]
-    for seq, named in batch:
+    for seq, keys in batch:
         chunks.remove(seq)
-        if named:
+        if keys:
             raw = _SEQ.pack(seq)
-            tables["digests"].delete(named.digest + raw)
-            tables["mids"].delete(_hash(named.message_id) + raw)
-            tables["signatures"].delete(named.signature)
+            tables["digests"].delete(keys.digest + raw)
+            tables["mids"].delete(_hash(keys.message_id) + raw)
+            tables["signatures"].delete(keys.signature)
     return len(batch)
 
 
-def _names(data: bytes) -> EntryKeys | None:
-    """What an entry is called; None if it cannot be read."""
+def _entry_keys(data: bytes) -> EntryKeys | None:
+    """The keys of an entry; None if it cannot be read."""
     with suppress(StoreDamagedError, StoreVersionError):
-        return decode_names(data)
+        return decode_keys(data)
     return None
 
 
@@ -485,7 +488,7 @@ def _seqs(table: LmdbTable, head: bytes) -> list[int]:
     """Seqs behind a prefix of keys, the newest first."""
     found: list[int] = []
     for key, _ in table.scan(head + b"\xff" * 8, down=True):
-        if key[:-8] != head or len(found) == _MOST_FOUND:
+        if key[:-8] != head or len(found) == _MAX_FOUND:
             break
         found.append(_SEQ.unpack(key[-8:])[0])
     return found

@@ -1,7 +1,7 @@
-"""Values <-> bytes: rows of features, events, totals, the recipe, the line of a digest. Pure.
+"""Encode and decode feature rows, events, totals, the recipe and message states. Pure.
 
 All numbers are little endian unless said otherwise; a varint has seven bits a byte, low ones first;
-a text or chunk is a varint length and its bytes; `ids` and `ints` are drawn in `idcode`.
+a text or chunk is a varint length and its bytes; `ids` and `ints` are described in `id_codec`.
 
 Row of a feature, 10 + 8 K bytes, packed (26 at two labels):
 
@@ -12,28 +12,27 @@ Event, version 1 (its seq is in the journal's key):
     u8 version | u8 kind | u8 flags | i16 before | i16 after | i64 time_us
     varint previous | chunk digest | text message_id | text who | text channel
     u8 G | varint K | G * ids | [ints times, one for each id of all groups]      flag 2
-    push delta | [push standing]                                                flag 1
+    update delta | [update net_update]                                             flag 1
     [varint undoes]                                                             flag 8
     [f64 weight]                                                                flag 32
     [bulk]                                                                      flag 4
-  flag 16: a person insisted
-  push: ints steps[G, K] | ints bias[K] | ints temperatures[G] | varint echoes
-        each echo: G * ids | ints steps[G, K]
+  flag 16: a person's explicit correction
+  update: ints steps[G, K] | ints bias[K] | ints temperatures[G] | varint rehearsals
+        each rehearsal: G * ids | ints steps[G, K]
   bulk: ids | ints n[F, K] | ints w[F, K] | ints days[F] | ints messages[K] | ints bias[K]
         ints temperatures[G]
 
-`net_update` is kept only where it is not the same as `delta` (after a move, a forget, an undo).
+`net_update` is written only where it differs from `delta` (after a move, a forget, an undo).
 
 Totals, version 1: u8 version | varint K | varint G | varint V | varint last_seq
     ints messages | ints tokens | ints bias | ints temperatures
     varint rows | varint columns | ints H[rows, columns]
 
-Line of a digest: i16 label | u64 seq | u8 folded.
+Message state: i16 label | u64 seq | u8 folded.
 
-The recipe is JSON: it is read once at open, and a person may want to see it.
+The recipe is JSON: it is read once at open, and an administrator may want to read it.
 
-Failure: bytes that contradict themselves raise StoreDamagedError, those of another version
-StoreVersionError.
+Failure: inconsistent bytes raise StoreDamagedError, those of another version StoreVersionError.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ VERSION = 1
 Rows = NDArray[np.void]
 """structured, of `row_type`"""
 
-_STANDING, _TIMES, _BULK, _UNDOES, _INSIST, _WEIGHT = 1, 2, 4, 8, 16, 32
+_NET_UPDATE, _TIMES, _BULK, _UNDOES, _IMMEDIATE, _WEIGHT = 1, 2, 4, 8, 16, 32
 _HEAD = struct.Struct("<BBBhhq")
 _LIVE = struct.Struct("<hQB")
 _DOUBLE = struct.Struct("<d")
@@ -95,16 +94,17 @@ def row_type(labels: int) -> np.dtype[np.void]:
     )
 
 
-def unparted(rows: Rows) -> Rows:
-    """The same memory, each row one piece: put by an index, rows of fields take six times as long.
+def opaque_rows(rows: Rows) -> Rows:
+    """The same memory with each row as one opaque value.
 
-    And they take ten times as long by `rows[index]`; with `take` there is little between them.
+    Assigning structured rows by an index takes six times as long, and `rows[index]` ten times;
+    with `take` there is little between them.
     """
     return rows.view(f"V{rows.itemsize}")
 
 
 def to_rows(ids: Ids, records: Records) -> Rows:
-    """Columns to rows."""
+    """Rows from ids and columns."""
     rows = np.empty(len(ids), row_type(records.n.shape[1]))
     rows["id"] = ids
     rows["n"] = records.n
@@ -114,12 +114,12 @@ def to_rows(ids: Ids, records: Records) -> Rows:
 
 
 def from_rows(rows: Rows) -> tuple[Ids, Records]:
-    """Rows to columns, each an array of its own."""
+    """Ids and columns from rows, each a new array."""
     return rows["id"].astype(np.uint64), records_of(rows)
 
 
 def records_of(rows: Rows) -> Records:
-    """The columns but for the id, each an array of its own."""
+    """The columns without the id, each a new array."""
     return Records(
         rows["n"].astype(np.uint32), rows["w"].astype(np.int32), rows["day"].astype(np.uint16)
     )
@@ -135,7 +135,7 @@ def no_records(count: int, labels: int) -> Records:
 
 
 def empty_rows(records: Records) -> NDArray[np.bool_]:
-    """Which rows hold nothing (a last-learnt day alone is nothing)."""
+    """Which rows are empty; a last-learnt day alone does not count."""
     # Column by column: over rows of four numbers numpy takes four times as long.
     empty: NDArray[np.bool_] = ~reduce(np.logical_or, (*records.n.T, *records.w.T))
     return empty
@@ -145,36 +145,36 @@ def empty_rows(records: Records) -> NDArray[np.bool_]:
 
 
 def encode_events(events: Sequence[Event]) -> list[bytes]:
-    """Many events; their sets of ids are coded together."""
+    """Encode many events; their sets of ids are encoded together."""
     coded = iter(encode_sets([ids for event in events for ids in _sets(event)]))
     return [_encode_event(event, coded) for event in events]
 
 
 def encode_event(event: Event) -> bytes:
-    """An event, but for its seq."""
+    """Encode an event without its seq."""
     return encode_events([event])[0]
 
 
 def _sets(event: Event) -> Iterator[Ids]:
     """The sets of ids in an event, in the order in which they are written."""
     yield from event.ids
-    for update in _pushes(event):
+    for update in _written_updates(event):
         for rehearsal in update.rehearsals:
             yield from rehearsal.ids
 
 
-def _pushes(event: Event) -> tuple[Update, ...]:
-    """What is kept of delta and standing: one of them if they are the same."""
+def _written_updates(event: Event) -> tuple[Update, ...]:
+    """The updates that are written: one if delta and net update are the same."""
     delta, net_update = event.delta, event.net_update
-    return (delta,) if same_push(delta, net_update) else (delta, net_update)
+    return (delta,) if same_update(delta, net_update) else (delta, net_update)
 
 
 def _encode_event(event: Event, coded: Iterator[bytes]) -> bytes:
     """An event, whose sets of ids come from `coded`."""
-    updates = _pushes(event)
-    flags = (len(updates) > 1) * _STANDING | (event.times is not None) * _TIMES
+    updates = _written_updates(event)
+    flags = (len(updates) > 1) * _NET_UPDATE | (event.times is not None) * _TIMES
     flags |= (event.bulk is not None) * _BULK | (event.undoes != 0) * _UNDOES
-    flags |= event.immediate * _INSIST | (event.weight != 1.0) * _WEIGHT
+    flags |= event.immediate * _IMMEDIATE | (event.weight != 1.0) * _WEIGHT
     parts = [
         _HEAD.pack(VERSION, event.kind, flags, event.before, event.after, event.time_us),
         varint(event.previous),
@@ -190,7 +190,7 @@ def _encode_event(event: Event, coded: Iterator[bytes]) -> bytes:
     if event.times is not None:
         parts.append(encode_ints(event.times))
     for update in updates:
-        parts += _encoded_push(update, coded)
+        parts += _encode_update(update, coded)
     if event.undoes:
         parts.append(varint(event.undoes))
     if flags & _WEIGHT:
@@ -201,7 +201,7 @@ def _encode_event(event: Event, coded: Iterator[bytes]) -> bytes:
 
 
 def decode_event(seq: int, data: Buffer) -> Event:
-    """The event in these bytes."""
+    """Decode an event."""
     reader = ByteCursor(data)
     kind, flags, before, after, time_us = read_head(reader)
     previous = reader.varint()
@@ -212,19 +212,19 @@ def decode_event(seq: int, data: Buffer) -> Event:
     times = None
     if flags & _TIMES:
         times = decode_ints(reader, sum(map(len, ids))).astype(np.uint32)
-    delta = _decode_push(reader, groups, labels)
-    net_update = _decode_push(reader, groups, labels) if flags & _STANDING else delta
+    delta = _decode_update(reader, groups, labels)
+    net_update = _decode_update(reader, groups, labels) if flags & _NET_UPDATE else delta
     undoes = reader.varint() if flags & _UNDOES else 0
     weight = _DOUBLE.unpack(reader.take(_DOUBLE.size))[0] if flags & _WEIGHT else 1.0
     bulk = _decode_bulk(reader, groups, labels) if flags & _BULK else None
     return Event(
         seq, kind, time_us, who, channel, digest, message_id, before, after, previous,
-        ids, delta, net_update, times, bulk, undoes, bool(flags & _INSIST), weight,
+        ids, delta, net_update, times, bulk, undoes, bool(flags & _IMMEDIATE), weight,
     )  # fmt: skip
 
 
 def read_head(reader: ByteCursor) -> tuple[EventKind, int, int, int, int]:
-    """Kind, flags, before, after and time: enough for a glance at an event."""
+    """Kind, flags, before, after and time; the rest of the event is not read."""
     version, kind, flags, before, after, time_us = _HEAD.unpack(reader.take(_HEAD.size))
     if version != VERSION:
         raise StoreVersionError(
@@ -237,18 +237,18 @@ def read_head(reader: ByteCursor) -> tuple[EventKind, int, int, int, int]:
         raise StoreDamagedError(f"an event of the unknown kind {kind}") from error
 
 
-def same_push(a: Update, b: Update) -> bool:
-    """Whether two pushes are one value."""
+def same_update(a: Update, b: Update) -> bool:
+    """Whether two updates are equal."""
     return a is b or (
         np.array_equal(a.steps, b.steps)
         and np.array_equal(a.bias, b.bias)
         and np.array_equal(a.temperatures, b.temperatures)
         and len(a.rehearsals) == len(b.rehearsals)
-        and all(map(_same_echo, a.rehearsals, b.rehearsals))
+        and all(map(_same_rehearsal, a.rehearsals, b.rehearsals))
     )
 
 
-def _same_echo(a: RehearsalUpdate, b: RehearsalUpdate) -> bool:
+def _same_rehearsal(a: RehearsalUpdate, b: RehearsalUpdate) -> bool:
     return (
         np.array_equal(a.steps, b.steps)
         and len(a.ids) == len(b.ids)
@@ -256,7 +256,7 @@ def _same_echo(a: RehearsalUpdate, b: RehearsalUpdate) -> bool:
     )
 
 
-def _encoded_push(update: Update, coded: Iterator[bytes]) -> list[bytes]:
+def _encode_update(update: Update, coded: Iterator[bytes]) -> list[bytes]:
     parts = [
         encode_ints(update.steps),
         encode_ints(update.bias),
@@ -270,15 +270,15 @@ def _encoded_push(update: Update, coded: Iterator[bytes]) -> list[bytes]:
     return parts
 
 
-def _decode_push(reader: ByteCursor, groups: int, labels: int) -> Update:
+def _decode_update(reader: ByteCursor, groups: int, labels: int) -> Update:
     steps = decode_ints(reader, groups, labels)
     bias = decode_ints(reader, labels)
     temperatures = decode_ints(reader, groups)
-    rehearsals = tuple(_decode_echo(reader, groups, labels) for _ in range(reader.varint()))
+    rehearsals = tuple(_decode_rehearsal(reader, groups, labels) for _ in range(reader.varint()))
     return Update(steps, bias, temperatures, rehearsals)
 
 
-def _decode_echo(reader: ByteCursor, groups: int, labels: int) -> RehearsalUpdate:
+def _decode_rehearsal(reader: ByteCursor, groups: int, labels: int) -> RehearsalUpdate:
     ids = tuple(decode_ids(reader) for _ in range(reader.varint()))
     return RehearsalUpdate(ids, decode_ints(reader, groups, labels))
 
@@ -302,7 +302,7 @@ def _decode_bulk(reader: ByteCursor, groups: int, labels: int) -> BulkChange:
 
 
 def encode_totals(totals: Totals) -> bytes:
-    """The sums."""
+    """Encode the totals."""
     labels, groups = len(totals.messages), len(totals.temperatures)
     data = b"".join((
         bytes((VERSION,)), varint(labels), varint(groups),
@@ -316,14 +316,14 @@ def encode_totals(totals: Totals) -> bytes:
 
 
 def decode_totals(data: Buffer) -> Totals:
-    """The sums in these bytes."""
+    """Decode totals."""
     raw = bytes(data)
     return (_remembered.get(raw) or _remember(raw, _read_totals(raw))).copy()
 
 
 _remembered: dict[bytes, Totals] = {}
-"""Message after message is judged by the same sums, and learnt from those that the last one put:
-to read them anew takes 40 us."""
+"""Many messages are scored with the same totals, and learnt from those that the last event wrote:
+decoding them again takes 40 us."""
 _REMEMBERED = 8
 
 
@@ -346,28 +346,28 @@ def _read_totals(data: bytes) -> Totals:
     return Totals(messages, tokens, bias, temperatures, known, last_seq, histogram)
 
 
-def encode_live(live: MessageState) -> bytes:
-    """What is held of one message."""
+def encode_state(live: MessageState) -> bytes:
+    """Encode the state of one message."""
     return _LIVE.pack(live.label, live.seq, live.folded)
 
 
-def decode_live(data: Buffer) -> MessageState:
-    """What these bytes hold of one message."""
+def decode_state(data: Buffer) -> MessageState:
+    """Decode the state of one message."""
     try:
         label, seq, folded = _LIVE.unpack(data)
     except struct.error as error:
-        raise StoreDamagedError(f"the line of a digest has {len(data)} bytes") from error
+        raise StoreDamagedError(f"a message state has {len(data)} bytes") from error
     return MessageState(label, seq, bool(folded))
 
 
 def encode_recipe(recipe: Recipe) -> bytes:
-    """The recipe, as JSON."""
+    """Encode the recipe as JSON."""
     plain = asdict(replace(recipe, key=b"")) | {"key": recipe.key.hex()}
     return json.dumps(plain, sort_keys=True).encode()
 
 
 def decode_recipe(data: Buffer) -> Recipe:
-    """The recipe in these bytes; constants this program does not know are refused."""
+    """Decode the recipe; constants unknown to this program are refused."""
     try:
         plain: dict[str, Any] = json.loads(bytes(data))
         plain["key"] = bytes.fromhex(plain["key"])

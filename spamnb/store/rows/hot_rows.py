@@ -1,16 +1,16 @@
-"""The rows of common features, side by side in one value, and authoritative for what it holds.
+"""Rows of the most frequent features, stored as one value of the table.
 
-A message has 300 features on 300 shelves, so each look reads 300 places of the file, and learning
-writes 300 pages. But three in four of its features are the same few thousand in all mail: their
-rows lie on a tray that is read and written as one piece.
+A message has 300 features in 300 buckets, so each scoring reads 300 places of the file, and
+learning writes 300 pages. But three in four of its features are the same few thousand in all mail:
+their rows are in one page that is read and written as one piece.
 
-    tray     u32 rows | u32 least | u64 id of each row, sorted | the rows
+    page     u32 rows | u32 min_messages | u64 id of each row, sorted | the rows
 
-A feature comes to the tray when `least` messages hold it, and stays until the tray is full: then
-`least` is doubled, and the rows below it go back to their shelves. A row on the tray holds instead
-of what its shelf may still say; no row of the tray is empty.
+A feature is promoted to the page once `min_messages` messages contain it. When the page is full,
+`min_messages` doubles and rarer rows are written back to their buckets. A row in the page overrides
+the same row in its bucket; no row in the page is empty.
 
-Knows no engine. Invariant: tray and shelves are read as one. Failure: StoreDamagedError.
+Knows no engine. Invariant: page and buckets are read as one. Failure: StoreDamagedError.
 """
 
 from __future__ import annotations
@@ -23,135 +23,135 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamnb.core.model.events import Ids
-from spamnb.core.model.id_arrays import place
+from spamnb.core.model.id_arrays import locate
 from spamnb.errors import StoreDamagedError
-from spamnb.store.rows.codec import Rows, unparted
-from spamnb.store.rows.hash_buckets import BucketLayout, HashBuckets, Mask, Table, merged
+from spamnb.store.rows.codec import Rows, opaque_rows
+from spamnb.store.rows.hash_buckets import BucketLayout, HashBuckets, Mask, Table, merge_rows
 from spamnb.store.rows.id_codec import Buffer
 
-TRAY_KEY = b"tray"
-TRAY_ROWS = 4096
-"""Two thirds of what new mail holds are among the 3,000 most common of a million features. With it
-learning a message took 24 % less CPU and scoring one 12 % less; 2,048 and 8,192 rows were the same
-within 3 %, for a larger tray is more to write."""
-LEAST = 8
+HOT_ROWS_KEY = b"tray"
+MAX_HOT_ROWS = 4096
+"""Two thirds of what new mail holds are among the 3,000 most common of a million features. With the
+page, learning a message took 24 % less CPU and scoring one 12 % less; 2,048 and 8,192 rows were the
+same within 3 %, because a larger page is more to write."""
+MIN_MESSAGES = 8
 _HEAD = struct.Struct("<II")
 
 
 class _HotRowPage(NamedTuple):
-    """Rows by id, and how common a feature must be to come here; all of it in one buffer."""
+    """Rows by id, and how common a feature must be to be added; all of it in one buffer."""
 
     buffer: Buffer
-    least: int
+    min_messages: int
     ids: Ids
     rows: Rows
 
     @staticmethod
     def decode(data: Buffer, dtype: np.dtype[np.void]) -> _HotRowPage:
-        """The tray in these bytes, which it goes on using."""
+        """The page in these bytes; it keeps a reference to them."""
         try:
-            count, least = _HEAD.unpack_from(data)
+            count, min_messages = _HEAD.unpack_from(data)
             ids = np.frombuffer(data, np.uint64, count, _HEAD.size)
             rows = np.frombuffer(data, dtype, count, _HEAD.size + 8 * count)
         except (struct.error, ValueError) as error:
-            raise StoreDamagedError(f"a tray of {len(data)} bytes is not whole") from error
-        return _HotRowPage(data, least, ids, rows)
+            raise StoreDamagedError(f"a page of hot rows has {len(data)} bytes, too few") from error
+        return _HotRowPage(data, min_messages, ids, rows)
 
     @staticmethod
-    def of(rows: Rows, least: int) -> _HotRowPage:
-        """A tray with these sorted rows."""
-        head = _HEAD.pack(len(rows), least)
+    def of(rows: Rows, min_messages: int) -> _HotRowPage:
+        """A page with these sorted rows."""
+        head = _HEAD.pack(len(rows), min_messages)
         data = bytearray().join((head, rows["id"].tobytes(), rows.tobytes()))
         return _HotRowPage.decode(memoryview(data), rows.dtype)
 
 
 def _holders(rows: Rows) -> Ids:
-    """How many messages hold each feature; summed along memory it takes a tenth of the time."""
+    """How many messages contain each feature; the sum along memory takes a tenth of the time."""
     return np.asarray(rows["n"].T.astype(np.uint64, order="C").sum(axis=0))
 
 
 class HotRows:
-    """`HashBuckets` whose common rows lie on a tray, in another table."""
+    """`HashBuckets` whose most frequent rows are in one page, in another table."""
 
     def __init__(self, buckets: HashBuckets, meta: Table, *, writable: bool) -> None:
-        self._shelves = buckets
+        self._buckets = buckets
         self._meta = meta
         self._changed = False
         self._last: tuple[Ids, tuple[NDArray[np.intp], Mask]] | None = None
-        value = meta.get(TRAY_KEY) or _HEAD.pack(0, LEAST)
-        held = memoryview(bytearray(value)) if writable else value
-        self._tray = _HotRowPage.decode(held, buckets.dtype)
+        value = meta.get(HOT_ROWS_KEY) or _HEAD.pack(0, MIN_MESSAGES)
+        buffer = memoryview(bytearray(value)) if writable else value
+        self._page = _HotRowPage.decode(buffer, buckets.dtype)
 
     @property
     def layout(self) -> BucketLayout:
-        """Of the shelves alone."""
-        return self._shelves.layout
+        """The layout of the buckets alone."""
+        return self._buckets.layout
 
     def find(self, ids: Ids, *, keep: bool = False) -> Rows:
-        """A row for each id; `keep` remembers what was read for the `merge` to come."""
-        at, present = where = place(self._tray.ids, ids)
+        """A row for each id; `keep` remembers what was read for the next `merge`."""
+        at, present = where = locate(self._page.ids, ids)
         if keep:
             self._last = ids, where
         others = (~present).nonzero()[0]
         if len(others) == len(ids):
-            return self._shelves.find(ids, keep=keep)
-        rows = unparted(self._tray.rows).take(at, mode="clip")
-        rows[others] = unparted(self._shelves.find(ids.take(others), keep=keep))
-        return rows.view(self._shelves.dtype)
+            return self._buckets.find(ids, keep=keep)
+        rows = opaque_rows(self._page.rows).take(at, mode="clip")
+        rows[others] = opaque_rows(self._buckets.find(ids.take(others), keep=keep))
+        return rows.view(self._buckets.dtype)
 
     def merge(self, fresh: Rows, ids: Ids, gone: Mask) -> Mask:
-        """Put rows in place of those with the same ids; the `gone` ones leave. Which were there."""
+        """Replace rows by id and remove those marked `gone`; tells which ids were stored before."""
         last, self._last = self._last, None
         if last is None or not (last[0] is ids or np.array_equal(last[0], ids)):
-            last = ids, place(self._tray.ids, ids)
+            last = ids, locate(self._page.ids, ids)
         _, (at, present) = last
         there = present.copy()
-        common = present | (_holders(fresh) >= self._tray.least)
+        common = present | (_holders(fresh) >= self._page.min_messages)
         common &= ~gone
-        # Who comes to the tray now stands on a shelf as well: the search for them is at hand.
+        # A row that is promoted now is also updated in its bucket, which was just read.
         rare = (~present | gone).nonzero()[0]
         if len(rare):
-            there[rare] |= self._shelves.merge(fresh.take(rare), ids[rare], gone[rare])
+            there[rare] |= self._buckets.merge(fresh.take(rare), ids[rare], gone[rare])
         if not common.any() and not present.any():
             return there
         self._changed = True
         touched = (present | common).nonzero()[0]
         if (present == common).all():
-            unparted(self._tray.rows)[at[touched]] = unparted(fresh).take(touched)
+            opaque_rows(self._page.rows)[at[touched]] = opaque_rows(fresh).take(touched)
         else:
             where = at[touched], present[touched]
-            rows = merged(self._tray.rows, where, fresh.take(touched), gone[touched])
-            self._tray = _HotRowPage.of(rows, self._tray.least)
-            self._clear()
+            rows = merge_rows(self._page.rows, where, fresh.take(touched), gone[touched])
+            self._page = _HotRowPage.of(rows, self._page.min_messages)
+            self._demote_rare()
         return there
 
-    def _clear(self) -> None:
-        """Put rows back on their shelves until the others have room."""
-        rows = self._tray.rows
-        if len(rows) <= TRAY_ROWS:
+    def _demote_rare(self) -> None:
+        """Write rare rows back to their buckets until the page has room."""
+        rows = self._page.rows
+        if len(rows) <= MAX_HOT_ROWS:
             return
-        holders, least = _holders(rows), 2 * self._tray.least
-        while np.count_nonzero(holders >= least) > TRAY_ROWS:
-            least *= 2
-        stay = holders >= least
+        holders, min_messages = _holders(rows), 2 * self._page.min_messages
+        while np.count_nonzero(holders >= min_messages) > MAX_HOT_ROWS:
+            min_messages *= 2
+        stay = holders >= min_messages
         back = rows[~stay]
         ids = np.ascontiguousarray(back["id"])
-        self._shelves.merge(back, ids, np.zeros(len(back), np.bool_))
-        self._tray = _HotRowPage.of(rows[stay], least)
+        self._buckets.merge(back, ids, np.zeros(len(back), np.bool_))
+        self._page = _HotRowPage.of(rows[stay], min_messages)
 
     def finish(self) -> None:
-        """Put the tray, if it has changed."""
+        """Write the page, if it has changed."""
         if self._changed:
-            self._meta.put(TRAY_KEY, self._tray.buffer)
+            self._meta.put(HOT_ROWS_KEY, self._page.buffer)
             self._changed = False
 
     def blocks(self) -> Iterator[Rows]:
         """All rows in order, some ten thousand at a time."""
         start = 0
-        blocks = self._shelves.blocks()
-        block = next(blocks, self._tray.rows[:0])
+        blocks = self._buckets.blocks()
+        block = next(blocks, self._page.rows[:0])
         for later in blocks:
-            stop = int(np.searchsorted(self._tray.ids, later["id"][0]))
+            stop = int(np.searchsorted(self._page.ids, later["id"][0]))
             yield self._joined(block, slice(start, stop))
             block, start = later, stop
         rows = self._joined(block, slice(start, None))
@@ -159,9 +159,9 @@ class HotRows:
             yield rows
 
     def _joined(self, block: Rows, part: slice) -> Rows:
-        """A block with a part of the tray in its place."""
-        ids, rows = self._tray.ids[part], self._tray.rows[part]
+        """A block with a part of the page merged into it."""
+        ids, rows = self._page.ids[part], self._page.rows[part]
         if len(ids) == 0:
             return block
-        where = place(np.ascontiguousarray(block["id"]), ids)
-        return merged(block, where, rows, np.zeros(len(ids), np.bool_))
+        where = locate(np.ascontiguousarray(block["id"]), ids)
+        return merge_rows(block, where, rows, np.zeros(len(ids), np.bool_))

@@ -1,8 +1,8 @@
 """Sorted sets of 64-bit ids <-> bytes, and arrays of integers <-> bytes. Pure.
 
 Ids are uniform hashes, so a sorted set of n of them holds log2(2^64 / n) + 1.44 bits an id and no
-less: 7.0 bytes at n = 300. Elias and Fano's code comes within a quarter of a byte of that without
-a loop: the low bytes of every id stand as they are, the high bits become a unary bitmap.
+less: 7.0 bytes at n = 300. The Elias-Fano code comes within a quarter of a byte of that without
+a loop: the low bytes of every id are stored as they are, the high bits become a unary bitmap.
 
     varint      n, the number of ids (nothing follows if it is 0)
     u8          b, bytes kept raw of each id, 1..8
@@ -10,12 +10,12 @@ a loop: the low bytes of every id stand as they are, the high bits become a unar
     bitmap      bit (id >> 8b) + i is set for the i-th id; first bit is the highest of its byte;
                 n + 2^(64-8b) bits, filled up to a byte (no bitmap if b = 8)
 
-Gap coding with varints lost: 8.2 bytes an id against 7.25 and a Python loop to read it. Low widths
-that are no multiple of eight would save 0.1 byte an id and cost the plain byte view.
+Gap coding with varints was worse: 8.2 bytes an id against 7.25 and a Python loop to read it. Low
+widths that are no multiple of eight would save 0.1 byte an id and cost the plain byte view.
 
 Integers: u8 width (0, 1, 2, 4 or 8; 0 says that all are zero), then the values, little endian.
 
-Failure: bytes that contradict themselves raise StoreDamagedError; nothing is read past the end.
+Failure: inconsistent bytes raise StoreDamagedError; nothing is read past the end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _U64 = np.dtype("<u8")
 _WIDTHS = {0: None, 1: np.dtype("i1"), 2: np.dtype("<i2"), 4: np.dtype("<i4"), 8: np.dtype("<i8")}
 _SMALL_SET = 33
 _LARGE_SET = 8_160
-"""between these two, seven raw bytes are the least"""
+"""between these two sizes, seven raw bytes an id give the smallest code"""
 _USUAL = 7
 _USUAL_HEAD = bytes((_USUAL,))
 _TOPS = 1 << 8
@@ -45,7 +45,7 @@ _TOGETHER = 8
 
 
 class ByteCursor:
-    """A place in some bytes, moving forward."""
+    """A read position in a buffer; each method reads the next value and moves on."""
 
     __slots__ = ("at", "data")
 
@@ -54,7 +54,7 @@ class ByteCursor:
         self.at = at
 
     def take(self, count: int) -> memoryview:
-        """The next bytes."""
+        """Read this many bytes."""
         end = self.at + count
         if count < 0 or end > len(self.data):
             raise StoreDamagedError(f"a stored value ends at {len(self.data)}, {end} was needed")
@@ -63,7 +63,7 @@ class ByteCursor:
         return piece
 
     def byte(self) -> int:
-        """The next byte."""
+        """Read one byte."""
         at = self.at
         if at >= len(self.data):
             raise StoreDamagedError(f"a stored value ends at {at}, more was needed")
@@ -71,7 +71,7 @@ class ByteCursor:
         return self.data[at]
 
     def varint(self) -> int:
-        """The next number."""
+        """Read a varint."""
         value = shift = 0
         while True:
             byte = self.byte()
@@ -83,12 +83,12 @@ class ByteCursor:
                 raise StoreDamagedError("a stored number is longer than 64 bits")
 
     def chunk(self) -> bytes:
-        """The next bytes with a length before them."""
+        """Read bytes with a length before them."""
         return bytes(self.take(self.varint()))
 
     def text(self) -> str:
-        """The next string."""
-        # Lone surrogates come from header bytes that are no UTF-8; they must come back unchanged.
+        """Read a string with its length before it."""
+        # Lone surrogates come from header bytes that are not UTF-8; they must be read unchanged.
         try:
             return self.chunk().decode("utf-8", "surrogatepass")
         except UnicodeDecodeError as error:
@@ -99,7 +99,7 @@ _SMALL = tuple(bytes((value,)) for value in range(128))
 
 
 def varint(value: int) -> bytes:
-    """Seven bits a byte, low ones first, the top bit says that more follow."""
+    """Seven bits a byte, low ones first; the top bit says that more bytes follow."""
     if 0 <= value < len(_SMALL):
         return _SMALL[value]
     out = bytearray()
@@ -111,12 +111,12 @@ def varint(value: int) -> bytes:
 
 
 def chunk(data: bytes) -> bytes:
-    """Bytes with their length before them."""
+    """The bytes with their length before them."""
     return varint(len(data)) + data
 
 
 def text(value: str) -> bytes:
-    """A string with its length before it."""
+    """The string as UTF-8 with its length before it."""
     return chunk(value.encode("utf-8", "surrogatepass"))
 
 
@@ -136,13 +136,13 @@ def encode_ids(ids: Ids) -> bytes:
     return head + body + np.packbits(bits).tobytes()
 
 
-def plain_ids(ids: Ids) -> bytes:
-    """A set with all of its bytes raw: an eighth more room, and 2 us instead of 10."""
+def encode_ids_raw(ids: Ids) -> bytes:
+    """A set with all eight bytes of each id raw: an eighth larger, and 2 us instead of 10."""
     return varint(len(ids)) + b"\x08" + ids.astype(_U64).tobytes() if len(ids) else b"\0"
 
 
 def encode_sets(sets: Sequence[Ids]) -> list[bytes]:
-    """Many sets as `encode_ids` gives each: 3 us a set of 160 together, 10 one by one."""
+    """Encode many sets as `encode_ids` does: 3 us a set of 160 together, 10 one by one."""
     usual = [i for i, ids in enumerate(sets) if _low_bytes(len(ids)) == _USUAL]
     if len(usual) < _TOGETHER:
         return list(map(encode_ids, sets))
@@ -168,7 +168,7 @@ def encode_sets(sets: Sequence[Ids]) -> list[bytes]:
 
 
 def decode_ids(reader: ByteCursor) -> Ids:
-    """The set at this place."""
+    """Read a set of ids."""
     n = reader.varint()
     if n == 0:
         return np.zeros(0, np.uint64)
@@ -184,14 +184,14 @@ def decode_ids(reader: ByteCursor) -> Ids:
     packed = np.frombuffer(reader.take((bits + 7) // 8), np.uint8)
     ones = np.flatnonzero(np.unpackbits(packed, count=bits))
     if len(ones) != n:
-        raise StoreDamagedError(f"a stored set of {n} ids names {len(ones)}")
+        raise StoreDamagedError(f"a stored set of {n} ids has a bitmap of {len(ones)}")
     high = (ones - np.arange(n)).astype(np.uint64)
     ids |= high << np.uint64(8 * low)
     return ids
 
 
 def _low_bytes(count: int) -> int:
-    """The number of raw bytes with the least sum of raw bytes and bitmap."""
+    """The number of raw bytes that makes raw bytes and bitmap together smallest."""
     if count < _SMALL_SET:
         return 8
     if count < _LARGE_SET:
@@ -205,9 +205,9 @@ _LIMITS = tuple((width, 1 << 8 * width - 1) for width in _LETTERS)
 
 
 def encode_ints(values: NDArray[Any]) -> bytes:
-    """An array of integers, flat; its shape is the reader's to know."""
+    """An array of integers, flat; the reader must know its shape."""
     if values.size <= _FEW:
-        # A step has four numbers: for so few, plain ones are five times faster than arrays.
+        # A step has four numbers: for so few, Python integers are five times faster than arrays.
         few: list[int] = values.reshape(-1).tolist()
         if not any(few):
             return b"\0"
@@ -220,7 +220,7 @@ def encode_ints(values: NDArray[Any]) -> bytes:
 
 
 def _width(bottom: int, top: int) -> int:
-    """The least that holds both."""
+    """The smallest width that can store both."""
     for width, limit in _LIMITS:
         if -limit <= bottom and top < limit:
             return width
@@ -228,7 +228,7 @@ def _width(bottom: int, top: int) -> int:
 
 
 def decode_ints(reader: ByteCursor, *shape: int) -> Ints:
-    """The array at this place."""
+    """Read an array of this shape."""
     width = reader.byte()
     if width not in _WIDTHS:
         raise StoreDamagedError(f"stored integers of {width} bytes each")

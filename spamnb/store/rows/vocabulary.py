@@ -1,17 +1,18 @@
-"""The words behind features, on shelves: what a clue is called. Pure.
+"""The words behind features, in hash buckets: the texts that clues show. Pure.
 
-A word's shelf is found like a feature's (`buckets.Layout`), but its value is not of one dtype:
+A word's bucket is found like a feature's (`BucketLayout`), but its value is not of one dtype:
 
     u32 count | count * (u64 id, u8 place, u8 length) | the texts, one after another
 
-Words that came lately lie before the shelves, in values of the same form: 8 bytes ff | u32 number.
+Recently added words are *pending*: they are stored outside the buckets, in values of the same form,
+under keys of 8 bytes ff | u32 number.
 
-Heads and texts stand in the order they came, not sorted: a new word is put behind the others by
-joining five slices, and thousands of shelves are read as one array of heads. Heads between the
-texts lost: to find the n-th one must then walk over all before it.
+Heads and texts are in the order of arrival, not sorted: a new word is appended by joining five
+slices, and thousands of buckets are read as one array of heads. Heads between the texts were worse:
+finding the n-th text then means a walk over all before it.
 
-Must not know which engine keeps the table. Invariants: an id stands at most once, on the shelf of
-its range; no shelf is an empty value; the sum of lengths is the length of the texts.
+Must not know which engine keeps the table. Invariants: an id occurs at most once, in the bucket of
+its range; no bucket is an empty value; the sum of lengths is the length of the texts.
 Failure: StoreDamagedError.
 """
 
@@ -28,55 +29,55 @@ from numpy.typing import NDArray
 
 from spamnb.core.features.extract import Words
 from spamnb.core.model.events import Ids
-from spamnb.core.model.id_arrays import order_of, place
+from spamnb.core.model.id_arrays import locate, order_of
 from spamnb.errors import BugError, StoreDamagedError
 from spamnb.store.contract import Word
 from spamnb.store.rows.hash_buckets import (
-    BLOCK_SHELVES,
-    SHELF_BYTES,
-    SLAB_SHELVES,
+    BLOCK_BUCKETS,
+    BUCKET_BYTES,
+    SLAB_BUCKETS,
     BucketLayout,
     Mask,
     Table,
     distinct,
     keys_of,
-    united,
+    union,
 )
 from spamnb.store.rows.id_codec import Buffer
 
 _HEAD = np.dtype([("id", "<u8"), ("place", "u1"), ("size", "u1")])
 WORD_BYTES = 20
 """a head and some ten letters"""
-_TARGET = SHELF_BYTES // WORD_BYTES
-"""words on a shelf. Shelves twice as large cost 42 instead of 32
-bytes a word, for a third of them then are overflow pages, and saved little."""
+_TARGET = BUCKET_BYTES // WORD_BYTES
+"""words in a bucket. Buckets twice as large cost 42 instead of 32
+bytes a word, because a third of them then are overflow pages, and saved little."""
 _HEAD_BYTES = _HEAD.itemsize
-_FRESH = b"\xff" * 8
-"""begins the keys of values that are no shelves; no shelf begins there"""
-FRESH_WORDS = 1024
-"""more words at once go straight to their shelves"""
-FRESH_JOINED = 128
-"""A message brings some new words, each for another shelf: written one by one they took an eighth
-of learning it. As one value behind the last they take a page. So many values are joined into one,
-or a search would read thousands."""
-FRESH_MOST = 131_072
-"""So many words are put on shelves together, where they share pages and shelves. In a store of a
-million features they are those of 4,900 messages and take 0.26 s, 55 us each; when those of 128
-messages were put there at a time it was 200 us each."""
+_PENDING_PREFIX = b"\xff" * 8
+"""prefix of the keys of pending words; no bucket has such a key"""
+MAX_PENDING_BATCH = 1024
+"""a larger batch of words goes straight to the buckets"""
+PENDING_JOINED = 128
+"""A message brings some new words, each for another bucket: written one by one they took an eighth
+of learning it. As one value after the last they take a page. So many values are joined into one,
+because a search would otherwise read thousands."""
+MAX_PENDING_WORDS = 131_072
+"""So many pending words are moved to the buckets together, where they share pages and buckets. In a
+store of a million features they come from 4,900 messages and take 0.26 s, 55 us each; moving the
+words of 128 messages at a time took 200 us each."""
 
 _Piece = tuple[int, bytes, bytes]
-"""of one shelf: how many words, their heads, their texts"""
+"""of one bucket: how many words, their heads, their texts"""
 _COUNT = struct.Struct("<I").unpack_from
 _PACK = struct.Struct("<I").pack
 
 
 class _WordBlock(NamedTuple):
-    """Words of some shelves in the order they stand."""
+    """Words of some buckets in stored order."""
 
     heads: NDArray[np.void]
     texts: NDArray[np.uint8]
-    shelf: NDArray[np.intp]
-    """index of each word's shelf among those that were read"""
+    bucket: NDArray[np.intp]
+    """index of each word's bucket among those that were read"""
 
     @property
     def ids(self) -> Ids:
@@ -87,7 +88,7 @@ class _WordBlock(NamedTuple):
         return np.cumsum(self.heads["size"], dtype=np.intp)
 
     def taken(self, order: NDArray[np.intp]) -> tuple[NDArray[np.void], bytes, NDArray[np.intp]]:
-        """Heads and texts in another order, and where each text ends there."""
+        """Heads and texts in another order, and where each text ends in it."""
         heads = self.heads[order]
         sizes = heads["size"].astype(np.intp)
         ends = np.cumsum(sizes)
@@ -109,21 +110,21 @@ def _read(values: list[Buffer]) -> _WordBlock:
         counts[i] = count
     joined = b"".join(heads)
     if len(joined) != int(counts.sum()) * _HEAD.itemsize:
-        raise StoreDamagedError("a shelf of words is shorter than its heads")
+        raise StoreDamagedError("a bucket of words is shorter than its heads")
     block = _WordBlock(
         np.frombuffer(joined, _HEAD),
         np.frombuffer(b"".join(texts), np.uint8),
         np.repeat(np.arange(len(values)), counts),
     )
     if int(block.heads["size"].sum(dtype=np.intp)) != len(block.texts):
-        raise StoreDamagedError("texts and heads of words do not agree in length")
+        raise StoreDamagedError("texts and heads of words differ in length")
     return block
 
 
 def _pieces(
     heads: NDArray[np.void], texts: bytes, ends: NDArray[np.intp], bounds: NDArray[np.intp]
 ) -> Iterator[_Piece]:
-    """What belongs on a shelf, for each pair of bounds (indexes of words)."""
+    """The words of each bucket; `bounds` are the indexes of words between which each lies."""
     raw, text = heads.tobytes(), texts
     at = np.concatenate([[0], ends])[bounds].tolist()
     where = bounds.tolist()
@@ -145,11 +146,11 @@ class Vocabulary:
         self.layout = layout
 
     def find(self, ids: Ids) -> list[Word | None]:
-        """The texts of sorted ids."""
+        """The texts of sorted ids, None for ids without a text."""
         if len(ids) == 0:
             return []
-        block = self._pile(distinct(self.layout.starts(ids)), self._fresh())
-        at, wanted = place(ids, block.ids)
+        block = self._read_block(distinct(self.layout.starts(ids)), self._pending())
+        at, wanted = locate(ids, block.ids)
         ends = block.ends()
         found: list[Word | None] = [None] * len(ids)
         for row in wanted.nonzero()[0].tolist():
@@ -161,54 +162,58 @@ class Vocabulary:
     def add(self, words: Words, new_ids: Ids) -> None:
         """Put new words; an id that has a text keeps it.
 
-        `new_ids` are sorted ids known to have none, for their features are new: not asking for them
-        saves reading every shelf in bulk training.
+        `new_ids` are sorted ids known to have no text, because their features are new: bulk
+        training then need not read every bucket.
         """
         ids, texts = words.ids, words.texts
         if len(ids) == 0:
             return
         if (ids[1:] <= ids[:-1]).any() or int(words.sizes.sum(dtype=np.intp)) != len(texts):
-            raise BugError("words to be stored are sorted by id, one for each, and have all texts")
+            raise BugError("words to store must be sorted by id, one for each id, with all texts")
         heads = np.empty(len(ids), _HEAD)
-        heads["id"], heads["place"], heads["size"] = ids, words.places, words.sizes
-        doubtful = (~place(new_ids, ids)[1]).nonzero()[0]
+        heads["id"], heads["place"], heads["size"] = ids, words.locations, words.sizes
+        doubtful = (~locate(new_ids, ids)[1]).nonzero()[0]
         known = doubtful[self._known(ids[doubtful])] if len(doubtful) else doubtful
         if len(known):
-            shelf = np.zeros(len(ids), np.intp)
-            block = _WordBlock(heads, np.frombuffer(texts, np.uint8), shelf)
+            bucket = np.zeros(len(ids), np.intp)
+            block = _WordBlock(heads, np.frombuffer(texts, np.uint8), bucket)
             heads, texts, _ = block.taken(np.delete(np.arange(len(ids)), known))
-        if 0 < len(heads) <= FRESH_WORDS:
-            self._append_fresh(b"".join((_PACK(len(heads)), heads.tobytes(), texts)))
+        if 0 < len(heads) <= MAX_PENDING_BATCH:
+            self._append_pending(b"".join((_PACK(len(heads)), heads.tobytes(), texts)))
         elif len(heads):
             self._grow(self.layout.rows + len(heads))
             self._append(heads, texts, heads["size"].cumsum(dtype=np.intp))
 
-    def _fresh(self) -> list[Buffer]:
-        """What lies before the shelves."""
-        return [bytes(value) for _, value in self.table.scan(_FRESH)]
+    def _pending(self) -> list[Buffer]:
+        """The values of pending words."""
+        return [bytes(value) for _, value in self.table.scan(_PENDING_PREFIX)]
 
-    def _append_fresh(self, value: bytes) -> None:
-        """Lay some words down behind the last ones; when there are many, put all on shelves."""
+    def _append_pending(self, value: bytes) -> None:
+        """Store some words as pending; when there are many, move all of them to the buckets."""
         last = next((key for key, _ in self.table.scan(down=True)), b"")
-        number = int.from_bytes(last[len(_FRESH) :]) + 1 if last.startswith(_FRESH) else 1
-        self.table.put(_fresh_key(number), value, append=True)
-        if number % FRESH_JOINED == 0:
-            present = sum(_COUNT(value)[0] for _, value in self.table.scan(_FRESH))
-            if present < FRESH_MOST:
-                self._join_fresh(number)
+        number = (
+            int.from_bytes(last[len(_PENDING_PREFIX) :]) + 1
+            if last.startswith(_PENDING_PREFIX)
+            else 1
+        )
+        self.table.put(_pending_key(number), value, append=True)
+        if number % PENDING_JOINED == 0:
+            present = sum(_COUNT(value)[0] for _, value in self.table.scan(_PENDING_PREFIX))
+            if present < MAX_PENDING_WORDS:
+                self._join_pending(number)
             else:
-                self._shelve_fresh()
+                self._move_pending()
 
-    def _join_fresh(self, last: int) -> None:
-        keys = [_fresh_key(number) for number in range(last + 1 - FRESH_JOINED, last + 1)]
+    def _join_pending(self, last: int) -> None:
+        keys = [_pending_key(number) for number in range(last + 1 - PENDING_JOINED, last + 1)]
         block = _read(self.table.get_many(keys))
         for key in keys[:-1]:
             self.table.delete(key)
         piece = len(block.heads), block.heads.tobytes(), block.texts.tobytes()
         self.table.put(keys[-1], _value(piece))
 
-    def _shelve_fresh(self) -> None:
-        present = [(key, bytes(value)) for key, value in self.table.scan(_FRESH)]
+    def _move_pending(self) -> None:
+        present = [(key, bytes(value)) for key, value in self.table.scan(_PENDING_PREFIX)]
         block = _read([value for _, value in present])
         for key, _ in present:
             self.table.delete(key)
@@ -218,72 +223,72 @@ class Vocabulary:
             self._append(heads, texts, ends)
 
     def remove(self, ids: Ids) -> None:
-        """Forget the texts of sorted ids, where there are any."""
+        """Delete the texts of sorted ids, if they have any."""
         if len(ids) == 0:
             return
-        if place(ids, _read(self._fresh()).ids)[1].any():
-            self._shelve_fresh()
+        if locate(ids, _read(self._pending()).ids)[1].any():
+            self._move_pending()
         if self.layout.rows == 0:
             return
         starts = distinct(self.layout.starts(ids))
-        block = self._pile(starts)
-        keep = np.flatnonzero(~place(ids, block.ids)[1])
+        block = self._read_block(starts)
+        keep = np.flatnonzero(~locate(ids, block.ids)[1])
         if len(keep) == len(block.heads):
             return
-        bounds = np.searchsorted(block.shelf[keep], np.arange(len(starts) + 1))
+        bounds = np.searchsorted(block.bucket[keep], np.arange(len(starts) + 1))
         self._put(starts, map(_value, _pieces(*block.taken(keep), bounds)))
         gone = len(block.heads) - len(keep)
         self.layout = self.layout._replace(rows=self.layout.rows - gone)
 
     def all(self) -> Iterator[Word]:
         """All texts in order of their ids."""
-        fresh = _sorted_words(_read(self._fresh()))
-        return heapq.merge(self._shelved(), fresh, key=lambda word: word.id)
+        pending = _sorted_words(_read(self._pending()))
+        return heapq.merge(self._bucket_words(), pending, key=lambda word: word.id)
 
-    def _shelved(self) -> Iterator[Word]:
-        for key, value in _on_shelves(self.table):
+    def _bucket_words(self) -> Iterator[Word]:
+        for key, value in _bucket_values(self.table):
             block = _read([bytes(value)])
-            self.layout.prove([key], [len(block.heads)], block.ids)
+            self.layout.verify([key], [len(block.heads)], block.ids)
             yield from _sorted_words(block)
 
     def _known(self, ids: Ids) -> Mask:
         """Which of these have a text."""
         if len(ids) == 0:
             return np.zeros(0, np.bool_)
-        block = self._pile(distinct(self.layout.starts(ids)), self._fresh())
+        block = self._read_block(distinct(self.layout.starts(ids)), self._pending())
         known = np.zeros(len(ids), np.bool_)
-        at, wanted = place(ids, block.ids)
+        at, wanted = locate(ids, block.ids)
         known[at[wanted]] = True
         return known
 
     def _append(self, heads: NDArray[np.void], texts: bytes, ends: NDArray[np.intp]) -> None:
-        shelf = self.layout.starts(np.ascontiguousarray(heads["id"]))
-        starts = distinct(shelf)
-        bounds = np.append(np.searchsorted(shelf, starts), len(heads))
+        bucket = self.layout.starts(np.ascontiguousarray(heads["id"]))
+        starts = distinct(bucket)
+        bounds = np.append(np.searchsorted(bucket, starts), len(heads))
         keys = keys_of(starts)
-        fresh = _pieces(heads, texts, ends, bounds)
-        for i in range(0, len(keys), SLAB_SHELVES):
-            few = keys[i : i + SLAB_SHELVES]
+        pending = _pieces(heads, texts, ends, bounds)
+        for i in range(0, len(keys), SLAB_BUCKETS):
+            few = keys[i : i + SLAB_BUCKETS]
             old = self.table.get_many(few)
-            chunks = itertools.islice(fresh, len(few))
+            chunks = itertools.islice(pending, len(few))
             self.table.put_many(list(zip(few, map(_joined, old, chunks), strict=True)))
         self.layout = self.layout._replace(rows=self.layout.rows + len(heads))
 
     def _grow(self, rows: int) -> None:
-        """Cut the shelves that are due when so many words stand."""
+        """Split the buckets that are due for so many words."""
         old, layout = self.layout, self.layout.grown(rows, _TARGET)
         self.layout = layout._replace(rows=old.rows)
         if layout.buckets == old.buckets or old.rows == 0:
             return
-        cut, added = old.cuts(layout)
-        block = self._pile(cut)
-        starts = united(cut, added)
+        cut, added = old.splits(layout)
+        block = self._read_block(cut)
+        starts = union(cut, added)
         ids = block.ids
         order = order_of(ids)
         bounds = np.append(np.searchsorted(ids[order], starts), len(ids))
         self._put(starts, map(_value, _pieces(*block.taken(order), bounds)))
 
-    def _pile(self, starts: Ids, more: Sequence[Buffer] = ()) -> _WordBlock:
+    def _read_block(self, starts: Ids, more: Sequence[Buffer] = ()) -> _WordBlock:
         return _read([*self.table.get_many(keys_of(starts)), *more])
 
     def _put(self, starts: Ids, values: Iterator[bytes]) -> None:
@@ -296,17 +301,17 @@ class Vocabulary:
         self.table.put_many(full)
 
 
-def _fresh_key(number: int) -> bytes:
-    return _FRESH + number.to_bytes(4)
+def _pending_key(number: int) -> bytes:
+    return _PENDING_PREFIX + number.to_bytes(4)
 
 
-def _on_shelves(table: Table) -> Iterator[tuple[bytes, Buffer]]:
-    """Shelves alone, without what lies before them."""
-    return itertools.takewhile(lambda pair: not pair[0].startswith(_FRESH), table.scan())
+def _bucket_values(table: Table) -> Iterator[tuple[bytes, Buffer]]:
+    """The keys and values of the buckets, without pending words."""
+    return itertools.takewhile(lambda pair: not pair[0].startswith(_PENDING_PREFIX), table.scan())
 
 
 def _joined(old: Buffer, piece: _Piece) -> bytes:
-    """A shelf's value with more words behind its own."""
+    """A bucket's value with more words appended."""
     more, heads, texts = piece
     if len(old) == 0:
         return b"".join((_PACK(more), heads, texts))
@@ -324,23 +329,23 @@ def _sorted_words(block: _WordBlock) -> Iterator[Word]:
         at = end
 
 
-def shelve_words(vocabulary: Vocabulary, layout: BucketLayout) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values, in order, of all words on the shelves of another layout."""
-    values = (bytes(value) for _, value in _on_shelves(vocabulary.table))
+def rebucket_words(vocabulary: Vocabulary, layout: BucketLayout) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values, in order, of all words in the buckets of another layout."""
+    values = (bytes(value) for _, value in _bucket_values(vocabulary.table))
     rest: list[bytes] = []
-    while bucket_block := [*itertools.islice(values, BLOCK_SHELVES)]:
+    while bucket_block := [*itertools.islice(values, BLOCK_BUCKETS)]:
         block = _read([*rest, *bucket_block])
         heads, texts, ends = block.taken(order_of(block.ids))
-        shelf = layout.starts(np.ascontiguousarray(heads["id"]))
-        starts = distinct(shelf)
-        bounds = np.append(np.searchsorted(shelf, starts), len(shelf))
+        bucket = layout.starts(np.ascontiguousarray(heads["id"]))
+        starts = distinct(bucket)
+        bounds = np.append(np.searchsorted(bucket, starts), len(bucket))
         pairs = list(
             zip(keys_of(starts), map(_value, _pieces(heads, texts, ends, bounds)), strict=True)
         )
-        # The last shelf may go on in the next bucket_block.
+        # The last bucket may continue in the next bucket_block.
         last = pairs.pop()
         yield from pairs
         rest = [last[1]]
     if rest:
         yield last
-    yield from ((key, bytes(value)) for key, value in vocabulary.table.scan(_FRESH))
+    yield from ((key, bytes(value)) for key, value in vocabulary.table.scan(_PENDING_PREFIX))

@@ -10,7 +10,7 @@ from support.scanning import ENVELOPE, HARSH, fields, raws
 from spamnb.core.mail.envelope import Client, Envelope
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.policy.actions import ActionMap, ActionPolicy
-from spamnb.core.policy.verdict_headers import as_delivered, written
+from spamnb.core.policy.verdict_headers import add_to_message, as_delivered
 from spamnb.errors import SettingsError
 from spamnb.service.engine.filter import Filter
 from spamnb.service.limits import QuarantineLimits
@@ -61,7 +61,7 @@ def test_what_is_judged_is_what_a_mailbox_will_hold(scan_rig, home, surest):
         outcome = one.scan(raw)
         one.close()
         with Filter.open(home) as model:
-            digest = model.score(written(raw, outcome.block), remember=False).digest
+            digest = model.score(add_to_message(raw, outcome.block), remember=False).digest
             assert model.history.recent(1)[0].digest == digest
             assert model.score(as_delivered(raw), remember=False).digest == digest
 

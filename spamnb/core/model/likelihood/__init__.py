@@ -1,7 +1,7 @@
-"""The family of naive Bayes: event models, densities, one dependence more, networks, decisions.
+"""The event models of naive Bayes, and the arithmetic that all classifiers share.
 
-Pure functions and small classifiers on arrays. Must not know messages, words, stores or settings:
-they see counts, numbers and values. `multinomial` and `bernoulli` are the filter's own kinds on
-gathered counts; the rest is the door `spamnb.bayes`, for tables of any sort. All of it is made of
-sums, so learning and forgetting in any order gives the same answer.
+Pure functions on arrays. Must not know messages, words, stores or settings: they see counts,
+numbers and values. `multinomial` and `bernoulli` are the filter's own kinds on gathered counts;
+`spamnb.bayes` holds classifiers for other tables. Everything is made of sums, so learning and
+forgetting in any order give the same result.
 """

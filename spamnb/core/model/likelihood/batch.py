@@ -21,14 +21,14 @@ from spamnb.errors import BugError
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages side by side: flat rows, where each message starts, how often each row counts."""
+    """Messages as flat rows, with the start of each message and the count of each row."""
 
     rows: Ints
     """[E] rows of the records, message after message"""
     offsets: Ints
     """[M + 1] where each message starts, and the end"""
     times: NDArray[np.uint32] | None = None
-    """[E] occurrences, for models that count them; presence otherwise"""
+    """[E] occurrences, for models that count them; None counts presence"""
 
     def __post_init__(self) -> None:
         ends = self.offsets
@@ -46,7 +46,7 @@ class Batch:
 
 
 def known(n: NDArray[np.uint32]) -> NDArray[np.bool_]:
-    """[F] whether some message holds the feature; the event models see no others."""
+    """[F] whether any message contains the feature; the event models ignore all others."""
     return np.asarray(n.any(axis=1))
 
 
@@ -69,19 +69,19 @@ def sums(batch: Batch, values: Floats) -> Floats:
 
 
 class ClassPair(NamedTuple):
-    """Which two labels a share of evidence speaks for and against, per message or for all."""
+    """The two labels that a share of evidence supports and opposes, per message or for all."""
 
     s: int | Ints
     h: int | Ints
 
     def differences(self, values: Floats, owners: Ints, rows: Ints) -> Floats:
-        """values[row, s] - values[row, h] of each entry, with the sides of its own message."""
+        """values[row, s] - values[row, h] of each entry, with the pair of its own message."""
         s, h = _each(self.s, owners), _each(self.h, owners)
         shares: Floats = values[rows, s] - values[rows, h]
         return shares
 
     def bias(self, constants: Floats, messages: int) -> Floats:
-        """[M] the difference of what every message starts with."""
+        """[M] the difference of the constants of the two labels."""
         every = np.arange(messages, dtype=np.int64)
         bias: Floats = constants[_each(self.s, every)] - constants[_each(self.h, every)]
         return bias

@@ -26,11 +26,11 @@ from spamnb.errors import BugError
 def joint_log_likelihood(
     batch: Batch, n: NDArray[np.uint32], totals: Totals, assumptions: Assumptions
 ) -> Floats:
-    """[M, K] log P(message, label). `times` of the batch is not looked at: presence only."""
+    """[M, K] log P(message, label). Ignores `times` of the batch: only presence counts."""
     present, absent = _log_odds_parts(n, totals, assumptions)
     here = Batch(batch.rows, batch.offsets)
-    # Only without smoothing: a feature that every message of a label holds makes its absence
-    # impossible. Such are counted beside the sums, for -inf less -inf would be nan.
+    # Only without smoothing: a feature that every message of a label contains makes its absence
+    # impossible. These are counted beside the sums, because -inf minus -inf would be nan.
     needed, held = np.isneginf(absent), sums(here, np.isneginf(absent).astype(np.float64))
     nothing, all_needed = _empty_message(totals, assumptions)
     scores: Floats = nothing + sums(here, present - np.where(needed, 0.0, absent))
@@ -53,7 +53,7 @@ def shares(
 
 
 def histogram_of(n: NDArray[np.uint32], K: int) -> Ints:
-    """H from all the records at once: what a model of another kind pays a scan for."""
+    """H from all records, for a model of another kind: it costs a scan of the store."""
     counted = n[known(n)].astype(np.int64)
     columns = int(counted.max(initial=-1)) + 1
     if columns == 0:
@@ -62,7 +62,7 @@ def histogram_of(n: NDArray[np.uint32], K: int) -> Ints:
 
 
 def histogram_moved(H: Ints, old_n: NDArray[np.uint32], new_n: NDArray[np.uint32]) -> Ints:
-    """H after these features' rows [F, K] went from old to new: an array of its own.
+    """A new H after these features' rows [F, K] changed from old to new.
 
     A feature learnt for the first time enters at H[k][0] for every k and moves on from there; the
     last forget takes it back. Both fall out of counting known rows before and after.
@@ -72,7 +72,7 @@ def histogram_moved(H: Ints, old_n: NDArray[np.uint32], new_n: NDArray[np.uint32
     columns = max(H.shape[1], gone.shape[1], come.shape[1])
     moved = _widened(H, K, columns) - _widened(gone, K, columns) + _widened(come, K, columns)
     if (moved < 0).any():
-        raise BugError("the histogram does not hold the rows that it should give up")
+        raise BugError("the histogram does not hold the rows to remove from it")
     used = np.flatnonzero(moved.any(axis=0))
     return moved[:, : used[-1] + 1].copy() if len(used) else np.zeros((0, 0), np.int64)
 
@@ -99,7 +99,7 @@ def _log_odds_parts(
     """[F, K] log p and log(1 - p), both 0 in the rows of unknown features."""
     N = totals.messages
     if (n > N).any():
-        raise BugError("a feature is held by more messages of a label than there are")
+        raise BugError("more messages of a label contain a feature than there are")
     seen = known(n)[:, None]
     present = log_m_estimate(n, N, 2 * assumptions.alpha, 0.5)
     return np.where(seen, present, 0.0), np.where(seen, _log_absent(n, N, assumptions.alpha), 0.0)

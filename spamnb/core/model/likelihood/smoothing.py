@@ -1,4 +1,4 @@
-"""One smoothing rule and the log-space tools that every event model shares.
+"""The smoothing rule and the log-space functions that all event models share.
 
 Holds numbers and arrays only. Invariants: float64 throughout and no clipping, so a score keeps its
 order however long the message. An impossible case is -inf, never nan. Fails with BugError when a
@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """What a model supposes before it has seen anything: the pseudo-count and the prior."""
+    """What a model assumes without any data: the pseudo-count and the prior."""
 
     alpha: float = 1.0
     prior: Literal["counts", "uniform"] | tuple[float, ...] = "counts"
@@ -50,18 +50,18 @@ def m_estimate(count: ArrayLike, total: ArrayLike, m: ArrayLike, p: ArrayLike) -
 
 
 def log_m_estimate(count: ArrayLike, total: ArrayLike, m: ArrayLike, p: ArrayLike) -> Floats:
-    """Logarithm of the m-estimate; -inf where nothing was seen and nothing is supposed."""
+    """Logarithm of the m-estimate; -inf where both the count and the assumption are 0."""
     n, d, m = (np.asarray(value, np.float64) for value in (count, total, m))
     with np.errstate(divide="ignore"):
         above = np.log(n + m * np.asarray(p, np.float64))
-        # 0 of 0 cases without smoothing is no evidence of anything: call it impossible, not nan.
+        # 0 of 0 cases without smoothing is no evidence: the result is -inf, not nan.
         below = np.where(d + m > 0, np.log(d + m), 0.0)
     logs: Floats = above - below
     return logs
 
 
 def log_prior(assumptions: Assumptions, messages: Ints | Floats) -> Floats:
-    """Log probability of each label before a message is read; with no messages at all, uniform."""
+    """Log probability of each label before a message is read; uniform without any messages."""
     K, seen = len(messages), float(messages.sum())
     if isinstance(assumptions.prior, tuple):
         if len(assumptions.prior) != K:
@@ -79,7 +79,7 @@ def log_prior(assumptions: Assumptions, messages: Ints | Floats) -> Floats:
 def log_sum_exp(scores: Floats) -> Floats:
     """log(sum(exp(scores))) along the last axis, without over- or underflow."""
     top = scores.max(axis=-1, keepdims=True)
-    # An infinite top would subtract to nan; what is left over is exact with any finite pivot.
+    # An infinite top would subtract to nan; any finite pivot leaves the rest exact.
     pivot = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(divide="ignore"):
         sums: Floats = np.log(np.exp(scores - pivot).sum(axis=-1)) + pivot[..., 0]
@@ -90,7 +90,7 @@ def log_softmax(scores: Floats) -> Floats:
     """Log posterior from joint log likelihoods; uniform where every label is impossible."""
     hopeless = np.isneginf(scores).all(axis=-1, keepdims=True)
     safe = np.where(hopeless, 0.0, scores)
-    # The top goes first: a score of 1e20 would swallow the logarithm of the sum.
+    # The top is subtracted first: a score of 1e20 would swallow the logarithm of the sum.
     below = safe - safe.max(axis=-1, keepdims=True)
     logs: Floats = below - log_sum_exp(below)[..., None]
     return logs
