@@ -1,4 +1,4 @@
-"""Bytes to characters: the ladder of charsets, and what odd characters give away.
+"""Decode bytes to characters by charset, and mark characters that are used to deceive.
 
 Holds the only table of codecs that may read mail: no name from a message ever reaches Python's
 codec registry, where `rot13`, `zlib` and `unicode_escape` live beside `utf-8`. It must not know
@@ -19,7 +19,7 @@ import cchardet
 from spamnb.core.mail import limits
 
 Text = bytes | str
-"""bytes when pure ASCII (the fast path everywhere downstream), str otherwise"""
+"""bytes when pure ASCII (the fast path for all callers), str otherwise"""
 
 _SAME: Final = re.findall(
     r"\w+",
@@ -34,7 +34,7 @@ _SAME: Final = re.findall(
     """,
 )
 _OTHER: Final = {
-    # what senders write -> the codec that reads what they mean: the larger set of the same family,
+    # the name in mail -> the codec that reads what it stands for: the larger set of its family,
     # as in the WHATWG table (a "gb2312" message holds gbk, a "latin-1" message holds cp1252)
     "ascii": "",
     "usascii": "",
@@ -144,8 +144,8 @@ _UNSEEN: Final = (
     "\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff0-\ufffb"
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
-"""Control characters, and those that Unicode calls default ignorable: a program shows nothing where
-they stand within a word."""
+"""Control characters, and those that Unicode calls default ignorable: programs show nothing for
+them, so they can split a word invisibly."""
 ZERO_WIDTH = re.compile(f"[{_UNSEEN}]+")
 _EUROPEAN: Final = "[A-Za-z\u00c0-\u024f\u0370-\u052f]"
 SPLIT_WORD = re.compile(f"{_EUROPEAN}{ZERO_WIDTH.pattern}{_EUROPEAN}")
@@ -153,8 +153,8 @@ BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]")
 _STYLED: Final = "\U0001d400-\U0001d7ff\uff21-\uff3a\uff41-\uff5a\u24b6-\u24e9\U0001f130-\U0001f189"
 LETTERS = re.compile(f"[{_STYLED}]")
 STYLED = re.compile(f"[{_STYLED}]{{3}}")
-# Letters that pass for Latin ones: Cyrillic, Armenian, Cherokee, and those of Greek that look alike
-# (kΩ, μm and Δx are honest). Ranges in `re` take 12 ns a character, properties in `regex` 30.
+# Letters that look like Latin ones: Cyrillic, Armenian, Cherokee, and some of Greek (kΩ, μm and Δx
+# are legitimate). Ranges in `re` take 12 ns a character, properties in `regex` 30.
 _LATIN: Final = "A-Za-zÀ-ÖØ-öø-ɏ"
 _LOOKS: Final = "\u0400-\u052f\u0531-\u0587\u13a0-\u13ff\uab70-\uabbfΑΒΕΖΗΙΚΜΝΟΡΤΥΧοικνρυ"
 # Any character of interest: one search instead of five.
@@ -162,7 +162,7 @@ NOTABLE = re.compile(f"[{_LOOKS}{_STYLED}{_UNSEEN}]")
 CONTROLS: Final = bytes((*range(9), *range(14, 32), 127))
 
 LOOKS = re.compile(f"[{_LOOKS}]")
-# The look-alike first: a search that may begin at any Latin letter took ten times as long.
+# The look-alike comes first: a search that starts at any Latin letter took ten times as long.
 MIXED = re.compile(
     f"[{_LOOKS}](?:[\u0300-\u036f]?[{_LATIN}]|(?<=[{_LATIN}].)|(?<=[{_LATIN}][\u0300-\u036f].))"
 )
@@ -181,7 +181,7 @@ def codec_of(label: str) -> str:
 
 
 def is_wide(label: str) -> bool:
-    """Whether ASCII is not read as ASCII in a charset, without a sequence that begins it."""
+    """Whether a charset does not read ASCII bytes as ASCII, even without an escape sequence."""
     codec = codec_of(label)
     return codec in SHIFTED and not codec.startswith(("iso2022", "hz"))
 
@@ -207,7 +207,7 @@ def _strict(raw: bytes, codec: str) -> str | None:
 
 
 def _guessed(raw: bytes) -> str:
-    """Read the text of bytes that nobody, or a liar, declared."""
+    """Decode bytes whose charset is not declared, or declared wrongly."""
     text = _strict(raw, "utf_8")
     if text is not None:
         return text
@@ -216,19 +216,19 @@ def _guessed(raw: bytes) -> str:
     if codec not in {"", _UNKNOWN}:
         text = _strict(raw, codec)
         if text is not None and codec in SHIFTED:
-            return f"{text}\n{raw.decode('cp1252', 'replace')}"  # no program need guess the same
+            return f"{text}\n{raw.decode('cp1252', 'replace')}"  # other programs may guess another
         if text is not None:
             return text
     return _strict(raw, "cp1252") or raw.decode("latin-1")
 
 
 def lean(text: str) -> Text:
-    """Give the text as bytes if it is ASCII."""
+    """The text as bytes if it is ASCII."""
     return text.encode("ascii") if text.isascii() else text
 
 
 def to_text(raw: bytes, label: str, odd: set[str], where: str) -> Text:
-    """Read the text of `raw`, by the declared charset if that is true, else by the best guess."""
+    """Decode `raw` by the declared charset if that fits, else by the best guess."""
     codec = codec_of(label)
     if codec == _UNKNOWN:
         odd.add("charset:unknown")
@@ -248,13 +248,13 @@ def to_text(raw: bytes, label: str, odd: set[str], where: str) -> Text:
 
 
 def foreign(text: str) -> str:
-    """Give the characters beyond ASCII in a row: 1 ns a character of ASCII, by `re` 8."""
+    """The characters beyond ASCII, joined: 1 ns a character of ASCII, with `re` 8."""
     raw = text.encode("utf-8", "surrogatepass").translate(None, _ASCII)
     return raw.decode("utf-8", "surrogatepass")
 
 
 def looked_at(text: Text, odd: set[str]) -> Text:
-    """Give the text without characters that cannot be seen; marks what they and look-alikes do.
+    """Remove invisible characters from a text; marks their misuse and that of look-alikes.
 
     A no-break space becomes a space: most html is ASCII but for these, and so it stays bytes.
     """

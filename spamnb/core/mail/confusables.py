@@ -1,4 +1,4 @@
-"""Text in any script, made plain: UTF-8 bytes in which every word is a run of word bytes.
+"""Normalise text in any script to UTF-8 bytes in which every word is a run of word bytes.
 
 ASCII stays as it is, case included, so that a text gives the same words whether it came as bytes
 or as str. Outside ASCII: compatibility forms become their plain letters (fullwidth, mathematical
@@ -22,8 +22,8 @@ _UNSPACED = regex.compile(
     r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\u30fc]+"
 )
 _STACKED = regex.compile(r"(\p{M}{16})\p{M}+")
-"""Longer stacks of marks are no language, and sorting them makes NFKC quadratic. Measured, marks of
-alternating classes: 16,000 took 0.13 s, 64,000 two seconds."""
+"""Longer stacks of marks occur in no language, and sorting them makes NFKC quadratic. Measured with
+marks of alternating classes: 16,000 took 0.13 s, 64,000 two seconds."""
 _MARK = regex.compile(r"\p{M}")
 _NO_WORD = regex.compile(r"[^\p{L}\p{M}\p{N}]+")
 _ANY_UNSPACED = regex.compile(
@@ -46,11 +46,11 @@ def _folded(run: str) -> str:
 
 _folded_word = lru_cache(maxsize=4096)(_folded)
 _WORD_LETTERS = 32
-"""of what is remembered from message to message, so that it takes two megabytes at most"""
+"""the longest run that is cached across messages, so that the cache takes two megabytes at most"""
 
 
 class _Folds(dict[str, str]):
-    """Runs folded once each: words come back, and so does whatever fills a megabyte to hurt."""
+    """A cache of folded runs for one text: words repeat, and so do those of a hostile megabyte."""
 
     def __missing__(self, run: str) -> str:
         folded = self[run] = (_folded_word if len(run) <= _WORD_LETTERS else _folded)(run)
@@ -58,12 +58,12 @@ class _Folds(dict[str, str]):
 
 
 MOST = 262_144
-"""Characters that one text may become. U+FDFA alone becomes eighteen; a megabyte took 0.35 s."""
+"""Characters of a normalised text. U+FDFA alone becomes eighteen; a megabyte took 0.35 s."""
 _PIECE = 16_384
 
 
 def _normal(text: str) -> tuple[str, bool]:
-    """Compatibility forms as plain letters, and whether it is whole; a text that swells is cut.
+    """Replace compatibility forms by plain letters; also returns whether the text is whole.
 
     Most texts have none, and that is told by the few characters beyond ASCII: nothing but marks
     joins an ASCII letter. A third of the time.
@@ -83,12 +83,12 @@ def _normal(text: str) -> tuple[str, bool]:
 
 
 def plain(text: str) -> bytes:
-    """The text as UTF-8 for `features`: every non-ASCII run folded, split and paired."""
+    """The text as UTF-8 for `extract`: every non-ASCII run folded, split and paired."""
     return plain_and_whole(text)[0]
 
 
 def plain_and_whole(text: str) -> tuple[bytes, bool]:
-    """The same, and whether all of the text is in it."""
+    """The same as `plain`, and whether it contains the whole text."""
     if text.isascii():
         return text.encode(), True
     folds = _Folds()

@@ -1,9 +1,9 @@
 """Addresses and domains: which name the same mailbox, and which are served at this site. Pure.
 
-Two addresses are one mailbox if they differ in case, in quotes around the local part, in what
-follows the delimiter there (RFC 5233), in a trailing dot of the domain, or in whether the domain is
-written in Unicode or ASCII (RFC 5890). Must not know messages or settings. Failure: none; a domain
-that has no ASCII form stays as it is.
+Two addresses are one mailbox if they differ only in case, in quotes around the local part, in the
+text after the delimiter (RFC 5233), in a trailing dot of the domain, or in whether the domain is
+written in Unicode or ASCII (RFC 5890). Must not know messages or settings. Nothing fails; a domain
+without an ASCII form stays as it is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _ESCAPE = re.compile(r"\\(.)")
 _UPPER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
-"""letters of ASCII alone: other rules of case make one name of two, such as a Kelvin sign of a k"""
+"""ASCII letters only: other case rules merge distinct names, such as those with a Kelvin sign"""
 
 
 def domain_of(address: str) -> str:
@@ -30,7 +30,7 @@ def domain_of(address: str) -> str:
 
 
 def address_of(address: str, delimiter: str = "+") -> str:
-    """The mailbox that an address, or a login, names."""
+    """The mailbox of an address or a login, in normal form."""
     local, at, _ = address.strip().strip("<>").rpartition("@")
     if not at:
         return address.strip().strip("<>").translate(_UPPER)
@@ -41,25 +41,25 @@ def address_of(address: str, delimiter: str = "+") -> str:
 
 
 def domains_of(names: Iterable[str]) -> frozenset[str]:
-    """Names of domains in the form that `domain_of` gives."""
+    """Domain names in the form that `domain_of` returns."""
     return frozenset(domain_of(f"@{name}") for name in names) - {""}
 
 
 @dataclass(frozen=True, slots=True)
 class LocalDomains:
-    """What is known of the domains whose mailboxes are at this site, at one listener."""
+    """The domains whose mailboxes are at this site, as far as one listener knows them."""
 
     domains: frozenset[str] = frozenset()
     complete: bool = False
-    """these are all: other recipients are elsewhere, whoever the client is"""
+    """these are all local domains: recipients in other domains are elsewhere, for every client"""
     final: bool = False
-    """the next hop has the mailboxes, and relays nothing"""
+    """the next hop stores all mail and relays none"""
 
     def holds(self, recipients: Iterable[str], *, outgoing: bool) -> bool:
         """Whether all recipients are at this site.
 
-        Of mail from outside that is taken for granted unless all domains are known; of mail that
-        the site's own clients send it is not.
+        For mail from outside the answer is yes unless all domains are known; mail that the site's
+        own clients send needs a domain in the list.
         """
         if self.final or not (outgoing or self.complete):
             return True

@@ -1,8 +1,8 @@
-"""Who sends a message to whom: a parsed copy of the envelope, beside the bytes that it came in.
+"""Sender, recipients and client of a message: a parsed copy of the envelope, beside its bytes.
 
-The copy serves rules, logs and reports; what goes to the next hop is always the bytes (a parsed
-envelope that was written out again has made open relays of other filters). Must not know sockets.
-Parsing never fails: what cannot be read gives an empty text, and changes nothing that is sent.
+The copy serves rules, logs and reports; the next hop always gets the original bytes (filters that
+wrote a parsed envelope out again have become open relays). Must not know sockets. Parsing never
+fails: an unreadable part gives an empty text, and does not change what is sent.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import NamedTuple
 
 
 class Client(NamedTuple):
-    """Whoever handed the message to our side first, as far as trusted peers tell."""
+    """The client that handed the message to this site, as far as trusted peers report it."""
 
     address: str = ""
     """IP address; by XFORWARD or PROXY if a trusted peer sent one, else the socket's"""
     name: str = ""
     helo: str = ""
     ident: str = ""
-    """the queue id that the peer gave it (XFORWARD IDENT)"""
+    """the queue id at the peer (XFORWARD IDENT)"""
     source: str = ""
     """XFORWARD SOURCE: LOCAL or REMOTE"""
 
 
 def network_of(address: str) -> str:
-    """What one customer has: an IPv4 address, or 64 bits of IPv6."""
+    """The network of one customer: an IPv4 address, or 64 bits of IPv6."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,11 +1,11 @@
-"""The header block: where it ends, which fields belong to a message, what their values say.
+"""The header block: where it ends, which fields belong to a message, and their decoded values.
 
-Holds the table of fields that are not part of a message: verdicts of filters and scanners (ours
-too, so that none can be forged or learnt), marks of mailboxes, and what delivery adds after the
-scan. It must not know MIME structure, features or the model.
+Holds the table of fields that are not part of a message: verdicts of filters and scanners (of this
+one too, so that no sender can forge them and the model does not learn them), flags of mailboxes,
+and what delivery adds after the scan. It must not know MIME structure, features or the model.
 
 Invariants: a block is unfolded before anything else, so folding never changes a digest. Nothing
-raises; what is broken is kept as it stands and marked.
+raises; broken fields are kept as they are and marked.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from spamnb.core.mail.local_hosts import LocalHosts
 Fields = list[tuple[bytes, bytes]]
 
 KEEP, SPECIAL, DROP, RECEIVED, RESULTS, SPF, JUNK = range(7)
-"""What becomes of a field: kept; kept and needed by name; not part of a message; the same if our
-own host wrote it; the same unless our own server wrote it (twice); no field at all."""
+"""The class of a field: kept; kept and needed by name; dropped; dropped if a local host wrote it;
+dropped unless the local server wrote it (twice); not a field."""
 
 VERDICT_PARTS: Final = (
     # words that only filters, scanners and gateways put in a field's name
@@ -42,7 +42,7 @@ VERDICT_STARTS: Final = (
     *(b"xstatus", b"xlevel", b"xflag", b"xscore", b"xchecker", b"x-ovh-", b"x-hmailserver-"),
 )
 MAILBOX_STARTS: Final = (
-    # flags a mailbox or its reader writes into the message
+    # flags that a mailbox or a mail program writes into the message
     *(b"x-status", b"x-uid", b"x-keywords", b"x-pmflags", b"x-mozilla-", b"x-evolution"),
     *(b"x-imap", b"x-account-key", b"x-folder", b"x-gnus-", b"x-gm-", b"x-claws", b"x-sylpheed"),
 )
@@ -64,7 +64,7 @@ SPECIAL_NAMES: Final = frozenset(
     )
 )
 FIRST_SEEN: Final = (b"subject", b"from")
-"""What a list of messages shows."""
+"""The fields that a list of messages shows."""
 SHOWN_NAMES: Final = (
     *(*FIRST_SEEN, b"to", b"cc", b"reply-to", b"sender", b"date", b"message-id"),
     *(b"content-type", b"content-transfer-encoding", b"content-disposition"),
@@ -76,7 +76,7 @@ NAME = re.compile(rb"[!-9;-~]++[ \t]*+")
 BY = re.compile(rb"\bby[ \t]++([^\s;()]++)", re.IGNORECASE)
 RECEIVER = re.compile(rb"\breceiver=[ \t]*+\"?([^\s;\"]++)", re.IGNORECASE)
 AUTHOR = re.compile(rb"(?:\s*+i\s*+=\s*+\d{1,9}\s*+;)?\s*+([^\s;]++)")
-"""who says so (RFC 8601 2.2); ARC puts its instance before it"""
+"""the server that reports (RFC 8601 2.2); ARC puts its instance before it"""
 ENCODED = re.compile(rb"=\?")
 """found by a pattern in 0.6 us a header block, by the operator `in` in 1.7"""
 WORD = re.compile(rb"=\?([^?\s]{1,60})\?([bBqQ])\?([^?]*+)\?=")
@@ -90,19 +90,19 @@ _fates: dict[bytes, tuple[bytes, int]] = {}
 
 @dataclass(slots=True)
 class Block:
-    """A header block without what is not part of the message."""
+    """A header block without the fields that are not part of the message."""
 
     lines: list[bytes] = field(default_factory=list)
-    """unfolded lines as they stand"""
+    """unfolded lines, unchanged"""
     fields: Fields = field(default_factory=list)
     """(lower-case name, value without outer blanks), in order"""
     special: dict[bytes, bytes] = field(default_factory=dict)
     """first values of the fields that are needed by name"""
     other: dict[bytes, bytes] = field(default_factory=dict)
-    """what programs may take instead: the last value of a field that stands twice, or fields
-    behind a line that is none"""
+    """what other programs may read instead: the last value of a field that occurs twice, or fields
+    after a line that is no field"""
     other_body: int = -1
-    """where the body begins for programs that skip such a line; -1: where it does for all"""
+    """start of the body for programs that skip such a line; -1: all programs see the same start"""
 
 
 def _judge(name: bytes) -> tuple[bytes, int]:
@@ -117,7 +117,7 @@ def _judge(name: bytes) -> tuple[bytes, int]:
 
 
 def _learn(name: bytes) -> tuple[bytes, int]:
-    """Judge a field by its name, and remember it: a look-up is 40 ns, a judgement 4 us."""
+    """Classify a field by its name, and cache the class: a look-up is 40 ns, a check 4 us."""
     fate = _judge(name)
     if len(name) <= limits.NAME_BYTES:
         if len(_fates) >= limits.NAMES_KNOWN:
@@ -127,7 +127,7 @@ def _learn(name: bytes) -> tuple[bytes, int]:
 
 
 def _is_part(value: bytes, fate: int, local: LocalHosts) -> bool:
-    """Whether a line of trace is part of the message: hops of others are, and our own results."""
+    """Whether a trace field is part of the message: foreign hops are, and local results are."""
     names = local.hosts if fate == RECEIVED else local.authserv_ids
     said = b""
     if names:
@@ -180,7 +180,7 @@ def sift(head: bytes, local: LocalHosts, odd: set[str]) -> Block | None:
 
 
 def named_in(lines: bytes) -> Fields:
-    """The first and the last field of each name that is needed, of unfolded lines."""
+    """The first and the last field of each needed name, from unfolded lines."""
     low = b"\n" + lines.lower()
     found = []
     for name, pattern in NAMED_FIELDS.items():
@@ -197,7 +197,7 @@ def _value_at(lines: bytes, at: int) -> bytes:
 
 
 def _add_named(block: Block, rest: bytes) -> None:
-    """Add those fields of the lines beyond the limit that are needed by name."""
+    """Add the needed fields from the lines beyond the limit."""
     for name, value in named_in(rest):
         block.fields.append((name, value))
         if block.special.setdefault(name, value) != value:
@@ -205,7 +205,7 @@ def _add_named(block: Block, rest: bytes) -> None:
 
 
 def junk_at(head: bytes) -> int:
-    """Find the first line that is neither a field nor the rest of one."""
+    """Find the first line that is neither a field nor a continuation line."""
     at = 0
     for line in head.split(b"\n", limits.HEADER_LINES):
         name, colon, _ = line.partition(b":")
@@ -218,10 +218,10 @@ def junk_at(head: bytes) -> int:
 def split(
     buffer: bytes, span: tuple[int, int], local: LocalHosts, odd: set[str]
 ) -> tuple[Block, int]:
-    """Take the header block from the LF message at `span`, and say where its body begins.
+    """The header block of the LF message at `span`, and the start of its body.
 
-    A line that is no field ends the block, as in Postfix and in the standard library; the many
-    programs that skip such lines would let a stranger choose what is header and what is body.
+    A line that is no field ends the block, as in Postfix and in the standard library; if it were
+    skipped, as in many programs, the sender could choose what is header and what is body.
     """
     start, end = span
     if start >= end or buffer.startswith(b"\n", start):
@@ -241,7 +241,7 @@ def split(
 
 
 def content_fields(lines: bytes) -> dict[bytes, bytes]:
-    """Those of unfolded lines that say how a body is to be read; the last of each name."""
+    """The unfolded fields that determine how a body is read; the last of each name."""
     return {name: value for name, value in named_in(lines) if name.startswith(b"content-")}
 
 
@@ -259,8 +259,8 @@ def _word(charset: bytes, kind: bytes, text: bytes, odd: set[str]) -> tuple[str,
 def _words(value: bytes, odd: set[str]) -> str:
     """Read a value with encoded words (RFC 2047).
 
-    Blanks between two words go, and words of one charset are joined before decoding, since many
-    senders cut within a character.
+    Blanks between two words are dropped, and words of one charset are joined before decoding, as
+    many senders split within a character.
     """
     out: list[str] = []
     pending: list[bytes] = []
@@ -293,7 +293,7 @@ def _string(raw: bytes, label: str, odd: set[str]) -> str:
 
 
 def decoded(value: bytes, odd: set[str]) -> Text:
-    """Say what a field's value says."""
+    """Decode a field's value."""
     if b"=?" in value:
         return looked_at(lean(_words(value, odd)), odd)
     if value.isascii():
@@ -303,7 +303,7 @@ def decoded(value: bytes, odd: set[str]) -> Text:
 
 
 def long_shown(block: Block) -> bool:
-    """Whether more stands in what a list of messages shows than is read of it."""
+    """Whether a field that a list of messages shows is longer than the part that is read."""
     most, first = limits.SHOWN_BYTES, block.special.get
     if len(first(b"subject", b"")) > most or len(first(b"from", b"")) > most:
         return True
@@ -313,7 +313,7 @@ def long_shown(block: Block) -> bool:
 
 
 def shown_first(fields: Fields) -> Fields:
-    """As many fields as are looked at, in their order; those that people see go before others."""
+    """As many fields as the limit allows, in order; visible fields take precedence."""
     if len(fields) <= limits.FIELDS:
         return fields
     most = limits.SHOWN_FIELDS
@@ -342,7 +342,7 @@ def features(block: Block, odd: set[str]) -> list[tuple[bytes, Text]]:
 
 
 def _within(fields: Fields, sizes: list[int], left: int) -> Fields:
-    """The fields that fit, in their order; those that people see are taken before others."""
+    """The fields that fit, in order; visible fields take precedence."""
     taken = []
     for number in sorted(range(len(fields)), key=lambda n: fields[n][0] not in SHOWN_NAMES):
         left -= sizes[number]

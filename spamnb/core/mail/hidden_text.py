@@ -1,11 +1,11 @@
-"""Text that is in an html part but not seen: styles, classes and colours that hide it.
+"""Find text in an html part that readers cannot see: hidden by styles, classes or colours.
 
-Holds the tricks and how their elements are found and taken out of a parsed tree. It must not know
-where the tree came from; the tree is bounded before (see `html`).
+Holds the tricks and how their elements are found and removed from a parsed tree. It must not know
+where the tree came from; the caller bounds the tree (see `html`).
 
-Invariants: elements are found by selectors in C, made from exact spellings found in the text, so
-that only suspects are touched from Python; looking at every style costs 2 us an element, and
-newsletters have a thousand. Nothing raises; a trick that is not known stays visible text.
+Invariants: elements are found by selectors in C, made from exact spellings in the text, so Python
+visits only suspects; visiting every style costs 2 us an element, and newsletters have a thousand.
+Nothing raises; an unknown trick stays visible text.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NO_DECLARATION = re.compile(
     r"/\*[\s\S]*?(?:\*/|\Z)|\"[^\"]*+(?:\"|\Z)|'[^']*+(?:'|\Z)|\([^)]*+(?:\)|\Z)"
 )
 INHERITED: Final = {"visibility": "", "font-size": ",font,table"}
-"""properties that an element within may set anew, and what else does so"""
+"""properties that an inner element may set again, and other tags that do so"""
 CLIPPED: Final = frozenset(("height", "width", "max-height", "max-width"))
 STYLE = re.compile(rb"""style\s{0,3}=\s{0,3}("[^"]*+"|'[^']*+'|[^\s>"']++)""")
 SHEET = re.compile(rb"<style[^>]{0,200}>([^<]*+)")
@@ -67,7 +67,7 @@ COLOURED: Final = '[color],[style*="color" i]'
 
 @lru_cache(maxsize=1024)
 def _rgb(name: str) -> int:
-    """Read a colour, -1 if it is none that we know."""
+    """Read a colour; -1 if it is unknown."""
     if not name.startswith("#"):
         return NAMED.get(name, -1)
     if DIGITS.fullmatch(name) is None:
@@ -92,8 +92,8 @@ def _near(a: int, b: int) -> bool:
 def _class_selectors(low: bytes) -> list[str]:
     """Find classes and ids that a style sheet hides on every screen.
 
-    Rules within @media are left out: honest newsletters hide one of two layouts there. Where any
-    rule shows elements again, nothing is sure.
+    Rules within @media are left out: legitimate newsletters hide one of two layouts there. If any
+    rule shows elements again, the result is uncertain and empty.
     """
     sheets = b" ".join(SHEET.findall(low))
     if b"none" not in sheets and b"hidden" not in sheets:
@@ -128,7 +128,7 @@ def _style_selector(low: bytes) -> str:
 
 @lru_cache(maxsize=512)
 def _declared(style: str) -> dict[str, str]:
-    """The properties that a style sets: the last one counts, unless an earlier one is important."""
+    """The properties that a style sets: the last one wins, unless an earlier one is important."""
     style = NO_DECLARATION.sub("", style.lower())
     found: dict[str, tuple[bool, str]] = {}
     for declaration in style.split(";"):
@@ -153,7 +153,7 @@ def _tricks(declared: dict[str, str]) -> set[str]:
 
 
 def _is_hiding(node: Any, looks: Iterator[int]) -> bool:
-    """Whether an element surely hides all that is in it: what may be seen stays in the body."""
+    """Whether an element surely hides its whole content; in doubt, the text stays visible."""
     declared = _style_of(node)
     tricks = _tricks(declared)
     if not tricks:
@@ -166,7 +166,7 @@ def _is_hiding(node: Any, looks: Iterator[int]) -> bool:
 
 
 def _is_set_within(node: Any, name: str) -> bool:
-    """Whether an element within may set a property anew."""
+    """Whether an inner element may set a property again."""
     inner = node.css(f'[style*="{name}" i]{INHERITED[name]}')
     if len(inner) > limits.INNER_NODES:
         return True
@@ -180,15 +180,15 @@ def _sets(declared: dict[str, str], name: str) -> bool:
 
 
 def _is_sheet_hiding(node: Any) -> bool:
-    """Whether nothing in its own style shows an element again that a sheet hides."""
+    """Whether a sheet hides this element and its own style does not show it again."""
     return not {"display", "visibility"} & _style_of(node).keys()
 
 
 def _take(tree: Any, selector: str, is_hidden: Callable[[Any], bool], most: int) -> list[str]:
-    """Remove the hidden ones of what a selector matches, and give their texts.
+    """Remove those matches of a selector that are hidden, and return their texts.
 
-    Matches within a removed element go with it: they stand right behind it in the list. The root
-    stays: Lexbor cannot remove it, and mail programs show what is in it on a page of their own.
+    Matches within a removed element go with it: they follow it in the list. The root stays: Lexbor
+    cannot remove it, and mail programs show its content in a page of their own.
     """
     nodes = tree.css(selector)[:most] if selector else []
     out = []
@@ -205,7 +205,7 @@ def _take(tree: Any, selector: str, is_hidden: Callable[[Any], bool], most: int)
 
 
 def _own_colour(node: Any, pattern: re.Pattern[bytes], names: tuple[str, ...]) -> int:
-    """Read the colour an element sets by attribute or style, -1 if none or unsure."""
+    """The colour that an element sets by attribute or style; -1 if none or uncertain."""
     attributes = node.attributes
     style = (attributes.get("style") or "").lower()
     found = pattern.findall(style[:1000].encode("ascii", "ignore"))
@@ -219,7 +219,7 @@ def _own_colour(node: Any, pattern: re.Pattern[bytes], names: tuple[str, ...]) -
 
 
 def _behind(node: Any, page: int) -> int:
-    """Find the colour behind an element; -1 when a picture or an unknown colour may be there."""
+    """The colour behind an element; -1 when a picture or an unknown colour may be there."""
     for _ in range(limits.ANCESTORS):
         attributes = node.attributes
         if attributes:
@@ -235,7 +235,7 @@ def _behind(node: Any, page: int) -> int:
 
 
 def _suspects(low: bytes) -> str:
-    """Build a selector for text in a colour that is also a background, "" for most html."""
+    """Build a selector for text whose colour is also a background, "" for most html."""
     texts = set(TEXT_COLOUR.findall(low))
     if not texts:
         return ""
@@ -254,13 +254,13 @@ def _page_colour(low: bytes) -> int:
 
 
 def _is_unreadable(node: Any, page: int) -> bool:
-    """Whether text has the colour of what lies behind it, and no other colour is within it."""
+    """Whether text has the colour of its background, and no other colour is within it."""
     colour = _own_colour(node, TEXT_COLOUR, ("color",))
     return _near(colour, _behind(node, page)) and len(node.css(COLOURED)) <= 1
 
 
 def take_out(tree: Any, low: bytes) -> list[str]:
-    """Take hidden elements out of a tree and give their texts; `low` is the html in lower case."""
+    """Remove hidden elements from a tree and return their texts; `low` is the lower-case html."""
     is_hiding = partial(_is_hiding, looks=iter(range(limits.INNER_LOOKS)))
     texts = _take(tree, _style_selector(low), is_hiding, limits.HIDDEN_NODES)
     if b"<style" in low:

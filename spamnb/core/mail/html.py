@@ -1,4 +1,4 @@
-"""HTML -> what a person sees, what is hidden from them, where links lead, and the tags.
+"""Read HTML: the visible text, the hidden text, the link targets, and the tag names.
 
 Holds the guard before the parser; the tricks of hiding are in `hiding`. It must not know where the
 HTML came from nor what becomes of its parts.
@@ -30,8 +30,8 @@ FAST: Final = 1
 """LexborDocumentOptions.WO_EVENTS: no mirroring of <option> into <selectedcontent>, which copies
 without end; also a tenth faster"""
 
-# Two habits of `re`, measured: [^<>] compares each byte twice where three ranges become a table (a
-# quarter of the time of TAG), and many alternatives want a look at the first letter before them (a
+# Two properties of `re`, measured: [^<>] compares each byte twice where three ranges become a table
+# (a quarter of the time of TAG), and a lookahead at the first letter speeds up many alternatives (a
 # seventh of BLOCK and OPENING).
 TAG = re.compile(rb"<[/a-zA-Z][\0-;=?-\xff]*+>")
 OPENED = re.compile(rb"<([a-zA-Z][a-zA-Z0-9]{0,15}+)[\0-;=?-\xff]*+>")
@@ -56,7 +56,7 @@ OPENS = re.compile(rb"<[a-zA-Z]")
 GAPS = re.compile(rb"[\s/\"']++")
 ADDRESS = re.compile(rb"\bhref\s{0,3}=\s{0,3}[\"']?([^\"'\s>]{1,2048})", re.IGNORECASE)
 UNSEEN: Final = frozenset(("script", "style", "title", "noembed", "noframes", "iframe"))
-"""elements whose content is no text for a reader"""
+"""elements whose content is not visible text"""
 WANTED: Final = "[href],[src],[background],form," + ",".join(sorted(UNSEEN))
 
 HOST = re.compile(
@@ -67,7 +67,7 @@ TARGET = re.compile(r"\s*(?:https?:)?//(?:[^/?#@\\]*@)?([^/?#:\\\s]{1,255})", re
 
 @dataclass(slots=True)
 class HtmlText:
-    """What was found in one html part."""
+    """The result of reading one html part."""
 
     text: Text = b""
     hidden: Text = b""
@@ -78,7 +78,7 @@ class HtmlText:
 
 @dataclass(slots=True)
 class HtmlBudget:
-    """What the html parts of one message may still spend."""
+    """The remaining work that the html parts of one message may cause."""
 
     parts: int = limits.HTML_PARTS
     tags: int = limits.HTML_TAGS
@@ -90,13 +90,13 @@ def _comments(raw: bytes) -> list[bytes]:
 
 
 def _uncommented(raw: bytes) -> bytes:
-    """The page without comments; one that does not end before the next begins is text."""
+    """The page without comments; an unclosed comment before another one counts as text."""
     first, *others = raw.split(b"<!--")
     return first + b"".join([other.partition(b"-->")[2] or other for other in others])
 
 
 def _shown_by_outlook(comments: list[bytes]) -> str:
-    """The text within conditional comments: programs of one maker show it, and no other."""
+    """The text within conditional comments, which only Outlook shows."""
     inside = [CONDITION.sub(b"", comment) for comment in comments if comment.startswith(b"[if")]
     text = b"".join([b" " + TAG.sub(b"", BLOCK.sub(b" <", one)) for one in inside])
     return html.unescape(text[: limits.HIDDEN_BYTES].decode("utf-8", "replace"))
@@ -107,7 +107,7 @@ def _markup(raw: bytes) -> bytes:
 
 
 def _attributes_bounded(raw: bytes) -> bool:
-    """Whether no tag has too many attributes, in whatever way the parser may see tags.
+    """Whether no tag has too many attributes, however the parser splits tags.
 
     A tag can go past a `>` only within a quoted value, so where no quoted value holds a `>`, every
     tag ends at the first one, and the pieces between them can be measured one by one.
@@ -129,7 +129,7 @@ def _many_roots(low: bytes) -> bool:
 
 
 def guarded(raw: bytes, low: bytes, budget: HtmlBudget, odd: set[str]) -> bytes | None:
-    """Give the html in a form that Lexbor reads in bounded time, None if there is none."""
+    """The html in a form that Lexbor reads in bounded time; None if there is none."""
     tags = raw.count(b"<")
     budget.tags -= tags
     budget.parts -= 1
@@ -149,7 +149,7 @@ def guarded(raw: bytes, low: bytes, budget: HtmlBudget, odd: set[str]) -> bytes 
 
 
 def _pieces(raw: bytes) -> Iterator[bytes]:
-    """Cut a page before tags: replacing in the whole takes a list as long as it has tags."""
+    """Split a page before tags: replacing in the whole page needs a list as long as its tags."""
     at = 0
     while at < len(raw):
         end = raw.find(b"<", at + limits.HTML_PIECE)
@@ -185,7 +185,7 @@ def _judge_target(href: str, odd: set[str]) -> None:
 
 
 def _judge_shown(text: str, href: str, odd: set[str]) -> None:
-    """Compare the host that a link shows, if it shows one, with that where it leads."""
+    """Compare the host in a link's visible text, if any, with the host of its target."""
     text = text[: 4 * limits.LINK_TEXT].replace("\xa0", " ").strip()[: limits.LINK_TEXT]
     shown = HOST.match(text)
     target = TARGET.match(href) if shown is not None else None
@@ -194,7 +194,7 @@ def _judge_shown(text: str, href: str, odd: set[str]) -> None:
 
 
 def _references(tree: Any, page: HtmlText, odd: set[str]) -> None:
-    """Gather links and images, and take out what is no text.
+    """Collect links and images, and remove elements without visible text.
 
     One search for all costs 18 us, one for each 10.
     """
@@ -226,7 +226,7 @@ def read_html(source: Text, budget: HtmlBudget, odd: set[str]) -> HtmlText:
     """Read one html part."""
     raw = source if isinstance(source, bytes) else source.encode("utf-8", "replace")
     if len(raw) > limits.HTML_BYTES:
-        odd.update(("html:huge", PARTLY))  # by decoding: the bytes as they came are bounded before
+        odd.update(("html:huge", PARTLY))  # grown by decoding: the encoded bytes were bounded
         raw = both_ends(raw, limits.HTML_BYTES)
     low = raw.lower()
     safe = guarded(raw, low, budget, odd)

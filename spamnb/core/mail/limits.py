@@ -2,27 +2,27 @@
 
 It holds numbers only and knows nothing of mail's structure. Invariant: a bound is checked before
 the work it bounds (bytes before a regex, tags and attributes before the HTML parser). Nothing fails
-here; what is over a bound is cut or read in a plainer way, and leaves an oddity mark.
+here; input beyond a bound is cut or read in a simpler way, and leaves an oddity mark.
 
-Measured on one core of 2026 with Python 3.11; a promise stands behind them: at most 100 ms of CPU
-for any input of 1 MB, at most ten times its memory.
+Measured on one core of 2026 with Python 3.11. Together the bounds guarantee at most 100 ms of CPU
+for any input of 1 MB, and at most ten times its memory.
 """
 
 from __future__ import annotations
 
 HEADER_LINES = 4_096
-"""Header fields that are looked at one by one; later ones count for the digest as they stand.
-An unknown name costs 4 us to judge, so a megabyte of new names would cost 0.4 s; this is 20 ms."""
+"""Header fields that are checked one by one; later ones count for the digest unchanged. An unknown
+name costs 4 us to classify, so a megabyte of new names would cost 0.4 s; this is 20 ms."""
 
 FIELDS = 400
-"""Fields that are decoded; those that people see go before others. One of undeclared 8-bit takes
-10 us; honest mail has under 200."""
+"""Fields that are decoded; visible ones take precedence. One of undeclared 8-bit takes 10 us;
+legitimate mail has under 200."""
 
 SHOWN_FIELDS = 4
-"""First and last fields of one name that people see, if a block has more than `FIELDS`."""
+"""First and last fields of one visible name, if a block has more than `FIELDS`."""
 
 INNER_FIELDS = 512
-"""Fields of messages inside, after which no further message's are decoded."""
+"""Fields of inner messages, after which no further inner message's fields are decoded."""
 
 HEADER_BYTES = 65_536
 """Decoded header bytes that may become features. Real headers end below 20 KB."""
@@ -31,72 +31,72 @@ VALUE_BYTES = 8_192
 """One header value, for features. A References line of 100 messages has 6 KB."""
 
 SHOWN_BYTES = 2_048
-"""A subject or an author's line, as it travels; features take 4,096 bytes of what it says."""
+"""Encoded bytes of a subject or From line; features use 4,096 bytes of the decoded value."""
 
 NAME_BYTES = 128
-"""A longer field name is remembered by no cache and shortened for features."""
+"""A longer field name is not cached, and is shortened for features."""
 
 LINE_BYTES = 998
-"""RFC 5322 2.1.1; what stands longer before a colon is no field name."""
+"""RFC 5322 2.1.1; a longer text before a colon is no field name."""
 
 NAMES_KNOWN = 4_096
-"""Judged field names kept in memory. 6,046 real messages use 640."""
+"""Classified field names kept in memory. 6,046 real messages use 640."""
 
 PARAM_BYTES = 65_536
 """A Content-* value is parsed up to here; RFC 2231 names of 255 characters take 800 bytes."""
 
 PARAMS = 16
-"""Parameters, RFC 2231 continuations and signs of comments that every field may have, 1 us each."""
+"""Parameters, RFC 2231 continuations and parentheses that every field may have, 1 us each."""
 
 PARAM_STEPS = 4_000
-"""As many more for all fields of a message together."""
+"""Further steps, shared by all fields of a message."""
 
 WORDS = 512
-"""Encoded words decoded in one value: as many as fit in what is read of it."""
+"""Encoded words decoded in one value: as many as fit in the part that is read."""
 
 MESSAGE_ID_BYTES = 255
 
 DEPTH = 500
-"""Nesting of multiparts and inner messages. Honest forwards of forwards stay below 8."""
+"""Nesting of multiparts and inner messages. Legitimate forwards of forwards stay below 8."""
 
 CROWD = 200
-"""Parts of one multipart above which empty ones are left out before anything is spent on them."""
+"""Parts of one multipart above which empty ones are left out first."""
 
 PART_HEADERS = 1_000
 """Headers of parts and of inner messages that are read in one message, 4 us each; a multipart may
 take half of what is left."""
 
 LEAST_PART_HEADERS = 4
-"""Parts that every multipart may have, whatever stood before it."""
+"""Parts that every multipart may have, even when the budget is spent."""
 
 MOST_PART_HEADERS = 1_400
-"""Both together."""
+"""Both limits together."""
 
 PARTS = 500
-"""Leaves that are read, 10 us each; those that people see and large ones go before others."""
+"""Leaves that are read, 10 us each; visible ones and large ones take precedence."""
 
 BOUNDARY_BYTES = 998
-"""RFC 2046 allows 70; longer ones are seen in the wild, endless ones only from attackers."""
+"""RFC 2046 allows 70; longer ones occur in real mail, endless ones only in attacks."""
 
 BOUNDARIES = 4
-"""Readings of one boundary that are looked for."""
+"""Candidates for one boundary that are searched."""
 
 DELIMITERS = 10_000
 """Boundary lines and look-alikes (a boundary that is a prefix of another) examined in one message,
 0.3 us each; a multipart may take half of what is left."""
 
 LEAST_DELIMITERS = 16
-"""Those that every multipart may have, and as many at its end."""
+"""Boundary lines that every multipart may have, and as many at its end."""
 
 SCANNED_BYTES = 33_554_432
-"""Bytes searched for boundary lines in one message, 5 ms: what is nested n deep is searched n
+"""Bytes searched for boundary lines in one message, 5 ms: a part nested n deep is searched n
 times."""
 
 REREADINGS = 4
-"""Parts that are read in two ways, because mail programs differ on them."""
+"""Parts that are read in two ways, because mail programs read them differently."""
 
 UNPACKED_BYTES = 8_388_608
-"""Encoded inner messages, which may stand in each other."""
+"""Bytes of encoded inner messages, which may be nested."""
 
 UU_LINES = 20_000
 """Lines of uuencode, 0.5 us each; whole ones make 900 KB."""

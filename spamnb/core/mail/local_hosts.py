@@ -1,4 +1,4 @@
-"""Our own names, by which headers that our own delivery wrote are known. A value."""
+"""The names of the local site, which identify headers that local delivery wrote. A value."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 
 class LocalHosts(NamedTuple):
-    """Who we are, so that what our own delivery adds is not part of a message."""
+    """Names of the local site; the headers that it adds are not part of a message."""
 
     hosts: tuple[str, ...] = ()
-    """Received "by" these hosts is dropped"""
+    """a Received field "by" one of these hosts is dropped"""
     authserv_ids: tuple[str, ...] = ()
-    """Authentication-Results only from these are kept"""
+    """Authentication-Results are kept only from these"""
     domains: tuple[str, ...] = ()
-    """domains whose mailboxes are here"""
+    """domains whose mailboxes are at this site"""

@@ -1,6 +1,6 @@
-"""Marks of reading that decisions depend on.
+"""The marks of the reader that affect decisions.
 
-Most marks are words that only the model weighs; they stand where they are found.
+Most marks are only features of the model; they are defined where they are found.
 """
 
 from __future__ import annotations
@@ -8,5 +8,5 @@ from __future__ import annotations
 from typing import Final
 
 PARTLY: Final = "read:partly"
-"""Something that a mail program may show was not read: a bound on the work was reached, or programs
-differ in what they take for the message. A verdict on such a message is `unsure` at least."""
+"""The reader skipped something that a mail program may show: a limit was reached, or programs
+differ in how they read the message. A verdict on such a message is `unsure` at least."""

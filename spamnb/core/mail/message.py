@@ -1,15 +1,15 @@
-"""Raw bytes -> Message: the door to reading mail.
+"""Read raw bytes into a `Message`.
 
-Holds the canonical form and the identity taken from it, and joins header block and parts into one
+Defines the canonical form and the digest taken from it, and joins header block and parts into one
 value. It must not know tokens, features or the model.
 
 Canonical form: LF line ends, no mbox line, unfolded fields without those that are not part of the
-message (see `headers`), one blank line, the body without blank lines at its end. It is its own
-canonical form. The same message before and after delivery, with CRLF or LF, has one digest and one
-`Message`.
+message (see `headers`), one blank line, the body without blank lines at its end. The canonical form
+of a canonical form is the same. A message has the same digest and the same `Message` before and
+after delivery, with CRLF or LF.
 
-`read` is total and bounded: it never raises, whatever the bytes; limits are in `limits`, and what
-is odd is told in `oddities`.
+`read` never raises, whatever the bytes, and its work is bounded by `limits`; `oddities` lists what
+is unusual.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ ANYONE = LocalHosts()
 
 @dataclass(slots=True)
 class Message:
-    """What is in a message, by place."""
+    """The parsed parts of a message."""
 
     headers: list[tuple[bytes, Text]]
-    """(lower-case name, decoded unfolded value) in order; those of messages inside as inner-*"""
+    """(lower-case name, decoded unfolded value) in order; those of inner messages as inner-*"""
     parts: list[Part]
     """leaves in order"""
     oddities: list[str]
@@ -62,7 +62,7 @@ _MBOX = re.compile(rb"(?:>?+From [^\n]*+(?:\n|\Z))*+")
 
 
 def without_mbox(raw: bytes) -> bytes:
-    """The message without mbox lines at its head, in one go: strangers send forty thousand."""
+    """The message without mbox lines at its start, in one pass: an attacker sends 40,000."""
     if not raw.startswith((b"From ", b">From ")):
         return raw
     found = _MBOX.match(raw)
@@ -71,7 +71,7 @@ def without_mbox(raw: bytes) -> bytes:
 
 
 def _lines(raw: bytes) -> bytes:
-    """Give the message LF line ends and without mbox lines."""
+    """Convert line ends to LF and remove mbox lines."""
     if b"\r" in raw:
         raw = raw.replace(b"\r\n", b"\n")
         # a search for one byte takes 0.1 us, for two 4
@@ -94,18 +94,18 @@ def _head(block: headers.Block) -> bytes:
 
 
 def canonical(raw: bytes, local: LocalHosts = ANYONE) -> bytes:
-    """Give the canonical form."""
+    """The canonical form of a message."""
     block, body = _parted(raw, local, set())
     return _head(block) + body + b"\n" if body else _head(block)
 
 
 def bare_id(text: str) -> str:
-    """A Message-ID as it is kept and asked for, however it is written."""
+    """A Message-ID without brackets and blanks, as it is stored and looked up."""
     return text[: limits.MESSAGE_ID_BYTES].strip().strip("<>").strip()
 
 
 def read(raw: bytes, local: LocalHosts = ANYONE) -> Message:
-    """Read a message, whatever the bytes."""
+    """Read a message from any bytes."""
     odd: set[str] = set()
     block, body = _parted(raw, local, odd)
     head = _head(block)

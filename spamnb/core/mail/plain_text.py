@@ -1,4 +1,4 @@
-"""Plain text documents that are not mail: their text and their identity."""
+"""Read plain text documents that are not mail: their text and their digest."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def text_of(raw: bytes) -> str:
 
 
 def read_document(raw: bytes) -> Message:
-    """A document's identity: its digest is of the bytes as they are; it has no other parts."""
+    """A `Message` with the digest of the bytes and nothing else."""
     return Message([], [], [], blake2b(raw, digest_size=16).digest(), "")

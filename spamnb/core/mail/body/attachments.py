@@ -1,12 +1,11 @@
-"""The parts of a message that carry other messages, byte for byte.
+"""The attached messages of a message, byte for byte.
 
-Reading for features decodes and cuts; here the bytes of an attached message come out as they were
-put in, so that its digest is the one it had when it was scored. Pure; must not know what the
-messages are good for.
+Reading for features decodes and cuts; here the bytes of an attached message stay as they were, so
+that its digest is the one it had when it was scored. Pure; must not know what the messages are used
+for.
 
-Invariants: messages inside are not entered (what is attached to them is not attached to us);
-nesting, delimiters and parts are bounded; nothing raises; decoded bytes together are at most the
-message's own.
+Invariants: attached messages are not opened (their attachments do not count); nesting, delimiters
+and parts are bounded; nothing raises; all decoded bytes together are at most the message's own.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ KINDS: Final[dict[str, Carrier]] = {
 }
 """RFC 2046 and 6532, RFC 6522, RFC 5965"""
 FILE_ENDING: Final = ".eml"
-"""what Outlook and web mailers call a message that they attach as a file of no type"""
+"""the name that Outlook and web mailers give to a message attached as an untyped file"""
 
 
 class AttachedMessage(NamedTuple):
-    """One part that carries a message, the header of one, or a machine's report about one."""
+    """A part that holds a message, the header of a message, or a machine's report on one."""
 
     carrier: Carrier
     raw: bytes
@@ -41,7 +40,7 @@ class AttachedMessage(NamedTuple):
 
 
 class OpenedMessage(NamedTuple):
-    """What is in a message."""
+    """The type of a message, and its attached messages."""
 
     kind: str
     """its Content-Type"""
@@ -50,7 +49,7 @@ class OpenedMessage(NamedTuple):
 
 
 def open_message(raw: bytes) -> OpenedMessage:
-    """Find what is attached to a message."""
+    """Find the attached messages of a message."""
     buffer = raw.replace(b"\r\n", b"\n")
     seen = ReadingState(set())
     block, body = headers.split(buffer, (0, len(buffer)), mime.NOBODY, seen.odd)

@@ -1,12 +1,12 @@
-"""The structure of a message: multiparts, inner messages, and the leaves.
+"""The MIME structure of a message: multiparts, inner messages, and the leaves.
 
-Holds how a body falls apart into `Part`s, and how the bounds on reading are shared between them. It
-must not know what is done with them, nor read HTML itself. It works on positions in one buffer, so
-nesting copies nothing.
+Splits a body into `Part`s, and shares the limits on reading between them. It must not know how the
+parts are used, nor read HTML itself. It works on positions in one buffer, so nesting copies
+nothing.
 
-Invariants: nesting, number of parts and decoded text are bounded. First all leaves are found, then
-they are read: no part takes what another one needs, what mail programs show goes first, and what
-remains unread leaves the mark `PARTLY`. Nothing raises; broken structure leaves a mark.
+Invariants: nesting, number of parts and decoded text are bounded. All leaves are found before the
+first is read, so no part takes the share of another; visible parts come first, and unread ones
+leave the mark `PARTLY`. Nothing raises; broken structure leaves a mark.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HTML_KINDS: Final = frozenset(
     ("text/html", "application/xhtml+xml", "text/x-amp-html", "text/enriched", "text/richtext")
 )
 UNTYPED: Final = frozenset(("application/octet-stream", "application/x-unknown-content-type"))
-"""programs go by the name of the file"""
+"""for these types programs use the file name"""
 HTML_ENDINGS: Final = (".htm", ".html", ".shtml", ".xhtml")
 TEXTS: Final = ("text/", "message/", "multipart/")
 
@@ -60,7 +60,7 @@ def read_body(seen: ReadingState, block: headers.Block, body: bytes) -> None:
 
 
 def walk(seen: ReadingState, entities: list[Entity]) -> None:
-    """Find the leaves of some entities, in order; without recursion, since strangers nest."""
+    """Find the leaves of some entities, in order; a loop, as hostile mail nests without bound."""
     stack = entities[::-1]
     while stack:
         entity = stack.pop()
@@ -72,7 +72,7 @@ def walk(seen: ReadingState, entities: list[Entity]) -> None:
 
 
 def _inside(seen: ReadingState, entity: Entity) -> list[Entity] | None:
-    """What is in an entity; None for a leaf."""
+    """The entities within an entity; None for a leaf."""
     name = entity.kind.name
     many = name.startswith("multipart/") or (not name and entity.kind.boundaries)
     if not many and name not in MESSAGES:
@@ -84,7 +84,7 @@ def _inside(seen: ReadingState, entity: Entity) -> list[Entity] | None:
 
 
 def _readings(seen: ReadingState, entity: Entity, block: headers.Block) -> list[Entity]:
-    """An entity, and as programs read it that take the other ones of its fields."""
+    """An entity, and a second reading of it for programs that use the other fields."""
     if not block.other:
         return [entity]
     other = {
@@ -155,7 +155,7 @@ def _may_show(name: str) -> bool:
 
 
 def _encoded_multipart(seen: ReadingState, entity: Entity) -> list[Entity] | None:
-    """Look for parts below a transfer encoding, or for a boundary that was not told."""
+    """Look for parts below a transfer encoding, or for an undeclared boundary."""
     buffer, start, end, special, *_ = entity
     encoding = encoding_of(special, seen.odd, seen.steps)
     if encoding in {"base64", "quoted-printable"} and end - start <= seen.unpacked_left:
@@ -175,7 +175,7 @@ def _encoded_multipart(seen: ReadingState, entity: Entity) -> list[Entity] | Non
 def _affordable(
     seen: ReadingState, buffer: bytes, spans: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Those parts that are looked at, in their order: the largest of those that are not empty."""
+    """The parts to read, in order: the largest of those that are not empty."""
     if len(spans) > limits.CROWD:
         seen.odd.add("mime:parts")
         spans = [span for span in spans if not _is_blank(buffer, span)]
@@ -189,7 +189,7 @@ def _affordable(
 
 
 def _is_blank(buffer: bytes, span: tuple[int, int]) -> bool:
-    """Whether nothing stands in a part, or in the body below its header."""
+    """Whether a part, or the body below its header, is blank."""
     text = buffer[slice(*span)]
     if text.startswith(b"\n") or not text.strip():
         return not text.strip()
@@ -199,10 +199,10 @@ def _is_blank(buffer: bytes, span: tuple[int, int]) -> bool:
 
 
 def delimiters(seen: ReadingState, entity: Entity) -> list[tuple[int, int, bool]]:
-    """Find boundary lines: (where it starts, where the next line starts, whether it closes).
+    """Find boundary lines: (start of the line, start of the next line, whether it closes).
 
-    Those of all readings of the boundary together; the last one closes when all of them are closed.
-    None if the first one closes.
+    Includes all readings of the boundary; the last line closes when all of them are closed. Empty
+    if the first line closes.
     """
     most = max(limits.LEAST_DELIMITERS, seen.delimiters_left // 2)
     found: dict[int, tuple[int, int, bool]] = {}
@@ -223,8 +223,8 @@ def _lines_of(
 ) -> list[tuple[int, int, bool]]:
     """The lines of one boundary: the first ones, and the last ones if there are too many.
 
-    A line that only starts like the boundary is none (RFC 2046 5.1.1): inner boundaries may extend
-    outer ones.
+    A line that only starts like the boundary does not count (RFC 2046 5.1.1): inner boundaries may
+    extend outer ones.
     """
     buffer, span = entity.buffer, (entity.start, entity.end)
     out = []
@@ -247,7 +247,7 @@ def _lines_of(
 
 
 def _note_more(seen: ReadingState, entity: Entity, mark: bytes, start: int) -> None:
-    """Mark parts behind the end of a multipart: most programs show none of them."""
+    """Mark parts after the end of a multipart: most programs show none of them."""
     span = (start, entity.end)
     at = next(_forwards(entity.buffer, mark, span), -1)
     if at >= 0 and _delimiter(entity.buffer, mark, at, span) is not None:
@@ -284,7 +284,7 @@ def _delimiter(
 
 
 def _inner(seen: ReadingState, entity: Entity) -> list[Entity] | None:
-    """Read a message inside the message: its headers count as inner ones, its parts as ours."""
+    """Open an inner message: its headers become inner ones, its parts those of the message."""
     buffer, start, end, special, *_ = entity
     encoding = encoding_of(special, seen.odd, seen.steps)
     if encoding in {"base64", "quoted-printable"}:
@@ -316,7 +316,7 @@ def _inner(seen: ReadingState, entity: Entity) -> list[Entity] | None:
 
 
 def read_leaves(seen: ReadingState) -> None:
-    """Read what was found."""
+    """Read the leaves that were found."""
     found = seen.leaves
     if len(found) > limits.PARTS:
         found = _chosen(seen)
@@ -335,7 +335,7 @@ def read_leaves(seen: ReadingState) -> None:
 
 
 def _chosen(seen: ReadingState) -> list[Entity]:
-    """Choose among too many leaves: by what is shown, then the largest; they stay in order."""
+    """Choose among too many leaves: visible ones, then the largest; they stay in order."""
     seen.odd.update(("mime:parts", PARTLY))
     order = sorted(
         range(len(seen.leaves)),
@@ -345,7 +345,7 @@ def _chosen(seen: ReadingState) -> list[Entity]:
 
 
 def _opened(seen: ReadingState, entity: Entity) -> list[DecodedPart]:
-    """Undo the transfer encoding of a part; files within its text become parts of their own."""
+    """Decode the transfer encoding of a part; files within its text become extra parts."""
     odd, kind, special = seen.odd, entity.kind, entity.special
     raw = entity.buffer[entity.start : entity.end]
     encoding = encoding_of(special, odd, seen.steps)
@@ -377,7 +377,7 @@ def _shown_as_html(part: Part) -> bool:
 
 
 def _files_within(seen: ReadingState, leaf: DecodedPart) -> list[DecodedPart]:
-    """Read the first html page or text in a text, as programs of old show it."""
+    """Read the first uuencoded or yEnc html page or text in a text, as old programs show it."""
     for pattern, encoding in ((UU_BEGIN, "uuencode"), (Y_BEGIN, "yenc")):
         found = pattern.search(leaf.data)
         if found is None:
@@ -393,7 +393,7 @@ def _files_within(seen: ReadingState, leaf: DecodedPart) -> list[DecodedPart]:
 
 
 def _cut(seen: ReadingState, leaves: Sequence[DecodedPart]) -> None:
-    """Share the text that may be read between the parts."""
+    """Share the limit on text between the parts."""
     seen.odd.add("text:huge")
     each = limits.TEXT_BYTES // len(leaves)
     for leaf in leaves:
@@ -408,7 +408,7 @@ def _cut(seen: ReadingState, leaves: Sequence[DecodedPart]) -> None:
 
 
 def _in_turn(leaves: Sequence[DecodedPart]) -> Sequence[DecodedPart]:
-    """The order in which the parts may spend what is kept for html: small ones before large."""
+    """The order in which parts use the html budget: small ones before large ones."""
     pages = [leaf for leaf in leaves if leaf.html]
     if len(pages) < 2:
         return leaves
@@ -427,7 +427,7 @@ def _read_text(seen: ReadingState, leaf: DecodedPart) -> None:
         found = META.search(data[:1024])
         charset = found[1].decode("ascii") if found else ""
         if is_wide(charset):
-            charset = ""  # the field itself was read as ASCII: browsers take it for a mistake
+            charset = ""  # the declaration itself was read as ASCII: browsers ignore it
     text = to_text(data, charset, odd, "text")
     if b"\0" in data:
         text = text.replace("\0", "") if isinstance(text, str) else text.replace(b"\0", b"")

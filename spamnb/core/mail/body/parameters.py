@@ -1,11 +1,11 @@
-"""What Content-* fields say: type, parameters, boundary, encoding, disposition, file name.
+"""Parse Content-* fields: type, parameters, boundary, encoding, disposition, file name.
 
 Holds the grammar of RFC 2045 and 2231 (comments, quoted pairs, continuations) and the other ways
 in which mail programs read a boundary. It must not know structure.
 
-Invariants: every value is parsed in bounded steps: some for each value, the rest from a pot that
-the message shares (`ParseBudget`); a value that needs more leaves the mark of a message read in
-part. Nothing raises.
+Invariants: every value is parsed in bounded steps: some for each value, the others from a budget of
+the message (`ParseBudget`); a value that needs more leaves the mark of a partly read message.
+Nothing raises.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ QUOTED_REST = re.compile(rb'(?:[^"\\]|\\.)*+"?+', re.DOTALL)
 IN_COMMENT = re.compile(rb"[()]|\\.", re.DOTALL)
 FIRST_WORD = re.compile(r"[\w-]+")
 LITERAL: Final = ("name", "filename")
-"""Senders write `name=report (1).pdf`: that is no comment."""
+"""Senders write `name=report (1).pdf`, where the parentheses are no comment."""
 
 
 class MediaType(NamedTuple):
@@ -46,10 +46,10 @@ class MediaType(NamedTuple):
     name: str
     params: dict[str, Text]
     boundaries: tuple[bytes, ...] = ()
-    """what programs may take for the boundary; the one of the RFCs first"""
+    """what programs may take as the boundary; the one of the RFCs first"""
 
     def param(self, name: str) -> str:
-        """Give a parameter as text, "" if missing."""
+        """A parameter as text, "" if missing."""
         value = self.params.get(name, "")
         return value.decode("ascii") if isinstance(value, bytes) else value
 
@@ -59,18 +59,18 @@ NO_KIND: Final = MediaType("", {})
 
 @dataclass(slots=True)
 class ParseBudget:
-    """What parsing the fields of one message may still cost beyond some steps for each."""
+    """The remaining steps for the fields of one message."""
 
     left: int = limits.PARAM_STEPS
     own: int = limits.PARAMS
-    """of the field that is parsed now"""
+    """remaining steps of the present field alone"""
 
     def begin(self) -> None:
-        """Begin a field."""
+        """Start a new field."""
         self.own = limits.PARAMS
 
     def bounded(self, found: Iterator[One], odd: set[str]) -> Iterator[One]:
-        """Give as many as the value's own steps and the pot allow."""
+        """Yield items as long as the field's own steps and the message's budget allow."""
         for one in found:
             if self.own > 0:
                 self.own -= 1
@@ -83,7 +83,7 @@ class ParseBudget:
 
 
 def without_comments(value: bytes, steps: ParseBudget, odd: set[str]) -> bytes:
-    """Give a value without its comments (RFC 5322 3.2.2); one that never ends is text."""
+    """A value without its comments (RFC 5322 3.2.2); an unclosed one is text."""
     if b"(" not in value:
         return value
     out = []
@@ -116,18 +116,18 @@ def _comment_end(value: bytes, at: int, steps: ParseBudget, odd: set[str]) -> in
 
 @dataclass(slots=True)
 class _Param:
-    """All that a field says under one name."""
+    """All values of one parameter name."""
 
     pieces: dict[int, bytes]
     """by number; a plain value is number 0, unless there is one"""
     escaped: set[int]
     """the numbers of the pieces that are percent-encoded"""
     every: list[bytes]
-    """each value as it stands"""
+    """each value, unchanged"""
     charset: str = ""
 
     def joined(self) -> bytes:
-        """The whole value, with percent signs undone where RFC 2231 says so."""
+        """The whole value, percent-decoded where RFC 2231 says so."""
         return b"".join(
             unquote_to_bytes(self.pieces[n]) if self.charset and n in self.escaped
             else self.pieces[n]
@@ -135,7 +135,7 @@ class _Param:
         )  # fmt: skip
 
     def text(self, odd: set[str]) -> Text:
-        """By RFC 2231 if it said so, else as many senders do, by encoded words."""
+        """Decode by RFC 2231 if the value declares it, else as encoded words, like many senders."""
         if self.charset:
             return looked_at(to_text(self.joined(), self.charset, odd, "header"), odd)
         return headers.decoded(self.joined(), odd)
@@ -163,7 +163,7 @@ def _found(rest: bytes, steps: ParseBudget, odd: set[str]) -> dict[bytes, _Param
 def params(
     rest: bytes, odd: set[str], steps: ParseBudget
 ) -> tuple[dict[str, Text], tuple[bytes, ...]]:
-    """Read parameters, and what may be the boundary."""
+    """Read parameters, and the candidates for the boundary."""
     bare = without_comments(rest, steps, odd)
     found = _found(bare, steps, odd)
     literal = found if bare is rest else _found(rest, steps, odd)
@@ -181,7 +181,7 @@ def params(
 
 
 def _boundaries(values: list[bytes]) -> tuple[bytes, ...]:
-    """What the boundary may be: as the RFCs have it, and as less careful programs read it."""
+    """The candidates for the boundary: by the RFCs, and as lenient programs read it."""
     every = []
     for value in values:
         every += [value, *value.split(None, 1)[:1], value.strip(b"'<> \t")]
@@ -191,7 +191,7 @@ def _boundaries(values: list[bytes]) -> tuple[bytes, ...]:
 
 
 def parse_kind(value: bytes, odd: set[str], steps: ParseBudget) -> MediaType:
-    """Read a Content-Type; its name is "" if it is garbage."""
+    """Read a Content-Type; its name is "" if it is invalid."""
     steps.begin()
     if len(value) > limits.PARAM_BYTES:
         odd.add(PARTLY)
@@ -220,14 +220,14 @@ def kind_of(special: Special, odd: set[str], steps: ParseBudget) -> MediaType:
         return NO_KIND
     if len(value) > 80 or b"boundary" in value:
         return parse_kind(value, odd, steps)
-    # a few spellings make up most mail: 0.1 us instead of 4
+    # most mail uses a few spellings: 0.1 us instead of 4
     kind, marks = _cached_kind(value)
     odd.update(marks)
     return kind
 
 
 def encoding_of(special: Special, odd: set[str], steps: ParseBudget) -> str:
-    """Name the transfer encoding, in lower case."""
+    """The transfer encoding, in lower case."""
     value = special.get(b"content-transfer-encoding")
     if value is None:
         return ""
@@ -244,7 +244,7 @@ def encoding_of(special: Special, odd: set[str], steps: ParseBudget) -> str:
 def disposition_of(
     special: Special, kind: MediaType, odd: set[str], steps: ParseBudget
 ) -> tuple[str, Text]:
-    """Tell how the part wants to be shown, and its file name."""
+    """The disposition of the part, and its file name."""
     value = special.get(b"content-disposition")
     name: Text = b""
     said = ""

@@ -1,6 +1,6 @@
-"""What reading a message works on and gives: entities, parts, and what may still be spent.
+"""The values of reading a message: entities, parts, and the remaining budgets.
 
-Values only; they know nothing of how structure is found.
+They do not know how structure is found.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from spamnb.core.mail.charset import Text
 from spamnb.core.mail.html import HtmlBudget
 
 SHOWN, INSTEAD, ASIDE = range(3)
-"""what a program shows; what it shows instead if it is told so; what it shows when asked"""
+"""shown by all programs; shown instead of another part on request; shown only when opened"""
 
 
 @dataclass(slots=True)
@@ -35,9 +35,9 @@ class Part:
     head: bytes = b""
     """first 8 decoded bytes of parts that are not text"""
     text: Text = b""
-    """what a person sees of a text part"""
+    """the visible text of a text part"""
     hidden: Text = b""
-    """html: text that is there but not seen, and comments"""
+    """html: invisible text, and comments"""
     links: list[Text] = field(default_factory=list)
     images: list[Text] = field(default_factory=list)
     markup: bytes = b""
@@ -71,7 +71,7 @@ class DecodedPart:
 
 @dataclass(slots=True)
 class ReadingState:
-    """What one message has yielded so far, and what may still be spent on it."""
+    """The results of reading one message so far, and its remaining budgets."""
 
     odd: set[str]
     parts: list[Part] = field(default_factory=list)

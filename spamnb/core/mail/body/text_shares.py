@@ -1,4 +1,4 @@
-"""How the text that may be read in one message is shared between its parts.
+"""Share the limit on readable text between the parts of a message.
 
 Holds arithmetic and what is left out of a part that is too large; must not know structure.
 Invariant: the shares of all parts are at most `limits.TEXT_BYTES`; a part that is smaller than a
@@ -17,9 +17,9 @@ DATA_URI = re.compile(rb"base64,[A-Za-z0-9+/=%]{64,}")
 
 
 def text_shares(parts: Sequence[tuple[int, int]]) -> list[int]:
-    """The share of each part, of which rank and size are given.
+    """The share of each part, given its rank and size.
 
-    Those of one rank get the same, and what small ones leave; the next rank gets what is left.
+    Parts of one rank get equal shares, plus what small ones leave; the next rank gets the rest.
     """
     shares = [0] * len(parts)
     left = limits.TEXT_BYTES
@@ -33,7 +33,7 @@ def text_shares(parts: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def squeezed(data: bytes, *, html: bool) -> bytes:
-    """A text without runs of blanks, and for html without the bytes of pictures in it."""
+    """A text without runs of blanks, and for html without inline picture data."""
     if b"\0" in data:  # of two or four bytes a character
         return data
     data = BLANKS.sub(b"\n", data)

@@ -1,4 +1,4 @@
-"""Transfer encodings undone: base64, quoted-printable, uuencode and yEnc.
+"""Decode transfer encodings: base64, quoted-printable, uuencode and yEnc.
 
 Holds what turns the bytes of a part, as they travelled, into the bytes that the sender wrote. It
 must not know structure or charsets.
@@ -29,7 +29,7 @@ NO_ESCAPE = re.compile(rb"=(?![0-9A-Fa-f]{2}|[ \t\r]*+(?:\n|\Z))")
 PADDED = re.compile(rb"=[ \t]++\n")
 BEGIN = re.compile(rb"begin ")
 UU_BEGIN = re.compile(rb"begin (?<=^begin )[0-7]{3,4} (\S[^\n]{0,255})\n?", re.MULTILINE)
-"""a pattern that begins with plain letters takes half the time of the operator `in`"""
+"""a pattern that begins with literal letters takes half the time of the operator `in`"""
 Y_BEGIN = re.compile(
     rb"=ybegin (?<=^=ybegin )[^\n]{0,200}?name=([^\n]{0,255})\n(?:=ypart [^\n]{0,255}\n)?",
     re.MULTILINE,
@@ -59,7 +59,7 @@ def _segment(run: bytes) -> bytes:
 
 
 def from_base64(data: bytes, odd: set[str]) -> bytes:
-    """Decode base64, as much of it as there is; some senders join pieces that are padded.
+    """Decode base64 as far as possible; some senders join padded pieces.
 
     Where a sign of padding stands inside a group of four, one decoder ends the piece there and
     another one skips the sign: both readings are given, one after the other.
@@ -79,7 +79,7 @@ def from_base64(data: bytes, odd: set[str]) -> bytes:
 
 
 def from_uu(data: bytes, odd: set[str]) -> bytes:
-    """Decode what stands behind the first `begin` line, or all of it if there is none."""
+    """Decode the data after the first `begin` line, or all of it if there is none."""
     begin = UU_BEGIN.search(data)
     start = begin.end() if begin is not None else 0
     lines = data[start:].split(b"\n", limits.UU_LINES)
@@ -95,7 +95,7 @@ def from_uu(data: bytes, odd: set[str]) -> bytes:
 
 
 def _uu_line(line: bytes, odd: set[str]) -> bytes:
-    """Decode a line; some encoders leave more behind it than its length says."""
+    """Decode a line; some encoders append more than its length declares."""
     for text in (line, line[: (((line[:1] or b" ")[0] - 32 & 63) * 4 + 5) // 3]):
         try:
             return binascii.a2b_uu(text)
@@ -105,7 +105,7 @@ def _uu_line(line: bytes, odd: set[str]) -> bytes:
 
 
 def from_yenc(data: bytes) -> bytes:
-    """Decode what stands between the first `=ybegin` line and `=yend`, or all of it."""
+    """Decode the data between the first `=ybegin` line and `=yend`, or all of it."""
     begin = Y_BEGIN.search(data)
     start = begin.end() if begin is not None else 0
     end = data.find(b"\n=yend", start)
@@ -119,11 +119,11 @@ def from_yenc(data: bytes) -> bytes:
 
 
 def unpacked(data: bytes, encoding: str, odd: set[str]) -> bytes:
-    """Undo a transfer encoding, as far as it can be."""
+    """Decode a transfer encoding, as far as possible."""
     if encoding == "quoted-printable":
         if NO_ESCAPE.search(data) is not None:
             odd.add("qp:broken")
-        # padded on the way, which binascii does not know
+        # padding added in transport, which binascii does not accept
         return binascii.a2b_qp(PADDED.sub(b"=\n", data))
     if encoding == "base64":
         return from_base64(data, odd)
