@@ -3,7 +3,7 @@
 import pytest
 
 from spamnb.core.mail import limits
-from spamnb.core.mail.html import HtmlBudget, HtmlText, guarded, read_html
+from spamnb.core.mail.html import HtmlBudget, HtmlText, bounded_html, read_html
 from spamnb.core.mail.marks import PARTLY
 
 
@@ -237,7 +237,7 @@ def test_html_beyond_the_guard_is_stripped(source: bytes) -> None:
     found, odd = page(b"hello &amp; <a href=http://x/>" + source + b" bye")
     assert "html:stripped" in odd
     assert found.text.startswith(b"hello & ")
-    assert guarded(source, source, HtmlBudget(), set()) is None
+    assert bounded_html(source, source, HtmlBudget(), set()) is None
     assert found.links == [b"http://x/"]
 
 
@@ -260,14 +260,14 @@ def test_formatting_cannot_multiply() -> None:
     """Beyond the limit, unclosed formatting is inert, and links are found all the same."""
     source = b"<div>" + b"<font color=red>" * 300 + b"</div>" + b"<p>x</p>" * 100
     budget = HtmlBudget()
-    safe = guarded(source, source, budget, set())
+    safe = bounded_html(source, source, budget, set())
     assert safe is not None
     assert b"<font" not in safe
     assert b"</div>" in safe
     assert budget.tags == limits.HTML_TAGS - source.count(b"<")
     assert seen(source) == " ".join("x" * 100)
     roots = FILL + b"<html a><body b>" * limits.HTML_ROOTS
-    safe = guarded(roots, roots, HtmlBudget(), set())
+    safe = bounded_html(roots, roots, HtmlBudget(), set())
     assert safe is not None
     assert b"<html" not in safe
 

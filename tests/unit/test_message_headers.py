@@ -123,10 +123,10 @@ def test_fields_beyond_the_limits_are_left_out_of_features() -> None:
 
 
 def test_known_names_do_not_fill_the_memory() -> None:
-    """The memory of judged names is emptied when full, and long names are not kept."""
+    """The cache of classified field names stays bounded, and does not store long names."""
     for start in range(0, 2 * limits.NAMES_KNOWN, 1000):
         read(b"".join(b"N%d: b\n" % i for i in range(start, start + 1000)) + b"\n")
-    assert len(headers._fates) <= limits.NAMES_KNOWN
+    assert len(headers._classes) <= limits.NAMES_KNOWN
     name = b"x" * (limits.NAME_BYTES + 1)
     assert len(read(name + b": b\n\n").headers[0][0]) == limits.NAME_BYTES
-    assert name not in headers._fates
+    assert name not in headers._classes

@@ -169,7 +169,7 @@ MIXED = re.compile(
 
 
 @lru_cache(maxsize=512)
-def _known_codec(label: str) -> str:
+def _cached_codec(label: str) -> str:
     return CODECS.get(_spelling(label), _UNKNOWN)
 
 
@@ -177,7 +177,7 @@ def codec_of(label: str) -> str:
     """Find the codec for a declared charset: "" for ASCII or nothing declared, "?" if unknown."""
     if not label:
         return ""
-    return _known_codec(label[:60])
+    return _cached_codec(label[:60])
 
 
 def is_wide(label: str) -> bool:
@@ -222,38 +222,38 @@ def _guessed(raw: bytes) -> str:
     return _strict(raw, "cp1252") or raw.decode("latin-1")
 
 
-def lean(text: str) -> Text:
+def compact_text(text: str) -> Text:
     """The text as bytes if it is ASCII."""
     return text.encode("ascii") if text.isascii() else text
 
 
-def to_text(raw: bytes, label: str, odd: set[str], where: str) -> Text:
+def to_text(raw: bytes, label: str, marks: set[str], where: str) -> Text:
     """Decode `raw` by the declared charset if that fits, else by the best guess."""
     codec = codec_of(label)
     if codec == _UNKNOWN:
-        odd.add("charset:unknown")
+        marks.add("charset:unknown")
     if codec not in SHIFTED and raw.isascii():
         return raw
     if codec not in {"", _UNKNOWN}:
         codec = _ordered(raw, codec)
         text = _strict(raw, codec)
         if text is not None:
-            return lean(text)
-        odd.add("charset:wrong")
+            return compact_text(text)
+        marks.add("charset:wrong")
         if is_wide(codec) and (b"\0" in raw or not codec.startswith("utf_")):
-            return lean(raw.decode(codec, "replace"))
+            return compact_text(raw.decode(codec, "replace"))
     elif not codec and where == "text":
-        odd.add("charset:undeclared-8bit")
-    return lean(_guessed(raw))
+        marks.add("charset:undeclared-8bit")
+    return compact_text(_guessed(raw))
 
 
-def foreign(text: str) -> str:
+def non_ascii(text: str) -> str:
     """The characters beyond ASCII, joined: 1 ns a character of ASCII, with `re` 8."""
     raw = text.encode("utf-8", "surrogatepass").translate(None, _ASCII)
     return raw.decode("utf-8", "surrogatepass")
 
 
-def looked_at(text: Text, odd: set[str]) -> Text:
+def clean_text(text: Text, marks: set[str]) -> Text:
     """Remove invisible characters from a text; marks their misuse and that of look-alikes.
 
     A no-break space becomes a space: most html is ASCII but for these, and so it stays bytes.
@@ -261,24 +261,24 @@ def looked_at(text: Text, odd: set[str]) -> Text:
     if isinstance(text, bytes):
         bare = text.translate(None, CONTROLS)
         if len(bare) < len(text):
-            odd.add("text:zero-width")
+            marks.add("text:zero-width")
         return bare
     text = text.replace("\xa0", " ")
     if text.isascii():
-        return lean(text)
+        return compact_text(text)
     # each once, in any order: 0.4 us for most texts, 16 ms for 262,144 of them
-    signs = "".join(set(foreign(text)))
+    signs = "".join(set(non_ascii(text)))
     if NOTABLE.search(signs) is None:
         return text
     if ZERO_WIDTH.search(signs) is not None:
         if SPLIT_WORD.search(text) is not None:
-            odd.add("text:zero-width")
+            marks.add("text:zero-width")
         text = ZERO_WIDTH.sub("", text)
     if BIDI.search(signs) is not None:
-        odd.add("text:bidi")
+        marks.add("text:bidi")
     sample = text[: limits.SCRIPT_SAMPLE]
     if LOOKS.search(signs) is not None and MIXED.search(sample) is not None:
-        odd.add("text:mixed-script")
+        marks.add("text:mixed-script")
     if LETTERS.search(signs) is not None and STYLED.search(sample) is not None:
-        odd.add("text:styled-letters")
-    return lean(text)
+        marks.add("text:styled-letters")
+    return compact_text(text)

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import regex
 
-from spamnb.core.mail.charset import foreign
+from spamnb.core.mail.charset import non_ascii
 
 _FOREIGN = regex.compile(r"[^\x00-\x7f]+")
 _UNSPACED = regex.compile(
@@ -49,7 +49,7 @@ _WORD_LETTERS = 32
 """the longest run that is cached across messages, so that the cache takes two megabytes at most"""
 
 
-class _Folds(dict[str, str]):
+class _FoldCache(dict[str, str]):
     """A cache of folded runs for one text: words repeat, and so do those of a hostile megabyte."""
 
     def __missing__(self, run: str) -> str:
@@ -57,7 +57,7 @@ class _Folds(dict[str, str]):
         return folded
 
 
-MOST = 262_144
+MAX_CHARACTERS = 262_144
 """Characters of a normalised text. U+FDFA alone becomes eighteen; a megabyte took 0.35 s."""
 _PIECE = 16_384
 
@@ -68,18 +68,18 @@ def _normal(text: str) -> tuple[str, bool]:
     Most texts have none, and that is told by the few characters beyond ASCII: nothing but marks
     joins an ASCII letter. A third of the time.
     """
-    signs = foreign(text)
+    signs = non_ascii(text)
     marked = _MARK.search(signs) is not None
     if not marked and unicodedata.is_normalized("NFKC", signs):
-        return text[:MOST], len(text) <= MOST
+        return text[:MAX_CHARACTERS], len(text) <= MAX_CHARACTERS
     text = _STACKED.sub(r"\1", text) if marked else text
     pieces, size = [], 0
     for start in range(0, len(text), _PIECE):
         pieces.append(unicodedata.normalize("NFKC", text[start : start + _PIECE]))
         size += len(pieces[-1])
-        if size > MOST:
+        if size > MAX_CHARACTERS:
             break
-    return "".join(pieces)[:MOST], size <= MOST
+    return "".join(pieces)[:MAX_CHARACTERS], size <= MAX_CHARACTERS
 
 
 def plain(text: str) -> bytes:
@@ -91,7 +91,7 @@ def plain_and_whole(text: str) -> tuple[bytes, bool]:
     """The same as `plain`, and whether it contains the whole text."""
     if text.isascii():
         return text.encode(), True
-    folds = _Folds()
+    folds = _FoldCache()
     normal, is_whole = _normal(text)
     folded: str = _FOREIGN.sub(lambda found: folds[found[0]], normal)
     return folded.encode("utf-8", "replace"), is_whole

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Final
 
 from spamnb.core.mail import limits
-from spamnb.core.mail.charset import Text, lean, looked_at, to_text
+from spamnb.core.mail.charset import Text, clean_text, compact_text, to_text
 from spamnb.core.mail.local_hosts import LocalHosts
 
 Fields = list[tuple[bytes, bytes]]
@@ -63,10 +63,10 @@ SPECIAL_NAMES: Final = frozenset(
         *(b"from", b"to", b"subject", b"date", b"sender", b"reply-to"),
     )
 )
-FIRST_SEEN: Final = (b"subject", b"from")
+LISTED_NAMES: Final = (b"subject", b"from")
 """The fields that a list of messages shows."""
-SHOWN_NAMES: Final = (
-    *(*FIRST_SEEN, b"to", b"cc", b"reply-to", b"sender", b"date", b"message-id"),
+VISIBLE_NAMES: Final = (
+    *(*LISTED_NAMES, b"to", b"cc", b"reply-to", b"sender", b"date", b"message-id"),
     *(b"content-type", b"content-transfer-encoding", b"content-disposition"),
 )
 STARTS: Final = VERDICT_STARTS + MAILBOX_STARTS + DELIVERY_STARTS
@@ -85,7 +85,7 @@ NAMED_FIELDS: Final = {
     name: re.compile(rb"\n" + name + rb"[ \t]*+:") for name in sorted(SPECIAL_NAMES)
 }
 
-_fates: dict[bytes, tuple[bytes, int]] = {}
+_classes: dict[bytes, tuple[bytes, int]] = {}
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ class Block:
     """start of the body for programs that skip such a line; -1: all programs see the same start"""
 
 
-def _judge(name: bytes) -> tuple[bytes, int]:
+def _classify(name: bytes) -> tuple[bytes, int]:
     if len(name) > limits.LINE_BYTES or NAME.fullmatch(name) is None:
         return b"", JUNK
     low = name.rstrip(b" \t").lower()
@@ -116,27 +116,27 @@ def _judge(name: bytes) -> tuple[bytes, int]:
     return low[: limits.NAME_BYTES], SPECIAL if low in SPECIAL_NAMES else KEEP
 
 
-def _learn(name: bytes) -> tuple[bytes, int]:
+def _classify_cached(name: bytes) -> tuple[bytes, int]:
     """Classify a field by its name, and cache the class: a look-up is 40 ns, a check 4 us."""
-    fate = _judge(name)
+    field_class = _classify(name)
     if len(name) <= limits.NAME_BYTES:
-        if len(_fates) >= limits.NAMES_KNOWN:
-            _fates.clear()
-        _fates[name] = fate
-    return fate
+        if len(_classes) >= limits.NAMES_KNOWN:
+            _classes.clear()
+        _classes[name] = field_class
+    return field_class
 
 
-def _is_part(value: bytes, fate: int, local: LocalHosts) -> bool:
+def _is_part(value: bytes, field_class: int, local: LocalHosts) -> bool:
     """Whether a trace field is part of the message: foreign hops are, and local results are."""
-    names = local.hosts if fate == RECEIVED else local.authserv_ids
-    said = b""
+    names = local.hosts if field_class == RECEIVED else local.authserv_ids
+    writer = b""
     if names:
         value = value[: limits.VALUE_BYTES]
-        by = {RECEIVED: BY.search, RESULTS: AUTHOR.match, SPF: RECEIVER.search}[fate]
+        by = {RECEIVED: BY.search, RESULTS: AUTHOR.match, SPF: RECEIVER.search}[field_class]
         found = by(value)
-        said = found[1].lower() if found is not None else b""
-    ours = said.decode("latin-1") in {name.lower() for name in names}
-    return ours != (fate == RECEIVED)
+        writer = found[1].lower() if found is not None else b""
+    is_local = writer.decode("latin-1") in {name.lower() for name in names}
+    return is_local != (field_class == RECEIVED)
 
 
 def unfold(head: bytes) -> bytes:
@@ -146,34 +146,34 @@ def unfold(head: bytes) -> bytes:
     return head.replace(b"\n\t", b"\t").replace(b"\n ", b" ")  # no list of pieces in memory
 
 
-def sift(head: bytes, local: LocalHosts, odd: set[str]) -> Block | None:
+def parse_block(head: bytes, local: LocalHosts, marks: set[str]) -> Block | None:
     """Keep the fields of a block that belong to the message; None if a line in it is no field."""
     block = Block()
     keep_line, keep_field = block.lines.append, block.fields.append
-    known, special = _fates.get, block.special
+    known, special = _classes.get, block.special
     plain = frozenset((KEEP,)) if local.hosts else frozenset((KEEP, RECEIVED))
     lines = unfold(head).split(b"\n", limits.HEADER_LINES)
     rest = lines.pop() if len(lines) > limits.HEADER_LINES else b""
     for line in lines:
         name, colon, value = line.partition(b":")
-        low, fate = known(name) or _learn(name)
+        low, field_class = known(name) or _classify_cached(name)
         if not colon:
             return None
-        if fate not in plain:
-            if fate == JUNK:
+        if field_class not in plain:
+            if field_class == JUNK:
                 return None
-            if fate == SPECIAL:
+            if field_class == SPECIAL:
                 if low in special:
-                    odd.add("header:double-" + low.decode("ascii"))
+                    marks.add("header:double-" + low.decode("ascii"))
                     block.other[low] = value.strip()
                 else:
                     special[low] = value.strip()
-            elif fate == DROP or not _is_part(value, fate, local):
+            elif field_class == DROP or not _is_part(value, field_class, local):
                 continue
         keep_line(line)
         keep_field((low, value.strip()))
     if rest:
-        odd.add("header:many")
+        marks.add("header:many")
         keep_line(rest)
         _add_named(block, rest)
     return block
@@ -204,19 +204,19 @@ def _add_named(block: Block, rest: bytes) -> None:
             block.other[name] = value
 
 
-def junk_at(head: bytes) -> int:
+def first_non_field(head: bytes) -> int:
     """Find the first line that is neither a field nor a continuation line."""
     at = 0
     for line in head.split(b"\n", limits.HEADER_LINES):
         name, colon, _ = line.partition(b":")
-        if not (line[:1] in (b" ", b"\t") and at) and (not colon or _judge(name)[1] == JUNK):
+        if not (line[:1] in (b" ", b"\t") and at) and (not colon or _classify(name)[1] == JUNK):
             break
         at += len(line) + 1
     return at
 
 
 def split(
-    buffer: bytes, span: tuple[int, int], local: LocalHosts, odd: set[str]
+    buffer: bytes, span: tuple[int, int], local: LocalHosts, marks: set[str]
 ) -> tuple[Block, int]:
     """The header block of the LF message at `span`, and the start of its body.
 
@@ -228,12 +228,12 @@ def split(
         return Block(), min(start + 1, end)
     blank = buffer.find(b"\n\n", start, end)
     head = buffer[start:blank] if blank >= 0 else buffer[start:end].rstrip(b"\r\n")
-    block = sift(head, local, odd) if head else Block()
+    block = parse_block(head, local, marks) if head else Block()
     if block is not None:
         return block, blank + 2 if blank >= 0 else end
-    at = junk_at(head)
-    odd.add("header:none" if at == 0 else "header:junk")
-    block = (sift(head[: at - 1], local, set()) if at else None) or Block()
+    at = first_non_field(head)
+    marks.add("header:none" if at == 0 else "header:junk")
+    block = (parse_block(head[: at - 1], local, set()) if at else None) or Block()
     if blank >= 0:
         block.other = content_fields(unfold(head[at:]))
         block.other_body = blank + 2
@@ -245,18 +245,18 @@ def content_fields(lines: bytes) -> dict[bytes, bytes]:
     return {name: value for name, value in named_in(lines) if name.startswith(b"content-")}
 
 
-def _word(charset: bytes, kind: bytes, text: bytes, odd: set[str]) -> tuple[str, bytes]:
+def _word(charset: bytes, kind: bytes, text: bytes, marks: set[str]) -> tuple[str, bytes]:
     label = charset.partition(b"*")[0].decode("latin-1").lower()
     if kind in b"qQ":
         return label, binascii.a2b_qp(text, header=True)
     try:
         return label, binascii.a2b_base64(text + b"==")
     except binascii.Error:
-        odd.add("header:broken-word")
+        marks.add("header:broken-word")
         return label, text
 
 
-def _words(value: bytes, odd: set[str]) -> str:
+def _words(value: bytes, marks: set[str]) -> str:
     """Read a value with encoded words (RFC 2047).
 
     Blanks between two words are dropped, and words of one charset are joined before decoding, as
@@ -267,58 +267,58 @@ def _words(value: bytes, odd: set[str]) -> str:
     label, at = "", 0
     for count, match in enumerate(WORD.finditer(value)):
         if count == limits.WORDS:
-            odd.add("header:many-words")
+            marks.add("header:many-words")
             break
         between = value[at : match.start()]
-        name, raw = _word(match[1], match[2], match[3], odd)
+        name, raw = _word(match[1], match[2], match[3], marks)
         glued = bool(pending) and not between.strip()
         if pending and not (glued and name == label):
-            out.append(_string(b"".join(pending), label, odd))
+            out.append(_string(b"".join(pending), label, marks))
             pending = []
         if not glued:
-            out.append(_string(between, "", odd))
+            out.append(_string(between, "", marks))
         label, at = name, match.end()
         pending.append(raw)
-    out.append(_string(b"".join(pending), label, odd))
+    out.append(_string(b"".join(pending), label, marks))
     rest = value[at:]
     if b"=?" in rest:
-        odd.add("header:broken-word")
-    out.append(_string(rest, "", odd))
+        marks.add("header:broken-word")
+    out.append(_string(rest, "", marks))
     return "".join(out)
 
 
-def _string(raw: bytes, label: str, odd: set[str]) -> str:
-    text = to_text(raw, label, odd, "header")
+def _string(raw: bytes, label: str, marks: set[str]) -> str:
+    text = to_text(raw, label, marks, "header")
     return text.decode("ascii") if isinstance(text, bytes) else text
 
 
-def decoded(value: bytes, odd: set[str]) -> Text:
+def decoded(value: bytes, marks: set[str]) -> Text:
     """Decode a field's value."""
     if b"=?" in value:
-        return looked_at(lean(_words(value, odd)), odd)
+        return clean_text(compact_text(_words(value, marks)), marks)
     if value.isascii():
         return value
-    odd.add("header:8bit")
-    return looked_at(to_text(value, "", odd, "header"), odd)
+    marks.add("header:8bit")
+    return clean_text(to_text(value, "", marks, "header"), marks)
 
 
-def long_shown(block: Block) -> bool:
+def has_long_visible(block: Block) -> bool:
     """Whether a field that a list of messages shows is longer than the part that is read."""
     most, first = limits.SHOWN_BYTES, block.special.get
     if len(first(b"subject", b"")) > most or len(first(b"from", b"")) > most:
         return True
     if not block.other:
         return False
-    return any(len(block.other.get(name, b"")) > most for name in FIRST_SEEN)
+    return any(len(block.other.get(name, b"")) > most for name in LISTED_NAMES)
 
 
-def shown_first(fields: Fields) -> Fields:
+def visible_first(fields: Fields) -> Fields:
     """As many fields as the limit allows, in order; visible fields take precedence."""
     if len(fields) <= limits.FIELDS:
         return fields
     most = limits.SHOWN_FIELDS
     shown: set[int] = set()
-    for name in SHOWN_NAMES:
+    for name in VISIBLE_NAMES:
         at = [number for number, (low, _) in enumerate(fields) if low == name]
         shown.update(at[:most], at[-most:])
     others = (number for number in range(len(fields)) if number not in shown)
@@ -326,25 +326,25 @@ def shown_first(fields: Fields) -> Fields:
     return [fields[number] for number in taken]
 
 
-def features(block: Block, odd: set[str]) -> list[tuple[bytes, Text]]:
+def features(block: Block, marks: set[str]) -> list[tuple[bytes, Text]]:
     """Give the fields of a block, decoded, within the limits."""
-    fields = shown_first(block.fields)
+    fields = visible_first(block.fields)
     if len(fields) < len(block.fields):
-        odd.add("header:huge")
+        marks.add("header:huge")
     left = limits.HEADER_BYTES
     sizes = [len(name) + min(len(value), limits.VALUE_BYTES) for name, value in fields]
     if sum(sizes) > left:
-        odd.add("header:huge")
+        marks.add("header:huge")
         fields = _within(fields, sizes, left)
     if any(len(value) > limits.VALUE_BYTES for _, value in fields):
-        odd.add("header:long")
-    return [(name, decoded(value[: limits.VALUE_BYTES], odd)) for name, value in fields]
+        marks.add("header:long")
+    return [(name, decoded(value[: limits.VALUE_BYTES], marks)) for name, value in fields]
 
 
 def _within(fields: Fields, sizes: list[int], left: int) -> Fields:
     """The fields that fit, in order; visible fields take precedence."""
     taken = []
-    for number in sorted(range(len(fields)), key=lambda n: fields[n][0] not in SHOWN_NAMES):
+    for number in sorted(range(len(fields)), key=lambda n: fields[n][0] not in VISIBLE_NAMES):
         left -= sizes[number]
         if left < 0:
             break

@@ -78,7 +78,7 @@ def _rgb(name: str) -> int:
     return int(digits, 16)
 
 
-def _near(a: int, b: int) -> bool:
+def _is_near(a: int, b: int) -> bool:
     """Whether two colours cannot be told apart."""
     if a < 0 or b < 0:
         return False
@@ -184,7 +184,7 @@ def _is_sheet_hiding(node: Any) -> bool:
     return not {"display", "visibility"} & _style_of(node).keys()
 
 
-def _take(tree: Any, selector: str, is_hidden: Callable[[Any], bool], most: int) -> list[str]:
+def _remove(tree: Any, selector: str, is_hidden: Callable[[Any], bool], most: int) -> list[str]:
     """Remove those matches of a selector that are hidden, and return their texts.
 
     Matches within a removed element go with it: they follow it in the list. The root stays: Lexbor
@@ -218,7 +218,7 @@ def _own_colour(node: Any, pattern: re.Pattern[bytes], names: tuple[str, ...]) -
     return -1
 
 
-def _behind(node: Any, page: int) -> int:
+def _background_of(node: Any, page: int) -> int:
     """The colour behind an element; -1 when a picture or an unknown colour may be there."""
     for _ in range(limits.ANCESTORS):
         attributes = node.attributes
@@ -234,14 +234,14 @@ def _behind(node: Any, page: int) -> int:
     return page
 
 
-def _suspects(low: bytes) -> str:
+def _same_colour_selector(low: bytes) -> str:
     """Build a selector for text whose colour is also a background, "" for most html."""
     texts = set(TEXT_COLOUR.findall(low))
     if not texts:
         return ""
     backs = {_rgb(name.decode("ascii")) for name in set(BACK_COLOUR.findall(low))} | {WHITE}
     names = sorted(name.decode("ascii") for name in texts)
-    same = [name for name in names if any(_near(_rgb(name), back) for back in backs)]
+    same = [name for name in names if any(_is_near(_rgb(name), back) for back in backs)]
     same = same[: limits.COLOURS]
     return ",".join(f'[color="{name}" i],[style*="{name}" i]' for name in same)
 
@@ -256,17 +256,17 @@ def _page_colour(low: bytes) -> int:
 def _is_unreadable(node: Any, page: int) -> bool:
     """Whether text has the colour of its background, and no other colour is within it."""
     colour = _own_colour(node, TEXT_COLOUR, ("color",))
-    return _near(colour, _behind(node, page)) and len(node.css(COLOURED)) <= 1
+    return _is_near(colour, _background_of(node, page)) and len(node.css(COLOURED)) <= 1
 
 
-def take_out(tree: Any, low: bytes) -> list[str]:
+def remove_hidden(tree: Any, low: bytes) -> list[str]:
     """Remove hidden elements from a tree and return their texts; `low` is the lower-case html."""
     is_hiding = partial(_is_hiding, looks=iter(range(limits.INNER_LOOKS)))
-    texts = _take(tree, _style_selector(low), is_hiding, limits.HIDDEN_NODES)
+    texts = _remove(tree, _style_selector(low), is_hiding, limits.HIDDEN_NODES)
     if b"<style" in low:
         sheets = ",".join(_class_selectors(low))
-        texts += _take(tree, sheets, _is_sheet_hiding, limits.HIDDEN_NODES)
+        texts += _remove(tree, sheets, _is_sheet_hiding, limits.HIDDEN_NODES)
     page = _page_colour(low)
     is_unreadable = partial(_is_unreadable, page=page)
-    texts += _take(tree, _suspects(low), is_unreadable, limits.COLOURED_NODES)
+    texts += _remove(tree, _same_colour_selector(low), is_unreadable, limits.COLOURED_NODES)
     return [text for text in texts if text]

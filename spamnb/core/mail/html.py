@@ -22,8 +22,8 @@ from selectolax.lexbor import LexborHTMLParser
 
 from spamnb.core.mail import limits
 from spamnb.core.mail.body.text_shares import both_ends
-from spamnb.core.mail.charset import Text, lean
-from spamnb.core.mail.hidden_text import take_out
+from spamnb.core.mail.charset import Text, compact_text
+from spamnb.core.mail.hidden_text import remove_hidden
 from spamnb.core.mail.marks import PARTLY
 
 FAST: Final = 1
@@ -128,7 +128,7 @@ def _many_roots(low: bytes) -> bool:
     return low.count(b"<html") + low.count(b"<body") > limits.HTML_ROOTS
 
 
-def guarded(raw: bytes, low: bytes, budget: HtmlBudget, odd: set[str]) -> bytes | None:
+def bounded_html(raw: bytes, low: bytes, budget: HtmlBudget, marks: set[str]) -> bytes | None:
     """The html in a form that Lexbor reads in bounded time; None if there is none."""
     tags = raw.count(b"<")
     budget.tags -= tags
@@ -139,7 +139,7 @@ def guarded(raw: bytes, low: bytes, budget: HtmlBudget, odd: set[str]) -> bytes 
     checked = budget.unchecked < 0
     if checked and not _attributes_bounded(raw):
         raw = QUOTED.sub(lambda found: found[0].replace(b">", b"&gt;"), raw)
-        odd.add("html:torn-quotes")
+        marks.add("html:torn-quotes")
         if not _attributes_bounded(raw):
             return None
     if tags > limits.HTML_PLAIN_TAGS or (checked and _many_roots(low)):
@@ -158,18 +158,18 @@ def _pieces(raw: bytes) -> Iterator[bytes]:
         at = end
 
 
-def _stripped(raw: bytes, odd: set[str]) -> HtmlText:
+def _read_without_parser(raw: bytes, marks: set[str]) -> HtmlText:
     """Read text, addresses and tags without a parser."""
-    odd.add("html:stripped")
+    marks.add("html:stripped")
     pieces = [TAG.sub(b"", BLOCK.sub(b" <", piece)) for piece in _pieces(_uncommented(raw))]
     text = b"".join(pieces).decode("utf-8", "replace")
     if text.count("&") < limits.ENTITIES:
         text = html.unescape(text)
     else:
-        odd.add(PARTLY)
+        marks.add(PARTLY)
     found = islice(ADDRESS.finditer(raw), limits.LINKS)
-    links = [lean(match[1].decode("utf-8", "replace")) for match in found]
-    return HtmlText(lean(text), b"", links, [], _markup(raw))
+    links = [compact_text(match[1].decode("utf-8", "replace")) for match in found]
+    return HtmlText(compact_text(text), b"", links, [], _markup(raw))
 
 
 def _same_site(shown: str, target: str) -> bool:
@@ -177,23 +177,23 @@ def _same_site(shown: str, target: str) -> bool:
     return shown.lower().split(".")[-2:] == target.lower().rstrip(".").split(".")[-2:]
 
 
-def _judge_target(href: str, odd: set[str]) -> None:
+def _check_target(href: str, marks: set[str]) -> None:
     if href[0] in " \t\n\rdDjJvV":
         scheme = href[:40].strip().partition(":")[0].lower()
         if scheme in {"data", "javascript", "vbscript"}:
-            odd.add("url:" + scheme)
+            marks.add("url:" + scheme)
 
 
-def _judge_shown(text: str, href: str, odd: set[str]) -> None:
+def _check_visible_text(text: str, href: str, marks: set[str]) -> None:
     """Compare the host in a link's visible text, if any, with the host of its target."""
     text = text[: 4 * limits.LINK_TEXT].replace("\xa0", " ").strip()[: limits.LINK_TEXT]
     shown = HOST.match(text)
     target = TARGET.match(href) if shown is not None else None
     if shown and target and not _same_site(shown[1], target[1]):
-        odd.add("url:text-differs")
+        marks.add("url:text-differs")
 
 
-def _references(tree: Any, page: HtmlText, odd: set[str]) -> None:
+def _references(tree: Any, page: HtmlText, marks: set[str]) -> None:
     """Collect links and images, and remove elements without visible text.
 
     One search for all costs 18 us, one for each 10.
@@ -205,45 +205,45 @@ def _references(tree: Any, page: HtmlText, odd: set[str]) -> None:
         href = attributes.get("href") or (tag == "form" and attributes.get("action"))
         src = attributes.get("src") or attributes.get("background")
         if href and tag != "link" and len(page.links) < limits.LINKS:
-            _judge_target(href, odd)
+            _check_target(href, marks)
             if work > 0 and tag in {"a", "x-a"}:
                 text = node.text()
                 work -= len(text)
                 if "." in text:
-                    _judge_shown(text, href, odd)
+                    _check_visible_text(text, href, marks)
             elif tag == "base":
-                odd.add("html:base")
-            page.links.append(lean(href[: limits.URL_BYTES]))
+                marks.add("html:base")
+            page.links.append(compact_text(href[: limits.URL_BYTES]))
         if src and len(page.images) < limits.LINKS:
             if src[:5].lower() == "data:":
-                odd.add("url:data-image")
-            page.images.append(lean(src[: limits.URL_BYTES]))
+                marks.add("url:data-image")
+            page.images.append(compact_text(src[: limits.URL_BYTES]))
         if tag in UNSEEN:
             node.decompose()
 
 
-def read_html(source: Text, budget: HtmlBudget, odd: set[str]) -> HtmlText:
+def read_html(source: Text, budget: HtmlBudget, marks: set[str]) -> HtmlText:
     """Read one html part."""
     raw = source if isinstance(source, bytes) else source.encode("utf-8", "replace")
     if len(raw) > limits.HTML_BYTES:
-        odd.update(("html:huge", PARTLY))  # grown by decoding: the encoded bytes were bounded
+        marks.update(("html:huge", PARTLY))  # grown by decoding: the encoded bytes were bounded
         raw = both_ends(raw, limits.HTML_BYTES)
     low = raw.lower()
-    safe = guarded(raw, low, budget, odd)
+    safe = bounded_html(raw, low, budget, marks)
     if safe is None:
-        return _stripped(raw, odd)
+        return _read_without_parser(raw, marks)
     page = HtmlText()
     hidden = _comments(raw) if b"<!--" in raw else []
     page.markup = _markup(raw)
     tree = LexborHTMLParser(BLOCK.sub(b" <", safe), options=FAST)
-    _references(tree, page, odd)
-    texts = take_out(tree, low)
+    _references(tree, page, marks)
+    texts = remove_hidden(tree, low)
     if texts:
-        odd.add("html:hidden")
+        marks.add("html:hidden")
     body = tree.body
     shown = (body if body is not None else tree).text()
-    page.text = lean(shown + _shown_by_outlook(hidden) if hidden else shown)
+    page.text = compact_text(shown + _shown_by_outlook(hidden) if hidden else shown)
     if texts or hidden:
         texts += [comment.decode("utf-8", "replace").strip() for comment in hidden]
-        page.hidden = lean(" ".join(texts)[: limits.HIDDEN_BYTES])
+        page.hidden = compact_text(" ".join(texts)[: limits.HIDDEN_BYTES])
     return page

@@ -27,7 +27,7 @@ from spamnb.core.mail.marks import PARTLY
 
 __all__ = ["LocalHosts", "Message", "Part", "Text", "bare_id", "canonical", "read", "without_mbox"]
 
-ANYONE = LocalHosts()
+NO_HOSTS = LocalHosts()
 
 
 @dataclass(slots=True)
@@ -82,9 +82,9 @@ def _lines(raw: bytes) -> bytes:
     return without_mbox(raw)
 
 
-def _parted(raw: bytes, local: LocalHosts, odd: set[str]) -> tuple[headers.Block, bytes]:
+def _parted(raw: bytes, local: LocalHosts, marks: set[str]) -> tuple[headers.Block, bytes]:
     message = _lines(raw)
-    block, start = headers.split(message, (0, len(message)), local, odd)
+    block, start = headers.split(message, (0, len(message)), local, marks)
     return block, message[start:].rstrip(b"\r\n")
 
 
@@ -93,7 +93,7 @@ def _head(block: headers.Block) -> bytes:
     return b"\n".join(block.lines)
 
 
-def canonical(raw: bytes, local: LocalHosts = ANYONE) -> bytes:
+def canonical(raw: bytes, local: LocalHosts = NO_HOSTS) -> bytes:
     """The canonical form of a message."""
     block, body = _parted(raw, local, set())
     return _head(block) + body + b"\n" if body else _head(block)
@@ -104,10 +104,10 @@ def bare_id(text: str) -> str:
     return text[: limits.MESSAGE_ID_BYTES].strip().strip("<>").strip()
 
 
-def read(raw: bytes, local: LocalHosts = ANYONE) -> Message:
+def read(raw: bytes, local: LocalHosts = NO_HOSTS) -> Message:
     """Read a message from any bytes."""
-    odd: set[str] = set()
-    block, body = _parted(raw, local, odd)
+    marks: set[str] = set()
+    block, body = _parted(raw, local, marks)
     head = _head(block)
     digest = blake2b(head, digest_size=16)
     digest.update(body)
@@ -116,27 +116,27 @@ def read(raw: bytes, local: LocalHosts = ANYONE) -> Message:
     if block.other_body >= 0:
         block.other_body = -1
         if block.other:
-            odd.add(PARTLY)
+            marks.add(PARTLY)
             block.other = {}
     if b"\r" in raw:
         if b"\r" in head:
-            odd.add("header:bare-cr")
+            marks.add("header:bare-cr")
             block.other |= headers.content_fields(head.replace(b"\r", b"\n"))
         if b"\r" in body:
-            odd.add("text:bare-cr")
+            marks.add("text:bare-cr")
     plain = head.isascii() and headers.ENCODED.search(head) is None
     if plain and len(head) < limits.VALUE_BYTES:
         few = len(block.fields) <= limits.FIELDS
         fields: list[tuple[bytes, Text]] = list(
-            block.fields if few else headers.shown_first(block.fields)
+            block.fields if few else headers.visible_first(block.fields)
         )
     else:
-        fields = headers.features(block, odd)
-    if len(head) > limits.SHOWN_BYTES and headers.long_shown(block):
-        odd.add(PARTLY)
-    seen = ReadingState(odd)
+        fields = headers.features(block, marks)
+    if len(head) > limits.SHOWN_BYTES and headers.has_long_visible(block):
+        marks.add(PARTLY)
+    state = ReadingState(marks)
     special = block.special
-    read_body(seen, block, body)
-    fields.extend(seen.inner)
+    read_body(state, block, body)
+    fields.extend(state.inner)
     message_id = bare_id(special.get(b"message-id", b"").decode("latin-1"))
-    return Message(fields, seen.parts, sorted(odd), digest.digest(), message_id)
+    return Message(fields, state.parts, sorted(marks), digest.digest(), message_id)

@@ -129,7 +129,7 @@ def _item(raw: bytes) -> ReportedMessage:
 def _named(raw: bytes) -> ReportedMessage:
     """The references of a message, from its header alone."""
     head = _lines(raw)
-    block, body = headers.split(head, (0, len(head)), mime.NOBODY, set())
+    block, body = headers.split(head, (0, len(head)), mime.NO_HOSTS, set())
     signatures = _SIGNATURE.findall(head[:body])
     ids = _ID.findall(block.special.get(b"message-id", b"")[: limits.VALUE_BYTES])
     return ReportedMessage(

@@ -51,27 +51,27 @@ class OpenedMessage(NamedTuple):
 def open_message(raw: bytes) -> OpenedMessage:
     """Find the attached messages of a message."""
     buffer = raw.replace(b"\r\n", b"\n")
-    seen = ReadingState(set())
-    block, body = headers.split(buffer, (0, len(buffer)), mime.NOBODY, seen.odd)
-    kind = seen.kind_of(block.special)
+    state = ReadingState(set())
+    block, body = headers.split(buffer, (0, len(buffer)), mime.NO_HOSTS, state.marks)
+    kind = state.kind_of(block.special)
     entity = Entity(buffer, body, len(buffer), block.special, kind)
-    found = list(_walk(seen, entity))
+    found = list(_walk(state, entity))
     return OpenedMessage(kind.name, kind.param("report-type").lower(), found)
 
 
-def _walk(seen: ReadingState, whole: Entity) -> Iterator[AttachedMessage]:
+def _walk(state: ReadingState, whole: Entity) -> Iterator[AttachedMessage]:
     stack = [whole]
     while stack:
         entity = stack.pop()
         kind = entity.kind
         if kind.name.startswith("multipart/") and entity.depth < limits.DEPTH:
-            stack += (mime.multipart(seen, entity) or [])[::-1]
+            stack += (mime.multipart(state, entity) or [])[::-1]
             continue
-        _, name = parameters.disposition_of(entity.special, kind, seen.odd, seen.steps)
+        _, name = parameters.disposition_of(entity.special, kind, state.marks, state.steps)
         text = name.decode("latin-1") if isinstance(name, bytes) else name
         named = text.lower().endswith(FILE_ENDING) and entity.depth > 0
         carrier = KINDS.get(kind.name) or ("message" if named else None)
         if carrier is not None:
-            encoding = parameters.encoding_of(entity.special, seen.odd, seen.steps)
+            encoding = parameters.encoding_of(entity.special, state.marks, state.steps)
             data = entity.buffer[entity.start : entity.end]
-            yield AttachedMessage(carrier, transfer.unpacked(data, encoding, seen.odd))
+            yield AttachedMessage(carrier, transfer.decode_transfer(data, encoding, state.marks))

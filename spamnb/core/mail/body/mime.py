@@ -19,14 +19,14 @@ from typing import Final
 from spamnb.core.mail import headers, limits
 from spamnb.core.mail.body.parameters import NO_KIND, MediaType, disposition_of, encoding_of
 from spamnb.core.mail.body.parts import ASIDE, INSTEAD, DecodedPart, Entity, Part, ReadingState
-from spamnb.core.mail.body.text_shares import both_ends, squeezed, text_shares
-from spamnb.core.mail.body.transfer import BEGIN, UU_BEGIN, Y_BEGIN, unfolded, unpacked
-from spamnb.core.mail.charset import is_wide, looked_at, to_text
+from spamnb.core.mail.body.text_shares import both_ends, squeeze, text_shares
+from spamnb.core.mail.body.transfer import BEGIN, UU_BEGIN, Y_BEGIN, decode_transfer, unfold_text
+from spamnb.core.mail.charset import clean_text, is_wide, to_text
 from spamnb.core.mail.html import read_html
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.marks import PARTLY
 
-NOBODY: Final = LocalHosts()
+NO_HOSTS: Final = LocalHosts()
 INNER_NAMES: Final = frozenset((b"subject", b"from", b"to", b"cc", b"reply-to", b"sender"))
 MESSAGES: Final = frozenset(("message/rfc822", "message/global", "message/news", "message/partial"))
 HTML_KINDS: Final = frozenset(
@@ -46,44 +46,44 @@ MESSAGE: Final = MediaType("message/rfc822", {})
 # -- finding the leaves --------------------------------------------------------------------------
 
 
-def read_body(seen: ReadingState, block: headers.Block, body: bytes) -> None:
+def read_body(state: ReadingState, block: headers.Block, body: bytes) -> None:
     """Read the parts of a message from the fields of its block and its body."""
-    kind = seen.kind_of(block.special)
+    kind = state.kind_of(block.special)
     if b"\r" in body and kind.name.startswith(("multipart/", "message/")):
         body = body.replace(b"\r", b"\n")
     found = Entity(body, 0, len(body), block.special, kind)
     if block.other or kind.boundaries or kind.name.startswith(("multipart/", "message/")):
-        walk(seen, _readings(seen, found, block))
+        walk(state, _readings(state, found, block))
     else:
-        seen.leaves.append(found)
-    read_leaves(seen)
+        state.leaves.append(found)
+    read_leaves(state)
 
 
-def walk(seen: ReadingState, entities: list[Entity]) -> None:
+def walk(state: ReadingState, entities: list[Entity]) -> None:
     """Find the leaves of some entities, in order; a loop, as hostile mail nests without bound."""
     stack = entities[::-1]
     while stack:
         entity = stack.pop()
-        inside = _inside(seen, entity)
-        if inside is None:
-            seen.leaves.append(entity)
+        children = _children(state, entity)
+        if children is None:
+            state.leaves.append(entity)
         else:
-            stack += inside[::-1]
+            stack += children[::-1]
 
 
-def _inside(seen: ReadingState, entity: Entity) -> list[Entity] | None:
+def _children(state: ReadingState, entity: Entity) -> list[Entity] | None:
     """The entities within an entity; None for a leaf."""
     name = entity.kind.name
     many = name.startswith("multipart/") or (not name and entity.kind.boundaries)
     if not many and name not in MESSAGES:
         return None
     if entity.depth >= limits.DEPTH:
-        seen.odd.update(("mime:depth", PARTLY))
+        state.marks.update(("mime:depth", PARTLY))
         return None
-    return multipart(seen, entity) if many else _inner(seen, entity)
+    return multipart(state, entity) if many else _inner(state, entity)
 
 
-def _readings(seen: ReadingState, entity: Entity, block: headers.Block) -> list[Entity]:
+def _readings(state: ReadingState, entity: Entity, block: headers.Block) -> list[Entity]:
     """An entity, and a second reading of it for programs that use the other fields."""
     if not block.other:
         return [entity]
@@ -94,22 +94,22 @@ def _readings(seen: ReadingState, entity: Entity, block: headers.Block) -> list[
     }
     if not other:
         return [entity]
-    seen.odd.add(PARTLY)
-    if seen.rereadings == 0:
+    state.marks.add(PARTLY)
+    if state.rereadings == 0:
         return [entity]
-    seen.rereadings -= 1
+    state.rereadings -= 1
     special = block.special | other
     start = min(block.other_body if block.other_body >= 0 else entity.start, entity.end)
-    return [entity, entity._replace(start=start, special=special, kind=seen.kind_of(special))]
+    return [entity, entity._replace(start=start, special=special, kind=state.kind_of(special))]
 
 
-def multipart(seen: ReadingState, entity: Entity) -> list[Entity] | None:
+def multipart(state: ReadingState, entity: Entity) -> list[Entity] | None:
     """The parts of a multipart; None if it has none."""
-    found = delimiters(seen, entity)
+    found = delimiters(state, entity)
     if not found:
-        return _encoded_multipart(seen, entity)
+        return _encoded_multipart(state, entity)
     if not found[-1][2]:
-        seen.odd.add("boundary:unclosed")
+        state.marks.add("boundary:unclosed")
     spans = [
         (start, max(start, found[i + 1][0] - 1) if i + 1 < len(found) else entity.end)
         for i, (_, start, closes) in enumerate(found)
@@ -117,25 +117,25 @@ def multipart(seen: ReadingState, entity: Entity) -> list[Entity] | None:
     ]
     default = MESSAGE if entity.kind.name == "multipart/digest" else NO_KIND
     parts: list[Entity] = []
-    for start, end in _affordable(seen, entity.buffer, spans):
-        parts += _part(seen, entity, (start, end), default)
+    for start, end in _select_parts(state, entity.buffer, spans):
+        parts += _part(state, entity, (start, end), default)
     if entity.kind.name == "multipart/alternative":
         return _alternatives(parts)
     return parts
 
 
 def _part(
-    seen: ReadingState, entity: Entity, span: tuple[int, int], default: MediaType
+    state: ReadingState, entity: Entity, span: tuple[int, int], default: MediaType
 ) -> list[Entity]:
-    seen.entities += 1
-    block, body = headers.split(entity.buffer, span, NOBODY, seen.odd)
-    kind = seen.kind_of(block.special)
+    state.entities += 1
+    block, body = headers.split(entity.buffer, span, NO_HOSTS, state.marks)
+    kind = state.kind_of(block.special)
     end = max(body, span[1])
     part = entity._replace(
         start=body, end=end, special=block.special, kind=kind if kind.name else default,
         depth=entity.depth + 1,
     )  # fmt: skip
-    return _readings(seen, part, block)
+    return _readings(state, part, block)
 
 
 def _alternatives(parts: list[Entity]) -> list[Entity]:
@@ -154,37 +154,37 @@ def _may_show(name: str) -> bool:
     return name.startswith(TEXTS) or name in HTML_KINDS
 
 
-def _encoded_multipart(seen: ReadingState, entity: Entity) -> list[Entity] | None:
+def _encoded_multipart(state: ReadingState, entity: Entity) -> list[Entity] | None:
     """Look for parts below a transfer encoding, or for an undeclared boundary."""
     buffer, start, end, special, *_ = entity
-    encoding = encoding_of(special, seen.odd, seen.steps)
-    if encoding in {"base64", "quoted-printable"} and end - start <= seen.unpacked_left:
-        seen.unpacked_left -= end - start
-        data = unpacked(buffer[start:end], encoding, seen.odd).replace(b"\r\n", b"\n")
+    encoding = encoding_of(special, state.marks, state.steps)
+    if encoding in {"base64", "quoted-printable"} and end - start <= state.unpacked_left:
+        state.unpacked_left -= end - start
+        data = decode_transfer(buffer[start:end], encoding, state.marks).replace(b"\r\n", b"\n")
         bare = {name: value for name, value in special.items() if b"encoding" not in name}
         return [entity._replace(buffer=data, start=0, end=len(data), special=bare)]
-    seen.odd.add("boundary:missing")
+    state.marks.add("boundary:missing")
     line = PART_LINE.search(buffer, start, min(end, start + limits.HEADER_BYTES))
     if line is None or line[1].rstrip() in entity.kind.boundaries:
         return None
-    seen.odd.add(PARTLY)
+    state.marks.add(PARTLY)
     kind = entity.kind._replace(boundaries=(line[1].rstrip(),))
     return [entity._replace(start=max(start, line.start()), kind=kind)]
 
 
-def _affordable(
-    seen: ReadingState, buffer: bytes, spans: list[tuple[int, int]]
+def _select_parts(
+    state: ReadingState, buffer: bytes, spans: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
     """The parts to read, in order: the largest of those that are not empty."""
     if len(spans) > limits.CROWD:
-        seen.odd.add("mime:parts")
+        state.marks.add("mime:parts")
         spans = [span for span in spans if not _is_blank(buffer, span)]
-    most = max(limits.LEAST_PART_HEADERS, seen.entities_left // 2)
-    most = min(most, limits.MOST_PART_HEADERS - seen.entities)
+    most = max(limits.LEAST_PART_HEADERS, state.entities_left // 2)
+    most = min(most, limits.MOST_PART_HEADERS - state.entities)
     if len(spans) > most:
-        seen.odd.update(("mime:parts", PARTLY))
+        state.marks.update(("mime:parts", PARTLY))
         spans = sorted(sorted(spans, key=lambda span: span[0] - span[1])[: max(most, 0)])
-    seen.entities_left -= min(len(spans), seen.entities_left)
+    state.entities_left -= min(len(spans), state.entities_left)
     return spans
 
 
@@ -198,28 +198,28 @@ def _is_blank(buffer: bytes, span: tuple[int, int]) -> bool:
     return not text.partition(b"\n\n")[2].strip() and b":" in text.partition(b"\n")[0]
 
 
-def delimiters(seen: ReadingState, entity: Entity) -> list[tuple[int, int, bool]]:
+def delimiters(state: ReadingState, entity: Entity) -> list[tuple[int, int, bool]]:
     """Find boundary lines: (start of the line, start of the next line, whether it closes).
 
     Includes all readings of the boundary; the last line closes when all of them are closed. Empty
     if the first line closes.
     """
-    most = max(limits.LEAST_DELIMITERS, seen.delimiters_left // 2)
+    most = max(limits.LEAST_DELIMITERS, state.delimiters_left // 2)
     found: dict[int, tuple[int, int, bool]] = {}
     for boundary in entity.kind.boundaries:
-        seen.scanned_left -= entity.end - entity.start
-        if seen.scanned_left < 0:
-            seen.odd.update(("mime:depth", PARTLY))
+        state.scanned_left -= entity.end - entity.start
+        if state.scanned_left < 0:
+            state.marks.update(("mime:depth", PARTLY))
             break
-        lines = _lines_of(seen, entity, b"--" + boundary, most)
+        lines = _boundary_lines(state, entity, b"--" + boundary, most)
         if lines and not lines[0][2]:
             found |= {line[0]: line for line in lines}
     out = [found[at] for at in sorted(found)]
     return [line for i, line in enumerate(out) if not line[2] or i == len(out) - 1]
 
 
-def _lines_of(
-    seen: ReadingState, entity: Entity, mark: bytes, most: int
+def _boundary_lines(
+    state: ReadingState, entity: Entity, mark: bytes, most: int
 ) -> list[tuple[int, int, bool]]:
     """The lines of one boundary: the first ones, and the last ones if there are too many.
 
@@ -231,7 +231,7 @@ def _lines_of(
     spent = 0
     for spent, at in enumerate(_forwards(buffer, mark, span)):
         if spent >= most:
-            seen.odd.update(("mime:parts", PARTLY))
+            state.marks.update(("mime:parts", PARTLY))
             tail = _backwards(buffer, mark, (at, entity.end))
             later = (_delimiter(buffer, mark, where, span) for where in tail)
             out += sorted(line for line in later if line is not None)
@@ -240,18 +240,18 @@ def _lines_of(
         if line is not None:
             out.append(line)
             if line[2]:
-                _note_more(seen, entity, mark, line[1])
+                _mark_later_parts(state, entity, mark, line[1])
                 break
-    seen.delimiters_left -= min(spent, seen.delimiters_left)
+    state.delimiters_left -= min(spent, state.delimiters_left)
     return out
 
 
-def _note_more(seen: ReadingState, entity: Entity, mark: bytes, start: int) -> None:
+def _mark_later_parts(state: ReadingState, entity: Entity, mark: bytes, start: int) -> None:
     """Mark parts after the end of a multipart: most programs show none of them."""
     span = (start, entity.end)
     at = next(_forwards(entity.buffer, mark, span), -1)
     if at >= 0 and _delimiter(entity.buffer, mark, at, span) is not None:
-        seen.odd.update(("boundary:again", PARTLY))
+        state.marks.update(("boundary:again", PARTLY))
 
 
 def _forwards(buffer: bytes, mark: bytes, span: tuple[int, int]) -> Iterator[int]:
@@ -283,76 +283,76 @@ def _delimiter(
     return (at, min(stop + 1, end), bool(tail)) if tail in {b"", b"--"} else None
 
 
-def _inner(seen: ReadingState, entity: Entity) -> list[Entity] | None:
+def _inner(state: ReadingState, entity: Entity) -> list[Entity] | None:
     """Open an inner message: its headers become inner ones, its parts those of the message."""
     buffer, start, end, special, *_ = entity
-    encoding = encoding_of(special, seen.odd, seen.steps)
+    encoding = encoding_of(special, state.marks, state.steps)
     if encoding in {"base64", "quoted-printable"}:
-        seen.unpacked_left -= end - start
-        if seen.unpacked_left < 0:
-            seen.odd.update(("mime:depth", PARTLY))
+        state.unpacked_left -= end - start
+        if state.unpacked_left < 0:
+            state.marks.update(("mime:depth", PARTLY))
             return None
-        buffer = unpacked(buffer[start:end], encoding, seen.odd).replace(b"\r\n", b"\n")
+        buffer = decode_transfer(buffer[start:end], encoding, state.marks).replace(b"\r\n", b"\n")
         start, end = 0, len(buffer)
-    block, body = headers.split(buffer, (start, end), NOBODY, seen.odd)
+    block, body = headers.split(buffer, (start, end), NO_HOSTS, state.marks)
     wanted = [
         (name, value)
         for name, value in block.fields
         if name in INNER_NAMES or name.startswith(b"content-")
     ]
-    if len(seen.inner) < limits.INNER_FIELDS:
-        for name, value in headers.features(headers.Block(fields=wanted), seen.odd):
-            seen.inner.append((b"inner-" + name, value))
+    if len(state.inner) < limits.INNER_FIELDS:
+        for name, value in headers.features(headers.Block(fields=wanted), state.marks):
+            state.inner.append((b"inner-" + name, value))
     else:
-        seen.odd.add("header:huge")
-    inside = Entity(
-        buffer, body, end, block.special, seen.kind_of(block.special), entity.depth + 1,
+        state.marks.add("header:huge")
+    children = Entity(
+        buffer, body, end, block.special, state.kind_of(block.special), entity.depth + 1,
         entity.rank,
     )  # fmt: skip
-    return _readings(seen, inside, block)
+    return _readings(state, children, block)
 
 
 # -- reading the leaves --------------------------------------------------------------------------
 
 
-def read_leaves(seen: ReadingState) -> None:
+def read_leaves(state: ReadingState) -> None:
     """Read the leaves that were found."""
-    found = seen.leaves
+    found = state.leaves
     if len(found) > limits.PARTS:
-        found = _chosen(seen)
+        found = _select_leaves(state)
     leaves: list[DecodedPart] = []
     for entity in found:
-        leaves += _opened(seen, entity)
-    seen.parts = [leaf.part for leaf in leaves]
+        leaves += _decode_part(state, entity)
+    state.parts = [leaf.part for leaf in leaves]
     if len(leaves) == 1 and leaves[0].text and len(leaves[0].data) <= limits.TEXT_BYTES:
-        _read_text(seen, leaves[0])  # most mail: what follows takes 3 us
+        _read_text(state, leaves[0])  # most mail: what follows takes 3 us
         return
     texts = [leaf for leaf in leaves if leaf.text]
     if sum(len(leaf.data) for leaf in texts) > limits.TEXT_BYTES:
-        _cut(seen, texts)
-    for leaf in _in_turn(texts):
-        _read_text(seen, leaf)
+        _limit_text(state, texts)
+    for leaf in _reading_order(texts):
+        _read_text(state, leaf)
 
 
-def _chosen(seen: ReadingState) -> list[Entity]:
+def _select_leaves(state: ReadingState) -> list[Entity]:
     """Choose among too many leaves: visible ones, then the largest; they stay in order."""
-    seen.odd.update(("mime:parts", PARTLY))
+    state.marks.update(("mime:parts", PARTLY))
     order = sorted(
-        range(len(seen.leaves)),
-        key=lambda i: (seen.leaves[i].rank, seen.leaves[i].start - seen.leaves[i].end),
+        range(len(state.leaves)),
+        key=lambda i: (state.leaves[i].rank, state.leaves[i].start - state.leaves[i].end),
     )
-    return [seen.leaves[i] for i in sorted(order[: limits.PARTS])]
+    return [state.leaves[i] for i in sorted(order[: limits.PARTS])]
 
 
-def _opened(seen: ReadingState, entity: Entity) -> list[DecodedPart]:
+def _decode_part(state: ReadingState, entity: Entity) -> list[DecodedPart]:
     """Decode the transfer encoding of a part; files within its text become extra parts."""
-    odd, kind, special = seen.odd, entity.kind, entity.special
+    marks, kind, special = state.marks, entity.kind, entity.special
     raw = entity.buffer[entity.start : entity.end]
-    encoding = encoding_of(special, odd, seen.steps)
-    data = raw if encoding in {"7bit", ""} else unpacked(raw, encoding, odd)
+    encoding = encoding_of(special, marks, state.steps)
+    data = raw if encoding in {"7bit", ""} else decode_transfer(raw, encoding, marks)
     part = Part(kind.name, encoding=encoding, size=len(data), depth=entity.depth)
     if b"content-disposition" in special or kind.params:
-        part.disposition, part.name = disposition_of(special, kind, odd, seen.steps)
+        part.disposition, part.name = disposition_of(special, kind, marks, state.steps)
         part.charset = kind.param("charset").lower()[:40]
     aside = part.disposition == "attachment" and entity.depth > 0
     leaf = DecodedPart(part, ASIDE if aside else entity.rank)
@@ -363,10 +363,10 @@ def _opened(seen: ReadingState, entity: Entity) -> list[DecodedPart]:
         leaf.data = data if leaf.html else b""
         return [leaf]
     leaf.html = part.kind in HTML_KINDS or (part.kind == "" and _looks_html(data))
-    leaf.data = unfolded(data, kind.name, delsp=kind.param("delsp").lower() == "yes")
+    leaf.data = unfold_text(data, kind.name, delsp=kind.param("delsp").lower() == "yes")
     if leaf.html or BEGIN.search(data) is None:
         return [leaf]
-    return [leaf, *_files_within(seen, leaf)]
+    return [leaf, *_embedded_files(state, leaf)]
 
 
 def _shown_as_html(part: Part) -> bool:
@@ -376,38 +376,38 @@ def _shown_as_html(part: Part) -> bool:
     return part.kind in UNTYPED and name.lower().endswith(HTML_ENDINGS)
 
 
-def _files_within(seen: ReadingState, leaf: DecodedPart) -> list[DecodedPart]:
+def _embedded_files(state: ReadingState, leaf: DecodedPart) -> list[DecodedPart]:
     """Read the first uuencoded or yEnc html page or text in a text, as old programs show it."""
     for pattern, encoding in ((UU_BEGIN, "uuencode"), (Y_BEGIN, "yenc")):
         found = pattern.search(leaf.data)
         if found is None:
             continue
-        seen.odd.add("text:" + encoding)
+        state.marks.add("text:" + encoding)
         ending = found[1].strip().rpartition(b".")[2].lower()
         if ending in {b"htm", b"html", b"txt"}:
-            data = unpacked(leaf.data[found.start() :], encoding, seen.odd)
+            data = decode_transfer(leaf.data[found.start() :], encoding, state.marks)
             kind = "text/plain" if ending == b"txt" else "text/html"
             part = Part(kind, encoding=encoding, size=len(data), depth=leaf.part.depth + 1)
             return [DecodedPart(part, leaf.rank, data, html=kind == "text/html")]
     return []
 
 
-def _cut(seen: ReadingState, leaves: Sequence[DecodedPart]) -> None:
+def _limit_text(state: ReadingState, leaves: Sequence[DecodedPart]) -> None:
     """Share the limit on text between the parts."""
-    seen.odd.add("text:huge")
+    state.marks.add("text:huge")
     each = limits.TEXT_BYTES // len(leaves)
     for leaf in leaves:
         if len(leaf.data) > each:
-            leaf.data = squeezed(leaf.data, html=leaf.html)
+            leaf.data = squeeze(leaf.data, html=leaf.html)
     shares = text_shares([(leaf.rank, len(leaf.data)) for leaf in leaves])
     for leaf, share in zip(leaves, shares, strict=True):
         if share < len(leaf.data):
             leaf.data = both_ends(leaf.data, share)
             if leaf.rank < ASIDE:
-                seen.odd.add(PARTLY)
+                state.marks.add(PARTLY)
 
 
-def _in_turn(leaves: Sequence[DecodedPart]) -> Sequence[DecodedPart]:
+def _reading_order(leaves: Sequence[DecodedPart]) -> Sequence[DecodedPart]:
     """The order in which parts use the html budget: small ones before large ones."""
     pages = [leaf for leaf in leaves if leaf.html]
     if len(pages) < 2:
@@ -418,24 +418,24 @@ def _in_turn(leaves: Sequence[DecodedPart]) -> Sequence[DecodedPart]:
     return sorted(leaves, key=lambda leaf: (leaf.rank, leaf.data.count(b"<")))
 
 
-def _read_text(seen: ReadingState, leaf: DecodedPart) -> None:
-    odd, part, data = seen.odd, leaf.part, leaf.data
+def _read_text(state: ReadingState, leaf: DecodedPart) -> None:
+    marks, part, data = state.marks, leaf.part, leaf.data
     if b"\0" in data:
-        odd.add("text:nul")
+        marks.add("text:nul")
     charset = part.charset
     if leaf.html and not charset and not data.isascii():
         found = META.search(data[:1024])
         charset = found[1].decode("ascii") if found else ""
         if is_wide(charset):
             charset = ""  # the declaration itself was read as ASCII: browsers ignore it
-    text = to_text(data, charset, odd, "text")
+    text = to_text(data, charset, marks, "text")
     if b"\0" in data:
         text = text.replace("\0", "") if isinstance(text, str) else text.replace(b"\0", b"")
     if not leaf.html:
-        part.text = looked_at(text, odd)
+        part.text = clean_text(text, marks)
         return
-    page = read_html(text, seen.html_left, odd)
-    part.text, part.hidden = looked_at(page.text, odd), page.hidden
+    page = read_html(text, state.html_left, marks)
+    part.text, part.hidden = clean_text(page.text, marks), page.hidden
     part.links, part.images, part.markup = page.links, page.images, page.markup
 
 

@@ -20,11 +20,11 @@ from urllib.parse import unquote_to_bytes
 
 from spamnb.core.mail import headers, limits
 from spamnb.core.mail.body.transfer import KNOWN
-from spamnb.core.mail.charset import Text, looked_at, to_text
+from spamnb.core.mail.charset import Text, clean_text, to_text
 from spamnb.core.mail.marks import PARTLY
 
 Special = dict[bytes, bytes]
-One = TypeVar("One")
+Item = TypeVar("Item")
 
 _TOKEN: Final = rb"[\w!#$&^.+-]{1,80}"
 KIND = re.compile(rb"[ \t]*+(" + _TOKEN + rb")\s*+(/)\s*+(" + _TOKEN + rb")(?=[;,\s]|$)\s*+")
@@ -62,33 +62,33 @@ class ParseBudget:
     """The remaining steps for the fields of one message."""
 
     left: int = limits.PARAM_STEPS
-    own: int = limits.PARAMS
+    own_left: int = limits.PARAMS
     """remaining steps of the present field alone"""
 
     def begin(self) -> None:
         """Start a new field."""
-        self.own = limits.PARAMS
+        self.own_left = limits.PARAMS
 
-    def bounded(self, found: Iterator[One], odd: set[str]) -> Iterator[One]:
+    def bounded(self, found: Iterator[Item], marks: set[str]) -> Iterator[Item]:
         """Yield items as long as the field's own steps and the message's budget allow."""
         for one in found:
-            if self.own > 0:
-                self.own -= 1
+            if self.own_left > 0:
+                self.own_left -= 1
             elif self.left > 0:
                 self.left -= 1
             else:
-                odd.update(("param:many", PARTLY))
+                marks.update(("param:many", PARTLY))
                 return
             yield one
 
 
-def without_comments(value: bytes, steps: ParseBudget, odd: set[str]) -> bytes:
+def without_comments(value: bytes, steps: ParseBudget, marks: set[str]) -> bytes:
     """A value without its comments (RFC 5322 3.2.2); an unclosed one is text."""
     if b"(" not in value:
         return value
     out = []
     start = at = 0
-    for _ in steps.bounded(repeat(None), odd):
+    for _ in steps.bounded(repeat(None), marks):
         found = COMMENT_OR_QUOTE.search(value, at)
         if found is None:
             break
@@ -96,7 +96,7 @@ def without_comments(value: bytes, steps: ParseBudget, odd: set[str]) -> bytes:
             rest = QUOTED_REST.match(value, found.end())
             at = rest.end() if rest is not None else len(value)
             continue
-        end = _comment_end(value, found.end(), steps, odd)
+        end = _comment_end(value, found.end(), steps, marks)
         if end < 0:
             break
         out.append(value[start : found.start()])
@@ -105,9 +105,9 @@ def without_comments(value: bytes, steps: ParseBudget, odd: set[str]) -> bytes:
     return b" ".join(out)
 
 
-def _comment_end(value: bytes, at: int, steps: ParseBudget, odd: set[str]) -> int:
+def _comment_end(value: bytes, at: int, steps: ParseBudget, marks: set[str]) -> int:
     depth = 1
-    for sign in steps.bounded(IN_COMMENT.finditer(value, at), odd):
+    for sign in steps.bounded(IN_COMMENT.finditer(value, at), marks):
         depth += {b"(": 1, b")": -1}.get(sign[0], 0)
         if depth == 0:
             return sign.end()
@@ -134,16 +134,16 @@ class _Param:
             for n in sorted(self.pieces)
         )  # fmt: skip
 
-    def text(self, odd: set[str]) -> Text:
+    def text(self, marks: set[str]) -> Text:
         """Decode by RFC 2231 if the value declares it, else as encoded words, like many senders."""
         if self.charset:
-            return looked_at(to_text(self.joined(), self.charset, odd, "header"), odd)
-        return headers.decoded(self.joined(), odd)
+            return clean_text(to_text(self.joined(), self.charset, marks, "header"), marks)
+        return headers.decoded(self.joined(), marks)
 
 
-def _found(rest: bytes, steps: ParseBudget, odd: set[str]) -> dict[bytes, _Param]:
+def _parse_params(rest: bytes, steps: ParseBudget, marks: set[str]) -> dict[bytes, _Param]:
     params: dict[bytes, _Param] = {}
-    for found in steps.bounded(PARAM.finditer(rest), odd):
+    for found in steps.bounded(PARAM.finditer(rest), marks):
         value = found[5].strip() if found[4] is None else QUOTED_PAIR.sub(rb"\1", found[4])
         number = int(found[2][1:]) if found[2] else 0
         param = params.setdefault(found[1].lower(), _Param({}, set(), []))
@@ -155,29 +155,31 @@ def _found(rest: bytes, steps: ParseBudget, odd: set[str]) -> dict[bytes, _Param
                 param.charset = charset.decode("latin-1") or "utf-8"
                 value = tail.partition(b"'")[2]
         if number in param.pieces:
-            odd.add("param:double")
+            marks.add("param:double")
         param.pieces.setdefault(number, value)
     return params
 
 
 def params(
-    rest: bytes, odd: set[str], steps: ParseBudget
+    rest: bytes, marks: set[str], steps: ParseBudget
 ) -> tuple[dict[str, Text], tuple[bytes, ...]]:
     """Read parameters, and the candidates for the boundary."""
-    bare = without_comments(rest, steps, odd)
-    found = _found(bare, steps, odd)
-    literal = found if bare is rest else _found(rest, steps, odd)
+    bare = without_comments(rest, steps, marks)
+    found = _parse_params(bare, steps, marks)
+    literal = found if bare is rest else _parse_params(rest, steps, marks)
     texts = {
-        name: param.text(odd)
+        name: param.text(marks)
         for name, param in ((n.decode("latin-1"), p) for n, p in found.items())
         if name not in LITERAL
     }
-    texts |= {name: literal[key].text(odd) for name in LITERAL if (key := name.encode()) in literal}
+    texts |= {
+        name: literal[key].text(marks) for name in LITERAL if (key := name.encode()) in literal
+    }
     if b"boundary" not in found:
         return texts, ()
-    said = found[b"boundary"]
+    declared = found[b"boundary"]
     literally = literal[b"boundary"].every if b"boundary" in literal else []
-    return texts, _boundaries([said.joined(), *said.every, *literally])
+    return texts, _boundaries([declared.joined(), *declared.every, *literally])
 
 
 def _boundaries(values: list[bytes]) -> tuple[bytes, ...]:
@@ -190,70 +192,70 @@ def _boundaries(values: list[bytes]) -> tuple[bytes, ...]:
     return tuple(known)[: limits.BOUNDARIES]
 
 
-def parse_kind(value: bytes, odd: set[str], steps: ParseBudget) -> MediaType:
+def parse_kind(value: bytes, marks: set[str], steps: ParseBudget) -> MediaType:
     """Read a Content-Type; its name is "" if it is invalid."""
     steps.begin()
     if len(value) > limits.PARAM_BYTES:
-        odd.add(PARTLY)
+        marks.add(PARTLY)
         value = value[: limits.PARAM_BYTES]
-    found = KIND.match(value) or KIND.match(without_comments(value, steps, odd))
+    found = KIND.match(value) or KIND.match(without_comments(value, steps, marks))
     if found is None:
-        odd.add("mime:bad-type")
+        marks.add("mime:bad-type")
         rest = value.partition(b";")[2]
         if b"boundary" in value and b"boundary" not in rest:
             rest = value.partition(b" ")[2]
-        return MediaType("", *params(b";" + rest, odd, steps))
+        return MediaType("", *params(b";" + rest, marks, steps))
     name = b"".join(found.groups()).decode("latin-1").lower()
-    return MediaType(name, *params(found.string[found.end() :], odd, steps))
+    return MediaType(name, *params(found.string[found.end() :], marks, steps))
 
 
 @lru_cache(maxsize=1024)
 def _cached_kind(value: bytes) -> tuple[MediaType, tuple[str, ...]]:
-    odd: set[str] = set()
-    return parse_kind(value, odd, ParseBudget()), tuple(odd)
+    marks: set[str] = set()
+    return parse_kind(value, marks, ParseBudget()), tuple(marks)
 
 
-def kind_of(special: Special, odd: set[str], steps: ParseBudget) -> MediaType:
+def kind_of(special: Special, marks: set[str], steps: ParseBudget) -> MediaType:
     """Find the Content-Type among some fields."""
     value = special.get(b"content-type")
     if value is None:
         return NO_KIND
     if len(value) > 80 or b"boundary" in value:
-        return parse_kind(value, odd, steps)
+        return parse_kind(value, marks, steps)
     # most mail uses a few spellings: 0.1 us instead of 4
-    kind, marks = _cached_kind(value)
-    odd.update(marks)
+    kind, cached_marks = _cached_kind(value)
+    marks.update(cached_marks)
     return kind
 
 
-def encoding_of(special: Special, odd: set[str], steps: ParseBudget) -> str:
+def encoding_of(special: Special, marks: set[str], steps: ParseBudget) -> str:
     """The transfer encoding, in lower case."""
     value = special.get(b"content-transfer-encoding")
     if value is None:
         return ""
     if b"(" in value:
         steps.begin()
-        value = without_comments(value[: limits.PARAM_BYTES], steps, odd).strip()
-    said = value[:40].decode("latin-1").lower().strip(" \t\"'")
-    if said not in KNOWN:
-        first = FIRST_WORD.match(said)
-        return first[0] if first is not None and first[0] in KNOWN else said
-    return said
+        value = without_comments(value[: limits.PARAM_BYTES], steps, marks).strip()
+    declared = value[:40].decode("latin-1").lower().strip(" \t\"'")
+    if declared not in KNOWN:
+        first = FIRST_WORD.match(declared)
+        return first[0] if first is not None and first[0] in KNOWN else declared
+    return declared
 
 
 def disposition_of(
-    special: Special, kind: MediaType, odd: set[str], steps: ParseBudget
+    special: Special, kind: MediaType, marks: set[str], steps: ParseBudget
 ) -> tuple[str, Text]:
     """The disposition of the part, and its file name."""
     value = special.get(b"content-disposition")
     name: Text = b""
-    said = ""
+    declared = ""
     if value is not None:
         steps.begin()
         value = value[: limits.PARAM_BYTES]
         first, _, rest = value.partition(b";")
         if b"(" in first:
-            first, _, _ = without_comments(value, steps, odd).partition(b";")
-        said = first.strip()[:40].decode("latin-1").lower()
-        name = params(b";" + rest, odd, steps)[0].get("filename", b"") if rest else b""
-    return said, (name or kind.params.get("name", b""))[: limits.NAME_TEXT]
+            first, _, _ = without_comments(value, steps, marks).partition(b";")
+        declared = first.strip()[:40].decode("latin-1").lower()
+        name = params(b";" + rest, marks, steps)[0].get("filename", b"") if rest else b""
+    return declared, (name or kind.params.get("name", b""))[: limits.NAME_TEXT]

@@ -73,7 +73,7 @@ class DecodedPart:
 class ReadingState:
     """The results of reading one message so far, and its remaining budgets."""
 
-    odd: set[str]
+    marks: set[str]
     parts: list[Part] = field(default_factory=list)
     inner: list[tuple[bytes, Text]] = field(default_factory=list)
     leaves: list[Entity] = field(default_factory=list)
@@ -88,4 +88,4 @@ class ReadingState:
 
     def kind_of(self, special: Special) -> MediaType:
         """Find the Content-Type among some fields."""
-        return kind_of(special, self.odd, self.steps)
+        return kind_of(special, self.marks, self.steps)

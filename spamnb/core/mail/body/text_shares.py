@@ -24,15 +24,15 @@ def text_shares(parts: Sequence[tuple[int, int]]) -> list[int]:
     shares = [0] * len(parts)
     left = limits.TEXT_BYTES
     for rank in sorted({rank for rank, _ in parts}):
-        mine = [i for i, (other, _) in enumerate(parts) if other == rank]
-        mine.sort(key=lambda i: parts[i][1])
-        for done, i in enumerate(mine):
-            shares[i] = min(parts[i][1], left // (len(mine) - done))
+        same_rank = [i for i, (other, _) in enumerate(parts) if other == rank]
+        same_rank.sort(key=lambda i: parts[i][1])
+        for done, i in enumerate(same_rank):
+            shares[i] = min(parts[i][1], left // (len(same_rank) - done))
             left -= shares[i]
     return shares
 
 
-def squeezed(data: bytes, *, html: bool) -> bytes:
+def squeeze(data: bytes, *, html: bool) -> bytes:
     """A text without runs of blanks, and for html without inline picture data."""
     if b"\0" in data:  # of two or four bytes a character
         return data
@@ -50,7 +50,7 @@ def both_ends(data: bytes, share: int) -> bytes:
     head, tail = data[:half], data[len(data) - half & ~3 :]
     if b"\0" not in data[:_NEAR]:
         line = head.rfind(b"\n", -_NEAR)
-        head = head[: line + 1] if line >= 0 else head[: len(head) - _begun(head)]
+        head = head[: line + 1] if line >= 0 else head[: len(head) - _split_character(head)]
         line = tail.find(b"\n", 0, _NEAR)
         tail = tail[line:] if line >= 0 else _CONTINUED.sub(b"", tail)
     return head + tail[: share - len(head)]
@@ -61,7 +61,7 @@ _NEAR = 256
 _CONTINUED = re.compile(rb"\A[\x80-\xbf]{1,3}")
 
 
-def _begun(head: bytes) -> int:
+def _split_character(head: bytes) -> int:
     """How many bytes at the end may be the beginning of a character of UTF-8."""
     for back in range(1, min(4, len(head)) + 1):
         if head[-back] < 0x80:

@@ -43,7 +43,7 @@ FLOWED = re.compile(rb" \r?\n>*+ ?")
 ESCAPES: Final = ((b"\\n", b"\n"), (b"\\N", b"\n"), (b"\\,", b","), (b"\\;", b";"))
 
 
-def unfolded(data: bytes, kind: str, *, delsp: bool) -> bytes:
+def unfold_text(data: bytes, kind: str, *, delsp: bool) -> bytes:
     """Undo what wraps lines within words (RFC 5545 3.1, RFC 6350 3.2, RFC 3676 4.1)."""
     if kind in FOLDED:
         data = data.replace(b"\r\n", b"\n").replace(b"\n ", b"").replace(b"\n\t", b"")
@@ -58,7 +58,7 @@ def _segment(run: bytes) -> bytes:
     return binascii.a2b_base64(run[: len(run) - (len(run) % 4 == 1)] + b"==")
 
 
-def from_base64(data: bytes, odd: set[str]) -> bytes:
+def from_base64(data: bytes, marks: set[str]) -> bytes:
     """Decode base64 as far as possible; some senders join padded pieces.
 
     Where a sign of padding stands inside a group of four, one decoder ends the piece there and
@@ -70,7 +70,7 @@ def from_base64(data: bytes, odd: set[str]) -> bytes:
             return binascii.a2b_base64(data)
         except binascii.Error:
             pass
-    odd.add("base64:broken")
+    marks.add("base64:broken")
     runs = [run.translate(None, NOT_BASE64) for run in inner.split(b"=", limits.SEGMENTS)]
     found = b"".join([_segment(run) for run in runs])
     if any(len(run) % 4 == 1 for run in runs[:-1]) or len(runs) > limits.SEGMENTS:
@@ -78,29 +78,29 @@ def from_base64(data: bytes, odd: set[str]) -> bytes:
     return found
 
 
-def from_uu(data: bytes, odd: set[str]) -> bytes:
+def from_uu(data: bytes, marks: set[str]) -> bytes:
     """Decode the data after the first `begin` line, or all of it if there is none."""
     begin = UU_BEGIN.search(data)
     start = begin.end() if begin is not None else 0
     lines = data[start:].split(b"\n", limits.UU_LINES)
     if len(lines) > limits.UU_LINES:
-        odd.add(PARTLY)
+        marks.add(PARTLY)
         lines.pop()
     out = []
     for line in lines:
         if line.rstrip() == b"end":
             break
-        out.append(_uu_line(line.rstrip(b"\r"), odd))
+        out.append(_uu_line(line.rstrip(b"\r"), marks))
     return b"".join(out)
 
 
-def _uu_line(line: bytes, odd: set[str]) -> bytes:
+def _uu_line(line: bytes, marks: set[str]) -> bytes:
     """Decode a line; some encoders append more than its length declares."""
     for text in (line, line[: (((line[:1] or b" ")[0] - 32 & 63) * 4 + 5) // 3]):
         try:
             return binascii.a2b_uu(text)
         except binascii.Error:
-            odd.add("uuencode:broken")
+            marks.add("uuencode:broken")
     return b""
 
 
@@ -118,19 +118,19 @@ def from_yenc(data: bytes) -> bytes:
     return found
 
 
-def unpacked(data: bytes, encoding: str, odd: set[str]) -> bytes:
+def decode_transfer(data: bytes, encoding: str, marks: set[str]) -> bytes:
     """Decode a transfer encoding, as far as possible."""
     if encoding == "quoted-printable":
         if NO_ESCAPE.search(data) is not None:
-            odd.add("qp:broken")
+            marks.add("qp:broken")
         # padding added in transport, which binascii does not accept
         return binascii.a2b_qp(PADDED.sub(b"=\n", data))
     if encoding == "base64":
-        return from_base64(data, odd)
+        return from_base64(data, marks)
     if encoding in UU:
-        return from_uu(data, odd)
+        return from_uu(data, marks)
     if encoding in YENC:
         return from_yenc(data)
     if encoding not in PLAIN:
-        odd.add("encoding:unknown")
+        marks.add("encoding:unknown")
     return data
