@@ -1,4 +1,4 @@
-"""What becomes of a message: the mapping, the mildest recipient, the exempt, the possible."""
+"""The action on a message: mapping, mildest recipient, exempt recipients, possible actions."""
 
 import pytest
 from hypothesis import given
@@ -37,7 +37,7 @@ def rank(handling):
 
 
 def test_as_shipped_every_message_gets_headers_alone():
-    """Nothing is kept, tagged or refused unless somebody set it so."""
+    """By default no message is quarantined, tagged or rejected."""
     for decision in DECISIONS:
         assert ActionPolicy().of(decision, ["ann@a.example"], refusable=True) == "headers"
 
@@ -58,12 +58,12 @@ def test_each_decision_has_its_handling():
     ],
 )
 def test_after_the_queue_nothing_is_refused(handlings, after):
-    """It becomes the harshest milder handling of the same mapping, never one that nobody set."""
+    """`reject` becomes the harshest milder action in the same mapping."""
     assert ActionPolicy(handlings).of("reject", ["ann@a.example"]) == after
 
 
 def test_what_was_not_seen_whole_is_not_kept():
-    """A quarantine that holds half a message could release only half."""
+    """An incomplete message is never quarantined."""
     assert ActionPolicy(HARSH).of("junk", ["ann@a.example"], whole=False) == "tag"
     assert ActionPolicy(HARSH).of("reject", ["ann@a.example"], whole=False) == "tag"
     assert (
@@ -72,7 +72,7 @@ def test_what_was_not_seen_whole_is_not_kept():
 
 
 def test_a_domain_has_its_own_mapping():
-    """The recipient's domain decides, in any case of letters; others have the shipped mapping."""
+    """The recipient's domain decides, in any case of letters; others have the default mapping."""
     action_policy = ActionPolicy(HARSH, {"A.example": ActionMap(junk="tag", reject="tag")})
     assert action_policy.of("junk", ["ann@A.Example."]) == "tag"
     assert action_policy.of("junk", ["ann@b.example"]) == "quarantine"
@@ -86,7 +86,7 @@ def test_a_domain_has_its_own_mapping():
     ],
 )
 def test_exempt_recipients_get_headers_alone(recipient):
-    """postmaster@ and abuse@ of every domain, and whoever opted out, whatever was set."""
+    """postmaster@ and abuse@ of every domain, and opted-out recipients, are always exempt."""
     action_policy = ActionPolicy(HARSH, {}, ("@Out.example", "Bob@a.example", "carl@"))
     for decision in DECISIONS:
         assert action_policy.of(decision, [recipient, "x@a.example"], refusable=True) == "headers"
@@ -96,7 +96,7 @@ def test_exempt_recipients_get_headers_alone(recipient):
 def test_the_mildest_of_several_recipients_holds(
     action_policy, decision, recipients, refusable, whole
 ):
-    """All together never get more than any one of them alone, and just that of the mildest."""
+    """Several recipients get the action of the mildest one."""
     possible = {"refusable": refusable, "whole": whole}
     together = action_policy.of(decision, recipients, **possible)
     alone = [action_policy.of(decision, [recipient], **possible) for recipient in recipients]
@@ -110,7 +110,7 @@ def test_the_mildest_of_several_recipients_holds(
 
 @given(_ACTION_MAPS, st.booleans(), st.booleans())
 def test_harsher_decisions_are_never_handled_more_mildly(handlings, refusable, whole):
-    """The order holds, also where some handlings are impossible."""
+    """The order holds, also where some actions are impossible."""
     action_policy = ActionPolicy(handlings)
     got = [
         action_policy.of(d, ["a@a.example"], refusable=refusable, whole=whole) for d in DECISIONS
@@ -119,7 +119,7 @@ def test_harsher_decisions_are_never_handled_more_mildly(handlings, refusable, w
 
 
 def test_a_mapping_that_goes_backwards_is_an_error():
-    """Junk kept but worse delivered is a slip of the pen."""
+    """A mapping with a milder action for a harsher decision is refused."""
     with pytest.raises(SettingsError, match="order"):
         ActionMap(junk="quarantine")
     with pytest.raises(SettingsError, match="'shred'"):

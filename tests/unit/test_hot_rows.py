@@ -42,8 +42,8 @@ def test_common_features_are_promoted_and_rare_ones_stay_in_their_buckets(store)
     assert lying(store) == (ids_of(0, 2).tolist(), 8)
 
 
-def test_a_full_tray_lets_the_less_common_go(store):
-    """The rows below twice as many holders go back; nothing is lost on the way."""
+def test_a_full_page_demotes_rarer_rows(store):
+    """Rows with fewer messages than twice the bound go back to their buckets, unchanged."""
     bring(store, range(9), 4)
     bring(store, range(20, 23), 9)
     assert lying(store) == (ids_of(20, 21, 22).tolist(), 16)
@@ -52,8 +52,8 @@ def test_a_full_tray_lets_the_less_common_go(store):
         assert view.totals().known == 12
 
 
-def test_a_tray_that_is_not_whole_is_damage(store):
-    """Bytes that contradict themselves are told, not read."""
+def test_an_incomplete_page_is_damage(store):
+    """Inconsistent bytes raise StoreDamagedError."""
     bring(store, range(5), 9)
     with store.environment.write() as tables:
         whole = bytes(tables["meta"].get(hot_rows.HOT_ROWS_KEY))
@@ -63,7 +63,7 @@ def test_a_tray_that_is_not_whole_is_damage(store):
 
 
 def test_what_was_read_is_remembered_until_the_model_changes(store, monkeypatch):
-    """The table is asked for what earlier readers did not want, and for all after a lesson."""
+    """Only uncached rows are read from the table; after a change all of them are."""
     bring(store, range(9), 2)
     asked, load = [], hash_buckets.HashBuckets._load
 

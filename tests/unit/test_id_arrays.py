@@ -22,7 +22,7 @@ def test_hashes_are_ordered_and_equal_ones_stay_as_they_came(count):
 
 @pytest.mark.parametrize("shift", [0, 16, 48])
 def test_ids_that_differ_only_in_some_bits_are_ordered_too(shift):
-    """Sorting by upper bits alone would leave these as they came."""
+    """Ids with equal upper bits are sorted too."""
     numbers = np.random.default_rng(1).integers(0, 1 << 16, 20_000).astype(np.uint64)
     ids = numbers << np.uint64(shift)
     assert order_of(ids).tolist() == stable(ids)

@@ -1,4 +1,4 @@
-"""What readers found lately: always what a look would find, and seldom looked for twice."""
+"""The row cache returns what the table holds, and rarely reads a row twice."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,7 +16,7 @@ SLOTS = 16
 
 
 class World:
-    """Rows that tell which version they are of; it notes what is looked for."""
+    """Rows that contain their version; records which ids are read."""
 
     def __init__(self, version=1):
         self.version = version
@@ -60,7 +60,7 @@ def test_another_version_is_looked_at_anew():
 
 
 def test_two_versions_are_read_beside_each_other():
-    """A long snapshot goes on while the store moves on; each finds its own rows only."""
+    """A long snapshot and newer ones each get the rows of their own version."""
     new, old, kept = World(7), World(3), RowCache(ROW)
     new.ask(kept, 1, 2)
     assert old.ask(kept, 1, 3) == [1, 3]
@@ -106,7 +106,7 @@ def test_it_always_says_what_a_look_would_say(steps):
 
 
 def test_threads_share_it():
-    """Each sees rows of its own snapshot, whatever the others do meanwhile."""
+    """Each thread sees the rows of its own snapshot."""
     kept = RowCache(ROW)
 
     def many(seed):

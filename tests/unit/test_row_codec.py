@@ -1,4 +1,4 @@
-"""Values and their bytes: what goes in comes out, and bytes that lie are told."""
+"""Values survive encoding and decoding, and inconsistent bytes raise an error."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class TestIds:
         assert len(data) / len(ids) < bound + 0.7 + 4 / len(ids)
 
     def test_a_message_of_300_costs_seven_and_a_quarter(self):
-        """What the journal's size promise stands on."""
+        """The size that the bound on the journal assumes."""
         ids = np.unique(np.random.default_rng(1).integers(0, 1 << 64, 300, dtype=np.uint64))
         assert len(encode_ids(ids)) <= 7.25 * len(ids)
 
@@ -157,7 +157,7 @@ class TestIds:
 
     @given(st.binary(max_size=60))
     def test_any_bytes_are_ids_or_damage(self, data):
-        """Nonsense is told, never read past its end."""
+        """Invalid bytes raise an error and are never read past the end."""
         with suppress(StoreDamagedError):
             decode_ids(ByteCursor(data))
 
@@ -212,18 +212,18 @@ class TestIntegers:
         assert reader.chunk() == raw
 
     def test_a_text_that_is_no_utf8_is_damage(self):
-        """A flipped bit in a name is told."""
+        """A flipped bit in a name raises an error."""
         with pytest.raises(StoreDamagedError):
             ByteCursor(chunk(b"\xff\xfe")).text()
 
 
 class TestRows:
     def test_a_row_has_26_bytes_at_two_labels(self):
-        """The size the store's promises are computed from."""
+        """The row size that the documented store size assumes."""
         assert [row_type(k).itemsize for k in (2, 3, 10)] == [26, 34, 90]
 
     def test_rows_and_columns(self):
-        """Columns to rows and back; a day alone is nothing."""
+        """Columns survive the rows; a row with a day alone is empty."""
         ids = np.array([5, 6, 7], np.uint64)
         n = np.array([[1, 0], [0, 0], [0, 0]], np.uint32)
         w = np.array([[0, 0], [0, -1], [0, 0]], np.int32)
@@ -242,14 +242,14 @@ class TestEvents:
 
     @given(events(), st.data())
     def test_a_cut_event_is_damage(self, event, data):
-        """An event that lost its end is told, wherever it was cut."""
+        """A truncated event raises an error, wherever it was cut."""
         raw = encode_event(event)
         short = raw[: data.draw(st.integers(0, len(raw) - 1))]
         with pytest.raises(StoreDamagedError):
             decode_event(event.seq, short)
 
     def test_a_learn_keeps_one_push(self):
-        """`net_update` costs nothing where it is what `delta` is, though it be another object."""
+        """A `net_update` equal to `delta` is not written, even if it is another object."""
         update = Update(np.ones((1, 2), np.int64), np.ones(2, np.int64), np.ones(1, np.int64))
         event = Event(1, EventKind.LEARN, 0, "", "", b"", "", -1, 0, 0, (), update, update)
         other = event._replace(net_update=update._replace(steps=update.steps.copy()))
@@ -258,7 +258,7 @@ class TestEvents:
         assert len(encode_event(moved)) > len(encode_event(event))
 
     def test_another_version_and_an_unknown_kind(self):
-        """A newer program's event is refused as such; a kind that never was is damage."""
+        """An event of a newer version raises StoreVersionError; an unknown kind is damage."""
         update = no_update(1, 2)
         event = Event(1, EventKind.LEARN, 0, "", "", b"", "", -1, 0, 0, (), update, update)
         raw = bytearray(encode_event(event))
@@ -295,7 +295,7 @@ class TestSmallValues:
             decode_state(b"short")
 
     def test_recipes(self):
-        """A recipe comes back; constants from the future and broken bytes are told apart."""
+        """A recipe survives encoding; unknown constants and broken bytes raise different errors."""
         recipe = Recipe(labels=("a", "b", "ü"), key=b"\x01" * 32, eta=0.1 + 0.2)
         raw = encode_recipe(recipe)
         assert decode_recipe(raw) == recipe

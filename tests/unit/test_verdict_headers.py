@@ -1,4 +1,4 @@
-"""Our header lines: what they say, that nobody else can write them, that nothing can join them."""
+"""The added header lines: their content, removal of forged copies, separation from the message."""
 
 import re
 from email.parser import BytesParser
@@ -126,7 +126,7 @@ FORGED = [
 
 @pytest.mark.parametrize("forged", FORGED)
 def test_forged_copies_are_removed_and_nothing_else(forged):
-    """Every spelling that some reader takes for our name, with its continuation lines."""
+    """Every spelling that some reader accepts as an added name is removed, with continuations."""
     before, after = b"Received: x\r\n\tfolded\r\nA: b\r\n", b"Subject: x\r\nC: d\r\n\r\n"
     assert remove_forged(before + forged + after) == before + after
     assert remove_forged(forged + after) == after
@@ -146,7 +146,7 @@ def test_forged_copies_are_removed_and_nothing_else(forged):
     ],
 )
 def test_what_is_no_copy_of_ours_stays(honest):
-    """Other filters' lines and mere mentions are the message's own; the slow way is byte-exact."""
+    """Lines of other filters and mere mentions stay, byte for byte."""
     header = b"A: b\r\n" + honest + b"\r\n"
     assert remove_forged(header) == header
 
@@ -167,7 +167,7 @@ _MESSAGES = st.lists(_PIECES | _BYTES, max_size=8).map(b"".join)
 
 
 def crlf(wire):
-    """As the front door hands it over: each line ends in CRLF, no line is a lone dot."""
+    """A message in wire form: each line ends in CRLF, no line is a single dot."""
     wire = re.sub(rb"\r\n|\r|\n", b"\r\n", wire)
     wire += b"" if wire.endswith(b"\r\n") or not wire else b"\r\n"
     return re.sub(rb"(?m)^\.\r\n", b"..\r\n", wire)
@@ -181,7 +181,7 @@ def crlf(wire):
 @example(b" X-Spam-Flag: NO\r\nSubject: x\r\n\r\n")
 @example(b"")
 def test_no_line_of_a_message_joins_our_values(message):
-    """Python's reader finds our lines first and as we wrote them, and no other copy of them."""
+    """Python's reader finds the added lines first and unchanged, and no other copy of them."""
     wire = crlf(message)
     got = headers_of(unstuffed(sent(wire)))
     if re.match(rb"(\.?From .*\r\n)*\.?>From ", remove_forged(wire)):
@@ -197,7 +197,7 @@ def test_no_line_of_a_message_joins_our_values(message):
 @example(b".: x\r\n")
 @example(b"A: b\r\n..X-Spam-Flag: NO\r\n\r\nbody")
 def test_a_message_is_the_same_before_and_after(message):
-    """Law 8: what is judged at the front door is what a mailbox holds later."""
+    """Law 8: a message has one digest at the relay and in the mailbox."""
     wire = crlf(message)
     before, after = read(as_delivered(unstuffed(wire))), read(unstuffed(sent(wire)))
     assert before.digest == after.digest
@@ -207,7 +207,7 @@ def test_a_message_is_the_same_before_and_after(message):
 
 @given(_MESSAGES)
 def test_what_our_block_was_put_before_is_there_unchanged(message):
-    """Without our block, and the blank line that may end it, the cleaned message is left."""
+    """Without the block and its blank line, the message without forged copies remains."""
     wire = crlf(message)
     end = header_end(wire)
     end = len(wire) if end < 0 else end
@@ -233,13 +233,13 @@ def test_what_our_block_was_put_before_is_there_unchanged(message):
     ],
 )
 def test_the_block_stands_behind_mbox_lines_and_before_all_else(before, joint, rest):
-    """What only begins like an mbox line or a field is none."""
+    """A line that only begins like an mbox line or a field is neither."""
     assert replace_headers(before + rest, BLOCK) == before + BLOCK + joint + rest
 
 
 @given(_MESSAGES)
 def test_stamping_twice_leaves_one_block(message):
-    """What we wrote at one hop is a forged copy at the next, and goes."""
+    """The lines added at one hop are removed at the next."""
     once = sent(crlf(message))
     assert sent(once) == once
 
@@ -306,7 +306,7 @@ def test_five_is_the_line_to_junk():
 @pytest.mark.parametrize("decision", ["deliver", "unsure", "junk", "reject"])
 @given(log_odds=st.floats(allow_nan=False))
 def test_flag_status_score_and_level_agree(decision, log_odds):
-    """Whatever decided, a program finds the same answer in each of the four lines."""
+    """The four lines agree, whatever made the decision."""
     fields = dict(
         headers_of(format_headers(said(decision=decision, log_odds=log_odds, reason="allow")))
     )
@@ -321,13 +321,13 @@ def test_flag_status_score_and_level_agree(decision, log_odds):
 
 
 def test_where_no_label_is_spam_there_is_no_score():
-    """0, as nothing is said; but a list that calls it junk is heard."""
+    """Without a spam label the score is 0, unless a list decides junk."""
     assert score_of(said(log_odds=float("-inf"), decision="deliver")) == 0.0
     assert score_of(said(log_odds=float("-inf"), decision="junk")) == 5.0
 
 
 def test_costs_under_which_nothing_is_junk_give_a_score_all_the_same():
-    """Junk that never pays has no line; scores stay below 5."""
+    """If no message can be junk, scores stay below 5."""
     costs = Costs(unsure=(0.0, 1.0), junk=(1e300, 1.0), reject=(1e300, 1.0))
     assert junk_threshold(costs) == float("inf")
     assert score_of(said(junk_log_odds=junk_threshold(costs), decision="deliver")) == -999.0
@@ -341,7 +341,7 @@ def test_costs_under_which_nothing_is_junk_give_a_score_all_the_same():
     st.text(alphabet="ab@. ", max_size=300),
 )
 def test_our_block_is_plain_whatever_the_clues(clues, redirect):
-    """ASCII, CRLF, folded, and no text of a stranger's that a header's reader would obey."""
+    """Lines are ASCII, CRLF, folded, and contain no sender's text that a parser interprets."""
     block = format_headers(said(clues=tuple(clues), redirect=redirect, version="0.1.0"))
     assert block.isascii()
     assert block.endswith(b"\r\n")
@@ -354,7 +354,7 @@ def test_our_block_is_plain_whatever_the_clues(clues, redirect):
 
 
 def test_an_unscanned_message_says_why_from_a_table():
-    """A reason that nobody foresaw is told as a fault, so nothing internal can get out."""
+    """An unknown reason is written as a fault, so no internal text leaks."""
     for reason in REASONS:
         said = b"X-Spamnb-Verdict: unscanned; reason=" + reason.encode()
         assert unscanned_block(reason) == said + b"\r\n"
@@ -362,6 +362,6 @@ def test_an_unscanned_message_says_why_from_a_table():
 
 
 def test_an_observed_message_has_its_signature_alone():
-    """Observing adds one line, and none where nothing was remembered."""
+    """Observe mode adds one line, and none without a history entry."""
     assert signature_block(SIGNATURE) == f"X-Spamnb-Signature: {SIGNATURE}\r\n".encode()
     assert signature_block("") == b""

@@ -1,4 +1,4 @@
-"""Words that came lately: found at once, joined when many values, shelved when many words."""
+"""Pending words are found immediately, joined into fewer values, and moved to the buckets."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ JOINED, MOST = 4, 30
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    """A model that joins four values, and has room for thirty words before they are shelved."""
+    """A model that joins four values, and keeps at most thirty words pending."""
     monkeypatch.setattr(vocabulary, "PENDING_JOINED", JOINED)
     monkeypatch.setattr(vocabulary, "MAX_PENDING_WORDS", MOST)
     model = open_store(tmp_path / "model", create=RECIPE)
@@ -28,7 +28,7 @@ def put(store, ids):
 
 
 def lying(store):
-    """How many words each of the values holds that wait."""
+    """The number of words in each pending value."""
     with store.environment.read() as tables:
         return [
             len(vocabulary._read([value]).heads) for _, value in tables["words"].scan(b"\xff" * 8)
@@ -42,7 +42,7 @@ def found(store, ids):
 
 
 def test_pending_words_are_joined_and_moved_to_their_buckets(store):
-    """Wherever they lie, every word is found after every lesson, and few values hold them."""
+    """Every word is found after every change, pending or not, and few values are pending."""
     ids = np.random.default_rng(1).permutation(ids_of(*range(240)))
     waiting = []
     for end in range(3, len(ids) + 1, 3):
@@ -55,7 +55,7 @@ def test_pending_words_are_joined_and_moved_to_their_buckets(store):
 
 
 def test_large_lessons_do_not_make_the_pile_large(store, monkeypatch):
-    """The bound is on words, not on lessons: strangers choose how many words a message brings."""
+    """The bound counts words, not messages: a sender chooses how many words a message has."""
     monkeypatch.setattr(vocabulary, "MAX_PENDING_BATCH", 50)
     ids = ids_of(*range(1000))
     for start in range(0, 1000, 50):

@@ -405,7 +405,7 @@ def _hash(key: Key, text: bytes, starts: I64, sizes: I64, seeds: U64) -> U64:
     seeds += _partial_sums(pieces, starts, sizes, first, second)
     longer = (sizes > 8).nonzero()[0]
     if len(longer):
-        # All later pieces at once: a loop over the eight that a word may have took twice as long.
+        # All later pieces together: a loop over the eight of a word took twice as long.
         count = (sizes.take(longer) - 1) >> 3
         stop = count.cumsum()
         nth = np.arange(1, int(stop[-1]) + 1) - (stop - count).repeat(count)

@@ -50,7 +50,7 @@ class TokenLocation(IntEnum):
 
 
 HEADERS_READ = 512
-"""Headers that become features; honest messages have fewer than a hundred."""
+"""Headers that become features; legitimate messages have fewer than a hundred."""
 VALUE_READ = 4096
 """Bytes of one header's value."""
 URLS_READ = 512

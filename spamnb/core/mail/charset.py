@@ -187,7 +187,7 @@ def is_wide(label: str) -> bool:
 
 
 def _ordered(raw: bytes, codec: str) -> str:
-    """Name the byte order of UTF-16 and UTF-32 without a mark, by where the zero bytes stand.
+    """Find the byte order of UTF-16 and UTF-32 without a mark, from the positions of zero bytes.
 
     RFC 2781 says big, the WHATWG little, and Python takes that of the machine.
     """

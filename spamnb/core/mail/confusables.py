@@ -65,8 +65,8 @@ _PIECE = 16_384
 def _normal(text: str) -> tuple[str, bool]:
     """Replace compatibility forms by plain letters; also returns whether the text is whole.
 
-    Most texts have none, and that is told by the few characters beyond ASCII: nothing but marks
-    joins an ASCII letter. A third of the time.
+    Most texts have none; the few characters beyond ASCII show this, because only marks combine
+    with an ASCII letter. A third of the time.
     """
     signs = non_ascii(text)
     marked = _MARK.search(signs) is not None

@@ -5,8 +5,8 @@ HTML came from nor what becomes of its parts.
 
 Invariants: nothing reaches Lexbor before its size, tags, attributes and elements that multiply are
 bounded; only elements matched by a selector in C are touched from Python (walking all of them
-costs more than everything else in a message). Nothing raises; HTML beyond the guard is read by
-a plain stripper of tags and marked "html:stripped".
+costs more than everything else in a message). Nothing raises; HTML beyond these bounds is read
+by removing the tags, and marked "html:stripped".
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ SEGMENTS = 1_000
 """Padded pieces of base64 in one part."""
 
 TEXT_BYTES = 262_144
-"""Decoded text looked at in one message. Longer texts add no evidence, only time."""
+"""Decoded text that is read in one message. Longer texts add no evidence, only time."""
 
 NAME_TEXT = 255
 """Characters of a decoded file name."""
@@ -117,17 +117,17 @@ median has 279, 99.9 % stay below 2,900, and 2 have more than 4,096 of what was 
 they were sent, the most is 521."""
 
 SAMPLE_BYTES = 8_192
-"""What the charset detector sees: 10 us, and its answer does not change after that."""
+"""Input of the charset detector: 10 us; more input does not change its result."""
 
 SCRIPT_SAMPLE = 16_384
 """Characters searched for mixed scripts, 12 ns each."""
 
 HTML_BYTES = 262_144
-"""HTML that is looked at in one part."""
+"""HTML that is read in one part."""
 
 HTML_UNCHECKED = 16_000
-"""The first bytes of html in a message, in whose tags attributes are not counted: 5,000 in one tag
-take 27 ms, and most mail ends before."""
+"""The first bytes of html in a message, for which attributes are not counted: 5,000 in one tag take
+27 ms, and most mail is shorter."""
 
 HTML_ATTRIBUTES = 300
 """Attributes of one tag beyond that. Lexbor compares each new one with all before: 111,000 take
@@ -147,10 +147,10 @@ block, so n start tags make n*n/4 elements (300: 4.5 ms, 1,000: 90 ms and 80 MB)
 they are renamed, which ends that."""
 
 HTML_PIECE = 16_384
-"""Bytes of a page that are rid of tags at once where there is no parser."""
+"""Bytes of a page whose tags are removed in one step without the parser."""
 
 ENTITIES = 10_000
-"""References replaced where there is no parser, 1 us each."""
+"""Character references replaced without the parser, 1 us each."""
 
 HTML_ROOTS = 8
 """<html> and <body> tags; the attributes of later ones are all added to the first one."""
@@ -164,34 +164,34 @@ LINK_TEXT = 200
 URL_BYTES = 2_048
 
 LINK_WORK = 1_048_576
-"""Characters of link texts gathered before cutting; nested links repeat their text."""
+"""Characters of link texts read before shortening; nested links repeat their text."""
 
 STYLE_BYTES = 32_768
 """Distinct style attributes searched for hiding, 20 ns a byte."""
 
 TRICKS = 12
-"""Distinct spellings of a hiding style that are looked for in one part."""
+"""Distinct spellings of a hiding style that are searched in one part."""
 
 HIDDEN_NODES = 400
-"""Hidden elements taken out of one part."""
+"""Hidden elements removed from one part."""
 
 INNER_NODES = 20
-"""Elements within a hidden one that may show themselves; with more of them, nothing is sure."""
+"""Elements within a hidden one that may show themselves; with more, the text stays visible."""
 
 INNER_LOOKS = 20
-"""Hidden elements of one part in which such elements are looked for."""
+"""Hidden elements of one part in which such elements are searched."""
 
 STYLE_READ = 1_000
-"""Characters of an element's own style; honest ones have a few hundred."""
+"""Characters of an element's own style; legitimate ones have a few hundred."""
 
 COLOURED_NODES = 100
-"""Elements whose colour is compared with what lies behind them."""
+"""Elements whose colour is compared with their background."""
 
 ANCESTORS = 30
-"""How far up a background is looked for, 0.4 us a step."""
+"""Ancestors that are searched for a background, 0.4 us each."""
 
 COLOUR_NAME = 32
-"""Characters of one colour, which is remembered; none that we know is longer."""
+"""Characters of one colour name, which is cached; no known one is longer."""
 
 COLOURS = 12
 """Distinct colours of text that occur as backgrounds too."""

@@ -1,4 +1,4 @@
-"""Which boot of the machine has a history open: so a power cut is told from a kill.
+"""Records the boot in which a history is open, to distinguish a power cut from a kill.
 
 The history is not synced with each entry, so after a power cut its pages may be of any age and must
 be checked. The process that opens the history writes the boot's id to a file beside it, and the

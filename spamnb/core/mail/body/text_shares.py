@@ -2,7 +2,7 @@
 
 Holds arithmetic and what is left out of a part that is too large; must not know structure.
 Invariant: the shares of all parts are at most `limits.TEXT_BYTES`; a part that is smaller than a
-fair share is whole, whatever stands beside it.
+fair share stays whole, whatever the other parts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def squeeze(data: bytes, *, html: bool) -> bytes:
 def both_ends(data: bytes, share: int) -> bytes:
     """As much of a text as its share allows: half from its beginning, half from its end.
 
-    The end of a page is shown too, and often stands behind what is not. It is cut at the ends of
+    The end of a page is visible too, and often follows hidden text. It is cut at the ends of
     lines, or where no character of UTF-8, UTF-16 or UTF-32 is split.
     """
     half = share // 2 & ~3

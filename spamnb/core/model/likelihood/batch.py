@@ -1,8 +1,8 @@
 """A batch of messages as rows of gathered counts, and sums over it.
 
-Holds where each message's features stand; must not know what the features are. Invariants: message
-m owns `rows[offsets[m]:offsets[m + 1]]`, its rows are distinct, and sums are made by adding in the
-order of the rows, so a message scores the same alone and in any batch. Fails with BugError when the
+Holds the rows of each message's features; must not know what the features are. Invariants: message
+m owns `rows[offsets[m]:offsets[m + 1]]`, its rows are distinct, and sums are added in the order of
+the rows, so a message scores the same alone and in any batch. Fails with BugError when the
 offsets do not cover the rows.
 """
 
