@@ -24,13 +24,13 @@ _MAIL_ACTION = choice(*MAIL_ACTIONS)
 
 def _actions(section: str) -> tuple[Setting, ...]:
     return (
-        Setting(f"{section}.deliver", _HANDLING,
+        Setting(f"{section}.deliver", _MAIL_ACTION,
             "Action for messages with this decision. headers adds headers; tag also marks the "
             "subject; redirect adds a header for the server behind spamnb; quarantine keeps the "
             "message; reject refuses it while the sender waits."),
-        Setting(f"{section}.unsure", _HANDLING, "Action for messages whose decision is unsure."),
-        Setting(f"{section}.junk", _HANDLING, "Action for junk."),
-        Setting(f"{section}.reject", _HANDLING,
+        Setting(f"{section}.unsure", _MAIL_ACTION, "Action for messages whose decision is unsure."),
+        Setting(f"{section}.junk", _MAIL_ACTION, "Action for junk."),
+        Setting(f"{section}.reject", _MAIL_ACTION,
             "Action for messages that cost less to reject than to deliver, even with the risk of "
             "error."),
     )  # fmt: skip

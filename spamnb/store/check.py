@@ -122,7 +122,7 @@ def _words(view: ReadView, ids: Ids) -> list[str]:
     of = np.fromiter((word.id for word in view.all_words()), np.uint64)
     if (of[1:] <= of[:-1]).any():
         faults.append("words are not in order of their ids, each once")
-    lost = of[~place(ids, of)[1]]
+    lost = of[~locate(ids, of)[1]]
     faults += [f"the word of id {i:016x} has no feature" for i in lost[:_MOST_NAMED].tolist()]
     return faults
 

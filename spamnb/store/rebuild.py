@@ -35,7 +35,7 @@ from spamnb.store.lmdb.environment import Environment
 from spamnb.store.lmdb.sharing import DATA_FILE, MAP_SIZE, EnvironmentConfig, sync_folder
 from spamnb.store.lmdb.store import LmdbStore, open_store, read_recipe
 from spamnb.store.maintenance import Pairs, exclusive, fill, prove, put_in_place, temporary_folder
-from spamnb.store.rows.codec import decode_live, encode_live, encode_recipe
+from spamnb.store.rows.codec import decode_state, encode_recipe, encode_state
 from spamnb.store.rows.hash_buckets import BucketLayout
 from spamnb.store.table_views import (
     BASE_TOTALS_KEY,
@@ -126,9 +126,9 @@ _BASE_LAYOUT = LAYOUT_KEYS["base"]
 def _states(tables: Tables, first: dict[bytes, MessageState]) -> Pairs:
     """Yield the message states at the checkpoint."""
     for digest, value in tables.digests.scan():
-        state = first.get(digest) or decode_live(value)
+        state = first.get(digest) or decode_state(value)
         if state.folded:
-            yield digest, encode_live(state)
+            yield digest, encode_state(state)
 
 
 def _first_states(view: ReadView) -> dict[bytes, MessageState]:

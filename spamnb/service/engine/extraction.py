@@ -55,7 +55,7 @@ class MessageReader:
         for message in large:
             every[message].append(PARTLY_READ)
         # Corrections need the message's own id, the decision needs the mark.
-        owned = [own(message.digest) for message in messages]
+        owned = [digest_field(message.digest) for message in messages]
         always = extract(self._key, [[*owned, PARTLY_READ]]).ids
         return FeatureBatch(messages, extract(self._key, every).bounded(limits.FEATURES, always))
 

@@ -95,13 +95,13 @@ class Learner:
         scored: bool,
     ) -> Receipt:
         """Make the event of a plan and apply it to the rows."""
-        message_rows = plan.message_rows = training_rows.lines(plan.rows, plan.sizes)
+        message_rows = plan.message_rows = training_rows.message_rows(plan.rows, plan.sizes)
         scored = scored and bool(plan.example.digest)
         times = plan.example.times
         before = self._probability(training_rows, message_rows, times) if scored else None
         event = _MAKERS[plan.kind](self, plan, training_rows, journal)
         if scored:
-            message_rows = training_rows.lines(plan.rows, plan.sizes)
+            message_rows = training_rows.message_rows(plan.rows, plan.sizes)
         after = self._probability(training_rows, message_rows, times) if scored else None
         journal.made[plan.seq] = event
         return Receipt(
@@ -162,9 +162,9 @@ class Learner:
         back = previous.net_update.negated()
         assert plan.message_rows is not None
         # The rehearsals first: they may share rows with this message.
-        training_rows.rehearsal(back)
-        training_rows.lean(back)
-        plan.message_rows.cells = training_rows.lines(plan.rows, plan.sizes).cells
+        training_rows.apply_rehearsals(back)
+        training_rows.add_to_totals(back)
+        plan.message_rows.cells = training_rows.message_rows(plan.rows, plan.sizes).cells
         training_rows.update(plan.message_rows, back.steps)
         return back
 
@@ -178,28 +178,30 @@ class Learner:
         recipe = self.recipe
         if recipe.kind != "corrected":
             return self._no_update()
-        seen = training_rows.opinion(recipe, message_rows)
+        seen = training_rows.predict(recipe, message_rows)
         left = self._budgets.left(plan, training_rows.totals.messages, journal)
         weight = plan.request.source.weight * left * doubt(seen, plan.after)
         update = step(recipe, seen, message_rows.sizes, plan.after, weight)
         training_rows.update(message_rows, update.steps)
-        training_rows.lean(update)
+        training_rows.add_to_totals(update)
         return update
 
     def _enforce_label(
         self, plan: PlannedEvent, training_rows: TrainingRows, update: Update
     ) -> Update:
         """Add what a person's label still lacks, on features that few other messages contain."""
-        recipe, message_rows = self.recipe, training_rows.lines(plan.rows, plan.sizes)
-        z, label = training_rows.opinion(recipe, message_rows).z, plan.after
+        recipe, message_rows = self.recipe, training_rows.message_rows(plan.rows, plan.sizes)
+        z, label = training_rows.predict(recipe, message_rows).z, plan.after
         if recipe.kind != "corrected" or self.matches_label(z, label):
             return update
-        nats = missing(z, label, self._margins[self._roles[label]])
+        nats = missing_nats(z, label, self._margins[self._roles[label]])
         holders = message_rows.cells[: len(recipe.labels)].sum(axis=0)
-        message = FeatureHolders(plan.example.ids, holders, own_id(self._key, plan.example.digest))
-        rehearsals = insisted(recipe, message, label, nats)
+        message = FeatureHolders(
+            plan.example.ids, holders, digest_id(self._key, plan.example.digest)
+        )
+        rehearsals = correction_updates(recipe, message, label, nats)
         more = self._no_update()._replace(rehearsals=rehearsals)
-        training_rows.rehearsal(more)
+        training_rows.apply_rehearsals(more)
         return update.plus(more)
 
     def needs_more(self, view: ReadView, example: Example, label: int) -> bool:
@@ -219,11 +221,11 @@ class Learner:
     def _rehearse(self, plan: PlannedEvent, training_rows: TrainingRows, update: Update) -> Update:
         for label, ids in plan.rehearsed:
             message_rows = training_rows.find(ids)
-            seen = training_rows.opinion(self.recipe, message_rows)
+            seen = training_rows.predict(self.recipe, message_rows)
             rehearsal = step(self.recipe, seen, message_rows.sizes, label, doubt(seen, label))
             training_rows.update(message_rows, rehearsal.steps)
             training_rows.put(message_rows)
-            training_rows.lean(rehearsal)
+            training_rows.add_to_totals(rehearsal)
             update = Update(
                 update.steps,
                 update.bias + rehearsal.bias,
@@ -301,7 +303,7 @@ class Learner:
         labels = self.recipe.labels
         at = labels.index("spam") if "spam" in labels else len(labels) - 1
         if self.recipe.kind == "corrected":
-            return training_rows.opinion(self.recipe, message_rows).P[at]
+            return training_rows.predict(self.recipe, message_rows).P[at]
         records = training_rows.records_of(message_rows)
         rows = np.arange(len(message_rows.rows))
         view = RowView(rows, np.array([0, len(rows)]), np.array(message_rows.sizes), times)

@@ -82,7 +82,7 @@ class FeedbackReport:
 def read_report(raw: bytes, label: str) -> FeedbackReport:
     """Parse a report; `label` is that of its address."""
     buffer = raw.replace(b"\r\n", b"\n")
-    block, body = headers.split(buffer, (0, len(buffer)), mime.NOBODY, set())
+    block, body = headers.split(buffer, (0, len(buffer)), mime.NO_HOSTS, set())
     how, label, items = _parse(buffer, body, block, label)
     kept = [item for item in items if item.raw.strip() or item.refs]
     return FeedbackReport(

@@ -357,7 +357,7 @@ class Scanner:
         self,
         pending: _PendingScan,
         verdict_headers: VerdictHeaders,
-        handling: Handling,
+        handling: MailAction,
         facts: dict[str, object],
     ) -> None:
         redirect = self._policy.redirect if handling == "redirect" else ""
@@ -379,7 +379,7 @@ class Scanner:
             if quarantine is None:
                 return StoreMissingError("no quarantine was set up")
             try:
-                return quarantine.keep(written(request.raw, block), request.envelope, facts)
+                return quarantine.keep(add_to_message(request.raw, block), request.envelope, facts)
             except Exception as error:  # noqa: BLE001 - what cannot be stored is delivered
                 return error
 

@@ -221,7 +221,7 @@ class MessageTransfer:
             self._action = "relay"
         body = self._complete if self._is_complete else self._stored
         cut = self._header if self._header >= 0 else len(body)
-        head = verdict_headers.stamped(bytes(body[:cut]), result.block, result.tag)
+        head = verdict_headers.replace_headers(bytes(body[:cut]), result.block, result.tag)
         end = b".\r\n" if self._ended_at else b""
         if len(body) - cut <= FIRST_WRITE_BYTES:
             self._host.io.write_upstream(b"".join((head, body[cut:], end)))
