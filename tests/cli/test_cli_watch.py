@@ -69,5 +69,5 @@ def test_what_is_no_maildir_is_one_line(home):
     """What is wrong and what to do."""
     done = spamnb(home / "home", "watch", "--once", str(home))
     assert done.code == 2
-    assert "is no Maildir" in done.err
+    assert "is not a Maildir" in done.err
     assert spamnb(home / "home", "watch", "--once", str(home / "nowhere")).code == 2

@@ -183,7 +183,7 @@ def test_upkeep_goes_through_the_daemon_or_is_refused(place):
         assert told.json["features"] == lines.count(b"\n") - 1
         (place / "e").write_bytes(lines)
         assert spamnb(home, "import", place / "e").code == 0
-        assert spamnb(home, "expire").out.startswith("0 events folded")
+        assert spamnb(home, "expire").out.startswith("0 events merged")
         assert spamnb(home, "backup", place / "b").code == 0
         for words in (("compact",), ("restore", "--force", place / "b")):
             refused = spamnb(home, *words)
