@@ -16,7 +16,7 @@ def main() -> None:
     """Run, and leave at once when all is done.
 
     To take numpy, the tables and every module apart again took an eighth of the time of
-    `spamnb score one.eml` (198 -> 170 ms), and nobody needs it. For a thread that is left, Python
+    `spamnb score one.eml` (198 -> 170 ms) and has no use. For a thread that is left, Python
     waits as ever.
     """
     try:

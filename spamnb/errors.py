@@ -1,4 +1,4 @@
-"""The exception classes of spamnb, all derived from `SpamnbError`.
+"""The exception classes of spamnb, all derived from `SpamnbError`, and the ids of incidents.
 
 Every error carries a one-line message (what is wrong), a `hint` (what to do) and the exit code of
 the command line. Malformed or hostile mail never raises an error. Exceptions of libraries and of
@@ -8,6 +8,13 @@ Imports nothing from the rest of the package.
 """
 
 from __future__ import annotations
+
+import os
+
+
+def incident_id() -> str:
+    """Return the id that a log record and the reply to a client share."""
+    return os.urandom(4).hex()
 
 
 class SpamnbError(Exception):

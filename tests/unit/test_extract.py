@@ -53,7 +53,7 @@ def thue_morse(order):
     """A word and its complement: equal under every polynomial modulo 2^64 once they are long."""
     word = [0]
     for _ in range(order):
-        word += [1 - request for request in word]
+        word += [1 - letter for letter in word]
     return word
 
 
@@ -63,7 +63,7 @@ def test_thue_morse_words_differ(order, secret):
     """Words of 16 and 32 letters that meet under every base of a polynomial hash mod 2^64."""
     word, found = thue_morse(order), []
     for a, b in itertools.permutations(b"abcdxyz059", 2):
-        found.append(bytes(a if request == 0 else b for request in word))
+        found.append(bytes(a if letter == 0 else b for letter in word))
     parts = [b"".join(pair) for pair in itertools.product(found[:12], repeat=2)]
     parts = [part for part in parts if len(part) <= MAX_BYTES]
     every = sorted({*found, *parts})
@@ -72,19 +72,19 @@ def test_thue_morse_words_differ(order, secret):
 
 def polynomial(word, base):
     value = 0
-    for request in word:
-        value = (value * base + request) % 2**64
+    for letter in word:
+        value = (value * base + letter) % 2**64
     return value
 
 
-def differences(base, requests=18):
+def differences(base, letters=18):
     """Two words of 18 letters with one value under a public base, by lists meeting in the middle.
 
     The value is watched modulo 2^32 only: what is wanted is words that are near in structure.
     """
     dice, seen = Random(base), {}
     while True:
-        word = bytes(dice.choices(b"abcdefghijklmnopqrstuvwxyz", k=requests))
+        word = bytes(dice.choices(b"abcdefghijklmnopqrstuvwxyz", k=letters))
         value = polynomial(word, base) % 2**32
         if seen.setdefault(value, word) != word:
             return seen[value], word

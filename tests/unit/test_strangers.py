@@ -171,8 +171,8 @@ def test_a_site_may_hear_no_stranger(model, tmp_path, rule):
 
 
 def random_mail(number, words=3000):
-    requests = Random(number)
-    return mail(number, " ".join(f"{requests.getrandbits(28):x}" for _ in range(words)))
+    dice = Random(number)
+    return mail(number, " ".join(f"{dice.getrandbits(28):x}" for _ in range(words)))
 
 
 def test_the_bytes_of_one_person_are_bounded(model, tmp_path):

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import os
 import pwd
-import secrets
 import select
 import signal
 import socket
@@ -29,7 +28,7 @@ from spamnb.daemon.processes.channel import ChildChannel
 from spamnb.daemon.processes.shared_state import ProcessState, SharedState
 from spamnb.daemon.roles.model_holder import LearnerConfig, ModelHolder
 from spamnb.endpoints.control.server import ControlServer, Peer, Roles, login_of
-from spamnb.errors import SpamnbError, StoreBusyError, StoreError, UserError
+from spamnb.errors import SpamnbError, StoreBusyError, StoreError, UserError, incident_id
 from spamnb.service.feedback.spool import Spool, SpoolFile
 from spamnb.service.scanning.spamtraps import TRAPS_FOLDER
 from spamnb.service.telemetry.status import check_home
@@ -222,7 +221,7 @@ class _Maintenance:
                 self._logged = str(error)
             except Exception:
                 # The boundary of this thread: one file must not stop the spool.
-                LOG.exception("incident %s: the spool cannot be read now", secrets.token_hex(6))
+                LOG.exception("incident %s: the spool cannot be read now", incident_id())
             self._began = 0.0
             if not (done or any(spool.busy for spool in self._spools)):
                 self._stop.wait(LOOK_S)

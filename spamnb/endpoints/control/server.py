@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import os
 import pwd
-import secrets
 import select
 import socket
 import struct
@@ -27,7 +26,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from spamnb.endpoints.control.protocol import CHUNK_BYTES, FrameError, Frames, Header, failure
-from spamnb.errors import SpamnbError, StoreBusyError, UserError
+from spamnb.errors import SpamnbError, StoreBusyError, UserError, incident_id
 
 LOG = logging.getLogger("spamnb.control")
 
@@ -319,7 +318,7 @@ class _Connection:
                 failure(UserError(str(error) or "the bytes did not arrive in time"))
             )
         except Exception:
-            incident = secrets.token_hex(6)
+            incident = incident_id()
             self._server.faults += 1
             LOG.exception("incident %s: a request %.40r failed", incident, header.get("op"))
             text = f"internal error, incident {incident}"

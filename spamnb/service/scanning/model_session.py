@@ -18,7 +18,6 @@ signature only, and is tried again after ten seconds.
 from __future__ import annotations
 
 import os
-import secrets
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +30,7 @@ from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs, Decision, roles_of
 from spamnb.core.model.verdict import Clue, Verdict
 from spamnb.core.policy.actions import LEAST_MESSAGES, limit_while_untrained
-from spamnb.errors import SpamnbError, StoreBusyError
+from spamnb.errors import SpamnbError, StoreBusyError, incident_id
 from spamnb.service.engine.filter import Filter
 from spamnb.store.history.limits import HistoryLimits
 from spamnb.store.history.verdict_history import History
@@ -130,7 +129,7 @@ def digest_of(raw: bytes) -> bytes:
 
 def incident(log: Log, where: str, error: BaseException) -> str:
     """Log an internal fault; returns its incident id."""
-    name = secrets.token_hex(6)
+    name = incident_id()
     log(
         {
             "event": "fault",

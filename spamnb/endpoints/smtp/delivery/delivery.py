@@ -38,7 +38,7 @@ from spamnb.endpoints.smtp.delivery.ports import AgentDeps
 from spamnb.endpoints.smtp.delivery.recipients import RecipientMailbox, Recipients
 from spamnb.endpoints.smtp.delivery.session import DeliverySession
 from spamnb.endpoints.smtp.delivery.types import IncomingMessage, LoggedIn
-from spamnb.errors import PeerError, StoreError, UserError
+from spamnb.errors import PeerError, StoreError, UserError, incident_id
 from spamnb.service.feedback.report_parser import FeedbackReport, ReportedMessage, read_report
 from spamnb.service.feedback.types import Answer, Feedback, Trust
 
@@ -155,7 +155,7 @@ class DeliveryAgent:
         self.deps.log(
             {
                 "event": "fault",
-                "incident": secrets.token_hex(4),
+                "incident": incident_id(),
                 "peer": peer,
                 "error": f"{type(error).__name__}: {_shown(str(error))}",
             }

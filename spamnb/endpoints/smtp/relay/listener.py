@@ -7,7 +7,6 @@ command). The daemon binds the sockets. Invariant: each message and each fault i
 from __future__ import annotations
 
 import asyncio
-import secrets
 import sys
 import traceback
 from collections import Counter
@@ -23,6 +22,7 @@ from spamnb.endpoints.smtp.protocol.commands import shown
 from spamnb.endpoints.smtp.relay import replies
 from spamnb.endpoints.smtp.relay.connections import ClientConnection
 from spamnb.endpoints.smtp.relay.params import ListenerParams, MemoryBudget
+from spamnb.errors import incident_id
 from spamnb.service.scanning.types import MessageScanner
 from spamnb.service.telemetry.metrics import Meters
 
@@ -275,7 +275,7 @@ class RelayListener:
     def fault(self) -> str:
         """Count and log the exception being handled; returns its incident id."""
         self.meters.count("faults")
-        incident = secrets.token_hex(4)
+        incident = incident_id()
         error = sys.exc_info()[1]
         frames = traceback.extract_tb(error.__traceback__) if error else []
         where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""

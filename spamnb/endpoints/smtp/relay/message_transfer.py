@@ -12,7 +12,6 @@ header section is always cleaned and marked; each message has one log line. Neve
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from typing import Literal
 
@@ -22,6 +21,7 @@ from spamnb.endpoints.smtp.protocol.commands import shown
 from spamnb.endpoints.smtp.protocol.data_framing import DataFramer, unstuffed
 from spamnb.endpoints.smtp.relay import replies
 from spamnb.endpoints.smtp.relay.ports import INPUT, MEMORY, ROOM, STUCK, TransferHost
+from spamnb.errors import incident_id
 from spamnb.service.scanning.types import ScanRequest, ScanResult, unscanned_result
 
 State = Literal["collect", "scan", "stream", "discard", "reply", "over"]
@@ -210,7 +210,7 @@ class MessageTransfer:
 
     def _with_reference(self, reply: bytes) -> bytes:
         """The reply with a reference by which an administrator finds the message in the log."""
-        reference = secrets.token_hex(4)
+        reference = incident_id()
         self._facts["reference"] = reference
         return replies.with_reference(reply, reference)
 
