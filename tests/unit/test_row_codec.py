@@ -26,6 +26,7 @@ from spamnb.core.model.events import (
 from spamnb.errors import BugError, StoreDamagedError, StoreVersionError
 from spamnb.store.contract import MessageState
 from spamnb.store.journal import Pages
+from spamnb.store.rows import codec
 from spamnb.store.rows.codec import (
     decode_event,
     decode_recipe,
@@ -286,6 +287,16 @@ class TestSmallValues:
         """A newer program's totals are refused."""
         with pytest.raises(StoreVersionError):
             decode_totals(b"\x63" + encode_totals(no_totals(1, 2))[1:])
+
+    @pytest.mark.parametrize("field", ["messages", "tokens"])
+    def test_totals_below_zero_are_damage(self, field):
+        """Logarithms of them would give no number, and no line would name the damage."""
+        totals = no_totals(1, 2)
+        getattr(totals, field)[0] = -7
+        data = encode_totals(totals)
+        codec._remembered.clear()
+        with pytest.raises(StoreDamagedError):
+            decode_totals(data)
 
     def test_lines_of_digests(self):
         """Label, seq and whether it is folded; nothing else has that length."""

@@ -343,6 +343,8 @@ def _read_totals(data: bytes) -> Totals:
     messages, tokens = decode_ints(reader, labels), decode_ints(reader, labels)
     bias, temperatures = decode_ints(reader, labels), decode_ints(reader, groups)
     histogram = decode_ints(reader, reader.varint(), reader.varint())
+    if min([*messages.tolist(), *tokens.tolist()], default=0) < 0:
+        raise StoreDamagedError("the totals count fewer than no messages")
     return Totals(messages, tokens, bias, temperatures, known, last_seq, histogram)
 
 
