@@ -105,7 +105,7 @@ def test_a_unix_socket_is_for_owner_and_group(sockets, tmp_path):
 
 
 def test_a_stale_socket_file_is_replaced_and_a_live_one_is_not(tmp_path):
-    """Only a file that nobody listens on is removed."""
+    """Only a socket file without a listening process is removed."""
     path = tmp_path / "s"
     dead = socket.socket(socket.AF_UNIX)
     dead.bind(str(path))
@@ -406,7 +406,7 @@ def test_who_is_not_there_cannot_be_become(user, group, tmp_path):
 
 @as_root
 def test_root_is_nobody_by_default(monkeypatch, tmp_path):
-    """Without a user spamnb nothing runs as root because nobody thought of it."""
+    """Without a user spamnb the daemon runs as nobody, not as root."""
     monkeypatch.setattr(privileges, "USER", "no_such_user")
     with pytest.raises(UserError, match="does not run as root"):
         privileges.identity("", "", tmp_path)

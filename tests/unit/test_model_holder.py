@@ -56,7 +56,7 @@ def test_new_settings_are_in_force_for_the_next_request(holder, learning):
 
 
 def test_who_comes_while_settings_change_waits_for_them(holder, learning, monkeypatch):
-    """A reload refuses nobody: the model is let go, and taken up by the new settings."""
+    """A reload refuses no request: the model is closed and opened with the new settings."""
     opened, opening, go_on = holder._opened, threading.Event(), threading.Event()
 
     def slowly():

@@ -40,7 +40,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_what_a_killed_process_counted_is_seen(shared):
-    """A number counted is a number seen, also if whoever counted it was killed right after."""
+    """A counted number is visible to others, also if the counting process is then killed."""
     meters = "meters = board.meters(2)"
     elsewhere(shared, meters, "meters.count('messages', 3)", "meters.observe('scan_seconds', 0.5)")
     shared.meters(3).count("messages")
@@ -125,7 +125,7 @@ def test_hands_and_rings_are_bounded(shared):
 
 
 def test_a_short_digest_is_not_the_empty_place(shared):
-    """What is shorter than a digest is told apart from a place that nobody has written."""
+    """A value shorter than a digest differs from an unwritten place."""
     shared.hold(2, b"")
     assert shared.in_hand(2) == [b"\1" * 16]
 
