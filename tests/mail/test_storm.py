@@ -13,7 +13,7 @@ def check(results):
     print(f"unscanned {dict(results.unscanned)}, kills {dict(results.kills)}, harm {results.harm}")
     for kind in results.latency:
         print(kind, [round(results.quantile(kind, share), 3) for share in (0.5, 0.9, 0.99, 1.0)])
-    print(f"words {results.words}")
+    print(f"honest corrections {results.words}, hostile {dict(results.hostile)}")
     assert results.lost == []
     assert results.changed == []
     assert results.refused == []

@@ -32,7 +32,8 @@ HERE = Path(__file__).resolve().parent
 SAMPLE = PROJECT / "corpora" / "sample"
 USER = "root" if os.geteuid() == 0 else ""
 TAUGHT = 100
-"""messages of each label that the model learns before the storm; the others measure the harm"""
+"""Messages of each label that the model learns before the storm. All mail of the storm, honest and
+hostile, is made of them. The other messages of the sample measure the harm to others' mail."""
 PATIENCE_S = 600.0
 """how long a client tries: a process that dies young is replaced after up to 10 s"""
 TOML = """
@@ -87,6 +88,8 @@ class Results:
     """kind -> sorted seconds of the try that was taken, during the attacks alone"""
     words: int = 0
     word_faults: list = field(default_factory=list)
+    hostile: Counter = field(default_factory=Counter)
+    """hostile user -> corrections that were learnt"""
     kills: Counter = field(default_factory=Counter)
     harm: dict = field(default_factory=dict)
     """"before" and "after" -> (share of ham not delivered, share of spam delivered)"""
@@ -266,11 +269,11 @@ class Storm:
 
     # -- a hostile user -------------------------------------------------------------------------
 
-    def known_crasher(self, who, size, label_of):
+    def mislabel(self, who, size, label_of):
         """A user has mail of their own and gives it the wrong label."""
         rng = random.Random(who)
         while not self.attacked.wait(1.0):
-            message = self.message("known_crasher", rng)
+            message = self.message("hostile", rng)
             message.recipient = f"{who}@example.org"
             if size:
                 message.raw += words(rng, size)
@@ -282,7 +285,8 @@ class Storm:
                 suppress(SpamnbError, OSError),
                 ControlClient(self.home / "control.sock", 30) as caller,
             ):
-                caller.teach(said)
+                if caller.teach(said).state == "learnt":
+                    self.results.hostile[who] += 1
 
     # -- kills ----------------------------------------------------------------------------------
 
@@ -300,7 +304,7 @@ class Storm:
 
     def run(self, seconds, kills):
         """The attacks, then the kills; the results."""
-        self.texts = {label: sample(label, 0, 200) for label in ("ham", "spam")}
+        self.texts = {label: sample(label, 0, TAUGHT) for label in ("ham", "spam")}
         self.begin()
         wrong = {"ham": "spam", "spam": "ham"}
         spam = {"ham": "spam", "spam": "spam"}
@@ -309,8 +313,8 @@ class Storm:
         jobs += [(self.send, "small", any_source, 0.1, 10 + n) for n in range(3)]
         jobs += [(self.send, "large", any_source, 1.0, 20), (self.teach,)]
         jobs += [
-            (self.known_crasher, "mallory", 0, wrong),
-            (self.known_crasher, "eve", 260_000, spam),
+            (self.mislabel, "mallory", 0, wrong),
+            (self.mislabel, "eve", 260_000, spam),
         ]
         threads = [threading.Thread(target=job[0], args=job[1:]) for job in jobs]
         attackers = self.attack()
