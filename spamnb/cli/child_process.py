@@ -19,8 +19,9 @@ from contextlib import suppress
 from spamnb.errors import StoreError
 
 GUARDED = frozenset((
-    "backup", "bisect", "check", "compact", "correct", "expire", "explain", "export", "forget",
-    "history", "import", "journal", "relearn", "restore", "rewind", "score", "stats", "undo",
+    "backup", "bisect", "check", "compact", "correct", "doubt", "expire", "explain", "export",
+    "forget", "history", "import", "journal", "relearn", "restore", "rewind", "score", "stats",
+    "undo",
 ))  # fmt: skip
 """`serve` and `watch` have processes of their own."""
 TEMPORARY = 75

@@ -46,6 +46,7 @@ COMMANDS = {
     "history": "spamnb.cli.history_journal:history",
     "journal": "spamnb.cli.history_journal:journal",
     "bisect": "spamnb.cli.rewind:bisect",
+    "doubt": "spamnb.cli.doubt:doubt",
     "rewind": "spamnb.cli.rewind:rewind",
     "relearn": "spamnb.cli.rewind:relearn",
     "stats": "spamnb.cli.store:stats",

@@ -61,8 +61,8 @@ class Attribution:
 
 def bisect(view: ReadView, recipe: Recipe, example: Example) -> Attribution:
     """Compute the share of every training in force in the score of a message."""
-    leave_one_out = _LeaveOneOut(view, recipe, example)
-    candidates = _in_force(view)
+    leave_one_out = LeaveOneOut(view, recipe, example)
+    candidates = trainings_in_force(view)
     shares: list[EventShare] = []
     while batch := list(islice(candidates, _AT_ONCE)):
         shares += leave_one_out.shares(batch)
@@ -71,7 +71,7 @@ def bisect(view: ReadView, recipe: Recipe, example: Example) -> Attribution:
     return Attribution(leave_one_out.log_odds, between, shares, view.base_totals().last_seq)
 
 
-def _in_force(view: ReadView) -> Iterator[tuple[Event, Event]]:
+def trainings_in_force(view: ReadView) -> Iterator[tuple[Event, Event]]:
     """Yield, for each training in force, the message's newest event and the one that trained it."""
     pending = PendingJournal(view, [], 0)
     for event in view.events():
@@ -83,7 +83,7 @@ def _in_force(view: ReadView) -> Iterator[tuple[Event, Event]]:
             yield event, trained or event
 
 
-class _LeaveOneOut:
+class LeaveOneOut:
     """Scores one message with single trainings removed."""
 
     def __init__(self, view: ReadView, recipe: Recipe, example: Example) -> None:
@@ -99,7 +99,14 @@ class _LeaveOneOut:
 
     def shares(self, batch: list[tuple[Event, Event]]) -> list[EventShare]:
         """Return the shares of these trainings."""
-        removals = [_forgotten(event, trained) for event, trained in batch]
+        return [
+            _share(event, trained, self.recipe.labels, self.log_odds - self._odds(z))
+            for (event, trained), z in zip(batch, self.without(batch), strict=True)
+        ]
+
+    def without(self, batch: list[tuple[Event, Event]]) -> list[np.ndarray]:
+        """Return the message's scores z, one for each training, without that training."""
+        removals = [_removal_of(event, trained) for event, trained in batch]
         if self.narrow:
             removals = [_narrowed(event, self.ids) for event in removals]
             training_rows = self._rows(self.ids)
@@ -108,11 +115,10 @@ class _LeaveOneOut:
                 np.unique(np.concatenate([self.ids, *(event_ids(event) for event in removals)]))
             )
         found = []
-        for removal, (event, trained) in zip(removals, batch, strict=True):
+        for removal in removals:
             training_rows.apply(removal)
-            nats = self.log_odds - self._odds(self._z(training_rows))
+            found.append(self._z(training_rows))
             training_rows.apply(removal, sign=-1)
-            found.append(_share(event, trained, self.recipe.labels, nats))
         return found
 
     def _rows(self, ids: Ids) -> TrainingRows:
@@ -142,7 +148,7 @@ def _share(event: Event, trained: Event, labels: tuple[str, ...], nats: float) -
     )  # fmt: skip
 
 
-def _forgotten(event: Event, trained: Event) -> Event:
+def _removal_of(event: Event, trained: Event) -> Event:
     """Return the event that takes back a training."""
     return event._replace(
         before=event.after,

@@ -1,0 +1,136 @@
+"""`spamnb doubt`: find trained messages whose label is probably wrong, and correct them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import termios
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spamnb.cli.correct import show
+from spamnb.cli.daemon_client import checked, teacher
+from spamnb.cli.event_options import choosing, chosen
+from spamnb.cli.help import command
+from spamnb.cli.history_journal import iso, shown_time
+from spamnb.cli.printing import MOST, progress_bar, safe, say, say_json, table
+from spamnb.cli.session import CliSession, pass_session
+from spamnb.errors import UserError
+
+if TYPE_CHECKING:
+    from spamnb.service.maintenance.doubt import Doubt
+
+EXAMPLES = """
+spamnb doubt                            the twenty most doubtful labels
+spamnb doubt --who mallory --limit 0    all doubtful labels of one user
+spamnb doubt --ask                      keep or change each label with one key
+spamnb undo 1042                        undo a change, by the number that it printed
+"""
+_CLUES = 5
+_KEYS = "[k]eep, [c]hange, [q]uit? "
+
+
+@command("Find labels that are probably wrong.", EXAMPLES)
+@choosing
+@click.option("--limit", type=click.IntRange(0, MOST), default=20, metavar="N",
+              help="How many at most; 0 shows all.")  # fmt: skip
+@click.option("--ask", is_flag=True, help="Show the clues of each message, and ask for a key: keep "
+              "the label, or change it to the other one.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@pass_session
+def doubt(session: CliSession, /, limit: int, ask: bool, as_json: bool, **filters: Any) -> None:
+    """List trained messages whose label the rest of the model contradicts, most doubtful first.
+
+    Each message is scored as if it had not been trained. Columns: event, nats of evidence against
+    the label, the label and the more probable one, time, user and channel, message. Messages in the
+    checkpoint are not listed. Nothing changes without --ask; `spamnb correct` changes a label, too.
+    """
+    if ask and (as_json or not sys.stdin.isatty()):
+        raise UserError("--ask needs a terminal", hint="list the labels without --ask")
+    found = _doubts(session, filters, limit)
+    if ask:
+        _ask(session, found)
+    elif as_json:
+        for one in found:
+            say_json(_as_dict(one))
+    else:
+        table(map(_row, found), right=(0, 1))
+
+
+def _doubts(session: CliSession, filters: dict[str, Any], limit: int) -> list[Doubt]:
+    from spamnb.service.maintenance.doubt import doubts
+
+    with session.open(readonly=True) as model, progress_bar("testing") as bar:
+        wanted = chosen(session, model, **filters)
+        with model.store.read() as view:
+            return doubts(view, model.recipe, wanted, limit or None, bar)
+
+
+def _as_dict(one: Doubt) -> dict[str, Any]:
+    return {
+        "event": one.event,
+        "time": iso(one.time_us),
+        "who": one.who,
+        "channel": one.channel,
+        "label": one.label,
+        "likely": one.likely,
+        "nats": one.nats,
+        "digest": one.digest.hex(),
+        "message_id": one.message_id,
+    }
+
+
+def _row(one: Doubt) -> tuple[str, ...]:
+    return (
+        str(one.event), f"{one.nats:.1f}", f"{one.label}, likely {one.likely}",
+        shown_time(one.time_us), f"{one.who}/{one.channel}", one.message_id or one.digest.hex(),
+    )  # fmt: skip
+
+
+def _ask(session: CliSession, found: list[Doubt]) -> None:
+    """Ask for each label whether it stays."""
+    with _keys() as next_key:
+        for number, one in enumerate(found, 1):
+            say(f"{number} of {len(found)}: " + "  ".join(map(safe, _row(one))))
+            table(_clues(session, one))
+            key = ""
+            while key not in ("k", "c", "q"):
+                click.echo(_KEYS, nl=False, err=True)
+                key = next_key()
+                click.echo(safe(key), err=True)
+            if key == "q":
+                return
+            if key == "c":
+                _change(session, one)
+
+
+@contextmanager
+def _keys() -> Iterator[Callable[[], str]]:
+    """Yield a function that waits for a key; the terminal passes keys on without Enter."""
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    # DRAIN, not FLUSH, which discards keys that were typed before the prompt.
+    tty.setcbreak(terminal, termios.TCSADRAIN)
+    try:
+        yield lambda: os.read(terminal, 1).decode("ascii", "replace").lower() or "q"
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+def _change(session: CliSession, one: Doubt) -> None:
+    """Give the message the more probable label."""
+    with teacher(session) as (target, me):
+        answer = target.teach(replace(me, label=one.likely, refs=(one.digest.hex(),)))
+    show(one.message_id or one.digest.hex(), checked(answer), as_json=False)
+
+
+def _clues(session: CliSession, one: Doubt) -> list[tuple[str, ...]]:
+    """Return the strongest clues of the present verdict."""
+    with session.open(readonly=True) as model:
+        clues = model.explain(one.digest.hex()).clues(_CLUES)
+    return [(f"  {clue.nats:+.2f}", clue.place, clue.token) for clue in clues]
