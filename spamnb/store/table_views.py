@@ -37,7 +37,6 @@ from spamnb.store.rows.codec import (
 )
 from spamnb.store.rows.hash_buckets import BucketLayout, HashBuckets, Table
 from spamnb.store.rows.hot_rows import HotRows
-from spamnb.store.rows.row_cache import RowCache
 from spamnb.store.rows.vocabulary import Vocabulary
 
 FORMAT = 2
@@ -70,8 +69,7 @@ class TableReadView:
 
     _writes = False
 
-    def __init__(self, tables: Tables, recipe: Recipe, row_cache: RowCache | None = None) -> None:
-        self._row_cache = row_cache
+    def __init__(self, tables: Tables, recipe: Recipe) -> None:
         self._tables = tables
         self._recipe = recipe
         self._labels = len(recipe.labels)
@@ -84,14 +82,13 @@ class TableReadView:
             )
         return value
 
-    def _buckets(self, name: str, row_cache: RowCache | None = None) -> HashBuckets:
+    def _buckets(self, name: str) -> HashBuckets:
         layout = BucketLayout.decode(self._meta(LAYOUT_KEYS[name]))
-        return HashBuckets(getattr(self._tables, name), layout, row_type(self._labels), row_cache)
+        return HashBuckets(getattr(self._tables, name), layout, row_type(self._labels))
 
     @cached_property
     def _features(self) -> HotRows:
-        buckets = self._buckets("features", self._row_cache)
-        return HotRows(buckets, self._tables.meta, writable=self._writes)
+        return HotRows(self._buckets("features"), self._tables.meta, writable=self._writes)
 
     @cached_property
     def _base(self) -> HashBuckets:

@@ -7,7 +7,7 @@ from support.stores import RECIPE, apply, bulk_event, ids_of
 from spamnb.errors import StoreDamagedError
 from spamnb.store.check import check
 from spamnb.store.lmdb.store import open_store
-from spamnb.store.rows import hash_buckets, hot_rows
+from spamnb.store.rows import hot_rows
 
 
 @pytest.fixture
@@ -60,25 +60,3 @@ def test_an_incomplete_page_is_damage(store):
         tables["meta"].put(hot_rows.HOT_ROWS_KEY, whole[:-1])
     with store.read() as view, pytest.raises(StoreDamagedError, match="hot rows"):
         view.gather(ids_of(1))
-
-
-def test_what_was_read_is_remembered_until_the_model_changes(store, monkeypatch):
-    """Only uncached rows are read from the table; after a change all of them are."""
-    bring(store, range(9), 2)
-    asked, load = [], hash_buckets.HashBuckets._load
-
-    def counted(self, starts):
-        asked.append(len(starts))
-        return load(self, starts)
-
-    def read(*names):
-        asked.clear()
-        with store.read() as view:
-            return sorted(view.gather(ids_of(*names)).n[:, 0].tolist()), list(asked)
-
-    monkeypatch.setattr(hash_buckets.HashBuckets, "_load", counted)
-    assert read(1, 2, 3) == ([2, 2, 2], [1])
-    assert read(1, 2, 3, 30) == ([0, 2, 2, 2], [1])
-    assert read(1, 3, 30) == ([0, 2, 2], [])
-    bring(store, [2], 1)
-    assert read(1, 2, 3) == ([2, 2, 3], [1])

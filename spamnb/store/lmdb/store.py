@@ -30,8 +30,7 @@ from spamnb.store.lmdb.sharing import (
     sync_folder,
 )
 from spamnb.store.lmdb.table import LmdbTable
-from spamnb.store.rows.codec import decode_recipe, row_type
-from spamnb.store.rows.row_cache import RowCache
+from spamnb.store.rows.codec import decode_recipe
 from spamnb.store.table_views import (
     FORMAT,
     FORMAT_KEY,
@@ -53,7 +52,6 @@ class LmdbStore:
         self._recipe = recipe
         self._readonly = readonly
         self._page_bytes = environment.page_bytes
-        self._row_cache = RowCache(row_type(len(recipe.labels)))
 
     @property
     def recipe(self) -> Recipe:
@@ -71,7 +69,7 @@ class LmdbStore:
     def read(self) -> Iterator[ReadView]:
         """Open a snapshot."""
         with self.environment.read() as tables:
-            yield TableReadView(Tables(**tables), self._recipe, self._row_cache)
+            yield TableReadView(Tables(**tables), self._recipe)
 
     @contextlib.contextmanager
     def write(self) -> Iterator[WriteView]:

@@ -23,10 +23,6 @@ class LmdbTable:
         self._txn = txn
         self._db = db
 
-    def version(self) -> int:
-        """Return the number of the last transaction that this one sees."""
-        return int(self._txn.id())
-
     def get(self, key: bytes) -> Buffer | None:
         """Return the value of a key; None if it does not exist."""
         value: Buffer | None = self._txn.get(key, None, self._db)

@@ -32,7 +32,6 @@ from spamnb.core.model.id_arrays import changes, locate
 from spamnb.errors import StoreDamagedError
 from spamnb.store.rows.codec import Rows, opaque_rows
 from spamnb.store.rows.id_codec import Buffer
-from spamnb.store.rows.row_cache import RowCache
 
 _LAYOUT = struct.Struct("<BQQ")
 _KEY = np.dtype(">u8")
@@ -59,9 +58,6 @@ BLOCK_BUCKETS = 512
 
 class Table(Protocol):
     """Sorted keys and values of one transaction. Values read are views: copy what must stay."""
-
-    def version(self) -> int:
-        """The number of the last transaction whose changes are seen here."""
 
     def get(self, key: bytes) -> Buffer | None:
         """The value, None if there is none."""
@@ -232,12 +228,10 @@ class HashBuckets:
         table: Table,
         layout: BucketLayout,
         dtype: np.dtype[np.void],
-        row_cache: RowCache | None = None,
     ) -> None:
         self.table = table
         self.layout = layout
         self.dtype = dtype
-        self._row_cache = row_cache
         self.target = max(1, BUCKET_BYTES // dtype.itemsize)
         self._last: _FoundRows | None = None
 
@@ -246,11 +240,6 @@ class HashBuckets:
 
         `keep` remembers what was read for the `merge` of the same ids in the same transaction.
         """
-        if self._row_cache is None or keep:
-            return self._search(ids, keep=keep)
-        return self._row_cache.find(self.table.version(), ids, self._search)
-
-    def _search(self, ids: Ids, *, keep: bool = False) -> Rows:
         out, there = np.zeros(len(ids), self.dtype), np.zeros(len(ids), np.bool_)
         whole = opaque_rows(out)
         slabs = _slabs(self.layout.starts(ids))
@@ -279,7 +268,7 @@ class HashBuckets:
     def merge(self, fresh: Rows, ids: Ids, gone: Mask) -> Mask:
         """Replace rows by id and remove those marked `gone`; tells which ids were stored before."""
         if self._last is None or not np.array_equal(self._last.ids, ids):
-            self._search(ids, keep=True)
+            self.find(ids, keep=True)
         old, last, self._last = self.layout, self._last, None
         assert last is not None
         new_ids = np.count_nonzero(~last.there & ~gone)
