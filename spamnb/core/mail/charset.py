@@ -11,7 +11,6 @@ linear and the detector sees a bounded sample. A wrong or missing declaration le
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import Final
 
 import cchardet
@@ -168,16 +167,11 @@ MIXED = re.compile(
 )
 
 
-@lru_cache(maxsize=512)
-def _cached_codec(label: str) -> str:
-    return CODECS.get(_spelling(label), _UNKNOWN)
-
-
 def codec_of(label: str) -> str:
     """Find the codec for a declared charset: "" for ASCII or nothing declared, "?" if unknown."""
     if not label:
         return ""
-    return _cached_codec(label[:60])
+    return CODECS.get(_spelling(label[:60]), _UNKNOWN)
 
 
 def is_wide(label: str) -> bool:

@@ -74,8 +74,7 @@ def _lines(raw: bytes) -> bytes:
     """Convert line ends to LF and remove mbox lines."""
     if b"\r" in raw:
         raw = raw.replace(b"\r\n", b"\n")
-        # a search for one byte takes 0.1 us, for two 4
-        if b"\r" in raw and b"\r\n" in raw:
+        if b"\r\n" in raw:
             raw = _without_runs(raw)
         if b"\n" not in raw:
             raw = raw.replace(b"\r", b"\n")
@@ -124,7 +123,7 @@ def read(raw: bytes, local: LocalHosts = NO_HOSTS) -> Message:
             block.other |= headers.content_fields(head.replace(b"\r", b"\n"))
         if b"\r" in body:
             marks.add("text:bare-cr")
-    plain = head.isascii() and headers.ENCODED.search(head) is None
+    plain = head.isascii() and b"=?" not in head
     if plain and len(head) < limits.VALUE_BYTES:
         few = len(block.fields) <= limits.FIELDS
         fields: list[tuple[bytes, Text]] = list(

@@ -20,7 +20,7 @@ from spamnb.core.mail import headers, limits
 from spamnb.core.mail.body.parameters import NO_KIND, MediaType, disposition_of, encoding_of
 from spamnb.core.mail.body.parts import ASIDE, INSTEAD, DecodedPart, Entity, Part, ReadingState
 from spamnb.core.mail.body.text_shares import both_ends, squeeze, text_shares
-from spamnb.core.mail.body.transfer import BEGIN, UU_BEGIN, Y_BEGIN, decode_transfer, unfold_text
+from spamnb.core.mail.body.transfer import UU_BEGIN, Y_BEGIN, decode_transfer, unfold_text
 from spamnb.core.mail.charset import clean_text, is_wide, to_text
 from spamnb.core.mail.html import read_html
 from spamnb.core.mail.local_hosts import LocalHosts
@@ -324,9 +324,6 @@ def read_leaves(state: ReadingState) -> None:
     for entity in found:
         leaves += _decode_part(state, entity)
     state.parts = [leaf.part for leaf in leaves]
-    if len(leaves) == 1 and leaves[0].text and len(leaves[0].data) <= limits.TEXT_BYTES:
-        _read_text(state, leaves[0])  # most mail: what follows takes 3 us
-        return
     texts = [leaf for leaf in leaves if leaf.text]
     if sum(len(leaf.data) for leaf in texts) > limits.TEXT_BYTES:
         _limit_text(state, texts)
@@ -364,7 +361,7 @@ def _decode_part(state: ReadingState, entity: Entity) -> list[DecodedPart]:
         return [leaf]
     leaf.html = part.kind in HTML_KINDS or (part.kind == "" and _looks_html(data))
     leaf.data = unfold_text(data, kind.name, delsp=kind.param("delsp").lower() == "yes")
-    if leaf.html or BEGIN.search(data) is None:
+    if leaf.html or b"begin " not in data:
         return [leaf]
     return [leaf, *_embedded_files(state, leaf)]
 
