@@ -304,37 +304,17 @@ def _decode_bulk(reader: ByteCursor, groups: int, labels: int) -> BulkChange:
 def encode_totals(totals: Totals) -> bytes:
     """Encode the totals."""
     labels, groups = len(totals.messages), len(totals.temperatures)
-    data = b"".join((
+    return b"".join((
         bytes((VERSION,)), varint(labels), varint(groups),
         varint(totals.known), varint(totals.last_seq),
         encode_ints(totals.messages), encode_ints(totals.tokens),
         encode_ints(totals.bias), encode_ints(totals.temperatures),
         *map(varint, totals.histogram.shape), encode_ints(totals.histogram),
     ))  # fmt: skip
-    _remember(data, totals.copy())
-    return data
 
 
 def decode_totals(data: Buffer) -> Totals:
     """Decode totals."""
-    raw = bytes(data)
-    return (_remembered.get(raw) or _remember(raw, _read_totals(raw))).copy()
-
-
-_remembered: dict[bytes, Totals] = {}
-"""Many messages are scored with the same totals, and learnt from those that the last event wrote:
-decoding them again takes 40 us."""
-_REMEMBERED = 8
-
-
-def _remember(data: bytes, totals: Totals) -> Totals:
-    if len(_remembered) >= _REMEMBERED:
-        _remembered.clear()
-    _remembered[data] = totals
-    return totals
-
-
-def _read_totals(data: bytes) -> Totals:
     reader = ByteCursor(data)
     if (version := reader.byte()) != VERSION:
         raise StoreVersionError(f"totals of version {version}, this program reads {VERSION}")

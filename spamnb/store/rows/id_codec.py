@@ -20,7 +20,6 @@ Failure: inconsistent bytes raise StoreDamagedError; nothing is read past the en
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -199,20 +198,8 @@ def _low_bytes(count: int) -> int:
     return min(range(1, 8), key=lambda low: count * low * 8 + (1 << (64 - 8 * low)))
 
 
-_FEW = 16
-_LETTERS = {1: "b", 2: "h", 4: "i", 8: "q"}
-_LIMITS = tuple((width, 1 << 8 * width - 1) for width in _LETTERS)
-
-
 def encode_ints(values: NDArray[Any]) -> bytes:
     """An array of integers, flat; the reader must know its shape."""
-    if values.size <= _FEW:
-        # A step has four numbers: for so few, Python integers are five times faster than arrays.
-        few: list[int] = values.reshape(-1).tolist()
-        if not any(few):
-            return b"\0"
-        width = _width(min(few), max(few))
-        return struct.pack(f"<B{len(few)}{_LETTERS[width]}", width, *few)
     if not values.any():
         return b"\0"
     width = _width(int(values.min()), int(values.max()))
@@ -221,8 +208,8 @@ def encode_ints(values: NDArray[Any]) -> bytes:
 
 def _width(bottom: int, top: int) -> int:
     """The smallest width that can store both."""
-    for width, limit in _LIMITS:
-        if -limit <= bottom and top < limit:
+    for width in (1, 2, 4, 8):
+        if -(limit := 1 << 8 * width - 1) <= bottom and top < limit:
             return width
     raise BugError(f"integers to be stored fit 64 bits, {top} does not")
 
