@@ -96,7 +96,6 @@ _FEEDBACK: dict[str, Callable[[Ints, Options], Callable[[int], TrainingChoice]]]
     "delayed": _delayed,
     "partial": _partial,
 }
-FEEDBACK = tuple(_FEEDBACK)
 
 
 def _holdout(samples: Samples, train_labels: Ints, options: Options) -> ScoredMessages:

@@ -313,24 +313,6 @@ def test_nobody_else_gets_a_receipt(settings, tmp_path, fields, how):
     assert receipts(tmp_path) == []
 
 
-def test_a_receipt_to_elsewhere_is_handed_over(settings, tmp_path):
-    """Who has no Maildir here gets it by the next hop; a fault there undoes nothing."""
-    sent = []
-
-    def hand_over(to, raw):
-        sent.append((to, raw))
-        if len(sent) > 1:
-            raise PeerError("refused")
-
-    with running_agent(send=hand_over, **settings | {"domains": ("z.example",)}) as rig:
-        assert send(rig, report(SPAM), "spam@z.example", login=True)[:3] == "250"
-        assert send(rig, report(SPAM), "spam@z.example", login=True)[:3] == "250"
-    assert [to for to, _ in sent] == [ALICE, ALICE]
-    assert b"Auto-Submitted: auto-replied" in sent[0][1]
-    told = [line["receipt"] for line in rig.logs if line["event"] == "post"]
-    assert told == ["sent", "failed"]
-
-
 def test_a_hostile_subject_stays_in_its_line(settings, tmp_path):
     """What spam says of itself cannot write into a receipt's header or lines."""
     evil = SPAM.replace(b"Cheap watches", b"=?utf-8?q?a=0d=0aBcc:_evil=1b[2J?=")

@@ -11,7 +11,7 @@ import time
 from zlib import crc32
 
 import pytest
-from support.history import APART, EACH, NOON_2026, WRITERS, entry, number_of, run
+from support.history import APART, EACH, NOON_2026, WRITERS, entry, number_of, recent, run
 
 from spamnb.errors import BugError, StoreDamagedError, StoreFullError
 from spamnb.store.history import verdict_history as module
@@ -199,14 +199,14 @@ class TestOrder:
                 if number % 2:
                     assert history.count()
             assert numbers(history) == [24, 4, 23, 3, 29, 9, 22, 2, 21, 1]
-            times = [one.time_us for one in history.recent(2)]
+            times = [one.time_us for one in recent(history, 2)]
             assert times == [entry(24).time_us, entry(4).time_us]
 
     def test_every_reader_sees_what_is_fresh(self, tmp_path):
         """Whatever is asked first."""
         asked = (
             lambda h: h.find(signature=entry(1).signature),
-            lambda h: h.recent(1),
+            lambda h: recent(h, 1),
             lambda h: h.count(),
             lambda h: h.span_days(),
             lambda h: h.expire(NOON_2026 + 99 * 86_400_000_000),

@@ -9,7 +9,7 @@ import threading
 
 import numpy as np
 import pytest
-from support.history import NOON_2026, damaged_once, entry
+from support.history import NOON_2026, damaged_once, entry, recent
 
 from spamnb.errors import BugError, StoreDamagedError, StoreError, StoreFullError, StoreVersionError
 from spamnb.store.history import boot_marker
@@ -75,12 +75,12 @@ class TestFinding:
 
     def test_recent_ones_and_their_span(self, history):
         """The newest entries in order; the days that the history covers."""
-        assert history.recent(5) == []
+        assert recent(history, 5) == []
         assert history.span_days() == 0
         history.add([])
         history.add([entry(n) for n in (1, 2)])
         history.add([entry(3, time_us=NOON_2026 + DAY_US)])
-        assert [e.signature[-1] for e in history.recent(2)] == [3, 2]
+        assert [e.signature[-1] for e in recent(history, 2)] == [3, 2]
         assert history.span_days() == pytest.approx(1.0, abs=1e-4)
 
     def test_the_newest_come_as_they_are_asked_for(self, history):
@@ -98,7 +98,7 @@ class TestFinding:
     def test_a_clock_that_goes_back(self, history):
         """Entries stay in the order they came, with their own times."""
         history.add([entry(5), entry(1)])
-        assert [e.time_us for e in history.recent(2)] == [entry(1).time_us, entry(5).time_us]
+        assert [e.time_us for e in recent(history, 2)] == [entry(1).time_us, entry(5).time_us]
 
     def test_what_was_added_is_there_after_opening_again(self, tmp_path):
         """Files are private, entries last."""
@@ -108,7 +108,7 @@ class TestFinding:
         modes = {stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "history").iterdir()}
         assert modes == {0o600}
         with contextlib.closing(History.open(tmp_path / "history")) as history:
-            assert same(history.recent(1)[0], entry(1))
+            assert same(recent(history, 1)[0], entry(1))
             assert history.warning == ""
         history.close()
 
@@ -118,7 +118,7 @@ class TestBounds:
         """After `keep_days` an entry is gone, from every index."""
         history.add([entry(n, time_us=NOON_2026 + n * DAY_US) for n in range(1, 6)])
         assert history.expire(NOON_2026 + 33 * DAY_US) == 2
-        assert len(history.recent(9)) == 3
+        assert len(recent(history, 9)) == 3
         assert history.find(signature=entry(1).signature) == []
         assert history.find(message_id="2@example.org") == []
         assert history.find(digest=entry(2).digest) == []
@@ -129,7 +129,7 @@ class TestBounds:
         history.add([entry(1, time_us=NOON_2026 + 3650 * DAY_US)])
         history.add([entry(n, time_us=NOON_2026 + n * DAY_US) for n in range(2, 6)])
         assert history.expire(NOON_2026 + 33 * DAY_US) == 2
-        assert len(history.recent(9)) == 3
+        assert len(recent(history, 9)) == 3
         assert history.expire(NOON_2026 + 90 * DAY_US) == 3
 
     def test_a_signature_names_one_entry(self, history):
@@ -150,7 +150,7 @@ class TestBounds:
             gone = history.expire(NOON_2026)
             assert 200 < gone < 400
             assert history.count() == 600 - gone
-            assert history.recent(1)[0].signature == entry(600).signature
+            assert recent(history, 1)[0].signature == entry(600).signature
             assert history._bytes() <= 1_000_000
 
     def test_adding_makes_room(self, tmp_path):
@@ -159,7 +159,7 @@ class TestBounds:
         with contextlib.closing(History.open(tmp_path / "h", limits)) as history:
             for first in range(1, 2000, 50):
                 history.add(entry(n) for n in range(first, first + 50))
-            assert history.recent(1)[0].signature == entry(2000).signature
+            assert recent(history, 1)[0].signature == entry(2000).signature
             assert (tmp_path / "h" / "data.mdb").stat().st_size <= 1_000_000
 
     def test_one_entry_too_large_is_told(self, tmp_path):
@@ -242,7 +242,7 @@ class TestDamage:
         with contextlib.closing(History.open(folder)) as history:
             assert "history.damaged" in history.warning
             history.add([entry(1)])
-            assert len(history.recent(9)) == 1
+            assert len(recent(history, 9)) == 1
         assert (tmp_path / "history.damaged" / "data.mdb").read_bytes()[:8] == b"nonsense"
 
     def test_one_that_another_process_is_just_making_is_not_set_aside(self, tmp_path):
@@ -254,7 +254,7 @@ class TestDamage:
         with contextlib.closing(History.open(folder)) as history:
             assert history.warning == ""
             history.add([entry(1)])
-            assert len(history.recent(9)) == 1
+            assert len(recent(history, 9)) == 1
 
     @pytest.mark.parametrize("torn", [True, False])
     def test_after_a_power_cut_the_file_is_walked(self, tmp_path, torn):
@@ -269,7 +269,7 @@ class TestDamage:
             (folder / "data.mdb").write_bytes(raw)
         with contextlib.closing(History.open(folder)) as history:
             assert bool(history.warning) is torn
-            assert len(history.recent(200)) == (0 if torn else 99)
+            assert len(recent(history, 200)) == (0 if torn else 99)
 
     def test_the_last_to_close_wipes_the_note(self, tmp_path):
         """While one has it open the boot is noted; after all have closed it is not."""
@@ -310,10 +310,10 @@ class TestDamage:
                     return super().down(start, stop)
 
             monkeypatch.setattr(module, "ChunkedValues", Broken)
-            assert history.recent(9) == []
+            assert recent(history, 9) == []
             assert "page 7" in history.warning
             history.add([entry(2)])
-            assert len(history.recent(9)) == 1
+            assert len(recent(history, 9)) == 1
 
     @pytest.mark.parametrize("what", ["add", "recent"])
     def test_others_wait_while_a_new_one_is_begun(self, tmp_path, monkeypatch, what):
@@ -323,7 +323,7 @@ class TestDamage:
 
             def other():
                 try:
-                    told.append(history.add([entry(2)]) if what == "add" else history.recent(9))
+                    told.append(history.add([entry(2)]) if what == "add" else recent(history, 9))
                 except Exception as error:  # noqa: BLE001 - whatever it is, it is told
                     told.append(error)
 
@@ -340,14 +340,14 @@ class TestDamage:
             assert told == [None if what == "add" else []]
             assert "page 7" in history.warning
             history.add([entry(3)])
-            assert len(history.recent(9)) == (2 if what == "add" else 1)
+            assert len(recent(history, 9)) == (2 if what == "add" else 1)
 
     def test_a_closed_history_is_a_bug_of_the_caller(self, tmp_path):
         """It is not taken for one that another thread has set aside."""
         history = History.open(tmp_path / "history")
         history.close()
         with pytest.raises(BugError):
-            history.recent(9)
+            recent(history, 9)
 
     def test_an_entry_that_cannot_be_read_is_skipped(self, history):
         """One broken entry hides no other, and expires like them."""
@@ -356,7 +356,7 @@ class TestDamage:
         with history._environment.write() as tables:
             key = next(key for key, _ in tables["entries"].scan())
             tables["entries"].put(key, b"\x63")
-        assert len(history.recent(9)) == 1
+        assert len(recent(history, 9)) == 1
         assert history.find(signature=entry(1).signature) == []
         assert history.expire(NOON_2026 + 99 * DAY_US) == 2
 

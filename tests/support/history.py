@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +40,11 @@ def entry(number, *, size=200, **other):
         ids=groups,
     )
     return replace(plain, **other)
+
+
+def recent(history, most):
+    """The newest entries, newest first."""
+    return list(islice(history.newest(), most))
 
 
 def number_of(one):

@@ -4,6 +4,7 @@ import itertools
 from pathlib import Path
 
 import pytest
+from support.history import recent
 
 from spamnb.errors import PeerError, UserError
 from spamnb.service.diagnostics.checks import HOPS, same_person
@@ -180,7 +181,7 @@ def test_another_model_signed_it(house, tmp_path):
 
     def carried(raw, rcpt):
         carry(raw, rcpt)
-        own = signature_text(house.model.history.recent(1)[0].signature)
+        own = signature_text(recent(house.model.history, 1)[0].signature)
         house.box.raw = house.box.raw.replace(own.encode(), foreign.encode())
         return "taken"
 

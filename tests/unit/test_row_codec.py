@@ -32,7 +32,7 @@ from spamnb.store.rows.codec import (
     decode_state,
     decode_totals,
     empty_rows,
-    encode_event,
+    encode_events,
     encode_recipe,
     encode_state,
     encode_totals,
@@ -241,12 +241,12 @@ class TestEvents:
     @given(events())
     def test_any_event_comes_back(self, event):
         """Every field, in every combination of what may be missing."""
-        assert plain(decode_event(event.seq, encode_event(event))) == plain(event)
+        assert plain(decode_event(event.seq, encode_events([event])[0])) == plain(event)
 
     @given(events(), st.data())
     def test_a_cut_event_is_damage(self, event, data):
         """A truncated event raises an error, wherever it was cut."""
-        raw = encode_event(event)
+        raw = encode_events([event])[0]
         short = raw[: data.draw(st.integers(0, len(raw) - 1))]
         with pytest.raises(StoreDamagedError):
             decode_event(event.seq, short)
@@ -256,15 +256,15 @@ class TestEvents:
         update = Update(np.ones((1, 2), np.int64), np.ones(2, np.int64), np.ones(1, np.int64))
         event = Event(1, EventKind.LEARN, 0, "", "", b"", "", -1, 0, 0, (), update, update)
         other = event._replace(net_update=update._replace(steps=update.steps.copy()))
-        assert encode_event(event) == encode_event(other)
+        assert encode_events([event])[0] == encode_events([other])[0]
         moved = event._replace(net_update=no_update(1, 2))
-        assert len(encode_event(moved)) > len(encode_event(event))
+        assert len(encode_events([moved])[0]) > len(encode_events([event])[0])
 
     def test_another_version_and_an_unknown_kind(self):
         """An event of a newer version raises StoreVersionError; an unknown kind is damage."""
         update = no_update(1, 2)
         event = Event(1, EventKind.LEARN, 0, "", "", b"", "", -1, 0, 0, (), update, update)
-        raw = bytearray(encode_event(event))
+        raw = bytearray(encode_events([event])[0])
         with pytest.raises(StoreVersionError):
             decode_event(1, b"\x63" + bytes(raw[1:]))
         raw[1] = 99

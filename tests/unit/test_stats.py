@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.history import recent
 
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.events import EventKind
@@ -201,7 +202,7 @@ def test_verdicts_are_forgotten_by_the_rules_of_the_history(tmp_path):
         far = 40_000 * DAY_US
         gone = expire(model.store, model.history, RULES, now_us=far, source=OWNER)
         assert gone.verdicts_forgotten == 1
-        assert model.history.recent(10) == []
+        assert recent(model.history, 10) == []
 
 
 def test_stats_counts_what_is_there(tmp_path):

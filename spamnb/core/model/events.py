@@ -37,7 +37,6 @@ class EventKind(IntEnum):
     UNDO = 4
     IMPORT = 5
     EXPIRE = 6
-    CHECKPOINT = 7
 
 
 class RehearsalUpdate(NamedTuple):

@@ -11,7 +11,7 @@ import site
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -129,6 +129,3 @@ def exit_words(code: int) -> dict[str, object]:
     with suppress(ValueError):
         return {"signal": signal.Signals(-code).name}
     return {"signal": -code}
-
-
-Died = Callable[[Child, int], None]

@@ -7,7 +7,6 @@ from typing import Literal
 
 from spamnb.service.engine.receipt import Receipt
 
-Channel = Literal["cli", "address", "imap", "maildir", "arf", "trap", "api"]
 Trust = Literal["admin", "user", "stranger"]
 State = Literal["learnt", "unchanged", "review", "refused"]
 

@@ -355,10 +355,6 @@ class History:
         self._move_to_read()
         return self._with_recovery(run)
 
-    def recent(self, count: int) -> list[HistoryEntry]:
-        """The newest entries, newest first."""
-        return list(islice(self.newest(), count))
-
     def newest(self) -> Iterator[HistoryEntry]:
         """All entries, newest first, lazily; no snapshot is held between two of them."""
         self._move_to_read()

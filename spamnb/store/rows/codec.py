@@ -145,14 +145,9 @@ def empty_rows(records: Records) -> NDArray[np.bool_]:
 
 
 def encode_events(events: Sequence[Event]) -> list[bytes]:
-    """Encode many events; their sets of ids are encoded together."""
+    """Encode events without their seqs; their sets of ids are encoded together."""
     coded = iter(encode_sets([ids for event in events for ids in _sets(event)]))
     return [_encode_event(event, coded) for event in events]
-
-
-def encode_event(event: Event) -> bytes:
-    """Encode an event without its seq."""
-    return encode_events([event])[0]
 
 
 def _sets(event: Event) -> Iterator[Ids]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.history import recent
 from support.scanning import ENVELOPE, HARSH, fields, raws
 
 from spamnb.core.mail.envelope import Client, Envelope
@@ -39,7 +40,7 @@ def test_a_letter_is_judged_as_the_filter_would(scan_rig, home, surest):
     assert facts["scan_ms"] > 0
     one.close()
     with Filter.open(home) as model:
-        (entry,) = model.history.recent(5)
+        (entry,) = recent(model.history, 5)
         assert entry.notes == {
             "to": "bob@b.example carl@c.example", "client": "192.0.2.7", "queue": "4ABC",
         }  # fmt: skip
@@ -62,7 +63,7 @@ def test_what_is_judged_is_what_a_mailbox_will_hold(scan_rig, home, surest):
         one.close()
         with Filter.open(home) as model:
             digest = model.score(add_to_message(raw, outcome.block), remember=False).digest
-            assert model.history.recent(1)[0].digest == digest
+            assert recent(model.history, 1)[0].digest == digest
             assert model.score(as_delivered(raw), remember=False).digest == digest
 
 

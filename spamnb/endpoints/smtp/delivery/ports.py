@@ -13,8 +13,6 @@ from spamnb.service.telemetry.metrics import Meters
 
 Log = Callable[[Mapping[str, object]], None]
 Teach = Callable[[Feedback], Answer]
-Send = Callable[[str, bytes], None]
-"""(recipient, message): sends a receipt with the null sender; blocking; raises if it fails"""
 
 
 def _silent(_: Mapping[str, object]) -> None:
@@ -31,8 +29,6 @@ class AgentDeps:
     meters: Meters = field(default_factory=Meters)
     log: Log = _silent
     """one call a message, and one a fault or rejected login"""
-    send: Send | None = None
-    """for receipts to users who have no Maildir here"""
 
 
 class Listener(NamedTuple):

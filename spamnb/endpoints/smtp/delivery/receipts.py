@@ -21,9 +21,7 @@ from spamnb.service.feedback.report_parser import FeedbackReport, ReportedMessag
 from spamnb.service.feedback.types import Answer
 
 DELIVERED: Final = "delivered"
-HANDED_OVER: Final = "sent"
-SENT: Final = (DELIVERED, HANDED_OVER)
-"""results of sending a receipt that will arrive"""
+"""the result of writing a receipt into a Maildir"""
 _LISTED: Final = 50
 _LF: Final = SMTP.clone(linesep="\n")
 _NOTHING: Final = """\

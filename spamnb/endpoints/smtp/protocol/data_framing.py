@@ -110,10 +110,3 @@ def unstuffed(data: bytes) -> bytes:
     if data.startswith(b"."):
         data = data[1:]
     return data.replace(b"\r\n.", b"\r\n") if _line_ends(data)[1] >= 0 else data
-
-
-def stuffed(data: bytes) -> bytes:
-    """The wire form of message bytes."""
-    if data.startswith(b"."):
-        data = b"." + data
-    return data.replace(b"\r\n.", b"\r\n..") if b"\r\n." in data else data
