@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from spamnb.service.engine.extraction import MessageReader, example_of
-from spamnb.service.training.packing import MergedWords, MessageName, Packer, examples
+from spamnb.service.engine.words import MergedWords
+from spamnb.service.training.packing import MessageName, Packer, examples
 from spamnb.service.training.sources import Unreadable
 
 KEY = bytes(range(32))

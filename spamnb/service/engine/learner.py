@@ -41,10 +41,10 @@ from spamnb.core.model.scoring import RowView, doubt, probabilities, scores, sof
 from spamnb.core.model.training_rows import MessageRows, TrainingRows, day_of
 from spamnb.service.engine.planner import STREAK, PendingJournal, PlannedEvent, Planner
 from spamnb.service.engine.receipt import Receipt
-from spamnb.service.engine.requests import BulkLoad, Example, Learn, TrainingRequest, WordSource
+from spamnb.service.engine.requests import BulkLoad, Example, Learn, TrainingRequest
 from spamnb.service.engine.scoring import judge_examples
 from spamnb.service.engine.step_budget import StepBudgets
-from spamnb.service.training.packing import MergedWords
+from spamnb.service.engine.words import MergedWords, WordSource
 from spamnb.store.contract import ReadView, WriteView
 
 

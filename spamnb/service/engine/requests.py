@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.features.extract import Words
 from spamnb.core.model.events import BulkChange, Ids
-
-
-class WordSource(Protocol):
-    """Gives the texts of new features."""
-
-    def words(self, ids: Ids) -> Words:
-        """Return the known texts among these ids; `ids` are sorted and distinct."""
+from spamnb.service.engine.words import WordSource
 
 
 class SharedIds(NamedTuple):

@@ -39,7 +39,7 @@ from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import BulkLoad, Source
-from spamnb.service.training.packing import MergedWords
+from spamnb.service.engine.words import MergedWords
 from spamnb.store.contract import ReadView, Store, Word
 
 FORMAT = "spamnb export"

@@ -37,7 +37,8 @@ from spamnb.service.engine.filter import OWNER, Filter
 from spamnb.service.engine.group_commit import ReplayableBatches
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import Learn, Source
-from spamnb.service.training.packing import MergedWords, MessageName, PackedBatch, Packer, examples
+from spamnb.service.engine.words import MergedWords
+from spamnb.service.training.packing import MessageName, PackedBatch, Packer, examples
 from spamnb.service.training.sources import MessageSpan, SourceMessage, Unreadable, read_unit, units
 from spamnb.service.training.worker_pool import Pool, cores, tune_memory
 from spamnb.store.lmdb.store import open_store
