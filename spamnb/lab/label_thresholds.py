@@ -19,8 +19,7 @@ import numpy as np
 from spamnb.core.model.scoring import one_against_rest
 from spamnb.core.model.verdict import Verdict
 from spamnb.errors import UserError
-from spamnb.store.files import durable_write
-from spamnb.store.lmdb.sharing import refused
+from spamnb.store.files import durable_write, refused
 
 FILE = "thresholds.json"
 _MODE = 0o600

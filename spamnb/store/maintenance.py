@@ -30,18 +30,10 @@ from pathlib import Path
 from spamnb.core.model.events import Recipe
 from spamnb.errors import RefusedError, StoreBusyError, StoreDamagedError, StoreMissingError
 from spamnb.store.check import check
+from spamnb.store.files import make_folder, refused, sync_file, sync_folder
 from spamnb.store.journal import ChunkedValues, Pages
 from spamnb.store.lmdb.environment import Environment, environments, release, share, sound
-from spamnb.store.lmdb.sharing import (
-    DATA_FILE,
-    LOCK_FILE,
-    EnvironmentConfig,
-    holds_data,
-    make_folder,
-    refused,
-    sync_file,
-    sync_folder,
-)
+from spamnb.store.lmdb.sharing import DATA_FILE, LOCK_FILE, EnvironmentConfig, holds_data
 from spamnb.store.lmdb.store import open_store, read_recipe
 from spamnb.store.named_files import (
     LOCKED_BY_THEN_S,

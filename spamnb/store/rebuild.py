@@ -31,8 +31,9 @@ from spamnb.core.model.training_rows import TrainingRows
 from spamnb.errors import StoreMissingError
 from spamnb.store.apply_events import event_ids
 from spamnb.store.contract import MessageState, ReadView, Store, WriteView, packed
+from spamnb.store.files import sync_folder
 from spamnb.store.lmdb.environment import Environment
-from spamnb.store.lmdb.sharing import DATA_FILE, MAP_SIZE, EnvironmentConfig, sync_folder
+from spamnb.store.lmdb.sharing import DATA_FILE, MAP_SIZE, EnvironmentConfig
 from spamnb.store.lmdb.store import LmdbStore, open_store, read_recipe
 from spamnb.store.maintenance import Pairs, exclusive, fill, prove, put_in_place, temporary_folder
 from spamnb.store.rows.codec import decode_state, encode_recipe, encode_state

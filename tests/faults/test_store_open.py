@@ -26,9 +26,10 @@ from spamnb.errors import (
     StoreVersionError,
 )
 from spamnb.store.check import check
+from spamnb.store.files import refused
 from spamnb.store.lmdb import environment as lmdb_environment
 from spamnb.store.lmdb.environment import Environment, sound
-from spamnb.store.lmdb.sharing import EnvironmentConfig, no_room, refused
+from spamnb.store.lmdb.sharing import EnvironmentConfig, no_room
 from spamnb.store.lmdb.store import open_store
 from spamnb.store.table_views import FORMAT_KEY, LAYOUT_KEYS, RECIPE_KEY, Tables
 

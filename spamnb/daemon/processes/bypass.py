@@ -10,7 +10,7 @@ from pathlib import Path
 
 from spamnb.daemon.processes.shared_state import SharedState
 from spamnb.errors import StoreAccessError
-from spamnb.store.lmdb.sharing import refused
+from spamnb.store.files import refused
 
 FILE = "bypass"
 

@@ -28,8 +28,7 @@ from typing import Any
 from spamnb.errors import LimitError, RefError
 from spamnb.service.limits import ReviewLimits
 from spamnb.service.maintenance.expiry_clock import DAY_US, expiry_mark
-from spamnb.store.files import durable_write
-from spamnb.store.lmdb.sharing import make_folder, refused, sync_folder
+from spamnb.store.files import durable_write, make_folder, refused, sync_folder
 
 LOG = logging.getLogger("spamnb.review")
 

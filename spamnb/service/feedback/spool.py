@@ -56,8 +56,7 @@ from typing import Any, NamedTuple
 
 from spamnb.errors import StoreAccessError, UserError
 from spamnb.service.limits import SpoolLimits
-from spamnb.store.files import durable_write
-from spamnb.store.lmdb.sharing import make_folder, refused
+from spamnb.store.files import durable_write, make_folder, refused
 
 MODE = 0o1733
 _PRIVATE = 0o700

@@ -45,8 +45,7 @@ from spamnb.errors import (
 from spamnb.service.engine.clock import now_us
 from spamnb.service.limits import QuarantineLimits
 from spamnb.service.maintenance.expiry_clock import expiry_mark
-from spamnb.store.files import durable_write
-from spamnb.store.lmdb.sharing import make_folder, refused, sync_folder
+from spamnb.store.files import durable_write, make_folder, refused, sync_folder
 
 LOG = logging.getLogger("spamnb.quarantine")
 

@@ -28,7 +28,8 @@ from pathlib import Path
 from zlib import crc32
 
 from spamnb.errors import BugError
-from spamnb.store.lmdb.sharing import EnvironmentRegistry, refused
+from spamnb.store.files import refused
+from spamnb.store.lmdb.sharing import EnvironmentRegistry
 
 _MAGIC = b"\xffhi\xfe"
 _HEAD = struct.Struct("<4sII")

@@ -13,7 +13,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from spamnb.store.lmdb.sharing import refused, sync_folder
+from spamnb.store.files import refused, sync_folder
 
 
 class BootMarker:

@@ -61,6 +61,7 @@ from spamnb.errors import (
     StoreVersionError,
 )
 from spamnb.store.apply_events import surely_older
+from spamnb.store.files import make_folder, refused
 from spamnb.store.history.append_file import (
     open_append_file,
     records,
@@ -78,7 +79,7 @@ from spamnb.store.history.entry import (
 from spamnb.store.history.limits import HistoryLimits
 from spamnb.store.journal import ChunkedValues, Pages
 from spamnb.store.lmdb.environment import Environment, environments, release, share, sound
-from spamnb.store.lmdb.sharing import DATA_FILE, EnvironmentConfig, make_folder, refused
+from spamnb.store.lmdb.sharing import DATA_FILE, EnvironmentConfig
 from spamnb.store.lmdb.table import LmdbTable
 
 _NAMES = ("entries", "signatures", "mids", "digests", "meta")

@@ -1,17 +1,15 @@
-"""Sharing one LMDB environment among threads, without LMDB itself; durable folders and files.
+"""Sharing one LMDB environment among threads, without LMDB itself.
 
 `TransactionGate` counts this process's open transactions, because the map may be resized only when
 there are none. `EnvironmentRegistry` keeps one environment for each folder of a process.
-`RetryDeadline` limits retries. The other functions create private folders and sync them to disk.
+`RetryDeadline` limits retries.
 
-Must not import LMDB. Failure: StoreBusyError when a wait times out; StoreAccessError and
-StoreFullError if the file system refuses.
+Must not import LMDB. Failure: StoreBusyError when a wait times out.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import resource
 import threading
@@ -20,13 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-from spamnb.errors import (
-    StoreAccessError,
-    StoreBusyError,
-    StoreError,
-    StoreFullError,
-    StoreMissingError,
-)
+from spamnb.errors import StoreBusyError, StoreMissingError
+from spamnb.store.files import refused
 
 WAIT_S = 30.0
 """how long to wait for this process's readers or a reader slot: longer than any snapshot is used"""
@@ -197,16 +190,6 @@ class RetryDeadline:
         time.sleep(PAUSE_S)
 
 
-def refused(error: OSError, path: Path) -> StoreError:
-    """Return the StoreError for an error of the file system."""
-    text = f"{path}: {error.strerror or error}"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return StoreFullError(text, hint="free disk space")
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return StoreAccessError(text, hint="check the owner and the permissions of the folder")
-    return StoreError(text)
-
-
 def no_room(folder: Path) -> bool:
     """Return whether free disk space or RLIMIT_FSIZE is too small for a large write."""
     disk = os.statvfs(folder)
@@ -228,30 +211,3 @@ def holds_data(folder: Path) -> bool:
         return False
     except OSError as error:
         raise refused(error, folder) from error
-
-
-def make_folder(path: Path) -> None:
-    """Create a private folder, durably."""
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        sync_folder(path.parent)
-    except OSError as error:
-        raise refused(error, path) from error
-
-
-def sync_folder(path: Path) -> None:
-    """Sync the names in a folder to disk; a file's own fsync does not (fsync(2))."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def sync_file(path: Path) -> None:
-    """Sync a file's content to disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

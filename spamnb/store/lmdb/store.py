@@ -21,14 +21,9 @@ from spamnb.errors import (
     StoreVersionError,
 )
 from spamnb.store.contract import ReadView, WriteView
+from spamnb.store.files import make_folder, sync_folder
 from spamnb.store.lmdb.environment import Environment, release, share
-from spamnb.store.lmdb.sharing import (
-    MAP_SIZE,
-    EnvironmentConfig,
-    holds_data,
-    make_folder,
-    sync_folder,
-)
+from spamnb.store.lmdb.sharing import MAP_SIZE, EnvironmentConfig, holds_data
 from spamnb.store.lmdb.table import LmdbTable
 from spamnb.store.rows.codec import decode_recipe
 from spamnb.store.table_views import (

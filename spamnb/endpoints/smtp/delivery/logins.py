@@ -27,8 +27,7 @@ from pathlib import Path
 
 from spamnb.core.mail.envelope import network_of
 from spamnb.errors import SettingsError, StoreAccessError
-from spamnb.store.files import durable_write
-from spamnb.store.lmdb.sharing import make_folder
+from spamnb.store.files import durable_write, make_folder
 
 MAX_PASSWORD_BYTES = 1_024
 """A longer password is always wrong. scrypt's first step reads all of it."""
