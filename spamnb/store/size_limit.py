@@ -16,7 +16,6 @@ from spamnb.store.lmdb.sharing import DATA_FILE
 SHARE = 4
 LEFT_FREE = 20
 LEAST_SHARE = 8
-PAGE_BYTES = 4096
 
 
 def limit_of(folder: Path, limit_bytes: int) -> int:
@@ -39,5 +38,4 @@ def share_of(total: int, free: int, used: int) -> int:
     if not total:
         return 0
     fair = min(total // SHARE, used + free - total // LEFT_FREE)
-    limit = max(fair, used + free // LEAST_SHARE)
-    return limit - limit % PAGE_BYTES
+    return max(fair, used + free // LEAST_SHARE)

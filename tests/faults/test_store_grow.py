@@ -43,6 +43,16 @@ def put_many(view):
     view.scatter(MANY, Records(ones.astype(np.uint32), ones, np.ones(len(MANY), np.uint16)))
 
 
+def test_the_map_grows_by_the_pages_of_the_file(small):
+    """Where pages are larger, fewer of them fill the map, and the limit is whole pages."""
+    environment = small.environment
+    assert environment.page_bytes == environment.stat()["features"]["psize"]
+    environment.page_bytes = (1 << 20) // environment.pages() + 1
+    with environment.write():
+        assert environment.map_size == 2 << 20
+    assert environment.limit_bytes % environment.page_bytes == 0
+
+
 def last_seq(store):
     with store.read() as view:
         return view.totals().last_seq

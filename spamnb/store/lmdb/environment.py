@@ -45,7 +45,7 @@ from spamnb.store.lmdb.sharing import (
     no_room,
 )
 from spamnb.store.lmdb.table import LmdbTable
-from spamnb.store.size_limit import PAGE_BYTES, limit_of
+from spamnb.store.size_limit import limit_of
 
 _LEAST_MAP = 1 << 20
 _MAX_READERS = 510
@@ -64,6 +64,8 @@ class Environment:
 
     def __init__(self, config: EnvironmentConfig) -> None:
         self.config = config
+        self.page_bytes = 1
+        """LMDB's page size, once the file is open"""
         self._limit = self._limit_now()
         self._new_locks()
         self._env: Any = None
@@ -108,6 +110,8 @@ class Environment:
                 )
             except lmdb.Error as error:
                 raise _mapped(error, config.path) from error
+        self.page_bytes = int(self._env.stat()["psize"])
+        self._limit = self._limit_now()
         self._refuse_truncated()
         self._env.reader_check()
 
@@ -119,7 +123,7 @@ class Environment:
         """
         path = self.config.path
         pages = self._env.info()["last_pgno"] + 1
-        size = pages * int(self._env.stat()["psize"])
+        size = pages * self.page_bytes
         if (path / DATA_FILE).stat().st_size < size and not sound(path):
             self._env.close()
             raise StoreDamagedError(f"{path}: the data file is truncated", hint="restore a backup")
@@ -189,12 +193,6 @@ class Environment:
     def is_open(self) -> bool:
         """Return whether the environment is open."""
         return self._env is not None
-
-    @property
-    def page_bytes(self) -> int:
-        """Return LMDB's page size."""
-        self._ready()
-        return int(self._env.stat()["psize"])
 
     @property
     def map_size(self) -> int:
@@ -301,7 +299,7 @@ class Environment:
         It avoids running most transactions twice; a transaction that needs more is run again.
         """
         info = self._env.info()
-        used = (info["last_pgno"] + 1) * 4096
+        used = (info["last_pgno"] + 1) * self.page_bytes
         if info["map_size"] - used < used // 4 and not self._at_limit(info["map_size"]):
             self._grow()
 
@@ -312,7 +310,7 @@ class Environment:
         limit = (
             limit_of(config.path, config.limit_bytes) if config.disk_share else config.limit_bytes
         )
-        return limit - limit % PAGE_BYTES
+        return limit - limit % self.page_bytes
 
     def _limit_now(self) -> int:
         # A reader must see all of a file that has grown beyond the limit.
