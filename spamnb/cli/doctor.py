@@ -39,7 +39,7 @@ _LATER = (
     "spamnb.endpoints.net.smtp_client",
     "spamnb.endpoints.control.protocol",
     "spamnb.service.feedback.service",
-    "spamnb.store.folders",
+    "spamnb.store.paths",
     "spamnb.service.diagnostics.records",
 )
 _MARKS = {"ok": "green", "broken": "red", "skipped": "yellow"}
@@ -262,7 +262,7 @@ def _owner(root: Path) -> str:
 
 def _owner_stat(root: Path) -> os.stat_result:
     """Return the owner of a Maildir: the first user on its path who could replace it by a link."""
-    from spamnb.store.folders import owner_of
+    from spamnb.store.paths import owner_of
 
     uid = os.geteuid()
     os.seteuid(os.getuid())

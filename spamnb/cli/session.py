@@ -3,7 +3,7 @@
 Each is loaded on first use, so that a command without a model opens none. If root runs a command
 on another user's home, the process takes that user's id before it opens the home, because the
 daemon could not write files of root. Files named on the command line are still opened as root
-(`store.named_files`).
+(`store.paths`).
 Failure: SettingsError, StoreError.
 """
 

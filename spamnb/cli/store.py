@@ -165,7 +165,7 @@ def _written(file: str) -> Iterator[TextIO]:
     if file == "-":
         yield sys.stdout
         return
-    from spamnb.store.named_files import as_caller, open_named, replacing
+    from spamnb.store.paths import as_caller, open_named, replacing
 
     with as_caller():
         special = Path(file).exists() and not Path(file).is_file()
@@ -227,7 +227,7 @@ def import_(session: CliSession, file: str, as_new: bool, as_json: bool) -> None
 
 @contextmanager
 def _lines(file: str) -> Iterator[TextIO]:
-    from spamnb.store.named_files import open_named
+    from spamnb.store.paths import open_named
 
     if file == "-":
         yield sys.stdin

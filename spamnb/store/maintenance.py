@@ -35,7 +35,7 @@ from spamnb.store.journal import ChunkedValues, Pages
 from spamnb.store.lmdb.environment import Environment, environments, release, share, sound
 from spamnb.store.lmdb.sharing import DATA_FILE, LOCK_FILE, EnvironmentConfig, holds_data
 from spamnb.store.lmdb.store import open_store, read_recipe
-from spamnb.store.named_files import (
+from spamnb.store.paths import (
     LOCKED_BY_THEN_S,
     PART,
     as_caller,
@@ -161,7 +161,7 @@ def fill(new: Environment, name: str, pairs: Pairs) -> None:
 def backup(path: str | Path, target: str | Path) -> int:
     """Copy a model, which may be in use, to one file; return its size. Replaces an existing file.
 
-    The file is written with the rights of the caller (`named_files`).
+    The file is written with the rights of the caller (`paths`).
     """
     target = Path(target)
     with as_caller():

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from spamnb.endpoints.smtp.delivery import maildir_writer
-from spamnb.store import folders
+from spamnb.store import paths
 
 ALICE, BOB = 65531, 65530
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs several users")
@@ -105,7 +105,7 @@ def test_a_link_in_the_way_is_not_followed(tmp_path):
     """A name in `tmp` that is already there is an error, never written through."""
     maildir_writer.make(tmp_path / "m")
     (tmp_path / "m" / "tmp" / "here").symlink_to(tmp_path / "secret")
-    with folders.opened(tmp_path / "m" / "tmp") as tmp, pytest.raises(FileExistsError):
+    with paths.opened(tmp_path / "m" / "tmp") as tmp, pytest.raises(FileExistsError):
         maildir_writer._write(tmp, "here", (b"x",))
     assert not (tmp_path / "secret").exists()
 
@@ -152,12 +152,12 @@ def test_a_link_of_its_owner_leads_nowhere(tmp_path, home, where):
 def test_the_first_user_on_the_way_is_the_owner(tmp_path):
     """Root acts as the folder's owner, so a link of that user leads nowhere else."""
     maildir_writer.make(tmp_path / "home" / "m")
-    assert folders.owner_of(tmp_path / "home" / "m").st_uid == 0
+    assert paths.owner_of(tmp_path / "home" / "m").st_uid == 0
     os.chown(tmp_path / "home", ALICE, ALICE)
-    assert folders.owner_of(tmp_path / "home" / "m").st_uid == ALICE
+    assert paths.owner_of(tmp_path / "home" / "m").st_uid == ALICE
     (tmp_path / "home" / "link").symlink_to("/root")
     with pytest.raises(OSError, match="link"):
-        folders.owner_of(tmp_path / "home" / "link")
+        paths.owner_of(tmp_path / "home" / "link")
 
 
 @needs_root

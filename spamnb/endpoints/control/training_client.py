@@ -16,7 +16,7 @@ from pathlib import Path
 from spamnb.endpoints.control.protocol import LONG_S, ControlClient, Header
 from spamnb.service.training.sources import MessageSpan, SourceMessage, read_unit, units
 from spamnb.service.training.trainer import Progress, Summary, interleaved, mixed, refuse_twins
-from spamnb.store.named_files import open_named
+from spamnb.store.paths import open_named
 
 MESSAGES = 1000
 BODY_BYTES = 8 << 20

@@ -6,7 +6,7 @@ at the checkpoint: files that moved since are checked (by their ctime), and a se
 nothing, since the model knows the taught label.
 
 The watcher may run as root, and a Maildir's owner controls its links: all access is by descriptors
-of folders, without following that user's links (`folders`).
+of folders, without following that user's links (`store.paths`).
 
 Must not know the model or the control socket: functions to look up a label and to teach are given.
 Failure: their StoreError is passed on, and a message that was not taught is checked again.
@@ -35,8 +35,7 @@ from spamnb.endpoints.maildir.folder_roles import (
 from spamnb.endpoints.maildir.inotify import Inotify
 from spamnb.errors import CorpusError
 from spamnb.service.feedback.types import Answer, Feedback
-from spamnb.store.folders import opened
-from spamnb.store.named_files import as_caller
+from spamnb.store.paths import as_caller, opened
 
 PARTS = ("new", "cur")
 _NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EPERM)

@@ -22,7 +22,7 @@ from typing import BinaryIO, NamedTuple
 
 from spamnb.errors import CorpusError
 from spamnb.service.training.compressed import HEAD, expanded, expanded_bytes, is_compressed
-from spamnb.store.named_files import as_caller, open_named
+from spamnb.store.paths import as_caller, open_named
 
 LARGEST_BYTES = 64 * 1024 * 1024
 """Mail servers do not accept larger messages; only the first part of a message is parsed anyway."""

@@ -6,7 +6,7 @@ message with several recipients is written for all first and settled together: i
 none of the others has it.
 
 The owner of a Maildir may be hostile, so all access goes through descriptors of folders that were
-opened without following that user's links (`folders`). Folders are created when first needed (0700;
+opened without following that user's links (`paths`). Folders are created when first needed (0700;
 files 0600).
 
 Must not know protocols. Failure: the OSError; then nothing of the message is left.
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from spamnb.store import folders
+from spamnb.store import paths
 
 JUNK = ".Junk"
 """Maildir++: a sub-folder's name begins with a dot"""
@@ -65,7 +65,7 @@ def prepare(folder: Path, pieces: Sequence[bytes]) -> Pending:
     make(folder)
     pending = Pending(folder, unique_name(sum(map(len, pieces))))
     try:
-        with folders.opened(folder / "tmp") as tmp:
+        with paths.opened(folder / "tmp") as tmp:
             _write(tmp, pending.name, pieces)
     except BaseException:
         drop([pending])
@@ -81,8 +81,8 @@ def settle(several: Iterable[Pending]) -> None:
         for pending in several:
             name = pending.name
             with (
-                folders.opened(pending.folder / "tmp") as tmp,
-                folders.opened(pending.folder / "new") as new,
+                paths.opened(pending.folder / "tmp") as tmp,
+                paths.opened(pending.folder / "new") as new,
             ):
                 os.rename(name, name, src_dir_fd=tmp, dst_dir_fd=new)
                 seen.append(pending)
@@ -101,7 +101,7 @@ def drop(several: Iterable[Pending]) -> None:
 
 
 def _remove(pending: Pending, part: str) -> None:
-    with suppress(OSError), folders.opened(pending.folder / part) as folder:
+    with suppress(OSError), paths.opened(pending.folder / part) as folder:
         os.unlink(pending.name, dir_fd=folder)
 
 
@@ -117,8 +117,8 @@ def make(folder: Path) -> None:
     inner = folder.name.startswith(".")
     if inner:
         make(folder.parent)
-    with folders.opened(folder, make=True) as handle:
-        made = [folders.make(handle, part) for part in PARTS if not _is_there(handle, part)]
+    with paths.opened(folder, make=True) as handle:
+        made = [paths.make(handle, part) for part in PARTS if not _is_there(handle, part)]
         if inner and any(made):
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             os.close(os.open("maildirfolder", flags, 0o600, dir_fd=handle))
@@ -134,7 +134,7 @@ def _is_there(folder: int, part: str) -> bool:
 def sweep(folder: Path) -> int:
     """Delete this program's abandoned deliveries from `tmp`; returns how many."""
     oldest = time.time() - STALE_S
-    with folders.opened(folder / "tmp") as tmp, os.scandir(tmp) as entries:
+    with paths.opened(folder / "tmp") as tmp, os.scandir(tmp) as entries:
         names = [entry.name for entry in entries if _NAME.fullmatch(entry.name)]
         return sum(_swept(tmp, name, oldest) for name in names)
 
