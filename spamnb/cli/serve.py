@@ -88,7 +88,7 @@ def bypass(session: CliSession, way: str | None) -> None:
     Takes effect within a second and persists over restarts: the state is the file `bypass` in the
     home. Works with and without a running daemon.
     """
-    from spamnb.daemon.processes.bypass import bypass_is_on, turn_bypass
+    from spamnb.service.admin.bypass import bypass_is_on, turn_bypass
 
     home = session.home
     if way is not None:

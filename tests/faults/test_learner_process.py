@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 from support.learner import Learner, as_user, events, learner, mail, score, until
 
-from spamnb.daemon.operations import feedback_of
 from spamnb.daemon.roles.learner import uids_of
 from spamnb.endpoints.control.protocol import ControlClient, answer_of
-from spamnb.endpoints.control.server import Peer
 from spamnb.errors import (
     LabelError,
     SpamnbError,
@@ -23,6 +21,7 @@ from spamnb.errors import (
     StoreMissingError,
     UserError,
 )
+from spamnb.service.admin.request import FEEDBACK, Caller, feedback_of, read_fields
 from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.feedback.types import Feedback
 from spamnb.service.maintenance.export_import import export
@@ -137,20 +136,20 @@ def test_delegates_by_name_or_number(caplog):
 def test_admins_alone_say_where_a_report_came_from():
     """The domain makes a stranger one of the site's people, and the network has a quota."""
     told = {"label": "spam", "domain": "evil.example", "client": "192.0.2.7", "trust": "stranger"}
-    post = feedback_of(Peer(0, "admin", "root"), dict(told), b"x")
+    post = feedback_of(Caller(0, "admin", "root"), read_fields(FEEDBACK, told), b"x")
     assert (post.domain, post.client) == ("evil.example", "192.0.2.7")
-    for peer in (Peer(8, "delegate", "vmail"), Peer(1000, "self", "alice")):
-        said = feedback_of(peer, dict(told), b"x")
+    for peer in (Caller(8, "delegate", "vmail"), Caller(1000, "self", "alice")):
+        said = feedback_of(peer, read_fields(FEEDBACK, told), b"x")
         assert (said.domain, said.client) == ("", "")
 
 
 def test_who_speaks_and_how_far_they_are_trusted():
     """Admins name whom they like, delegates a person, all others themselves."""
-    admin, vmail = Peer(0, "admin", "root"), Peer(8, "delegate", "vmail")
-    alice = Peer(1000, "self", "alice")
+    admin, vmail = Caller(0, "admin", "root"), Caller(8, "delegate", "vmail")
+    alice = Caller(1000, "self", "alice")
 
     def speaks(peer, **header):
-        said = feedback_of(peer, header | {"label": "spam"}, b"x")
+        said = feedback_of(peer, read_fields(FEEDBACK, header | {"label": "spam"}), b"x")
         return said.who, said.trust
 
     assert speaks(admin) == ("root", "admin")

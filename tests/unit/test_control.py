@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 
 from spamnb import errors
 from spamnb.endpoints.control import server as control
-from spamnb.endpoints.control.protocol import ControlClient, answer_of, answered, failed, failure
+from spamnb.endpoints.control.protocol import ControlClient, answer_of, failed, failure
 from spamnb.endpoints.control.server import (
     ControlLimits,
-    ControlResponse,
     ControlServer,
-    Peer,
     Roles,
 )
 from spamnb.errors import PeerError, RefError, SpamnbError, StoreBusyError, StoreFullError
+from spamnb.service.admin.request import AdminResponse, Caller
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.feedback.types import Answer
 
@@ -36,16 +35,16 @@ def rehearsal(request):
     if op == "busy":
         raise StoreFullError("the disk is full", hint="make room")
     if op == "ignore":
-        return ControlResponse({"ok": True})
+        return AdminResponse({})
     body = request.body(10_000)
-    return ControlResponse({"ok": True, "uid": request.peer.uid, "n": len(body)}, body)
+    return AdminResponse({"uid": request.caller.uid, "n": len(body)}, body)
 
 
 class Nobody:
     """Roles under which every client acts for itself."""
 
-    def peer(self, uid):
-        return Peer(uid, "self", "somebody")
+    def caller(self, uid):
+        return Caller(uid, "self", "somebody")
 
 
 @contextlib.contextmanager
@@ -274,8 +273,8 @@ def test_all_users_together_do_not_shut_the_admins_out(tmp_path):
     limits, admins = ControlLimits(connections=6, each_user=6), []
 
     class Turn:
-        def peer(self, uid):
-            return Peer(uid, "admin" if admins else "self", "x")
+        def caller(self, uid):
+            return Caller(uid, "admin" if admins else "self", "x")
 
     with serving(tmp_path, limits=limits, roles=Turn) as (_, path):
         callers = [ControlClient(path, 10) for _ in range(3)]
@@ -299,7 +298,7 @@ def test_bodies_share_a_budget(tmp_path):
         if request.header["op"] == "hold":
             inside.set()
             assert go.wait(10)
-        return ControlResponse({"ok": True, "n": len(body)})
+        return AdminResponse({"n": len(body)})
 
     with serving(tmp_path, slow, limits) as (_, path):
         first = threading.Thread(target=lambda: ask(path, "hold", b"x" * 10_000))
@@ -317,7 +316,7 @@ def test_who_sends_slowly_keeps_others_out_of_half_of_it_at_most():
     """A user who is no delegate has room for one body; all such users together have half."""
     limits = ControlLimits(body_bytes=10, held_bytes=60)
     budget = control._BodyBudget(limits)
-    users = [Peer(uid, "self", str(uid)) for uid in range(1000, 1005)]
+    users = [Caller(uid, "self", str(uid)) for uid in range(1000, 1005)]
     budget.take(10, users[0], 0)
     with pytest.raises(StoreBusyError):
         budget.take(1, users[0], 0)
@@ -325,7 +324,7 @@ def test_who_sends_slowly_keeps_others_out_of_half_of_it_at_most():
     budget.take(10, users[2], 0)
     with pytest.raises(StoreBusyError):
         budget.take(1, users[3], 0)
-    budget.take(30, Peer(0, "admin", "root"), 0)
+    budget.take(30, Caller(0, "admin", "root"), 0)
     budget.give_back(10, users[0])
     budget.take(10, users[4], 0)
 
@@ -337,7 +336,7 @@ def test_a_stop_finishes_what_is_in_hand(tmp_path):
     def slow(_):
         inside.set()
         assert go.wait(10)
-        return ControlResponse({"ok": True})
+        return AdminResponse({})
 
     found = []
     with serving(tmp_path, slow) as (server, path):
@@ -379,7 +378,7 @@ def test_an_answer_travels():
     """State, receipt and all."""
     receipt = Receipt(True, 7, "ab", "1@a", None, "spam", 0.1, 0.9)
     for answer in (Answer("learnt", receipt), Answer("review", None, "why", "name", {"a": 1})):
-        assert answer_of(json.loads(json.dumps(answered(answer)))) == answer
+        assert answer_of(json.loads(json.dumps(answer.as_dict()))) == answer
 
 
 @pytest.mark.parametrize("header", [{}, {"state": "learnt", "receipt": {"x": 1}}, {"receipt": 5}])

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from spamnb.daemon.processes import logs, privileges
-from spamnb.daemon.processes.bypass import bypass_is_on
 from spamnb.daemon.processes.channel import ChildChannel, Order, StartParams, SupervisorChannel
 from spamnb.daemon.processes.logs import Log, take_over
 from spamnb.daemon.processes.sockets import BindAddress, Sockets, inherited
 from spamnb.daemon.processes.systemd import Notifier
 from spamnb.errors import StoreError, UserError
+from spamnb.service.admin.bypass import bypass_is_on
 from spamnb.settings.schema import LogSettings
 
 LOOPBACK = BindAddress("127.0.0.1", 0)

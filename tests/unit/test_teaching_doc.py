@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from typing import get_args
 
-from spamnb.daemon.operations import _OPERATIONS
+from spamnb.service.admin.operations import OPERATIONS
 from spamnb.service.feedback.trust import CHANNEL_POLICIES
 from spamnb.service.feedback.types import State
 
@@ -15,10 +15,22 @@ TEXT = (Path(__file__).parents[2] / "docs" / "teaching.md").read_text()
 
 def test_every_operation_channel_and_state_is_told():
     """The tables of the document are those of the code."""
-    for name in (*_OPERATIONS, *get_args(State)):
+    for name in get_args(State):
         assert f"`{name}`" in TEXT, name
     for name, way in CHANNEL_POLICIES.items():
         assert re.search(rf"\| [\w, ]*\b{name}\b[\w, ]* \| {way.weight:g} \|", TEXT), name
+
+
+def test_the_table_of_operations_tells_who_may_use_them():
+    """Each operation has one row, with its own fields and the right that it needs."""
+    table = TEXT[TEXT.index("| op | fields |") :].split("\n\n")[0].splitlines()[2:]
+    told = {}
+    for _, names, fields, right, _ in (row.split("|") for row in table):
+        row = re.findall(r"`(\w+)`", names)
+        told |= dict.fromkeys(row, right.strip() == "admins")
+        taken = {field for name in row for field in OPERATIONS[name].fields}
+        assert set(re.findall(r"`(\w+)`", fields)) <= taken, row
+    assert told == {name: one.right == "admins" for name, one in OPERATIONS.items()}
 
 
 def test_the_client_that_is_shown_speaks_the_protocol(tmp_path):

@@ -18,7 +18,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from spamnb.daemon.processes.bypass import bypass_is_on
 from spamnb.daemon.processes.channel import Order, StartParams
 from spamnb.daemon.processes.child import Backoff, Child, exit_words, spawn
 from spamnb.daemon.processes.logs import Log
@@ -26,6 +25,7 @@ from spamnb.daemon.processes.shared_state import ProcessState, SharedState, mono
 from spamnb.daemon.processes.sockets import Sockets
 from spamnb.daemon.processes.systemd import Notifier
 from spamnb.errors import BugError, SpamnbError
+from spamnb.service.admin.bypass import bypass_is_on
 from spamnb.service.scanning.access_lists import AccessLists, RuleFiles
 from spamnb.service.telemetry.metrics import Meters
 from spamnb.service.telemetry.unscanned import WINDOW_S, RecentUnscanned, facts_of, too_many

@@ -23,12 +23,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from spamnb.daemon.operations import Operations
 from spamnb.daemon.processes.channel import ChildChannel
 from spamnb.daemon.processes.shared_state import ProcessState, SharedState
+from spamnb.daemon.roles.learner_state import LearnerState
 from spamnb.daemon.roles.model_holder import LearnerConfig, ModelHolder
-from spamnb.endpoints.control.server import ControlServer, Peer, Roles, login_of
+from spamnb.endpoints.control.server import ControlServer, Roles, login_of
 from spamnb.errors import SpamnbError, StoreBusyError, StoreError, UserError, incident_id
+from spamnb.service.admin.model_config import read_clock
+from spamnb.service.admin.operations import Administration
+from spamnb.service.admin.request import Caller
 from spamnb.service.feedback.spool import Spool, SpoolFile
 from spamnb.service.scanning.spamtraps import TRAPS_FOLDER
 from spamnb.service.telemetry.status import check_home
@@ -97,8 +100,11 @@ class _LearnerRun:
         self._spools = [Spool(folder, learning.spool_limits) for folder in _spools(learning)]
         traps = learning.home / TRAPS_FOLDER
         self._spools.append(Spool(traps, learning.spool_limits, private=True))
-        self._operations = Operations(self._holder, post.shared, self._spools, parent=post.parent)
-        self._server = ControlServer(post.listener, self._operations, self._roles, learning.control)
+        state = LearnerState(self._holder, post.shared, self._spools, post.parent)
+        self._administration = Administration(self._holder, state)
+        self._server = ControlServer(
+            post.listener, self._administration, self._roles, learning.control
+        )
         self._maintenance = _Maintenance(self._holder, self._spools, self._taken)
         self._stop = False
 
@@ -150,19 +156,19 @@ class _LearnerRun:
     def _taken(self, left: SpoolFile) -> None:
         """Learn a file of a spool, in the name of its owner."""
         roles = self._roles()
-        peer = roles.peer(left.uid) if left.private else self._author(left.uid)
+        author = roles.caller(left.uid) if left.private else self._author(left.uid)
         try:
-            self._operations.of_spool(left, peer)
+            self._administration.teach_spooled(left, author)
         except UserError as error:
             LOG.warning("spool file of uid %d refused: %s", left.uid, error)
 
-    def _author(self, uid: int) -> Peer:
+    def _author(self, uid: int) -> Caller:
         """Give a file's owner the role of a delegate or a user; a file never has the role admin."""
-        delegate = uid in self._holder.learning.delegates
-        return Peer(uid, "delegate" if delegate else "self", login_of(uid))
+        delegate = uid in self._holder.config.delegates
+        return Caller(uid, "delegate" if delegate else "self", login_of(uid))
 
     def _roles(self) -> Roles:
-        return Roles(os.geteuid(), self._holder.learning.delegates)
+        return Roles(os.geteuid(), self._holder.config.delegates)
 
 
 def _spools(learning: LearnerConfig) -> tuple[Path, ...]:
@@ -211,7 +217,7 @@ class _Maintenance:
             done = 0
             try:
                 self._holder.retry_open()
-                check_home(self._holder.learning.home)
+                check_home(self._holder.config.home)
                 self._read_clock()
                 done = self._drain()
                 self._logged = ""
@@ -229,7 +235,8 @@ class _Maintenance:
     def _read_clock(self) -> None:
         """Record the clock regularly, so that a jump is detected early."""
         if time.monotonic() >= self._clock_due:
-            self._holder.read_clock()
+            with self._holder.service() as service:
+                read_clock(self._holder.config, service.model)
             self._clock_due = time.monotonic() + CLOCK_S
 
     def _drain(self) -> int:

@@ -17,8 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spamnb.core.mail.local_hosts import LocalHosts
-from spamnb.core.model.costs import Costs
 from spamnb.endpoints.control.server import ControlLimits
 from spamnb.errors import (
     SpamnbError,
@@ -27,16 +25,12 @@ from spamnb.errors import (
     StoreError,
     StoreMissingError,
 )
+from spamnb.service.admin.model_config import ModelConfig, open_service
 from spamnb.service.engine.filter import Filter
 from spamnb.service.feedback.review_queue import ReviewQueue
 from spamnb.service.feedback.service import FeedbackService
-from spamnb.service.limits import ReviewLimits, SpoolLimits, TeachingRules
-from spamnb.service.maintenance.expiry import ExpiryRules, newest_us
-from spamnb.service.maintenance.expiry_clock import ClockMark, expiry_mark
+from spamnb.service.limits import SpoolLimits
 from spamnb.service.telemetry.metrics import Meters
-from spamnb.service.telemetry.status import QUIET_DAYS
-from spamnb.store.history.limits import HistoryLimits
-from spamnb.store.history.verdict_history import History
 
 LOG = logging.getLogger("spamnb.learner")
 
@@ -45,26 +39,15 @@ LONGEST_PAUSE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class LearnerConfig:
+class LearnerConfig(ModelConfig):
     """Configuration of the learner."""
 
-    home: Path
-    local: LocalHosts = field(default_factory=LocalHosts)
-    costs: Costs = field(default_factory=Costs)
-    store_limit_bytes: int = 0
-    history: HistoryLimits = field(default_factory=HistoryLimits)
-    teaching: TeachingRules = field(default_factory=TeachingRules)
-    review: ReviewLimits = field(default_factory=ReviewLimits)
-    expiry: ExpiryRules = field(default_factory=lambda: ExpiryRules(400, 400, 1))
     control: ControlLimits = field(default_factory=ControlLimits)
     delegates: frozenset[int] = frozenset()
     """user ids that may act for other users"""
     spools: tuple[Path, ...] = ()
     """spool folders; empty: `spool` in the home, and the system's if the daemon's user owns it"""
     spool_limits: SpoolLimits = field(default_factory=SpoolLimits)
-    quarantine: Path | None = None
-    """default: `quarantine` in the home; only its size is reported"""
-    quiet_days: int = QUIET_DAYS
 
 
 class _Held:
@@ -79,8 +62,8 @@ class _Held:
 class ModelHolder:
     """Holds the open model, or the error why it is not open."""
 
-    def __init__(self, learning: LearnerConfig, meters: Meters) -> None:
-        self.learning = learning
+    def __init__(self, config: LearnerConfig, meters: Meters) -> None:
+        self.config = config
         self.fault = "not opened yet"
         self._meters = meters
         self._lock = threading.Lock()
@@ -93,7 +76,7 @@ class ModelHolder:
     @property
     def review_queue(self) -> ReviewQueue:
         """The review queue, which needs no model."""
-        return ReviewQueue(self.learning.home / "review", self.learning.review)
+        return self.config.review_queue
 
     @property
     def documents(self) -> bool:
@@ -121,10 +104,11 @@ class ModelHolder:
         finally:
             self._leave(held)
 
-    def read_clock(self, *, trust: bool = False) -> ClockMark:
-        """Return the clock mark; without a record in the home, by the newest event."""
+    @contextmanager
+    def reading(self) -> Iterator[Filter]:
+        """Yield the open model for one request."""
         with self.service() as service:
-            return expiry_mark(self.learning.home, newest_us(service.model.store), trust=trust)
+            yield service.model
 
     def retry_open(self) -> None:
         """Try to open the model, if it is not open and the pause is over."""
@@ -146,11 +130,11 @@ class ModelHolder:
         with self._lock:
             self._held, self.fault, self._pause_s = _Held(service), "", FIRST_PAUSE_S
 
-    def apply_settings(self, learning: LearnerConfig) -> None:
+    def apply_settings(self, config: LearnerConfig) -> None:
         """Reopen the model with other settings; requests wait meanwhile."""
         with self._opening:
             with self._lock:
-                old, self._held, self.learning, self._due = self._held, None, learning, 0.0
+                old, self._held, self.config, self._due = self._held, None, config, 0.0
             self._retire(old)
             self._open()
 
@@ -162,22 +146,7 @@ class ModelHolder:
         self._retire(old)
 
     def _opened(self) -> FeedbackService:
-        learning = self.learning
-        model = Filter.open(
-            learning.home,
-            history=False,
-            local=learning.local,
-            costs=learning.costs,
-            limit_bytes=learning.store_limit_bytes,
-        )
-        try:
-            model.history = History.open(learning.home / "history", learning.history)
-            if model.history.warning:
-                LOG.warning("%s", model.history.warning)
-            return FeedbackService(model, self.review_queue, learning.teaching, self._meters)
-        except BaseException:
-            model.close()
-            raise
+        return open_service(self.config, LOG.warning, self._meters)
 
     def _failed(self, error: StoreError) -> None:
         """Log each fault once, and double the pause."""

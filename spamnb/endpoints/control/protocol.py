@@ -23,11 +23,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, NamedTuple, Self
+from typing import Any, BinaryIO, Self
 
 from spamnb import errors
 from spamnb.errors import PeerError, SpamnbError, StoreBusyError
-from spamnb.service.engine.receipt import Receipt
+from spamnb.service.admin.request import AdminResponse, Header
 from spamnb.service.feedback.types import Answer, Feedback
 
 LINE_BYTES = 1 << 16
@@ -39,8 +39,6 @@ LONG_S = 3600.0
 """... for operations that take long: imports, expiry, training"""
 _IDLE_S = 20.0
 """A connection that was idle for longer is made again: the server may have closed it."""
-
-Header = dict[str, Any]
 
 
 class FrameError(Exception):
@@ -141,42 +139,15 @@ def failed(header: Header) -> SpamnbError:
     return error_type(str(header.get("error") or "refused"), hint=str(header.get("hint") or ""))
 
 
-def answered(answer: Answer) -> Header:
-    """An answer as a reply header."""
-    receipt = answer.receipt.as_dict() if answer.receipt else None
-    return {
-        "ok": True,
-        "state": answer.state,
-        "reason": answer.reason,
-        "review": answer.review,
-        "receipt": receipt,
-        "facts": answer.facts,
-    }
-
-
 def answer_of(header: Header) -> Answer:
     """The answer in a reply header."""
     try:
-        receipt = header.get("receipt")
-        return Answer(
-            header["state"],
-            Receipt.from_dict(receipt) if receipt else None,
-            str(header.get("reason", "")),
-            str(header.get("review", "")),
-            dict(header.get("facts") or {}),
-        )
+        return Answer.from_dict(header)
     except (KeyError, TypeError, ValueError) as error:
         raise PeerError("the daemon's answer is invalid") from error
 
 
 # --- the client ------------------------------------------------------------------------------
-
-
-class ControlReply(NamedTuple):
-    """The reply to a request."""
-
-    header: Header
-    body: bytes
 
 
 class ControlClient:
@@ -203,7 +174,7 @@ class ControlClient:
         """Close the connection."""
         self._frames.connection.close()
 
-    def ask(self, op: str, body: bytes = b"", **fields: Any) -> ControlReply:
+    def ask(self, op: str, body: bytes = b"", **fields: Any) -> AdminResponse:
         """Send a request and return its reply; an error of the server is raised here."""
         self._reconnect_if_idle()
         try:
@@ -219,7 +190,7 @@ class ControlClient:
             self.close()
             self._frames = Frames(connected(self._path, self._wait_s))
 
-    def _read_reply(self) -> ControlReply:
+    def _read_reply(self) -> AdminResponse:
         """Read a reply; an error in it is raised."""
         frames, wait_s = self._frames, self._wait_s
         try:
@@ -236,7 +207,7 @@ class ControlClient:
             raise PeerError(f"the daemon's reply is invalid: {error}") from error
         if not header.get("ok"):
             raise failed(header)
-        return ControlReply(header, body)
+        return AdminResponse(header, body)
 
     def pour(self, op: str, file: BinaryIO, size: int, **fields: Any) -> Header:
         """Send a request whose bytes are a plain file of that size; returns the reply."""

@@ -23,14 +23,19 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
 
-from spamnb.endpoints.control.protocol import CHUNK_BYTES, FrameError, Frames, Header, failure
+from spamnb.endpoints.control.protocol import CHUNK_BYTES, FrameError, Frames, failure
 from spamnb.errors import SpamnbError, StoreBusyError, UserError, incident_id
+from spamnb.service.admin.request import (
+    AdminRequest,
+    AdminResponse,
+    Caller,
+    Header,
+    RequestHandler,
+    Role,
+)
 
 LOG = logging.getLogger("spamnb.control")
-
-Role = Literal["admin", "delegate", "self"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,40 +55,6 @@ class ControlLimits:
     """to send one request"""
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """The client, as identified by the kernel."""
-
-    uid: int
-    role: Role
-    login: str
-
-
-class ControlResponse(NamedTuple):
-    """The reply to a request."""
-
-    header: Header
-    body: bytes = b""
-
-
-class ControlRequest(NamedTuple):
-    """A request; its body is read by the handler, which knows its size limit."""
-
-    peer: Peer
-    header: Header
-    body: Callable[[int], bytes]
-    """reads the body; UserError if it is longer than the given limit"""
-    pour: Callable[[int, int], None]
-    """writes the body, at most so many bytes, to a descriptor"""
-
-
-class RequestHandler(Protocol):
-    """Handles requests; called by many threads."""
-
-    def __call__(self, request: ControlRequest) -> ControlResponse:
-        """Handle one request."""
-
-
 class Roles:
     """Roles by uid."""
 
@@ -91,14 +62,14 @@ class Roles:
         self._owner = owner
         self._delegates = delegates
 
-    def peer(self, uid: int) -> Peer:
+    def caller(self, uid: int) -> Caller:
         """The client with this uid."""
         role: Role = "self"
         if uid in (0, self._owner):
             role = "admin"
         elif uid in self._delegates:
             role = "delegate"
-        return Peer(uid, role, login_of(uid))
+        return Caller(uid, role, login_of(uid))
 
 
 def login_of(uid: int) -> str:
@@ -123,30 +94,30 @@ class _BodyBudget:
         self._by_user: Counter[int] = Counter()
         self._change = threading.Condition()
 
-    def take(self, size: int, peer: Peer, wait_s: float) -> None:
+    def take(self, size: int, caller: Caller, wait_s: float) -> None:
         with self._change:
-            if not self._change.wait_for(lambda: self._has(size, peer), wait_s):
+            if not self._change.wait_for(lambda: self._has(size, caller), wait_s):
                 raise StoreBusyError("too many requests are in progress", hint="try again")
-            self._add(size, peer)
+            self._add(size, caller)
 
-    def give_back(self, size: int, peer: Peer) -> None:
+    def give_back(self, size: int, caller: Caller) -> None:
         with self._change:
-            self._add(-size, peer)
+            self._add(-size, caller)
             self._change.notify_all()
 
-    def _has(self, size: int, peer: Peer) -> bool:
-        if peer.role != "self":
+    def _has(self, size: int, caller: Caller) -> bool:
+        if caller.role != "self":
             return self._left >= size
-        mine = self._by_user[peer.uid] + size <= self._each
+        mine = self._by_user[caller.uid] + size <= self._each
         return mine and min(self._left, self._theirs) >= size
 
-    def _add(self, size: int, peer: Peer) -> None:
+    def _add(self, size: int, caller: Caller) -> None:
         self._left -= size
-        if peer.role == "self":
+        if caller.role == "self":
             self._theirs -= size
-            self._by_user[peer.uid] += size
-            if self._by_user[peer.uid] <= 0:
-                del self._by_user[peer.uid]
+            self._by_user[caller.uid] += size
+            if self._by_user[caller.uid] <= 0:
+                del self._by_user[caller.uid]
 
 
 class ControlServer:
@@ -234,15 +205,15 @@ class ControlServer:
                 self._close(connection)
 
     def _admit(self, connection: socket.socket) -> None:
-        peer = self._roles().peer(_uid_of(connection))
-        thread_connection = _Connection(self, connection, peer)
+        caller = self._roles().caller(_uid_of(connection))
+        thread_connection = _Connection(self, connection, caller)
         with self._lock:
-            users = Counter(other.peer.uid for other in self._open.values())
+            users = Counter(other.caller.uid for other in self._open.values())
             limits = self._limits
             full = len(self._open) >= limits.connections
-            if peer.role == "self":
-                others = sum(other.peer.role == "self" for other in self._open.values())
-                full |= users[peer.uid] >= limits.each_user or others >= limits.connections // 2
+            if caller.role == "self":
+                others = sum(other.caller.role == "self" for other in self._open.values())
+                full |= users[caller.uid] >= limits.each_user or others >= limits.connections // 2
             if not full:
                 self._open[connection] = thread_connection
         if full:
@@ -261,13 +232,13 @@ class ControlServer:
 class _Connection:
     """One connection, in its own thread."""
 
-    def __init__(self, server: ControlServer, connection: socket.socket, peer: Peer) -> None:
+    def __init__(self, server: ControlServer, connection: socket.socket, caller: Caller) -> None:
         self._server = server
         self._limits = server._limits  # noqa: SLF001 - the two classes belong together
         self._frames = Frames(connection)
         self._left = 0
         self._held = 0
-        self.peer = peer
+        self.caller = caller
         self.began = 0.0
         self.thread = threading.Thread(target=self._run, name="control", daemon=True)
 
@@ -281,7 +252,7 @@ class _Connection:
             while self._serve_request():
                 pass
         except (OSError, FrameError) as error:
-            LOG.debug("a connection of uid %d ended: %s", self.peer.uid, error)
+            LOG.debug("a connection of uid %d ended: %s", self.caller.uid, error)
         finally:
             self._server._close(self._frames.connection)  # noqa: SLF001 - as above
 
@@ -291,7 +262,7 @@ class _Connection:
         try:
             header = frames.line(limits.idle_s, limits.read_s)
         except FrameError as error:
-            self._reply(ControlResponse(failure(UserError(str(error)))))
+            self._reply(AdminResponse(failure(UserError(str(error)))))
             return False
         if header is None:
             return False
@@ -305,16 +276,17 @@ class _Connection:
         # Unread bytes of the body would be read as the next line.
         return self._left == 0 and not self._server._stopping  # noqa: SLF001 - as above
 
-    def _handle(self, header: Header) -> ControlResponse:
+    def _handle(self, header: Header) -> AdminResponse:
         try:
-            return self._server._handler(  # noqa: SLF001 - as above
-                ControlRequest(self.peer, header, self._body, self._pour)
+            reply = self._server._handler(  # noqa: SLF001 - as above
+                AdminRequest(self.caller, header, self._body, self._pour)
             )
+            return AdminResponse({"ok": True, **reply.header}, reply.body)
         except SpamnbError as error:
-            return ControlResponse(failure(error))
+            return AdminResponse(failure(error))
         except (FrameError, TimeoutError) as error:
             self._left = -1
-            return ControlResponse(
+            return AdminResponse(
                 failure(UserError(str(error) or "the bytes did not arrive in time"))
             )
         except Exception:
@@ -322,16 +294,16 @@ class _Connection:
             self._server.faults += 1
             LOG.exception("incident %s: a request %.40r failed", incident, header.get("op"))
             text = f"internal error, incident {incident}"
-            return ControlResponse(failure(SpamnbError(text, hint="see the daemon's log")))
+            return AdminResponse(failure(SpamnbError(text, hint="see the daemon's log")))
 
-    def _reply(self, reply: ControlResponse) -> None:
+    def _reply(self, reply: AdminResponse) -> None:
         self._frames.send(reply.header, reply.body, wait_s=self._limits.read_s)
 
     def _body(self, most: int) -> bytes:
         """Read the body into memory, within the budget."""
         size = self._sized(min(most, self._limits.body_bytes))
         budget = self._server._budget  # noqa: SLF001 - as above
-        budget.take(size, self.peer, self._limits.read_s)
+        budget.take(size, self.caller, self._limits.read_s)
         self._held += size
         found = self._frames.body(size, self._limits.read_s, self._until())
         self._left = 0
@@ -355,7 +327,7 @@ class _Connection:
         return time.monotonic() + self._limits.request_s
 
     def _release(self) -> None:
-        self._server._budget.give_back(self._held, self.peer)  # noqa: SLF001 - as above
+        self._server._budget.give_back(self._held, self.caller)  # noqa: SLF001 - as above
         self._held = 0
 
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spamnb.endpoints.control.protocol import LONG_S, ControlClient, Header
+from spamnb.endpoints.control.protocol import LONG_S, ControlClient
+from spamnb.service.admin.request import Header
 from spamnb.service.training.sources import MessageSpan, SourceMessage, read_unit, units
 from spamnb.service.training.trainer import Progress, Summary, interleaved, mixed, refuse_twins
 from spamnb.store.paths import open_named

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, Self
 
 from spamnb.service.engine.receipt import Receipt
 
@@ -44,3 +45,26 @@ class Answer:
     review: str = ""
     """the entry's name in the review queue, if it is queued"""
     facts: dict[str, object] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the answer as values that JSON can represent."""
+        receipt = self.receipt.as_dict() if self.receipt else None
+        return {
+            "state": self.state,
+            "reason": self.reason,
+            "review": self.review,
+            "receipt": receipt,
+            "facts": self.facts,
+        }
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> Self:
+        """Return the answer of `as_dict`; KeyError, TypeError or ValueError for other values."""
+        receipt = found.get("receipt")
+        return cls(
+            found["state"],
+            Receipt.from_dict(receipt) if receipt else None,
+            str(found.get("reason", "")),
+            str(found.get("review", "")),
+            dict(found.get("facts") or {}),
+        )

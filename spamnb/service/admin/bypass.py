@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spamnb.daemon.processes.shared_state import SharedState
 from spamnb.errors import StoreAccessError
 from spamnb.store.files import refused
 
@@ -25,8 +24,8 @@ def bypass_is_on(home: Path, *, before: bool | None = None) -> bool:
         return before
 
 
-def turn_bypass(home: Path, shared: SharedState | None = None, *, on: bool) -> None:
-    """Create or remove the file, and set the flag of the shared state if given."""
+def turn_bypass(home: Path, *, on: bool) -> None:
+    """Create or remove the file."""
     try:
         if on:
             (home / FILE).touch(0o600)
@@ -37,5 +36,3 @@ def turn_bypass(home: Path, shared: SharedState | None = None, *, on: bool) -> N
             f"the bypass of {home} cannot be changed: {error.strerror}",
             hint="only the home's owner and root can change it",
         ) from error
-    if shared is not None:
-        shared.bypass = on

@@ -1,0 +1,1 @@
+"""Administrative operations: one table for every endpoint and for the command line."""

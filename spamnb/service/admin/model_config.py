@@ -1,0 +1,74 @@
+"""The configuration of an opened model, and its feedback service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spamnb.core.mail.local_hosts import LocalHosts
+from spamnb.core.model.costs import Costs
+from spamnb.service.engine.filter import Filter
+from spamnb.service.feedback.review_queue import ReviewQueue
+from spamnb.service.feedback.service import FeedbackService
+from spamnb.service.limits import ReviewLimits, TeachingRules
+from spamnb.service.maintenance.expiry import ExpiryRules, newest_us
+from spamnb.service.maintenance.expiry_clock import ClockMark, expiry_mark
+from spamnb.service.telemetry.metrics import Meters
+from spamnb.service.telemetry.status import QUIET_DAYS
+from spamnb.store.history.limits import HistoryLimits
+from spamnb.store.history.verdict_history import History
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """A home, and how its model is opened and taught."""
+
+    home: Path
+    local: LocalHosts = field(default_factory=LocalHosts)
+    costs: Costs = field(default_factory=Costs)
+    store_limit_bytes: int = 0
+    history: HistoryLimits = field(default_factory=HistoryLimits)
+    teaching: TeachingRules = field(default_factory=TeachingRules)
+    review: ReviewLimits = field(default_factory=ReviewLimits)
+    expiry: ExpiryRules = field(default_factory=lambda: ExpiryRules(400, 400, 1))
+    quarantine: Path | None = None
+    """default: `quarantine` in the home; only its size is reported"""
+    quiet_days: int = QUIET_DAYS
+
+    @property
+    def review_queue(self) -> ReviewQueue:
+        """The review queue of the home."""
+        return ReviewQueue(self.home / "review", self.review)
+
+
+def open_model(config: ModelConfig, *, readonly: bool = False) -> Filter:
+    """Open the model without its history."""
+    return Filter.open(
+        config.home,
+        readonly=readonly,
+        history=False,
+        local=config.local,
+        costs=config.costs,
+        limit_bytes=config.store_limit_bytes,
+    )
+
+
+def open_service(
+    config: ModelConfig, warn: Callable[[str], None], meters: Meters | None = None
+) -> FeedbackService:
+    """Open the model and its history for feedback; a fault of the history is a warning."""
+    model = open_model(config)
+    try:
+        model.history = History.open(config.home / "history", config.history)
+        if model.history.warning:
+            warn(model.history.warning)
+        return FeedbackService(model, config.review_queue, config.teaching, meters)
+    except BaseException:
+        model.close()
+        raise
+
+
+def read_clock(config: ModelConfig, model: Filter, *, trust: bool = False) -> ClockMark:
+    """Return the clock mark; without a record in the home, by the newest event."""
+    return expiry_mark(config.home, newest_us(model.store), trust=trust)

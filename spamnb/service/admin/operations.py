@@ -1,0 +1,283 @@
+"""The table of administrative operations, and the rights to use them.
+
+    ping                                            served home, caller's role
+    teach   label, bytes or refs, channel, for      set the label of a message
+    forget  bytes or refs                           remove a message's training
+    undo    event                                   undo an event
+    batch   sizes, labels, bytes                    sorted mail of `train`                admins
+    status, metrics                                 state; metrics in Prometheus format
+    bypass  on                                      deliver all mail unscanned            admins
+    review  do = list | show | accept | refuse, name                                      admins
+    import, expire, reload                          maintenance                           admins
+
+Admins may name a user (`for`) and the user's trust level (`trust`: admin, user, stranger).
+Delegates may name a user, with the trust level user. All other callers act for themselves, on
+messages delivered to them. The control socket offers this table in the daemon, and the command line
+uses it on a home that no daemon serves. Must not know connections. Failure: UserError for an
+invalid request.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from spamnb.errors import RefusedError, UserError
+from spamnb.service.admin.bypass import turn_bypass
+from spamnb.service.admin.facts import gathered
+from spamnb.service.admin.model_config import read_clock
+from spamnb.service.admin.ports import AdminDaemon, AdminModel
+from spamnb.service.admin.request import (
+    FEEDBACK,
+    SOURCE,
+    AdminRequest,
+    AdminResponse,
+    Caller,
+    Field,
+    Header,
+    anything,
+    boolean,
+    feedback_of,
+    label,
+    positive,
+    read_fields,
+    speaker_of,
+    text,
+)
+from spamnb.service.engine.receipt import Receipt
+from spamnb.service.engine.requests import Source
+from spamnb.service.feedback.spool import SpoolFile
+from spamnb.service.maintenance.expiry import expire
+from spamnb.service.maintenance.expiry_clock import warning
+from spamnb.service.maintenance.export_import import merge, read_export
+from spamnb.service.telemetry import status
+from spamnb.service.telemetry.metrics import prometheus
+from spamnb.service.telemetry.status import Facts
+
+LOG = logging.getLogger("spamnb.learner")
+
+_IMPORT_BYTES = 1 << 33
+_FRESH_S = 1.0
+"""how long the facts of `status` are cached: they need two thousand journal headers"""
+_SHOWN_REASONS = 10
+_NO_FACTS: tuple[float, Facts] = (0.0, {})
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One row of the table."""
+
+    run: Callable[[Administration, AdminRequest, Header], AdminResponse]
+    right: Literal["every user", "admins"] = "every user"
+    fields: Mapping[str, Field] = field(default_factory=dict)
+
+
+class Administration:
+    """Runs the operations for all callers."""
+
+    def __init__(self, model: AdminModel, daemon: AdminDaemon | None = None) -> None:
+        self.model = model
+        self.daemon = daemon
+        self._lock = threading.Lock()
+        self._facts = _NO_FACTS
+
+    def __call__(self, request: AdminRequest) -> AdminResponse:
+        """Run one request."""
+        name = request.header.get("op")
+        operation = OPERATIONS.get(name) if isinstance(name, str) else None
+        if operation is None:
+            raise UserError("there is no such operation", hint=f"one of {', '.join(OPERATIONS)}")
+        if operation.right == "admins" and request.caller.role != "admin":
+            raise RefusedError(f"only administrators (the model's owner and root) may use {name}")
+        return operation.run(self, request, read_fields(operation.fields, request.header))
+
+    def teach_spooled(self, left: SpoolFile, caller: Caller) -> None:
+        """Learn a file of a spool, in the name of its author."""
+        header = {"channel": "imap"} | left.head | {"label": left.label}
+        feedback = feedback_of(caller, read_fields(FEEDBACK, header), left.raw)
+        with self.model.service() as service:
+            answer = service.teach(feedback)
+        if answer.state == "refused":
+            # The program that wrote the file does not wait for an answer.
+            LOG.info("spool file of uid %d was not learnt: %s", left.uid, answer.reason)
+
+    def facts(self) -> Facts:
+        """Return all facts of `status`, at most a second old."""
+        with self._lock:
+            made, facts = self._facts
+            if time.monotonic() - made > _FRESH_S or not facts:
+                facts = gathered(self.model, self.daemon)
+                self._facts = (time.monotonic(), facts)
+            return facts
+
+    def forget_facts(self) -> None:
+        """Gather the facts of `status` again at the next request."""
+        self._facts = _NO_FACTS
+
+
+# --- feedback ------------------------------------------------------------------------------------
+
+
+def _teach(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
+    raw = request.body(admin.model.config.teaching.limit_bytes)
+    feedback = feedback_of(request.caller, fields, raw)
+    with admin.model.service() as service:
+        return AdminResponse(service.teach(feedback).as_dict())
+
+
+def _forget(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
+    return _teach(admin, request, fields | {"label": ""})
+
+
+def _undo(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
+    feedback = feedback_of(request.caller, fields, b"")
+    with admin.model.service() as service:
+        return AdminResponse(service.undo(fields["event"], feedback).as_dict())
+
+
+def _batch(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
+    """Train with sorted mail in one transaction."""
+    sizes, labels = fields["sizes"], fields["labels"]
+    if not (isinstance(sizes, list) and isinstance(labels, list) and len(sizes) == len(labels)):
+        raise UserError("`sizes` and `labels` must be lists of the same length")
+    if not all(isinstance(size, int) and size >= 0 for size in sizes):
+        raise UserError("`sizes` must contain whole numbers of 0 or more")
+    raw = request.body(1 << 62)
+    if sum(sizes) != len(raw):
+        raise UserError("`sizes` do not add up to `bytes`")
+    body = io.BytesIO(raw)
+    messages = [(str(name), body.read(size)) for size, name in zip(sizes, labels, strict=True)]
+    with admin.model.service() as service:
+        receipts = service.batch(messages, _source(request, fields))
+    return AdminResponse(_tally(receipts))
+
+
+def _source(request: AdminRequest, fields: Header) -> Source:
+    return Source(speaker_of(request.caller, fields)[0], fields["channel"] or "api")
+
+
+def _tally(receipts: list[Receipt]) -> Header:
+    refused = [str(receipt.error) for receipt in receipts if receipt.error is not None]
+    return {
+        "learnt": sum(r.changed and r.before is None for r in receipts),
+        "moved": sum(r.changed and r.before is not None for r in receipts),
+        "duplicates": sum(not r.changed and r.error is None for r in receipts),
+        "refused": len(refused),
+        "reasons": refused[:_SHOWN_REASONS],
+    }
+
+
+def _review(admin: Administration, _: AdminRequest, fields: Header) -> AdminResponse:
+    """List, show, accept or refuse queued feedback."""
+    do, name = fields["do"], fields["name"]
+    review_queue = admin.model.review_queue
+    if do == "list":
+        lines = [json.dumps(entry.as_dict()).encode() + b"\n" for entry in review_queue.entries()]
+        return AdminResponse({"entries": len(lines)}, b"".join(lines))
+    if do == "show":
+        entry, raw = review_queue.get(name)
+        return AdminResponse({"entry": entry.as_dict()}, raw)
+    if do not in ("accept", "refuse"):
+        raise UserError("`do` must be list, show, accept or refuse")
+    with admin.model.service() as service:
+        answer = service.accept(name) if do == "accept" else service.refuse(name)
+    return AdminResponse(answer.as_dict())
+
+
+# --- status --------------------------------------------------------------------------------------
+
+
+def _ping(admin: Administration, request: AdminRequest, _: Header) -> AdminResponse:
+    """Return the served home and the caller's role."""
+    model, caller = admin.model, request.caller
+    home = os.path.realpath(model.config.home)
+    facts = {"home": home, "pid": os.getpid(), "role": caller.role, "login": caller.login}
+    # Its text may contain paths.
+    fault = model.fault if caller.role == "admin" else model.fault and "see the log"
+    return AdminResponse(facts | {"documents": model.documents, "fault": fault})
+
+
+def _status(admin: Administration, request: AdminRequest, _: Header) -> AdminResponse:
+    facts = dict(admin.facts())
+    if request.caller.role != "admin":
+        facts = status.public(facts)
+    return AdminResponse({"status": facts})
+
+
+def _metrics(admin: Administration, _: AdminRequest, __: Header) -> AdminResponse:
+    if admin.daemon is None:
+        raise UserError("no daemon serves this home", hint="start it with `spamnb serve`")
+    text_format = prometheus(admin.daemon.meters(), status.gauges(admin.facts()))
+    return AdminResponse({}, text_format.encode())
+
+
+# --- maintenance ---------------------------------------------------------------------------------
+
+
+def _bypass(admin: Administration, _: AdminRequest, fields: Header) -> AdminResponse:
+    """Turn the bypass on or off; a file in the home keeps it over a restart."""
+    turn_bypass(admin.model.config.home, on=fields["on"])
+    if admin.daemon is not None:
+        admin.daemon.set_bypass(on=fields["on"])
+    admin.forget_facts()
+    return AdminResponse({"bypass": fields["on"]})
+
+
+def _import(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
+    """Add an export, which may be larger than the memory."""
+    with tempfile.TemporaryFile(dir=admin.model.config.home) as file:
+        request.pour(_IMPORT_BYTES, file.fileno())
+        file.seek(0)
+        try:
+            with io.TextIOWrapper(file, "utf-8") as lines:
+                exported = read_export(lines)
+        except UnicodeDecodeError as error:
+            raise UserError(f"this is not an export: {error}") from error
+    source = _source(request, fields)
+    with admin.model.service() as service:
+        receipt = merge(service.model, exported, source=source)
+    return AdminResponse({"receipt": receipt.as_dict(), "features": len(exported.bulk.ids)})
+
+
+def _expire(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
+    """Delete old data, by the settings."""
+    config, source = admin.model.config, _source(request, fields)
+    with admin.model.service() as service:
+        model = service.model
+        mark = read_clock(config, model, trust=fields["trust_clock"] is True)
+        now = mark.expires_us
+        expired = expire(model.store, model.history, config.expiry, now_us=now, source=source)
+    admin.forget_facts()
+    return AdminResponse({"expired": expired.as_dict(), "warning": warning(mark)})
+
+
+def _reload(admin: Administration, _: AdminRequest, fields: Header) -> AdminResponse:
+    """Open the model if it is not open; reread the settings unless `settings` is false."""
+    if admin.daemon is not None and fields["settings"] is not False:
+        admin.daemon.reread_settings()
+    admin.model.open()
+    return AdminResponse({"fault": admin.model.fault})
+
+
+OPERATIONS: Mapping[str, Operation] = {
+    "ping": Operation(_ping),
+    "teach": Operation(_teach, fields=FEEDBACK | {"label": label}),
+    "forget": Operation(_forget, fields=FEEDBACK),
+    "undo": Operation(_undo, fields=FEEDBACK | {"event": positive}),
+    "batch": Operation(_batch, "admins", SOURCE | {"sizes": anything, "labels": anything}),
+    "status": Operation(_status),
+    "metrics": Operation(_metrics),
+    "bypass": Operation(_bypass, "admins", {"on": boolean}),
+    "review": Operation(_review, "admins", {"do": text, "name": text}),
+    "import": Operation(_import, "admins", SOURCE),
+    "expire": Operation(_expire, "admins", SOURCE | {"trust_clock": anything}),
+    "reload": Operation(_reload, "admins", {"settings": anything}),
+}

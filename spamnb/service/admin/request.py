@@ -1,0 +1,157 @@
+"""Requests of administrative operations: the caller, the fields and the reply.
+
+An endpoint identifies the caller and frames the request; `operations` checks the caller's right and
+reads the fields by its table. Failure: UserError for a field of a wrong type or value, RefusedError
+for a caller who acts for another user without the right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+from spamnb.errors import RefusedError, UserError
+from spamnb.service.feedback.types import Feedback, Trust
+
+Header = dict[str, Any]
+"""the fields of a request or a reply, as values of JSON"""
+Role = Literal["admin", "delegate", "self"]
+Field = Callable[[Header, str], Any]
+"""reads one field of a request"""
+
+MOST_REFS = 16
+_REF_CHARS = 1000
+_CLIENT_CHARS = 64
+MAILBOXES = ("imap", "maildir")
+"""Channels that read a user's mailbox. Their server confirms that a message is the user's own, even
+if it is older than the history or than this installation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The user of a request, as identified by the endpoint."""
+
+    uid: int
+    role: Role
+    login: str
+
+
+class AdminRequest(NamedTuple):
+    """A request; the operation that reads its body knows the size limit."""
+
+    caller: Caller
+    header: Header
+    body: Callable[[int], bytes]
+    """reads the body; UserError if it is longer than the given limit"""
+    pour: Callable[[int, int], None]
+    """writes the body, at most so many bytes, to a descriptor"""
+
+
+class AdminResponse(NamedTuple):
+    """The reply to a request."""
+
+    header: Header
+    body: bytes = b""
+
+
+RequestHandler = Callable[[AdminRequest], AdminResponse]
+"""handles requests; called by many threads"""
+
+
+# --- fields --------------------------------------------------------------------------------------
+
+
+def read_fields(fields: Mapping[str, Field], header: Header) -> Header:
+    """Return the values of these fields."""
+    return {name: read(header, name) for name, read in fields.items()}
+
+
+def text(header: Header, name: str) -> str:
+    """Read a string, by default empty."""
+    found = header.get(name, "")
+    if not isinstance(found, str):
+        raise UserError(f"`{name}` must be a string")
+    return found
+
+
+def label(header: Header, name: str) -> str:
+    """Read a label."""
+    if not (found := text(header, name)):
+        raise UserError("no label is given")
+    return found
+
+
+def positive(header: Header, name: str) -> int:
+    """Read a whole number of 1 or more."""
+    found = header.get(name)
+    if not isinstance(found, int) or isinstance(found, bool) or not 0 < found < 1 << 63:
+        raise UserError(f"`{name}` must be a whole number of 1 or more")
+    return found
+
+
+def boolean(header: Header, name: str) -> bool:
+    """Read true or false."""
+    found = header.get(name)
+    if not isinstance(found, bool):
+        raise UserError(f"`{name}` must be true or false")
+    return found
+
+
+def anything(header: Header, name: str) -> Any:
+    """Read a value that the operation checks; None without one."""
+    return header.get(name)
+
+
+def references(header: Header, name: str) -> tuple[str, ...]:
+    """Read a list of references to one message."""
+    refs = header.get(name, [])
+    good = isinstance(refs, list) and len(refs) <= MOST_REFS
+    if not good or not all(isinstance(ref, str) and len(ref) <= _REF_CHARS for ref in refs):
+        raise UserError(f"`{name}` must be a list of at most {MOST_REFS} references")
+    return tuple(refs)
+
+
+def _trust(header: Header, name: str) -> str:
+    found = text(header, name)
+    if found and found not in get_args(Trust):
+        raise UserError(f"`{name}` must be admin, user or stranger")
+    return found
+
+
+SOURCE: dict[str, Field] = {"for": text, "trust": _trust, "channel": text}
+"""the user and the channel of a change"""
+FEEDBACK = SOURCE | {"label": text, "refs": references, "domain": text, "client": text}
+
+
+# --- the user of a request -----------------------------------------------------------------------
+
+
+def feedback_of(caller: Caller, fields: Header, raw: bytes) -> Feedback:
+    """Build a feedback from `FEEDBACK`, with the user and trust that the caller may claim."""
+    who, trust = speaker_of(caller, fields)
+    channel = fields["channel"] or "api"
+    admin = caller.role == "admin"
+    return Feedback(
+        label=fields["label"],
+        raw=raw,
+        refs=fields["refs"],
+        who=who,
+        channel=channel,
+        trust=trust,
+        vouched=channel in MAILBOXES and caller.role in ("admin", "delegate"),
+        domain=fields["domain"] if admin else "",
+        client=fields["client"][:_CLIENT_CHARS] if admin else "",
+    )
+
+
+def speaker_of(caller: Caller, fields: Header) -> tuple[str, Trust]:
+    """Return the user that the caller acts for, and the user's trust level."""
+    named, trust = fields["for"], fields["trust"]
+    if caller.role == "admin":
+        return named or caller.login, trust or ("user" if named else "admin")
+    if named and caller.role != "delegate" and named != caller.login:
+        raise RefusedError(
+            f"{caller.login} may not act for {named}", hint="see serve.delegates in the settings"
+        )
+    return named or caller.login, "stranger" if trust == "stranger" else "user"
