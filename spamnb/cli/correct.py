@@ -85,17 +85,17 @@ def undo(
         return
     if any(filters.values()):
         raise UserError("undo takes event numbers or filter options, not both")
-    with teacher(session) as (target, me):
+    with teacher(session) as (client, me):
         for event in receipts:
-            show(f"event {event}", checked(target.undo(event, me)), as_json=as_json)
+            show(f"event {event}", checked(client.undo(event, me)), as_json=as_json)
 
 
 def _teach(session: CliSession, label: str, refs: tuple[str, ...], *, as_json: bool) -> None:
     """Set the label of all named messages; an empty label removes their training."""
-    with teacher(session) as (target, me):
-        for name, what in named(refs, documents=target.documents):
+    with teacher(session) as (client, me):
+        for name, what in named(refs, documents=client.documents):
             message = {"raw": what} if isinstance(what, bytes) else {"refs": (what,)}
-            answer = target.teach(replace(me, label=label, **message))
+            answer = client.teach(replace(me, label=label, **message))
             show(name, checked(answer), as_json=as_json)
 
 

@@ -1,8 +1,8 @@
-"""Find the daemon of the home, and send feedback through it or to the model directly.
+"""Find the daemon of the home, and ask it for operations; without a daemon run them here.
 
 Only the daemon writes a model that it serves, so commands that write check for it first. A user who
 cannot read the home reaches only the socket, and trains under the own name. Without a daemon
-the command uses a `FeedbackService` on the model.
+`LocalClient` runs the same operations in this process.
 
 Failure: StoreBusyError for a daemon that does not answer; nothing is written then.
 """
@@ -13,18 +13,23 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from spamnb.cli.printing import warn
 from spamnb.cli.session import CliSession, speaker
 from spamnb.errors import RefusedError, StoreBusyError
 
 if TYPE_CHECKING:
     from spamnb.endpoints.control.protocol import ControlClient
-    from spamnb.service.feedback.types import Answer, Feedback, Trust
+    from spamnb.service.admin.client import AdminClient
+    from spamnb.service.admin.home_model import LocalClient
+    from spamnb.service.feedback.types import Answer, Feedback
 
 WELL_KNOWN = Path("/run/spamnb/control.sock")
 """socket of the shipped systemd unit"""
 PING_S = 5.0
+LONG_S = 3600.0
+"""how long to wait for operations that take long: imports, expiry"""
 
 
 class RunningDaemon(NamedTuple):
@@ -33,26 +38,6 @@ class RunningDaemon(NamedTuple):
     control: Path
     role: str
     login: str
-    documents: bool
-
-    @property
-    def trust(self) -> Trust:
-        """Trust level of this user's feedback."""
-        return "admin" if self.role == "admin" else "user"
-
-
-class FeedbackTarget(Protocol):
-    """Accepts feedback: a local `FeedbackService`, or the daemon's."""
-
-    @property
-    def documents(self) -> bool:
-        """True if the model is for plain text instead of mail."""
-
-    def teach(self, feedback: Feedback) -> Answer:
-        """Apply feedback on one message."""
-
-    def undo(self, event: int, feedback: Feedback) -> Answer:
-        """Undo an event."""
 
 
 def served(session: CliSession) -> RunningDaemon | None:
@@ -96,7 +81,7 @@ def _ping(path: Path, home: str) -> RunningDaemon | None:
     if home and reply.get("home") != home:
         return None
     role, login = str(reply.get("role")), str(reply.get("login"))
-    return RunningDaemon(path, role, login, documents=bool(reply.get("documents")))
+    return RunningDaemon(path, role, login)
 
 
 def refuse_while_served(session: CliSession, what: str) -> None:
@@ -109,42 +94,40 @@ def refuse_while_served(session: CliSession, what: str) -> None:
 
 
 @contextmanager
-def teacher(session: CliSession, *, who: str = "") -> Iterator[tuple[FeedbackTarget, Feedback]]:
-    """Yield the target for feedback, and a `Feedback` to fill in with this user's name."""
+def asking(session: CliSession, *, wait_s: float = 0.0) -> Iterator[AdminClient]:
+    """Yield a client of the daemon, or one that runs the operations here without a daemon."""
+    with _client(session, served(session), wait_s) as client:
+        yield client
+
+
+def _client(
+    session: CliSession, daemon: RunningDaemon | None, wait_s: float = 0.0
+) -> ControlClient | LocalClient:
+    if daemon is not None:
+        from spamnb.endpoints.control.protocol import ANSWER_S, ControlClient
+
+        return ControlClient(daemon.control, wait_s or ANSWER_S)
+    from spamnb.service.admin.home_model import LocalClient
+
+    return LocalClient(session.model_config(), speaker(), warn)
+
+
+@contextmanager
+def teacher(session: CliSession) -> Iterator[tuple[AdminClient, Feedback]]:
+    """Yield a client, and a `Feedback` to fill in with this user's name."""
     from spamnb.service.feedback.types import Feedback
 
     daemon = served(session)
-    if daemon is not None:
-        from spamnb.endpoints.control.protocol import ControlClient
-
-        me = who or (speaker() if daemon.role == "admin" else "")
-        with ControlClient(daemon.control) as caller:
-            target = _DaemonTarget(caller, documents=daemon.documents)
-            yield target, Feedback("", who=me, channel="cli", trust=daemon.trust)
-        return
-    from spamnb.service.feedback.review_queue import ReviewQueue
-    from spamnb.service.feedback.service import FeedbackService
-
-    with session.open(history=True) as model:
-        review_queue = ReviewQueue(session.home / "review", session.settings.review)
-        service = FeedbackService(model, review_queue, session.settings.feedback)
-        yield service, Feedback("", who=who or speaker(), channel="cli", trust="admin")
+    me = Feedback("", who=speaker(), channel="cli", trust="admin")
+    if daemon is not None and daemon.role != "admin":
+        me = Feedback("", channel="cli", trust="user")
+    with _client(session, daemon) as client:
+        yield client, me
 
 
-class _DaemonTarget:
-    def __init__(self, caller: ControlClient, *, documents: bool) -> None:
-        self._caller = caller
-        self.documents = documents
-
-    def teach(self, feedback: Feedback) -> Answer:
-        """Apply feedback on one message."""
-        return self._caller.teach(feedback)
-
-    def undo(self, event: int, feedback: Feedback) -> Answer:
-        """Undo an event."""
-        from spamnb.endpoints.control.protocol import answer_of, spoken
-
-        return answer_of(self._caller.ask("undo", event=event, **spoken(feedback)).header)
+def source_fields() -> dict[str, Any]:
+    """Return the fields that name this user as the source of a change."""
+    return {"channel": "cli", "trust": "admin", "for": speaker()}
 
 
 def checked(answer: Answer) -> Answer:

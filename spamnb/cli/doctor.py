@@ -38,7 +38,8 @@ _IMAP_PORT = 993
 _LATER = (
     "spamnb.endpoints.net.smtp_client",
     "spamnb.endpoints.control.protocol",
-    "spamnb.service.feedback.service",
+    "spamnb.service.admin.home_model",
+    "spamnb.settings.model",
     "spamnb.store.paths",
     "spamnb.service.diagnostics.records",
 )

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from spamnb.cli.correct import show
-from spamnb.cli.daemon_client import checked, served
+from spamnb.cli.daemon_client import asking, checked
 from spamnb.cli.help import CommandGroup, command
 from spamnb.cli.history_journal import iso, shown_time
 from spamnb.cli.printing import safe, say, say_json, table
 from spamnb.cli.session import CliSession, pass_session
-
-if TYPE_CHECKING:
-    from spamnb.service.feedback.types import Answer
 
 LIST_EXAMPLES = """
 spamnb review list                       oldest first
@@ -49,60 +44,13 @@ def review() -> None:
     """
 
 
-class _Queue:
-    """The review queue: the daemon's if there is one, else the files in the home."""
-
-    def __init__(self, session: CliSession) -> None:
-        self._session = session
-        self._daemon = served(session)
-
-    def entries(self) -> list[dict[str, Any]]:
-        """Return all entries, oldest first."""
-        if self._daemon is None:
-            return [entry.as_dict() for entry in self._reviews().entries()]
-        return [json.loads(line) for line in self._ask("list")[1].splitlines()]
-
-    def get(self, name: str) -> tuple[dict[str, Any], bytes]:
-        """Return one entry and its message."""
-        if self._daemon is None:
-            entry, raw = self._reviews().get(name)
-            return entry.as_dict(), raw
-        header, raw = self._ask("show", name)
-        return header["entry"], raw
-
-    @contextmanager
-    def decider(self, do: str) -> Iterator[Any]:
-        """Yield a function that accepts or refuses the entry of a name."""
-        from spamnb.endpoints.control.protocol import answer_of
-
-        if self._daemon is not None:
-            yield lambda name: answer_of(self._ask(do, name)[0])
-            return
-        from spamnb.service.feedback.service import FeedbackService
-
-        with self._session.open(history=True) as model:
-            service = FeedbackService(model, self._reviews(), self._session.settings.feedback)
-            yield service.accept if do == "accept" else service.refuse
-
-    def _ask(self, do: str, name: str = "") -> tuple[dict[str, Any], bytes]:
-        from spamnb.endpoints.control.protocol import ControlClient
-
-        assert self._daemon is not None
-        with ControlClient(self._daemon.control) as caller:
-            return caller.ask("review", do=do, name=name)
-
-    def _reviews(self) -> Any:
-        from spamnb.service.feedback.review_queue import ReviewQueue
-
-        return ReviewQueue(self._session.home / "review", self._session.settings.review)
-
-
 @command("List queued feedback.", LIST_EXAMPLES, name="list")
 @JSON
 @pass_session
 def list_(session: CliSession, as_json: bool) -> None:
     """List queued feedback, oldest first: name, time, label, user, verdict, reason."""
-    entries = _Queue(session).entries()
+    with asking(session) as client:
+        entries = [json.loads(line) for line in client.ask("review", do="list").body.splitlines()]
     if as_json:
         for entry in entries:
             say_json(entry | {"time": iso(entry["time_us"])})
@@ -126,7 +74,9 @@ def _row(entry: dict[str, Any]) -> tuple[str, ...]:
 @pass_session
 def show_(session: CliSession, name: str, as_json: bool) -> None:
     """Show the label, the user and the reason of one entry, then its message."""
-    entry, raw = _Queue(session).get(name)
+    with asking(session) as client:
+        header, raw = client.ask("review", do="show", name=name)
+    entry = header["entry"]
     if as_json:
         say_json(entry | {"time": iso(entry["time_us"]), "raw": raw.decode("latin-1")})
         return
@@ -138,9 +88,11 @@ def show_(session: CliSession, name: str, as_json: bool) -> None:
 
 
 def _decide(session: CliSession, do: str, names: tuple[str, ...], *, as_json: bool) -> None:
-    with _Queue(session).decider(do) as decide:
+    from spamnb.service.admin.client import answer_of
+
+    with asking(session) as client:
         for name in names:
-            answer: Answer = checked(decide(name))
+            answer = checked(answer_of(client.ask("review", do=do, name=name).header))
             if answer.receipt is not None:
                 show(name, answer, as_json=as_json)
             elif as_json:

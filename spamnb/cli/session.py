@@ -23,6 +23,7 @@ import click
 from spamnb.cli.printing import warn
 
 if TYPE_CHECKING:
+    from spamnb.service.admin.model_config import ModelConfig
     from spamnb.service.engine.filter import Filter
     from spamnb.service.engine.requests import Source
     from spamnb.settings import Settings
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 
 _LATER = (
     "spamnb.lab.multiclass",
-    "spamnb.service.maintenance.expiry",
-    "spamnb.service.maintenance.export_import",
+    "spamnb.service.admin.home_model",
+    "spamnb.settings.model",
     "spamnb.lab.label_thresholds",
     "spamnb.service.training.bulk_scoring",
     "spamnb.service.training.trainer",
@@ -107,6 +108,13 @@ class CliSession:
         if history.warning:
             warn(history.warning)
         return history
+
+    def model_config(self) -> ModelConfig:
+        """Return the configuration for operations on the home without a daemon."""
+        from spamnb.service.admin.model_config import ModelConfig
+        from spamnb.settings.model import model_options
+
+        return ModelConfig(**model_options(self.settings, self.home))
 
     def source(self) -> Source:
         """Return the source of this user's training: user name and channel."""

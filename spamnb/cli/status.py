@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from spamnb.cli.daemon_client import RunningDaemon, served
+from spamnb.cli.daemon_client import asking
 from spamnb.cli.help import command
 from spamnb.cli.history_journal import shown_time
 from spamnb.cli.printing import safe, say, table
 from spamnb.cli.session import CliSession, pass_session
-from spamnb.errors import StoreError, UserError
+from spamnb.errors import UserError
 
 EXAMPLES = """
 spamnb status                     as text
@@ -34,49 +34,18 @@ def status(ctx: click.Context, session: CliSession, as_json: bool, prometheus: b
     """
     if as_json and prometheus:
         raise UserError("--json and --prometheus exclude each other")
-    daemon = served(session)
-    if prometheus:
-        if daemon is None:
-            raise UserError("no daemon serves this home", hint="start it with `spamnb serve`")
-        click.echo(_asked(daemon, "metrics")[1].decode(), nl=False)
-        return
-    facts = _asked(daemon, "status")[0]["status"] if daemon else _alone(session)
-    facts["serving"] = daemon is not None
+    with asking(session) as client:
+        if prometheus:
+            click.echo(client.ask("metrics").body.decode(), nl=False)
+            return
+        facts = client.ask("status").header["status"]
+    facts["serving"] = "processes" in facts
     if as_json:
         click.echo(json.dumps(facts))
     else:
         _show(facts)
-    if daemon is None:
+    if not facts["serving"]:
         ctx.exit(1)
-
-
-def _asked(daemon: RunningDaemon, op: str) -> tuple[dict[str, Any], bytes]:
-    from spamnb.endpoints.control.protocol import ControlClient
-
-    with ControlClient(daemon.control) as caller:
-        return caller.ask(op)
-
-
-def _alone(session: CliSession) -> dict[str, Any]:
-    """Collect the facts from the home, without a daemon."""
-    from spamnb.service.feedback.review_queue import ReviewQueue
-    from spamnb.service.telemetry.status import folder_size, model_facts, noted, warnings
-
-    home = session.home
-    facts: dict[str, Any] = {
-        "home": str(home), "model": None, "fault": "", "bypass": False,
-    }  # fmt: skip
-    with noted(facts):
-        facts["bypass"] = (home / "bypass").exists()
-        facts["review"] = ReviewQueue(home / "review").count()
-        facts["quarantine"] = folder_size(home / "quarantine")
-    try:
-        with session.open(readonly=True) as model:
-            facts["model"] = model_facts(home, model)
-    except StoreError as error:
-        facts["fault"] = str(error)
-    facts["warnings"] = warnings(facts)
-    return facts
 
 
 def _show(facts: dict[str, Any]) -> None:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from spamnb.cli.daemon_client import RunningDaemon, refuse_while_served, served
+from spamnb.cli.daemon_client import LONG_S, asking, refuse_while_served, source_fields
 from spamnb.cli.help import command
+from spamnb.cli.messages import kept_file
 from spamnb.cli.printing import safe, say, say_json, table, warn
 from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import RefusedError, UserError
@@ -201,57 +202,32 @@ def import_(session: CliSession, file: str, as_new: bool, as_json: bool) -> None
     The export must come from a copy of this model, because feature ids depend on the secret key:
     fingerprint, kind and labels must match. Importing a file twice counts it twice.
     """
-    from spamnb.service.maintenance.export_import import merge, read_export, recipe_of
-    from spamnb.store.lmdb.sharing import DATA_FILE
-    from spamnb.store.lmdb.store import open_store
-
-    daemon = served(session)
-    if daemon is not None and not as_new:
-        _import_through(session, daemon, file, as_json=as_json)
-        return
-    try:
-        with _lines(file) as lines:
-            exported = read_export(lines)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} cannot be read: {error}") from error
-    if as_new:
-        if (session.home / DATA_FILE).exists():
-            raise RefusedError(
-                f"there is already a model in {session.home}", hint="name another --home"
-            )
-        open_store(session.home, create=recipe_of(exported)).close()
-    with session.open() as model:
-        receipt = merge(model, exported, source=session.source())
-    _show_import(receipt.as_dict() | {"features": len(exported.bulk.ids)}, as_json=as_json)
-
-
-@contextmanager
-def _lines(file: str) -> Iterator[TextIO]:
     from spamnb.store.paths import open_named
 
-    if file == "-":
-        yield sys.stdin
-        return
-    with os.fdopen(open_named(file), encoding="utf-8") as lines:
-        yield lines
-
-
-def _import_through(
-    session: CliSession, daemon: RunningDaemon, file: str, *, as_json: bool
-) -> None:
-    """Import through the daemon; this process opens the file, with its own permissions."""
-    from spamnb.cli.messages import kept_file
-    from spamnb.endpoints.control.training_client import sent_file
-
-    who = session.source().who
     try:
-        reply = sent_file(
-            daemon.control, "import", kept_file(file), channel="cli", trust="admin", **{"for": who}
-        )
+        path = kept_file(file)
+        if as_new:
+            _create(session, path)
+        with asking(session, wait_s=LONG_S) as client, os.fdopen(open_named(path), "rb") as lines:
+            if as_new:
+                client.ask("reload", settings=False)
+            size = os.fstat(lines.fileno()).st_size
+            reply = client.pour("import", lines, size, **source_fields())
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror}") from error
-    receipt: dict[str, Any] = reply["receipt"]
-    _show_import(receipt | {"features": reply["features"]}, as_json=as_json)
+    _show_import(reply["receipt"] | {"features": reply["features"]}, as_json=as_json)
+
+
+def _create(session: CliSession, path: str) -> None:
+    """Create the model that an export describes."""
+    from spamnb.service.maintenance.export_import import create
+    from spamnb.store.paths import open_named
+
+    try:
+        with os.fdopen(open_named(path), encoding="utf-8") as lines:
+            create(session.home, lines)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
 
 
 def _show_import(result: dict[str, Any], *, as_json: bool) -> None:
@@ -276,33 +252,9 @@ def expire(session: CliSession, trust_clock: bool, as_json: bool) -> None:
     quarantine, until 30 days of uptime have passed at the new time, or until the administrator
     confirms the clock with --trust-clock.
     """
-    from spamnb.service.maintenance.expiry import ExpiryRules, newest_us
-    from spamnb.service.maintenance.expiry import expire as delete_old
-    from spamnb.service.maintenance.expiry_clock import expiry_mark, warning
-
-    daemon = served(session)
-    if daemon is not None:
-        from spamnb.endpoints.control.protocol import LONG_S, ControlClient
-
-        who = session.source().who
-        with ControlClient(daemon.control, LONG_S) as caller:
-            request = {"channel": "cli", "trust": "admin", "for": who, "trust_clock": trust_clock}
-            reply = caller.ask("expire", b"", **request).header
-        _show_expired(reply["expired"], reply["warning"], as_json=as_json)
-        return
-    settings = session.settings
-    rules = ExpiryRules(
-        settings.journal.keep_days, settings.expire.after_days, settings.expire.max_messages
-    )
-    with session.open() as model:
-        kept = session.open_history()
-        try:
-            mark = expiry_mark(session.home, newest_us(model.store), trust=trust_clock)
-            now = mark.expires_us
-            expired = delete_old(model.store, kept, rules, now_us=now, source=session.source())
-        finally:
-            kept.close()
-    _show_expired(expired.as_dict(), warning(mark), as_json=as_json)
+    with asking(session, wait_s=LONG_S) as client:
+        reply = client.ask("expire", trust_clock=trust_clock, **source_fields()).header
+    _show_expired(reply["expired"], reply["warning"], as_json=as_json)
 
 
 def _show_expired(counts: dict[str, int], warning: str, *, as_json: bool) -> None:

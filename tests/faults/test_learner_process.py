@@ -12,7 +12,7 @@ import pytest
 from support.learner import Learner, as_user, events, learner, mail, score, until
 
 from spamnb.daemon.roles.learner import uids_of
-from spamnb.endpoints.control.protocol import ControlClient, answer_of
+from spamnb.endpoints.control.protocol import ControlClient
 from spamnb.errors import (
     LabelError,
     SpamnbError,
@@ -21,6 +21,7 @@ from spamnb.errors import (
     StoreMissingError,
     UserError,
 )
+from spamnb.service.admin.client import answer_of
 from spamnb.service.admin.request import FEEDBACK, Caller, feedback_of, read_fields
 from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.feedback.types import Feedback

@@ -13,8 +13,8 @@ from spamnb.daemon.processes.child_loop import start_child
 from spamnb.daemon.processes.shared_state import SharedState
 from spamnb.daemon.roles.learner import LearnerSockets, run, uids_of
 from spamnb.daemon.roles.model_holder import LearnerConfig
-from spamnb.service.maintenance.expiry import ExpiryRules
 from spamnb.settings import Settings, restored
+from spamnb.settings.model import model_options
 
 
 def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
@@ -35,20 +35,11 @@ def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
 
 def learning_of(settings: Settings, home: Path) -> LearnerConfig:
     """Return the configuration of the learner."""
-    served, delimiter = served_domains(settings), settings.delivery.delimiter
-    feedback, expire = (
-        replace(settings.feedback, served=served, delimiter=delimiter),
-        settings.expire,
-    )
+    options, feedback = model_options(settings, home), settings.feedback
+    delimiter = settings.delivery.delimiter
+    teaching = replace(feedback, served=served_domains(settings), delimiter=delimiter)
     return LearnerConfig(
-        home=home,
-        local=settings.local,
-        costs=settings.costs,
-        store_limit_bytes=settings.store.limit_bytes,
-        history=settings.history,
-        teaching=feedback,
-        review=settings.review,
-        expiry=ExpiryRules(settings.journal.keep_days, expire.after_days, expire.max_messages),
+        **options | {"teaching": teaching},
         delegates=uids_of(settings.serve.delegates),
         spools=(Path(feedback.spool),) if feedback.spool else (),
         spool_limits=settings.spool._replace(file_bytes=feedback.limit_bytes),

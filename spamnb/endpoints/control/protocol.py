@@ -27,6 +27,7 @@ from typing import Any, BinaryIO, Self
 
 from spamnb import errors
 from spamnb.errors import PeerError, SpamnbError, StoreBusyError
+from spamnb.service.admin.client import AdminClient
 from spamnb.service.admin.request import AdminResponse, Header
 from spamnb.service.feedback.types import Answer, Feedback
 
@@ -139,18 +140,10 @@ def failed(header: Header) -> SpamnbError:
     return error_type(str(header.get("error") or "refused"), hint=str(header.get("hint") or ""))
 
 
-def answer_of(header: Header) -> Answer:
-    """The answer in a reply header."""
-    try:
-        return Answer.from_dict(header)
-    except (KeyError, TypeError, ValueError) as error:
-        raise PeerError("the daemon's answer is invalid") from error
-
-
 # --- the client ------------------------------------------------------------------------------
 
 
-class ControlClient:
+class ControlClient(AdminClient):
     """A connection to the control socket, for one thread."""
 
     def __init__(self, path: Path | str, wait_s: float = ANSWER_S) -> None:
@@ -223,25 +216,6 @@ class ControlClient:
         except OSError as error:
             raise _not_answering(error) from error
         return self._read_reply().header
-
-    def teach(self, feedback: Feedback) -> Answer:
-        """Submit one feedback."""
-        op = "teach" if feedback.label else "forget"
-        return answer_of(self.ask(op, feedback.raw, **spoken(feedback)).header)
-
-
-def spoken(feedback: Feedback) -> Header:
-    """The header fields of a feedback, without the message."""
-    fields: Header = {"channel": feedback.channel, "trust": feedback.trust}
-    if feedback.label:
-        fields["label"] = feedback.label
-    if feedback.who:
-        fields["for"] = feedback.who
-    if feedback.refs:
-        fields["refs"] = list(feedback.refs)
-    fields |= {"domain": feedback.domain} if feedback.domain else {}
-    fields |= {"client": feedback.client} if feedback.client else {}
-    return fields
 
 
 def teach_through(path: Path | str, feedback: Feedback) -> Answer:

@@ -7,17 +7,14 @@ learnt; a second run recognises them and continues. Must not know terminals.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from spamnb.endpoints.control.protocol import LONG_S, ControlClient
-from spamnb.service.admin.request import Header
 from spamnb.service.training.sources import MessageSpan, SourceMessage, read_unit, units
 from spamnb.service.training.trainer import Progress, Summary, interleaved, mixed, refuse_twins
-from spamnb.store.paths import open_named
 
 MESSAGES = 1000
 BODY_BYTES = 8 << 20
@@ -107,9 +104,3 @@ def _batches(messages: Iterator[_Message]) -> Iterator[list[_Message]]:
         size += len(message[1])
     if batch:
         yield batch
-
-
-def sent_file(control: Path, op: str, path: str, **fields: str) -> Header:
-    """Send a file as a request's bytes without reading it into memory; returns the reply."""
-    with ControlClient(control, LONG_S) as caller, os.fdopen(open_named(path), "rb") as file:
-        return caller.pour(op, file, os.fstat(file.fileno()).st_size, **fields)

@@ -26,6 +26,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,13 +35,15 @@ from numpy.typing import NDArray
 from spamnb.core.features.extract import Key, Words
 from spamnb.core.features.tokens import TokenLocation
 from spamnb.core.model.events import BulkChange, Recipe, Totals
-from spamnb.errors import UserError
+from spamnb.errors import RefusedError, UserError
 from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import BulkLoad, Source
 from spamnb.service.engine.words import MergedWords
 from spamnb.store.contract import ReadView, Store, Word
+from spamnb.store.lmdb.sharing import DATA_FILE
+from spamnb.store.lmdb.store import open_store
 
 FORMAT = "spamnb export"
 VERSION = 1
@@ -238,6 +241,14 @@ def _complete(header: dict[str, Any], bulk: BulkChange) -> None:
 
 def _bad(why: str) -> UserError:
     return UserError(f"not a valid, complete export: {why}", hint="create one with `spamnb export`")
+
+
+def create(home: Path, lines: Iterable[str]) -> None:
+    """Create an empty model with the recipe and key of an export."""
+    recipe = recipe_of(read_export(lines))
+    if (home / DATA_FILE).exists():
+        raise RefusedError(f"there is already a model in {home}", hint="name another --home")
+    open_store(home, create=recipe).close()
 
 
 def recipe_of(exported: Exported) -> Recipe:

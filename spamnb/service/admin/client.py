@@ -1,0 +1,62 @@
+"""Ask for administrative operations: the part that all clients share.
+
+`ControlClient` asks a daemon by its socket; `LocalClient` runs the operations in this process.
+Failure: the errors of the operations; PeerError for an invalid reply.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, BinaryIO
+
+from spamnb.errors import PeerError
+from spamnb.service.admin.request import AdminResponse, Header
+from spamnb.service.feedback.types import Answer, Feedback
+
+
+class AdminClient(ABC):
+    """Asks for operations."""
+
+    @abstractmethod
+    def ask(self, op: str, body: bytes = b"", **fields: Any) -> AdminResponse:
+        """Run an operation; its error is raised here."""
+
+    @abstractmethod
+    def pour(self, op: str, file: BinaryIO, size: int, **fields: Any) -> Header:
+        """Run an operation whose body is a plain file of that size; returns the reply."""
+
+    @property
+    def documents(self) -> bool:
+        """True if the model is for plain text instead of mail."""
+        return bool(self.ask("ping").header.get("documents"))
+
+    def teach(self, feedback: Feedback) -> Answer:
+        """Submit one feedback."""
+        op = "teach" if feedback.label else "forget"
+        return answer_of(self.ask(op, feedback.raw, **spoken(feedback)).header)
+
+    def undo(self, event: int, feedback: Feedback) -> Answer:
+        """Undo an event."""
+        return answer_of(self.ask("undo", event=event, **spoken(feedback)).header)
+
+
+def answer_of(header: Header) -> Answer:
+    """Return the answer in the header of a reply."""
+    try:
+        return Answer.from_dict(header)
+    except (KeyError, TypeError, ValueError) as error:
+        raise PeerError("the daemon's answer is invalid") from error
+
+
+def spoken(feedback: Feedback) -> Header:
+    """Return the fields of a feedback, without the message."""
+    fields: Header = {"channel": feedback.channel, "trust": feedback.trust}
+    if feedback.label:
+        fields["label"] = feedback.label
+    if feedback.who:
+        fields["for"] = feedback.who
+    if feedback.refs:
+        fields["refs"] = list(feedback.refs)
+    fields |= {"domain": feedback.domain} if feedback.domain else {}
+    fields |= {"client": feedback.client} if feedback.client else {}
+    return fields

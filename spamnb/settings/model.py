@@ -1,0 +1,24 @@
+"""Convert settings to the configuration of a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from spamnb.service.maintenance.expiry import ExpiryRules
+from spamnb.settings.schema import Settings
+
+
+def model_options(settings: Settings, home: Path) -> dict[str, Any]:
+    """Return the arguments of `ModelConfig`."""
+    expire = settings.expire
+    return {
+        "home": home,
+        "local": settings.local,
+        "costs": settings.costs,
+        "store_limit_bytes": settings.store.limit_bytes,
+        "history": settings.history,
+        "teaching": settings.feedback,
+        "review": settings.review,
+        "expiry": ExpiryRules(settings.journal.keep_days, expire.after_days, expire.max_messages),
+    }
