@@ -66,8 +66,9 @@ SERVING: tuple[Setting, ...] = (
     Setting("serve.drain_s", _SECONDS,
         "How long open sessions may continue after the daemon is told to stop."),
     Setting("serve.watchdog_s", number(2, 3600),
-        "A process that does not respond for this long is killed and restarted; the message that "
-        "it was scanning is then delivered unscanned. Keep systemd's WatchdogSec above it."),
+        "A process that does not respond for this long is killed and restarted. The messages that "
+        "it was scanning are handled by listener.*.known_crasher when they are sent again. Keep "
+        "systemd's WatchdogSec above it."),
     Setting("serve.unscanned_percent", number(0, 100),
         "Warn, in the log and in `spamnb status`, when more than this share of the messages of "
         "the last ten minutes, and at least five, were not scanned. Without faults all messages "
