@@ -136,7 +136,8 @@ def test_other_users_see_the_reason_without_paths():
         "fault": "/srv/x/home: Permission denied",
         "warnings": ["the model cannot be used: /srv/x/home/history: Permission denied",
                      "the home /srv/x/home cannot be read: Permission denied",
-                     "/var/spool/other: Permission denied", "3 reports wait"],
+                     "/var/spool/other: Permission denied", "3 reports wait",
+                     "'/var/a b/c d' is accessible to other users", "the list /etc/x is empty"],
         "unreadable": "/srv/x/home",
         "review": 3,
     }  # fmt: skip
@@ -146,5 +147,10 @@ def test_other_users_see_the_reason_without_paths():
     assert shown["fault"] == "the home: Permission denied"
     assert shown["warnings"][0].startswith("the model cannot be used: the home/history: Permission")
     assert shown["warnings"][1] == "the home cannot be read: Permission denied"
-    assert shown["warnings"][3] == "3 reports wait"
+    assert shown["warnings"][2:] == [
+        "[path]: Permission denied",
+        "3 reports wait",
+        "[path] [path] d' is accessible to other users",
+        "the list [path] is empty",
+    ]
     assert "home" not in shown

@@ -8,6 +8,7 @@ that are not learnt. Reads only.
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,7 +37,8 @@ _NEARLY = 0.8
 _SEEN = 20
 _DAY_US = 86_400_000_000
 
-_IN_THE_LOG = "a fault, see the daemon's log"
+_PATH = re.compile(r"(?<!\S)(?!(?<=the )home/)\S*/[^\s:]*")
+"""a word with a slash; a path with blanks has several, and words between them remain"""
 
 _WITH_PATHS = ("home", "unreadable", "spool_problems")
 
@@ -139,7 +141,7 @@ def public(facts: Facts) -> Facts:
 
     def plain(text: str) -> str:
         text = text.replace(f"the home {home}", "the home").replace(home, "the home")
-        return _IN_THE_LOG if "/" in text.replace("the home/", "") else text
+        return _PATH.sub("[path]", text)
 
     texts = {"warnings": [plain(text) for text in facts["warnings"]]}
     shown = {name: value for name, value in facts.items() if name not in _WITH_PATHS}
