@@ -136,6 +136,18 @@ def test_recipients_count_only_if_all_are_listed(make):
     assert ruled(rules, to=()) is None
 
 
+@pytest.mark.parametrize("entry", ["b\u00fccher.example", "xn--bcher-kva.example"])
+@pytest.mark.parametrize(
+    "domain", ["b\u00fccher.example", "B\u00dcCHER.example", "XN--bcher-kva.example"]
+)
+def test_a_domain_is_listed_in_unicode_and_in_ascii(entry, domain):
+    """The form in which a domain is written makes no difference to a list."""
+    for line, value in ((f"domain {entry}", "domain"), (f"sender ann@{entry}", "sender")):
+        assert parse(line, "list").listed(f"Ann@{domain}")[0] == value
+    for line in (f"recipient @{entry}", f"recipient ann@{entry}"):
+        assert parse(line, "list").takes((f"Ann@{domain}",))
+
+
 def test_a_sender_may_be_vouched_for_by_the_clients_network():
     """Where no server checks DKIM and SPF: mail of this sender from these clients is let in."""
     rules = allow("sender ann@a.example 192.0.2.0/24\nsender ann@a.example 2001:db8::/32")

@@ -135,6 +135,13 @@ def test_queue_ids_are_found(reply, name):
     assert reply_parser.queue_id(reply) == name
 
 
+def test_a_recipient_of_another_spelling_is_not_one_of_this_site():
+    """IDNA maps a soft hyphen to nothing, but other servers may read another domain."""
+    assert commands.is_for(b"RCPT TO:<ann@Example.org.>", frozenset({"example.org"}))
+    other = "RCPT TO:<ann@exa\u00admple.org>".encode()
+    assert not commands.is_for(other, frozenset({"example.org"}))
+
+
 @given(st.binary(max_size=300))
 def test_parsers_never_fail_on_bytes(data):
     """Whatever comes: a value, None, or the one error that is promised."""

@@ -51,8 +51,3 @@ class Envelope:
     rcpt_lines: tuple[bytes, ...] = ()
     """one for each of `recipients`"""
     xforward_lines: tuple[bytes, ...] = ()
-
-
-def domain_of(address: str) -> str:
-    """The domain of an address, in lower case; empty if there is none."""
-    return address.rpartition("@")[2].rstrip(".").lower() if "@" in address else ""

@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from spamnb.core.mail.envelope import domain_of
+from spamnb.core.mail.domains import domain_of
 from spamnb.core.model.costs import DECISIONS, Decision
 from spamnb.errors import SettingsError
 
@@ -82,7 +82,7 @@ class ActionPolicy:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "exempt", tuple(name.lower() for name in self.exempt))
-        domains = {name.lower(): action_maps for name, action_maps in self.domains.items()}
+        domains = {domain_of(f"@{name}"): action_maps for name, action_maps in self.domains.items()}
         object.__setattr__(self, "domains", domains)
 
     def of(

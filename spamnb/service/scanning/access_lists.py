@@ -32,7 +32,8 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from spamnb.core.mail import headers, limits
-from spamnb.core.mail.envelope import Envelope, domain_of
+from spamnb.core.mail.domains import domain_of
+from spamnb.core.mail.envelope import Envelope
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.policy.verdict_headers import header_end
 from spamnb.errors import SettingsError
@@ -142,7 +143,7 @@ class RuleList:
         """The entry of the first recipient, if all are listed."""
         if not self.recipient or not recipients:
             return ""
-        found = [self._recipient(recipient.lower()) for recipient in recipients]
+        found = [self._recipient(_normal(recipient)) for recipient in recipients]
         return found[0] if all(found) else ""
 
     def _recipient(self, address: str) -> str:
@@ -150,10 +151,15 @@ class RuleList:
         return next((name for name in (address, domain) if name in self.recipient), "")
 
 
+def _normal(address: str) -> str:
+    """An address or a domain, in the one form that is compared."""
+    local, at, _ = address.lower().rpartition("@")
+    return f"{local}{at}{domain_of(f'@{address}')}"
+
+
 def _entries(address: str) -> Iterator[tuple[str, str]]:
     """The entries that can match an address, the most specific first."""
-    address = address.lower()
-    yield "sender", address
+    yield "sender", _normal(address)
     parent = domain_of(address)
     while parent:
         yield "domain", parent
@@ -169,7 +175,7 @@ def _reader_of(pattern: re.Pattern[str]) -> Callable[[str], str]:
     def take(text: str) -> str:
         if pattern.fullmatch(text) is None:
             raise ValueError
-        return text.lower().rstrip(".")
+        return _normal(text)
 
     return take
 

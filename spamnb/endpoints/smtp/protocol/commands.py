@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple
 
-from spamnb.core.mail.envelope import Client, domain_of
+from spamnb.core.mail.envelope import Client
 from spamnb.endpoints.smtp.relay import replies
 
 Phase = Literal["start", "ready", "mail", "rcpt"]
@@ -127,7 +127,8 @@ def is_for(line: bytes, domains: frozenset[str]) -> bool:
     found = _SAFE_RCPT.fullmatch(line)
     if found is None:
         return _POSTMASTER.fullmatch(line) is not None
-    return domain_of("@" + found[2].decode("utf-8", "replace")) in domains
+    # No IDNA here: it also merges names that other servers keep apart, such as with a soft hyphen.
+    return found[2].decode("utf-8", "replace").rstrip(".").lower() in domains
 
 
 def _xtext(value: bytes) -> str:
