@@ -17,8 +17,7 @@ from spamnb.cli.correct import show
 from spamnb.cli.daemon_client import checked, teacher
 from spamnb.cli.event_options import choosing, chosen
 from spamnb.cli.help import command
-from spamnb.cli.history_journal import iso, shown_time
-from spamnb.cli.printing import MOST, progress_bar, safe, say, say_json, table
+from spamnb.cli.printing import MOST, progress_bar, safe, say, say_json, shown_time, table
 from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import UserError
 
@@ -57,7 +56,7 @@ def doubt(session: CliSession, /, limit: int, ask: bool, as_json: bool, **filter
         _ask(session, found)
     elif as_json:
         for one in found:
-            say_json(_as_dict(one))
+            say_json(one.as_dict())
     else:
         table(map(_row, found), right=(0, 1))
 
@@ -66,23 +65,9 @@ def _doubts(session: CliSession, filters: dict[str, Any], limit: int) -> list[Do
     from spamnb.service.maintenance.doubt import doubts
 
     with session.open(readonly=True) as model, progress_bar("testing") as bar:
-        wanted = chosen(session, model, **filters)
+        wanted = chosen(model, **filters)
         with model.store.read() as view:
             return doubts(view, model.recipe, wanted, limit or None, bar)
-
-
-def _as_dict(one: Doubt) -> dict[str, Any]:
-    return {
-        "event": one.event,
-        "time": iso(one.time_us),
-        "who": one.who,
-        "channel": one.channel,
-        "label": one.label,
-        "likely": one.likely,
-        "nats": one.nats,
-        "digest": one.digest.hex(),
-        "message_id": one.message_id,
-    }
 
 
 def _row(one: Doubt) -> tuple[str, ...]:

@@ -16,7 +16,6 @@ from spamnb.cli.printing import say
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:
-    from spamnb.cli.session import CliSession
     from spamnb.service.engine.filter import Filter
     from spamnb.service.maintenance.event_filter import EventFilter
 
@@ -42,7 +41,6 @@ def choosing(command: Command) -> Command:
 
 
 def chosen(
-    session: CliSession,
     model: Filter,
     *,
     who: tuple[str, ...] = (),
@@ -61,26 +59,16 @@ def chosen(
         label=None if label is None else model.label(label),
         since_us=since_us(since),
         until_us=since_us(until, "--until"),
-        digest=None if message is None else _digest(session, model, message),
+        digest=None if message is None else _digest(model, message),
     )
 
 
-def _digest(session: CliSession, model: Filter, ref: str) -> bytes:
+def _digest(model: Filter, ref: str) -> bytes:
     """Return the digest of one message, given by a file or a reference."""
-    from spamnb.service.engine.lookup import find_digest
-
     found = [what for _, what in named((ref,), documents=model.recipe.documents)]
     if len(found) != 1:
         raise UserError(f"{ref} contains {len(found)} messages", hint="give one message")
-    if isinstance(found[0], bytes):
-        return model.example(found[0]).digest
-    kept = session.open_history() if (session.home / "history").is_dir() else None
-    try:
-        with model.store.read() as view:
-            return find_digest(view, kept, found[0])
-    finally:
-        if kept:
-            kept.close()
+    return model.digest(found[0])
 
 
 def since_us(text: str | None, name: str = "--since") -> int | None:

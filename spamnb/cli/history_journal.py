@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from spamnb.cli.event_options import choosing, chosen, since_us
 from spamnb.cli.help import command
-from spamnb.cli.printing import MOST, say_json, table
+from spamnb.cli.printing import MOST, say_json, shown_time, table
 from spamnb.cli.score import ANSWERS
 from spamnb.cli.session import CliSession, pass_session
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from spamnb.core.model.events import Event
-    from spamnb.store.history.entry import HistoryEntry
 
 JOURNAL_EXAMPLES = """
 spamnb journal                          the last fifty events, newest first
@@ -34,16 +26,6 @@ spamnb correct ham '<1234@example.org>' correct a verdict by message id
 """
 
 
-def shown_time(time_us: int) -> str:
-    """Format a time in the local time zone."""
-    return datetime.fromtimestamp(time_us / 1e6, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def iso(time_us: int) -> str:
-    """Format a time as ISO 8601, in UTC."""
-    return datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(timespec="microseconds")
-
-
 @command("List training events.", JOURNAL_EXAMPLES)
 @choosing
 @click.option("--message", metavar="REF", help="Only events of this message: a file, message id, "
@@ -54,12 +36,10 @@ def iso(time_us: int) -> str:
 @pass_session
 def journal(session: CliSession, /, limit: int, as_json: bool, **filters: Any) -> None:
     """List training events, newest first: number, time, kind, labels, user and channel, message."""
-    with session.open(readonly=True) as model:
-        wanted = chosen(session, model, **filters)
-        with model.store.read() as view:
-            start = wanted.since_us or 0
-            events = (e for e in _newest(view.events(newest_first=True), start) if wanted(e))
-            lines = [_event(e, model.labels) for e in islice(events, limit or None)]
+    from spamnb.service.admin.listings import journal as listed
+
+    with session.open(readonly=True, history=filters["message"] is not None) as model:
+        lines = listed(model, chosen(model, **filters), limit)
     if as_json:
         for line in lines:
             say_json(line)
@@ -67,34 +47,7 @@ def journal(session: CliSession, /, limit: int, as_json: bool, **filters: Any) -
     table(map(_event_row, lines), right=(0,))
 
 
-def _newest(events: Iterator[Event], start_us: int) -> Iterator[Event]:
-    for event in events:
-        if event.time_us < start_us:
-            return
-        yield event
-
-
-def _event(event: Event, labels: tuple[str, ...]) -> dict[str, Any]:
-    def name(label: int) -> str | None:
-        return labels[label] if label >= 0 else None
-
-    return {
-        "event": event.seq,
-        "time": iso(event.time_us),
-        "kind": event.kind.name.lower(),
-        "who": event.who,
-        "channel": event.channel,
-        "before": name(event.before),
-        "after": name(event.after),
-        "digest": event.digest.hex(),
-        "message_id": event.message_id,
-        "undoes": event.undoes or None,
-        "features": len(event.bulk.ids) if event.bulk else None,
-    }
-
-
 def _event_row(line: dict[str, Any]) -> tuple[str, ...]:
-    time_us = int(datetime.fromisoformat(line["time"]).timestamp() * 1_000_000)
     labels = f"{line['before'] or '-'} -> {line['after'] or '-'}"
     # An import or expiry has no message.
     bulk = "" if line["features"] is None else f"{line['features']} features"
@@ -102,7 +55,7 @@ def _event_row(line: dict[str, Any]) -> tuple[str, ...]:
     if line["undoes"]:
         what = f"event {line['undoes']}: {what}"
     return (
-        str(line["event"]), shown_time(time_us), line["kind"], labels,
+        str(line["event"]), shown_time(line["time"]), line["kind"], labels,
         f"{line['who']}/{line['channel']}", what,
     )  # fmt: skip
 
@@ -129,25 +82,12 @@ def history(
     Columns: time, decision, label, probability of spam, signature, message id or digest. A listed
     message can be corrected by its message id or signature, without the message itself.
     """
-    start = since_us(since) or 0
-    with session.open(readonly=True) as model:
-        if label is not None:
-            model.label(label)
-    if not (session.home / "history").is_dir():
-        return
+    from spamnb.service.admin.listings import VerdictFilter
+    from spamnb.service.admin.listings import history as listed
 
-    def wanted(entry: HistoryEntry) -> bool:
-        return (
-            entry.time_us >= start
-            and (label is None or entry.label == label)
-            and (decision is None or entry.decision == decision)
-        )
-
-    kept = session.open_history()
-    try:
-        lines = [_entry(entry) for entry in islice(filter(wanted, kept.newest()), limit or None)]
-    finally:
-        kept.close()
+    wanted = VerdictFilter(label, decision, since_us(since) or 0)
+    with session.open(readonly=True, history=True) as model:
+        lines = listed(model, wanted, limit)
     if as_json:
         for line in lines:
             say_json(line)
@@ -155,25 +95,8 @@ def history(
     table(map(_entry_row, lines), right=(3,))
 
 
-def _entry(entry: HistoryEntry) -> dict[str, Any]:
-    from spamnb.service.engine.lookup import signature_text
-
-    return {
-        "time": iso(entry.time_us),
-        "id": entry.digest.hex(),
-        "message_id": entry.message_id,
-        "signature": signature_text(entry.signature),
-        "label": entry.label,
-        "probability": entry.probability,
-        "log_odds": entry.log_odds,
-        "decision": entry.decision,
-        "notes": entry.notes,
-    }
-
-
 def _entry_row(line: dict[str, Any]) -> tuple[str, ...]:
-    time_us = int(datetime.fromisoformat(line["time"]).timestamp() * 1_000_000)
     return (
-        shown_time(time_us), line["decision"], line["label"], f"{line['probability']:.4f}",
+        shown_time(line["time"]), line["decision"], line["label"], f"{line['probability']:.4f}",
         line["signature"], line["message_id"] or line["id"],
     )  # fmt: skip

@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,16 @@ def print_anything() -> None:
 def safe(text: str) -> str:
     """Replace control characters and text direction marks."""
     return _CONTROL.sub("\ufffd", text)
+
+
+def shown_time(time: int | str) -> str:
+    """Format a time, in microseconds or as ISO 8601, in the local time zone."""
+    at = (
+        datetime.fromtimestamp(time / 1e6, UTC)
+        if isinstance(time, int)
+        else datetime.fromisoformat(time)
+    )
+    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def coloured(text: str, word: str) -> str:

@@ -10,8 +10,7 @@ import click
 
 from spamnb.cli.correct import show as show_answer
 from spamnb.cli.help import CommandGroup, command
-from spamnb.cli.history_journal import iso, shown_time
-from spamnb.cli.printing import safe, say, say_json, table, warn
+from spamnb.cli.printing import safe, say, say_json, shown_time, table, warn
 from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import PeerError
 
@@ -39,7 +38,6 @@ _PLACES = {
     "expire": "spamnb.cli.quarantine:expire",
 }
 _SHOWN = 40
-_SUBJECT_BYTES = 1000
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 IDS = click.argument("ids", nargs=-1, required=True, metavar="ID...")
 
@@ -73,41 +71,12 @@ def list_(session: CliSession, as_json: bool) -> None:
     Columns: ID, time, state, decision, label, probability of spam, sender, recipients, subject.
     """
     folder = _folder(session)
-    kept = [(entry, _subject(folder.head(entry.id))) for entry in folder.messages()]
+    kept = [(entry, folder.subject(entry.id)) for entry in folder.messages()]
     if as_json:
         for entry, subject in kept:
-            say_json(_as_dict(entry) | {"subject": subject})
+            say_json(entry.as_dict() | {"subject": subject})
         return
     table((_row(entry, subject) for entry, subject in kept), right=(5,))
-
-
-def _subject(head: bytes) -> str:
-    """Return the subject of a message, given its first bytes."""
-    from spamnb.core.mail.headers import decoded, split
-    from spamnb.core.mail.local_hosts import LocalHosts
-    from spamnb.core.policy.verdict_headers import header_end
-
-    end = header_end(head)
-    head = (head if end < 0 else head[:end]).replace(b"\r\n", b"\n")
-    block, _ = split(head, (0, len(head)), LocalHosts(), set())
-    found = next((value for name, value in block.fields if name == b"subject"), b"")
-    text = decoded(found[:_SUBJECT_BYTES], set())
-    return " ".join((text.decode("ascii") if isinstance(text, bytes) else text).split())
-
-
-def _as_dict(entry: QuarantinedMessage) -> dict[str, Any]:
-    return {
-        "id": entry.id,
-        "time": iso(entry.time_us),
-        "bytes": entry.size_bytes,
-        "sender": entry.sender,
-        "recipients": list(entry.recipients),
-        "waiting": [entry.recipients[at] for at in entry.open if at < len(entry.recipients)],
-        "upstream": entry.upstream,
-        "state": entry.state,
-        "replies": entry.replies,
-        "facts": entry.facts,
-    }
 
 
 def _row(entry: QuarantinedMessage, subject: str) -> tuple[str, ...]:
@@ -141,7 +110,7 @@ def show(session: CliSession, identity: str, raw: bool, as_json: bool) -> None:
         sys.stdout.buffer.write(message)
         return
     if as_json:
-        say_json(_as_dict(entry) | {"raw": message.decode("latin-1")})
+        say_json(entry.as_dict() | {"raw": message.decode("latin-1")})
         return
     lines = [("", line) for line in (entry.mail_line, *entry.rcpt_lines)]
     facts = [(name, str(value)) for name, value in entry.facts.items() if value not in ("", None)]
@@ -210,11 +179,9 @@ def _sender(upstream: str | None) -> Any:
 
 def _show(entry: QuarantinedMessage, *, as_json: bool) -> None:
     if as_json:
-        say_json(_as_dict(entry))
+        say_json(entry.as_dict())
         return
-    for at, line in enumerate(entry.rcpt_lines):
-        recipient = entry.recipients[at] if at < len(entry.recipients) else line
-        result = "delivered" if at in entry.done else entry.replies.get(str(at), "kept")
+    for recipient, result in entry.results():
         say(f"{entry.id}: {safe(recipient)}: {safe(result)}")
 
 

@@ -10,9 +10,9 @@ import click
 from spamnb.cli.correct import show
 from spamnb.cli.daemon_client import asking, checked
 from spamnb.cli.help import CommandGroup, command
-from spamnb.cli.history_journal import iso, shown_time
-from spamnb.cli.printing import safe, say, say_json, table
+from spamnb.cli.printing import safe, say, say_json, shown_time, table
 from spamnb.cli.session import CliSession, pass_session
+from spamnb.service.engine.clock import iso
 
 LIST_EXAMPLES = """
 spamnb review list                       oldest first

@@ -6,18 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spamnb.cli.daemon_client import refuse_while_served, served, teacher
+from spamnb.cli.daemon_client import refuse_while_served, teacher
 from spamnb.cli.event_options import agreed, chosen, since_us
 from spamnb.cli.help import command
-from spamnb.cli.history_journal import iso, shown_time
 from spamnb.cli.messages import named
-from spamnb.cli.printing import MOST, safe, say, say_json, table
+from spamnb.cli.printing import MOST, safe, say, say_json, shown_time, table
 from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:
-    from spamnb.service.engine.filter import Filter
-    from spamnb.service.maintenance.attribution import Attribution, EventShare
+    from spamnb.service.maintenance.attribution import EventShare
     from spamnb.store.rebuild import Rebuilt
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -100,13 +98,10 @@ def relearn(
     drops = RelearnFilter(without, without_channel)
     changed = _constants(constants)
     refuse_while_served(session, "relearn")
-    with session.open(readonly=True) as model, model.store.read() as view:
-        maintenance.changed_recipe(model.recipe, changed)
-        dropped = sum(map(drops, view.events()))
-        folded = view.base_totals().last_seq
-        kept = view.totals().last_seq - folded - dropped
-    note = f" {folded} events in the checkpoint stay." if folded else ""
-    agreed(f"{dropped} events will be removed, {kept} retrained.{note} Relearn?", yes=yes)
+    with session.open(readonly=True) as model:
+        plan = maintenance.relearn_plan(model, drops, changed)
+    note = f" {plan.folded} events in the checkpoint stay." if plan.folded else ""
+    agreed(f"{plan.dropped} events will be removed, {plan.kept} retrained.{note} Relearn?", yes=yes)
     done = maintenance.relearn(session.home, drops, session.settings.costs, changed)
     counts = done.result
     summary = f"{counts.taught} events retrained, {counts.dropped} removed"
@@ -157,54 +152,18 @@ def bisect(session: CliSession, message: str, limit: int, as_json: bool) -> None
     """
     from spamnb.service.maintenance import attribution
 
-    with session.open(readonly=True) as model:
+    with session.open(readonly=True, history=True) as model:
         ((_, what),) = [*named((message,), documents=model.recipe.documents)][:1]
-        example = _example(session, model, what)
+        example = model.lookup(what)
         with model.store.read() as view:
-            found = attribution.bisect(view, model.recipe, example)
-    shares = found.shares[: limit or None]
+            found = attribution.bisect(view, model.recipe, example, limit)
     if as_json:
-        say_json(_as_dict(found, shares))
+        say_json(found.as_dict())
         return
     say(f"log-odds {found.log_odds:+.4f} of {found.between[0]} against {found.between[1]}")
-    table(map(_row, shares), right=(0, 1))
+    table(map(_row, found.shares), right=(0, 1))
     if found.folded:
         say(f"{found.folded} events in the checkpoint are not listed separately")
-
-
-def _example(session: CliSession, model: Filter, what: bytes | str) -> Any:
-    from spamnb.service.engine.lookup import find_example
-
-    if isinstance(what, bytes):
-        return model.example(what)
-    kept = session.open_history() if (session.home / "history").is_dir() else None
-    try:
-        with model.store.read() as view:
-            return find_example(view, kept, what)
-    finally:
-        if kept:
-            kept.close()
-
-
-def _as_dict(found: Attribution, shares: list[EventShare]) -> dict[str, Any]:
-    return {
-        "log_odds": found.log_odds,
-        "between": list(found.between),
-        "folded": found.folded,
-        "shares": [
-            {
-                "event": share.event,
-                "nats": share.nats,
-                "time": iso(share.time_us),
-                "who": share.who,
-                "channel": share.channel,
-                "label": share.label,
-                "digest": share.digest.hex(),
-                "message_id": share.message_id,
-            }
-            for share in shares
-        ],
-    }
 
 
 def _row(share: EventShare) -> tuple[str, ...]:
@@ -219,7 +178,7 @@ def undo_chosen(session: CliSession, filters: dict[str, Any], *, yes: bool, as_j
     from spamnb.service.maintenance import rewind as maintenance
 
     with session.open(readonly=True) as model:
-        wanted = chosen(session, model, **filters)
+        wanted = chosen(model, **filters)
         if not wanted:
             raise UserError("no event is given", hint="give event numbers, or --who, --since, ...")
         with model.store.read() as view:
@@ -228,24 +187,12 @@ def undo_chosen(session: CliSession, filters: dict[str, Any], *, yes: bool, as_j
     later = (
         f" {rest} more were replaced by a later correction and stay as they are." if rest else ""
     )
+    undone = 0
     if found.events:
         agreed(f"{len(found.events)} events can be undone.{later} Undo them?", yes=yes)
-    undone = _undo(session, found.events)
+        with teacher(session) as (client, me):
+            undone = sum(client.undo(event, me).state == "learnt" for event in found.events)
     if as_json:
         say_json({"undone": undone, "superseded": rest})
     else:
         say(f"{undone} events undone.{later}")
-
-
-def _undo(session: CliSession, events: list[int]) -> int:
-    """Undo events in order, through the daemon if there is one; return how many had an effect."""
-    from spamnb.service.maintenance import rewind as maintenance
-
-    if not events:
-        return 0
-    if served(session):
-        with teacher(session) as (target, me):
-            return sum(target.undo(event, me).state == "learnt" for event in events)
-    with session.open() as model:
-        receipts = maintenance.take_back(model, events, session.source())
-        return sum(receipt.changed for receipt in receipts)

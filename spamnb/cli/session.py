@@ -80,7 +80,7 @@ class CliSession:
         return home
 
     def open(self, *, readonly: bool = False, history: bool = False) -> Filter:
-        """Open the model of the home."""
+        """Open the model of the home; for reading, with the history only if there is one."""
         from spamnb.service.engine.filter import Filter
 
         settings = self.settings
@@ -92,7 +92,7 @@ class CliSession:
             costs=settings.costs,
             limit_bytes=settings.store.limit_bytes,
         )
-        if history:
+        if history and (not readonly or (self.home / "history").is_dir()):
             try:
                 model.history = self.open_history()
             except BaseException:

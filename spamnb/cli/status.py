@@ -9,8 +9,7 @@ import click
 
 from spamnb.cli.daemon_client import asking
 from spamnb.cli.help import command
-from spamnb.cli.history_journal import shown_time
-from spamnb.cli.printing import safe, say, table
+from spamnb.cli.printing import safe, say, shown_time, table
 from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import UserError
 

@@ -31,13 +31,8 @@ def stats(session: CliSession, as_json: bool) -> None:
     """Show statistics of the model: messages, features, words, size, thresholds."""
     from spamnb.service.maintenance import stats as upkeep
 
-    kept = session.open_history() if (session.home / "history").is_dir() else None
-    try:
-        with session.open(readonly=True) as model:
-            found = upkeep.stats(session.home, model.store, kept, model.costs)
-    finally:
-        if kept:
-            kept.close()
+    with session.open(readonly=True, history=True) as model:
+        found = upkeep.stats(session.home, model.store, model.history, model.costs)
     if as_json:
         say_json(found.as_dict())
     else:

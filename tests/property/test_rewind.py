@@ -19,7 +19,7 @@ from spamnb.service.engine.requests import BulkLoad, Forget, Learn, Source, Undo
 from spamnb.service.engine.scoring import judge_examples
 from spamnb.service.maintenance.attribution import bisect
 from spamnb.service.maintenance.event_filter import EventFilter
-from spamnb.service.maintenance.rewind import relearn, rewind, take_back, undoable
+from spamnb.service.maintenance.rewind import relearn, rewind, undoable
 from spamnb.store import check as audit
 from spamnb.store.rebuild import rebuild, replay
 
@@ -275,7 +275,7 @@ def test_taking_back_what_somebody_taught_leaves_the_counts_of_the_others(made, 
     with model.store.read() as view:
         found = undoable(view, made, MALLORY)
     assert found.superseded == []
-    assert all(receipt.changed for receipt in take_back(model, found.events, Source("ann")))
+    assert all(model.undo(event, source=Source("ann")).changed for event in found.events)
     with model.store.read() as view:
         assert undoable(view, made, MALLORY).events == []
     assert counts(model) == counts(clean)

@@ -9,7 +9,7 @@ from spamnb.core.model.costs import Costs
 from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.engine.requests import Learn, Source
 from spamnb.service.maintenance.event_filter import RelearnFilter
-from spamnb.service.maintenance.rewind import relearn, take_back, undoable
+from spamnb.service.maintenance.rewind import relearn, undoable
 from spamnb.store.check import collect
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
@@ -74,7 +74,8 @@ def test_undoing_the_attacker_restores_the_counts_of_the_clean_model(homes):
         with model.store.read() as view:
             found = undoable(view, RECIPE, MALLORYS)
         assert len(found.events) == 2
-        take_back(model, found.events, BOB)
+        for event in found.events:
+            model.undo(event, source=BOB)
     assert numbers(homes / "attacked")[0] == numbers(homes / "clean")[0]
 
 

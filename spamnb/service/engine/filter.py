@@ -326,6 +326,20 @@ class Filter:
 
     # -- lookup ---------------------------------------------------------------------------------
 
+    def digest(self, ref: bytes | str) -> bytes:
+        """Return the digest of a raw message, or of the one that a reference names."""
+        if not isinstance(ref, str):
+            return self.example(ref).digest
+        with self.store.read() as view:
+            return find_digest(view, self.history, ref)
+
+    def lookup(self, ref: bytes | str) -> Example:
+        """Return the ids of a raw message, or of the one that a reference names."""
+        if not isinstance(ref, str):
+            return self.example(ref)
+        with self.store.read() as view:
+            return find_example(view, self.history, ref)
+
     def example(self, raw: bytes) -> Example:
         """Return the digest, Message-ID and feature ids of a raw message under this model's key."""
         feature_batch = self.reader.feature_batch([_message(raw)])

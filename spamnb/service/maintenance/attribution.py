@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from spamnb.core.model.id_arrays import locate
 from spamnb.core.model.scoring import RowView, scores
 from spamnb.core.model.training_rows import TrainingRows
 from spamnb.core.model.verdict import sides
+from spamnb.service.engine.clock import iso
 from spamnb.service.engine.planner import PendingJournal
 from spamnb.service.engine.requests import Example
 from spamnb.store.apply_events import event_ids
@@ -58,9 +60,33 @@ class Attribution:
     folded: int
     """number of events in the checkpoint, which cannot be attributed"""
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the attribution as values that JSON can represent."""
+        return {
+            "log_odds": self.log_odds,
+            "between": list(self.between),
+            "folded": self.folded,
+            "shares": [
+                {
+                    "event": share.event,
+                    "nats": share.nats,
+                    "time": iso(share.time_us),
+                    "who": share.who,
+                    "channel": share.channel,
+                    "label": share.label,
+                    "digest": share.digest.hex(),
+                    "message_id": share.message_id,
+                }
+                for share in self.shares
+            ],
+        }
 
-def bisect(view: ReadView, recipe: Recipe, example: Example) -> Attribution:
-    """Compute the share of every training in force in the score of a message."""
+
+def bisect(view: ReadView, recipe: Recipe, example: Example, limit: int = 0) -> Attribution:
+    """Compute the share of every training in force in the score of a message.
+
+    The result has at most `limit` shares, if it is not 0.
+    """
     leave_one_out = LeaveOneOut(view, recipe, example)
     candidates = trainings_in_force(view)
     shares: list[EventShare] = []
@@ -68,7 +94,8 @@ def bisect(view: ReadView, recipe: Recipe, example: Example) -> Attribution:
         shares += leave_one_out.shares(batch)
     shares.sort(key=lambda share: -abs(share.nats))
     between = recipe.labels[leave_one_out.sides[0]], recipe.labels[leave_one_out.sides[1]]
-    return Attribution(leave_one_out.log_odds, between, shares, view.base_totals().last_seq)
+    folded = view.base_totals().last_seq
+    return Attribution(leave_one_out.log_odds, between, shares[: limit or None], folded)
 
 
 def trainings_in_force(view: ReadView) -> Iterator[tuple[Event, Event]]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from spamnb.core.model.events import NO_LABEL, Event, Recipe
+from spamnb.service.engine.clock import iso
 from spamnb.service.engine.requests import Example
 from spamnb.service.maintenance.attribution import LeaveOneOut, trainings_in_force
 from spamnb.store.contract import ReadView
@@ -35,6 +37,12 @@ class Doubt:
     """log-odds of `likely` against `label`, without this training"""
     digest: bytes
     message_id: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the doubt as values that JSON can represent."""
+        values = asdict(self) | {"time": iso(self.time_us), "digest": self.digest.hex()}
+        del values["time_us"]
+        return values
 
 
 def doubts(

@@ -2,8 +2,8 @@
 
 `rewind` restores the model of an earlier time; `relearn` repeats the journal's trainings in order,
 without some of them or with other constants, and computes each step again. Both write a new model
-and replace the old one, which no process may have open; the old file is kept. `take_back` undoes
-selected events in the running model.
+and replace the old one, which no process may have open; the old file is kept. `undoable` selects
+events that can be undone in the running model.
 
 Trainings in the checkpoint have no events any more and stay. Relearning omits undone events and
 their undos; a training that has no effect without the dropped ones (such as forgetting a message
@@ -17,18 +17,17 @@ The model is unchanged then.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from spamnb.core.features.extract import Words
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.events import NO_LABEL, Event, EventKind, Ids, Recipe
 from spamnb.errors import RefusedError, UserError
-from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.learner import Learner
 from spamnb.service.engine.planner import PendingJournal, PlannedEvent, Planner
@@ -48,7 +47,6 @@ from spamnb.store.rebuild import Rebuilt, rebuild, replay, texts_of
 
 TAUGHT_AT_ONCE = 1024
 """trainings in one transaction; more are not faster, and need more memory"""
-UNDONE_AT_ONCE = 256
 CONSTANTS = ("alpha", "kappa", "r", "eta", "rate_bias", "rate_temper")
 """What a relearning may change; the other values of a recipe define its features and labels."""
 
@@ -123,6 +121,24 @@ class Relearnt:
     def as_dict(self) -> dict[str, int]:
         """Return the result as values that JSON can represent."""
         return asdict(self)
+
+
+class RelearnPlan(NamedTuple):
+    """What a relearning would do."""
+
+    dropped: int
+    kept: int
+    folded: int
+    """events in the checkpoint, which stay"""
+
+
+def relearn_plan(model: Filter, drops: Takes, constants: Mapping[str, float]) -> RelearnPlan:
+    """Return what a relearning would do; UserError for constants that are not valid."""
+    changed_recipe(model.recipe, constants)
+    with model.store.read() as view:
+        dropped = sum(map(drops, view.events()))
+        folded = view.base_totals().last_seq
+        return RelearnPlan(dropped, view.totals().last_seq - folded - dropped, folded)
 
 
 def relearn(
@@ -263,11 +279,3 @@ def undoable(view: ReadView, recipe: Recipe, takes: Takes) -> UndoPlan:
         plan = planner.plan(Undo(seq, Source(), 0), pending)
         (found.events if isinstance(plan, PlannedEvent) else found.superseded).append(seq)
     return found
-
-
-def take_back(model: Filter, events: Sequence[int], source: Source) -> list[Receipt]:
-    """Undo events in this order, in several transactions; finished ones stay if it is stopped."""
-    receipts: list[Receipt] = []
-    for some in _batches(events, UNDONE_AT_ONCE):
-        receipts += model.teach([Undo(event, source, now_us()) for event in some])
-    return receipts

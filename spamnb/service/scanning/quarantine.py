@@ -34,7 +34,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from spamnb.core.mail.envelope import Envelope
-from spamnb.core.policy.verdict_headers import add_to_message, released_block
+from spamnb.core.mail.headers import decoded, split
+from spamnb.core.mail.local_hosts import LocalHosts
+from spamnb.core.policy.verdict_headers import add_to_message, header_end, released_block
 from spamnb.errors import (
     PeerError,
     RefError,
@@ -42,7 +44,7 @@ from spamnb.errors import (
     StoreDamagedError,
     StoreFullError,
 )
-from spamnb.service.engine.clock import now_us
+from spamnb.service.engine.clock import iso, now_us
 from spamnb.service.limits import QuarantineLimits
 from spamnb.service.maintenance.expiry_clock import expiry_mark
 from spamnb.store.files import durable_write, make_folder, refused, sync_folder
@@ -56,6 +58,7 @@ _ORPHAN_S: Final = 3_600
 """how long a message may lack its sidecar while both are being written"""
 _COUNT_AGAIN_S: Final = 60.0
 _HEAD_BYTES: Final = 65_536
+_SUBJECT_BYTES: Final = 1_000
 _TIDY_S: Final = 3_600.0
 
 State = Literal["kept", "releasing"]
@@ -85,6 +88,29 @@ class QuarantinedMessage:
     def open(self) -> tuple[int, ...]:
         """Indexes of recipients that do not have it yet."""
         return tuple(at for at in range(len(self.rcpt_lines)) if at not in self.done)
+
+    def results(self) -> list[tuple[str, str]]:
+        """Each recipient, and what became of the message for them."""
+        names = self.recipients + self.rcpt_lines[len(self.recipients) :]
+        return [
+            (name, "delivered" if at in self.done else self.replies.get(str(at), "kept"))
+            for at, name in enumerate(names[: len(self.rcpt_lines)])
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The message's entry as values that JSON can represent."""
+        return {
+            "id": self.id,
+            "time": iso(self.time_us),
+            "bytes": self.size_bytes,
+            "sender": self.sender,
+            "recipients": list(self.recipients),
+            "waiting": [self.recipients[at] for at in self.open if at < len(self.recipients)],
+            "upstream": self.upstream,
+            "state": self.state,
+            "replies": self.replies,
+            "facts": self.facts,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +247,10 @@ class Quarantine:
                 return file.read(_HEAD_BYTES)
         except OSError:
             return b""
+
+    def subject(self, identity: str) -> str:
+        """The subject of a message; empty if there is none."""
+        return _subject(self.head(identity))
 
     def used_bytes(self) -> int:
         """Total size of all files."""
@@ -402,3 +432,12 @@ def _decoded(text: bytes, identity: str) -> QuarantinedMessage:
         return QuarantinedMessage(**found)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise StoreDamagedError(f"the sidecar of {identity} cannot be read") from error
+
+
+def _subject(head: bytes) -> str:
+    end = header_end(head)
+    head = (head if end < 0 else head[:end]).replace(b"\r\n", b"\n")
+    block, _ = split(head, (0, len(head)), LocalHosts(), set())
+    found = next((value for name, value in block.fields if name == b"subject"), b"")
+    text = decoded(found[:_SUBJECT_BYTES], set())
+    return " ".join((text.decode("ascii") if isinstance(text, bytes) else text).split())

@@ -1,0 +1,80 @@
+"""Journal events and verdicts as values of JSON, newest first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from typing import Any
+
+from spamnb.core.model.events import Event
+from spamnb.service.engine.clock import iso
+from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.lookup import signature_text
+from spamnb.service.maintenance.event_filter import EventFilter
+from spamnb.store.history.entry import HistoryEntry
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictFilter:
+    """Matches verdicts that meet all given conditions."""
+
+    label: str | None = None
+    decision: str | None = None
+    since_us: int = 0
+
+    def __call__(self, entry: HistoryEntry) -> bool:
+        """Return whether the verdict matches."""
+        return (
+            entry.time_us >= self.since_us
+            and self.label in (None, entry.label)
+            and self.decision in (None, entry.decision)
+        )
+
+
+def journal(model: Filter, wanted: EventFilter, limit: int = 0) -> list[dict[str, Any]]:
+    """Return the events that match, at most `limit` if it is not 0."""
+    start = wanted.since_us or 0
+    with model.store.read() as view:
+        later = takewhile(lambda event: event.time_us >= start, view.events(newest_first=True))
+        return [_event(one, model.labels) for one in islice(filter(wanted, later), limit or None)]
+
+
+def history(model: Filter, wanted: VerdictFilter, limit: int = 0) -> list[dict[str, Any]]:
+    """Return the verdicts that match, at most `limit` if it is not 0."""
+    if wanted.label is not None:
+        model.label(wanted.label)
+    entries = model.history.newest() if model.history else iter(())
+    return [_verdict(entry) for entry in islice(filter(wanted, entries), limit or None)]
+
+
+def _event(event: Event, labels: tuple[str, ...]) -> dict[str, Any]:
+    def name(label: int) -> str | None:
+        return labels[label] if label >= 0 else None
+
+    return {
+        "event": event.seq,
+        "time": iso(event.time_us),
+        "kind": event.kind.name.lower(),
+        "who": event.who,
+        "channel": event.channel,
+        "before": name(event.before),
+        "after": name(event.after),
+        "digest": event.digest.hex(),
+        "message_id": event.message_id,
+        "undoes": event.undoes or None,
+        "features": len(event.bulk.ids) if event.bulk else None,
+    }
+
+
+def _verdict(entry: HistoryEntry) -> dict[str, Any]:
+    return {
+        "time": iso(entry.time_us),
+        "id": entry.digest.hex(),
+        "message_id": entry.message_id,
+        "signature": signature_text(entry.signature),
+        "label": entry.label,
+        "probability": entry.probability,
+        "log_odds": entry.log_odds,
+        "decision": entry.decision,
+        "notes": entry.notes,
+    }
