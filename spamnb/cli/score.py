@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -100,17 +100,10 @@ def _scored(session: CliSession, paths: Sequence[str], clues: int, jobs: int) ->
 
 
 def _remembered(session: CliSession, paths: Sequence[str], clues: int) -> Iterator[Scored]:
-    from spamnb.service.training.bulk_scoring import Scored
-    from spamnb.service.training.sources import SourceMessage, items
+    from spamnb.service.training.bulk_scoring import score_remembered
 
     with session.open(history=True) as model:
-        documents = model.recipe.documents
-        for item in (item for path in paths for item in items(path, documents=documents)):
-            if isinstance(item, SourceMessage):
-                verdict = model.score(item.raw)
-                yield Scored(item.name, verdict, verdict.clues(clues) if clues else [])
-            else:
-                yield Scored(item.name, None, [], item.reason)
+        yield from score_remembered(model, paths, clues)
 
 
 def _answer(ctx: click.Context, found: Iterable[Scored], *, as_json: bool) -> NoReturn:
@@ -132,9 +125,12 @@ def _show(
     *,
     as_json: bool,
 ) -> None:
-    given = {"assigned": assigned_labels(verdict, thresholds)} if thresholds else {}
+    from spamnb.lab.label_thresholds import assigned
+    from spamnb.service.training.bulk_scoring import verdict_as_dict
+
+    given = {"assigned": assigned(verdict, thresholds)} if thresholds else {}
     if as_json:
-        say_json(as_dict(path, verdict, clues) | given)
+        say_json(verdict_as_dict(path, verdict, clues) | given)
         return
     decision = coloured(f"{verdict.decision:<7}", verdict.decision)
     labels = f"  [{safe(', '.join(given['assigned']))}]" if given else ""
@@ -142,31 +138,6 @@ def _show(
     say(f"{decision} {label} {verdict.probability:.4f} {safe(path)}{labels}")
     for place, token, nats in clues:
         say(f"    {nats:+7.3f}  {place:<8} {safe(token)}")
-
-
-def assigned_labels(verdict: Verdict, thresholds: Mapping[str, float]) -> list[str]:
-    """Return the labels whose threshold the message reaches."""
-    from spamnb.lab.label_thresholds import assigned
-
-    return assigned(verdict, thresholds)
-
-
-def as_dict(path: str, verdict: Verdict, clues: Sequence[Clue]) -> dict[str, Any]:
-    """Return the JSON object of `score --json`."""
-    return {
-        "path": path,
-        "id": verdict.digest.hex(),
-        "label": verdict.label,
-        "probability": verdict.probability,
-        "log_odds": verdict.log_odds,
-        "decision": verdict.decision,
-        "evidence": verdict.evidence,
-        "clues": [clue._asdict() for clue in clues],
-    } | {
-        name: value
-        for name, value in (("reason", verdict.reason), ("signature", verdict.signature))
-        if value
-    }
 
 
 @command("Show the clues behind a verdict.", EXPLAIN_EXAMPLES)
@@ -182,14 +153,16 @@ def explain(session: CliSession, ref: str, count: int, as_json: bool) -> None:
     to the log-odds, which determine the probability. A message that was trained, or scored by the
     daemon, can be named by its message id, digest or signature.
     """
+    from spamnb.service.training.bulk_scoring import verdict_as_dict
+
     known = ref == "-" or is_path(ref)
-    with session.open(readonly=known, history=not known) as model:
+    with session.open(readonly=True, history=not known) as model:
         verdict = model.explain(
             one_message(ref, documents=model.recipe.documents) if known else ref
         )
     clues = verdict.clues(count)
     if as_json:
-        say_json(as_dict(ref, verdict, clues) | {"bias": verdict.bias})
+        say_json(verdict_as_dict(ref, verdict, clues) | {"bias": verdict.bias})
     else:
         _explained(ref, verdict, clues)
 

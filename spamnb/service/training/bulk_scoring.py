@@ -9,14 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.verdict import Clue, Verdict
 from spamnb.service.engine.extraction import BATCH_MESSAGES
 from spamnb.service.engine.filter import BATCHES_PER_SNAPSHOT, Filter
-from spamnb.service.training.sources import MessageSpan, SourceMessage, Unreadable, read_unit, units
+from spamnb.service.training.sources import (
+    MessageSpan,
+    SourceMessage,
+    Unreadable,
+    items,
+    read_unit,
+    units,
+)
 from spamnb.service.training.worker_pool import Pool, cores
 
 _FEW = 4 * BATCH_MESSAGES
@@ -30,6 +37,22 @@ class Scored(NamedTuple):
     verdict: Verdict | None
     clues: list[Clue]
     error: str = ""
+
+
+def verdict_as_dict(path: str, verdict: Verdict, clues: Sequence[Clue]) -> dict[str, Any]:
+    """Return a verdict as values that JSON can represent."""
+    facts = {
+        "path": path,
+        "id": verdict.digest.hex(),
+        "label": verdict.label,
+        "probability": verdict.probability,
+        "log_odds": verdict.log_odds,
+        "decision": verdict.decision,
+        "evidence": verdict.evidence,
+        "clues": [clue._asdict() for clue in clues],
+    }
+    optional = {"reason": verdict.reason, "signature": verdict.signature}
+    return facts | {name: value for name, value in optional.items() if value}
 
 
 class Scoring(NamedTuple):
@@ -74,6 +97,17 @@ def score_paths(
     with Pool(_Scorer(home, options), options.jobs or cores()) as pool:
         for scored in pool.map(tasks):
             yield from scored
+
+
+def score_remembered(model: Filter, paths: Sequence[str], clues: int) -> Iterator[Scored]:
+    """Yield a verdict for every message under these paths, and add it to the model's history."""
+    documents = model.recipe.documents
+    for item in (item for path in paths for item in items(path, documents=documents)):
+        if isinstance(item, Unreadable):
+            yield Scored(item.name, None, [], item.reason)
+        else:
+            verdict = model.score(item.raw)
+            yield Scored(item.name, verdict, verdict.clues(clues) if clues else [])
 
 
 def _score(model: Filter, clues: int, spans: list[MessageSpan]) -> list[Scored]:
