@@ -10,7 +10,6 @@ import codecs
 import io
 import json
 import os
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,12 +19,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spamnb.core.mail.printable import printable
 from spamnb.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_BLANKS = "\t\xa0\u1680\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
+_JOINERS = "\u200c\u200d"
+"""part of words in Persian and Hindi, and of emoji"""
+_PATH_BYTES = "".join(map(chr, range(0xDC80, 0xDD00)))
+"""undecodable bytes of paths, which `print_anything` writes as they are"""
+_KEPT = _BLANKS + _JOINERS + _PATH_BYTES
 MOST = sys.maxsize
 """upper bound of numeric arguments"""
 _COLOURS = {"spam": "red", "junk": "red", "reject": "red", "ham": "green", "deliver": "green",
@@ -48,8 +53,8 @@ def print_anything() -> None:
 
 
 def safe(text: str) -> str:
-    """Replace control characters and text direction marks."""
-    return _CONTROL.sub("\ufffd", text)
+    """Replace what could control the terminal or hide text."""
+    return printable(text, "\ufffd", keep=_KEPT)
 
 
 def shown_time(time: int | str) -> str:

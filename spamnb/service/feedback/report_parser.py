@@ -23,6 +23,7 @@ from spamnb.core.mail import headers, limits
 from spamnb.core.mail.body import attachments, mime
 from spamnb.core.mail.charset import Text
 from spamnb.core.mail.message import bare_id, read
+from spamnb.core.mail.printable import printable
 
 How = Literal["attached", "arf", "resent", "quoted", "nothing"]
 
@@ -208,4 +209,4 @@ def _one_line(value: bytes) -> str:
     """A subject as text on one line, cut."""
     text = headers.decoded(value[:500], set())
     words = text.decode("ascii", "replace") if isinstance(text, bytes) else text
-    return " ".join("".join(c if c.isprintable() else " " for c in words).split())[:100]
+    return " ".join(printable(words, " ").split())[:100]

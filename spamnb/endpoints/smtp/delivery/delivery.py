@@ -30,6 +30,7 @@ from typing import Final, NamedTuple
 
 from spamnb.core.mail.envelope import Client, network_of
 from spamnb.core.mail.message import without_mbox
+from spamnb.core.mail.printable import printable
 from spamnb.endpoints.net.networks import NetworkSet
 from spamnb.endpoints.smtp.delivery import maildir_writer, receipts, replies, trace_headers
 from spamnb.endpoints.smtp.delivery.logins import FailedLogins, Passwords
@@ -371,7 +372,7 @@ def _line(mail: IncomingMessage, answers: list[str]) -> dict[str, object]:
 
 
 def _shown(text: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in text[:300])
+    return printable(text[:300])
 
 
 def _ms(began: float) -> float:

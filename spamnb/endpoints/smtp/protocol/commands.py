@@ -12,6 +12,7 @@ import re
 from typing import Literal, NamedTuple
 
 from spamnb.core.mail.envelope import Client
+from spamnb.core.mail.printable import printable
 from spamnb.endpoints.smtp.relay import replies
 
 Phase = Literal["start", "ready", "mail", "rcpt"]
@@ -97,8 +98,7 @@ def is_whole(line: bytes) -> bool:
 
 def shown(raw: bytes) -> str:
     """Printable text for logs and rules: control characters are replaced."""
-    text = raw.decode("utf-8", "replace")
-    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+    return printable(raw.decode("utf-8", "replace"))
 
 
 def path_of(line: bytes) -> str:
