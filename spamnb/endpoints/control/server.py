@@ -23,8 +23,11 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from spamnb.endpoints.control.protocol import CHUNK_BYTES, FrameError, Frames, failure
+from spamnb.endpoints.net.admission import OpenConnections
 from spamnb.errors import SpamnbError, StoreBusyError, UserError, incident_id
 from spamnb.service.admin.request import (
     AdminRequest,
@@ -36,6 +39,8 @@ from spamnb.service.admin.request import (
 )
 
 LOG = logging.getLogger("spamnb.control")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +142,8 @@ class ControlServer:
         self._budget = _BodyBudget(self._limits)
         self._lock = threading.Lock()
         self._open: dict[socket.socket, _Connection] = {}
+        self._others = OpenConnections()
+        """of users who act for themselves"""
         self._wake, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._stopping = False
         self._thread = threading.Thread(target=self._accept, name="control-accept", daemon=True)
@@ -197,23 +204,40 @@ class ControlServer:
                 LOG.warning("no connection can be accepted: %s", error)
                 time.sleep(0.1)
                 continue
+            self._welcome(connection)
+
+    def contained(self, what: str, run: Callable[[], T], failed: Callable[[str], T]) -> T:
+        """Run a step; count and log an internal fault, and give its incident id to `failed`."""
+        try:
+            return run()
+        except Exception:
+            incident = incident_id()
+            self.faults += 1
+            LOG.exception("incident %s: %s failed", incident, what)
+            return failed(incident)
+
+    def _welcome(self, connection: socket.socket) -> None:
+        def admit() -> None:
             try:
                 self._admit(connection)
-            except Exception as error:  # noqa: BLE001 - the boundary: the next one is served
-                # The peer's uid is not readable, no thread can be started, or an internal fault.
+            except (OSError, RuntimeError) as error:
+                # The peer's uid is not readable, or no thread can be started.
                 LOG.warning("a connection cannot be served: %s", error)
                 self._close(connection)
+
+        self.contained("a connection", admit, lambda _: self._close(connection))
 
     def _admit(self, connection: socket.socket) -> None:
         caller = self._roles().caller(_uid_of(connection))
         thread_connection = _Connection(self, connection, caller)
+        limits, others = self._limits, self._others
         with self._lock:
-            users = Counter(other.caller.uid for other in self._open.values())
-            limits = self._limits
             full = len(self._open) >= limits.connections
-            if caller.role == "self":
-                others = sum(other.caller.role == "self" for other in self._open.values())
-                full |= users[caller.uid] >= limits.each_user or others >= limits.connections // 2
+            if caller.role == "self" and not full:
+                most, user = limits.connections // 2, str(caller.uid)
+                full = bool(others.full(user, most, limits.each_user))
+                if not full:
+                    others.enter(user)
             if not full:
                 self._open[connection] = thread_connection
         if full:
@@ -225,7 +249,9 @@ class ControlServer:
 
     def _close(self, connection: socket.socket) -> None:
         with self._lock:
-            self._open.pop(connection, None)
+            left = self._open.pop(connection, None)
+            if left is not None and left.caller.role == "self":
+                self._others.leave(str(left.caller.uid))
         connection.close()
 
 
@@ -268,8 +294,8 @@ class _Connection:
             return False
         self.began, self._left = time.monotonic(), header["bytes"]
         try:
-            reply = self._handle(header)
-            self._reply(reply)
+            what = f"a request {header.get('op')!r:.40}"
+            self._reply(self._server.contained(what, partial(self._handle, header), _internal))
         finally:
             self._release()
             self.began = 0.0
@@ -289,12 +315,6 @@ class _Connection:
             return AdminResponse(
                 failure(UserError(str(error) or "the bytes did not arrive in time"))
             )
-        except Exception:
-            incident = incident_id()
-            self._server.faults += 1
-            LOG.exception("incident %s: a request %.40r failed", incident, header.get("op"))
-            text = f"internal error, incident {incident}"
-            return AdminResponse(failure(SpamnbError(text, hint="see the daemon's log")))
 
     def _reply(self, reply: AdminResponse) -> None:
         self._frames.send(reply.header, reply.body, wait_s=self._limits.read_s)
@@ -329,6 +349,11 @@ class _Connection:
     def _release(self) -> None:
         self._server._budget.give_back(self._held, self.caller)  # noqa: SLF001 - as above
         self._held = 0
+
+
+def _internal(incident: str) -> AdminResponse:
+    text = f"internal error, incident {incident}"
+    return AdminResponse(failure(SpamnbError(text, hint="see the daemon's log")))
 
 
 def _uid_of(connection: socket.socket) -> int:

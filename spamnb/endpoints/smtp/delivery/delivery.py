@@ -20,7 +20,6 @@ import asyncio
 import ipaddress
 import secrets
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from email.utils import formatdate
@@ -31,6 +30,7 @@ from typing import Final, NamedTuple
 from spamnb.core.mail.envelope import Client, network_of
 from spamnb.core.mail.message import without_mbox
 from spamnb.core.mail.printable import printable
+from spamnb.endpoints.net.admission import OpenConnections
 from spamnb.endpoints.net.networks import NetworkSet
 from spamnb.endpoints.smtp.delivery import maildir_writer, receipts, replies, trace_headers
 from spamnb.endpoints.smtp.delivery.logins import FailedLogins, Passwords
@@ -74,7 +74,7 @@ class DeliveryAgent:
         """set while no session is open"""
         self.empty.set()
         self._attempts = FailedLogins()
-        self._addresses: Counter[str] = Counter()
+        self._open = OpenConnections()
         self._swept: set[Path] = set()
         self._disk = ThreadPoolExecutor(_DISK_THREADS, "delivery-disk")
         self._teaching = ThreadPoolExecutor(_REPORT_THREADS, "delivery-teach")
@@ -100,16 +100,15 @@ class DeliveryAgent:
 
     def admit(self, session: DeliverySession) -> bool:
         """Whether the connection is accepted."""
-        free = len(self.sessions) < self.config.connections
-        known = self._peers.contains(session.peer)
+        config, known = self.config, self._peers.contains(session.peer)
+        each = config.connections if known else config.connections_per_address
         customer = network_of(session.peer)
-        few = self._addresses[customer] < self.config.connections_per_address
-        if self.stopping or not free or not (few or known):
+        if self.stopping or self._open.full(customer, config.connections, each):
             self.deps.meters.count("connections_refused")
             return False
         self.sessions.add(session)
         self.empty.clear()
-        self._addresses[customer] += 1
+        self._open.enter(customer)
         return True
 
     def leave(self, session: DeliverySession) -> None:
@@ -117,10 +116,7 @@ class DeliveryAgent:
         self.sessions.discard(session)
         if not self.sessions:
             self.empty.set()
-        customer = network_of(session.peer)
-        self._addresses[customer] -= 1
-        if self._addresses[customer] <= 0:
-            del self._addresses[customer]
+        self._open.leave(network_of(session.peer))
 
     def may_xforward(self, peer: str) -> bool:
         """Whether this peer may name the client."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import sys
 import traceback
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
 from spamnb.core.mail.envelope import network_of
 from spamnb.endpoints.net.address import Address
+from spamnb.endpoints.net.admission import OpenConnections
 from spamnb.endpoints.net.connection_counts import ConnectionCounts
 from spamnb.endpoints.net.networks import wide_network_of
 from spamnb.endpoints.smtp.protocol.commands import shown
@@ -64,9 +64,8 @@ class RelayListener:
         self._log = log
         self._connections: set[ClientConnection] = set()
         self._counts = counts or ConnectionCounts.alone()
-        self._untrusted = 0
-        self._networks: Counter[str] = Counter()
-        """untrusted clients by wide network"""
+        self._untrusted = OpenConnections()
+        """of untrusted clients, by wide network"""
         self._starved = 0
         """clients without a connection from their network that the next hop's limit refused"""
         self._sweeper: asyncio.TimerHandle | None = None
@@ -123,11 +122,7 @@ class RelayListener:
             return
         self._connections.discard(connection)
         if connection.session is not None and connection.session.access.is_counted:
-            self._untrusted -= 1
-            network = wide_network_of(connection.session.access.address)
-            self._networks[network] -= 1
-            if not self._networks[network]:
-                del self._networks[network]
+            self._untrusted.leave(wide_network_of(connection.session.access.address))
             self._counts.add(_client_key(connection.session.access.address), -1)
         if not self._connections:
             self._empty.set()
@@ -143,17 +138,13 @@ class RelayListener:
             return replies.CROWDED
         if trusted:
             return b""
-        free = limits.untrusted_part(limits.connections) - self._untrusted
-        if free <= 0:
-            return replies.CROWDED
-        network = wide_network_of(address)
-        if self._networks[network] >= free:
-            return replies.CROWDED_CLIENT
+        most, network = limits.untrusted_part(limits.connections), wide_network_of(address)
+        if full := self._untrusted.full(network, most, most - self._untrusted.total):
+            return replies.CROWDED if full == "all" else replies.CROWDED_CLIENT
         if self._counts.add(_client_key(address)) > limits.connections_an_address:
             self._counts.add(_client_key(address), -1)
             return replies.CROWDED_CLIENT
-        self._untrusted += 1
-        self._networks[network] += 1
+        self._untrusted.enter(network)
         return b""
 
     def claim_upstream(self, connection: ClientConnection, address: Address) -> bytes:
@@ -211,11 +202,11 @@ class RelayListener:
         if self.budget.shares[trusted].is_beyond(limits.crowded):
             return True
         if trusted:
-            return crowded and open_count - self._untrusted > limits.connections - untrusted
+            return crowded and open_count - self._untrusted.total > limits.connections - untrusted
         upstream = limits.untrusted_part(limits.upstream_connections)
         return (
             crowded
-            or self._untrusted > limits.crowded * untrusted
+            or self._untrusted.total > limits.crowded * untrusted
             or self._counts.of(f"upstream {self.params.upstream}") > limits.crowded * upstream
         )
 
