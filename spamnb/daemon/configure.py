@@ -8,16 +8,15 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from spamnb.core.policy.actions import ActionPolicy
+from spamnb.core.policy.actions import ActionPolicy, Fallbacks
 from spamnb.daemon.local_domains import served_of
 from spamnb.endpoints.net.address import Address
 from spamnb.endpoints.net.networks import NetworkSet
 from spamnb.endpoints.smtp.relay.params import Limits, ListenerParams, RelayPolicy
 from spamnb.errors import BugError
 from spamnb.service.scanning.model_session import SessionConfig
-from spamnb.service.scanning.options import ScanOptions
 from spamnb.service.scanning.scanner import ScanPolicy
-from spamnb.service.scanning.types import Fallbacks
+from spamnb.service.scanning.types import ScanOptions
 from spamnb.settings import Settings
 from spamnb.settings.schema import ListenerSettings
 

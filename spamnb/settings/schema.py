@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs
-from spamnb.core.policy.actions import ActionMap
+from spamnb.core.policy.actions import ActionMap, Fallbacks
 from spamnb.endpoints.net.address import Address
 from spamnb.endpoints.net.networks import LOOPBACK
 from spamnb.endpoints.smtp.delivery.params import DeliveryParams
 from spamnb.endpoints.smtp.relay.params import Limits, RelayPolicy, Timeouts
 from spamnb.errors import SettingsError
 from spamnb.service.limits import QuarantineLimits, ReviewLimits, SpoolLimits, TeachingRules
-from spamnb.service.scanning.options import ScanOptions
+from spamnb.service.scanning.types import ScanOptions
 from spamnb.store.history.limits import HistoryLimits
 
 
@@ -78,7 +78,7 @@ class ServeSettings(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ListenerSettings(RelayPolicy):
+class ListenerSettings(RelayPolicy, Fallbacks):
     """One listener: its addresses, its clients and its relay policy."""
 
     address: str = "127.0.0.1:10025"

@@ -3,11 +3,15 @@
 import asyncio
 import re
 import select
+from pathlib import Path
 
 import pytest
 from support.relay import DIE, MESSAGE, STALL, UNSCANNED, Rig, Server, StubScanner, times, until
 
+from spamnb.service.scanning.model_session import ModelSession, SessionConfig
+from spamnb.service.scanning.scanner import Scanner, ScannerDeps, ScanPolicy
 from spamnb.service.scanning.types import ScanResult
+from spamnb.service.telemetry.metrics import Meters
 
 STEPS = ["connect", "EHLO", "MAIL", "RCPT", "DATA", "end"]
 QUICK = {
@@ -328,11 +332,14 @@ def test_a_scanner_that_fails(on_loop, policy, scanner):
     """By policy the message passes with a header that says so, or waits with its sender."""
 
     async def main():
-        async with Rig(QUICK | {"on_fault": policy, "busy": policy}) as rig:
-            rig.may_fault = True
-            if scanner == "raises":
-                rig.scanner.outcome = RuntimeError("secret /path")
-            rig.scanner.holding = scanner == "silent"
+        log, meters = [], Meters()
+        broken = {"bypassed": lambda: Path("/secret").read_bytes()} if scanner == "raises" else {}
+        real = Scanner(
+            ModelSession(SessionConfig(Path("/nowhere"))),
+            ScanPolicy(on_fault=policy, busy=policy),
+            ScannerDeps(later=lambda _: None, log=log.append, meters=meters, **broken),
+        )
+        async with Rig(QUICK, real) as rig:
             client = await rig.client()
             await client.start()
             reply = await client.ask(MESSAGE + b"\r\n.\r\n")
@@ -344,14 +351,12 @@ def test_a_scanner_that_fails(on_loop, policy, scanner):
                 assert reply.startswith(b"451")
                 assert rig.server.messages == []
             assert b"secret" not in reply
-            if scanner == "raises":
-                fault = next(line for line in rig.log if line["event"] == "fault")
-                assert rig.messages[0]["incident"] == fault["incident"]
-            else:
-                assert rig.messages[0]["reason"] == "busy"
-                for done in rig.scanner.waiting:
-                    done(ScanResult("keep"))
-            assert len(rig.messages) == 1
+            (line,) = rig.messages
+            assert line["reason"] == ("fault" if scanner == "raises" else "busy")
+            assert [line["incident"] for _ in log] == [fault["incident"] for fault in log]
+            assert len(log) == (scanner == "raises")
+            assert meters.value("unscanned") == (policy == "deliver")
+            assert meters.value("unscanned_deferred") == (policy == "defer")
 
     on_loop(main())
 

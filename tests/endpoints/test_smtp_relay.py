@@ -245,19 +245,17 @@ def test_forged_verdicts_are_removed(on_loop, changes):
 
 
 def test_a_large_message_streams_and_is_marked(on_loop):
-    """Where size alone lets it pass, the scanner sees the header only; its block comes first."""
-    header = b"Subject: x\r\n\r\n"
-    body = header + (b"y" * 70 + b"\r\n") * 20000
+    """The scanner gets its first bytes; the block comes before the first byte of the message."""
+    body = b"Subject: x\r\n\r\n" + (b"y" * 70 + b"\r\n") * 20000
 
     async def main():
-        large = {"oversize": "unscanned"}
-        async with Rig(large, StubScanner(ScanResult(block=BLOCK, tag=b"[?]"))) as rig:
+        async with Rig({}, StubScanner(ScanResult(block=BLOCK, tag=b"[?]"))) as rig:
             client = await rig.client()
             await client.start()
             client.send(body)
             assert (await client.ask(b".\r\n")).startswith(b"250 2.0.0 Ok: queued")
             (request,) = rig.scanner.requests
-            assert (request.raw, request.whole) == (header, False)
+            assert (request.raw, request.whole) == (body[: rig.params.scan_limit_bytes], False)
             assert rig.server.messages == [BLOCK + b"Subject: [?] x" + body[10:]]
             assert rig.messages[0]["size"] == len(body)
 

@@ -169,6 +169,8 @@ class StubScanner:
     def __init__(self, outcome=None):
         self.outcome = outcome if outcome is not None else ScanResult()
         self.requests, self.waiting, self.holding = [], [], False
+        self.late = ScanResult("defer")
+        """the result of a scan that the relay stops at its deadline"""
 
     def scan(self, request, done):
         self.requests.append(request)
@@ -178,6 +180,7 @@ class StubScanner:
             self.waiting.append(done)
         else:
             done(self.outcome)
+        return lambda reason: done(self.late) if reason else None
 
 
 class Client:

@@ -2,8 +2,9 @@
 
     headers < tag < redirect < quarantine < reject
 
-Holds the mapping (`ActionMap`: the default one, or that of a recipient's domain), and the rules
-that soften it. Must not know mail, models or sockets.
+Holds the mapping (`ActionMap`: the default one, or that of a recipient's domain), the rules that
+soften it, and what happens to a message without a decision (`Fallbacks`). Must not know mail,
+models or sockets.
 
 Invariants. With several recipients the mildest of their actions applies, so no recipient's mail is
 treated more harshly than configured. Exempt recipients get headers only: postmaster@ and abuse@
@@ -27,6 +28,8 @@ from spamnb.core.model.costs import DECISIONS, Decision
 from spamnb.errors import SettingsError
 
 MailAction = Literal["headers", "tag", "redirect", "quarantine", "reject"]
+Fallback = Literal["head", "deliver", "defer"]
+"""head: scan the first part; if that is not possible either, deliver"""
 
 MAIL_ACTIONS: tuple[MailAction, ...] = get_args(MailAction)
 """From the mildest to the harshest."""
@@ -129,6 +132,37 @@ _POSSIBLE = {
     for refusable in (True, False)
     for whole in (True, False)
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fallbacks:
+    """The policy for messages that cannot be scanned as a whole, by the reason.
+
+    Where a sender can cause the reason, the message is deferred, or scanned in part. Where the
+    reason lasts until the administrator acts, or affects the same message at each attempt, deferral
+    would lose legitimate mail, so the message is delivered.
+    """
+
+    oversize: Literal["unscanned", "head"] = "head"
+    on_fault: Literal["deliver", "defer"] = "deliver"
+    busy: Literal["deliver", "defer"] = "defer"
+    overrun: Literal["deliver", "defer"] = "defer"
+    known_crasher: Fallback = "head"
+
+    def of(self, reason: str, *, observed: bool = False) -> Fallback:
+        """The policy for one of `verdict_headers.REASONS`.
+
+        An observed message is never deferred: its verdict would have had no effect.
+        """
+        by_reason: dict[str, Fallback] = {
+            "bypass": "deliver",
+            "large": "head" if self.oversize == "head" else "deliver",
+            "busy": self.busy,
+            "overrun": self.overrun,
+            "known_crasher": self.known_crasher,
+        }
+        found = by_reason.get(reason, self.on_fault)
+        return "deliver" if observed and found == "defer" else found
 
 
 def limit_while_untrained(

@@ -26,7 +26,7 @@ from typing import Any
 from spamnb.core.mail.envelope import network_of
 from spamnb.daemon.roles.scan_process import ENTRY, ScanJob, ScanProcess, ScanProcessDeps
 from spamnb.service.scanning.fair_queue import FairQueue
-from spamnb.service.scanning.model_session import Notes
+from spamnb.service.scanning.types import Notes
 from spamnb.settings import Settings
 
 SHARE = 0.9

@@ -26,7 +26,8 @@ from spamnb.daemon.processes.child import Backoff, Child, exit_words, spawn
 from spamnb.daemon.processes.child_loop import start_child
 from spamnb.daemon.processes.logs import Log
 from spamnb.daemon.processes.shared_state import InFlightGuard, ProcessState, SharedState
-from spamnb.service.scanning.model_session import ModelSession, Notes, scan_to_json
+from spamnb.service.scanning.model_session import ModelSession, scan_to_json
+from spamnb.service.scanning.types import Notes
 from spamnb.settings import Settings
 from spamnb.settings.render import plain
 

@@ -31,6 +31,7 @@ from spamnb.core.model.verdict import Clue, Verdict
 from spamnb.core.policy.actions import LEAST_MESSAGES, limit_while_untrained
 from spamnb.errors import SpamnbError, StoreBusyError, incident_id
 from spamnb.service.engine.filter import Filter
+from spamnb.service.scanning.types import Notes
 from spamnb.store.history.limits import HistoryLimits
 from spamnb.store.history.verdict_history import History
 from spamnb.store.lmdb.sharing import DATA_FILE
@@ -38,7 +39,6 @@ from spamnb.store.lmdb.store import open_store
 
 LogRecord = dict[str, object]
 Log = Callable[[LogRecord], None]
-Notes = dict[str, str]
 
 BATCH_MESSAGES: Final = 8
 """messages scanned on one snapshot; also the most that a process can mark as in flight"""

@@ -11,25 +11,26 @@ clients; one that was queued too long is not scanned (`busy`). Order of preceden
 large, known crasher, access lists, model; then own clients and `observe` remove the headers again.
 
 A message that is not scanned is delivered with an X-Spamnb header that gives the reason, or
-deferred: see `types.Fallbacks`. The incident id is in the facts and in one log record; reply and
+deferred: `Fallbacks` decides it, here alone. A message is counted once, when its result is handed
+out. The incident id is in the facts and in one log record; reply and
 headers hold nothing internal. Must not know sockets or event loops.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from spamnb.core.mail.domains import LocalDomains
-from spamnb.core.mail.envelope import Envelope, network_of
+from spamnb.core.mail.envelope import network_of
 from spamnb.core.model.costs import Decision
-from spamnb.core.policy.actions import ActionPolicy, MailAction
+from spamnb.core.policy.actions import ActionPolicy, Fallbacks, MailAction
 from spamnb.core.policy.verdict_headers import (
+    REASONS,
     VerdictHeaders,
     add_to_message,
     as_delivered,
@@ -37,6 +38,7 @@ from spamnb.core.policy.verdict_headers import (
     header_end,
     junk_threshold,
     signature_block,
+    unscanned_block,
 )
 from spamnb.errors import StoreFullError, StoreMissingError
 from spamnb.service.scanning.access_lists import AccessLists, NetworkTable, Side
@@ -46,22 +48,31 @@ from spamnb.service.scanning.model_session import (
     Found,
     Log,
     ModelSession,
-    Notes,
     ScanFault,
     ScanVerdict,
     incident,
     silent,
     verdict_from_json,
 )
-from spamnb.service.scanning.options import ScanOptions
 from spamnb.service.scanning.spamtraps import Traps
-from spamnb.service.scanning.types import Done, Fallbacks, ScanRequest, ScanResult, unscanned_result
+from spamnb.service.scanning.types import (
+    Done,
+    Offload,
+    QuarantineWriter,
+    ScanOptions,
+    ScanRequest,
+    ScanResult,
+    StopScan,
+    notes_of,
+)
 from spamnb.service.telemetry.metrics import Meters
 
 Result = TypeVar("Result")
 
 KEPT_REPLY: Final = b"2.0.0 Ok: queued as "
 REFUSED_REPLY: Final = b"5.7.1 This message is not wanted here"
+DEFERRED_REPLY: Final = b"4.3.0 Temporary failure, please try again later"
+BUSY_REPLY: Final = b"4.3.2 Too much mail at the moment, please try again later"
 RULED: Final[dict[Side, Decision]] = {"allow": "deliver", "block": "reject"}
 """decision of each access list; the action map turns it into an action"""
 FAULTS: Final = frozenset(("fault", "overrun", "model"))
@@ -69,10 +80,6 @@ FAULTS: Final = frozenset(("fault", "overrun", "model"))
 BATCH_BYTES: Final = 65_536
 """scanned in one turn of the event loop, or one message more: 10 ms of the slowest mail"""
 _VERSION: Final[str] = sys.modules["spamnb"].__version__
-_MAX_RECIPIENT_BYTES: Final = 16_384
-"""of recipients in one history entry, some 500; further ones cannot correct by reference alone"""
-_MAX_NOTE_CHARS: Final = 256
-_BLANK = re.compile(r"\s")
 
 
 @dataclass(frozen=True)
@@ -87,29 +94,6 @@ class ScanPolicy(ScanOptions, Fallbacks):
     correct"""
     wait_s: float = 30.0
     """how long a message may be queued until its scan begins"""
-
-
-class QuarantineWriter(Protocol):
-    """Stores messages; see `quarantine`."""
-
-    def keep(self, raw: bytes, envelope: Envelope, facts: dict[str, object]) -> str:
-        """Store durably and return the ID. StoreError if there is no room."""
-
-    def delete(self, identity: str) -> None:
-        """Delete a message."""
-
-
-class Offload(Protocol):
-    """Scans large messages in another process, with a deadline."""
-
-    def submit(
-        self, raw: bytes, notes: Notes, done: Callable[[dict[str, Any]], None]
-    ) -> Callable[[], None] | None:
-        """Scan with `scan_to_json`; `done` gets its result, once, in the caller's thread.
-
-        A failure is {"reason": ...}, one of `REASONS`, with an "incident" if there is one. The
-        returned callable cancels the scan; `done` is then not called.
-        """
 
 
 def at_once(run: Callable[[], None]) -> None:
@@ -180,19 +164,22 @@ class Scanner:
         self._own = NetworkTable(policy.own_clients)
         self._junk_log_odds = junk_threshold(self._session.plan.costs)
 
-    def scan(self, request: ScanRequest, done: Done) -> Callable[[], None]:
-        """Scan; `done` is called exactly once, in this thread, unless the scan is cancelled."""
+    def scan(self, request: ScanRequest, done: Done) -> StopScan:
+        """Scan; `done` is called exactly once, in this thread, unless the scan is stopped."""
         pending = _PendingScan(request, done, self._is_observed(request), time.perf_counter())
-        self._record_spamtrap_hit(pending)
-        self._guarded([pending], lambda: self._start(pending))
-        return partial(self._cancel, pending)
+        self._guarded([pending], partial(self._start, pending))
+        return partial(self._stop, pending)
 
-    def _cancel(self, pending: _PendingScan) -> None:
-        pending.open = False
+    def _stop(self, pending: _PendingScan, reason: str) -> None:
+        if not pending.open:
+            return
         if pending.cancel is not None:
             pending.cancel()
         else:
             self._waiting.remove(pending.client, pending)
+        if reason:
+            self._answer_unscanned(pending, ScanFault(reason))
+        pending.open = False
 
     def _record_spamtrap_hit(self, pending: _PendingScan) -> None:
         """Learn what a spamtrap received; a failure is logged and does not stop the message."""
@@ -218,9 +205,10 @@ class Scanner:
 
     def _start(self, pending: _PendingScan) -> None:
         request, deps = pending.request, self._deps
+        self._record_spamtrap_hit(pending)
         if deps.bypassed():
             self._finish(pending, ScanFault("bypass"))
-        elif not request.whole and self._policy.oversize == "unscanned":
+        elif not request.whole and self._policy.of("large") != "head":
             self._finish(pending, ScanFault("large"))
         elif deps.offload is not None and len(request.raw) > self._policy.large_bytes:
             self._offload(pending, deps.offload)
@@ -325,9 +313,6 @@ class Scanner:
             "rule": ruling.entry if ruling else "",
             "signature": found.signature,
         }
-        self._deps.meters.count("scanned")
-        self._deps.meters.count("scanned_head", not request.whole)
-        self._deps.meters.count(f"decision_{decision}")
         verdict_headers = self._verdict_headers(found, decision, str(facts["reason"]))
         if pending.observed:
             facts["observed"] = True
@@ -428,20 +413,27 @@ class Scanner:
 
     def _not_scanned(self, pending: _PendingScan, fault: ScanFault) -> None:
         """Scan the header alone if allowed, else return the result for an unscanned message."""
-        offload = self._deps.offload if self._policy.known_crasher == "head" else None
-        may_try = fault.reason == "known_crasher" and not pending.by_header
-        if offload is None or not may_try or not self._offload_header(pending, offload):
+        offload, reason = self._deps.offload, fault.reason
+        may_try = reason == "known_crasher" and self._policy.of(reason) == "head"
+        if (
+            offload is None
+            or not may_try
+            or pending.by_header
+            or not self._offload_header(pending, offload)
+        ):
             self._answer_unscanned(pending, fault)
 
     def _answer_unscanned(self, pending: _PendingScan, fault: ScanFault) -> None:
-        meters = self._deps.meters
-        if fault.reason in FAULTS:
-            meters.count("faults")
-        if fault.reason == "overrun":
-            meters.count("scan_overruns")
-        result = unscanned_result(fault.reason, self._policy, meters, observed=pending.observed)
+        reason = fault.reason if fault.reason in REASONS else "fault"
+        facts: dict[str, object] = {"verdict": "unscanned", "reason": reason}
         if fault.incident:
-            result.facts["incident"] = fault.incident
+            facts["incident"] = fault.incident
+        if self._policy.of(reason, observed=pending.observed) == "defer":
+            reply = BUSY_REPLY if reason == "busy" else DEFERRED_REPLY
+            result = ScanResult("defer", reply=reply, facts=facts)
+        else:
+            block = b"" if pending.observed else unscanned_block(reason)
+            result = ScanResult("relay", block, facts=facts)
         self._answer(pending, result)
 
     def _answer(self, pending: _PendingScan, result: ScanResult) -> None:
@@ -452,16 +444,33 @@ class Scanner:
             return
         pending.open = False
         took = time.perf_counter() - pending.began
-        meters = self._deps.meters
-        if result.facts["verdict"] != "unscanned":
-            meters.observe("scan_seconds", took)
-            name = "observed" if pending.observed else f"handling_{result.facts['handling']}"
-            meters.count(name)
         result.facts["scan_ms"] = round(took * 1000, 3)
+        if result.facts["verdict"] == "unscanned":
+            self._count_unscanned(result)
+        else:
+            self._count_scanned(pending, result.facts, took)
         try:
             pending.done(result)
         except Exception as error:  # noqa: BLE001 - the others of this turn need their results too
             incident(self._deps.log, "answer", error)
+
+    def _count_unscanned(self, result: ScanResult) -> None:
+        meters, reason = self._deps.meters, result.facts["reason"]
+        meters.count("faults", reason in FAULTS)
+        meters.count("scan_overruns", reason == "overrun")
+        if result.action == "defer":
+            meters.count("unscanned_deferred")
+        else:
+            meters.count("unscanned")
+            meters.count(f"unscanned_{reason}")
+
+    def _count_scanned(self, pending: _PendingScan, facts: dict[str, object], took: float) -> None:
+        meters = self._deps.meters
+        meters.count("scanned")
+        meters.count("scanned_head", not pending.request.whole)
+        meters.count(f"decision_{facts['decision']}")
+        meters.count("observed" if pending.observed else f"handling_{facts['handling']}")
+        meters.observe("scan_seconds", took)
 
     def _is_observed(self, request: ScanRequest) -> bool:
         return self._policy.observe or self._is_own(request)
@@ -471,25 +480,3 @@ class Scanner:
         client = request.envelope.client
         local = client.source.upper() == "LOCAL" and self._policy.local == "observe"
         return local or bool(self._own.find(client.address))
-
-
-def notes_of(request: ScanRequest) -> Notes:
-    """What the history stores beside the verdict, to check a later corrector's ownership.
-
-    `to`: the recipients that the next hop accepted, joined by blanks; `client`, `queue`: as trusted
-    peers named them. An address with a blank in it (quoted) would look like two, so it is left out.
-    """
-    envelope = request.envelope
-    kept, left = [], _MAX_RECIPIENT_BYTES
-    for recipient in envelope.recipients:
-        left -= len(recipient) + 1
-        if left < 0:
-            break
-        if not _BLANK.search(recipient):
-            kept.append(recipient)
-    notes = {
-        "to": " ".join(kept),
-        "client": envelope.client.address[:_MAX_NOTE_CHARS],
-        "queue": envelope.client.ident[:_MAX_NOTE_CHARS],
-    }
-    return {name: text for name, text in notes.items() if text}

@@ -1,60 +1,90 @@
-"""Requests and results of scanning. Values only.
+"""Requests and results of scanning, its options, and what it needs of others. Values only.
 
-Everything that passes between an endpoint and the scanner: the endpoint knows no models, rules or
-quarantine, and the scanner knows no sockets. A `MessageScanner` calls back exactly once,
-immediately or later, and never raises: an internal fault is a result as well.
+Everything that passes between an endpoint and the scanner: the endpoint knows no models, rules,
+fallbacks or quarantine, and the scanner knows no sockets. A `MessageScanner` calls back exactly
+once, immediately or later, and never raises: an internal fault is a result as well.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from spamnb.core.mail.envelope import Envelope
-from spamnb.core.policy.verdict_headers import REASONS, unscanned_block
-from spamnb.service.telemetry.metrics import Meters
+from spamnb.errors import SettingsError
+
+_MAX_RECIPIENT_BYTES: Final = 16_384
+"""of recipients in one history entry, some 500; further ones cannot correct by reference alone"""
+_MAX_NOTE_CHARS: Final = 256
+_BLANK = re.compile(r"\s")
 
 Action = Literal["relay", "keep", "refuse", "defer"]
-Fallback = Literal["deliver", "defer"]
-
-DEFERRED: Final = b"4.3.0 Temporary failure, please try again later"
-BUSY: Final = b"4.3.2 Too much mail at the moment, please try again later"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fallbacks:
-    """The policy for messages that cannot be scanned as a whole, by the reason.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanOptions:
+    """What holds for all messages."""
 
-    Where a sender can cause the reason, the message is deferred, or scanned in part. Where the
-    reason lasts until the administrator acts, or affects the same message at each attempt, deferral
-    would lose legitimate mail, so the message is delivered.
-    """
+    tag: str = "[SPAM] "
+    """put before the subject's text by the action `tag`"""
+    redirect: str = "junk"
+    """value of X-Spamnb-Redirect for the action `redirect`; the next hop decides what it means,
+    such as Postfix's header_checks with REDIRECT"""
+    own_clients: tuple[str, ...] = ()
+    """networks whose mail is observed: the site's own outgoing mail must not carry a verdict"""
+    local: Literal["observe", "judge"] = "observe"
+    """how to treat mail that XFORWARD calls LOCAL. For Postfix that is
+    `local_header_rewrite_clients`: by default itself, so if other programs of that machine
+    submit external mail (fetchmail), it must be `judge`"""
+    large_bytes: int = 65_536
+    """messages above this go to a scan process: 64 KB of the slowest mail take 10 ms here"""
 
-    oversize: Literal["unscanned", "head"] = "head"
-    on_fault: Fallback = "deliver"
-    busy: Fallback = "defer"
-    overrun: Fallback = "defer"
-    known_crasher: Literal["head", "deliver", "defer"] = "head"
+    def __post_init__(self) -> None:
+        for name, text in (("tag", self.tag), ("redirect", self.redirect)):
+            if not (text.isascii() and text.isprintable()):
+                raise SettingsError(
+                    f"the {name} {text!r} is not printable ASCII",
+                    hint="give one line of printable ASCII characters",
+                )
 
-    def of(self, reason: str) -> Fallback:
-        """The policy for a message that was not scanned, for one of `REASONS`."""
-        policy = {"busy": self.busy, "overrun": self.overrun}.get(reason, self.on_fault)
-        if reason == "known_crasher":
-            return "defer" if self.known_crasher == "defer" else "deliver"
-        return "deliver" if reason in {"bypass", "large"} else policy
+
+Notes = dict[str, str]
+"""facts that the history stores with a verdict"""
 
 
 class ScanRequest(NamedTuple):
     """A message with its envelope."""
 
     raw: bytes
-    """CRLF line ends, dots not stuffed. If not whole: its first `scan_limit` bytes, or its
-    header section alone where such messages are not scanned"""
+    """CRLF line ends, dots not stuffed. If not whole: its first bytes"""
     envelope: Envelope
     before_queue: bool = False
     """whether the client waits for the reply, so that a rejection is possible"""
     whole: bool = True
+
+
+def notes_of(request: ScanRequest) -> Notes:
+    """What the history stores beside the verdict, to check a later corrector's ownership.
+
+    `to`: the recipients that the next hop accepted, joined by blanks; `client`, `queue`: as trusted
+    peers named them. An address with a blank in it (quoted) would look like two, so it is left out.
+    """
+    envelope = request.envelope
+    kept, left = [], _MAX_RECIPIENT_BYTES
+    for recipient in envelope.recipients:
+        left -= len(recipient) + 1
+        if left < 0:
+            break
+        if not _BLANK.search(recipient):
+            kept.append(recipient)
+    notes = {
+        "to": " ".join(kept),
+        "client": envelope.client.address[:_MAX_NOTE_CHARS],
+        "queue": envelope.client.ident[:_MAX_NOTE_CHARS],
+    }
+    return {name: text for name, text in notes.items() if text}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,30 +109,36 @@ class ScanResult:
 
 
 Done = Callable[[ScanResult], None]
+StopScan = Callable[[str], None]
+"""Ends a scan without its verdict: with a reason (one of `REASONS`) the fallback for it is the
+result; with an empty one there is no result. It does nothing if the scan has ended."""
 
 
 class MessageScanner(Protocol):
     """Scans messages."""
 
-    def scan(self, request: ScanRequest, done: Done) -> Callable[[], None] | None:
-        """Scan; `done` is called exactly once, in the caller's thread.
+    def scan(self, request: ScanRequest, done: Done) -> StopScan | None:
+        """Scan; `done` is called exactly once, in the caller's thread, unless it is stopped."""
 
-        The returned callable, if any, cancels the scan: `done` is then not called any more.
+
+class QuarantineWriter(Protocol):
+    """Stores messages; see `quarantine`."""
+
+    def keep(self, raw: bytes, envelope: Envelope, facts: dict[str, object]) -> str:
+        """Store durably and return the ID. StoreError if there is no room."""
+
+    def delete(self, identity: str) -> None:
+        """Delete a message."""
+
+
+class Offload(Protocol):
+    """Scans large messages in another process, with a deadline."""
+
+    def submit(
+        self, raw: bytes, notes: Notes, done: Callable[[dict[str, Any]], None]
+    ) -> Callable[[], None] | None:
+        """Scan with `scan_to_json`; `done` gets its result, once, in the caller's thread.
+
+        A failure is {"reason": ...}, one of `REASONS`, with an "incident" if there is one. The
+        returned callable cancels the scan; `done` is then not called.
         """
-
-
-def unscanned_result(
-    reason: str, fallbacks: Fallbacks, meters: Meters, *, observed: bool = False
-) -> ScanResult:
-    """The result of a message that was not scanned, counted by its reason.
-
-    An observed message is never deferred: its verdict would have had no effect.
-    """
-    reason = reason if reason in REASONS else "fault"
-    facts: dict[str, object] = {"verdict": "unscanned", "reason": reason}
-    if fallbacks.of(reason) == "defer" and not observed:
-        meters.count("unscanned_deferred")
-        return ScanResult("defer", reply=BUSY if reason == "busy" else DEFERRED, facts=facts)
-    meters.count("unscanned")
-    meters.count(f"unscanned_{reason}")
-    return ScanResult("relay", b"" if observed else unscanned_block(reason), facts=facts)

@@ -5,13 +5,11 @@ import os
 import resource
 import shutil
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
-from support.scanning import COSTS, ENVELOPE, HARSH, TAUGHT, raws
+from support.scanning import COSTS, ENVELOPE, HARSH, TAUGHT, Helper, raws
 
-from spamnb.core.mail.envelope import Client
 from spamnb.core.policy.actions import ActionPolicy
 from spamnb.errors import StoreBusyError
 from spamnb.service.engine.filter import Filter
@@ -23,13 +21,13 @@ from spamnb.service.scanning.model_session import (
     ScanVerdict,
     SessionConfig,
     digest_of,
-    scan_to_json,
     verdict_from_json,
 )
-from spamnb.service.scanning.quarantine import Quarantine
-from spamnb.service.scanning.scanner import ScannerDeps, ScanPolicy
-from spamnb.service.scanning.types import BUSY, DEFERRED, ScanRequest
+from spamnb.service.scanning.scanner import BUSY_REPLY, DEFERRED_REPLY, ScannerDeps, ScanPolicy
+from spamnb.service.scanning.types import ScanRequest
 from spamnb.store.lmdb.sharing import DATA_FILE
+
+REPLIES = {DEFERRED_REPLY, BUSY_REPLY}
 
 
 class Hand(NoCrashRegister):
@@ -61,20 +59,6 @@ def test_a_message_that_killed_a_process_passes_at_once(scan_rig, surest):
     assert answers[1].block == b"X-Spamnb-Verdict: unscanned; reason=known_crasher\r\n"
     assert hand.seen == [digest_of(surest["ham"])]
     assert hand.held == []
-
-
-class Helper:
-    """Judges aside, when it is told to, as a process of its own would: through JSON."""
-
-    def __init__(self, model_session):
-        self.model_session, self.jobs = model_session, []
-
-    def submit(self, raw, notes, done):
-        self.jobs.append((raw, notes, done))
-
-    def work(self):
-        raw, notes, done = self.jobs.pop(0)
-        done(json.loads(json.dumps(scan_to_json(self.model_session, raw, notes))))
 
 
 def test_large_messages_are_judged_aside(scan_rig, home, surest):
@@ -119,7 +103,7 @@ def test_a_helper_that_fails_falls_back_by_policy(scan_rig, surest, reason):
             assert one.meters.value("faults") == (reason != "busy")
             assert one.meters.value(f"unscanned_{reason}") == (action == "relay")
             assert one.meters.value("unscanned_deferred") == (action == "defer")
-            assert outcome.reply in {"relay": {b""}, "defer": {DEFERRED, BUSY}}[action]
+            assert outcome.reply in {"relay": {b""}, "defer": REPLIES}[action]
         assert outcome.facts["incident"] == "abc"
         assert one.meters.value("scan_overruns") == (reason == "overrun")
         if outcome.action == "relay":
@@ -180,7 +164,7 @@ def test_without_a_model_mail_falls_back_by_policy(scan_rig, home, surest, damag
         if on_fault == "deliver":
             assert outcome.block == b"X-Spamnb-Verdict: unscanned; reason=model\r\n"
         else:
-            assert (outcome.action, outcome.reply) == ("defer", DEFERRED)
+            assert (outcome.action, outcome.reply) == ("defer", DEFERRED_REPLY)
     assert [record["where"] for record in one.records] == ["model"]
     if damage == "refused":
         data.rmdir()
@@ -273,7 +257,7 @@ def test_a_fault_at_any_other_step_is_answered_once(scan_rig, surest, monkeypatc
     if step in places:
         monkeypatch.setattr(*places[step], broken)
     outcome = one.scan(surest["spam"])
-    assert (outcome.action, outcome.reply) == ("defer", DEFERRED)
+    assert (outcome.action, outcome.reply) == ("defer", DEFERRED_REPLY)
     assert outcome.facts["incident"] == one.records[0]["incident"]
     assert one.meters.value("faults") == 1
     monkeypatch.undo()
@@ -397,60 +381,3 @@ def test_an_observed_message_is_never_deferred(scan_rig, surest):
     one = scan_rig(ScanPolicy(observe=True, on_fault="defer"), at=Path("/nowhere"))
     outcome = one.scan(surest["ham"])
     assert (outcome.action, outcome.block) == ("relay", b"")
-
-
-def turns(later, count):
-    """Judge in so many turns of the loop."""
-    for _ in range(count):
-        later.pop(0)()
-
-
-def test_a_burst_of_one_client_does_not_delay_another(scan_rig, surest):
-    """Messages that are judged in the worker wait by client: the other's is in the next turn."""
-    later, order = [], []
-    one = scan_rig(later=later.append)
-    other = replace(ENVELOPE, client=Client(address="198.51.100.1"))
-    padded = surest["spam"] + b"words of the burst\r\n" * 3000
-    for number in range(30):
-        answer = partial(lambda number, _: order.append(number), number)
-        one.scanner.scan(ScanRequest(padded, ENVELOPE), answer)
-    one.scanner.scan(ScanRequest(surest["ham"], other), lambda _: order.append("other"))
-    turns(later, 2)
-    assert "other" in order
-    assert len(order) <= 5
-    while later:
-        turns(later, 1)
-    assert [number for number in order if number != "other"] == list(range(30))
-
-
-def test_what_waited_too_long_in_the_worker_is_deferred(scan_rig, surest):
-    """It is not judged any more: its sender is told to come again, as is due."""
-    later, answers = [], []
-    one = scan_rig(ScanPolicy(wait_s=-1.0), later=later.append)
-    one.scanner.scan(ScanRequest(surest["ham"], ENVELOPE), answers.append)
-    turns(later, 1)
-    assert (answers[0].action, answers[0].reply) == ("defer", BUSY)
-    assert one.meters.value("unscanned_deferred") == 1
-
-
-def test_a_letter_that_is_taken_back_is_not_judged(scan_rig, surest):
-    """The session that wanted the answer has ended."""
-    later, answers = [], []
-    one = scan_rig(later=later.append)
-    one.scanner.scan(ScanRequest(surest["ham"], ENVELOPE), answers.append)()
-    turns(later, 1)
-    assert answers == []
-    assert one.meters.value("scanned") == 0
-
-
-def test_what_is_kept_for_a_letter_that_was_taken_back_is_withdrawn(scan_rig, home, surest):
-    """The disk was slow, and the sender will send the message again."""
-    quarantine, works, answers = Quarantine(home / "quarantine"), [], []
-    one = scan_rig(HARSH, quarantine=quarantine, aside=lambda *both: works.append(both))
-    cancel = one.scanner.scan(ScanRequest(surest["spam"], ENVELOPE), answers.append)
-    cancel()
-    while works:
-        work, then = works.pop(0)
-        then(work())
-    assert quarantine.messages() == []
-    assert answers == []

@@ -12,7 +12,6 @@ header section is always cleaned and marked; each message has one log line. Neve
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 from spamnb.core.policy import verdict_headers
@@ -22,7 +21,7 @@ from spamnb.endpoints.smtp.protocol.data_framing import DataFramer, unstuffed
 from spamnb.endpoints.smtp.relay import replies
 from spamnb.endpoints.smtp.relay.ports import INPUT, MEMORY, ROOM, STUCK, TransferHost
 from spamnb.errors import incident_id
-from spamnb.service.scanning.types import ScanRequest, ScanResult, unscanned_result
+from spamnb.service.scanning.types import ScanRequest, ScanResult, StopScan
 
 State = Literal["collect", "scan", "stream", "discard", "reply", "over"]
 
@@ -38,10 +37,10 @@ class MessageTransfer:
     """The state of one message."""
 
     __slots__ = (
-        "_accounted", "_action", "_cancel_scan", "_codes", "_complete", "_copied", "_ended_at",
+        "_accounted", "_action", "_codes", "_complete", "_copied", "_ended_at",
         "_facts", "_final_reply", "_framer", "_header", "_header_searched", "_host", "_is_complete",
         "_last_check", "_missing_replies", "_per_recipient", "_replies", "_sent_at", "_size",
-        "_slow_after", "_state", "_stored", "began", "wants_data",
+        "_slow_after", "_state", "_stop_scan", "_stored", "began", "wants_data",
     )  # fmt: skip
 
     def __init__(self, host: TransferHost) -> None:
@@ -69,8 +68,7 @@ class MessageTransfer:
         """of all replies sent to the client"""
         self._action = "relay"
         self._facts: dict[str, object] = {}
-        self._cancel_scan: Callable[[], None] | None = None
-        """withdraws the message from the scanner"""
+        self._stop_scan: StopScan | None = None
         if host.upstream is None:
             self._discard(replies.UPSTREAM_GONE, "defer")
 
@@ -159,27 +157,17 @@ class MessageTransfer:
             before_queue=host.params.queue == "before",
             whole=self._is_complete,
         )
-        try:
-            self._cancel_scan = host.context.scanner.scan(request, self.on_result)
-        except Exception:  # noqa: BLE001 - the boundary: mail passes whatever fails here
-            self._facts["incident"] = host.context.fault()
-            self._not_scanned("fault")
+        self._stop_scan = host.context.scanner.scan(request, self.on_result)
 
     def _scan_bytes(self) -> bytes:
-        """The whole message; above the scan limit its first bytes, or its header section alone."""
+        """The whole message; above the scan limit its first bytes."""
         if self._is_complete:
             # One copy: what is scanned is what is sent.
             self._complete = bytes(self._stored)
             self._stored = bytearray()
             return self._complete
-        params = self._host.params
-        most = params.scan_limit_bytes if params.oversize == "head" else self._header_bytes()
         with memoryview(self._stored) as stored:
-            return bytes(stored[:most])
-
-    def _not_scanned(self, reason: str) -> None:
-        """Apply the policy for a message without a verdict."""
-        self.on_result(unscanned_result(reason, self._host.params, self._host.context.meters))
+            return bytes(stored[: self._host.params.scan_limit_bytes])
 
     def on_result(self, result: ScanResult) -> None:
         """Apply the scan result; one that comes too late only undoes what it stored."""
@@ -322,10 +310,9 @@ class MessageTransfer:
 
     def expire(self) -> None:
         """Handle the passed deadline."""
-        if self._state == "scan":
+        if self._state == "scan" and self._stop_scan is not None:
             # The scanner aborts a scan that takes too long; this one has not begun in time.
-            self._stop_scan()
-            self._not_scanned("busy")
+            self._stop_scan("busy")
         elif self._state == "reply":
             self._host.upstream_failed("late")
             self._finish_late(replies.UPSTREAM_LATE)
@@ -407,8 +394,8 @@ class MessageTransfer:
 
     def _finish(self) -> None:
         host = self._host
-        if self._state == "scan":
-            self._stop_scan()
+        if self._state == "scan" and self._stop_scan is not None:
+            self._stop_scan("")
         first, self._state, self.wants_data = self._state, "over", False
         self._release()
         self._count()
@@ -417,10 +404,6 @@ class MessageTransfer:
             self._facts["duplicate_likely"] = True
         host.context.log_record(self._record(first))
         host.message_done(accepted=200 <= min(self._codes, default=0) < 300)
-
-    def _stop_scan(self) -> None:
-        if self._cancel_scan is not None:
-            self._cancel_scan()
 
     def _count(self) -> None:
         meters = self._host.context.meters

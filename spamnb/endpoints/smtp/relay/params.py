@@ -10,7 +10,6 @@ from typing import Literal, NamedTuple, Protocol
 
 from spamnb.endpoints.net.address import Address, Speech
 from spamnb.endpoints.net.networks import LOOPBACK, NetworkSet
-from spamnb.service.scanning.types import Fallbacks
 
 Queue = Literal["before", "after"]
 
@@ -94,8 +93,8 @@ class Limits(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RelayPolicy(Fallbacks):
-    """How a listener treats messages."""
+class RelayPolicy:
+    """How a listener receives messages."""
 
     queue: Queue = "before"
     """before: the client waits for the next hop's reply. after: a mail queue sent the message,

@@ -1,0 +1,116 @@
+"""Scans that wait for their turn, that are stopped, and that are late: one result, counted once."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from support.scanning import COSTS, ENVELOPE, HARSH, Helper
+
+from spamnb.core.mail.envelope import Client
+from spamnb.service.scanning.model_session import ModelSession, SessionConfig
+from spamnb.service.scanning.quarantine import Quarantine
+from spamnb.service.scanning.scanner import BUSY_REPLY, ScanPolicy
+from spamnb.service.scanning.types import ScanRequest
+
+
+def turns(later, count):
+    """Judge in so many turns of the loop."""
+    for _ in range(count):
+        later.pop(0)()
+
+
+def test_a_burst_of_one_client_does_not_delay_another(scan_rig, surest):
+    """Messages that are judged in the worker wait by client: the other's is in the next turn."""
+    later, order = [], []
+    one = scan_rig(later=later.append)
+    other = replace(ENVELOPE, client=Client(address="198.51.100.1"))
+    padded = surest["spam"] + b"words of the burst\r\n" * 3000
+    for number in range(30):
+        answer = partial(lambda number, _: order.append(number), number)
+        one.scanner.scan(ScanRequest(padded, ENVELOPE), answer)
+    one.scanner.scan(ScanRequest(surest["ham"], other), lambda _: order.append("other"))
+    turns(later, 2)
+    assert "other" in order
+    assert len(order) <= 5
+    while later:
+        turns(later, 1)
+    assert [number for number in order if number != "other"] == list(range(30))
+
+
+def test_what_waited_too_long_in_the_worker_is_deferred(scan_rig, surest):
+    """It is not judged any more: its sender is told to come again, as is due."""
+    later, answers = [], []
+    one = scan_rig(ScanPolicy(wait_s=-1.0), later=later.append)
+    one.scanner.scan(ScanRequest(surest["ham"], ENVELOPE), answers.append)
+    turns(later, 1)
+    assert (answers[0].action, answers[0].reply) == ("defer", BUSY_REPLY)
+    assert one.meters.value("unscanned_deferred") == 1
+
+
+def test_a_letter_that_is_taken_back_is_not_judged(scan_rig, surest):
+    """The session that wanted the answer has ended."""
+    later, answers = [], []
+    one = scan_rig(later=later.append)
+    one.scanner.scan(ScanRequest(surest["ham"], ENVELOPE), answers.append)("")
+    turns(later, 1)
+    assert answers == []
+    assert one.meters.value("scanned") == 0
+
+
+def test_what_is_kept_for_a_letter_that_was_taken_back_is_withdrawn(scan_rig, home, surest):
+    """The disk was slow, and the sender will send the message again."""
+    quarantine, works, answers = Quarantine(home / "quarantine"), [], []
+    one = scan_rig(HARSH, quarantine=quarantine, aside=lambda *both: works.append(both))
+    stop = one.scanner.scan(ScanRequest(surest["spam"], ENVELOPE), answers.append)
+    stop("")
+    while works:
+        work, then = works.pop(0)
+        then(work())
+    assert quarantine.messages() == []
+    assert answers == []
+
+
+COUNTED = ("scanned", "unscanned", "unscanned_busy", "unscanned_deferred", "handling_quarantine")
+
+
+@pytest.mark.parametrize(
+    ("policy", "counted"),
+    [
+        (HARSH, {"unscanned_deferred": 1}),
+        (replace(HARSH, busy="deliver"), {"unscanned": 1, "unscanned_busy": 1}),
+        (replace(HARSH, observe=True), {"unscanned": 1, "unscanned_busy": 1}),
+    ],
+    ids=["defer", "deliver", "observe"],
+)
+@pytest.mark.parametrize("step", ["queue", "scan process"])
+def test_a_late_scan_is_counted_once(scan_rig, home, surest, policy, counted, step):
+    """The endpoint's deadline passes; the fallback is the result, and a later verdict is none."""
+    later, answers, helper = [], [], Helper(ModelSession(SessionConfig(home, costs=COSTS)))
+    aside = {"offload": helper} if step == "scan process" else {}
+    policy = replace(policy, large_bytes=10)
+    one = scan_rig(policy, later=later.append, **aside)
+    stop = one.scanner.scan(ScanRequest(surest["spam"], ENVELOPE), answers.append)
+    stop("busy")
+    stop("busy")
+    turns(later, len(later))
+    while helper.jobs:
+        helper.work()
+    (outcome,) = answers
+    assert outcome.action == ("defer" if "unscanned_deferred" in counted else "relay")
+    assert {name: one.meters.value(name) for name in COUNTED if one.meters.value(name)} == counted
+    helper.model_session.close()
+
+
+def test_a_scan_that_is_late_in_the_quarantine_is_counted_once(scan_rig, home, surest):
+    """Its verdict is known, but no result: it counts as a message without a scan."""
+    quarantine, works, answers = Quarantine(home / "quarantine"), [], []
+    one = scan_rig(HARSH, quarantine=quarantine, aside=lambda *both: works.append(both))
+    stop = one.scanner.scan(ScanRequest(surest["spam"], ENVELOPE), answers.append)
+    stop("busy")
+    while works:
+        work, then = works.pop(0)
+        then(work())
+    assert quarantine.messages() == []
+    assert [outcome.action for outcome in answers] == ["defer"]
+    counted = {name: one.meters.value(name) for name in COUNTED if one.meters.value(name)}
+    assert counted == {"unscanned_deferred": 1}
