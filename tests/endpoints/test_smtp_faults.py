@@ -275,7 +275,7 @@ def test_a_refusal_exists_before_the_queue_only(on_loop, queue, reply, arrived):
     """After it, a refusal would be a bounce: the message is relayed, and the log says so."""
 
     async def main():
-        scanner = StubScanner(ScanResult("refuse", block=b"X-Spam-Flag: YES\r\n", reply=b"no"))
+        scanner = StubScanner(ScanResult("refuse", add=(("X-Spam-Flag", "YES"),), reply=b"no"))
         async with Rig({"queue": queue}, scanner) as rig:
             client = await rig.client()
             await client.start()
@@ -374,7 +374,7 @@ def test_a_scanner_may_answer_later(on_loop):
             rig.scanner.holding = False
             await quick.start()
             assert (await quick.ask(MESSAGE + b"\r\n.\r\n")).startswith(b"250")
-            rig.scanner.waiting[0](ScanResult(block=UNSCANNED))
+            rig.scanner.waiting[0](ScanResult(add=UNSCANNED))
             said = await slow.ended()
             assert [line[:3] for line in said.split(b"\r\n")[:-1]] == [b"250", b"250", b"221"]
 

@@ -7,6 +7,7 @@ import struct
 import pytest
 from support.relay import MESSAGE, UNSCANNED, Rig, times, until
 
+from spamnb.core.policy.verdict_headers import as_block
 from spamnb.endpoints.smtp.relay.params import MemoryBudget
 from spamnb.service.scanning.types import ScanResult
 
@@ -20,12 +21,12 @@ def test_what_is_kept_too_late_is_taken_back(on_loop):
         brief = times(scan_s=0.2, scan_wait_s=0.0)
         async with Rig({"times": brief}) as rig:
             rig.scanner.holding, withdrawn = True, []
-            rig.scanner.late = ScanResult(block=UNSCANNED)
+            rig.scanner.late = ScanResult(add=UNSCANNED)
             client = await rig.client()
             await client.start()
             reply = await client.ask(MESSAGE + b".\r\n")
             assert reply.startswith(b"250 2.0.0 Ok: queued as 4ABC"), reply
-            assert rig.server.messages == [UNSCANNED + MESSAGE]
+            assert rig.server.messages == [as_block(UNSCANNED) + MESSAGE]
             (done,) = rig.scanner.waiting
             done(ScanResult("keep", reply=b"2.0.0 kept", withdraw=lambda: withdrawn.append(1)))
             assert withdrawn == [1]

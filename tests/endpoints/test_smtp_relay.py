@@ -12,6 +12,7 @@ from spamnb.endpoints.smtp.protocol.data_framing import stuffed
 from spamnb.endpoints.smtp.relay.params import MemoryBudget
 from spamnb.service.scanning.types import ScanResult
 
+ADDED = (("X-Spam-Flag", "NO"),)
 BLOCK = b"X-Spam-Flag: NO\r\n"
 SMALL = {"scan_limit_bytes": 3000, "header_limit_bytes": 2000}
 """so that small messages are stored and large ones streamed"""
@@ -21,7 +22,7 @@ def test_a_message_arrives_with_its_envelope_byte_for_byte(on_loop):
     """MAIL, RCPT and the message reach the next hop as they came; its reply is the client's."""
 
     async def main():
-        async with Rig({}, StubScanner(ScanResult(block=BLOCK, facts={"p": 1}))) as rig:
+        async with Rig({}, StubScanner(ScanResult(add=ADDED, facts={"p": 1}))) as rig:
             client = await rig.client()
             offered = await client.hello()
             assert offered.startswith(b"250-door.example\r\n")
@@ -119,7 +120,7 @@ def test_random_messages_arrive_byte_for_byte(on_loop, seed):
         return sent
 
     async def main():
-        async with Rig(SMALL, StubScanner(ScanResult(block=BLOCK))) as rig:
+        async with Rig(SMALL, StubScanner(ScanResult(add=ADDED))) as rig:
             sent = await asyncio.gather(*(session(rig) for _ in range(6)))
             assert sorted(rig.server.messages) == sorted(m for each in sent for m in each)
             assert {request.whole for request in rig.scanner.requests} == {True, False}
@@ -214,7 +215,7 @@ def test_odd_beginnings_cannot_join_our_lines(on_loop, body):
     """Empty messages and those without header keep their bytes, below our block."""
 
     async def main():
-        async with Rig({}, StubScanner(ScanResult(block=BLOCK))) as rig:
+        async with Rig({}, StubScanner(ScanResult(add=ADDED))) as rig:
             client = await rig.client()
             await client.start()
             assert (await client.ask(body + b".\r\n")).startswith(b"250")
@@ -249,7 +250,7 @@ def test_a_large_message_streams_and_is_marked(on_loop):
     body = b"Subject: x\r\n\r\n" + (b"y" * 70 + b"\r\n") * 20000
 
     async def main():
-        async with Rig({}, StubScanner(ScanResult(block=BLOCK, tag=b"[?]"))) as rig:
+        async with Rig({}, StubScanner(ScanResult(add=ADDED, tag=b"[?]"))) as rig:
             client = await rig.client()
             await client.start()
             client.send(body)

@@ -335,4 +335,4 @@ def limits(**changes):
     return Limits(**changes)
 
 
-UNSCANNED = verdict_headers.unscanned_block("busy")
+UNSCANNED = verdict_headers.unscanned_fields("busy")

@@ -8,6 +8,7 @@ from pathlib import Path
 from spamnb.core.mail.envelope import Client, Envelope
 from spamnb.core.model.costs import Costs
 from spamnb.core.policy.actions import ActionMap, ActionPolicy
+from spamnb.core.policy.verdict_headers import add_to_message, header_end
 from spamnb.service.scanning.model_session import (
     ModelSession,
     SessionConfig,
@@ -36,6 +37,18 @@ def raws(side, start=0, stop=None):
         path.read_bytes().replace(b"\n", b"\r\n")
         for path in sorted((SAMPLE / side).iterdir())[start:stop]
     ]
+
+
+def as_delivered(raw):
+    """A message as the next hop gets it, without the added headers."""
+    return add_to_message(raw, b"")
+
+
+def request_of(raw, envelope, **more):
+    """What the relay asks about a message."""
+    raw = as_delivered(raw)
+    end = header_end(raw)
+    return ScanRequest(raw, len(raw) if end < 0 else end, envelope, **more)
 
 
 class Clock:
@@ -76,7 +89,7 @@ class ScanRig:
     def scan(self, raw, envelope=ENVELOPE, **request):
         """The one result of a message."""
         found: list[ScanResult] = []
-        self.scanner.scan(ScanRequest(raw, envelope, **request), found.append)
+        self.scanner.scan(request_of(raw, envelope, **request), found.append)
         (outcome,) = found
         return outcome
 

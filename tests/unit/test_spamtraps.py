@@ -1,9 +1,9 @@
 """Traps: who fell into one, and what becomes of the message."""
 
 import pytest
+from support.scanning import as_delivered
 
 from spamnb.core.mail.envelope import Envelope
-from spamnb.core.policy.verdict_headers import as_delivered
 from spamnb.errors import StoreError
 from spamnb.service.feedback.spool import Spool
 from spamnb.service.scanning.spamtraps import Traps
@@ -13,7 +13,7 @@ RAW = b"Subject: buy\r\n\r\nnow\r\n"
 
 
 def request(*to, **more):
-    return ScanRequest(RAW, Envelope(recipients=to), **more)
+    return ScanRequest(as_delivered(RAW), len(RAW), Envelope(recipients=to), **more)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from email.parser import BytesParser
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.scanning import as_delivered
 
 from spamnb.core.mail.message import read
 from spamnb.core.model.costs import Costs, thresholds
@@ -13,17 +14,18 @@ from spamnb.core.model.verdict import Clue
 from spamnb.core.policy.verdict_headers import (
     COLUMNS,
     REASONS,
-    VerdictHeaders,
+    ScanVerdict,
+    add_block,
     add_to_message,
-    as_delivered,
-    format_headers,
+    as_block,
     header_end,
+    is_own,
     junk_threshold,
     remove_forged,
-    replace_headers,
+    scanned_fields,
     score_of,
-    signature_block,
-    unscanned_block,
+    signature_fields,
+    unscanned_fields,
 )
 
 JUNK = junk_threshold(Costs())
@@ -36,10 +38,19 @@ NAMES = (
 
 def said(**more):
     given = {"label": "spam", "probability": 0.9987, "log_odds": 8.0, "decision": "junk"}
-    return VerdictHeaders(**(given | {"junk_log_odds": JUNK, "signature": SIGNATURE} | more))
+    return ScanVerdict(**(given | {"signature": SIGNATURE} | more))
 
 
-BLOCK = format_headers(said(clues=(Clue("subject", "pills", 2.5),), redirect="junk@a.example"))
+def block_of(verdict, **more):
+    return as_block(scanned_fields(verdict, JUNK, **more))
+
+
+BLOCK = block_of(said(clues=(Clue("subject", "pills", 2.5),)), redirect="junk@a.example")
+
+
+def replace_headers(header, block, tag=b""):
+    """What the relay sends for a header section."""
+    return add_block(remove_forged(header), block, tag)
 
 
 def stuffed(raw):
@@ -282,7 +293,7 @@ def test_the_tag_stands_before_the_subject(header, tagged):
 
 def test_the_block_says_what_was_promised():
     """The names and values that people and programs rely on."""
-    block = format_headers(said(log_odds=JUNK + 2.34, version="0.1.0"))
+    block = block_of(said(log_odds=JUNK + 2.34), version="0.1.0")
     assert dict(headers_of(block)) == {
         "X-Spam-Flag": "YES",
         "X-Spam-Status": "Yes, score=7.3, required=5.0, tests=SPAMNB_JUNK, version=0.1.0",
@@ -298,18 +309,16 @@ def test_five_is_the_line_to_junk():
     costs = Costs()
     edge = next(edge for edge in thresholds(costs) if edge.decision == "junk")
     assert junk_threshold(costs) == edge.log_odds
-    assert score_of(said(log_odds=edge.log_odds)) == 5.0
-    assert score_of(said(log_odds=edge.log_odds - 3, decision="unsure")) == 2.0
-    assert score_of(said(log_odds=1e9)) == 999.0
+    assert score_of(said(log_odds=edge.log_odds), JUNK) == 5.0
+    assert score_of(said(log_odds=edge.log_odds - 3, decision="unsure"), JUNK) == 2.0
+    assert score_of(said(log_odds=1e9), JUNK) == 999.0
 
 
 @pytest.mark.parametrize("decision", ["deliver", "unsure", "junk", "reject"])
 @given(log_odds=st.floats(allow_nan=False))
 def test_flag_status_score_and_level_agree(decision, log_odds):
     """The four lines agree, whatever made the decision."""
-    fields = dict(
-        headers_of(format_headers(said(decision=decision, log_odds=log_odds, reason="allow")))
-    )
+    fields = dict(headers_of(block_of(said(decision=decision, log_odds=log_odds, reason="allow"))))
     yes = decision in ("junk", "reject")
     score = float(fields["X-Spam-Score"])
     assert fields["X-Spam-Flag"] == ("YES" if yes else "NO")
@@ -322,15 +331,15 @@ def test_flag_status_score_and_level_agree(decision, log_odds):
 
 def test_where_no_label_is_spam_there_is_no_score():
     """Without a spam label the score is 0, unless a list decides junk."""
-    assert score_of(said(log_odds=float("-inf"), decision="deliver")) == 0.0
-    assert score_of(said(log_odds=float("-inf"), decision="junk")) == 5.0
+    assert score_of(said(log_odds=float("-inf"), decision="deliver"), JUNK) == 0.0
+    assert score_of(said(log_odds=float("-inf"), decision="junk"), JUNK) == 5.0
 
 
 def test_costs_under_which_nothing_is_junk_give_a_score_all_the_same():
     """If no message can be junk, scores stay below 5."""
     costs = Costs(unsure=(0.0, 1.0), junk=(1e300, 1.0), reject=(1e300, 1.0))
     assert junk_threshold(costs) == float("inf")
-    assert score_of(said(junk_log_odds=junk_threshold(costs), decision="deliver")) == -999.0
+    assert score_of(said(decision="deliver"), junk_threshold(costs)) == -999.0
 
 
 @given(
@@ -342,7 +351,7 @@ def test_costs_under_which_nothing_is_junk_give_a_score_all_the_same():
 )
 def test_our_block_is_plain_whatever_the_clues(clues, redirect):
     """Lines are ASCII, CRLF, folded, and contain no sender's text that a parser interprets."""
-    block = format_headers(said(clues=tuple(clues), redirect=redirect, version="0.1.0"))
+    block = block_of(said(clues=tuple(clues)), redirect=redirect, version="0.1.0")
     assert block.isascii()
     assert block.endswith(b"\r\n")
     lines = block.split(b"\r\n")[:-1]
@@ -357,11 +366,23 @@ def test_an_unscanned_message_says_why_from_a_table():
     """An unknown reason is written as a fault, so no internal text leaks."""
     for reason in REASONS:
         said = b"X-Spamnb-Verdict: unscanned; reason=" + reason.encode()
-        assert unscanned_block(reason) == said + b"\r\n"
-    assert b"reason=fault" in unscanned_block("/var/lib/spamnb: no space\r\nX: y")
+        assert as_block(unscanned_fields(reason)) == said + b"\r\n"
+    ((_, value),) = unscanned_fields("/var/lib/spamnb: no space\r\nX: y")
+    assert value == "unscanned; reason=fault"
 
 
 def test_an_observed_message_has_its_signature_alone():
     """Observe mode adds one line, and none without a history entry."""
-    assert signature_block(SIGNATURE) == f"X-Spamnb-Signature: {SIGNATURE}\r\n".encode()
-    assert signature_block("") == b""
+    assert signature_fields(SIGNATURE) == (("X-Spamnb-Signature", SIGNATURE),)
+    assert signature_fields("") == ()
+
+
+def test_a_milter_can_add_and_remove_the_fields_one_by_one():
+    """Each field is a pair that is added as it is, and each is one that a later hop removes."""
+    clues = tuple(Clue("body", "word", 1.0) for _ in range(9))
+    fields = scanned_fields(said(clues=clues), JUNK, redirect="junk")
+    assert dict(fields)["X-Spamnb-Clues"].count("\n ") >= 1
+    assert as_block(fields).count(b"\r\nX-") == len(fields) - 1
+    assert all(is_own(name.encode()) for name, _ in fields)
+    assert is_own(b"x_spam-FL AG")
+    assert not is_own(b"Subject")

@@ -1,11 +1,12 @@
-"""The header lines that this program adds to a message; forged copies of them are removed.
+"""The header fields that this program adds to a message; forged copies of them are removed.
 
     header_end(data, start) -> int              just after the blank line, or -1
+    is_own(name) -> bool                        whether a field of this name is a forged copy
     remove_forged(header) -> bytes              without forged copies, else byte for byte
-    replace_headers(header, block, tag)         the block, then the header without forged copies
-    add_to_message(raw, block, tag)             the same for a whole message without stuffed dots
-    as_delivered(raw) -> bytes                  a message as the next hop gets it, without the block
-    format_headers(verdict), unscanned_block(reason), signature_block(signature) -> bytes
+    add_block(header, block, tag) -> bytes      the block, then a header without forged copies
+    add_to_message(raw, block, tag)             both for a whole message without stuffed dots
+    scanned_fields(verdict, ...), unscanned_fields(reason), signature_fields(signature) -> Fields
+    as_block(fields) -> bytes                   the fields as header lines
 
 A header section comes in wire form: CRLF (LF is understood), dots stuffed. A receiver removes one
 dot from the start of a line (RFC 5321 4.5.2), so `.X-Spam-Flag: NO` is a forged copy there, and
@@ -15,9 +16,9 @@ Invariants. The added lines are ASCII, CRLF, below 78 columns, and contain no te
 except sanitised clues. Whatever the message, its first line cannot continue the last added one: if
 it is no header line, a blank line ends the block, as Postfix does with such messages (smtpd.c,
 data_cmd). An mbox line stays first, because it belongs to no message, and `message.read` and
-Postfix both look for it only there. `message.read` gives `as_delivered(raw)` and the message with
-the block one digest, unless the subject is tagged; and `raw` itself, unless a forged copy follows a
-line that is no field.
+Postfix both look for it only there. `message.read` gives `add_to_message(raw, b"")` and the message
+with the block one digest, unless the subject is tagged; and `raw` itself, unless a forged copy
+follows a line that is no field.
 
 Nothing here fails: an unknown reason is written as a fault.
 """
@@ -25,9 +26,8 @@ Nothing here fails: an unknown reason is written as a fault.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
 from spamnb.core.model.costs import DECISIONS, Costs, Decision, thresholds
 
@@ -90,30 +90,34 @@ def _normalized(name: bytes) -> bytes:
     return name.translate(_LOWER, _UNSEEN)
 
 
-def _is_own(line: bytes) -> bool:
+def is_own(name: bytes) -> bool:
+    """Whether a field of this name claims to be one of the added ones."""
+    name = _normalized(name)
+    return name in OWN_HEADERS or name.startswith(OWN_PREFIX)
+
+
+def _is_forged(line: bytes) -> bool:
     name, colon, _ = line.partition(b":")
-    name = _normalized(_WIRE_DOT.sub(b"", name))
-    return bool(colon) and (name in OWN_HEADERS or name.startswith(OWN_PREFIX))
+    return bool(colon) and is_own(_WIRE_DOT.sub(b"", name))
 
 
 def remove_forged(header: bytes) -> bytes:
     """The header section without forged copies of the added lines; the rest byte for byte."""
     if b"x-spam" not in _normalized(header):  # 4 us for 3 KB; line by line it takes 20
         return header
-    return b"".join([line for line in _LINE.findall(header) if not _is_own(line)])
+    return b"".join([line for line in _LINE.findall(header) if not _is_forged(line)])
 
 
-def replace_headers(header: bytes, block: bytes, tag: bytes = b"") -> bytes:
-    """The block, then the message's header section without forged copies of the added lines.
+def add_block(header: bytes, block: bytes, tag: bytes = b"") -> bytes:
+    """The block, then the message's header section, from which forged copies are removed.
 
     `tag` goes before the subject's text; without a subject there will be one.
     """
-    rest = remove_forged(header)
     if not block and not tag:
-        return rest
-    first = _mailbox_end(rest)
-    joint = b"" if _starts_with_field(rest, first) else b"\r\n"
-    before, rest = rest[:first], rest[first:]
+        return header
+    first = _mailbox_end(header)
+    joint = b"" if _starts_with_field(header, first) else b"\r\n"
+    before, rest = header[:first], header[first:]
     if tag:
         rest, found = (rest, False) if joint else _tag_subjects(rest, tag)
         block += b"" if found else b"Subject: " + tag.rstrip() + b"\r\n"
@@ -124,16 +128,8 @@ def add_to_message(raw: bytes, block: bytes, tag: bytes = b"") -> bytes:
     """A whole message with the block, dots not stuffed, as the next hop gets it."""
     end = header_end(raw)
     header = raw if end < 0 else raw[:end]
-    wire = replace_headers(_DOT.sub(b"..", header), block, tag)
+    wire = add_block(remove_forged(_DOT.sub(b"..", header)), block, tag)
     return _STUFFED.sub(b"", wire) + raw[len(header) :]
-
-
-def as_delivered(raw: bytes) -> bytes:
-    """A whole message without forged copies: the delivered message without the block."""
-    end = header_end(raw)
-    return (
-        add_to_message(raw, b"") if b"x-spam" in _normalized(raw if end < 0 else raw[:end]) else raw
-    )
 
 
 def _mailbox_end(header: bytes) -> int:
@@ -163,25 +159,24 @@ def _tag_subjects(header: bytes, tag: bytes) -> tuple[bytes, bool]:
     return b"".join(lines), found
 
 
-# --- the added lines ---------------------------------------------------------------------------
+# --- the added fields --------------------------------------------------------------------------
+
+Fields = tuple[tuple[str, str], ...]
+"""(name, value) in order, with LF before each folded line: a milter adds them as they are"""
 
 
-@dataclass(frozen=True, slots=True)
-class VerdictHeaders:
-    """What the added header lines say about one message."""
+class ScanVerdict(NamedTuple):
+    """A message's verdict as the mail path needs it: plain values, fit for JSON."""
 
     label: str
     probability: float
     log_odds: float
+    """of spam against all else; -inf where no label is spam"""
     decision: Decision
-    junk_log_odds: float
-    """the log-odds of the junk threshold: see `junk_threshold`"""
     signature: str = ""
     reason: str = ""
-    """the rule that decided instead of the model: a few words in lower case with hyphens"""
-    redirect: str = ""
+    """why the decision is not the model's, or is milder: a few words in lower case with hyphens"""
     clues: tuple[Clue, ...] = ()
-    version: str = ""
 
 
 def junk_threshold(costs: Costs) -> float:
@@ -191,64 +186,70 @@ def junk_threshold(costs: Costs) -> float:
     return found[0] if found else float("inf")
 
 
-def score_of(verdict: VerdictHeaders) -> float:
-    """The score, always on the side of the decision, also where a list or a rule decided."""
+def score_of(verdict: ScanVerdict, junk_log_odds: float) -> float:
+    """The score, always on the side of the decision, also where a list or a rule decided.
+
+    `junk_log_odds` is the `junk_threshold`.
+    """
     flagged = verdict.decision in ("junk", "reject")
     if verdict.log_odds == -inf and not flagged:
         return 0.0  # no label of the model is spam, so there is no score
-    score = round(
-        min(999.0, max(-999.0, REQUIRED_SCORE + verdict.log_odds - verdict.junk_log_odds)), 1
-    )
+    score = round(min(999.0, max(-999.0, REQUIRED_SCORE + verdict.log_odds - junk_log_odds)), 1)
     return max(score, REQUIRED_SCORE) if flagged else min(score, REQUIRED_SCORE - 0.1)
 
 
-def format_headers(verdict: VerdictHeaders) -> bytes:
-    """All added lines for a message that was scanned."""
-    score = score_of(verdict)
+def scanned_fields(
+    verdict: ScanVerdict, junk_log_odds: float, *, redirect: str = "", version: str = ""
+) -> Fields:
+    """All fields for a message that was scanned."""
+    score = score_of(verdict, junk_log_odds)
     yes = verdict.decision in ("junk", "reject")
     status = (
         f"{'Yes' if yes else 'No'}, score={score:.1f}, required={REQUIRED_SCORE:.1f}, "
-        f"tests=SPAMNB_{verdict.decision.upper()}, version={verdict.version or '0'}"
+        f"tests=SPAMNB_{verdict.decision.upper()}, version={version or '0'}"
     )
     summary = f"{verdict.decision}; label={verdict.label}; p={verdict.probability:.4f}"
     if verdict.reason:
         summary += f"; reason={verdict.reason}"
-    lines = [
-        f"X-Spam-Flag: {'YES' if yes else 'NO'}",
-        _fold("X-Spam-Status", status),
-        f"X-Spam-Score: {score:.1f}",
-        f"X-Spam-Level: {'*' * min(MAX_STARS, int(score))}".rstrip(),
-        _fold("X-Spamnb-Verdict", summary),
+    fields = [
+        ("X-Spam-Flag", "YES" if yes else "NO"),
+        _folded("X-Spam-Status", status),
+        ("X-Spam-Score", f"{score:.1f}"),
+        ("X-Spam-Level", "*" * min(MAX_STARS, int(score))),
+        _folded("X-Spamnb-Verdict", summary),
     ]
-    if verdict.redirect:
-        lines.append(_fold("X-Spamnb-Redirect", verdict.redirect))
+    if redirect:
+        fields.append(_folded("X-Spamnb-Redirect", redirect))
     if verdict.clues:
-        lines.append(_fold("X-Spamnb-Clues", ", ".join(map(_clue_text, verdict.clues))))
-    if verdict.signature:
-        lines.append(f"X-Spamnb-Signature: {verdict.signature}")
-    return _encode(lines)
+        fields.append(_folded("X-Spamnb-Clues", ", ".join(map(_clue_text, verdict.clues))))
+    return (*fields, *signature_fields(verdict.signature))
 
 
-def unscanned_block(reason: str) -> bytes:
-    """The line for a message that was passed without a scan."""
+def unscanned_fields(reason: str) -> Fields:
+    """The field for a message that was passed without a scan."""
     known = reason if reason in REASONS else "fault"
-    return _encode([f"X-Spamnb-Verdict: unscanned; reason={known}"])
+    return (("X-Spamnb-Verdict", f"unscanned; reason={known}"),)
 
 
-def released_block(signature: str) -> bytes:
-    """The lines for a released message: later filters must not file it as junk."""
-    lines = ["X-Spam-Flag: NO", "X-Spam-Status: No, tests=SPAMNB_RELEASED"]
-    lines.append("X-Spamnb-Verdict: released")
-    return _encode(lines) + signature_block(signature)
+def released_fields(signature: str) -> Fields:
+    """The fields for a released message: later filters must not file it as junk."""
+    return (
+        ("X-Spam-Flag", "NO"),
+        ("X-Spam-Status", "No, tests=SPAMNB_RELEASED"),
+        ("X-Spamnb-Verdict", "released"),
+        *signature_fields(signature),
+    )
 
 
-def signature_block(signature: str) -> bytes:
-    """The one line for a message in observe mode; empty without a signature."""
-    return _encode([f"X-Spamnb-Signature: {signature}"]) if signature else b""
+def signature_fields(signature: str) -> Fields:
+    """The one field for a message in observe mode; none without a signature."""
+    return (("X-Spamnb-Signature", signature),) if signature else ()
 
 
-def _encode(lines: list[str]) -> bytes:
-    return "\r\n".join([*lines, ""]).encode("ascii", "replace")
+def as_block(fields: Fields) -> bytes:
+    """The fields as header lines."""
+    text = "".join([f"{name}: {value}\n" for name, value in fields])
+    return text.replace(" \n", "\n").replace("\n", "\r\n").encode("ascii", "replace")
 
 
 def _clue_text(clue: Clue) -> str:
@@ -257,12 +258,12 @@ def _clue_text(clue: Clue) -> str:
     return f"{clue.place}:{text} {clue.nats:+.2f}"
 
 
-def _fold(name: str, value: str) -> str:
-    """Fold a field at its blanks (RFC 5322 2.2.3)."""
-    lines, line = [], f"{name}:"
+def _folded(name: str, value: str) -> tuple[str, str]:
+    """A field, folded at the blanks of its value (RFC 5322 2.2.3)."""
+    folded, width = "", len(name) + 1
     for word in value.split():
-        if len(line) + 1 + len(word) > COLUMNS:
-            lines.append(line)
-            line = ""
-        line += f" {word}"
-    return "\r\n".join([*lines, line])
+        if width + 1 + len(word) > COLUMNS:
+            folded, width = folded + "\n", 0
+        folded += f" {word}"
+        width += 1 + len(word)
+    return name, folded.removeprefix(" ")

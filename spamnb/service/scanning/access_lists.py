@@ -35,7 +35,6 @@ from spamnb.core.mail import headers, limits
 from spamnb.core.mail.domains import domain_of
 from spamnb.core.mail.envelope import Envelope
 from spamnb.core.mail.local_hosts import LocalHosts
-from spamnb.core.policy.verdict_headers import header_end
 from spamnb.errors import SettingsError
 
 Network = IPv4Network | IPv6Network
@@ -276,9 +275,9 @@ class AccessLists:
             f"clients or the word {UNAUTHENTICATED}"
         )
 
-    def on(self, envelope: Envelope, raw: bytes, local: LocalHosts) -> Ruling | None:
-        """The lists' decision for a message; None if no entry matches."""
-        message = _SenderEvidence(raw, local, envelope.sender)
+    def on(self, envelope: Envelope, header: bytes, local: LocalHosts) -> Ruling | None:
+        """The lists' decision for a message with this header; None if no entry matches."""
+        message = _SenderEvidence(header, local, envelope.sender)
         return _allowed(self.allow, envelope, message) or _blocked(self.block, envelope, message)
 
 
@@ -322,16 +321,15 @@ def _blocked(rules: RuleList, envelope: Envelope, message: _SenderEvidence) -> R
 class _SenderEvidence:
     """The sender addresses and authentication results of a message; parsed on demand."""
 
-    def __init__(self, raw: bytes, local: LocalHosts, sender: str) -> None:
-        self._raw = raw
+    def __init__(self, header: bytes, local: LocalHosts, sender: str) -> None:
+        self._header = header
         self._local = local
         self._sender = sender
         self._fields: headers.Fields | None = None
 
     def _values(self, wanted: bytes) -> list[str]:
         if self._fields is None:
-            end = header_end(self._raw)
-            head = (self._raw if end < 0 else self._raw[:end]).replace(b"\r\n", b"\n")
+            head = self._header.replace(b"\r\n", b"\n")
             block, _ = headers.split(head, (0, len(head)), self._local, set())
             self._fields = block.fields
         return [value.decode("latin-1") for name, value in self._fields if name == wanted]

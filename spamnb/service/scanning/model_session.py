@@ -20,15 +20,16 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from spamnb.core.mail.local_hosts import LocalHosts
-from spamnb.core.model.costs import Costs, Decision, roles_of
+from spamnb.core.model.costs import Costs, roles_of
 from spamnb.core.model.verdict import Clue, Verdict
 from spamnb.core.policy.actions import LEAST_MESSAGES, limit_while_untrained
+from spamnb.core.policy.verdict_headers import ScanVerdict
 from spamnb.errors import SpamnbError, StoreBusyError, incident_id
 from spamnb.service.engine.filter import Filter
 from spamnb.service.scanning.types import Notes
@@ -61,24 +62,7 @@ class SessionConfig:
     least_messages: int = LEAST_MESSAGES
 
 
-@dataclass(frozen=True, slots=True)
-class ScanVerdict:
-    """A message's verdict as the mail path needs it: plain values, fit for JSON."""
-
-    label: str
-    probability: float
-    log_odds: float
-    """of spam against all else; -inf where no label is spam"""
-    decision: Decision
-    signature: str = ""
-    reason: str = ""
-    """"untrained" if the decision is milder than the model's for lack of training, else that of
-    the verdict"""
-    clues: tuple[Clue, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ScanFault:
+class ScanFault(NamedTuple):
     """Why a message was not scanned."""
 
     reason: str
@@ -328,7 +312,7 @@ def scan_to_json(
     model_session: ModelSession, raw: bytes, notes: Mapping[str, str]
 ) -> dict[str, Any]:
     """A scan process's result for one message: plain values for `verdict_from_json`."""
-    return asdict(model_session.judge([raw], [dict(notes)])[0])
+    return model_session.judge([raw], [dict(notes)])[0]._asdict()
 
 
 def verdict_from_json(answer: Mapping[str, Any]) -> Found:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -31,14 +31,14 @@ from spamnb.core.model.costs import Decision
 from spamnb.core.policy.actions import ActionPolicy, Fallbacks, MailAction
 from spamnb.core.policy.verdict_headers import (
     REASONS,
-    VerdictHeaders,
+    Fields,
+    ScanVerdict,
     add_to_message,
-    as_delivered,
-    format_headers,
-    header_end,
+    as_block,
     junk_threshold,
-    signature_block,
-    unscanned_block,
+    scanned_fields,
+    signature_fields,
+    unscanned_fields,
 )
 from spamnb.errors import StoreFullError, StoreMissingError
 from spamnb.service.scanning.access_lists import AccessLists, NetworkTable, Side
@@ -49,7 +49,6 @@ from spamnb.service.scanning.model_session import (
     Log,
     ModelSession,
     ScanFault,
-    ScanVerdict,
     incident,
     silent,
     verdict_from_json,
@@ -221,8 +220,6 @@ class Scanner:
             if pending.open:
                 self._guarded([pending], lambda: self._finish(pending, verdict_from_json(answer)))
 
-        # Stored in the request too, or a queue of these would hold two copies of each.
-        pending.request = pending.request._replace(raw=as_delivered(pending.request.raw))
         if self._session.is_known_crasher(pending.request.raw):
             self._finish(pending, ScanFault("known_crasher"))
         else:
@@ -230,12 +227,14 @@ class Scanner:
 
     def _offload_header(self, pending: _PendingScan, offload: Offload) -> bool:
         """Scan only the header of a known crasher; False if there is no body to leave out."""
-        raw = as_delivered(pending.request.raw)
-        header = raw[: max(0, header_end(raw))][: self._policy.large_bytes]
-        if not header or len(header) == len(raw):
+        raw, end = pending.request.raw, pending.request.header_bytes
+        header = raw[: min(end, self._policy.large_bytes)]
+        if not header or end == len(raw):
             return False
         pending.by_header = True
-        pending.request = pending.request._replace(raw=header, whole=False)
+        pending.request = pending.request._replace(
+            raw=header, header_bytes=len(header), whole=False
+        )
         self._offload(pending, offload)
         return True
 
@@ -268,7 +267,7 @@ class Scanner:
         self._guarded(batch, lambda: self._judge(batch))
 
     def _judge(self, batch: list[_PendingScan]) -> None:
-        raws = [as_delivered(pending.request.raw) for pending in batch]
+        raws = [pending.request.raw for pending in batch]
         found = self._session.judge(raws, [notes_of(pending.request) for pending in batch])
         for pending, one in zip(batch, found, strict=True):
             self._guarded([pending], partial(self._finish, pending, one))
@@ -290,97 +289,78 @@ class Scanner:
             self._not_scanned(pending, found)
             return
         request = pending.request
-        if not self._policy.served.holds(
-            request.envelope.recipients, outgoing=self._is_own(request)
-        ):
-            found = replace(found, signature="")
-        ruling = self._deps.rules.on(request.envelope, request.raw, self._session.plan.local)
-        decision = found.decision if ruling is None else RULED[ruling.side]
+        envelope, head = request.envelope, request.raw[: request.header_bytes]
+        ruling = self._deps.rules.on(envelope, head, self._session.plan.local)
+        is_served = self._policy.served.holds(envelope.recipients, outgoing=self._is_own(request))
+        verdict = found._replace(
+            decision=RULED[ruling.side] if ruling else found.decision,
+            signature=found.signature if is_served else "",
+            reason=ruling.reason if ruling else found.reason or ("" if request.whole else "head"),
+        )
         handling = self._policy.action_policy.of(
-            decision,
-            request.envelope.recipients,
+            verdict.decision,
+            envelope.recipients,
             refusable=request.before_queue,
             whole=request.whole,
         )
         facts: dict[str, object] = {
-            "verdict": found.label,
-            "probability": round(found.probability, 6),
-            "decision": decision,
+            "verdict": verdict.label,
+            "probability": round(verdict.probability, 6),
+            "decision": verdict.decision,
             "handling": handling,
-            "reason": ruling.reason
-            if ruling
-            else found.reason or ("" if request.whole else "head"),
+            "reason": verdict.reason,
             "rule": ruling.entry if ruling else "",
-            "signature": found.signature,
+            "signature": verdict.signature,
         }
-        verdict_headers = self._verdict_headers(found, decision, str(facts["reason"]))
         if pending.observed:
             facts["observed"] = True
-            self._answer(
-                pending,
-                ScanResult("relay", signature_block(verdict_headers.signature), facts=facts),
-            )
+            add = signature_fields(verdict.signature)
+            self._answer(pending, ScanResult("relay", add, facts=facts))
         else:
-            self._handle(pending, verdict_headers, handling, facts)
-
-    def _verdict_headers(
-        self, found: ScanVerdict, decision: Decision, reason: str
-    ) -> VerdictHeaders:
-        return VerdictHeaders(
-            label=found.label,
-            probability=found.probability,
-            log_odds=found.log_odds,
-            decision=decision,
-            junk_log_odds=self._junk_log_odds,
-            signature=found.signature,
-            reason=reason,
-            clues=found.clues,
-            version=_VERSION,
-        )
+            self._handle(pending, verdict, handling, facts)
 
     def _handle(
         self,
         pending: _PendingScan,
-        verdict_headers: VerdictHeaders,
+        verdict: ScanVerdict,
         handling: MailAction,
         facts: dict[str, object],
     ) -> None:
         redirect = self._policy.redirect if handling == "redirect" else ""
-        block = format_headers(
-            replace(verdict_headers, redirect=redirect) if redirect else verdict_headers
-        )
+        add = scanned_fields(verdict, self._junk_log_odds, redirect=redirect, version=_VERSION)
         if handling == "quarantine":
-            self._keep(pending, block, facts)
+            self._keep(pending, add, facts)
         elif handling == "reject":
-            self._answer(pending, ScanResult("refuse", block, reply=REFUSED_REPLY, facts=facts))
+            self._answer(pending, ScanResult("refuse", add, reply=REFUSED_REPLY, facts=facts))
         else:
             tag = self._policy.tag.encode() if handling == "tag" else b""
-            self._answer(pending, ScanResult("relay", block, tag, facts=facts))
+            self._answer(pending, ScanResult("relay", add, tag, facts=facts))
 
-    def _keep(self, pending: _PendingScan, block: bytes, facts: dict[str, object]) -> None:
+    def _keep(self, pending: _PendingScan, add: Fields, facts: dict[str, object]) -> None:
         quarantine, request = self._deps.quarantine, pending.request
 
         def work() -> str | Exception:
             if quarantine is None:
                 return StoreMissingError("no quarantine was set up")
             try:
-                return quarantine.keep(add_to_message(request.raw, block), request.envelope, facts)
+                kept = add_to_message(request.raw, as_block(add))
+                return quarantine.keep(kept, request.envelope, facts)
             except Exception as error:  # noqa: BLE001 - what cannot be stored is delivered
                 return error
 
         def then(kept: str | Exception) -> None:
-            self._guarded([pending], partial(self._kept, pending, block, facts, kept))
+            self._guarded([pending], partial(self._kept, pending, add, facts, kept))
 
         self._deps.aside(work, then)
 
     def _kept(
-        self, pending: _PendingScan, block: bytes, facts: dict[str, object], kept: str | Exception
+        self, pending: _PendingScan, add: Fields, facts: dict[str, object], kept: str | Exception
     ) -> None:
         if isinstance(kept, str):
             facts["quarantine"] = kept
             withdraw = partial(self._withdraw, kept)
             result = ScanResult(
-                "keep", block, reply=KEPT_REPLY + kept.encode(), withdraw=withdraw, facts=facts
+                "keep", add, reply=KEPT_REPLY + kept.encode(), withdraw=withdraw, facts=facts
             )
         else:
             facts["handling"] = "headers"
@@ -388,7 +368,7 @@ class Scanner:
             facts["reason"] = "quarantine-full" if full else "quarantine-fault"
             facts["incident"] = incident(self._deps.log, "quarantine", kept)
             self._deps.meters.count("faults")
-            result = ScanResult("relay", block, facts=facts)
+            result = ScanResult("relay", add, facts=facts)
         self._answer(pending, result)
 
     def _withdraw(self, kept: str) -> None:
@@ -432,8 +412,8 @@ class Scanner:
             reply = BUSY_REPLY if reason == "busy" else DEFERRED_REPLY
             result = ScanResult("defer", reply=reply, facts=facts)
         else:
-            block = b"" if pending.observed else unscanned_block(reason)
-            result = ScanResult("relay", block, facts=facts)
+            add = () if pending.observed else unscanned_fields(reason)
+            result = ScanResult("relay", add, facts=facts)
         self._answer(pending, result)
 
     def _answer(self, pending: _PendingScan, result: ScanResult) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from spamnb.core.policy.verdict_headers import as_delivered
 from spamnb.service.feedback.spool import leave
 from spamnb.service.scanning.types import ScanRequest
 
@@ -39,4 +38,4 @@ class Traps:
         """Write the message to the spool, durably."""
         assert self._spool is not None, "traps need a spool"
         head = {"channel": "trap", "for": trap, "trust": "admin"}
-        leave(self._spool, "spam", as_delivered(request.raw), head)
+        leave(self._spool, "spam", request.raw, head)

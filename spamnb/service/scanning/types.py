@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from spamnb.core.mail.envelope import Envelope
+from spamnb.core.policy.verdict_headers import Fields, as_block
 from spamnb.errors import SettingsError
 
 _MAX_RECIPIENT_BYTES: Final = 16_384
@@ -58,7 +59,10 @@ class ScanRequest(NamedTuple):
     """A message with its envelope."""
 
     raw: bytes
-    """CRLF line ends, dots not stuffed. If not whole: its first bytes"""
+    """CRLF line ends, dots not stuffed, without forged copies of the added headers. If not whole:
+    its first bytes"""
+    header_bytes: int
+    """of `raw`, with the blank line; all of it if there is none"""
     envelope: Envelope
     before_queue: bool = False
     """whether the client waits for the reply, so that a rejection is possible"""
@@ -91,13 +95,13 @@ def notes_of(request: ScanRequest) -> Notes:
 class ScanResult:
     """The action for a message.
 
-    relay: forward it with the header lines in `block`. keep: it is in quarantine, file and folder
+    relay: forward it with the fields in `add`. keep: it is in quarantine, file and folder
     synced; reply 250. refuse: reject it (before the queue only). defer: reject it temporarily.
     """
 
     action: Action = "relay"
-    block: bytes = b""
-    """the product's header lines, CRLF, to be put before the first byte of the message"""
+    add: Fields = ()
+    """to be put before the first byte of the message"""
     tag: bytes = b""
     """to be put before the subject's text; empty leaves the subject unchanged"""
     reply: bytes = b""
@@ -106,6 +110,11 @@ class ScanResult:
     """deletes the message from quarantine; called if this result came too late"""
     facts: dict[str, object] = field(default_factory=dict)
     """for the one log line: verdict, probability, decision, handling, reason, scan_ms, incident"""
+
+    @property
+    def block(self) -> bytes:
+        """The fields in `add` as header lines."""
+        return as_block(self.add)
 
 
 Done = Callable[[ScanResult], None]

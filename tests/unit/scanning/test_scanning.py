@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from support.history import recent
-from support.scanning import ENVELOPE, HARSH, fields, raws
+from support.scanning import ENVELOPE, HARSH, as_delivered, fields, raws, request_of
 
 from spamnb.core.mail.envelope import Client, Envelope
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.policy.actions import ActionMap, ActionPolicy
-from spamnb.core.policy.verdict_headers import add_to_message, as_delivered
+from spamnb.core.policy.verdict_headers import add_to_message
 from spamnb.errors import SettingsError
 from spamnb.service.engine.filter import Filter
 from spamnb.service.limits import QuarantineLimits
@@ -21,7 +21,6 @@ from spamnb.service.scanning.model_session import (
 )
 from spamnb.service.scanning.quarantine import Quarantine
 from spamnb.service.scanning.scanner import REFUSED_REPLY, ScanPolicy, notes_of
-from spamnb.service.scanning.types import ScanRequest
 
 # --- judged --------------------------------------------------------------------------------------
 
@@ -74,7 +73,7 @@ def test_letters_of_one_turn_are_judged_together(scan_rig, home, surest):
     requests = [surest["spam"], surest["ham"]] * 10
     answers = [[] for _ in requests]
     for raw, answer in zip(requests, answers, strict=True):
-        one.scanner.scan(ScanRequest(raw, ENVELOPE), answer.append)
+        one.scanner.scan(request_of(raw, ENVELOPE), answer.append)
     assert not any(answers)
     turns = 0
     while later:
@@ -95,8 +94,8 @@ def test_a_listener_that_fails_to_take_its_answer_harms_no_other(scan_rig, sures
     def broken(outcome):
         raise ValueError(outcome.action)
 
-    one.scanner.scan(ScanRequest(surest["ham"], ENVELOPE), broken)
-    one.scanner.scan(ScanRequest(surest["ham"], ENVELOPE), answers.append)
+    one.scanner.scan(request_of(surest["ham"], ENVELOPE), broken)
+    one.scanner.scan(request_of(surest["ham"], ENVELOPE), answers.append)
     later.pop(0)()
     assert [outcome.action for outcome in answers] == ["relay"]
     assert [record["where"] for record in one.records] == ["answer"]
@@ -288,10 +287,10 @@ def test_a_tag_is_one_plain_line():
 def test_notes_hold_no_more_than_they_may():
     """50,000 recipients are not 50,000 words in the history; a quoted blank makes no two of one."""
     many = Envelope(recipients=('"x alice@a.example"@b.example', *["bob@b.example"] * 50_000))
-    notes = notes_of(ScanRequest(b"", many))
+    notes = notes_of(request_of(b"", many))
     assert len(notes["to"]) < 17_000
     assert "alice" not in notes["to"]
-    assert notes_of(ScanRequest(b"", Envelope())) == {}
+    assert notes_of(request_of(b"", Envelope())) == {}
 
 
 # --- not judged ----------------------------------------------------------------------------------

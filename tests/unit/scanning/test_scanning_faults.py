@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.scanning import COSTS, ENVELOPE, HARSH, TAUGHT, Helper, raws
+from support.scanning import COSTS, ENVELOPE, HARSH, TAUGHT, Helper, raws, request_of
 
 from spamnb.core.policy.actions import ActionPolicy
+from spamnb.core.policy.verdict_headers import ScanVerdict
 from spamnb.errors import StoreBusyError
 from spamnb.service.engine.filter import Filter
 from spamnb.service.scanning.access_lists import AccessLists
@@ -18,13 +19,11 @@ from spamnb.service.scanning.model_session import (
     ModelSession,
     NoCrashRegister,
     ScanFault,
-    ScanVerdict,
     SessionConfig,
     digest_of,
     verdict_from_json,
 )
 from spamnb.service.scanning.scanner import BUSY_REPLY, DEFERRED_REPLY, ScannerDeps, ScanPolicy
-from spamnb.service.scanning.types import ScanRequest
 from spamnb.store.lmdb.sharing import DATA_FILE
 
 REPLIES = {DEFERRED_REPLY, BUSY_REPLY}
@@ -53,7 +52,7 @@ def test_a_message_that_killed_a_process_passes_at_once(scan_rig, surest):
     one = scan_rig(replace(HARSH, on_fault="defer"), hand=hand, later=later.append)
     hand.known_crasher.add(digest_of(surest["unsure"]))
     for raw in (surest["ham"], surest["unsure"]):
-        one.scanner.scan(ScanRequest(raw, ENVELOPE), answers.append)
+        one.scanner.scan(request_of(raw, ENVELOPE), answers.append)
     later.pop(0)()
     assert [outcome.facts["verdict"] for outcome in answers] == ["ham", "unscanned"]
     assert answers[1].block == b"X-Spamnb-Verdict: unscanned; reason=known_crasher\r\n"
@@ -68,7 +67,7 @@ def test_large_messages_are_judged_aside(scan_rig, home, surest):
     one = scan_rig(ScanPolicy(large_bytes=10_000), offload=helper, plan=plan)
     large = surest["spam"] + b"more\r\n" * 3_000
     answers = []
-    one.scanner.scan(ScanRequest(large, ENVELOPE), answers.append)
+    one.scanner.scan(request_of(large, ENVELOPE), answers.append)
     assert one.scan(surest["ham"]).facts["verdict"] == "ham"
     assert answers == []
     helper.work()
@@ -95,7 +94,7 @@ def test_a_helper_that_fails_falls_back_by_policy(scan_rig, surest, reason):
         helper = Helper(None)
         one = scan_rig(replace(policy, large_bytes=10), offload=helper)
         answers = []
-        one.scanner.scan(ScanRequest(surest["ham"], ENVELOPE), answers.append)
+        one.scanner.scan(request_of(surest["ham"], ENVELOPE), answers.append)
         helper.jobs.pop()[2]({"reason": reason, "incident": "abc"})
         (outcome,) = answers
         if reason != "nonsense":
@@ -117,7 +116,7 @@ def test_a_helper_that_answers_nonsense_or_raises_is_a_fault(scan_rig, surest):
     one = scan_rig(ScanPolicy(large_bytes=10), offload=helper)
     for answer in ({}, {"decision": "x"}, {"decision": "deliver", "more": 1}):
         answers = []
-        one.scanner.scan(ScanRequest(surest["ham"], ENVELOPE), answers.append)
+        one.scanner.scan(request_of(surest["ham"], ENVELOPE), answers.append)
         done = helper.jobs.pop()[2]
         done(answer)
         done({"reason": "overrun"})
@@ -132,13 +131,7 @@ def test_findings_travel_as_json():
         ScanFault("model", "abc"),
         ScanVerdict("spam", 0.5, 0.0, "unsure", "s", "untrained"),
     ):
-        assert verdict_from_json(json.loads(json.dumps(_plain(found)))) == found
-
-
-def _plain(found):
-    from dataclasses import asdict
-
-    return asdict(found)
+        assert verdict_from_json(json.loads(json.dumps(found._asdict()))) == found
 
 
 # --- a model that goes and comes -----------------------------------------------------------------
@@ -227,7 +220,7 @@ def test_a_message_whose_scan_fails_passes_and_its_companions_are_judged(
     bad = one.model_session._model.reader.feature_batch([surest["unsure"]]).messages[0].digest
     monkeypatch.setattr(Filter, "judge", failing)
     for name in ("ham", "unsure", "spam"):
-        one.scanner.scan(ScanRequest(surest[name], ENVELOPE), answers.append)
+        one.scanner.scan(request_of(surest[name], ENVELOPE), answers.append)
     later.pop(0)()
     got = [outcome.facts["verdict"] for outcome in answers]
     assert got == ["ham", "unscanned", "spam"]
@@ -251,7 +244,7 @@ def test_a_fault_at_any_other_step_is_answered_once(scan_rig, surest, monkeypatc
     places = {
         "rules": (AccessLists, "on"),
         "treatment": (ActionPolicy, "of"),
-        "block": (scanning, "format_headers"),
+        "block": (scanning, "scanned_fields"),
         "notes": (scanning, "notes_of"),
     }
     if step in places:
@@ -332,7 +325,7 @@ def test_a_message_that_ended_a_process_is_judged_by_its_header(scan_rig, home, 
     one = scan_rig(policy, hand=hand, offload=helper)
     hand.known_crasher.add(digest_of(surest["spam"]))
     answers = []
-    one.scanner.scan(ScanRequest(surest["spam"], ENVELOPE, whole=whole), answers.append)
+    one.scanner.scan(request_of(surest["spam"], ENVELOPE, whole=whole), answers.append)
     ((header, _, _),) = helper.jobs
     assert surest["spam"].startswith(header)
     assert header.endswith(b"\r\n\r\n")
@@ -341,7 +334,7 @@ def test_a_message_that_ended_a_process_is_judged_by_its_header(scan_rig, home, 
     assert answers[0].facts["reason"] == "known_crasher"
     assert one.meters.value("unscanned_known_crasher") == 1
     hand.known_crasher.discard(digest_of(header))
-    one.scanner.scan(ScanRequest(surest["spam"], ENVELOPE, whole=whole), answers.append)
+    one.scanner.scan(request_of(surest["spam"], ENVELOPE, whole=whole), answers.append)
     helper.work()
     assert answers[1].facts["reason"] == "head"
     assert answers[1].facts["verdict"] in {"ham", "spam"}
@@ -356,7 +349,7 @@ def test_a_small_message_that_ended_a_worker_is_judged_by_its_header_elsewhere(
     helper = Helper(ModelSession(SessionConfig(home, costs=COSTS)))
     one = scan_rig(hand=hand, offload=helper, later=later.append)
     hand.known_crasher.add(digest_of(surest["ham"]))
-    one.scanner.scan(ScanRequest(surest["ham"], ENVELOPE), answers.append)
+    one.scanner.scan(request_of(surest["ham"], ENVELOPE), answers.append)
     later.pop()()
     helper.work()
     assert answers[0].facts["reason"] == "head"

@@ -4,13 +4,12 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from support.scanning import COSTS, ENVELOPE, HARSH, Helper
+from support.scanning import COSTS, ENVELOPE, HARSH, Helper, request_of
 
 from spamnb.core.mail.envelope import Client
 from spamnb.service.scanning.model_session import ModelSession, SessionConfig
 from spamnb.service.scanning.quarantine import Quarantine
 from spamnb.service.scanning.scanner import BUSY_REPLY, ScanPolicy
-from spamnb.service.scanning.types import ScanRequest
 
 
 def turns(later, count):
@@ -27,8 +26,8 @@ def test_a_burst_of_one_client_does_not_delay_another(scan_rig, surest):
     padded = surest["spam"] + b"words of the burst\r\n" * 3000
     for number in range(30):
         answer = partial(lambda number, _: order.append(number), number)
-        one.scanner.scan(ScanRequest(padded, ENVELOPE), answer)
-    one.scanner.scan(ScanRequest(surest["ham"], other), lambda _: order.append("other"))
+        one.scanner.scan(request_of(padded, ENVELOPE), answer)
+    one.scanner.scan(request_of(surest["ham"], other), lambda _: order.append("other"))
     turns(later, 2)
     assert "other" in order
     assert len(order) <= 5
@@ -41,7 +40,7 @@ def test_what_waited_too_long_in_the_worker_is_deferred(scan_rig, surest):
     """It is not judged any more: its sender is told to come again, as is due."""
     later, answers = [], []
     one = scan_rig(ScanPolicy(wait_s=-1.0), later=later.append)
-    one.scanner.scan(ScanRequest(surest["ham"], ENVELOPE), answers.append)
+    one.scanner.scan(request_of(surest["ham"], ENVELOPE), answers.append)
     turns(later, 1)
     assert (answers[0].action, answers[0].reply) == ("defer", BUSY_REPLY)
     assert one.meters.value("unscanned_deferred") == 1
@@ -51,7 +50,7 @@ def test_a_letter_that_is_taken_back_is_not_judged(scan_rig, surest):
     """The session that wanted the answer has ended."""
     later, answers = [], []
     one = scan_rig(later=later.append)
-    one.scanner.scan(ScanRequest(surest["ham"], ENVELOPE), answers.append)("")
+    one.scanner.scan(request_of(surest["ham"], ENVELOPE), answers.append)("")
     turns(later, 1)
     assert answers == []
     assert one.meters.value("scanned") == 0
@@ -61,7 +60,7 @@ def test_what_is_kept_for_a_letter_that_was_taken_back_is_withdrawn(scan_rig, ho
     """The disk was slow, and the sender will send the message again."""
     quarantine, works, answers = Quarantine(home / "quarantine"), [], []
     one = scan_rig(HARSH, quarantine=quarantine, aside=lambda *both: works.append(both))
-    stop = one.scanner.scan(ScanRequest(surest["spam"], ENVELOPE), answers.append)
+    stop = one.scanner.scan(request_of(surest["spam"], ENVELOPE), answers.append)
     stop("")
     while works:
         work, then = works.pop(0)
@@ -89,7 +88,7 @@ def test_a_late_scan_is_counted_once(scan_rig, home, surest, policy, counted, st
     aside = {"offload": helper} if step == "scan process" else {}
     policy = replace(policy, large_bytes=10)
     one = scan_rig(policy, later=later.append, **aside)
-    stop = one.scanner.scan(ScanRequest(surest["spam"], ENVELOPE), answers.append)
+    stop = one.scanner.scan(request_of(surest["spam"], ENVELOPE), answers.append)
     stop("busy")
     stop("busy")
     turns(later, len(later))
@@ -105,7 +104,7 @@ def test_a_scan_that_is_late_in_the_quarantine_is_counted_once(scan_rig, home, s
     """Its verdict is known, but no result: it counts as a message without a scan."""
     quarantine, works, answers = Quarantine(home / "quarantine"), [], []
     one = scan_rig(HARSH, quarantine=quarantine, aside=lambda *both: works.append(both))
-    stop = one.scanner.scan(ScanRequest(surest["spam"], ENVELOPE), answers.append)
+    stop = one.scanner.scan(request_of(surest["spam"], ENVELOPE), answers.append)
     stop("busy")
     while works:
         work, then = works.pop(0)

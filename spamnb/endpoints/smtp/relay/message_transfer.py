@@ -143,7 +143,7 @@ class MessageTransfer:
 
     def _scan(self) -> None:
         host = self._host
-        self._header_bytes()
+        self._remove_forged()
         self._state, self.wants_data = "scan", False
         host.wait(host.params.times.scan_total_s)
         wire = self._scan_bytes()
@@ -151,13 +151,26 @@ class MessageTransfer:
             # A copy: it counts as the message's memory until the scan ends.
             self._copied = len(wire)
             host.share.take(self._copied, host.io, self._size)
+        header = min(self._header, len(wire))
+        if self._framer.dotted:
+            header -= wire.startswith(b".") + wire.count(b"\r\n.", 0, header)
         request = ScanRequest(
             raw=unstuffed(wire) if self._framer.dotted else wire,
+            header_bytes=header,
             envelope=host.envelope(),
             before_queue=host.params.queue == "before",
             whole=self._is_complete,
         )
         self._stop_scan = host.context.scanner.scan(request, self.on_result)
+
+    def _remove_forged(self) -> None:
+        """Remove forged copies of the added headers from the stored message."""
+        end = self._header_bytes()
+        header = bytes(self._stored[:end])
+        clean = verdict_headers.remove_forged(header)
+        if clean != header:
+            self._stored[:end] = clean
+        self._header = len(clean)
 
     def _scan_bytes(self) -> bytes:
         """The whole message; above the scan limit its first bytes."""
@@ -208,8 +221,8 @@ class MessageTransfer:
             self._facts["instead_of"] = self._action
             self._action = "relay"
         body = self._complete if self._is_complete else self._stored
-        cut = self._header if self._header >= 0 else len(body)
-        head = verdict_headers.replace_headers(bytes(body[:cut]), result.block, result.tag)
+        cut = self._header
+        head = verdict_headers.add_block(bytes(body[:cut]), result.block, result.tag)
         end = b".\r\n" if self._ended_at else b""
         if len(body) - cut <= FIRST_WRITE_BYTES:
             self._host.io.write_upstream(b"".join((head, body[cut:], end)))
