@@ -21,9 +21,10 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs, roles_of
@@ -38,6 +39,7 @@ from spamnb.store.history.verdict_history import History
 from spamnb.store.lmdb.sharing import DATA_FILE
 from spamnb.store.lmdb.store import open_store
 
+Result = TypeVar("Result")
 LogRecord = dict[str, object]
 Log = Callable[[LogRecord], None]
 
@@ -108,6 +110,17 @@ def silent(_: LogRecord) -> None:
 def digest_of(raw: bytes) -> bytes:
     """The digest that identifies a crashing message: 5 us for 5 KB."""
     return blake2b(raw, digest_size=16).digest()
+
+
+def attempt(work: Callable[[], Result]) -> Result | Exception:
+    """The result of a step of a scan, or its exception: the one boundary of scanning.
+
+    Whatever fails, the mail has to pass by the policy for faults.
+    """
+    try:
+        return work()
+    except Exception as error:  # noqa: BLE001 - the caller logs it and answers the client
+        return error
 
 
 def incident(log: Log, where: str, error: BaseException) -> str:
@@ -182,24 +195,18 @@ class ModelSession:
     # -- scanning -------------------------------------------------------------------------------
 
     def _judge(self, raws: list[bytes], notes: list[Notes]) -> list[Found]:
-        if not raws:
-            return []
-        try:
-            model = self._open()
-            if model is None:
-                return [ScanFault("model")] * len(raws)
-            return list(self._judge_batch(model, raws, notes))
-        except Exception as error:  # noqa: BLE001 - the boundary of a scan: mail must pass
-            if len(raws) == 1:
-                return [self._failed(error)]
-        found: list[Found] = []
-        for raw, note in zip(raws, notes, strict=True):
-            found += self._judge([raw], [note])
-        return found
+        found = attempt(partial(self._judge_batch, raws, notes)) if raws else []
+        if not isinstance(found, Exception):
+            return found
+        if len(raws) == 1:
+            return [self._failed(found)]
+        alone = zip(raws, notes, strict=True)
+        return [self._judge([raw], [note])[0] for raw, note in alone]
 
-    def _judge_batch(
-        self, model: Filter, raws: list[bytes], notes: list[Notes]
-    ) -> list[ScanVerdict]:
+    def _judge_batch(self, raws: list[bytes], notes: list[Notes]) -> list[Found]:
+        model = self._open()
+        if model is None:
+            return [ScanFault("model")] * len(raws)
         feature_batches = [model.reader.feature_batch(raws)]
         verdicts = model.judge(feature_batches)
         if not self._is_trained:
@@ -207,7 +214,7 @@ class ModelSession:
         if self._clock() >= self._history_next:
             try:
                 verdicts = model.remember(feature_batches, verdicts, notes)
-            except Exception as error:  # noqa: BLE001 - a verdict without a signature is better
+            except (SpamnbError, OSError) as error:  # a verdict without a signature is better
                 self._history_next = self._clock() + _HISTORY_PAUSE_S
                 incident(self._log, "history", error)
         return [self._judgement(verdict) for verdict in verdicts]
@@ -243,18 +250,18 @@ class ModelSession:
             self._pause_s = self._next_try = 0.0
         if self._clock() < self._next_try:
             return None
-        try:
-            self._inode = self._identity()
-            self._model = self._opened()
-        except Exception as error:  # noqa: BLE001 - mail passes without a model
-            incident(self._log, "model", error)
+        opened = attempt(self._opened)
+        if isinstance(opened, Exception):
+            incident(self._log, "model", opened)
             self._close_and_back_off()
             return None
+        self._model = opened
         self._pause_s, self._is_trained = 0.0, False
-        return self._model
+        return opened
 
     def _opened(self) -> Filter:
         plan = self.plan
+        self._inode = self._identity()
         store = open_store(plan.home, readonly=True)
         return Filter(store, history=self._open_history(), local=plan.local, costs=plan.costs)
 
@@ -263,7 +270,7 @@ class ModelSession:
         plan = self.plan
         try:
             history = History.open(plan.home / "history", plan.history)
-        except Exception as error:  # noqa: BLE001 - a verdict without a signature is better
+        except (SpamnbError, OSError) as error:  # a verdict without a signature is better
             incident(self._log, "history", error)
             return None
         if history.warning:

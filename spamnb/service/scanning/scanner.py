@@ -49,6 +49,7 @@ from spamnb.service.scanning.model_session import (
     Log,
     ModelSession,
     ScanFault,
+    attempt,
     incident,
     silent,
     verdict_from_json,
@@ -184,21 +185,13 @@ class Scanner:
         """Learn what a spamtrap received; a failure is logged and does not stop the message."""
         deps = self._deps
         trap = "" if pending.observed else deps.traps.caught(pending.request)
-        if not trap:
-            return
-
-        def work() -> Exception | None:
-            try:
-                deps.traps.keep(pending.request, trap)
-            except Exception as error:  # noqa: BLE001 - in another thread: logged in this one
-                return error
-            return None
 
         def then(error: Exception | None) -> None:
             if error is not None:
                 incident(deps.log, "trap", error)
 
-        deps.aside(work, then)
+        if trap:
+            deps.aside(partial(attempt, partial(deps.traps.keep, pending.request, trap)), then)
 
     # -- request to verdict ---------------------------------------------------------------------
 
@@ -274,9 +267,8 @@ class Scanner:
 
     def _guarded(self, batch: list[_PendingScan], run: Callable[[], None]) -> None:
         """Run a step; after an exception each message without a result gets the one for faults."""
-        try:
-            run()
-        except Exception as error:  # noqa: BLE001 - the boundary: the client needs a reply
+        error = attempt(run)
+        if error is not None:
             fault = ScanFault("fault", incident(self._deps.log, "scan", error))
             for pending in batch:
                 if pending.open:
@@ -339,19 +331,16 @@ class Scanner:
     def _keep(self, pending: _PendingScan, add: Fields, facts: dict[str, object]) -> None:
         quarantine, request = self._deps.quarantine, pending.request
 
-        def work() -> str | Exception:
+        def work() -> str:
             if quarantine is None:
-                return StoreMissingError("no quarantine was set up")
-            try:
-                kept = add_to_message(request.raw, as_block(add))
-                return quarantine.keep(kept, request.envelope, facts)
-            except Exception as error:  # noqa: BLE001 - what cannot be stored is delivered
-                return error
+                raise StoreMissingError("no quarantine was set up")
+            stored = add_to_message(request.raw, as_block(add))
+            return quarantine.keep(stored, request.envelope, facts)
 
         def then(kept: str | Exception) -> None:
             self._guarded([pending], partial(self._kept, pending, add, facts, kept))
 
-        self._deps.aside(work, then)
+        self._deps.aside(partial(attempt, work), then)
 
     def _kept(
         self, pending: _PendingScan, add: Fields, facts: dict[str, object], kept: str | Exception
@@ -374,14 +363,7 @@ class Scanner:
     def _withdraw(self, kept: str) -> None:
         """Delete a message from quarantine that was stored after the client got another reply."""
         quarantine, log = self._deps.quarantine, self._deps.log
-
-        def work() -> Exception | None:
-            try:
-                if quarantine is not None:
-                    quarantine.delete(kept)
-            except Exception as error:  # noqa: BLE001 - logged; the client has its reply
-                return error
-            return None
+        assert quarantine is not None, "it has the message"
 
         def then(error: Exception | None) -> None:
             record: dict[str, object] = {"event": "kept too late", "quarantine": kept}
@@ -389,7 +371,7 @@ class Scanner:
                 record["incident"] = incident(log, "quarantine", error)
             log(record | {"level": "warning", "withdrawn": error is None})
 
-        self._deps.aside(work, then)
+        self._deps.aside(partial(attempt, partial(quarantine.delete, kept)), then)
 
     def _not_scanned(self, pending: _PendingScan, fault: ScanFault) -> None:
         """Scan the header alone if allowed, else return the result for an unscanned message."""
@@ -429,9 +411,8 @@ class Scanner:
             self._count_unscanned(result)
         else:
             self._count_scanned(pending, result.facts, took)
-        try:
-            pending.done(result)
-        except Exception as error:  # noqa: BLE001 - the others of this turn need their results too
+        error = attempt(partial(pending.done, result))
+        if error is not None:
             incident(self._deps.log, "answer", error)
 
     def _count_unscanned(self, result: ScanResult) -> None:
