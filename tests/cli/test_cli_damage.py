@@ -6,7 +6,7 @@ import signal
 import subprocess
 
 import pytest
-from support.cli import HAM, ONE_HAM, PROGRAM, SPAM, environment, program, spamnb
+from support.cli import HAM, ONE_HAM, PROGRAM, SPAM, environment, forked, spamnb
 
 from spamnb.cli.child_process import GUARDED, command_of
 
@@ -79,7 +79,7 @@ def damaged(request, sound, tmp_path):
 @pytest.mark.parametrize("words", [("check",), ("stats",), ("backup", "copy"), ("export", "text")])
 def test_a_damaged_model_is_told_in_one_line(damaged, words, tmp_path):
     """What reads a whole model tells of damage in one line with exit 3, and never aborts."""
-    done = program(damaged, *words, cwd=tmp_path)
+    done = forked(damaged, *words, cwd=tmp_path)
     assert done.code in ({FOUND, STORE_FAILED} if words == ("check",) else {0, STORE_FAILED})
     if done.code == STORE_FAILED:
         assert len(done.err.splitlines()) == 1
@@ -89,7 +89,7 @@ def test_a_damaged_model_is_told_in_one_line(damaged, words, tmp_path):
 @pytest.mark.parametrize("words", [("score", str(ONE_HAM)), ("explain", str(ONE_HAM))])
 def test_one_message_is_judged_or_the_damage_is_told(damaged, words):
     """A verdict needs few pages; where one of them is damaged, that is told."""
-    done = program(damaged, *words)
+    done = forked(damaged, *words)
     assert done.code in {0, STORE_FAILED}
     assert done.code == 0 or len(done.err.splitlines()) == 1
 

@@ -16,7 +16,7 @@ from spamnb.store import check as audit
 WRITERS = READERS = 4
 SMALL_MAP = 1 << 20
 
-spans = pytest.mark.parametrize("seconds", [5, pytest.param(60, marks=pytest.mark.full)])
+spans = pytest.mark.parametrize("seconds", [1, pytest.param(60, marks=pytest.mark.full)])
 
 
 def mail(who, number):
@@ -108,7 +108,7 @@ def test_processes_that_write_and_read_lose_nothing(tmp_path, seconds):
     assert total.sum() > WRITERS
 
 
-@pytest.mark.parametrize("seconds", [2])
+@pytest.mark.parametrize("seconds", [1])
 def test_threads_that_write_and_read_lose_nothing(tmp_path, seconds):
     """The same with threads that share one Filter."""
     before = threading.active_count()

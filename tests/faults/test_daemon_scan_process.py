@@ -1,82 +1,26 @@
 """The worker's side of the scan helpers: deadlines, deaths and shares, with stand-in helpers."""
 
 import asyncio
-import json
 import os
 import resource
-import signal
-import socket
 import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from support.daemon import TESTS, is_alive
+from support.scan_stand_ins import DIGEST
 
 from spamnb.daemon.processes.channel import StartParams
-from spamnb.daemon.processes.shared_state import InFlightGuard, ProcessState, SharedState
+from spamnb.daemon.processes.shared_state import SharedState
 from spamnb.daemon.roles.scan_pool import ScanPool
 from spamnb.daemon.roles.scan_process import FAILURES, ScanProcessDeps, starved_s
 from spamnb.endpoints.smtp.relay.params import Timeouts
 from spamnb.settings import Settings
 
-DIGEST = b"d" * 16
 SCAN_S = 20.0
 WAIT_S = 30.0
-
-
-def stand_in(start, shared, channel):
-    """Do what each message says."""
-    if start.home != "/" and (Path(start.home) / "slow").exists():
-        time.sleep(2.0)
-    shared.set_state(start.slot, ProcessState.READY)
-    hand = InFlightGuard(shared, start.slot)
-    (fd,) = start.sockets["jobs"]
-    with socket.socket(fileno=fd) as jobs, jobs.makefile("rwb") as stream:
-        stream.write(b"ready\n")
-        stream.flush()
-        while line := stream.readline():
-            raw = stream.read(json.loads(line)["bytes"])
-            word = raw[:4].decode()
-            if word == "lost":
-                os.kill(os.getpid(), signal.SIGKILL)
-            hand.hold(DIGEST)
-            if word == "hang":
-                time.sleep(600)
-            if word == "spin":
-                os.sched_setaffinity(0, {int(raw[4:].decode())})
-                end = time.process_time() + 0.4
-                while time.process_time() < end:
-                    pass
-            if word == "gate":
-                Path(raw[4:].decode()).touch()
-                while Path(raw[4:].decode()).exists():
-                    time.sleep(0.01)
-            if word == "nap ":
-                time.sleep(float(raw[4:].decode()))
-            if word == "die " or (word == "once" and first(raw[5:].decode())):
-                os.kill(os.getpid(), signal.SIGSEGV)
-            hand.release()
-            said = b"no JSON" if word == "babb" else json.dumps({"pid": os.getpid()}).encode()
-            stream.write(said + b"\n")
-            stream.flush()
-    return 0
-
-
-def broken(start, shared, channel):
-    """End before it is ready."""
-    return 3
-
-
-def first(path):
-    """Whether this is the first call for a path."""
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return False
-    return True
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
@@ -106,7 +50,7 @@ class Side:
         links = ScanProcessDeps(start, shared, self.logged.append, asyncio.get_running_loop())
         times = Timeouts(scan_s=scan_s, scan_wait_s=wait_s, final_s=1000.0)
         settings = Settings(timeouts=times)
-        self.pool = ScanPool(settings, links, f"test_daemon_scan_process:{entry}")
+        self.pool = ScanPool(settings, links, f"support.scan_stand_ins:{entry}")
 
     async def ask(self, raw, client="192.0.2.1"):
         answer = asyncio.get_running_loop().create_future()
@@ -121,9 +65,7 @@ class Side:
 
 @pytest.fixture(autouse=True)
 def way_to_the_stand_in(monkeypatch):
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([str(TESTS / "faults"), str(TESTS), str(TESTS.parent)])
-    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), str(TESTS.parent)]))
 
 
 def test_one_helper_judges_all(runner, shared):

@@ -1,47 +1,22 @@
 """Commands while a daemon serves their home: what writes goes through it, and it alone writes."""
 
 import contextlib
-import io
-import json
 import os
 import pwd
 import subprocess
 import sys
-from typing import NamedTuple
 
 import pytest
-from support.learner import PROJECT, Learner, as_user, events, learner, mail, score, until
+from support.cli import PROGRAM, environment
+from support.cli import forked as spamnb
+from support.learner import PROJECT, Learner, events, learner, mail, score, until
 
-from spamnb.cli import main
 from spamnb.cli.session import _import_ahead
 from spamnb.service.engine.filter import Filter, new_recipe
 
 SAMPLE = PROJECT / "corpora" / "sample"
 NOBODY = pwd.getpwnam("nobody")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-
-
-class Done(NamedTuple):
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self):
-        return json.loads(self.out)
-
-
-def spamnb(home, *words, stdin=b"", **more):
-    plain = {k: v for k, v in os.environ.items() if not k.startswith("SPAMNB_")}
-    environment = plain | {"PYTHONPATH": str(PROJECT)} | more
-    where = [] if home is None else ["--home", str(home)]
-    done = subprocess.run(
-        [sys.executable, "-m", "spamnb", *where, *map(str, words)],
-        input=stdin, capture_output=True, check=False, timeout=60, env=environment,
-    )  # fmt: skip
-    return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 @contextlib.contextmanager
@@ -62,12 +37,15 @@ def test_who_asks_the_daemon_loads_no_model(place):
             ["correct", "spam", message], ["undo", "3"], ["forget", message], ["status", "--json"],
             ["review", "list"], ["quarantine", "list"],
         ):  # fmt: skip
-            done = spamnb(running.home, *words, PYTHONPROFILEIMPORTTIME="1")
+            done = subprocess.run(
+                [*PROGRAM, "--home", running.home, *words], capture_output=True, text=True,
+                check=False, env=environment(PYTHONPROFILEIMPORTTIME="1"),
+            )  # fmt: skip
             told, loaded = [], set()
-            for line in done.err.splitlines():
+            for line in done.stderr.splitlines():
                 timed = line.startswith("import time:")
                 (loaded.add if timed else told.append)(line.rpartition("|")[2].strip())
-            assert (done.code, told) == (0, []), words
+            assert (done.returncode, told) == (0, []), words
             assert "spamnb.settings" in loaded
             assert not loaded & {"numpy", "lmdb", "regex", "selectolax"}, words
 
@@ -82,7 +60,7 @@ def test_the_daemon_says_whether_it_takes_documents(place):
         model.learn(b"shares fell by a tenth", "trade")
     with daemon(place):
         done = spamnb(home, "correct", "sport", text, "--json")
-        assert (done.code, done.json["after"], done.err) == (0, "sport", "")
+        assert (done.code, done.json[0]["after"], done.err) == (0, "sport", "")
         assert spamnb(home, "forget", text).code == 0
     mails = place / "mails"
     mails.mkdir()
@@ -104,17 +82,17 @@ def test_a_correction_goes_through_the_daemon(place):
     with daemon(place) as running:
         home = running.home
         first = spamnb(home, "correct", "spam", message, "--json")
-        assert (first.code, first.json["after"], first.json["state"]) == (0, "spam", "learnt")
+        assert (first.code, first.json[0]["after"], first.json[0]["state"]) == (0, "spam", "learnt")
         again = spamnb(home, "correct", "spam", stdin=message.read_bytes())
         assert again.out.startswith("unchanged: already learnt")
         assert "nothing to undo" in again.out
-        told = spamnb(home, "correct", "spam", "--json", stdin=message.read_bytes()).json
+        told = spamnb(home, "correct", "spam", "--json", stdin=message.read_bytes()).json[0]
         assert (told["changed"], told["event"]) == (False, None)
-        assert told["already"] == first.json["event"]
+        assert told["already"] == first.json[0]["event"]
         by_id = spamnb(home, "correct", "ham", "<1@a.example>")
         assert by_id.out.startswith("spam -> ham")
-        assert spamnb(home, "undo", first.json["event"] + 1).code == 0
-        assert spamnb(home, "forget", first.json["digest"]).code == 0
+        assert spamnb(home, "undo", first.json[0]["event"] + 1).code == 0
+        assert spamnb(home, "forget", first.json[0]["digest"]).code == 0
         counters = running.ask("status").header["status"]["counters"]
         assert (counters["learned_spam"], counters["learned_ham"]) == (2, 1)
         assert (counters["forgotten"], counters["feedback_unchanged"]) == (1, 2)
@@ -122,37 +100,33 @@ def test_a_correction_goes_through_the_daemon(place):
     assert {said for said in pids_that_wrote(home) if said[0] != "owner"} == {(who, "cli")}
 
 
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        (("correct", "spam", "nobody@nowhere.example"), 2),
-        (("correct", "junk", "1@a.example"), 2),
-        (("correct", "", "1@a.example"), 2),
-        (("undo", "999"), 2),
-        (("forget", "0" * 32), 2),
-        (("import", "/dev/null"), 2),
-    ],
-)
-def test_mistakes_are_told_as_without_a_daemon(place, words, code):
+def test_mistakes_are_told_as_without_a_daemon(place):
     """One line with its hint, and the same exit code."""
+    mistakes = [
+        ("correct", "spam", "nobody@nowhere.example"),
+        ("correct", "junk", "1@a.example"),
+        ("correct", "", "1@a.example"),
+        ("undo", "999"),
+        ("forget", "0" * 32),
+        ("import", "/dev/null"),
+    ]
     with daemon(place) as running:
-        there = spamnb(running.home, *words)
-    here = spamnb(place / "m", *words)
-    assert (there.code, here.code) == (code, code)
-    assert there.err == here.err
-    assert there.err.count("\n") == 1
+        there = [spamnb(running.home, *words) for words in mistakes]
+    here = [spamnb(place / "m", *words) for words in mistakes]
+    assert there == here
+    assert [(done.code, done.err.count("\n")) for done in here] == [(2, 1)] * len(mistakes)
 
 
 def test_training_goes_through_the_daemon(place):
     """The sample, learnt over there in the trainer's order; again, it is all known."""
     with daemon(place) as running:
         home = running.home
-        first = spamnb(home, "train", SAMPLE / "ham", SAMPLE / "spam", "--json").json
-        again = spamnb(home, "train", SAMPLE / "ham", SAMPLE / "spam", "--json").json
+        first = spamnb(home, "train", SAMPLE / "ham", SAMPLE / "spam", "--json").json[0]
+        again = spamnb(home, "train", SAMPLE / "ham", SAMPLE / "spam", "--json").json[0]
         assert (first["learnt"], first["refused"], first["unreadable"]) == (400, 0, 0)
         assert (again["learnt"], again["duplicates"]) == (0, 400)
         assert running.ask("status").header["status"]["counters"]["learned_ham"] == 200
-    train_here = spamnb(place / "h", "train", SAMPLE / "ham", SAMPLE / "spam", "--json").json
+    train_here = spamnb(place / "h", "train", SAMPLE / "ham", SAMPLE / "spam", "--json").json[0]
     assert train_here["labels"] == first["labels"]
     with Filter.open(home, readonly=True, history=False) as model, model.store.read() as view:
         there = [e.digest for e in view.events() if e.channel == "cli"]
@@ -180,7 +154,7 @@ def test_upkeep_goes_through_the_daemon_or_is_refused(place):
         told = spamnb(home, "import", "--json", "-", stdin=lines, TMPDIR=str(place / "kept"))
         assert told.code == 0, told.err
         assert not any((place / "kept").iterdir())
-        assert told.json["features"] == lines.count(b"\n") - 1
+        assert told.json[0]["features"] == lines.count(b"\n") - 1
         (place / "e").write_bytes(lines)
         assert spamnb(home, "import", place / "e").code == 0
         assert spamnb(home, "expire").out.startswith("0 events merged")
@@ -247,20 +221,10 @@ def test_the_daemon_of_another_home_is_not_ours(place):
 
 
 def as_nobody(running, *words, stdin=b""):
-    """Run a command as another user of the machine, in a fork: Python may lie below /root."""
+    """Run a command as another user, without imports: Python may lie below /root."""
     _import_ahead()
-
-    def run():
-        os.environ["SPAMNB_SERVE_CONTROL"] = str(running.path)
-        out, err = io.StringIO(), io.StringIO()
-        sys.stdin = io.TextIOWrapper(io.BytesIO(stdin))
-        try:
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                main.run(["--home", str(running.home), *map(str, words)])
-        except SystemExit as ended:
-            return json.dumps([ended.code, out.getvalue(), err.getvalue()])
-
-    return Done(*json.loads(as_user(NOBODY.pw_uid, run)))
+    place = {"SPAMNB_SERVE_CONTROL": str(running.path)}
+    return spamnb(running.home, *words, stdin=stdin, user=NOBODY.pw_uid, **place)
 
 
 @needs_root
@@ -304,7 +268,7 @@ def test_review_with_and_without_a_daemon(place, do, serving):
 
 
 def _decided(home, name, do):
-    listed = spamnb(home, "review", "list", "--json").json
+    listed = spamnb(home, "review", "list", "--json").json[0]
     assert (listed["name"], listed["who"]) == (name, "x@a.example")
     assert name in spamnb(home, "review", "list").out
     shown = spamnb(home, "review", "show", name).out
@@ -322,7 +286,7 @@ def test_status_of_a_daemon(place):
         running.ask("teach", mail(1), label="spam")
         plain = spamnb(running.home, "status")
         assert (plain.code, "learned spam" in plain.out, "learner" in plain.out) == (0, True, True)
-        facts = spamnb(running.home, "status", "--json").json
+        facts = spamnb(running.home, "status", "--json").json[0]
         assert (facts["serving"], facts["counters"]["learned_spam"]) == (True, 1)
         numbers = spamnb(running.home, "status", "--prometheus").out
         assert "spamnb_learned_spam_total 1" in numbers
@@ -336,11 +300,11 @@ def test_status_without_a_daemon(place):
     plain = spamnb(home, "status")
     assert (plain.code, "no daemon serves" in plain.out) == (1, True)
     facts = spamnb(home, "status", "--json")
-    assert (facts.code, facts.json["serving"]) == (1, False)
-    assert facts.json["model"]["messages"] == {"ham": 1, "spam": 1}
+    assert (facts.code, facts.json[0]["serving"]) == (1, False)
+    assert facts.json[0]["model"]["messages"] == {"ham": 1, "spam": 1}
     assert spamnb(home, "status", "--prometheus").code == 2
     nothing = spamnb(place / "none", "status", "--json")
-    assert (nothing.code, nothing.json["model"]) == (1, None)
+    assert (nothing.code, nothing.json[0]["model"]) == (1, None)
 
 
 def test_a_learner_that_is_replaced_goes_on_at_the_same_socket(place):

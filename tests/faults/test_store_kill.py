@@ -137,14 +137,14 @@ def kills(folder, count):
         witness(folder, way, kill_at_random(process, rng))
 
 
-def test_twenty_kills(tmp_path):
-    """Killed 20 times at random instants: it opens, check finds nothing, nothing said is lost."""
-    kills(tmp_path / "model", 20)
+def test_ten_kills(tmp_path):
+    """After a kill at a random instant the store opens and is sound, with all that was told."""
+    kills(tmp_path / "model", 2 * len(WAYS))
 
 
 @pytest.mark.full
 def test_two_hundred_kills(tmp_path):
-    """The same 200 times."""
+    """The same after 200 kills."""
     kills(tmp_path / "model", 200)
 
 
@@ -289,7 +289,7 @@ def crowd(folder, seconds):
 
 def test_writers_and_readers_in_many_processes(tmp_path):
     """Four writers and four readers on a map of 1 MiB that must grow: no error, exact sums."""
-    crowd(tmp_path / "model", 5)
+    crowd(tmp_path / "model", 1)
 
 
 @pytest.mark.full

@@ -16,8 +16,8 @@ def check(books, seconds):
     assert books.unmarked == []
     assert books.refused == []
     assert books.correction_faults == []
-    assert books.corrections > seconds
-    assert books.sent > 5 * seconds
+    assert books.corrections
+    assert books.sent
     # What arrived twice lost its connection between the next hop's 250 and ours: the log names the
     # message, or tells of the death of the process that could not.
     unexplained = set(books.twice) - books.told - books.in_killed
@@ -31,19 +31,21 @@ def flat(memory):
     return max(b for _, b in last) / max(b for _, b in middle) - 1
 
 
-def test_half_a_minute(tmp_path):
+def test_ten_seconds(tmp_path):
     """Mixed and hostile mail, corrections, kills, a reload, a next hop that goes away."""
     soak = Soak(tmp_path)
-    check(soak.run(30), 30)
+    check(soak.run(10), 10)
     assert soak.code == 0
 
 
 @pytest.mark.full
 def test_ten_minutes(tmp_path):
-    """The same for ten minutes, and memory stays where it is."""
+    """The same for ten minutes; the memory of the daemon does not grow."""
     soak = Soak(tmp_path)
     books = soak.run(600)
     check(books, 600)
+    assert books.corrections > 600
+    assert books.sent > 5 * 600
     growth = flat(books.memory)
     print(f"memory grew by {100 * growth:.1f} %")
     assert growth <= MEMORY_FLAT

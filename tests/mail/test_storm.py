@@ -29,8 +29,8 @@ def check(results):
 
 
 def test_a_short_storm(tmp_path):
-    """Half a minute of all attacks, then twenty kills."""
-    check(Storm(tmp_path).run(30, 20))
+    """Eight seconds of all attacks, then six kills."""
+    check(Storm(tmp_path).run(8, 6))
 
 
 @pytest.mark.full

@@ -1,15 +1,22 @@
-"""Running the command line in tests: in this process, or as the program that people start."""
+"""Run commands in tests: in this process, in a fork of it, or as the installed program."""
 
+import atexit
+import faulthandler
 import io
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+import tempfile
+import threading
+import traceback
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import NamedTuple, cast
 
+from spamnb.__main__ import main
 from spamnb.cli.main import run
 from spamnb.store.lmdb.environment import environments
 
@@ -21,7 +28,7 @@ PROGRAM = [sys.executable, "-m", "spamnb"]
 
 
 class Done(NamedTuple):
-    """How a command ended."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -33,7 +40,7 @@ class Done(NamedTuple):
 
     @property
     def json(self):
-        """The objects on its lines."""
+        """The object of each line."""
         return [json.loads(line) for line in self.lines]
 
 
@@ -43,7 +50,7 @@ class _Input(io.TextIOWrapper):
 
 
 def spamnb(home, *words, stdin=b""):
-    """Run a command here, on real stores, with its output caught."""
+    """Run a command in this process on a real store, and catch its output."""
     out, err = io.StringIO(), io.StringIO()
     old, sys.stdin = sys.stdin, _Input(io.BytesIO(stdin))
     where = [] if home is None else ["--home", str(home)]
@@ -61,22 +68,89 @@ def spamnb(home, *words, stdin=b""):
 
 
 def _let_go(home):
-    """Close what a command leaves to the end of its process, which is not the end of ours."""
+    """Close the stores that a command leaves open until its process ends; this process goes on."""
     thing = environments._objects.get(os.path.realpath(home)) if home is not None else None
     for _ in range(environments._users.get(thing, 0)):
         environments.give_back(thing)
 
 
 def environment(**more):
-    """Give the environment of a program that people start, without our own settings."""
+    """Return the environment of the program, without the settings of this machine."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("SPAMNB_")}
     return kept | {"PYTHONPATH": str(PROJECT), "PYTHONUNBUFFERED": "1"} | more
 
 
 def program(home, *words, **more):
-    """Run a command as a process of its own."""
+    """Run a command as the installed program does: a new interpreter."""
     command = [*PROGRAM, "--home", str(home), *map(str, words)]
     done = subprocess.run(
         command, capture_output=True, check=False, timeout=60, env=environment(), **more
     )
     return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+SECONDS = 60
+
+
+def forked(home, *words, stdin=b"", user=None, cwd=None, **variables):
+    """Run a command in a fork of this process: a process with the modules already imported.
+
+    It takes a fourth of the CPU time of `program`. With `user`, it runs as that uid.
+    """
+    here = [] if home is None else ["--home", str(home)]
+    arguments = ["spamnb", *here, *map(str, words)]
+    read, write = os.pipe()
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        pid = os.fork()
+        if pid == 0:
+            os.close(write)
+            for number, source in enumerate((read, out.fileno(), err.fileno())):
+                os.dup2(source, number)
+            _run_as_program(arguments, variables, user, cwd)
+        os.close(read)
+        feeding = threading.Thread(target=_feed, args=(write, stdin))
+        feeding.start()
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        feeding.join()
+        for file in (out, err):
+            file.seek(0)
+        return Done(code, out.read().decode(), err.read().decode())
+
+
+def _feed(pipe, data):
+    with suppress(BrokenPipeError), open(pipe, "wb") as file:  # noqa: PTH123 - a descriptor
+        file.write(data)
+
+
+def _run_as_program(arguments, variables, user, cwd):
+    """Become what a new interpreter would be, run the program, and end."""
+    code: int | str | None = 1
+    try:
+        signal.alarm(SECONDS)
+        atexit._clear()  # the handlers are those of the tests
+        faulthandler.disable()
+        logging.getLogger().handlers.clear()
+        sys.stdin, sys.stdout, sys.stderr = (
+            open(number, mode, encoding="utf-8")  # noqa: PTH123, SIM115 - descriptors, until exit
+            for number, mode in enumerate("rww")
+        )
+        for name in [name for name in os.environ if name.startswith("SPAMNB_")]:
+            del os.environ[name]
+        os.environ.update(variables)
+        tempfile.tempdir = None
+        if cwd is not None:
+            os.chdir(cwd)
+        if user is not None:
+            os.setgroups([])
+            os.setresgid(user, user, user)
+            os.setresuid(user, user, user)
+        sys.argv = arguments
+        main()
+    except SystemExit as ended:
+        code = ended.code
+    except BaseException:  # noqa: BLE001 - shown to the test
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 1)

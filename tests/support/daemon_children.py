@@ -1,6 +1,8 @@
 """Roles for tests of the supervisor, and the program that starts it with them.
 
 python daemon_children.py HOME CONFIG ROLE=FUNCTION...
+
+Each function imports what it needs itself, because every child process imports this module.
 """
 
 import os
@@ -12,17 +14,12 @@ import time
 from functools import partial
 from pathlib import Path
 
-from spamnb.daemon.processes.bootstrap import ENTRIES, ServeRequest, serve
 from spamnb.daemon.processes.shared_state import ProcessState
-from spamnb.daemon.roles import scan_process, scan_setup, worker
-from spamnb.daemon.roles.scan_pool import ScanPool
 from spamnb.errors import SpamnbError
-from spamnb.service.scanning.model_session import digest_of, scan_to_json
-from spamnb.settings import load
 
 
 def echo(start, shared, channel):
-    """Answer each connection with who we are and what we were told; beat, obey, end on SIGTERM."""
+    """Answer each connection with role, slot, pid and log level; beat, obey, end on SIGTERM."""
     ended = []
     signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
     listeners = [socket.socket(fileno=fd) for fds in start.sockets.values() for fd in fds]
@@ -65,7 +62,7 @@ def _answer(connection, start, shared, level):
 
 
 def deaf(start, shared, channel):
-    """Be ready, and hear nothing: neither orders nor SIGTERM."""
+    """Be ready, and ignore orders and SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     shared.set_state(start.slot, ProcessState.READY)
     while os.getppid() == start.parent:
@@ -75,12 +72,12 @@ def deaf(start, shared, channel):
 
 
 def broken(start, shared, channel):
-    """End at once."""
+    """End before it is ready."""
     return 3
 
 
 def once(start, shared, channel):
-    """End at once the first three times, then be as the others."""
+    """End before it is ready three times, then be as `echo`."""
     tries = Path(start.home) / "tries"
     with tries.open("a") as file:
         file.write(f"{time.monotonic()}\n")
@@ -92,14 +89,19 @@ HANG = b"this hangs"
 
 
 def slow_worker(start, shared, channel):
-    """Be a worker with helpers that take their time."""
+    """Be a worker whose scan processes are slow."""
+    from spamnb.daemon.roles import scan_setup, worker
+    from spamnb.daemon.roles.scan_pool import ScanPool
+
     pool = partial(ScanPool, entry="support.daemon_children:slow_helper")
     scan_setup.ScanPool = pool  # type: ignore[attr-defined, assignment]
     return worker.main(start, shared, channel)
 
 
 def slow_helper(start, shared, channel):
-    """Take a moment for each message, and hours for some."""
+    """Scan each message in SLOW_S, and one with HANG in ten minutes."""
+    from spamnb.daemon.roles import scan_process
+    from spamnb.service.scanning.model_session import digest_of, scan_to_json
 
     def slowly(model_session, raw, notes):
         model_session.hand.hold(digest_of(raw))
@@ -112,7 +114,10 @@ def slow_helper(start, shared, channel):
 
 
 def main(home, config, *roles):
-    """Serve with these roles: stand-ins of this module, or `real`."""
+    """Serve with these roles: functions of this module, or `real`."""
+    from spamnb.daemon.processes.bootstrap import ENTRIES, ServeRequest, serve
+    from spamnb.settings import load
+
     entries = dict.fromkeys(ENTRIES, "support.daemon_children:echo")
     for role, _, name in (word.partition("=") for word in roles):
         entries[role] = ENTRIES[role] if name == "real" else f"support.daemon_children:{name}"
