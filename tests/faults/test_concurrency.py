@@ -1,4 +1,4 @@
-"""Many processes and threads on one model, whose map must grow again and again: nothing is lost."""
+"""Many processes and threads on one model while its map grows many times: nothing is lost."""
 
 import contextlib
 import os
@@ -26,9 +26,9 @@ def mail(who, number):
 
 
 def over(home, seconds):
-    """A function that tells whether this time is over and the map has grown, however long it took.
+    """Return a function that is true when the time is over and the map has grown.
 
-    On a busy machine a time alone brings too few messages.
+    On a busy machine the time alone brings too few messages.
     """
     end = time.monotonic() + seconds
     file = home / "data.mdb"
@@ -36,7 +36,7 @@ def over(home, seconds):
 
 
 def teach(model, who, enough):
-    """Learn, correct and forget until it is enough; how many messages of each label stay."""
+    """Learn, correct and forget until `enough()`; return the messages of each label that stay."""
     stay, number = [0, 0], 0
     while not enough() or number < 3:
         number += 1
@@ -54,7 +54,7 @@ def teach(model, who, enough):
 
 
 def ask(model, who, enough):
-    """Score until it is enough, alone and in numbers; every answer must make sense."""
+    """Score single messages and batches until `enough()`; check every verdict."""
     number = 0
     while not enough() or number < 3:
         number += 1
@@ -69,7 +69,7 @@ def ask(model, who, enough):
 
 
 def process(home, run, who, enough):
-    """A process that opens the folder for itself; its number and the pipe with its result."""
+    """Fork a process that opens the model; return its pid and the pipe with its result."""
     theirs, ours = os.pipe()
     pid = os.fork()
     if pid:
@@ -87,7 +87,7 @@ def process(home, run, who, enough):
 
 @spans
 def test_processes_that_write_and_read_lose_nothing(tmp_path, seconds):
-    """Four writers, four readers, a map that starts at a megabyte: no error, totals exact."""
+    """Four writing and four reading processes: no error, and the totals are exact."""
     home = tmp_path / "m"
     Filter.open(home, create=True, recipe=new_recipe(), map_size=SMALL_MAP).close()
     enough = over(home, seconds)
@@ -110,7 +110,7 @@ def test_processes_that_write_and_read_lose_nothing(tmp_path, seconds):
 
 @pytest.mark.parametrize("seconds", [1])
 def test_threads_that_write_and_read_lose_nothing(tmp_path, seconds):
-    """The same with threads that share one Filter."""
+    """Four writing and four reading threads share one Filter: the totals are exact."""
     before = threading.active_count()
     enough = over(tmp_path / "m", seconds)
     with Filter.open(tmp_path / "m", create=True, map_size=SMALL_MAP) as model:
@@ -125,8 +125,8 @@ def test_threads_that_write_and_read_lose_nothing(tmp_path, seconds):
     assert threading.active_count() == before
 
 
-def test_a_snapshot_sees_no_half_lesson(tmp_path):
-    """While a batch is learnt, a reader sees all of it or nothing."""
+def test_a_snapshot_sees_no_part_of_a_transaction(tmp_path):
+    """While a message is learnt, a reader sees all of the change or nothing."""
     with Filter.open(tmp_path / "m", create=True, history=False) as model:
         seen = []
         with model.store.read() as view:

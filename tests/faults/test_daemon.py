@@ -1,7 +1,8 @@
-"""`spamnb serve` as people run it: real processes, real mail, and what goes wrong in between."""
+"""`spamnb serve` as the administrator runs it: real processes, real mail, faults in between."""
 
 import email
 import os
+import shutil
 import signal
 import smtplib
 import socket
@@ -96,9 +97,19 @@ def sink():
     made.close()
 
 
+@pytest.fixture(scope="module")
+def shipped(trained, tmp_path_factory):
+    """A daemon with the settings as shipped; tests may kill its processes but not end it."""
+    folder = tmp_path_factory.mktemp("shipped")
+    shutil.copytree(trained, folder / "home")
+    with serve(folder).ready() as daemon:
+        daemon.folder = folder
+        yield daemon
+
+
 @contextmanager
 def dialogue(port, *commands):
-    """A raw client that has said these."""
+    """A client that has sent these commands."""
     with socket.create_connection(("127.0.0.1", port), 30) as connection:
         stream = connection.makefile("rwb")
         assert stream.readline().startswith(b"220")
@@ -132,34 +143,30 @@ def test_mail_goes_through_is_marked_and_lies_in_the_maildir(home):
     assert not daemon.plain
 
 
-def test_a_correction_by_signature_works_at_once(home):
-    """Delivered, corrected through the daemon, sent again: judged as the person said."""
+def test_a_correction_by_signature_works_immediately(shipped):
+    """After a correction through the daemon, the same message gets the corrected verdict."""
+    home = shipped.folder
     spam = (SAMPLE / "spam" / "0001.eml").read_bytes()
-    with serve(home).ready() as daemon:
-        for wanted in ("YES", "NO"):
-            with smtplib.SMTP("127.0.0.1", daemon.port(), timeout=30) as client:
-                client.sendmail("alice@example.com", ["bob@example.org"], spam)
-            raw = delivered(home, header(spam, "Message-ID"))[-1]
-            found = [
-                header(one, "X-Spam-Flag") for one in delivered(home, header(spam, "Message-ID"))
-            ]
-            assert wanted in found
-            command = [sys.executable, "-m", "spamnb", "--home", home / "home", "correct", "ham"]
-            signature = header(raw, "X-Spamnb-Signature")
-            done = subprocess.run(
-                [*command, signature], env=environment(), capture_output=True, check=False
-            )
-            assert done.returncode == 0, done.stderr
+    for wanted in ("YES", "NO"):
+        with smtplib.SMTP("127.0.0.1", shipped.port(), timeout=30) as client:
+            client.sendmail("alice@example.com", ["bob@example.org"], spam)
+        found = delivered(home, header(spam, "Message-ID"))
+        assert wanted in [header(one, "X-Spam-Flag") for one in found]
+        command = [sys.executable, "-m", "spamnb", "--home", home / "home", "correct", "ham"]
+        signature = header(found[-1], "X-Spamnb-Signature")
+        done = subprocess.run(
+            [*command, signature], env=environment(), capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
 
 
-def test_a_large_message_is_judged_by_a_helper(home):
-    """Above 64 KB a process that can be killed judges; its word is in the header all the same."""
-    with serve(home).ready() as daemon:
-        ident = send(daemon.port(), "words and words\r\n" * 10_000)
-        (raw,) = delivered(home, ident)
-        assert "p=" in header(raw, "X-Spamnb-Verdict")
-        (worker,) = daemon.children("worker")
-        assert len(daemon.children("scan", worker)) == 1
+def test_a_large_message_is_scanned_in_a_scan_process(shipped):
+    """A message above 64 KB gets its verdict from a process that can be killed."""
+    ident = send(shipped.port(), "words and words\r\n" * 10_000)
+    (raw,) = delivered(shipped.folder, ident)
+    assert "p=" in header(raw, "X-Spamnb-Verdict")
+    (worker,) = shipped.children("worker")
+    assert len(shipped.children("scan", worker)) == 1
 
 
 def test_options_stand_for_a_settings_file(home, sink):
@@ -240,10 +247,9 @@ def test_wrong_settings_are_told_in_one_line(home):
     assert "\n" not in said
 
 
-def test_a_second_daemon_on_one_home_is_refused(home):
+def test_a_second_daemon_on_one_home_is_refused(shipped):
     """One learner writes a model: the control socket is taken."""
-    with serve(home).ready():
-        code, said = failed(home)
+    code, said = failed(shipped.folder)
     assert code == 2
     assert "control.sock is in use" in said
 
@@ -252,7 +258,7 @@ def test_a_second_daemon_on_one_home_is_refused(home):
 
 
 def test_a_worker_killed_within_data_loses_nothing(home):
-    """Kill -9 amid a message: no 250, the next attempt arrives once, the store is whole."""
+    """After SIGKILL amid a message: no 250, the next attempt arrives once, the store is sound."""
     with serve(home).ready() as daemon:
         (pid,) = daemon.children("worker")
         told = ("MAIL FROM:<a@b.example>", "RCPT TO:<bob@example.org>", "DATA")
@@ -273,41 +279,40 @@ def test_a_worker_killed_within_data_loses_nothing(home):
     store.close()
 
 
-def test_a_dead_learner_stops_no_mail(home):
-    """Mail is judged without it, and corrections work again once it is replaced."""
-    with serve(home).ready() as daemon:
-        (pid,) = daemon.children("learner")
-        os.kill(pid, signal.SIGKILL)
-        ident = send(daemon.port())
-        (raw,) = delivered(home, ident)
-        command = [sys.executable, "-m", "spamnb", "--home", home / "home", "correct", "spam"]
+def test_a_dead_learner_stops_no_mail(shipped):
+    """Mail is scanned without it, and corrections work again when it is replaced."""
+    home = shipped.folder
+    (pid,) = shipped.children("learner")
+    os.kill(pid, signal.SIGKILL)
+    ident = send(shipped.port())
+    (raw,) = delivered(home, ident)
+    command = [sys.executable, "-m", "spamnb", "--home", home / "home", "correct", "spam"]
 
-        def corrected():
-            words = [*command, header(raw, "X-Spamnb-Signature")]
-            ran = subprocess.run(words, env=environment(), capture_output=True, check=False)
-            return ran.returncode == 0
+    def corrected():
+        words = [*command, header(raw, "X-Spamnb-Signature")]
+        ran = subprocess.run(words, env=environment(), capture_output=True, check=False)
+        return ran.returncode == 0
 
-        until(corrected, "a correction")
+    until(corrected, "a correction")
 
 
-def test_a_dead_post_office_defers_mail(home):
-    """While the next hop is away senders are told to come back, never lied to."""
-    with serve(home).ready() as daemon:
-        (pid,) = daemon.children("post")
-        os.kill(pid, signal.SIGKILL)
-        daemon.hears("process died", role="post")
+def test_a_dead_delivery_agent_defers_mail(shipped):
+    """While the next hop is away the client gets a temporary error, and no false 250."""
+    (pid,) = shipped.children("post")
+    os.kill(pid, signal.SIGKILL)
+    shipped.hears("process died", role="post")
 
-        def sent():
-            try:
-                return send(daemon.port())
-            except (smtplib.SMTPException, OSError) as error:
-                codes.append(getattr(error, "smtp_code", 421))
-                return None
+    def sent():
+        try:
+            return send(shipped.port())
+        except (smtplib.SMTPException, OSError) as error:
+            codes.append(getattr(error, "smtp_code", 421))
+            return None
 
-        codes = []
-        ident = until(sent, "a delivery")
-        assert all(400 <= code < 500 for code in codes)
-        assert len(delivered(home, ident)) == 1
+    codes = []
+    ident = until(sent, "a delivery")
+    assert all(400 <= code < 500 for code in codes)
+    assert len(delivered(shipped.folder, ident)) == 1
 
 
 def test_a_damaged_model_lets_mail_flow_unscanned(home):
@@ -410,7 +415,7 @@ def test_a_reload_with_a_mistake_keeps_the_old_settings(home):
 
 
 def test_an_allow_list_without_effect_is_told(home):
-    """At the start, at a reload and by `config check`: else nobody knows why a friend is junk."""
+    """The daemon's start, a reload and `config check` name allow lists that never match."""
     friends = home / "friends"
     friends.write_text("sender ann@a.example\n")
     config = settings_in(home, more=f'[rules]\nallow = "{friends}"\n')
@@ -429,7 +434,7 @@ def test_an_allow_list_without_effect_is_told(home):
 
 
 def test_bypass_lets_all_mail_pass(home):
-    """`spamnb bypass on` holds at once, over a restart too, until it is turned off."""
+    """`spamnb bypass on` holds immediately and over a restart, until `spamnb bypass off`."""
 
     def bypass(way):
         command = [sys.executable, "-m", "spamnb", "--home", home / "home", "bypass", way]
@@ -449,7 +454,7 @@ def test_bypass_lets_all_mail_pass(home):
 
 
 def test_sigterm_finishes_what_is_under_way(home):
-    """A message whose end has come is answered with the next hop's word, then everything ends."""
+    """A client that has sent its message gets the next hop's reply before the daemon ends."""
     wait = threading.Event()
     sink = Sink(wait=wait)
     config = settings_in(home, listener=f'upstream = "{sink.address}"')
@@ -474,7 +479,7 @@ def test_sigterm_finishes_what_is_under_way(home):
 
 
 def test_idle_sessions_are_told_at_the_end(home):
-    """Who has no message under way gets 421, not a reset."""
+    """A client without a message under way gets 421, not a reset."""
     with serve(home).ready() as daemon, dialogue(daemon.port()) as stream:
         daemon.signal(signal.SIGTERM)
         assert stream.readline().startswith(b"421")

@@ -1,4 +1,4 @@
-"""A burst of large mail at a real daemon: nothing passes unscanned or is blamed for it."""
+"""A burst of large mail at a real daemon: no message passes unscanned or becomes known_crasher."""
 
 import email
 import json
@@ -28,7 +28,7 @@ os.nice = refused
 
 @pytest.fixture
 def slow(home):
-    """Start daemons whose helpers take SLOW_S for a message."""
+    """Start daemons with scan processes that take SLOW_S for a message."""
     running = []
 
     def start(**values):
@@ -63,8 +63,8 @@ def large(number, size):
     return f"message {number} " + "words of some length " * (size // 21)
 
 
-def test_a_burst_is_judged_or_deferred_and_poisons_nothing(home, slow):
-    """The queue takes longer than one scan may take: no message passes unscanned for that."""
+def test_a_burst_is_scanned_or_deferred_and_makes_no_known_crasher(home, slow):
+    """A queue that takes longer than one scan may take lets no message pass unscanned."""
     assert BURST * SLOW_S > 2 * SCAN_S
     daemon = slow()
     port = daemon.port()
@@ -86,7 +86,7 @@ def test_a_burst_is_judged_or_deferred_and_poisons_nothing(home, slow):
 
 @pytest.mark.parametrize("known_crasher", ["head", "deliver", "defer"])
 def test_a_scan_that_hangs_blames_its_message_alone(home, slow, known_crasher):
-    """It is deferred once; then the policy decides. Messages behind it are judged."""
+    """It is deferred once; then the policy decides. The messages behind it are scanned."""
     daemon = slow(listener=f'known_crasher = "{known_crasher}"')
     port = daemon.port()
 
@@ -109,8 +109,8 @@ def test_a_scan_that_hangs_blames_its_message_alone(home, slow, known_crasher):
         assert found[known_crasher] in verdict_of(home, "<hang@x>")
 
 
-def test_a_message_above_the_limit_is_judged_by_its_head_while_it_streams(home):
-    """Its size alone lets nothing pass; the rest arrives unchanged behind the headers."""
+def test_a_message_above_the_limit_is_scanned_by_its_head_while_it_streams(home):
+    """Its size alone lets no message pass unscanned; its text arrives unchanged."""
     body = "words of some length\r\n" * 100_000
     told = ("reason=head", "reason=partly-read")  # the second if the head has too much text
     with serve(home).ready() as daemon:
@@ -121,8 +121,8 @@ def test_a_message_above_the_limit_is_judged_by_its_head_while_it_streams(home):
         assert daemon.said("message")[0]["verdict"] != "unscanned"
 
 
-def test_a_helper_starts_where_its_priority_cannot_be_changed(home):
-    """The systemd unit's filter answers EPERM to nice(2): the helper works all the same."""
+def test_a_scan_process_starts_where_its_priority_cannot_be_changed(home):
+    """The systemd unit's filter answers EPERM to nice(2): the scan process works."""
     (home / "sitecustomize.py").write_text(REFUSED)
     path = os.pathsep.join([str(home), environment()["PYTHONPATH"]])
     with serve(home, env=environment(PYTHONPATH=path)).ready() as daemon:
@@ -130,7 +130,7 @@ def test_a_helper_starts_where_its_priority_cannot_be_changed(home):
 
 
 def test_the_bench_of_bursts_runs(tmp_path):
-    """A tenth of the messages of `scripts/bench/burst`: it exits 1 if one passed unscanned."""
+    """`scripts/bench/burst --short` exits 0: no message passed unscanned."""
     out = tmp_path / "burst.json"
     script = PROJECT / "scripts" / "bench" / "burst"
     done = subprocess.run([sys.executable, script, "--short", "--json", out], check=False)
@@ -141,8 +141,8 @@ def test_the_bench_of_bursts_runs(tmp_path):
         assert case["counts"]["small"].keys() == {"scanned"}
 
 
-def test_status_and_metrics_say_what_passes_unscanned(home):
-    """By reason; above the bound the log and the status warn."""
+def test_status_and_metrics_count_unscanned_mail(home):
+    """They count it by reason; above the bound the log and the status warn."""
     data = home / "home" / "data.mdb"
     data.write_bytes(b"\xff" * data.stat().st_size)
     with serve(home).ready() as daemon:

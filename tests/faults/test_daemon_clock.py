@@ -1,4 +1,4 @@
-"""The daemon under a clock that is wrong: no mail with a 250 behind it goes by one jump."""
+"""The daemon under a wrong clock: a jump of the clock deletes no quarantined mail."""
 
 import json
 import subprocess
@@ -19,12 +19,12 @@ real, real_ns = time.time, time.time_ns
 time.time = lambda: real() + ahead
 time.time_ns = lambda: real_ns() + ahead * 10**9
 """
-"""read by every Python process at its start"""
+"""sitecustomize.py, which every Python process runs at its start"""
 
 
 @pytest.fixture
 def wrong(home):
-    """The environment of a machine whose clock is so many days ahead."""
+    """Return the environment of a machine with a clock that is so many days ahead."""
     (home / "wrong").mkdir()
     (home / "wrong" / "sitecustomize.py").write_text(WRONG)
 
@@ -49,7 +49,7 @@ def warnings(home):
 
 
 def test_a_start_under_a_clock_40_days_ahead_empties_no_quarantine(home, wrong):
-    """Daemon, upkeep and commands wait and say so; an administrator's word ends it, line by line.
+    """Daemon and commands expire nothing and say so, until the administrator passes --trust-clock.
 
     Also without a record of the clock, as a home of an older version has none.
     """
@@ -76,8 +76,8 @@ def test_a_start_under_a_clock_40_days_ahead_empties_no_quarantine(home, wrong):
     assert all(f"deleted from quarantine: {one}, age" in told.stderr for one in ids)
 
 
-def test_a_machine_that_was_off_is_not_stuck_for_ever(home):
-    """After 30 days of uptime at the new time its clock is confirmed."""
+def test_a_clock_is_confirmed_after_30_days_of_uptime(home):
+    """A machine that was off for long expires again, without the administrator."""
     config = settings_in(home)
     with serve(home, config=config).ready() as daemon:
         until((home / "home" / "clock").exists, "the record")

@@ -23,7 +23,7 @@ LARGE = b"Subject: large\r\n\r\n" + LINE * ((20 << 20) // len(LINE))
 
 
 class Upstream:
-    """A next hop that counts who calls, and takes a message's body when it is told to."""
+    """A next hop that counts connections, and reads the body of a message when it is told to."""
 
     def __init__(self):
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=128)
@@ -108,7 +108,7 @@ def forget_peak(pid):
 
 
 def silent_client(port):
-    """One who was greeted, and so is known to be served, and says nothing."""
+    """Connect a client that reads the greeting and sends nothing."""
     client = socket.create_connection(("127.0.0.1", port), DEADLINE_S)
     assert client.recv(100).startswith(b"220")
     return client
@@ -146,7 +146,7 @@ def update(client, data):
     sent, poll = 0, select.poll()
     poll.register(client, select.POLLOUT)
     client.setblocking(False)
-    # Two seconds without room: whoever would take more has taken it by then.
+    # Two seconds without room: a relay that would read more has read it by then.
     while sent < len(data) and poll.poll(2000):
         with suppress(BlockingIOError):
             sent += client.send(data[sent : sent + 65536])

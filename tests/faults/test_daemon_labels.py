@@ -1,4 +1,4 @@
-"""`spamnb serve` on models with labels of one's own, also of plain documents: mail flows."""
+"""`spamnb serve` on models with other labels than ham and spam, also of plain documents."""
 
 import email
 import shutil
@@ -23,7 +23,7 @@ def cli(folder, *words):
 
 
 def trained(folder, labels):
-    """A model whose labels are parts of the sample."""
+    """Train a model on parts of the sample, each with its label."""
     words = []
     for label, (side, first) in labels.items():
         (folder / label).mkdir()
@@ -35,7 +35,7 @@ def trained(folder, labels):
 
 
 def judged(daemon, folder, side, number=150):
-    """Send a message of the sample; the header of what was delivered last."""
+    """Send a message of the sample; return the header of the newest delivered copy."""
     raw = (SAMPLE / side / f"{number:04}.eml").read_bytes()
     with smtplib.SMTP("127.0.0.1", daemon.port(), timeout=30) as client:
         client.sendmail("alice@example.com", ["bob@example.org"], raw)
@@ -46,14 +46,14 @@ def judged(daemon, folder, side, number=150):
 
 @pytest.mark.parametrize("labels", [THREE, NO_SPAM], ids=["three", "no spam"])
 def test_all_labels_but_spam_are_mail(tmp_path, labels):
-    """What is surely of another label has a score as low as it is sure; no spam label, no score."""
+    """The score of a message falls with the probability of all labels but spam."""
     trained(tmp_path, labels)
     with serve(tmp_path).ready() as daemon:
         scores = {}
         for side in ("ham", "spam"):
             head = judged(daemon, tmp_path, side)
             assert head["X-Spamnb-Verdict"].split("; ")[1].removeprefix("label=") in labels
-            assert head["X-Spam-Flag"] == "NO"  # the sample is small, and nobody is so sure
+            assert head["X-Spam-Flag"] == "NO"  # the sample is too small for a sure verdict
             scores[side] = float(head["X-Spam-Score"])
         signature = head["X-Spamnb-Signature"]
         done = cli(tmp_path, "correct", "lists", signature)

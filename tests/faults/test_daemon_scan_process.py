@@ -84,7 +84,7 @@ def test_one_helper_judges_all(runner, shared):
 
 
 def test_at_the_deadline_it_is_killed_and_the_message_is_poisonous(runner, shared):
-    """What does not end is ended; whoever waits behind it is judged by the next helper."""
+    """A scan beyond the deadline is killed; the next scan process takes the messages behind it."""
 
     async def run():
         side = Side(shared, scan_s=3.0)

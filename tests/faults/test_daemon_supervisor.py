@@ -124,15 +124,15 @@ def test_a_process_that_cannot_be_started_now_is_tried_again(started):
 
 
 def test_a_process_that_never_starts_ends_the_daemon(started):
-    """At the first start somebody looks: it says what is wrong, and ends with a bug's exit code."""
+    """At the first start the administrator reads the log: it names the process; exit code 70."""
     daemon = started("learner=broken", wait=False)
     assert daemon.process.wait(50) == 70
     daemon.__exit__()
     assert "the learner process ends as soon as it starts" in daemon.plain
 
 
-def test_nobody_outlives_the_supervisor(started):
-    """Kill -9 of the supervisor leaves no orphans, and the ports are free at once."""
+def test_no_process_outlives_the_supervisor(started):
+    """SIGKILL of the supervisor leaves no orphans, and the ports are free immediately."""
     daemon = started("post=deaf", workers=2)
     pids = [pid for role in ("worker", "post", "learner") for pid in daemon.children(role)]
     port = daemon.port()
@@ -143,7 +143,7 @@ def test_nobody_outlives_the_supervisor(started):
         free.bind(("127.0.0.1", port))
 
 
-def test_who_does_not_end_is_killed(started):
+def test_a_process_that_does_not_end_is_killed(started):
     """A process that ignores SIGTERM delays the end, but does not prevent it."""
     daemon = started("worker=deaf", serve="drain_s = 0.1")
     (pid,) = daemon.children("worker")
@@ -153,8 +153,8 @@ def test_who_does_not_end_is_killed(started):
     assert not is_alive(pid)
 
 
-def test_new_settings_reach_everybody(started, tmp_path):
-    """SIGHUP with a good file changes what holds, without a new process."""
+def test_new_settings_reach_all_processes(started, tmp_path):
+    """SIGHUP with a valid file changes the settings of running processes."""
     daemon = started()
     _, _, pid, level = ask(daemon)
     assert level == "info"
@@ -188,7 +188,7 @@ def test_what_needs_a_restart_is_named_at_a_reload(started, tmp_path):
 
 
 def test_a_process_that_takes_no_orders_is_replaced(started, tmp_path):
-    """Nobody goes on by old settings unnoticed: who reads no orders is killed, the rest go on."""
+    """A process that reads no orders would keep old settings: it is killed, the others go on."""
     daemon = started("learner=deaf")
     (pid,) = daemon.children("learner")
     for _ in range(4000):
@@ -202,7 +202,7 @@ def test_a_process_that_takes_no_orders_is_replaced(started, tmp_path):
 
 
 def test_the_bypass_file_is_seen_by_all(started, tmp_path):
-    """The file in the home is the switch; it works with nobody asked."""
+    """The file in the home is the switch: processes notice it without an order."""
     daemon = started()
     assert ask(daemon, "bypass")[3] == "False"
     (tmp_path / "home" / "bypass").touch()

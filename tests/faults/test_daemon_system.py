@@ -43,8 +43,8 @@ def test_sockets_of_the_service_manager_are_used(home):
 # --- privileges -----------------------------------------------------------------------------------
 
 
-def everybodys_python():
-    """Find an interpreter that other users can run, with our packages."""
+def python_of_all_users():
+    """Find an interpreter that other users can run, with the packages of the tests."""
     site = next(path for path in sys.path if path.endswith("site-packages"))
     python = shutil.which("python3", path="/usr/bin:/usr/local/bin")
     if os.geteuid() != 0 or python is None:
@@ -72,7 +72,7 @@ def open_folder(home):
 
 def test_root_becomes_the_homes_owner(open_folder):
     """Started as root, no process stays root; what they write belongs to the home's owner."""
-    python, env = everybodys_python()
+    python, env = python_of_all_users()
     for path in [open_folder / "home", *(open_folder / "home").rglob("*")]:
         os.chown(path, 65534, 65534)
     words = [python, "-m", "spamnb", "--home", open_folder / "home"]

@@ -1,4 +1,4 @@
-"""A trap in the mail path: what comes to it is learnt, and everybody's mail goes on."""
+"""A spam trap in the mail path: its mail is learnt as spam, and other mail flows."""
 
 import json
 import subprocess

@@ -56,8 +56,8 @@ def test_what_another_process_has_begun_anew_is_gone_on_with(folder):
     assert (folder.with_name("h.damaged") / "data.mdb").exists()
 
 
-def test_what_is_added_is_there_though_nobody_reads(folder):
-    """The flush of each second notices it."""
+def test_entries_added_after_a_move_are_kept_without_a_read(folder):
+    """The flush of each second notices that another process replaced the file."""
     with opened(folder) as history:
         with set_aside_by_another(folder, 2):
             history.add([entry(3)])

@@ -16,7 +16,7 @@ NOBODY = pwd.getpwnam("nobody")
 
 @pytest.fixture
 def place(tmp_path):
-    """A folder with a home of nobody's, and settings that serve as nobody."""
+    """A folder with a home that belongs to the user `nobody`, as which the daemon runs."""
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)
     home = tmp_path / "home"

@@ -1,7 +1,7 @@
 """Mail made to hurt its reader: bounded in time and in memory, whatever is in it.
 
 The bound is 100 ms of CPU for 1 MB; the tests allow three times that for a busy machine, best of
-three runs. Most cases take under 30 ms, so a lost bound is seen at once.
+three runs. Most cases take under 30 ms, so a lost bound shows.
 """
 
 import time

@@ -48,7 +48,7 @@ def test_a_megabyte_of_words_is_read_in_time(body):
 
 
 def test_ten_thousand_header_names_are_read_in_time():
-    """Headers that nobody else has cost no more than others."""
+    """Header names that no other message has cost no more than usual ones."""
     raw = b"".join(b"X-%d-%s: y\n" % (n, os.urandom(8).hex().encode()) for n in range(10_000))
     key = Key(bytes(32))
     took = []

@@ -1,4 +1,4 @@
-"""Killed at any moment: the store opens, is sound, and holds every receipt that was given.
+"""After a kill at any moment the store opens, is sound, and holds every acknowledged receipt.
 
 The children are forked and killed at random instants; the seed is fixed, the instants never are.
 """
@@ -31,7 +31,8 @@ SOURCES = [(side, str(SAMPLE / side)) for side in ("ham", "spam")]
 MADE = replace(new_recipe(), key=bytes(range(32)))
 DAY_US = 86_400_000_000
 
-times = pytest.mark.parametrize("kills", [20, pytest.param(200, marks=pytest.mark.full)])
+full = pytest.param(200, marks=pytest.mark.full)
+times = pytest.mark.parametrize("kills", [12, full])
 
 
 def mail(number):
@@ -41,7 +42,7 @@ def mail(number):
 
 
 def child(run):
-    """Fork a process that runs a function of a writable file; its number, and the other end."""
+    """Fork a process that runs a function, which can write lines; return pid and pipe."""
     theirs, ours = os.pipe()
     pid = os.fork()
     if pid:
@@ -57,7 +58,7 @@ def child(run):
 
 
 def killed_after(run, seconds, how=signal.SIGKILL, lines_first=1):
-    """Let a child run for a while from some line of it on, kill it; the whole lines it wrote."""
+    """Kill a child some time after a line of its output; return the whole lines that it wrote."""
     pid, pipe = child(run)
     with os.fdopen(pipe, "rb") as lines:
         said = [lines.readline() for _ in range(lines_first)]
@@ -76,7 +77,7 @@ def check(home):
 
 
 def counts(home):
-    """What the order and the steps do not change: counts and totals."""
+    """Counts and totals, which do not depend on the order of the transactions."""
     with Filter.open(home, readonly=True, history=False) as model, model.store.read() as view:
         ids, records = audit.collect(view.features(), 2)
         totals = view.totals()
@@ -87,7 +88,7 @@ def counts(home):
 
 @times
 def test_killed_while_it_learns_every_receipt_is_there(tmp_path, kills):
-    """Lessons of all kinds, killed in between: what was acknowledged is in the journal."""
+    """Every acknowledged event is in the journal after a kill amid events of all kinds."""
     dice, home, known = random.Random(1), tmp_path / "m", {}
     Filter.open(home, create=True, recipe=MADE).close()
 
@@ -134,9 +135,9 @@ def trains(home, *, jobs):
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-@times
+@pytest.mark.parametrize("kills", [20, full])
 def test_killed_while_it_trains_a_second_run_finishes_the_work(tmp_path, kills, how):
-    """What a stopped training had done stays; run again, the counts are the undisturbed ones."""
+    """A stopped training keeps what it did; after a second run the counts are exact."""
     train(tmp_path / "whole", SOURCES, recipe=MADE)
     want = counts(tmp_path / "whole")
     dice, partly = random.Random(2), 0
@@ -162,7 +163,7 @@ def test_killed_while_a_model_is_made_it_is_made_by_the_next_one(tmp_path):
 
 @times
 def test_killed_while_it_expires_nothing_is_half_gone(tmp_path, kills):
-    """Folding and dropping in small transactions: each whole or not at all, and done in the end."""
+    """Expiry folds and drops in transactions, each whole or not at all; the next run ends it."""
     train(tmp_path / "whole", SOURCES, recipe=MADE)
     dice, rules = random.Random(3), ExpiryRules(keep_days=0, after_days=0, max_messages=1)
 

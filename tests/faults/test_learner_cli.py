@@ -1,4 +1,4 @@
-"""Commands while a daemon serves their home: what writes goes through it, and it alone writes."""
+"""Commands while a daemon serves the home: only the daemon writes, commands ask it to."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ from spamnb.service.engine.filter import Filter, new_recipe
 
 SAMPLE = PROJECT / "corpora" / "sample"
 NOBODY = pwd.getpwnam("nobody")
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 
 @contextlib.contextmanager
@@ -28,8 +28,8 @@ def daemon(place, options="{}"):
         yield running
 
 
-def test_who_asks_the_daemon_loads_no_model(place):
-    """Half of the time that a correction takes would go into numpy, LMDB and the reader."""
+def test_commands_that_ask_the_daemon_load_no_model(place):
+    """To import numpy, LMDB and the parser would take half of the time of a correction."""
     message = place / "x.eml"
     message.write_bytes(mail(1, "garden tools"))
     with daemon(place) as running:
@@ -51,7 +51,7 @@ def test_who_asks_the_daemon_loads_no_model(place):
 
 
 def test_the_daemon_says_whether_it_takes_documents(place):
-    """Plain text is taught through it as without it; a model of mail still refuses it."""
+    """A model of documents learns plain text through the daemon; a model of mail refuses it."""
     text = place / "news.txt"
     text.write_text("goals in the last minute of the second half\n")
     home = place / "m"
@@ -71,12 +71,12 @@ def test_the_daemon_says_whether_it_takes_documents(place):
 
 
 def pids_that_wrote(home):
-    """Who had the model's file open for writing, as far as the journal tells: by channel."""
+    """User and channel of each event."""
     return [(event.who, event.channel) for event in events(home).values()]
 
 
 def test_a_correction_goes_through_the_daemon(place):
-    """Same command, same output, same receipts; the numbers of the daemon move."""
+    """Command, output and receipts are those without a daemon; the daemon's counters move."""
     message = place / "x.eml"
     message.write_bytes(mail(1, "garden tools"))
     with daemon(place) as running:
@@ -101,7 +101,7 @@ def test_a_correction_goes_through_the_daemon(place):
 
 
 def test_mistakes_are_told_as_without_a_daemon(place):
-    """One line with its hint, and the same exit code."""
+    """Output and exit code of mistakes do not depend on a daemon; the output is one line."""
     mistakes = [
         ("correct", "spam", "nobody@nowhere.example"),
         ("correct", "junk", "1@a.example"),
@@ -118,7 +118,7 @@ def test_mistakes_are_told_as_without_a_daemon(place):
 
 
 def test_training_goes_through_the_daemon(place):
-    """The sample, learnt over there in the trainer's order; again, it is all known."""
+    """The daemon learns the sample in the trainer's order; a second run learns nothing."""
     with daemon(place) as running:
         home = running.home
         first = spamnb(home, "train", SAMPLE / "ham", SAMPLE / "spam", "--json").json[0]
@@ -135,7 +135,7 @@ def test_training_goes_through_the_daemon(place):
 
 
 def test_training_makes_the_model_that_the_daemon_waits_for(place):
-    """A daemon without a model, and somebody who trains: nothing is restarted."""
+    """A daemon without a model finds the one that `train` makes, without a restart."""
     home = place / "m"
     home.mkdir(mode=0o700)
     with learner(home, place, model=False) as running:
@@ -146,7 +146,7 @@ def test_training_makes_the_model_that_the_daemon_waits_for(place):
 
 
 def test_upkeep_goes_through_the_daemon_or_is_refused(place):
-    """Import and expire over there; what needs the model alone says what to do."""
+    """The daemon imports and expires; commands that need the model alone say what to do."""
     with daemon(place) as running:
         home = running.home
         lines = spamnb(home, "export", "-").out.encode()
@@ -167,7 +167,7 @@ def test_upkeep_goes_through_the_daemon_or_is_refused(place):
 
 
 def test_readers_need_no_daemon_and_do_not_disturb_it(place):
-    """Scores, stats and the journal are read from the store itself, while it serves."""
+    """Commands read scores, statistics and the journal from the store while the daemon runs."""
     message = place / "x.eml"
     message.write_bytes(mail(1, "garden tools"))
     with daemon(place) as running:
@@ -177,7 +177,7 @@ def test_readers_need_no_daemon_and_do_not_disturb_it(place):
 
 
 def test_a_daemon_that_hangs_is_an_error_and_nothing_is_written(place):
-    """Law 6: while it is there it alone writes, also when it does not answer."""
+    """While a daemon is there only it writes, also when it does not answer."""
     with daemon(place) as running:
         held = events(running.home).keys()
         os.kill(running.process.pid, 19)  # SIGSTOP
@@ -190,7 +190,7 @@ def test_a_daemon_that_hangs_is_an_error_and_nothing_is_written(place):
 
 
 def test_a_dead_daemon_leaves_the_model_to_the_commands(place):
-    """A socket that nobody listens at stops nobody."""
+    """A control socket without a listener stops no command."""
     with daemon(place) as running:
         home = running.home
     running.listener.close()
@@ -208,8 +208,8 @@ def test_the_socket_may_be_named_in_the_settings(place):
         assert running.ask("status").header["status"]["counters"]["learned_spam"] == 1
 
 
-def test_the_daemon_of_another_home_is_not_ours(place):
-    """A socket that serves another model is not written through."""
+def test_the_daemon_of_another_home_is_not_used(place):
+    """A command sends nothing to a daemon that serves another model."""
     with learner(place / "m", place) as running:
         other = place / "other"
         Filter.open(other, create=True).close()
@@ -229,7 +229,7 @@ def as_nobody(running, *words, stdin=b""):
 
 @needs_root
 def test_a_user_corrects_their_own_mail(place):
-    """They cannot read the home; the socket knows who they are."""
+    """The user cannot read the home; the socket tells the daemon their uid."""
     raw, theirs = mail(1, "garden tools"), mail(2, "garden seeds")
     with learner(place / "m", place) as running:
         signature = score(running.home, raw, to="nobody@example.org")
@@ -257,7 +257,7 @@ def a_waiting_report(running):
 @pytest.mark.parametrize("do", ["accept", "refuse"])
 @pytest.mark.parametrize("serving", [True, False])
 def test_review_with_and_without_a_daemon(place, do, serving):
-    """List, show, decide: the same commands on the same files."""
+    """`spamnb review` lists, shows and decides alike with and without a daemon."""
     with daemon(place) as running:
         home, name = running.home, a_waiting_report(running)
         if serving:
@@ -281,7 +281,7 @@ def _decided(home, name, do):
 
 
 def test_status_of_a_daemon(place):
-    """For people, for programs, for Prometheus; exit 0."""
+    """`spamnb status` writes text, JSON and Prometheus metrics; exit 0."""
     with daemon(place) as running:
         running.ask("teach", mail(1), label="spam")
         plain = spamnb(running.home, "status")
@@ -294,7 +294,7 @@ def test_status_of_a_daemon(place):
 
 
 def test_status_without_a_daemon(place):
-    """Says so, tells what the model tells, and ends with 1."""
+    """It says that no daemon runs, shows the figures of the model, and exits with 1."""
     with daemon(place) as running:
         home = running.home
     plain = spamnb(home, "status")
@@ -308,7 +308,7 @@ def test_status_without_a_daemon(place):
 
 
 def test_a_learner_that_is_replaced_goes_on_at_the_same_socket(place):
-    """The listening socket is the supervisor's: what came meanwhile is answered by the next."""
+    """The supervisor keeps the socket: the new learner answers requests of the meantime."""
     with daemon(place) as running:
         running.kill()
         waiting = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The learner as a process: who may teach it, what a kill leaves, what it does without a model."""
+"""The learner as a process: rights of its clients, kills, and a home without a model."""
 
 import os
 import pwd
@@ -30,7 +30,7 @@ from spamnb.service.training.trainer import train
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 ROOT = os.geteuid() == 0
-needs_root = pytest.mark.skipif(not ROOT, reason="only root can become somebody else")
+needs_root = pytest.mark.skipif(not ROOT, reason="only root can become another user")
 NOBODY = pwd.getpwnam("nobody")
 
 
@@ -43,8 +43,8 @@ def running(place):
 # --- what it answers --------------------------------------------------------------------------
 
 
-def test_a_word_is_learnt_durably_and_told_in_a_receipt(running):
-    """Taught over the socket, found by another process at once; twice is no change."""
+def test_a_label_is_learnt_durably_and_told_in_a_receipt(running):
+    """Another process finds the event immediately; the same label again changes nothing."""
     raw = mail(1, "hello pills")
     with running.caller() as caller:
         first = caller.teach(Feedback("spam", raw, trust="admin"))
@@ -90,7 +90,7 @@ def test_upkeep_goes_through_the_learner(running, tmp_path):
 
 
 def test_bypass_is_a_flag_for_all_and_a_file_for_the_next_start(running):
-    """On and off, seen by the status at once."""
+    """The status shows the bypass immediately; a file keeps it over a restart."""
     assert running.ask("bypass", on=True).header["bypass"] is True
     assert (running.home / "bypass").exists()
     assert running.ask("status").header["status"]["bypass"] is True
@@ -125,7 +125,7 @@ def test_the_review_list_over_the_socket(running):
             caller.ask("review", do="burn")
 
 
-# --- who may what -----------------------------------------------------------------------------
+# --- rights -----------------------------------------------------------------------------------
 
 
 def test_delegates_by_name_or_number(caplog):
@@ -144,8 +144,8 @@ def test_admins_alone_say_where_a_report_came_from():
         assert (said.domain, said.client) == ("", "")
 
 
-def test_who_speaks_and_how_far_they_are_trusted():
-    """Admins name whom they like, delegates a person, all others themselves."""
+def test_user_and_trust_of_a_label():
+    """An administrator may name any user and trust, a delegate any user, others themselves."""
     admin, vmail = Caller(0, "admin", "root"), Caller(8, "delegate", "vmail")
     alice = Caller(1000, "self", "alice")
 
@@ -199,10 +199,10 @@ def test_a_user_of_the_machine_speaks_for_themselves_alone(place):
 @needs_root
 @pytest.mark.parametrize(("unproven", "strangers"), [("review", "learnt"), ("refuse", "refused")])
 def test_a_delegate_names_the_person(place, unproven, strangers):
-    """What the IMAP server says of a person's mailbox is that person's word.
+    """A label from the IMAP server counts as a label of the mailbox's user.
 
-    It vouches for messages that we do not know as theirs as well, unless the house is strict; a
-    name of a message alone is vouched for by nobody.
+    It counts also for messages that are not known as that user's, unless `unproven` says otherwise.
+    A reference without the message proves nothing.
     """
     options = (
         f"dict(delegates=frozenset([{NOBODY.pw_uid}]),"
@@ -304,7 +304,7 @@ def transactions(home):
 
 
 def test_without_a_model_it_says_so_and_finds_it_when_it_is_made(place):
-    """Teaching is refused with the reason, status goes on, and nobody restarts anything."""
+    """Labels are refused with the reason, the status works, and no restart is needed."""
     (place / "m").mkdir()
     with learner(place / "m", place, model=False) as running:
         with pytest.raises(StoreMissingError):
@@ -319,7 +319,7 @@ def test_without_a_model_it_says_so_and_finds_it_when_it_is_made(place):
 
 @needs_root
 def test_users_of_the_machine_are_not_told_where_a_fault_lies(place):
-    """Its text may hold paths: who is no admin learns that there is one."""
+    """The text of a fault may hold paths: only an administrator gets it."""
     (place / "m").mkdir()
     with learner(place / "m", place, model=False) as running:
 
@@ -348,8 +348,8 @@ def test_with_a_damaged_model_it_lives_on(place):
         assert running.log.read_text().count("training is not possible") == 1
 
 
-def test_nobody_answers_when_it_is_away(place):
-    """The socket stays with the supervisor: a client waits its time, and is told to come again."""
+def test_without_a_learner_clients_get_a_temporary_error(place):
+    """The supervisor keeps the socket: a client waits for its limit and gets StoreBusyError."""
     with learner(place / "m", place) as running:
         assert running.end() == 0
         with running.caller(wait_s=0.2) as caller, pytest.raises(StoreBusyError):
@@ -357,7 +357,7 @@ def test_nobody_answers_when_it_is_away(place):
 
 
 def test_told_to_stop_it_closes_the_store(running):
-    """SIGTERM: the end is 0, and the model opens at once for whoever wants it alone."""
+    """After SIGTERM it exits with 0, and another process can open the model."""
     running.ask("teach", mail(1), label="spam")
     os.kill(running.process.pid, signal.SIGTERM)
     assert running.process.wait(20) == 0
@@ -396,8 +396,8 @@ def test_what_was_left_while_it_was_away_is_learnt_once(place):
 
 
 @needs_root
-def test_the_owner_of_a_file_is_who_teaches(place):
-    """A user's file is the user's word: their own mail, and in nobody else's name."""
+def test_the_owner_of_a_spool_file_is_the_user(place):
+    """A user's file counts for their own mail only, and never in another user's name."""
     home = place / "m"
     with learner(home, place) as running:
         mine, others = mail(1, "garden tools"), mail(2, "garden seeds")

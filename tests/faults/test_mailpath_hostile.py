@@ -23,8 +23,8 @@ def reloaded(daemon, config, text):
     return daemon.hears("settings need a restart", before + 1)["settings"]
 
 
-def test_who_is_replaced_after_a_reload_finds_its_listeners(tmp_path, sink):
-    """Mail flows on through a worker that died after its listener was renamed or lost its hop."""
+def test_a_worker_replaced_after_a_reload_finds_its_listeners(tmp_path, sink):
+    """Mail flows after a worker died and its listener was renamed or lost its next hop."""
     hop = f'upstream = "{sink.address}"'
     config = settings_in(tmp_path, listener=hop)
     text = config.read_text().replace('[delivery]\naddress = "127.0.0.1:0"', "")

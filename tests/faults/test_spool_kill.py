@@ -79,7 +79,7 @@ def changes_of(words):
 
 
 def journal(home):
-    """What was taught by the spool, oldest first: number, who, before, after, message."""
+    """Events of the spool, oldest first: number, user, label before and after, message."""
     with Filter.open(home, readonly=True, history=False) as model, model.store.read() as view:
         assert audit.check(view) == []
         name = dict(enumerate(model.labels)).get
@@ -112,10 +112,10 @@ def live(running, done):
 
 @pytest.mark.parametrize("early", [True, False], ids=["still there", "just gone"])
 def test_killed_at_every_step_each_word_is_learnt_once(place, early):
-    """Killed at its second file, the next one at its third ..., between learning and removing too.
+    """A learner is killed at its second file, the next at its third, and so on.
 
-    In the end journal and counts are those of one who lived. (The messages are much alike, so a
-    word that is said again may teach again: that is no second time.)
+    In the end journal and counts are those of a learner that was not killed. The messages are much
+    alike, so a label that is given again may train again: that is no second time.
     """
     home, spared = place / "m", place / "spared"
     model_in(home)
@@ -151,10 +151,10 @@ for number in range(1500):
 """
 
 
-def test_who_comes_while_we_look_overtakes_nobody(tmp_path):
-    """A folder of thousands is listed in parts: of two new files it may show the second alone.
+def test_a_file_that_arrives_during_the_listing_overtakes_no_other(tmp_path):
+    """The spool is read in order of arrival, also when a listing shows only the second new file.
 
-    On ext4 it does; file systems in memory list in order of arrival.
+    ext4 lists a large folder in parts; file systems in memory list in order of arrival.
     """
     spool = Spool(tmp_path / "spool", SpoolLimits(each_owner=50))
     spool.make()

@@ -1,4 +1,4 @@
-"""What was added to the history is found once, whoever died, tore the file or had no room."""
+"""Each added history entry is found once, after kills, torn files and a full disk."""
 
 import contextlib
 import fcntl
@@ -31,7 +31,7 @@ from spamnb.store.lmdb.sharing import DATA_FILE
 
 @pytest.fixture(autouse=True)
 def _no_flusher(monkeypatch):
-    """What is settled here is settled by those who are asked to."""
+    """Switch the background flush off: entries are settled only where a test asks for it."""
     monkeypatch.setattr(module, "_FLUSH_S", 1000.0)
 
 
@@ -243,7 +243,7 @@ class TestTorn:
 
     def test_no_message_id_holds_a_record(self, tmp_path):
         """A record written into a Message-ID is not found when the one around it is torn."""
-        # One whose length and sum are ASCII, which UTF-8 leaves as they are.
+        # An entry with a length and checksum in ASCII, which UTF-8 leaves as they are.
         data = next(b"%d" % n for n in range(9999) if max(crc32(b"%d" % n).to_bytes(4)) < 128)
         forged = _HEAD.pack(_MAGIC, len(data), crc32(data)) + data
         assert list(records(forged)) == [data]

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -37,14 +38,21 @@ def some_mail(number):
     return mail(number, *range(number % 50), *names)
 
 
-@pytest.fixture
-def folder(tmp_path):
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
     """A closed model of some thousand features, some of them in the checkpoint."""
-    with contextlib.closing(open_store(tmp_path / "model", create=RECIPE)) as store:
+    model = tmp_path_factory.mktemp("made") / "model"
+    with contextlib.closing(open_store(model, create=RECIPE)) as store:
         for first in range(1, 400, 20):
             store.transact(lambda view, first=first: _teach(view, first))
         store.transact(lambda view: view.fold(NOON_2026 + 1, 100))
-    return tmp_path / "model"
+    return model
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    """A copy of the model for one test."""
+    return shutil.copytree(made, tmp_path / "model")
 
 
 def _teach(view, first):
@@ -117,7 +125,7 @@ input()
         assert (folder / "data.mdb").read_bytes() == data
         compact(folder)
 
-    def test_nobody_opens_what_is_being_replaced(self, folder, monkeypatch):
+    def test_a_model_that_is_replaced_is_not_opened(self, folder, monkeypatch):
         """Another thread that opens the model during a rewrite gets StoreBusyError."""
         told = []
 

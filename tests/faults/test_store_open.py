@@ -322,7 +322,7 @@ class TestErrors:
             (lmdb.Error("something else"), StoreError),
         ],
     )
-    def test_each_of_lmdbs_errors_has_ours(self, folder, error, ours):
+    def test_each_error_of_lmdb_has_a_class(self, folder, error, ours):
         """Each LMDB error is mapped to the matching class, and the message has the path."""
         mapped = lmdb_environment._mapped(error, folder)
         assert type(mapped) is ours
@@ -331,7 +331,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("number", "ours"), [(28, StoreFullError), (30, StoreAccessError), (5, StoreError)]
     )
-    def test_each_of_the_file_systems_errors_has_ours(self, folder, number, ours):
+    def test_each_error_of_the_file_system_has_a_class(self, folder, number, ours):
         """Errors of the file system are mapped by errno."""
         assert type(refused(OSError(number, os.strerror(number)), folder)) is ours
 

@@ -89,7 +89,7 @@ def program(home, *words, **more):
     return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-SECONDS = 60
+SECONDS = 120
 
 
 def forked(home, *words, stdin=b"", user=None, cwd=None, **variables):

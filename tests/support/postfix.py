@@ -23,6 +23,7 @@ from pathlib import Path
 import pytest
 
 from support import dovecot_versions
+from support.cli import forked
 
 PROJECT = Path(__file__).resolve().parents[2]
 PROGRAMS = ("postfix", "postconf")
@@ -112,10 +113,10 @@ needs_rig = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 
 
 def free_ports(count):
-    """Ports that nobody listens on now.
+    """Ports on which no server listens now.
 
-    None that the kernel gives to whoever connects: until the servers have started, another test's
-    connection would have seconds to take it.
+    They lie outside the kernel's range for outgoing connections: until the servers have started, a
+    connection of another test could take one of that range.
     """
     given = Path("/proc/sys/net/ipv4/ip_local_port_range")
     least = int(given.read_text().split()[0]) if given.exists() else 32_768
@@ -160,7 +161,7 @@ def children(pid):
 
 
 class Daemon:
-    """`spamnb serve` as a program, on a home and a settings file of the test's."""
+    """`spamnb serve` as a program, and commands on the same home and settings."""
 
     def __init__(self, folder, toml, user="root"):
         self.home = folder / "home"
@@ -170,15 +171,12 @@ class Daemon:
         self.environment = os.environ | {"SPAMNB_SERVE_USER": user, "PYTHONPATH": str(PROJECT)}
         self.process = None
 
-    def spamnb(self, *words, **more):
-        """Run a command on the same home; what it printed."""
-        where = ["--home", self.home, "--config", self.config]
-        done = subprocess.run(
-            [sys.executable, "-m", "spamnb", *where, *words],
-            capture_output=True, text=True, check=False, env=self.environment, **more,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    def spamnb(self, *words):
+        """Run a command on the same home; return its output."""
+        user = self.environment["SPAMNB_SERVE_USER"]
+        done = forked(self.home, "--config", self.config, *words, SPAMNB_SERVE_USER=user)
+        assert done.code == 0, done.err
+        return done.out
 
     def start(self):
         """Begin, and wait until all of it is ready."""
@@ -206,7 +204,7 @@ class Daemon:
             assert self.process.wait(60) == 0, self.log.read_text()
 
     def kill(self):
-        """All of it dies at once, as when the machine's memory is gone."""
+        """Kill all its processes, as the kernel does when memory runs out."""
         for pid in (self.process.pid, *children(self.process.pid)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -255,7 +253,7 @@ class Rig:
             until(lambda name=name: self.answers(name), what=f"{name} listening")
 
     def start_dovecot(self):
-        """It says that it has started before it has written who it is; who ends it must know."""
+        """Start it, and wait for its pid file, which it writes after the command has ended."""
         _run(*dovecot_versions.command("dovecot", "-c", self.root / "dovecot/dovecot.conf"))
         until(self.dovecot_pid, what="Dovecot's number")
 
@@ -271,7 +269,7 @@ class Rig:
         path.chmod(0o755)
 
     def answers(self, name):
-        """Whether somebody listens there."""
+        """Whether a server listens at the port of that name."""
         try:
             socket.create_connection(("127.0.0.1", self.port[name]), 1).close()
         except OSError:
@@ -293,14 +291,14 @@ class Rig:
         return (self.root / "maillog").read_text(errors="replace")
 
     def send(self, raw, to, sender="stranger@example.net", **options):
-        """Send from outside: Postfix believes us that we are somebody else's machine."""
+        """Send as a machine of the internet, whose address Postfix takes from XCLIENT."""
         with smtplib.SMTP("127.0.0.1", self.port["mx"], timeout=60) as client:
             client.ehlo()
             assert client.docmd("XCLIENT", f"ADDR={STRANGER} NAME=[UNAVAILABLE]")[0] == 220
             return client.sendmail(sender, to, raw, **options)
 
     def submit(self, raw, to, login):
-        """Send as somebody who logged in."""
+        """Send as a user who logged in."""
         with smtplib.SMTP("127.0.0.1", self.port["submission"], timeout=60) as client:
             client.login(login, f"pw-{login}")
             return client.sendmail(f"{login}@{DOMAIN}", to, raw)
