@@ -1,9 +1,8 @@
 """What all tests share: environment, profiles of hypothesis, corpora beside the project."""
 
 import os
-import shutil
 import signal
-import tempfile
+import sys
 from pathlib import Path
 
 # Before numpy is imported: its threads would make small tests slower, and sums depend on them.
@@ -11,12 +10,6 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import settings
-
-# Without a deadline, because a test must not fail on a busy machine.
-settings.register_profile("here", deadline=None)
-# In continuous integration every run has the same examples.
-settings.register_profile("ci", deadline=None, derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 # A background job of a shell ignores SIGINT, and so would the programs that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -27,15 +20,25 @@ pytest_plugins = ["support.fixtures"]
 
 
 def pytest_configure(config):
-    """Let the processes that the tests start share compiled modules, also if Python writes none.
+    """Cache compiled modules, and choose the number of examples of hypothesis.
 
-    The tests start about 2000 Python processes; to compile spamnb takes a third of their CPU time.
+    Modules go to the virtual environment if Python may not write them beside the source. The tests
+    start about 2000 Python processes; to compile spamnb takes a third of their CPU time, and to
+    compile the tests takes two thirds of the time until the first test.
     """
-    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None) and "PYTHONPYCACHEPREFIX" not in os.environ:
-        folder = tempfile.mkdtemp(prefix="pyc-")
-        Path(folder).chmod(0o755)
-        os.environ["PYTHONPYCACHEPREFIX"] = folder
-        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    if sys.prefix != sys.base_prefix and os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+        sys.dont_write_bytecode = False
+        sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(Path(sys.prefix, "pycache"))
+    # No deadline, because a test must not fail on a busy machine. In continuous integration each
+    # run has the same examples. `scripts/test --all` has five times as many.
+    is_full = "not full" not in config.option.markexpr
+    settings.register_profile(
+        "spamnb",
+        deadline=None,
+        derandomize="CI" in os.environ,
+        max_examples=100 if is_full else 20,
+    )
+    settings.load_profile("spamnb")
 
 
 @pytest.fixture(scope="session")
