@@ -1,4 +1,4 @@
-"""Allow and block lists: who is on them, what proves a sender, what is wrong with a file."""
+"""Allow and block lists: their entries, proof of the sender, mistakes in a file."""
 
 import pytest
 from hypothesis import given
@@ -164,7 +164,7 @@ def test_a_sender_may_be_vouched_for_by_the_clients_network():
 
 
 def test_a_sender_may_be_let_in_without_any_proof():
-    """Only if the entry says so: then every stranger who writes the address passes."""
+    """An entry with `unauthenticated` needs no proof: any client with that sender passes."""
     rules = allow("domain a.example unauthenticated\nsender bob@b.example")
     ruling = ruled(rules, sender="x@sub.a.example", local=LocalHosts())
     assert (ruling.reason, ruling.entry) == ("allow-domain", "a.example unauthenticated")
@@ -302,8 +302,8 @@ def test_a_sender_whom_nothing_proves_is_not_allowed(head):
         assert ruled(allow(FRIEND), head=head, sender="ann@friend.example") is None
 
 
-def test_without_names_of_our_own_nobody_is_proven():
-    """Without authserv_ids no server is trusted."""
+def test_without_authserv_ids_no_sender_is_proven():
+    """Authentication-Results count only if a listed server wrote them."""
     head = PASSED + b"From: ann@friend.example\r\n"
     assert ruled(allow(FRIEND), head=head, local=LocalHosts()) is None
 

@@ -51,8 +51,8 @@ def test_by_words_the_bound_is_below_the_known_error(seed):
     assert 5 < found.words_at_least < 10.5
 
 
-def test_neighbours_that_know_less_than_we_bound_nothing():
-    """With many weak clues the neighbours' bound exceeds the filter's error, so it is None."""
+def test_neighbours_with_less_information_give_no_bound():
+    """With many weak clues the bound of nearest neighbours exceeds the error, so it is None."""
     rng = np.random.default_rng(3)
     truth = rng.random(1500) < 0.5
     lean = np.log(0.6 / 0.4)

@@ -141,7 +141,7 @@ def test_a_message_scores_the_same_in_any_batch(model):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_shares_and_bias_add_up_to_the_log_odds(model):
-    """For any pair of labels, also one of its own for each message, nothing is left over."""
+    """Shares and bias sum to the log odds of any pair of labels, also of one pair per message."""
     X, y, fresh = random_mail(8, 4, occurrences=model is multinomial)
     n, messages = counts_of(X, y, 4)
     totals, batch = totals_of(n, messages), batch_of(fresh)

@@ -87,7 +87,7 @@ def raw(path, data, *, end=True, wait_s=10):
 
 
 def ask(path, op, body=b""):
-    """One request on a connection of its own."""
+    """Send one request on a new connection."""
     with ControlClient(path, 10) as caller:
         return caller.ask(op, body)
 
@@ -139,8 +139,8 @@ def test_an_error_of_the_family_is_raised_at_the_other_end(server):
         assert caller.ask("echo", b"x").body == b"x"
 
 
-def test_a_fault_of_ours_tells_an_incident_and_nothing_else(server, caplog):
-    """The text stays in the log, under the same number."""
+def test_an_internal_error_is_told_by_an_incident_id_alone(server, caplog):
+    """The log has the text under the same id."""
     with ControlClient(server[1], 10) as caller, pytest.raises(SpamnbError) as told:
         caller.ask("fault")
     assert "secret" not in str(told.value)
@@ -148,8 +148,8 @@ def test_a_fault_of_ours_tells_an_incident_and_nothing_else(server, caplog):
     assert [incident in record.getMessage() for record in caplog.records] == [True]
 
 
-def test_bytes_that_nobody_read_end_the_connection(server):
-    """They would be taken for the next line otherwise."""
+def test_unread_bytes_of_a_body_end_the_connection(server):
+    """The server would take them for the next request line."""
     data = b'{"op":"ignore","bytes":30}\n{"op":"echo"}\n{"op":"echo"}\n'
     assert len(replies(raw(server[1], data))) == 1
 
@@ -202,8 +202,8 @@ def waits(done):
         time.sleep(0.005)
 
 
-def test_who_says_nothing_is_let_go(tmp_path):
-    """An idle connection has its time, a slow line and a slow body have less."""
+def test_idle_and_slow_connections_are_closed(tmp_path):
+    """An idle connection has a time limit; a slow line and a slow body have a shorter one."""
     limits = ControlLimits(connections=8, idle_s=0.3, read_s=0.2)
     with serving(tmp_path, limits=limits) as (server, path):
         assert raw(path, b"", end=False) == b""
@@ -240,9 +240,9 @@ def test_too_many_connections_are_told_so(tmp_path):
         ask(path, "echo")
 
 
-def test_who_cannot_be_welcomed_is_let_go_and_the_next_is_served(tmp_path):
+def test_after_a_fault_at_the_start_of_a_connection_the_next_is_served(tmp_path):
     """The accepting thread survives any fault; without it every command would wait forever."""
-    faults = [ValueError("a fault of ours"), OSError("nobody knows this user")]
+    faults = [ValueError("internal"), OSError("unknown user")]
 
     def roles():
         if faults:
@@ -290,7 +290,7 @@ def test_all_users_together_do_not_shut_the_admins_out(tmp_path):
 
 
 def test_bodies_share_a_budget(tmp_path):
-    """All that is held at a time is bounded: who finds no room is told to come again."""
+    """The bodies in memory are bounded: a client beyond the bound gets a temporary error."""
     limits = ControlLimits(body_bytes=10_000, held_bytes=15_000, read_s=0.3)
     inside, go = threading.Event(), threading.Event()
 
@@ -313,8 +313,8 @@ def test_bodies_share_a_budget(tmp_path):
         assert ask(path, "take", b"x" * 10_000).header["n"] == 10_000
 
 
-def test_who_sends_slowly_keeps_others_out_of_half_of_it_at_most():
-    """A user who is no delegate has room for one body; all such users together have half."""
+def test_users_share_half_of_the_body_budget():
+    """A user without further rights has room for one body; all such users together have half."""
     limits = ControlLimits(body_bytes=10, held_bytes=60)
     budget = control._BodyBudget(limits)
     users = [Caller(uid, "self", str(uid)) for uid in range(1000, 1005)]
@@ -331,7 +331,7 @@ def test_who_sends_slowly_keeps_others_out_of_half_of_it_at_most():
 
 
 def test_a_stop_finishes_what_is_in_hand(tmp_path):
-    """The request gets its answer; connections that wait are ended at once."""
+    """A request under way gets its answer; idle connections are closed immediately."""
     inside, go = threading.Event(), threading.Event()
 
     def slow(_):
@@ -370,7 +370,7 @@ def test_every_error_travels(name):
 @pytest.mark.parametrize(
     "header", [{}, {"error_type": "dict"}, {"error_type": 5}, {"error_type": "__builtins__"}]
 )
-def test_an_error_that_nobody_knows_is_the_peers(header):
+def test_an_unknown_error_class_is_a_peer_error(header):
     """A reply can only name an error class of spamnb."""
     assert isinstance(failed(header), PeerError)
 
@@ -389,7 +389,7 @@ def test_an_answer_that_is_none_is_the_peers_error(header):
         answer_of(header)
 
 
-def test_nobody_there_is_said_in_one_line(tmp_path):
+def test_a_missing_daemon_is_told_in_one_line(tmp_path):
     """No file, no listener, no folder: a transient error with a hint."""
     dead = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     dead.bind(str(tmp_path / "dead"))

@@ -44,8 +44,8 @@ def test_what_is_kept_is_in_force(tmp_path):
     assert settings(tmp_path, "ham_loss.one_in = 20").costs == Costs()
 
 
-def test_costs_that_somebody_sets_are_meant(tmp_path):
-    """In the file or in the environment, even as shipped: then nothing of what was found holds."""
+def test_costs_in_the_settings_override_found_costs(tmp_path):
+    """A cost set in the file or the environment, even to its default, ends the found costs."""
     write_costs(tmp_path, *found())
     promise = "ham_loss.one_in = 20\n"
     assert settings(tmp_path, promise + "costs.unsure = [0.4, 0.6]").costs == Costs()

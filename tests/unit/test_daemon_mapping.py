@@ -70,8 +70,8 @@ def replace_any(section, **told):
         ),
     ],
 )  # fmt: skip
-def test_whose_mailboxes_are_here(settings, domains, complete, final):
-    """By local.domains, or else by all that other settings tell; the desk is told the same."""
+def test_domains_of_local_mailboxes(settings, domains, complete, final):
+    """They come from local.domains, or else from other settings; feedback uses the same."""
     found = site(**settings)
     served = policy_of(found, found.listener["mx"]).served
     assert (served.domains, served.complete, served.final) == (frozenset(domains), complete, final)

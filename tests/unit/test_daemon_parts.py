@@ -61,8 +61,8 @@ def test_a_port_in_use_is_told_in_one_line(sockets, shared):
             sockets.add("mx", BindAddress("127.0.0.1", port), 2)
 
 
-def test_a_port_whose_connections_linger_is_free(sockets):
-    """A restart binds at once, also while closed connections are in TIME_WAIT."""
+def test_a_port_with_connections_in_time_wait_is_free(sockets):
+    """A restart binds immediately, also while closed connections are in TIME_WAIT."""
     sockets.add("mx", LOOPBACK, 1)
     port = port_of(sockets.groups["mx"][0])
     client = socket.create_connection(("127.0.0.1", port), 5)
@@ -125,7 +125,7 @@ def test_a_path_that_no_socket_can_have_is_told_with_what_to_set(sockets, tmp_pa
     assert "serve.control" in refused.value.hint
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_a_folder_that_may_not_be_written_is_not_called_a_port(tmp_path):
     """A child, for the test goes on as root; its word is its exit code."""
     tmp_path.chmod(0o755)
@@ -309,8 +309,8 @@ def test_a_long_line_does_not_wait_for_the_logs_reader():
     assert rest.splitlines()[-1].endswith(" info short")
 
 
-def test_a_log_that_nobody_reads_stops_nothing():
-    """A full pipe loses lines instead of waiting, and how many is told when there is room."""
+def test_a_log_without_a_reader_stops_nothing():
+    """A full pipe loses lines instead of blocking, and a later line tells how many."""
     reader, writer = os.pipe()
     log = Log(LogSettings(file=f"/proc/self/fd/{writer}", format="json"))
     for number in range(2000):
@@ -325,7 +325,7 @@ def test_a_log_that_nobody_reads_stops_nothing():
 
 
 def test_a_library_that_says_the_same_again_is_told_once(tmp_path):
-    """A thousand complaints at once are one line a second, and how many there were."""
+    """A repeated message of a library is one line a second, with the number of repetitions."""
     path, root = tmp_path / "log", logging.getLogger()
     before = root.handlers[:], root.level, sys.excepthook
     try:
@@ -373,7 +373,7 @@ def test_words_reach_the_service_manager(tmp_path):
 
 
 def test_without_a_manager_nothing_is_said():
-    """No socket, one that is gone, and a watchdog for somebody else: all are fine."""
+    """No socket, one that is gone, and a watchdog for another process are no errors."""
     for environment in ({}, {"NOTIFY_SOCKET": "/nowhere/n"}, {"WATCHDOG_PID": "1"}):
         notifier = Notifier(environment | {"WATCHDOG_USEC": "x"})
         notifier.ready("serving")
@@ -382,7 +382,7 @@ def test_without_a_manager_nothing_is_said():
 
 # --- privileges -----------------------------------------------------------------------------------
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 
 @as_root
@@ -397,16 +397,16 @@ def test_root_becomes_whom_the_settings_name(tmp_path):
 
 @as_root
 @pytest.mark.parametrize(("user", "group"), [("nobody_such", ""), ("nobody", "no_such_group")])
-def test_who_is_not_there_cannot_be_become(user, group, tmp_path):
-    """One line that says how to make them."""
+def test_an_unknown_user_or_group_is_an_error(user, group, tmp_path):
+    """The hint is the command that adds the user."""
     with pytest.raises(UserError) as caught:
         privileges.identity(user, group, tmp_path)
     assert "add" in caught.value.hint
 
 
 @as_root
-def test_root_is_nobody_by_default(monkeypatch, tmp_path):
-    """Without a user spamnb the daemon runs as nobody, not as root."""
+def test_the_daemon_does_not_run_as_root_by_default(monkeypatch, tmp_path):
+    """Without a user `spamnb` root must name one."""
     monkeypatch.setattr(privileges, "USER", "no_such_user")
     with pytest.raises(UserError, match="does not run as root"):
         privileges.identity("", "", tmp_path)
@@ -461,8 +461,8 @@ def test_a_child_is_told_what_to_do_and_hears_the_end():
     channel.close()
 
 
-def test_a_child_that_reads_nothing_stops_nobody():
-    """Orders to a stuck child fail at once; the supervisor goes on."""
+def test_a_child_that_reads_nothing_does_not_block_the_supervisor():
+    """Orders to a stuck child fail immediately."""
     line = SupervisorChannel()
     told = 0
     while line.tell(Order("reload", {"much": "x" * 50_000})):

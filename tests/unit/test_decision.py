@@ -114,7 +114,7 @@ def test_when_everything_is_free_all_is_delivered():
 
 
 def test_every_label_plays_a_role():
-    """Labels that nobody called spam cost as ham; spam-like ones share the blame."""
+    """Labels that are not spam-like cost as ham; spam-like ones add up."""
     labels = ("ham", "newsletter", "spam", "phishing")
     assert roles_of(labels) == ("ham", "ham", "spam", "ham")
     roles = roles_of(labels, spam_like=("spam", "phishing"))
@@ -148,6 +148,6 @@ def test_tables_that_no_one_can_mean_are_refused(table):
 
 @pytest.mark.parametrize("wrong", [[0.5, float("nan")], [1.5, -0.5], [0.2, 0.3, 0.5], [[0.5, 0.5]]])
 def test_what_are_no_probabilities_is_refused(wrong):
-    """A nan would silently deliver or reject, so it is a bug at once."""
+    """A nan would silently deliver or reject, so it raises BugError."""
     with pytest.raises(BugError):
         decide(wrong, Costs())

@@ -159,7 +159,7 @@ def test_one_thing_is_wrong(house, change, hop, what):
     assert broken(house.findings(), hop, what) == [hop]
 
 
-def test_what_somebody_else_filed_is_told(house):
+def test_a_message_filed_without_the_flag_is_told(house):
     """A message in Junk without the junk flag breaks the filing check."""
     house.box.side = "junk"
     assert broken(house.findings(), "filing", "is in Junk") == ["filing"]
@@ -188,7 +188,7 @@ def test_another_model_signed_it(house, tmp_path):
     assert broken(house.findings(carry=carried), "verdict", "does not know") == ["verdict"]
 
 
-def test_nobody_tells_of_moves(house):
+def test_unreported_moves_are_told(house):
     """The hint for unreported moves is the mailbox's."""
     house.word = lambda *_: None
     found = house.findings()

@@ -1,4 +1,4 @@
-"""Features: which words are cut, and ids that nobody can make collide without the key."""
+"""Features: limits of words, and ids that collide only for those with the key."""
 
 import itertools
 import sys
@@ -342,7 +342,7 @@ def test_each_group_has_a_bound_of_its_own():
 
 
 def test_the_sample_does_not_depend_on_the_place_and_differs_by_key():
-    """Neither order nor padding chooses what is read; who has not the key cannot foresee it."""
+    """Neither order nor padding chooses what is read; the choice depends on the secret key."""
     one, other = numbered(400), b" ".join(reversed(numbered(400).split()))
     first, second = (read([text]).bounded((50, 50), NONE) for text in (one, other))
     assert (first.ids == second.ids).all()

@@ -24,14 +24,14 @@ def filled(text):
 
 
 def test_clients_take_turns_and_each_keeps_its_order():
-    """However many items a client has, another's next item is one of its own away."""
+    """However many items a client has, the next item of another client waits for one of them."""
     assert taken(filled("aaaabcb")) == [
         ("a", 0), ("b", 4), ("c", 5), ("a", 1), ("b", 6), ("a", 2), ("a", 3),
     ]  # fmt: skip
 
 
 def test_shares_are_of_cost_not_of_number():
-    """A client whose items cost ten times as much gets a tenth of the turns."""
+    """A client with items that cost ten times as much gets a tenth of the turns."""
     costs = {"a": 10.0, "b": 1.0}
     order = "".join(client for client, _ in taken(filled("a" * 20 + "b" * 20), costs))
     assert order[:12].count("a") == 2

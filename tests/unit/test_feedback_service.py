@@ -141,7 +141,7 @@ def test_a_message_that_is_too_large_is_refused(model, tmp_path):
 
 @pytest.mark.parametrize("by", ["signature", "digest", "message id", "raw", "header"])
 def test_a_user_teaches_of_messages_delivered_to_them(desk, model, by):
-    """By whatever names the message; and it is judged as they said at once."""
+    """Any reference to the message will do, and the next verdict agrees with the label."""
     raw = mail(1, "cheap pills and a casino bonus")
     signature = delivered(model, raw, "bob@example.org", "Alice@Example.org")
     digest = model.example(raw).digest.hex()
@@ -161,13 +161,13 @@ def test_a_user_names_no_message_of_others(desk, model, by):
     ref = {"signature": signature, "digest": digest, "message id": "1@a.example"}[by]
     held = events(model)
     theirs = desk.teach(Feedback("spam", b"", (ref,), ALICE))
-    nobodys = desk.teach(Feedback("spam", b"", ("2@a.example",), ALICE))
-    assert theirs.state == nobodys.state == "refused"
-    assert theirs.reason == nobodys.reason
+    unknown = desk.teach(Feedback("spam", b"", ("2@a.example",), ALICE))
+    assert theirs.state == unknown.state == "refused"
+    assert theirs.reason == unknown.reason
     assert events(model) == held
 
 
-def test_a_users_message_that_nobody_knows_waits_for_review(desk, model):
+def test_a_users_message_that_is_unknown_waits_for_review(desk, model):
     """It may have come before we did: an admin looks at it, nothing is learnt until then."""
     held = events(model)
     answer = desk.teach(Feedback("spam", mail(1), who=ALICE))
@@ -225,7 +225,7 @@ def test_a_stranger_without_proof_teaches_nothing(desk, model, by):
 
 @pytest.mark.parametrize("channel", ["address", "arf"])
 def test_a_careful_channel_does_not_contradict_a_sure_verdict(desk, model, channel):
-    """What we are very sure of is not turned by one who is not known: it waits."""
+    """A label of a stranger against a very sure verdict waits for review."""
     text = "cheap pills and a casino bonus, cheap pills"
     desk.batch([("spam", mail(f"c{number}", text)) for number in range(60)], OWNER)
     raw = mail(1, "cheap pills and a casino bonus, cheap pills")
@@ -350,7 +350,7 @@ def test_every_word_is_counted_and_timed(model, tmp_path):
 
 
 def test_what_waits_is_learnt_in_the_name_of_who_said_it(desk, model):
-    """An admin agrees: learnt at once, and still to be undone with all that person's words."""
+    """An accepted label is learnt immediately, and undone with all labels of its user."""
     raw = mail(1, "cheap pills and a casino bonus")
     name = desk.teach(Feedback("ham", raw, who=ALICE, channel="imap")).review
     answer = desk.accept(name)
@@ -407,14 +407,14 @@ def test_what_is_refused_in_review_teaches_nothing(desk, model):
         ('"alice@example.org"@other.example', "alice@example.org", (), False),
     ],
 )
-def test_whose_message_it_is(to, who, domains, theirs):
-    """By address, or by login where the domain is ours; case and sub-addresses do not matter."""
+def test_ownership_of_a_message(to, who, domains, theirs):
+    """By address, or by login in a local domain; case and sub-addresses do not matter."""
     entry = HistoryEntry(1, b"s" * 16, b"d" * 16, "", "ham", 0.0, 0.0, "deliver", (), None,
                          {"to": to})  # fmt: skip
     assert delivered_to(entry, who, TeachingRules(domains=domains)) is theirs
 
 
-def test_no_code_hands_the_desk_a_score_of_ours():
+def test_no_code_passes_a_score_to_the_feedback_service():
     """Scoring never teaches."""
     from pathlib import Path
 

@@ -83,7 +83,7 @@ def surest(model, side):
     return new[int(np.argmax(odds) if side == "spam" else np.argmin(odds))]
 
 
-# --- a person's correction works at once ------------------------------------------------
+# --- a correction works immediately -----------------------------------------------------
 
 
 def test_a_spam_judged_with_certainty_is_ham_after_one_correction(model):

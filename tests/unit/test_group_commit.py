@@ -1,4 +1,4 @@
-"""Group commit: lessons of many threads share a transaction, and nobody's receipt gets lost."""
+"""Group commit: requests of many threads share a transaction, and each gets its receipt."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -73,13 +73,13 @@ def test_threads_share_transactions_and_get_their_own_receipts(model):
 
 
 def test_one_message_taught_by_all_is_learnt_once(model):
-    """The same message from eight threads at once: one change, seven duplicates."""
+    """The same message from eight threads is one change and seven duplicates."""
     receipts = at_once(THREADS, lambda _: model.learn(mail(0, 0), "ham"))
     assert sum(receipt.changed for receipt in receipts) == 1
     assert {receipt.event or receipt.already for receipt in receipts} == {1}
 
 
-def test_what_is_refused_harms_nobody_else(model):
+def test_a_refused_request_harms_no_other(model):
     """Overflows, unknown events and unknown labels among valid requests: only they fail."""
     for number in range(4):
         model.learn(mail("first", number), ("ham", "spam")[number % 2])

@@ -214,7 +214,7 @@ def test_after_the_checkpoint_a_duplicate_is_known_and_a_move_is_refused():
 
 
 def test_what_a_checkpoint_holds_cannot_stand_again():
-    """An undo whose older event is folded is refused; the message is still forgotten exactly."""
+    """An undo of an event with a folded predecessor is refused; forgetting is still exact."""
     model = new()
     model.learn(mail(1), "ham")
     with model.store.read() as view:

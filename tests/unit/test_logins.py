@@ -1,4 +1,4 @@
-"""Logins: hashes, the file they are in, and slowness for those who guess."""
+"""Logins: hashes, their file, and the delay after wrong passwords."""
 
 import hashlib
 import time
@@ -25,7 +25,7 @@ def file_of(path, *logins):
     return path
 
 
-def test_a_hash_is_scrypt_as_everybody_computes_it():
+def test_a_hash_is_standard_scrypt():
     """What is written can be checked by any scrypt."""
     _, name, cost, salt, digest = hashed("tr0ub4dor", CHEAP).split("$")
     assert (name, cost) == ("scrypt", "ln=4,r=8,p=1")
@@ -143,7 +143,7 @@ def test_the_right_password_is_no_wrong_one():
     for second in range(9):
         attempts.wrong("2001:db8::1", second)
     assert attempts.wait_s("2001:db8::ffff", 8.0) == 60.0
-    # After that wait the right one is taken at once, again and again.
+    # After that wait the right password is accepted without a delay, again and again.
     for second in range(70, 80):
         assert attempts.wait_s("2001:db8::1", second) == 0.0
         attempts.wrong("2001:db8::1", second)

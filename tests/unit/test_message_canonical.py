@@ -99,7 +99,7 @@ def test_what_a_message_says_is_its_identity(change: tuple[bytes, bytes]) -> Non
 
 
 def test_own_hops_go_and_those_of_others_stay() -> None:
-    """A Received line counts unless a host of ours wrote it, in any case of letters."""
+    """A Received line of a local host does not count; case does not matter."""
     ours = b"Received: from x.example by MX.example.net (Postfix); Mon, 1 Jan 2024\n"
     house = LocalHosts(hosts=("mx.Example.net",))
     assert read(ours + MESSAGE, house) == read(MESSAGE, house)
@@ -120,7 +120,7 @@ def test_own_hops_go_and_those_of_others_stay() -> None:
     ],
 )
 def test_results_count_only_from_our_own_servers(line: bytes) -> None:
-    """A result names its author, and only ours is believed."""
+    """Only results of a local server count; a result names its author."""
     house = LocalHosts(authserv_ids=("mx.example.net",))
     name = line.partition(b":")[0].lower()
     assert name in dict(read(line + MESSAGE, house).headers)

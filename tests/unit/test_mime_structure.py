@@ -83,7 +83,7 @@ def test_a_message_inside_gives_inner_headers_and_parts() -> None:
 
 
 def test_an_encoded_message_inside_is_unpacked() -> None:
-    """RFC 2046 forbids to encode inner messages; those who do so are read too."""
+    """RFC 2046 forbids to encode inner messages; encoded ones are read, too."""
     inner = base64.encodebytes(b"Subject: in\r\n\r\ntext\r\n")
     head = b"Content-Type: message/rfc822\nContent-Transfer-Encoding: base64\n\n"
     message = read(head + inner)

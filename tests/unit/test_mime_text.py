@@ -58,7 +58,7 @@ def test_quoted_printable_is_read_as_far_as_it_goes(
 
 
 def test_unknown_encodings_are_text_as_it_stands() -> None:
-    """An encoding that nobody knows is told, and the text is read."""
+    """An unknown encoding leaves a mark, and the text is read."""
     assert part(b"hello", b"x-rot26") == (
         Part("text/plain", encoding="x-rot26", size=5, text=b"hello"),
         ["encoding:unknown"],

@@ -80,7 +80,7 @@ def test_who_comes_while_settings_change_waits_for_them(holder, learning, monkey
         reloaded.result(30)
 
 
-def test_whoever_comes_after_the_end_is_told_to_come_again(holder, learning):
+def test_a_request_after_the_end_gets_a_temporary_error(holder, learning):
     """Closed while a request is in hand: it ends well, the next one is refused."""
     with holder.service() as service:
         holder.close()

@@ -209,7 +209,7 @@ def test_a_release_is_marked_before_and_gone_after(quarantine):
     assert files(quarantine) == [".lock"]
 
 
-def test_what_is_released_is_junk_to_nobody_behind_us(quarantine):
+def test_a_released_message_is_no_junk_for_later_filters(quarantine):
     """The lines that say why it was kept go, and the signature stays for a correction."""
     signature = "s" + "a" * 26
     identity = quarantine.keep(RAW, ENVELOPE, {"signature": signature})
@@ -223,7 +223,7 @@ def test_what_is_released_is_junk_to_nobody_behind_us(quarantine):
 
 
 def test_a_next_hop_that_took_nothing_leaves_it_kept(quarantine):
-    """Nothing was sent, so it can be released again at once."""
+    """Nothing was sent, so it can be released again immediately."""
     identity = quarantine.keep(RAW, ENVELOPE, {})
 
     def send(released):
@@ -276,7 +276,7 @@ def test_what_is_thrown_away_while_it_is_released_does_not_come_back(quarantine)
     assert files(quarantine) == [".lock"]
 
 
-def test_a_message_whose_body_is_gone_is_not_marked(quarantine):
+def test_a_message_without_its_body_is_not_marked(quarantine):
     """What cannot be sent is not begun."""
     identity = quarantine.keep(RAW, ENVELOPE, {})
     Path(quarantine.folder / f"{identity}.eml").unlink()

@@ -20,7 +20,7 @@ def loaded(folder, text):
 
 
 def test_what_does_not_rest_on_sockets_is_taken(tmp_path):
-    """Everything that can change at once does, and nothing is said to wait."""
+    """Settings that need no restart change, and none is reported to wait."""
     after = loaded(tmp_path, ONE.replace(":26", ":27") + 'observe = true\n[log]\nlevel = "debug"')
     found, later = merge_reloadable(loaded(tmp_path, ONE), after)
     assert (found, later) == (after, [])
@@ -38,8 +38,8 @@ def test_listeners_are_those_of_the_start(tmp_path):
     assert merge_reloadable(Settings(), before)[0].listener == {}
 
 
-def test_a_post_office_that_was_not_started_is_nobodys_next_hop(tmp_path):
-    """A next hop taken out of the settings stays, unless the post office is there."""
+def test_a_delivery_agent_that_was_not_started_is_no_next_hop(tmp_path):
+    """A next hop taken out of the settings stays, unless the delivery agent runs."""
     before = loaded(tmp_path, ONE)
     after = loaded(tmp_path, ONE.replace('upstream = "127.0.0.1:26"', ""))
     found, later = merge_reloadable(before, after)

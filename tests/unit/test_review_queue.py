@@ -68,8 +68,8 @@ def test_a_full_list_takes_nothing_new(tmp_path):
         small.add(waiting(1), b"x" * 500)
 
 
-def test_what_nobody_decides_goes_when_it_is_old(tmp_path):
-    """Age bounds the list as well."""
+def test_undecided_entries_expire(tmp_path):
+    """Age bounds the list, too."""
     review_queue = ReviewQueue(tmp_path / "r", ReviewLimits(keep_days=2))
     old = review_queue.add(waiting(1), b"")
     new = review_queue.add(waiting(2, time_us=NOW_US + 3 * DAY_US), b"")

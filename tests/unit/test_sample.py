@@ -100,7 +100,7 @@ def test_it_is_varied(sample):
     assert {"text/calendar", "application/pdf", "text/html", "image/gif"} <= kinds
 
 
-def test_nobody_is_named(sample):
+def test_the_sample_names_no_real_host(sample):
     """Hosts end in reserved names and addresses are from the documentation ranges, everywhere."""
     ranges = [ipaddress.ip_network(f"{net}.0/24") for net in ("192.0.2", "198.51.100", "203.0.113")]
     for name, raw in sample.items():

@@ -185,7 +185,7 @@ def test_the_home_is_looked_for_in_the_promised_order():
 
 
 def test_an_unreadable_default_file_matters_only_without_a_home(monkeypatch, tmp_path):
-    """Who names a home is not kept out by the settings of somebody else's daemon."""
+    """With a home in the environment, an unreadable default file is no error."""
     path = written(tmp_path, "")
     monkeypatch.setattr("spamnb.settings.DEFAULT_FILE", path)
 

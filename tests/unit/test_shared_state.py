@@ -61,8 +61,8 @@ def test_rows_do_not_touch_each_other(shared):
     assert all(seat.state is ProcessState.EMPTY for seat in shared.seats())
 
 
-def test_a_seat_tells_who_sits_there_and_since_when(shared):
-    """State, process and sign of life of each slot are readable by all who have the board."""
+def test_a_slot_shows_its_process(shared):
+    """Every process with the shared state reads state, pid and heartbeat of each slot."""
     shared.begin(2)
     shared.set_pid(2, 4711)
     seat = shared.seat(2)
@@ -84,7 +84,7 @@ def test_a_seat_tells_who_sits_there_and_since_when(shared):
 
 
 def test_a_sign_of_life_grows_old(shared):
-    """Who gives no sign of life any more can be told from who does."""
+    """The age of the last heartbeat tells a process that hangs from one that works."""
     shared.begin(2)
     shared.begin(3)
     while shared.seat(3).beat_age_s < 0.01:

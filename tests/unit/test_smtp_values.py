@@ -45,7 +45,7 @@ def test_addresses_have_one_text_form(text, address, shown):
      "http://x:25", "a b:25", "host:-1", "unix:/" + "x" * 107, "host:2x"],
 )  # fmt: skip
 def test_what_is_no_address_is_refused_with_a_reason(text):
-    """A ValueError whose text names what was found."""
+    """The ValueError names the refused text."""
     with pytest.raises(ValueError, match=r"address|path|longer|brackets") as caught:
         Address.parse(text)
     assert repr(text) in str(caught.value)
@@ -64,7 +64,7 @@ def test_what_is_no_address_is_refused_with_a_reason(text):
     ],
 )
 def test_local_addresses_are_known(text, local):
-    """Settings ask who could connect."""
+    """An address is local if only programs of this machine can connect."""
     assert Address.parse(text).is_local is local
 
 
@@ -248,7 +248,7 @@ def test_the_budget_passes_the_turn_on():
     assert [reader.reading for reader in readers] == [False, True, True]
 
 
-def test_the_budget_waits_for_nobody_who_dribbles():
+def test_the_budget_does_not_wait_for_slow_clients():
     """One byte a second is no progress: the turn passes on; a whole window keeps it."""
     share, readers = MemoryBudget(100).shares[False], [Recorder() for _ in range(2)]
     for reader in readers:

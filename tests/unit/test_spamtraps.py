@@ -1,4 +1,4 @@
-"""Traps: who fell into one, and what becomes of the message."""
+"""Spam traps: mail to them, and its training."""
 
 import pytest
 from support.scanning import as_delivered
@@ -26,7 +26,7 @@ def request(*to, **more):
     ],
 )
 def test_any_recipient_may_be_a_trap(to, trap):
-    """Spammers send to several at once; case does not matter."""
+    """One trap among several recipients is enough; case does not matter."""
     assert Traps(["trap@example.org"]).caught(request(*to)) == trap
 
 

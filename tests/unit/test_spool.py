@@ -1,4 +1,4 @@
-"""The spool: what lies there is believed only if it is a plain file of its owner's."""
+"""The spool: only a plain file counts, as a label of its owner."""
 
 import os
 import resource
@@ -68,7 +68,7 @@ def aside(spool):
     return [name for name in names(spool) if name.startswith(".aside-")]
 
 
-def test_everybody_may_write_and_nobody_may_look(spool):
+def test_users_may_write_but_not_list(spool):
     """Mode 1733: sticky, so that no user can delete another user's files."""
     assert stat.S_IMODE(spool.folder.stat().st_mode) == MODE == 0o1733
 
@@ -153,7 +153,7 @@ def test_a_long_absence_leaves_many_and_the_oldest_go_first(tmp_path):
          "not empty", "a link"],
 )  # fmt: skip
 def test_without_a_voucher_no_file_speaks(spool, forge):
-    """A file proves nothing: who may write the folder that it lay in can have moved it here."""
+    """A file alone proves nothing: any user who may write its folder can have moved it here."""
     path = spool.folder / "x.spam"
     path.write_bytes(b"Subject: x\n\nx\n")
     path.chmod(0o644)
@@ -199,7 +199,7 @@ def shared():
 
 
 @needs_root
-def test_mail_of_others_that_a_user_moves_here_is_nobodys_word(shared):
+def test_a_file_of_another_user_is_not_believed(shared):
     """The mail server's user wrote both, file and folder; only its own move makes them its word."""
     spool, mallory = shared
     mail = mallory / "1.eml"

@@ -1,4 +1,4 @@
-"""Status: what is told of the learning, and when somebody is warned."""
+"""Status: figures of the training, and warnings."""
 
 import pytest
 

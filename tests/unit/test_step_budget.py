@@ -1,4 +1,4 @@
-"""How far one person may move what is everybody's in a day."""
+"""How far one user may move shared numbers of the model in a day."""
 
 import contextlib
 from random import Random
@@ -62,7 +62,7 @@ def test_a_budget_is_a_persons_own_and_of_one_day():
     assert word(model, 62, at=NOW + DAY_US + 1, label=0) > first / 3
 
 
-def test_channels_that_nobody_vouches_for_share_one_budget():
+def test_unproven_channels_share_one_budget():
     """All unproven senders share one budget."""
     model = grown()
     moved = [word(model, n, f"s{n}", weight=0.5, immediate=False) for n in range(100)]
@@ -83,7 +83,7 @@ def test_a_young_model_has_nothing_to_lose(messages):
     assert budget(np.array([900, 900, 0]), 0) == MIN_STEPS
 
 
-def test_who_taught_a_model_alone_has_no_budget():
+def test_the_only_user_of_a_model_has_no_budget():
     """The budget grows with the person's share of the messages."""
     messages = np.array([900, 900])
     shares = [budget(messages, own) for own in (0, 900, 1700, 1800, 2000)]
@@ -93,7 +93,7 @@ def test_who_taught_a_model_alone_has_no_budget():
 
 
 def test_learning_and_forgetting_in_turn_brings_no_share():
-    """A message counts for the person who trained it, until it is forgotten."""
+    """A message counts for the user that trained it, until it is forgotten."""
     model = grown()
     raw, ann = mail("own", "unknown words"), Source("ann", "imap")
     for _ in range(150):

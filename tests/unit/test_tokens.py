@@ -99,7 +99,7 @@ def test_what_names_only_one_message_is_not_read(gone):
 
 
 def test_hidden_text_is_no_body():
-    """What nobody sees cannot whitewash what they see."""
+    """Hidden text does not count, so it cannot lower the score of visible text."""
     assert b"secret" not in at(MAIL, TokenLocation.BODY)
 
 
@@ -133,7 +133,7 @@ def test_every_reading_is_of_a_lower_case_name_and_total():
 
 
 def test_results_of_other_servers_are_not_believed():
-    """Authentication-Results count only from servers that are ours."""
+    """Authentication-Results count only from servers in authserv_ids."""
     raw = (
         b"Authentication-Results: mx.b.example; spf=pass\n"
         b"Authentication-Results: evil.example; dkim=pass\n\nx\n"

@@ -156,7 +156,7 @@ def test_forged_copies_are_removed_and_nothing_else(forged):
         b"Not-X-Spam-Flag: NO\r\n",
     ],
 )
-def test_what_is_no_copy_of_ours_stays(honest):
+def test_headers_of_other_filters_stay(honest):
     """Lines of other filters and mere mentions stay, byte for byte."""
     header = b"A: b\r\n" + honest + b"\r\n"
     assert remove_forged(header) == header

@@ -106,7 +106,7 @@ def test_no_task_under_way_is_waited_for_after_an_error():
         "except KeyboardInterrupt:\n"
         "    print('left')\n"
     )
-    # In a process of its own: should it wait, this test fails and does not hang.
+    # In a child process: if it blocks, this test fails and does not hang.
     child = subprocess.run(
         [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, timeout=60,
         check=False, env=os.environ | {"PYTHONPATH": str(PROJECT)},
@@ -169,7 +169,7 @@ def test_large_tasks_and_large_results_cannot_block_each_other():
         "with Pool(lambda: lambda data: data + data, 2) as pool:\n"
         "    print(all(two == one + one for one, two in zip(tasks, pool.map(tasks))))\n"
     )
-    # In a process of its own: should they block, this test fails and does not hang.
+    # In a child process: if they block, this test fails and does not hang.
     child = subprocess.run(
         [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, timeout=60, check=False
     )

@@ -27,7 +27,7 @@ def test_five_corrections_of_a_persons_own_mail_do_not_flip_the_site(label):
 
 @pytest.mark.parametrize("label", DIRECTIONS)
 def test_the_five_worst_words_do_not_flip_the_site(label):
-    """Nor do five words that were searched for by somebody who knows every count."""
+    """Nor do the five worst words of an attacker with access to every count."""
     made, before = small_site()
     after = spend(made, label, WORDS, tries=12)[-1]
     assert after.of(label)[0] <= before.of(label)[0] + 35

@@ -140,7 +140,7 @@ def test_findings_travel_as_json():
 @pytest.mark.parametrize("damage", ["missing", "empty", "torn", "garbage", "refused"])
 @pytest.mark.parametrize("on_fault", ["deliver", "defer"])
 def test_without_a_model_mail_falls_back_by_policy(scan_rig, home, surest, damage, on_fault):
-    """Each message is answered at once; the model is asked for again later, not each time."""
+    """Each message gets its result immediately; the model is tried again after a while."""
     data = home / DATA_FILE
     whole = data.read_bytes()
     if damage == "missing":
@@ -201,9 +201,7 @@ def test_a_model_that_was_replaced_is_noticed(scan_rig, home, tmp_path, surest):
 # --- faults on the way ---------------------------------------------------------------------------
 
 
-def test_a_message_whose_scan_fails_passes_and_its_companions_are_judged(
-    scan_rig, surest, monkeypatch
-):
+def test_a_failed_scan_passes_its_message_and_the_batch_is_scanned(scan_rig, surest, monkeypatch):
     """One incident, found again in the log; nothing internal in the header."""
     later, answers = [], []
     one = scan_rig(later=later.append)
