@@ -134,7 +134,7 @@ def cycles(sources):
             del graph[leaf]
         for targets in graph.values():
             targets.difference_update(leaves)
-    # What is left is in a ring, or imports one: those that nobody left imports are the latter.
+    # What is left is in a cycle or imports one: those that no module left imports are the latter.
     while graph and (tops := graph.keys() - set().union(*graph.values())):
         for top in tops:
             del graph[top]
@@ -217,7 +217,7 @@ def silent_modules(sources):
 
 
 def empty_names(sources):
-    """Complain of modules whose name says nothing."""
+    """Modules have names that say what they hold."""
     return [
         f"{name} is named after nothing"
         for name in sources

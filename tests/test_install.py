@@ -59,7 +59,7 @@ esac
 
 @pytest.fixture
 def install(tmp_path):
-    """Run the script with a Python whose pip needs no network: all else is as it comes."""
+    """Run the script with a stand-in for pip that needs no network."""
     pip, python = tmp_path / "pip.py", tmp_path / "python"
     pip.write_text(PIP)
     python.write_text(PYTHON.format(python=sys.executable, pip=pip))
@@ -139,7 +139,7 @@ def test_it_installs_all_and_removes_all_but_the_settings(install, tmp_path):
 
 
 def test_units_name_the_program_by_its_full_path(installed):
-    """Systemd looks for programs in few places; the unit says where ours is."""
+    """systemd looks for programs in few folders; the unit has the full path."""
     for unit in units(installed):
         for program in re.findall(r"^ExecStart=(\S+)", unit.read_text(), re.MULTILINE):
             assert program == str(installed / "opt/spamnb"), unit

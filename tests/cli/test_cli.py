@@ -244,7 +244,7 @@ def test_an_interrupt_is_one_whatever_it_breaks(trained, monkeypatch):
 
 
 def test_score_without_a_model_says_what_to_do(tmp_path):
-    """The first mistake everybody makes gets a useful line, exit 3."""
+    """Without a model `score` says how to train one; exit 3."""
     done = spamnb(tmp_path / "none", "score", ONE_HAM)
     assert done.code == 3
     assert done.err.startswith("spamnb: there is no model in")

@@ -36,7 +36,7 @@ def test_a_new_password_keeps_the_addresses(tmp_path):
 
 
 def test_a_login_is_removed(tmp_path):
-    """Removed is removed; who is not there cannot be."""
+    """`passwd --remove` removes a login; an unknown login is an error."""
     spamnb(tmp_path, "passwd", "alice", stdin=b"one\n")
     assert spamnb(tmp_path, "passwd", "--remove", "Alice").code == 0
     assert read_logins(tmp_path / "passwords") == {}

@@ -1,4 +1,4 @@
-"""The program as people start it: how fast, at a terminal, interrupted, in pipes, as root."""
+"""The program as a user starts it: time, terminals, interrupts, pipes, root."""
 
 import os
 import pty
@@ -29,14 +29,14 @@ def cost(home, *words):
 
 
 @pytest.mark.full
-def test_version_starts_at_once(trained):
+def test_version_starts_in_a_sixth_of_a_second(trained):
     """`--version` takes at most 0.15 s of a core: nothing heavy is imported."""
     _, spent = cost(trained, "--version")
     assert spent <= 0.15
 
 
 @pytest.mark.full
-def test_one_message_is_scored_at_once(trained):
+def test_one_message_is_scored_in_a_third_of_a_second(trained):
     """`score one.eml` takes at most 0.35 s of a core, from start to end."""
     _, spent = cost(trained, "score", ONE_SPAM)
     assert spent <= 0.35
@@ -182,7 +182,7 @@ def at_terminal(home, *words, **more):
     return running.returncode, seen.decode()
 
 
-def test_colours_are_for_terminals_that_want_them(trained):
+def test_colours_are_for_terminals_without_no_color(trained):
     """A terminal gets colours, NO_COLOR and pipes do not."""
     assert "\x1b[31m" in at_terminal(trained, "score", ONE_SPAM)[1]
     assert "\x1b" not in at_terminal(trained, "score", ONE_SPAM, NO_COLOR="1")[1]
@@ -218,7 +218,7 @@ def test_every_terminal_gets_what_it_can_show(trained, encoding):
     assert b"log-odds in total" in done.stdout
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
 def test_what_root_writes_belongs_to_the_owner_of_the_home():
     """Run as root on the daemon's home, nothing is left that the daemon cannot write."""
     place = Path(tempfile.mkdtemp(prefix="spamnb-owner-"))

@@ -68,8 +68,8 @@ def test_a_question_goes_to_stderr(home, answer, code, events):
     assert stats(home)[1] == events
 
 
-def test_all_that_somebody_taught_is_undone(home):
-    """It tells how much there is, asks, and needs a yes where nobody can be asked."""
+def test_all_events_of_a_user_are_undone(home):
+    """The command counts them and asks; without a terminal it needs --yes."""
     asked = spamnb(home, "undo", "--who", "mallory")
     assert asked.code == 2
     assert "10 events can be undone" in asked.err
@@ -79,8 +79,8 @@ def test_all_that_somebody_taught_is_undone(home):
     assert spamnb(home, "undo", "--who", "mallory", "--yes", "--json").json[0]["undone"] == 0
 
 
-def test_what_somebody_else_said_later_stays(home):
-    """An event that was replaced by another person's word is told, and left."""
+def test_a_later_label_of_another_user_stays(home):
+    """An event that another user's label replaced is reported and left."""
     assert spamnb(home, "correct", "ham", ONE_HAM).code == 0
     done = spamnb(home, "undo", "--who", "mallory", "--yes", "--json").json[0]
     assert done == {"undone": 9, "superseded": 1}
@@ -89,7 +89,7 @@ def test_what_somebody_else_said_later_stays(home):
 
 @pytest.mark.parametrize("words", [["undo"], ["undo", 5, "--who", "mallory"]])
 def test_undo_needs_numbers_or_options(home, words):
-    """Nothing named would mean everything; both would mean who knows what."""
+    """Without either it would undo everything; with both its meaning would be unclear."""
     assert spamnb(home, *words).code == 2
     assert stats(home)[1] == 410
 
@@ -144,8 +144,8 @@ def test_rewind_where_all_is_in_the_checkpoint_says_so(home):
     assert (refused.code, "in the checkpoint, and there are no later" in refused.err) == (2, True)
 
 
-def test_relearn_without_somebody(home, tmp_path):
-    """The model is the one that was never taught by them; what is kept is the one of before."""
+def test_relearn_without_a_user(home, tmp_path):
+    """The new model never learnt from that user; the copy is the old model."""
     plain = tmp_path / "plain"
     asked = spamnb(home, "relearn", "--without", "mallory")
     assert asked.code == 2

@@ -133,7 +133,7 @@ def test_what_is_no_plain_file_is_not_replaced(trained, tmp_path):
     ],
 )
 def test_odd_values_are_the_users_mistake(trained, tmp_path, words, said):
-    """One line that says what is wrong, and never a bug of ours."""
+    """A wrong value gets one line that says what is wrong, and never exit code 70."""
     places = {"pipe": tmp_path / "pipe", "export": tmp_path / "x", "spam": SPAM, "ham": HAM}
     os.mkfifo(places["pipe"])
     assert spamnb(trained, "export", places["export"]).code == 0
@@ -297,10 +297,10 @@ def test_verbose_adds_the_traceback(tmp_path):
     assert done.err.splitlines()[-1].startswith("spamnb: there is no model")
 
 
-# --- who we are ----------------------------------------------------------------------------------
+# --- user and group ------------------------------------------------------------------------------
 
 
-def test_root_becomes_the_owner_of_somebody_elses_home(tmp_path, monkeypatch):
+def test_root_becomes_the_owner_of_the_home(tmp_path, monkeypatch):
     """Group first, then user: the other way round the group could not be changed any more."""
     calls = []
     owned = os.stat_result((0o40700, 1, 1, 1, 1234, 5678, 0, 0, 0, 0))
@@ -312,7 +312,7 @@ def test_root_becomes_the_owner_of_somebody_elses_home(tmp_path, monkeypatch):
     assert calls == [("gid", 5678), ("uid", 1234)]
 
 
-def test_nobody_else_changes_who_they_are(tmp_path, monkeypatch):
+def test_other_users_keep_their_identity(tmp_path, monkeypatch):
     """Without root, or on root's own or a missing home, nothing is changed."""
     monkeypatch.setattr(os, "setegid", lambda _: pytest.fail("changed"))
     monkeypatch.setattr(os, "seteuid", lambda _: pytest.fail("changed"))
@@ -323,7 +323,7 @@ def test_nobody_else_changes_who_they_are(tmp_path, monkeypatch):
 
 
 def test_behind_sudo_the_journal_names_the_person(monkeypatch):
-    """Root is nobody's name; a uid without a name is told as a number."""
+    """The journal has SUDO_USER instead of root, and the number of a uid without a name."""
     monkeypatch.setattr(os, "getuid", lambda: 0)
     monkeypatch.setenv("SUDO_USER", "alice")
     assert speaker() == "alice"

@@ -111,7 +111,7 @@ class TestRecords:
         assert left.tolist() == words == [*ids[:10].tolist(), *ids[200:].tolist()]
 
     def test_a_correction_alone_keeps_a_feature(self, store):
-        """Only a row whose counts and corrections are all zero is removed."""
+        """Only a row with all counts and corrections zero is removed."""
         ids = ids_of(5)
         none = np.zeros((1, 2), np.uint32)
         rows = Records(none, np.array([[0, -1]], np.int32), np.zeros(1, np.uint16))
@@ -168,7 +168,7 @@ class TestWords:
             assert view.words(ids_of(1)) == [None]
 
     def test_texts_that_do_not_fit_their_sizes_are_a_bug(self, store):
-        """Texts whose sizes do not match are refused, and nothing is stored."""
+        """Texts of other sizes than stated are refused, and nothing is stored."""
         with pytest.raises(BugError), store.write() as view:
             view.put_words(packed([word(1)])._replace(texts=b""))
         with store.read() as view:
@@ -371,7 +371,7 @@ class TestIndexes:
         with store.read() as view:
             assert view.live_at(SPAM, 0) == 0
 
-    def test_an_event_without_a_digest_is_nobodys(self, store):
+    def test_an_event_without_a_digest_has_no_message(self, store):
         """Imports are in no index."""
         with store.write() as view:
             apply(view, bulk_event(view, ids_of(1), [[1, 0]], [[0, 0]], messages=(1, 0)))

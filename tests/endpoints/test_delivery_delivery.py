@@ -37,7 +37,7 @@ def block(folder):
 
 
 def test_mail_goes_to_each_recipient_with_its_trace(mail):
-    """Each Maildir has the message, with who sent it and to whom on top."""
+    """Each Maildir has the message, with sender and recipient in the first headers."""
     with running_agent(root=str(mail)) as agent:
         assert send(agent, b"bob@x.example", b"Carol+news@x.example") == [b"250 2.0.0"]
     one = (mail / "bob" / "Maildir", "bob@x.example")
@@ -49,7 +49,7 @@ def test_mail_goes_to_each_recipient_with_its_trace(mail):
     assert agent.meters.value("delivered") == 2
 
 
-def test_delivery_does_not_change_who_a_message_is(mail):
+def test_delivery_does_not_change_the_digest(mail):
     """The digest in the Maildir is the one before, also with a Received line of the agent."""
     house = LocalHosts(hosts=("mx.x.example",))
     settings = {"received": True, "hostname": "mx.x.example"}
@@ -91,7 +91,7 @@ def test_junk_goes_to_its_folder(mail, head, junk):
     assert agent.meters.value("delivered_junk") == junk
 
 
-def test_if_one_maildir_refuses_nobody_has_it_in_smtp(mail):
+def test_if_one_maildir_refuses_no_recipient_has_it_in_smtp(mail):
     """One reply stands for all: 451, nothing half-delivered, and the next try delivers to all."""
     block(mail / "carol" / "Maildir")
     with running_agent(root=str(mail)) as agent:

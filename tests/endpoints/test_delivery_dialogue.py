@@ -238,7 +238,7 @@ def test_connections_of_one_address_are_limited(mail):
             client.close()
 
 
-def test_who_says_nothing_is_sent_away(mail):
+def test_silent_clients_get_421(mail):
     """Silence ends with 421: before a command, and in the middle of a message."""
     with running_agent(root=str(mail), command_timeout_s=0.3, data_timeout_s=0.3) as agent:
         with agent.raw() as client:
@@ -249,7 +249,7 @@ def test_who_says_nothing_is_sent_away(mail):
     assert files(mail) == []
 
 
-def test_who_reads_nothing_is_sent_away(mail, monkeypatch):
+def test_a_client_that_reads_nothing_is_disconnected(mail, monkeypatch):
     """A client that reads no replies does not keep its connection."""
     monkeypatch.setattr("spamnb.endpoints.smtp.delivery.session._GOODBYE_S", 0.2)
     with (
@@ -268,8 +268,8 @@ def test_who_reads_nothing_is_sent_away(mail, monkeypatch):
         raise AssertionError("its place is still taken")
 
 
-def test_who_drips_is_sent_away(mail):
-    """A byte now and then does not hold a place for ever."""
+def test_a_client_that_sends_slowly_is_disconnected(mail):
+    """A byte now and then does not extend the time of a message."""
     with (
         running_agent(root=str(mail), data_timeout_s=5.0, message_timeout_s=0.5) as agent,
         start_child(agent, b"RCPT TO:<bob@x.example>", b"DATA") as client,
@@ -312,7 +312,7 @@ def _finish(idle, client):
     client.close()
 
 
-def test_a_fault_of_ours_is_451_and_tells_nothing(agent, monkeypatch):
+def test_an_internal_error_is_451_and_tells_nothing(agent, monkeypatch):
     """No class name, path or text of an exception is in a reply; the log has an incident."""
     from spamnb.endpoints.smtp.delivery.delivery import DeliveryAgent
 
@@ -339,10 +339,10 @@ NOISE = st.one_of(
 
 @settings(max_examples=60)
 @given(st.lists(NOISE, max_size=20))
-def test_no_noise_is_a_fault_of_ours(noisy_office, noise):
-    """Whatever is said, every line of the answer is a proper reply, and nothing in us breaks."""
+def test_no_noise_is_an_internal_error(noisy_office, noise):
+    """Every line of the answer to any bytes is a proper reply, and no exception is raised."""
     before = noisy_office.meters.value("faults")
-    # It may hang up on us before we have said all.
+    # The agent may close the connection before all is sent.
     with noisy_office.raw() as client, contextlib.suppress(ConnectionError):
         client.sock.settimeout(5)
         client.send(b"".join(noise) + b"\r\n.\r\n" + b"QUIT\r\n" * 4)

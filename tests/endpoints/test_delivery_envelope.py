@@ -74,7 +74,7 @@ def test_an_encoded_line_end_in_an_address_is_no_line_end(agent, mail):
     assert text.startswith(b"Return-Path: <" + hidden + b"@b.example>\n")
 
 
-# -- who lives here -------------------------------------------------------------------------------
+# -- recipients -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_other_domains_are_not_relayed(mail):
         assert client.say(b"RCPT TO:<postmaster>")[:3] == b"250"
 
 
-def test_a_table_names_who_lives_here(tmp_path):
+def test_a_table_names_the_recipients(tmp_path):
     """With a table others are unknown; details after a plus sign and a domain's rest are found."""
     table = tmp_path / "users"
     table.write_text(
@@ -121,7 +121,7 @@ def test_a_table_names_who_lives_here(tmp_path):
 
 
 def test_guessing_names_does_not_fill_the_disk(mail):
-    """Folders of a catch-all are made up to a number; who has one goes on getting mail."""
+    """A catch-all makes folders up to a number; mail for existing folders is accepted."""
     with running_agent(root=str(mail), mailboxes=2) as agent, start_child(agent) as client:
         for name in (b"one", b"two"):
             assert client.say(b"RCPT TO:<" + name + b"@x.example>")[:3] == b"250"

@@ -1,4 +1,4 @@
-"""The feedback addresses: which senders are trusted, what is learnt, and who gets a receipt."""
+"""The feedback addresses: trusted senders, what is learnt, receipts."""
 
 import queue
 import threading
@@ -106,7 +106,7 @@ LOOP = {"trusted": ("127.0.0.0/8", "unix")}
         (LOCAL, {}, ALICE, "stranger"),
     ],
 )  # fmt: skip
-def test_whose_word_it_is(settings, more, how, who, trust):
+def test_sender_of_a_report(settings, more, how, who, trust):
     """Logins and clients of trusted networks are believed, From and MAIL FROM never.
 
     A loopback address is believed only where the mail server says that the client logged in.
@@ -119,7 +119,7 @@ def test_whose_word_it_is(settings, more, how, who, trust):
     assert read(said.raw).digest == read(SPAM).digest
 
 
-def test_a_peer_that_is_not_trusted_names_nobody(settings):
+def test_an_untrusted_client_cannot_name_another(settings):
     """XFORWARD by a client that is no peer is rejected, and the report is a stranger's."""
     more = {"peers": ("198.51.100.1",), "trusted": ("192.0.2.0/24",)}
     with running_agent(**settings | more) as rig, rig.smtp() as client:
@@ -304,8 +304,8 @@ def test_a_receipt_tells_what_changed(settings, tmp_path):
         ({"List-Id": "<l.x.example>"}, {"login": True}),
     ],
 )
-def test_nobody_else_gets_a_receipt(settings, tmp_path, fields, how):
-    """Not strangers, whose address may be forged; not programs, which might answer."""
+def test_strangers_and_programs_get_no_receipt(settings, tmp_path, fields, how):
+    """The address of a stranger may be forged, and a program might answer."""
     with running_agent(**settings | {"trusted": ("192.0.2.0/24",)}) as rig:
         send(rig, report(SPAM, **fields), **how)
         send(rig, report(SPAM, **fields), **how | {"login": False, "xforward": "ADDR=192.0.2.7"})
@@ -394,7 +394,7 @@ def test_a_stranger_teaches_nothing(agent, desk, model):
     assert all(entry.trust == "stranger" for entry in desk.review_queue.entries())
 
 
-def test_a_signature_proves_who_got_a_message(agent, model):
+def test_a_signature_proves_the_recipient(agent, model):
     """Without a login, the signature of a message of theirs counts, and for them alone."""
     kept = scored(model, SPAM, ALICE)
     assert send(agent, report(kept), sender=BOB)[:3] == "250"
@@ -413,7 +413,7 @@ def test_an_outsider_with_a_signature_teaches_nothing(agent, desk, model):
 
 
 def test_a_plain_forward_is_found_again(agent, model):
-    """Quoted headers name the message: by signature, or for who logged in by its id."""
+    """Quoted headers name the message: by signature, or by its id if the user logged in."""
     kept = scored(model, SPAM, ALICE)
     head = kept.split(b"\r\n\r\n")[0].decode()
     mail = EmailMessage()

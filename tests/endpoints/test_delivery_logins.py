@@ -34,7 +34,7 @@ def test_no_password_goes_in_the_clear(people, tmp_path):
 
 
 def test_a_login_before_tls_is_none_after_it(people, tmp_path):
-    """RFC 3207 4.2: what was said before STARTTLS is forgotten, also who said it."""
+    """RFC 3207 4.2: commands and login from before STARTTLS are forgotten."""
     cert, key = certificate(tmp_path)
     settings = {"certificate": cert, "key": key, "plain_login": True, "root": str(tmp_path)}
     with running_agent(passwords=people, **settings) as agent, agent.smtp() as client:
@@ -68,7 +68,7 @@ def test_a_login_line_without_end_is_the_clients_fault(agent):
 
 
 def test_every_way_to_log_in_works(agent):
-    """PLAIN with and without an initial response, LOGIN, and LOGIN with the name at once."""
+    """PLAIN and LOGIN work with and without an initial response."""
     name, word = b64encode(b"alice@x.example"), b64encode(b"secret")
     both = plain(b"alice@x.example", b"secret")
     for said in (
@@ -139,7 +139,7 @@ def test_guessing_is_slowed_down(agent, monkeypatch):
 
 
 def test_guessing_in_parallel_wins_nothing(agent):
-    """A try counts before it is checked, so twenty connections at once have no twenty tries."""
+    """A try counts before it is checked, so parallel connections have no further tries."""
     codes = []
 
     def guess():

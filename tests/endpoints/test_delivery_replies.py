@@ -32,11 +32,11 @@ REFUSED = {"error_type": "RefError", "proven": False}
 @pytest.mark.parametrize(
     ("answers", "how", "reply"),
     [
-        # a stranger who proves the word is asked to come again, and refused for good otherwise
+        # a stranger with proof gets a temporary error, and otherwise a permanent one
         ([Answer("refused", facts=LIMIT)], {}, TOO_MUCH),
         ([Answer("learnt"), Answer("refused", facts=LIMIT)], {}, TOO_MUCH),
         ([Answer("refused", facts=REFUSED | {"proven": True})], {}, "550 5.6.0"),
-        # whose address may be forged gets no bounce
+        # a sender with a possibly forged address gets no bounce
         ([Answer("refused", facts=LIMIT | {"proven": False})], {}, f"250 {NOTHING}"),
         ([Answer("refused", facts=REFUSED)], {}, f"250 {NOTHING}"),
         ([Answer("review"), Answer("refused", facts=REFUSED)], {}, "250 2.0.0 Report accepted in"),
@@ -44,7 +44,7 @@ REFUSED = {"error_type": "RefError", "proven": False}
         # a client of a trusted network has no receipt, so the reply tells
         ([Answer("refused", facts=LIMIT)], {"xforward": "ADDR=192.0.2.7"}, TOO_MUCH),
         ([Answer("refused", facts=REFUSED)], {"xforward": "ADDR=192.0.2.7"}, "550 5.6.0"),
-        # who logged in has a receipt, or else the reply tells
+        # a user who logged in has a receipt, or else the reply tells
         ([Answer("refused", facts=LIMIT)], {"login": True}, "250 2.0.0 1 not learnt"),
         ([Answer("refused", facts=LIMIT)], {"login": True, "sender": ""}, TOO_MUCH),
     ],

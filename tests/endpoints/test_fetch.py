@@ -239,7 +239,7 @@ def test_a_file_that_changed_in_between_starts_over(tmp_path, site, call):
 
 
 def test_a_set_that_is_there_is_not_fetched_again(site, call):
-    """The second call asks the server for nothing."""
+    """The second call sends no request to the server."""
     site.files["/set.tar.gz"] = tar_of([("ham/1", MAIL)])
     assert call({"urls": [f"{site.root}/set.tar.gz"]}).returncode == 0
     asked = len(site.asked)

@@ -114,7 +114,7 @@ def test_a_folder_that_is_missing_is_told(tmp_path):
         MaildirMailbox.open(MaildirLocation(tmp_path, "bob"))
 
 
-def test_nobody_answers_at_the_port():
-    """One line, and no exception of the library's."""
+def test_a_closed_port_is_told_in_one_line():
+    """The error is one line, and no exception of the library."""
     with pytest.raises(PeerError, match="Connection refused"):
         ImapMailbox.open(ImapAccount("127.0.0.1", 1, "alice", "secret"))

@@ -1,4 +1,4 @@
-"""Commands: what goes on unchanged, what we answer ourselves, what is announced."""
+"""Commands: those for the next hop, those that the relay answers, announced extensions."""
 
 import pytest
 from support.relay import MESSAGE, Rig, Server
@@ -84,7 +84,7 @@ def test_what_is_announced(on_loop):
     ],
 )
 def test_commands_that_we_answer_ourselves(on_loop, line, reply):
-    """They never reach the next hop; what two readers may read in two ways is refused."""
+    """They never reach the next hop; a line that two servers may read differently is refused."""
 
     async def main():
         async with Rig({}) as rig:

@@ -287,8 +287,8 @@ def test_a_refusal_exists_before_the_queue_only(on_loop, queue, reply, arrived):
     on_loop(main())
 
 
-def test_a_deferral_is_a_451_whose_text_is_safe(on_loop):
-    """Whatever the text holds, it is one line."""
+def test_a_deferral_is_a_451_with_safe_text(on_loop):
+    """Any text becomes one line of printable characters."""
 
     async def main():
         async with Rig({}, StubScanner(ScanResult("defer", reply=b"a\r\n250 b\xff"))) as rig:
@@ -311,7 +311,7 @@ def test_a_deferral_is_a_451_whose_text_is_safe(on_loop):
     ],
 )
 def test_the_reply_to_a_refused_message_names_its_line_in_the_log(on_loop, outcome, text):
-    """A sender who asks about a refusal quotes the reply, and the administrator finds the line."""
+    """With the reference of a quoted reply the administrator finds the line of the log."""
 
     async def main():
         params = {"size_limit_bytes": 1000, "bare_newlines": "refuse"}
@@ -452,7 +452,7 @@ def test_a_client_that_leaves_before_our_250(on_loop, how):
 
 
 def test_a_fault_of_ours_ends_one_session_only(on_loop):
-    """It gets a 421; its cause stands in the log under an incident id, nothing of it in replies."""
+    """The client gets 421 without the cause, which is in the log under an incident id."""
 
     async def main():
         async with Rig({}) as rig:
@@ -473,7 +473,7 @@ def test_a_fault_of_ours_ends_one_session_only(on_loop):
 
 
 def test_ehlo_may_be_unknown_to_the_next_hop(on_loop):
-    """Its no is the client's, who then says HELO."""
+    """The client gets the refusal of the next hop, and can send HELO."""
 
     async def main():
         server = Server()

@@ -146,7 +146,7 @@ def test_one_network_takes_no_more_connections_than_it_leaves_free(on_loop):
 
 
 def test_strangers_leave_connections_to_the_next_hop(on_loop):
-    """Those who are not trusted get a part of them; a trusted client always gets one."""
+    """Untrusted clients get a part of the connections; a trusted client always gets one."""
 
     async def main():
         few = limits(upstream_connections=10, reserved=0.2)
@@ -203,7 +203,7 @@ def test_a_wide_network_is_what_one_customer_can_have():
 
 
 def test_idle_strangers_go_first_when_the_next_hop_is_crowded(on_loop):
-    """Who has come to no message makes room; who sends one stays."""
+    """A client without a message makes room; a client that sends one stays."""
 
     async def main():
         few = {"limits": limits(upstream_connections=4, reserved=0.0, crowded=0.5)}
@@ -221,7 +221,7 @@ def test_idle_strangers_go_first_when_the_next_hop_is_crowded(on_loop):
 
 
 def test_the_slowest_goes_when_another_network_finds_no_connection(on_loop):
-    """A client whose network holds none is refused once; then the slowest message is ended."""
+    """A client of a network without connections is refused once; then the slowest message ends."""
 
     async def main():
         few = {"limits": limits(upstream_connections=2, reserved=0.0, crowded=1.0)}
@@ -283,7 +283,7 @@ def test_who_burdens_the_memory_most_makes_room():
     for reader in readers:
         share.take(reader.size, reader, reader.size)
     share.rotate(1.0)
-    assert not any(reader.is_shed for reader in readers)  # nobody waits
+    assert not any(reader.is_shed for reader in readers)  # no reader waits
     late = Held(share)
     share.take(100_000, late, 100_000)
     share.take(100_000, readers[0], 500_000)

@@ -106,7 +106,7 @@ def test_a_long_header_without_a_body_is_whole_all_the_same(on_loop):
 
 
 def test_all_that_was_sent_before_the_end_is_worked_off(on_loop):
-    """A client may say everything at once and shut its side, however many commands that are."""
+    """A client may send any number of commands in one piece and shut its side."""
 
     async def main():
         async with Rig({}) as rig:
@@ -156,7 +156,7 @@ def test_the_rest_of_a_refused_stream_may_take_its_time(on_loop):
 
 
 def test_who_stalls_while_the_memory_is_full_is_shed(on_loop):
-    """Those who are held only because of others have their turn, and then their time is over."""
+    """A client that waits only because of others gets its turn before its time ends."""
 
     async def main():
         changes = {"times": times(data_s=0.5, sweep_s=0.1)}

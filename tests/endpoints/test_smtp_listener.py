@@ -52,7 +52,7 @@ def test_a_kept_connection_follows_new_settings(on_loop):
 
 
 def test_draining_finishes_what_is_under_way(on_loop):
-    """Idle sessions end at once, a message may still end, and nothing new begins."""
+    """Idle sessions end immediately, a message may still end, and no new one begins."""
 
     async def main():
         async with Rig({}) as rig:
@@ -89,7 +89,7 @@ def test_draining_breaks_off_what_does_not_end(on_loop):
 
 
 def test_draining_waits_for_the_next_hops_word(on_loop):
-    """A message whose sender has left is still under way; what does not end is given up."""
+    """A message without its client is still under way; one that does not end is given up."""
 
     async def main():
         async with Rig({}) as rig:

@@ -10,7 +10,7 @@ GOOD, BAD = b"250 2.0.0 first\r\n", b"452 4.2.2 second is full\r\n"
 
 
 def test_smtp_before_lmtp_takes_one_recipient(on_loop):
-    """One reply cannot tell of two recipients: the second one comes in a transaction of its own."""
+    """One reply cannot tell of two recipients: the second one gets a new transaction."""
 
     async def main():
         server = Server(lmtp=True)
@@ -99,7 +99,7 @@ def test_lmtp_before_lmtp_passes_each_reply_on(on_loop):
     on_loop(main())
 
 
-def test_lmtp_before_lmtp_whose_second_reply_never_comes(on_loop):
+def test_lmtp_before_lmtp_without_its_second_reply(on_loop):
     """What was said of the first recipient holds; the second gets a 451, and no third reply."""
 
     async def main():

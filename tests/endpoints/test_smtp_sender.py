@@ -169,7 +169,7 @@ def test_a_refusal_after_the_dot_is_each_recipients(hop):
     assert sent(hop(final=b"554 5.7.1 no\r\n")) == [ReleaseReply(554, "5.7.1 no")] * 2
 
 
-def test_a_place_where_nobody_listens_is_an_error():
+def test_an_address_without_a_listener_is_an_error():
     """One line that names the address."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

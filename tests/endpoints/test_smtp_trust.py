@@ -191,7 +191,7 @@ def test_a_proxy_names_its_client(on_loop, name, size):
 
 
 @pytest.mark.parametrize("name", NOBODY)
-def test_a_proxy_that_names_nobody_trusted(on_loop, name):
+def test_a_proxy_line_without_a_trusted_client(on_loop, name):
     """The socket's address does not count: neither loopback nor a missing address is trusted."""
 
     async def main():

@@ -58,7 +58,7 @@ def test_a_message_is_read_alike_however_it_is_cut(pieces, data):
 
 @given(st.lists(st.sampled_from(PIECES), max_size=40))
 def test_what_comes_out_can_end_nothing(pieces):
-    """No end of DATA for a reader who takes CR, LF or CR LF for a line end, and no bare one."""
+    """No server finds an end of DATA in it, whether CR, LF or CR LF ends a line."""
     message = b"".join(pieces) + b"\r\n.\r\n"
     out, ended, _, _ = fed(message)
     assert ended

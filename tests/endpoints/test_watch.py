@@ -87,7 +87,7 @@ class Stamp:
 
 
 class House:
-    """A Maildir, a model, and a watcher that waits for nothing."""
+    """A Maildir, a model, and a watcher without delays."""
 
     def __init__(self, tmp_path):
         self.root = tmp_path / "Maildir"
@@ -147,7 +147,7 @@ def house(tmp_path):
 
 
 def test_deliveries_teach_nothing(house):
-    """Where we put a message ourselves is no person's word."""
+    """A message that the delivery agent files is no label of the user."""
     house.deliver("", "NO")
     house.deliver(".Junk", "YES")
     house.deliver("")

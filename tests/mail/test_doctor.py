@@ -104,8 +104,8 @@ def test_all_is_well_in_a_maildir(embedded, unchanged):
     ]
 
 
-def test_nobody_watches(embedded, unchanged):
-    """A move that nobody tells of: the hop that learns is broken, and what to do is said."""
+def test_moves_without_a_watcher_are_told(embedded, unchanged):
+    """Without `spamnb watch` the learning hop is broken, and its hint names the command."""
     told = embedded.doctor_of("bob", "--wait", "1")
     told.is_broken("learning", "nothing was learnt within 1 s", "spamnb watch")
     assert told.names("skipped") == ["score", "move back", "learning again"]
@@ -123,15 +123,15 @@ def test_bypass_is_told(embedded, unchanged):
         embedded.bypass("off")
 
 
-def test_nobody_takes_the_mail(embedded, unchanged):
-    """A closed port is the delivery's fault."""
+def test_a_closed_smtp_port_is_told(embedded, unchanged):
+    """A closed port breaks the delivery hop."""
     (port,) = free_ports(1)
     told = embedded.doctor_of("bob", "--smtp", f"127.0.0.1:{port}")
     told.is_broken("delivery", "cannot be reached", "docs/postfix.md")
 
 
 def test_it_arrives_elsewhere(embedded, unchanged):
-    """A recipient whose mailbox is another one; and the cleaning says that it found nothing."""
+    """Mail for a recipient with another mailbox does not arrive, and cleaning up finds nothing."""
     told = embedded.doctor_of("bob", "--rcpt", "carol@example.org", "--wait", "1")
     assert told.names("broken") == ["arrival", "cleaning up"]
     assert "may still arrive" in told.hops["cleaning up"]["what"]
@@ -215,9 +215,9 @@ def test_the_daemon_goes_away_on_the_way(embedded, unchanged):
         embedded.daemon.start()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
-def test_root_is_whose_things_they_are():
-    """The model's owner where the model lies, the person where their mail lies, never root."""
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+def test_root_reads_as_the_owner_of_each_file():
+    """The doctor becomes the owner of the home, and the owner of the mail, never root."""
     place = Path(tempfile.mkdtemp(prefix="spamnb-doctor-"))
     try:
         place.chmod(0o755)

@@ -46,7 +46,7 @@ class Served(House):
 
     @contextmanager
     def other(self, path, old, new):
-        """A file that says something else for a while."""
+        """Change a file within the block."""
         path = self.rig.root / path
         text = path.read_text()
         assert old in text
@@ -58,7 +58,7 @@ class Served(House):
 
     @contextmanager
     def other_dovecot(self, old, new):
-        """Dovecot with another setting for a while."""
+        """Change a setting of Dovecot within the block."""
         try:
             with self.other("dovecot/dovecot.conf", old, new):
                 self._dovecot_anew()
@@ -75,7 +75,7 @@ class Served(House):
         until(lambda: self.rig.answers("imap"), what="Dovecot")
 
     def lying(self):
-        """Messages of everybody, in all folders."""
+        """Messages of all users, in all folders."""
         mail = self.rig.root / "mail"
         return [path for part in ("new", "cur") for path in mail.rglob(f"{part}/*")]
 
@@ -94,7 +94,7 @@ def served(tmp_path_factory):
 
 @pytest.fixture
 def unchanged(served):
-    """Whatever happens: no message lies about, and the model is as it was."""
+    """After the test no message is left, and the model is unchanged."""
     before = served.learnt()
     yield
     assert served.lying() == []
@@ -102,7 +102,7 @@ def unchanged(served):
 
 
 def test_all_is_well(served, unchanged):
-    """Every hop: into Junk by MOVE, back by COPY; all in the name of whose mailbox it is."""
+    """Every hop is ok: into Junk by MOVE, back by COPY, with labels of the mailbox's user."""
     before = served.export()
     told = served.alice()
     assert told.names("ok") == HOPS, told.whole
@@ -134,13 +134,13 @@ def others(served):
 
 
 def test_nothing_else_in_the_mailbox_is_touched(served, unchanged):
-    """Messages beside it stay, also those that somebody has marked as deleted."""
+    """Other messages stay, also those marked as deleted."""
     with others(served):
         assert served.alice().names("ok") == HOPS
 
 
 def test_a_server_that_can_do_little(served, unchanged):
-    """No MOVE: COPY and delete. No UIDPLUS: where EXPUNGE would take others, ours is left, told."""
+    """Without MOVE it copies and deletes; without UIDPLUS it leaves its message and says so."""
     able = "protocol imap {\n  imap_capability = IMAP4rev1 SASL-IR LITERAL+ ENABLE IDLE\n"
     with served.other_dovecot("protocol imap {\n", able):
         told = served.alice()
@@ -169,15 +169,15 @@ def test_what_can_be_encrypted_is(served, unchanged):
     assert all("TLS" in line for line in logins)
 
 
-def test_dovecot_tells_nobody_of_moves(served, unchanged):
-    """imap_sieve is not IMAP's: the hop that learns, and where to read about it."""
+def test_a_dovecot_without_imap_sieve_is_told(served, unchanged):
+    """The learning hop is broken, and its hint names the documentation."""
     with served.other_dovecot("protocol imap {", "protocol lda {"):
         told = served.alice("--wait", "2")
     told.is_broken("learning", "nothing was learnt within 2 s", "docs/dovecot.md")
 
 
-def test_words_are_left_where_nobody_looks(served, unchanged):
-    """The helper writes into another spool than the daemon reads."""
+def test_a_wrong_spool_is_told(served, unchanged):
+    """The script writes into another spool than the daemon reads."""
     spool = served.rig.root / "elsewhere"
     spool.mkdir(mode=0o777)
     spool.chmod(0o777)
@@ -188,27 +188,27 @@ def test_words_are_left_where_nobody_looks(served, unchanged):
     assert list(spool.glob("*.spam"))
 
 
-def test_mail_goes_around_us(served, unchanged):
-    """Straight to the port that mail comes back to: none of our headers; the rest is looked at."""
+def test_mail_that_bypasses_spamnb_is_told(served, unchanged):
+    """Without the headers of spamnb the headers hop is broken; the other hops are checked."""
     told = served.alice("--smtp", f"127.0.0.1:{served.rig.port['back']}")
     told.is_broken("headers", "did not pass through spamnb", "docs/postfix.md")
     assert told.hops["learning"]["state"] == "ok"
 
 
 def test_the_mail_server_refuses(served, unchanged):
-    """What it said is told."""
+    """The report has the reply of the mail server."""
     told = served.alice("--rcpt", "alice@example.net")
     told.is_broken("delivery", "554 5.7.1", "the mail server's log")
 
 
 def test_a_folder_that_is_not_there(served, unchanged):
-    """The folder of junk has another name here."""
+    """An unknown junk folder breaks the mailbox hop, and its hint names --junk."""
     told = served.alice("--junk", "Werbung")
     told.is_broken("mailbox", "Werbung cannot be opened", "--junk")
 
 
 def test_the_daemon_is_away(served, unchanged):
-    """Nothing is sent: its words would wait in the spool, to be learnt after all."""
+    """No mail is sent: its labels would wait in the spool, to be learnt later."""
     served.daemon.stop()
     try:
         told = served.alice()
@@ -219,7 +219,7 @@ def test_the_daemon_is_away(served, unchanged):
 
 
 def test_a_wrong_password(served, unchanged):
-    """The mailbox is the hop; nothing is sent. The last test: Dovecot slows down who guessed."""
+    """The mailbox hop is broken; no mail is sent. The last test: Dovecot delays later logins."""
     served.password.write_text("wrong\n")
     try:
         told = served.alice()

@@ -1,6 +1,6 @@
-"""The daemon is away while people go on filing: nothing is lost, all in order, nothing twice.
+"""The daemon is away while users file mail: each label is learnt once and in order.
 
-How long it is away is the promise itself ("for a minute"), so the minute is waited for.
+The promise is for a minute, so under --all the tests wait for a minute.
 """
 
 import random
@@ -23,7 +23,7 @@ def flag(imap, at, _, *, word):
     assert imap.store(at, "+FLAGS", f"({word})")[0] == "OK"
 
 
-# What somebody does to one message: the way, from where, to where, and what it says.
+# What a user does to one message: how, from and to which folder, and its label.
 IN, OUT, BACK = ("INBOX", "Junk", "spam"), ("Junk", "Work", "ham"), ("Work", "Junk", "spam")
 junk, not_junk = partial(flag, word="$Junk"), partial(flag, word="$NotJunk")
 FLAGGED, UNFLAGGED = (junk, "INBOX", "INBOX", "spam"), (not_junk, "INBOX", "INBOX", "ham")
@@ -42,7 +42,7 @@ STORIES = [
 
 
 def laid(person, times, run):
-    """New messages in the inbox, each with what is to happen to it."""
+    """Put new messages into the inbox; return name and steps of each."""
     plan = []
     for number, story in enumerate(STORIES * times):
         name = f"{run}.{person.name}.{number:04}."
@@ -52,7 +52,7 @@ def laid(person, times, run):
 
 
 def mixed(plan):
-    """One list of steps: each message's own in their order, some at once and some much later."""
+    """Shuffle the steps of all messages; those of one message stay in order."""
     rng, steps = random.Random(len(plan)), []
     left = [(name, list(story)) for name, story in plan]
     while left:
@@ -64,7 +64,7 @@ def mixed(plan):
 
 
 def file_all(person, steps, until_s, said):
-    """Take the steps one by one, from now until then; `said` gets each word when it was said."""
+    """Take the steps from now until then; `said` gets each label when it is given."""
     began = time.monotonic()
     for number, (name, (way, source, to, label)) in enumerate(steps):
         due = began + (until_s - began) * number / len(steps)
@@ -74,7 +74,7 @@ def file_all(person, steps, until_s, said):
 
 
 def at_once(people, steps, until_s):
-    """All at the same time, each with a mail program of their own; what each said, in order."""
+    """Let all users file in parallel; return the labels of each in order."""
     said = [[] for _ in people]
     threads = [
         threading.Thread(target=file_all, args=(person, its, until_s, words))
@@ -84,12 +84,12 @@ def at_once(people, steps, until_s):
         thread.start()
     for thread in threads:
         thread.join()
-    assert [len(words) for words in said] == [len(its) for its in steps], "somebody's step failed"
+    assert [len(words) for words in said] == [len(its) for its in steps], "a step failed"
     return [word for words in said for word in words]
 
 
 def changes_of(words):
-    """What they change: a word that is said again changes no label."""
+    """Return the changes of labels: the same label again is none."""
     held, told = {}, []
     for who, name, label in words:
         if held.get(name) != label:
@@ -106,7 +106,7 @@ def sorted_by(key, rows):
 
 
 def check(house, before, words):
-    """The books: the journal against what was said, and nothing left in any corner."""
+    """Compare the journal with the labels; spool and review list are empty."""
     told = [
         (event["who"], event["message_id"].removesuffix("@x"), event["before"], event["after"])
         for event in house.journal()[before:]
@@ -123,7 +123,7 @@ def check(house, before, words):
 
 
 def away(house, end, for_s, times, deaths=0):
-    """The daemon ends, people file, it comes back; so often it is killed while it catches up."""
+    """End the daemon while users file, start it, and kill it `deaths` times before the end."""
     people, before = (house.alice, house.bob), len(house.journal())
     steps = [mixed(laid(person, times, before)) for person in people]
     lists = [f"{before}.list.{number}." for number in range(TOGETHER)]

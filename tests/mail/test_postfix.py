@@ -207,7 +207,7 @@ def test_in_front_of_delivery_each_recipient_has_a_reply(model, tmp_path):
         rig.send(mail_of("ham", 7), ["alice@example.org", "bob@example.org"])
         until(lambda rig=rig: rig.delivered("alice", "X-Spam-Flag: NO"))
         until(lambda rig=rig: rig.delivered("bob", "X-Spam-Flag: NO"))
-        # Postfix believes in nobody, Dovecot does not.
+        # Postfix knows the recipient nobody, Dovecot does not.
         to = ["alice@example.org", "nobody@example.org"]
         rig.send(b"Subject: for one\r\n\r\nx\r\n", to)
         until(lambda rig=rig: "status=bounced" in rig.log())

@@ -29,10 +29,10 @@ def busy():
 @pytest.mark.full
 @pytest.mark.skipif(not PROVE.exists(), reason="no mail rig beside the project")
 def test_the_rigs_own_proof(tmp_path):
-    """Every variant and delivery, before and after the queue; Junk by what was learnt.
+    """The rig files mail by the trained model in every variant, before and after the queue.
 
-    The rig marks its junk with a forged X-Spam-Flag, which we remove from everybody's mail. So the
-    model is taught what the rig's junk looks like, and the flag that files it is our own.
+    The rig marks its junk with a forged X-Spam-Flag, which spamnb removes from all mail. So the
+    model learns what the rig's junk looks like, and the flag of spamnb files it.
     """
     if busy():
         pytest.skip("another rig uses the ports")

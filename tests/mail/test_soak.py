@@ -1,4 +1,4 @@
-"""Everything at once for a while: the books must balance."""
+"""Mixed load, faults and kills for a while: every message is accounted for."""
 
 import pytest
 from support.soak import Soak
@@ -18,8 +18,8 @@ def check(books, seconds):
     assert books.correction_faults == []
     assert books.corrections
     assert books.sent
-    # What arrived twice lost its connection between the next hop's 250 and ours: the log names the
-    # message, or tells of the death of the process that could not.
+    # A message arrives twice if its connection broke between the next hop's 250 and the relay's:
+    # the log names the message, or the death of the process that could not log it.
     unexplained = set(books.twice) - books.told - books.in_killed
     assert not unexplained, unexplained
 

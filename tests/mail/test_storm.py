@@ -1,4 +1,4 @@
-"""All attacks at once, with honest clients beside; then kills of the daemon's processes."""
+"""All attacks in parallel beside honest clients; then kills of the daemon's processes."""
 
 import pytest
 from support.storm import Storm

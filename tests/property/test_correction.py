@@ -1,4 +1,4 @@
-"""A person's correction works at once, whatever the message and the model (law 9), and alone."""
+"""A correction takes effect immediately, for any message and model, and moves little else."""
 
 from random import Random
 
@@ -89,7 +89,7 @@ def test_what_insists_moves_nothing_that_is_common():
 
 
 def test_a_message_of_common_words_moves_its_own_feature():
-    """Words that everybody uses: each correction holds at once, and other mail with them stays."""
+    """A correction of a message of common words holds, and other mail with them stays."""
     model = Filter(MemoryStore(recipe()))
     mail = [f"From: a@x.test\n\n{' '.join(WORDS)} {n % 7} {n}\n".encode() for n in range(600)]
     for number, raw in enumerate(mail):

@@ -144,7 +144,7 @@ def agreed(words, others):
 @each_recipe
 @settings(max_examples=3)
 @given(seed=seeds)
-def test_relearning_without_nobody_changes_no_byte(made, seed):
+def test_relearning_without_an_unknown_user_changes_no_byte(made, seed):
     """Without undone events, the journal's lessons give the journal again."""
     with folder() as home:
         with opened(home, made) as model:
@@ -159,7 +159,7 @@ def test_relearning_without_nobody_changes_no_byte(made, seed):
 @each_recipe
 @settings(max_examples=3)
 @given(seed=seeds)
-def test_relearning_without_somebody_is_as_if_they_had_never_spoken(made, seed):
+def test_relearning_without_a_user_equals_a_history_without_them(made, seed):
     """Exactly the model that was taught in the same order without them.
 
     By the lessons that the journal knows: a duplicate of mallory's was never noted.
@@ -258,7 +258,7 @@ def test_an_import_has_its_share(made):
 @each_recipe
 @settings(max_examples=3)
 @given(seed=seeds)
-def test_taking_back_what_somebody_taught_leaves_the_counts_of_the_others(made, seed):
+def test_undoing_the_events_of_a_user_leaves_the_counts_of_the_others(made, seed):
     """All of a person's events undone: counts are those of a model that they never taught."""
     model, clean = open_memory(made), open_memory(made)
     dice = Random(seed)
