@@ -139,7 +139,7 @@ def test_it_installs_all_and_removes_all_but_the_settings(install, tmp_path):
 
 
 def test_units_name_the_program_by_its_full_path(installed):
-    """systemd looks for programs in few folders; the unit has the full path."""
+    """Without the full path systemd looks for the program in few folders."""
     for unit in units(installed):
         for program in re.findall(r"^ExecStart=(\S+)", unit.read_text(), re.MULTILINE):
             assert program == str(installed / "opt/spamnb"), unit

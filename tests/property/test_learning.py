@@ -1,6 +1,6 @@
-"""Everything learnt is exact: whatever the order, the batches and what is taken back.
+"""Training is exact in any order, in any batches and after any undo.
 
-Small made-up messages, so that they share words and a hundred lessons take a tenth of a second.
+The messages are small, so that they share words and a hundred of them take a tenth of a second.
 """
 
 import tempfile
@@ -46,6 +46,7 @@ RECIPES = {
 }
 
 
+few = settings(max_examples=settings.default.max_examples // 5)
 each_recipe = pytest.mark.parametrize("made", RECIPES.values(), ids=RECIPES.keys())
 
 
@@ -127,7 +128,7 @@ def took(model, one):
 
 
 @each_recipe
-@settings(max_examples=8)
+@few
 @given(raws=mails, asked=steps)
 def test_no_history_of_lessons_makes_a_model_contradict_its_journal(made, raws, asked):
     """After every lesson, done or refused, the model is the fold of its journal."""
@@ -141,7 +142,7 @@ def test_no_history_of_lessons_makes_a_model_contradict_its_journal(made, raws, 
 
 
 @each_recipe
-@settings(max_examples=8)
+@few
 @given(raws=mails, asked=steps, chosen=st.randoms(use_true_random=False))
 def test_forgetting_everything_leaves_what_was_there_before(made, raws, asked, chosen):
     """Whatever was done with some messages, forgetting them restores every number."""
@@ -161,7 +162,7 @@ def test_forgetting_everything_leaves_what_was_there_before(made, raws, asked, c
 
 
 @each_recipe
-@settings(max_examples=8)
+@few
 @given(raws=mails, asked=steps)
 def test_undoing_from_the_newest_passes_through_every_earlier_state(made, raws, asked):
     """Undo, last one first, finds each state exactly as it was, back to where it began."""
@@ -212,7 +213,7 @@ def test_undo_of_undo_brings_the_training_back(made):
 
 
 @each_recipe
-@settings(max_examples=8)
+@few
 @given(
     raws=mails,
     labels=st.lists(st.integers(0, 1), min_size=5, max_size=5),
@@ -258,7 +259,7 @@ def term(model, seed, size=90):
 
 @each_recipe
 @example(seed=0, cuts=[8])
-@settings(max_examples=8)
+@few
 @given(seed=st.integers(0, 2**32), cuts=st.lists(st.integers(0, 90), max_size=3).map(sorted))
 def test_a_batch_leaves_what_its_lessons_leave_one_by_one(made, seed, cuts):
     """Batches of any size give the same events, receipts and bytes as single lessons."""
@@ -291,7 +292,7 @@ def test_a_batch_leaves_the_same_days_when_the_clock_is_set_back():
 
 
 @each_recipe
-@settings(max_examples=3)
+@few
 @given(seed=st.integers(0, 2**32), cut=st.integers(1, 89))
 def test_both_stores_hold_the_same(made, seed, cut):
     """A model in memory and one on disk agree on every number, text and event."""
@@ -329,7 +330,7 @@ def refold(model):
 
 
 @each_recipe
-@settings(max_examples=6)
+@few
 @given(seed=st.integers(0, 2**32))
 def test_replaying_the_journal_gives_the_model(made, seed):
     """The events alone, applied from nothing, give every number; no score is asked again."""

@@ -1,4 +1,4 @@
-"""Going back and going another way, against the plain way: teaching it so in the first place."""
+"""Rewind, relearn and undo leave the model that direct training would have made."""
 
 import tempfile
 from contextlib import contextmanager
@@ -23,6 +23,7 @@ from spamnb.service.maintenance.rewind import relearn, rewind, undoable
 from spamnb.store import check as audit
 from spamnb.store.rebuild import rebuild, replay
 
+few = settings(max_examples=settings.default.max_examples // 10)
 PEOPLE = ("ann", "bob", "mallory")
 seeds = st.integers(0, 2**32)
 NOBODY = EventFilter(who=("nobody",))
@@ -96,7 +97,7 @@ def closed_picture(home):
 
 
 @each_recipe
-@settings(max_examples=3)
+@few
 @given(seed=seeds, folded=st.integers(0, 30))
 def test_checkpoint_and_journal_folded_into_an_empty_model_give_the_model(made, seed, folded):
     """Replay equality: every number, text, event and line, and the checkpoint itself."""
@@ -112,7 +113,7 @@ def test_checkpoint_and_journal_folded_into_an_empty_model_give_the_model(made, 
 
 
 @each_recipe
-@settings(max_examples=3)
+@few
 @given(seed=seeds, back=st.integers(0, 39))
 def test_rewind_brings_back_the_model_as_it_was(made, seed, back):
     """Every number and event of that time; texts as far as they are still known."""
@@ -142,7 +143,7 @@ def agreed(words, others):
 
 
 @each_recipe
-@settings(max_examples=3)
+@few
 @given(seed=seeds)
 def test_relearning_without_an_unknown_user_changes_no_byte(made, seed):
     """Without undone events, the journal's lessons give the journal again."""
@@ -157,7 +158,7 @@ def test_relearning_without_an_unknown_user_changes_no_byte(made, seed):
 
 
 @each_recipe
-@settings(max_examples=3)
+@few
 @given(seed=seeds)
 def test_relearning_without_a_user_equals_a_history_without_them(made, seed):
     """Exactly the model that was taught in the same order without them.
@@ -179,7 +180,7 @@ def test_relearning_without_a_user_equals_a_history_without_them(made, seed):
 
 
 @each_recipe
-@settings(max_examples=3)
+@few
 @given(seed=seeds)
 def test_relearning_leaves_out_what_was_undone(made, seed):
     """What was undone is as if it had never been said, the undo as well."""
@@ -203,7 +204,7 @@ def log_odds(model, example, between):
 
 
 @each_recipe
-@settings(max_examples=3)
+@few
 @given(seed=seeds)
 def test_shares_are_what_real_forgets_change(made, seed):
     """Bisect says of each training in force how the odds move when that one is forgotten."""
@@ -256,7 +257,7 @@ def test_an_import_has_its_share(made):
 
 
 @each_recipe
-@settings(max_examples=3)
+@few
 @given(seed=seeds)
 def test_undoing_the_events_of_a_user_leaves_the_counts_of_the_others(made, seed):
     """All of a person's events undone: counts are those of a model that they never taught."""

@@ -194,7 +194,9 @@ class CrowdedHistories(Histories):
 
 TestHistories = Histories.TestCase
 TestHistories.__doc__ = "Both stores stay equal, and equal to their fold, through any history."
-TestHistories.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+TestHistories.settings = settings(
+    max_examples=settings.default.max_examples // 2, stateful_step_count=20
+)
 TestCrowdedHistories = CrowdedHistories.TestCase
 TestCrowdedHistories.__doc__ = "The same with a page of hot rows that is always full."
 TestCrowdedHistories.settings = TestHistories.settings
