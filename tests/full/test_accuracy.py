@@ -26,7 +26,7 @@ pytestmark = pytest.mark.full
 
 
 @pytest.fixture(scope="module")
-def model_session():
+def bench():
     loader = SourceFileLoader("bench_accuracy", str(BENCH))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
     loader.exec_module(module)
@@ -34,7 +34,7 @@ def model_session():
 
 
 @pytest.fixture(scope="module")
-def corpus(model_session):
+def corpus(bench):
     mail = importlib.import_module("labelled_mail")
     if mail.is_sample():
         pytest.skip("no corpus: set SPAMNB_CORPUS, or run scripts/fetch-corpora spamassassin")
@@ -47,10 +47,10 @@ def shuffled(rows, seed):
     return rows
 
 
-def mean(model_session, program, rows, mode, noise_seeds=(1,)):
+def mean(bench, program, rows, mode, noise_seeds=(1,)):
     """1-AUC %, missed % at 0.1 % ham lost, calibration error: means over orders and noise."""
     runs = [
-        model_session.figures(program(shuffled(rows, seed), mode, seed, noise))
+        bench.figures(program(shuffled(rows, seed), mode, seed, noise))
         for seed in ORDERS
         for noise in noise_seeds
     ]
@@ -67,10 +67,10 @@ def mean(model_session, program, rows, mode, noise_seeds=(1,)):
     ],
 )
 def test_accuracy_is_as_promised_and_better_than_bogofilter(
-    model_session, corpus, mode, most_auc, most_missed, noise_seeds
+    bench, corpus, mode, most_auc, most_missed, noise_seeds
 ):
     """1-AUC within its bound, and below bogofilter's, taught the same way on the same orders."""
-    area, missed, error = mean(model_session, model_session.ours, corpus, mode, noise_seeds)
+    area, missed, error = mean(bench, bench.measure_spamnb, corpus, mode, noise_seeds)
     print(mode, area, missed, error)
     assert area <= most_auc
     assert missed <= most_missed
@@ -78,7 +78,7 @@ def test_accuracy_is_as_promised_and_better_than_bogofilter(
         assert error <= 0.02
     if shutil.which("bogofilter") is None:
         pytest.skip("bogofilter is not installed; our own figures hold")
-    assert area < mean(model_session, model_session.theirs, corpus, mode, noise_seeds[:1])[0]
+    assert area < mean(bench, bench.measure_bogofilter, corpus, mode, noise_seeds[:1])[0]
 
 
 @pytest.mark.parametrize("seed", [7, 8])
@@ -101,13 +101,13 @@ def test_one_class_after_the_other(corpus, tmp_path, seed):
     assert area <= 0.0005
 
 
-def test_the_second_half_is_better_beyond_doubt(model_session, corpus):
+def test_the_second_half_is_better_beyond_doubt(bench, corpus):
     """A paired bootstrap of 1-AUC against bogofilter, same order: the upper bound is below 0."""
     if shutil.which("bogofilter") is None:
         pytest.skip("bogofilter is not installed")
     rows = shuffled(corpus, ORDERS[0])
     ours = evaluate(rows, Options(seed=ORDERS[0])).results
-    truth, theirs = model_session.said_by_bogofilter(rows, "full")
+    truth, theirs = bench.bogofilter_scores(rows, "full")
     assert (ours.truth == truth).all()
     half = slice(len(rows) // 2, None)
     difference, (low, high) = paired(truth[half], ours.log_odds[half], theirs[half])

@@ -17,7 +17,7 @@ BENCHES = Path(__file__).resolve().parents[2] / "scripts" / "bench"
 pytestmark = pytest.mark.full
 
 
-def model_session(name):
+def bench(name):
     """A bench as a module; the scripts have no ending that Python knows."""
     loader = SourceFileLoader(f"bench_{name}", str(BENCHES / name))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
@@ -35,7 +35,7 @@ def bulk(work):
     """Bulk work of both, on the same files in turn."""
     if shutil.which("bogofilter") is None:
         pytest.skip("bogofilter is not installed")
-    speed = model_session("speed")
+    speed = bench("speed")
     if importlib.import_module("labelled_mail").is_sample():
         pytest.skip("no corpus: set SPAMNB_CORPUS, or run scripts/fetch-corpora spamassassin")
     return speed.bulk(work)
@@ -44,17 +44,17 @@ def bulk(work):
 @pytest.fixture(scope="module")
 def single(bulk, work):
     """Single messages in a store of a million features; after the bulk, whose files it uses."""
-    return model_session("speed").single(work)
+    return bench("speed").single(work)
 
 
 @pytest.fixture(scope="module")
 def store():
-    return model_session("store").measure()
+    return bench("store").measure()
 
 
 @pytest.fixture(scope="module")
 def memory():
-    return model_session("memory").measure(100_000)
+    return bench("memory").measure(100_000)
 
 
 def test_scoring_takes_at_most_twice_the_cpu_of_bogofilter(bulk):
