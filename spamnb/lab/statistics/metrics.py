@@ -154,10 +154,9 @@ def paired_mean(
     count = len(difference)
     if not count:
         raise BugError("a mean needs messages")
-    rng = np.random.default_rng(seed)
-    resampled = [float(difference[rng.integers(0, count, count)].mean()) for _ in range(resamples)]
-    low, high = np.percentile(resampled, [2.5, 97.5])
-    return float(difference.mean()), (float(low), float(high))
+    return float(difference.mean()), _resampled(
+        lambda chosen: float(difference[chosen].mean()), (count,), resamples, seed
+    )
 
 
 def lam_percent(lost: int, ham: int, missed: int, spam: int) -> float:
@@ -246,12 +245,12 @@ def _area(ham: ArrayLike, spam: ArrayLike) -> float:
 
 
 def _resampled(
-    measure: Callable[[Ints, Ints], float], sizes: tuple[int, int], resamples: int, seed: int
+    measure: Callable[..., float], sizes: tuple[int, ...], resamples: int, seed: int
 ) -> Interval:
+    """95 % bootstrap interval; `measure` gets the indexes chosen from each group of messages."""
     rng = np.random.default_rng(seed)
-    ham, spam = sizes
     resampled = [
-        measure(rng.integers(0, ham, ham), rng.integers(0, spam, spam)) for _ in range(resamples)
+        measure(*(rng.integers(0, size, size) for size in sizes)) for _ in range(resamples)
     ]
     low, high = np.percentile(resampled, [2.5, 97.5])
     return float(low), float(high)
