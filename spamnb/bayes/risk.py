@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from spamnb.bayes.classifier import numbers
-from spamnb.core.model.likelihood.losses import least_expected
+from spamnb.core.model.decision import least_expected
 from spamnb.core.model.likelihood.smoothing import Floats
 from spamnb.errors import UserError
 
