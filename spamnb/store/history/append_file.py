@@ -2,11 +2,12 @@
 
     record   magic, 4 bytes | u32 length | u32 CRC-32 of the data | data (see `entry`)
 
-A record costs one write(2), 5 us; its own LMDB transaction took 50. Records are appended under a
-lock (flock) that processes share; the process that moves them into the tables empties the file. A
-writer that is killed, and a power cut, can leave incomplete records: the reader looks for the next
-magic with a correct length and sum. Two bytes of the magic never occur in UTF-8, so a Message-ID
-cannot contain a record that is found when the record around it is incomplete.
+A record costs one write(2), 5 us, and 37 us later in a transaction of hundreds. In a transaction of
+its own it makes a message that is scored alone 7 to 9 % dearer. Records are appended under a lock
+(flock) that processes share; the process that moves them into the tables empties the file. A writer
+that is killed, and a power cut, can leave incomplete records: the reader looks for the next magic
+with a correct length and sum. Two bytes of the magic never occur in UTF-8, so a Message-ID cannot
+contain a record that is found when the record around it is incomplete.
 
 The lock belongs to the open file, which threads and a forked child would share: threads use a lock
 of the process, and a child closes the file. A process opens a folder's file once, like its LMDB
