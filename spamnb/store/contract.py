@@ -139,10 +139,7 @@ class WriteView(ReadView, Protocol):
         """Store texts of new ids; existing texts stay. No effect without a vocabulary."""
 
     def append(self, *events: Event) -> None:
-        """Add events, numbered from the last one on; each defines the state of its message.
-
-        One call with many events is cheaper than many calls, because ids are encoded together.
-        """
+        """Add events, numbered from the last one on; each defines the state of its message."""
 
     def fold(self, before_us: int, most: int) -> int:
         """Move up to `most` of the oldest events into the checkpoint; return how many.

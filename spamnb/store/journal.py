@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from spamnb.core.model.events import NO_LABEL, Event, EventKind
 from spamnb.errors import BugError, StoreDamagedError
@@ -30,7 +30,7 @@ from spamnb.store.contract import MessageState
 from spamnb.store.rows.codec import (
     decode_event,
     decode_state,
-    encode_events,
+    encode_event,
     encode_state,
     read_head,
 )
@@ -43,8 +43,6 @@ _SEQ = struct.Struct(">Q")
 
 MOST_DIGESTS = 64
 """digests returned for one Message-ID; a longer list would not help the reader"""
-_ENCODED_TOGETHER = 256
-"""events whose ids are encoded together: 8,192 needed 100 MB of temporary arrays"""
 _LARGE = 32_768
 _RUN_PAGES = 16
 _PAGE_HEAD = 16
@@ -110,7 +108,7 @@ class ChunkedValues:
             return int(_KEY.unpack(key)[0])
         return 0
 
-    def append(self, first: int, values: Sequence[bytes], pages: Pages) -> None:
+    def append(self, first: int, values: Iterable[bytes], pages: Pages) -> None:
         """Append values, numbered from `first`."""
         for seq, data in enumerate(values, first):
             for key, piece in pages.chunks(seq, data):
@@ -179,9 +177,8 @@ class Journal:
 
     def append(self, events: Sequence[Event], pages: Pages) -> None:
         """Append events."""
-        for start in range(0, len(events), _ENCODED_TOGETHER):
-            some = events[start : start + _ENCODED_TOGETHER]
-            self._pieces.append(some[0].seq, encode_events(some), pages)
+        if events:
+            self._pieces.append(events[0].seq, map(encode_event, events), pages)
 
     def event(self, seq: int) -> Event | None:
         """Return an event; None if the journal does not have it."""

@@ -21,7 +21,7 @@ from spamnb.service.engine.requests import Forget, Learn, Source, Undo
 from spamnb.store import check as audit
 from spamnb.store.apply_events import first_totals
 from spamnb.store.memory import MemoryStore
-from spamnb.store.rows.codec import encode_events, no_records
+from spamnb.store.rows.codec import encode_event, no_records
 
 WORDS = ["apple", "pear", "plum", "fig", "lemon", "lime", "quince", "cherry", "melon", "grape"]
 DAY_US = 86_400_000_000
@@ -83,7 +83,7 @@ def numbers(model):
 
 def journal(model):
     with model.store.read() as view:
-        return [(event.seq, encode_events([event])[0]) for event in view.events()]
+        return [(event.seq, encode_event(event)) for event in view.events()]
 
 
 def check(model):

@@ -19,7 +19,7 @@ from spamnb.core.model.events import (
 from spamnb.store.apply_events import apply_event, event_ids
 from spamnb.store.check import check, collect
 from spamnb.store.contract import Word, packed
-from spamnb.store.rows.codec import encode_events
+from spamnb.store.rows.codec import encode_event
 
 NOON_2026 = 1_767_268_800_000_000
 DAY_US = 86_400_000_000
@@ -178,7 +178,7 @@ def picture(view):
         "features": plain_records(*collect(view.features(), labels)),
         "base": plain_records(*collect(view.base_features(), labels)),
         "words": list(view.all_words()),
-        "events": [(e.seq, encode_events([e])[0]) for e in view.events()],
+        "events": [(e.seq, encode_event(e)) for e in view.events()],
         "backwards": [e.seq for e in view.events(newest_first=True)][::-1],
         "last": view.last_events(20),
     }

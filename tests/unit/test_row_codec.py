@@ -32,7 +32,7 @@ from spamnb.store.rows.codec import (
     decode_state,
     decode_totals,
     empty_rows,
-    encode_events,
+    encode_event,
     encode_recipe,
     encode_state,
     encode_totals,
@@ -48,7 +48,6 @@ from spamnb.store.rows.id_codec import (
     encode_ids,
     encode_ids_raw,
     encode_ints,
-    encode_sets,
     text,
     varint,
 )
@@ -150,14 +149,6 @@ class TestIds:
         ids = np.unique(np.random.default_rng(1).integers(0, 1 << 64, 300, dtype=np.uint64))
         assert len(encode_ids(ids)) <= 7.25 * len(ids)
 
-    def test_many_sets_together_are_as_one_by_one(self):
-        """Coding sets together is for speed alone: the bytes are the same."""
-        rng = np.random.default_rng(5)
-        sizes = [0, 1, 32, 33, 34, 300, 255, 256, 8_159, 8_160, 9_000, *range(100, 140)]
-        sets = [np.unique(rng.integers(0, 1 << 64, n, dtype=np.uint64)) for n in sizes]
-        assert encode_sets(sets) == [encode_ids(ids) for ids in sets]
-        assert encode_sets(sets[:5]) == [encode_ids(ids) for ids in sets[:5]]
-
     @given(st.binary(max_size=60))
     def test_any_bytes_are_ids_or_damage(self, data):
         """Invalid bytes raise an error and are never read past the end."""
@@ -241,12 +232,12 @@ class TestEvents:
     @given(events())
     def test_any_event_comes_back(self, event):
         """Every field, in every combination of what may be missing."""
-        assert plain(decode_event(event.seq, encode_events([event])[0])) == plain(event)
+        assert plain(decode_event(event.seq, encode_event(event))) == plain(event)
 
     @given(events(), st.data())
     def test_a_cut_event_is_damage(self, event, data):
         """A truncated event raises an error, wherever it was cut."""
-        raw = encode_events([event])[0]
+        raw = encode_event(event)
         short = raw[: data.draw(st.integers(0, len(raw) - 1))]
         with pytest.raises(StoreDamagedError):
             decode_event(event.seq, short)
@@ -256,15 +247,15 @@ class TestEvents:
         update = Update(np.ones((1, 2), np.int64), np.ones(2, np.int64), np.ones(1, np.int64))
         event = Event(1, EventKind.LEARN, 0, "", "", b"", "", -1, 0, 0, (), update, update)
         other = event._replace(net_update=update._replace(steps=update.steps.copy()))
-        assert encode_events([event])[0] == encode_events([other])[0]
+        assert encode_event(event) == encode_event(other)
         moved = event._replace(net_update=no_update(1, 2))
-        assert len(encode_events([moved])[0]) > len(encode_events([event])[0])
+        assert len(encode_event(moved)) > len(encode_event(event))
 
     def test_another_version_and_an_unknown_kind(self):
         """An event of a newer version raises StoreVersionError; an unknown kind is damage."""
         update = no_update(1, 2)
         event = Event(1, EventKind.LEARN, 0, "", "", b"", "", -1, 0, 0, (), update, update)
-        raw = bytearray(encode_events([event])[0])
+        raw = bytearray(encode_event(event))
         with pytest.raises(StoreVersionError):
             decode_event(1, b"\x63" + bytes(raw[1:]))
         raw[1] = 99

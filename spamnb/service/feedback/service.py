@@ -44,7 +44,7 @@ from spamnb.service.feedback.trust import (
 from spamnb.service.feedback.types import Answer, Feedback, Trust
 from spamnb.service.limits import TeachingRules
 from spamnb.service.telemetry.metrics import Meters
-from spamnb.store.rows.codec import encode_events
+from spamnb.store.rows.codec import encode_event
 
 _MAX_COUNTED_EVENTS = 5000
 """Events of today that are counted at the start, so that a restart does not reset the quotas."""
@@ -155,7 +155,7 @@ class FeedbackService:
     def _journal_bytes(self, event: int) -> int:
         with self.model.store.read() as view:
             found = view.event(event)
-        return sum(map(len, encode_events([found]))) if found else 0
+        return len(encode_event(found)) if found else 0
 
     def _new_bytes(self, example: Example) -> int:
         """The size that the message's new features and their texts will take."""
@@ -310,7 +310,7 @@ class FeedbackService:
             for count, event in enumerate(view.events(newest_first=True)):
                 if event.time_us // DAY_US != now // DAY_US or count == _MAX_COUNTED_EVENTS:
                     break
-                size = sum(map(len, encode_events([event])))
+                size = len(encode_event(event))
                 for trust in _possible_trust(event):
                     sender = Feedback("", who=event.who, trust=trust)
                     self._quota.note(keys_of(sender, self.rules, proven=True), now, size)

@@ -39,10 +39,8 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import cache, reduce
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -69,7 +67,6 @@ from spamnb.store.rows.id_codec import (
     decode_ints,
     encode_ids,
     encode_ints,
-    encode_sets,
     text,
     varint,
 )
@@ -144,28 +141,14 @@ def empty_rows(records: Records) -> NDArray[np.bool_]:
 # --- events -------------------------------------------------------------------------------------
 
 
-def encode_events(events: Sequence[Event]) -> list[bytes]:
-    """Encode events without their seqs; their sets of ids are encoded together."""
-    coded = iter(encode_sets([ids for event in events for ids in _sets(event)]))
-    return [_encode_event(event, coded) for event in events]
-
-
-def _sets(event: Event) -> Iterator[Ids]:
-    """The sets of ids in an event, in the order in which they are written."""
-    yield from event.ids
-    for update in _written_updates(event):
-        for rehearsal in update.rehearsals:
-            yield from rehearsal.ids
-
-
 def _written_updates(event: Event) -> tuple[Update, ...]:
     """The updates that are written: one if delta and net update are the same."""
     delta, net_update = event.delta, event.net_update
     return (delta,) if same_update(delta, net_update) else (delta, net_update)
 
 
-def _encode_event(event: Event, coded: Iterator[bytes]) -> bytes:
-    """An event, whose sets of ids come from `coded`."""
+def encode_event(event: Event) -> bytes:
+    """Encode an event without its seq."""
     updates = _written_updates(event)
     flags = (len(updates) > 1) * _NET_UPDATE | (event.times is not None) * _TIMES
     flags |= (event.bulk is not None) * _BULK | (event.undoes != 0) * _UNDOES
@@ -180,12 +163,12 @@ def _encode_event(event: Event, coded: Iterator[bytes]) -> bytes:
         bytes((len(event.delta.temperatures),)),
         varint(len(event.delta.bias)),
         varint(len(event.ids)),
-        *islice(coded, len(event.ids)),
+        *map(encode_ids, event.ids),
     ]
     if event.times is not None:
         parts.append(encode_ints(event.times))
     for update in updates:
-        parts += _encode_update(update, coded)
+        parts += _encode_update(update)
     if event.undoes:
         parts.append(varint(event.undoes))
     if flags & _WEIGHT:
@@ -251,7 +234,7 @@ def _same_rehearsal(a: RehearsalUpdate, b: RehearsalUpdate) -> bool:
     )
 
 
-def _encode_update(update: Update, coded: Iterator[bytes]) -> list[bytes]:
+def _encode_update(update: Update) -> list[bytes]:
     parts = [
         encode_ints(update.steps),
         encode_ints(update.bias),
@@ -260,7 +243,7 @@ def _encode_update(update: Update, coded: Iterator[bytes]) -> list[bytes]:
     ]
     for rehearsal in update.rehearsals:
         parts.append(varint(len(rehearsal.ids)))
-        parts += islice(coded, len(rehearsal.ids))
+        parts += map(encode_ids, rehearsal.ids)
         parts.append(encode_ints(rehearsal.steps))
     return parts
 

@@ -20,7 +20,6 @@ Failure: inconsistent bytes raise StoreDamagedError; nothing is read past the en
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,11 +35,6 @@ _WIDTHS = {0: None, 1: np.dtype("i1"), 2: np.dtype("<i2"), 4: np.dtype("<i4"), 8
 _SMALL_SET = 33
 _LARGE_SET = 8_160
 """between these two sizes, seven raw bytes an id give the smallest code"""
-_USUAL = 7
-_USUAL_HEAD = bytes((_USUAL,))
-_TOPS = 1 << 8
-_TOGETHER = 8
-"""below this many ids the bitmap of 2^8 bits costs more than the byte it saves"""
 
 
 class ByteCursor:
@@ -140,32 +134,6 @@ def encode_ids_raw(ids: Ids) -> bytes:
     return varint(len(ids)) + b"\x08" + ids.astype(_U64).tobytes() if len(ids) else b"\0"
 
 
-def encode_sets(sets: Sequence[Ids]) -> list[bytes]:
-    """Encode many sets as `encode_ids` does: 3 us a set of 160 together, 10 one by one."""
-    usual = [i for i, ids in enumerate(sets) if _low_bytes(len(ids)) == _USUAL]
-    if len(usual) < _TOGETHER:
-        return list(map(encode_ids, sets))
-    sizes = np.array([len(sets[i]) for i in usual])
-    raw = np.concatenate([sets[i] for i in usual])
-    body = raw.astype(_U64).view(np.uint8).reshape(-1, 8)[:, :_USUAL].tobytes()
-    packed_sizes = (sizes + (_TOPS + 7)) // 8
-    packed_ends, ends = np.cumsum(packed_sizes), np.cumsum(sizes)
-    bits = np.zeros(int(packed_ends[-1]) * 8, np.uint8)
-    first = np.repeat((packed_ends - packed_sizes) * 8 - (ends - sizes), sizes)
-    bits[(raw >> np.uint64(8 * _USUAL)).view(np.int64) + np.arange(len(raw)) + first] = 1
-    packed = np.packbits(bits).tobytes()
-    coded: list[bytes] = [b""] * len(sets)
-    start = at = 0
-    for i, size, end, stop in zip(
-        usual, sizes.tolist(), (ends * _USUAL).tolist(), packed_ends.tolist(), strict=True
-    ):
-        coded[i] = b"".join((varint(size), _USUAL_HEAD, body[start:end], packed[at:stop]))
-        start, at = end, stop
-    for i, ids in enumerate(sets):
-        coded[i] = coded[i] or encode_ids(ids)
-    return coded
-
-
 def decode_ids(reader: ByteCursor) -> Ids:
     """Read a set of ids."""
     n = reader.varint()
@@ -194,7 +162,7 @@ def _low_bytes(count: int) -> int:
     if count < _SMALL_SET:
         return 8
     if count < _LARGE_SET:
-        return _USUAL
+        return 7
     return min(range(1, 8), key=lambda low: count * low * 8 + (1 << (64 - 8 * low)))
 
 
