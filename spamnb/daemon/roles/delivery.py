@@ -50,7 +50,7 @@ class _DeliveryProcess:
         deps = AgentDeps(
             teach=partial(teach_through, self._start.control),
             meters=self._shared.meters(slot),
-            log=lambda record: self._log(dict(record)),
+            log=self._log,
         )
         server = Server(office_of(settings, Path(self._start.home)), deps)
         speaks = (

@@ -34,14 +34,13 @@ from spamnb.core.policy.verdict_headers import ScanVerdict
 from spamnb.errors import SpamnbError, StoreBusyError, incident_id
 from spamnb.service.engine.filter import Filter
 from spamnb.service.scanning.types import Notes
+from spamnb.service.telemetry.log import Log, silent
 from spamnb.store.history.limits import HistoryLimits
 from spamnb.store.history.verdict_history import History
 from spamnb.store.lmdb.sharing import DATA_FILE
 from spamnb.store.lmdb.store import open_store
 
 Result = TypeVar("Result")
-LogRecord = dict[str, object]
-Log = Callable[[LogRecord], None]
 
 BATCH_MESSAGES: Final = 8
 """messages scanned on one snapshot; also the most that a process can mark as in flight"""
@@ -101,10 +100,6 @@ class NoCrashRegister:
 
     def release(self) -> None:
         """Do nothing."""
-
-
-def silent(_: LogRecord) -> None:
-    """Log nothing."""
 
 
 def digest_of(raw: bytes) -> bytes:

@@ -46,12 +46,10 @@ from spamnb.service.scanning.fair_queue import FairQueue
 from spamnb.service.scanning.model_session import (
     BATCH_MESSAGES,
     Found,
-    Log,
     ModelSession,
     ScanFault,
     attempt,
     incident,
-    silent,
     verdict_from_json,
 )
 from spamnb.service.scanning.spamtraps import Traps
@@ -65,6 +63,7 @@ from spamnb.service.scanning.types import (
     StopScan,
     notes_of,
 )
+from spamnb.service.telemetry.log import Log, silent
 from spamnb.service.telemetry.metrics import Meters
 
 Result = TypeVar("Result")

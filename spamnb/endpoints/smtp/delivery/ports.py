@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from spamnb.endpoints.net.address import Speech
 from spamnb.service.feedback.types import Answer, Feedback
+from spamnb.service.telemetry.log import Log, silent
 from spamnb.service.telemetry.metrics import Meters
 
-Log = Callable[[Mapping[str, object]], None]
 Teach = Callable[[Feedback], Answer]
-
-
-def _silent(_: Mapping[str, object]) -> None:
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +23,7 @@ class AgentDeps:
     """submits feedback; blocking, so it is called in a thread. Raises StoreError or PeerError if
     the learner cannot be reached"""
     meters: Meters = field(default_factory=Meters)
-    log: Log = _silent
+    log: Log = silent
     """one call a message, and one a fault or rejected login"""
 
 

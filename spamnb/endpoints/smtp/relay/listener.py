@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
@@ -24,12 +23,11 @@ from spamnb.endpoints.smtp.relay.connections import ClientConnection
 from spamnb.endpoints.smtp.relay.params import ListenerParams, MemoryBudget
 from spamnb.errors import incident_id
 from spamnb.service.scanning.types import MessageScanner
+from spamnb.service.telemetry.log import Log
 from spamnb.service.telemetry.metrics import Meters
 
 FAIR_BYTES_S = 5000
 """A message that arrives at this rate is not ended for others: ten times the minimum rate."""
-
-Log = Callable[[dict[str, object]], None]
 
 
 @dataclass(slots=True)
