@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 WELL_KNOWN = Path("/run/spamnb/control.sock")
 """socket of the shipped systemd unit"""
 PING_S = 5.0
-LONG_S = 3600.0
-"""how long to wait for operations that take long: imports, expiry"""
 
 
 class RunningDaemon(NamedTuple):
@@ -94,19 +92,22 @@ def refuse_while_served(session: CliSession, what: str) -> None:
 
 
 @contextmanager
-def asking(session: CliSession, *, wait_s: float = 0.0) -> Iterator[AdminClient]:
-    """Yield a client of the daemon, or one that runs the operations here without a daemon."""
-    with _client(session, served(session), wait_s) as client:
+def asking(session: CliSession, *, long: bool = False) -> Iterator[AdminClient]:
+    """Yield a client of the daemon, or one that runs the operations here without a daemon.
+
+    `long`: the operation may take minutes.
+    """
+    with _client(session, served(session), long=long) as client:
         yield client
 
 
 def _client(
-    session: CliSession, daemon: RunningDaemon | None, wait_s: float = 0.0
+    session: CliSession, daemon: RunningDaemon | None, *, long: bool = False
 ) -> ControlClient | LocalClient:
     if daemon is not None:
-        from spamnb.endpoints.control.protocol import ANSWER_S, ControlClient
+        from spamnb.endpoints.control.protocol import ANSWER_S, LONG_S, ControlClient
 
-        return ControlClient(daemon.control, wait_s or ANSWER_S)
+        return ControlClient(daemon.control, LONG_S if long else ANSWER_S)
     from spamnb.service.admin.home_model import LocalClient
 
     return LocalClient(session.model_config(), speaker(), warn)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from spamnb.cli.daemon_client import LONG_S, asking, refuse_while_served, source_fields
+from spamnb.cli.daemon_client import asking, refuse_while_served, source_fields
 from spamnb.cli.help import command
 from spamnb.cli.messages import kept_file
 from spamnb.cli.printing import safe, say, say_json, table, warn
@@ -203,7 +203,7 @@ def import_(session: CliSession, file: str, as_new: bool, as_json: bool) -> None
         path = kept_file(file)
         if as_new:
             _create(session, path)
-        with asking(session, wait_s=LONG_S) as client, os.fdopen(open_named(path), "rb") as lines:
+        with asking(session, long=True) as client, os.fdopen(open_named(path), "rb") as lines:
             if as_new:
                 client.ask("reload", settings=False)
             size = os.fstat(lines.fileno()).st_size
@@ -247,7 +247,7 @@ def expire(session: CliSession, trust_clock: bool, as_json: bool) -> None:
     quarantine, until 30 days of uptime have passed at the new time, or until the administrator
     confirms the clock with --trust-clock.
     """
-    with asking(session, wait_s=LONG_S) as client:
+    with asking(session, long=True) as client:
         reply = client.ask("expire", trust_clock=trust_clock, **source_fields()).header
     _show_expired(reply["expired"], reply["warning"], as_json=as_json)
 

@@ -142,11 +142,8 @@ class _WatchTarget:
 
     def label_of(self, raw: bytes) -> str | None:
         """Return the label that a message is trained with; None if it is not."""
-        from spamnb.core.model.events import NO_LABEL
-
-        with self._session.open(readonly=True) as model, model.store.read() as view:
-            live = view.live(model.example(raw).digest)
-        return None if live is None or live.label == NO_LABEL else model.labels[live.label]
+        with self._session.open(readonly=True) as model:
+            return model.trained_label(raw)
 
     def teach(self, feedback: Feedback) -> Answer:
         """Apply feedback of the user of the Maildir."""

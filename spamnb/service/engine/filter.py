@@ -17,7 +17,7 @@ from typing import Self
 from spamnb.core.features.extract import GROUPS
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs
-from spamnb.core.model.events import Recipe
+from spamnb.core.model.events import NO_LABEL, Recipe
 from spamnb.core.model.kinds import KINDS
 from spamnb.core.model.verdict import Verdict
 from spamnb.errors import LabelError, UserError
@@ -332,6 +332,12 @@ class Filter:
             return self.example(ref).digest
         with self.store.read() as view:
             return find_digest(view, self.history, ref)
+
+    def trained_label(self, raw: bytes) -> str | None:
+        """Return the label that a message is trained with; None if it is not."""
+        with self.store.read() as view:
+            live = view.live(self.example(raw).digest)
+        return None if live is None or live.label == NO_LABEL else self.labels[live.label]
 
     def lookup(self, ref: bytes | str) -> Example:
         """Return the ids of a raw message, or of the one that a reference names."""
