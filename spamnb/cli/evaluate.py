@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,14 +16,12 @@ from spamnb.cli.loss_bound import store_loss_bound
 from spamnb.cli.options import Number, spelt
 from spamnb.cli.printing import progress_bar, say, table, warn, write_text
 from spamnb.cli.session import CliSession, pass_session
-from spamnb.errors import CorpusError, UserError
+from spamnb.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable
 
     from spamnb.lab.evaluation import Evaluation, Options
-    from spamnb.lab.sources import Named
-    from spamnb.service.training.sources import MessageSpan
 
 EXAMPLES = """
 spamnb evaluate ham/ spam/                         score each message, then train with it
@@ -158,7 +155,7 @@ def _options(session: CliSession, given: dict[str, Any]) -> Options:
 
 def _measured(session: CliSession, given: dict[str, Any]) -> Evaluation:
     from spamnb.lab.evaluation import evaluate as measure
-    from spamnb.lab.sources import read_each
+    from spamnb.lab.sources import ordered, read_each
 
     options = _options(session, given)
     found, order = ordered(given["sources"], given["order"], given["seed"])
@@ -168,40 +165,6 @@ def _measured(session: CliSession, given: dict[str, Any]) -> Evaluation:
         if bar:
             options = replace(options, progress=lambda done, total: bar(done, total, ""))
         return measure(read_each([*found, *judged], warn), options)
-
-
-def ordered(
-    sources: Sequence[str], order: str | None, seed: int
-) -> tuple[list[tuple[MessageSpan, str]], str]:
-    """Find the messages and order them; return them with the name of the order."""
-    from spamnb.lab.sources import as_given, index_of, indexed, shuffled
-    from spamnb.lab.sources import units_by_time as by_time
-
-    if not sources:
-        return [], order or "shuffle"
-    index = index_of(sources[0]) if len(sources) == 1 else None
-    if index is not None:
-        named, order = indexed(index), order or "given"
-    else:
-        named, order = list(_sorted(sources)), order or "shuffle"
-    if order == "shuffle":
-        return shuffled(named, seed), order
-    return (by_time if order == "time" else as_given)(named), order
-
-
-def _sorted(sources: Sequence[str]) -> Iterator[Named[MessageSpan]]:
-    from spamnb.lab.sources import sorted_mail
-
-    if len(sources) != 2:
-        raise UserError(
-            f"{len(sources)} paths are given instead of two",
-            hint="give first the ham, then the spam; or one collection with full/index",
-        )
-    ham, spam = sources
-    if os.path.realpath(ham) == os.path.realpath(spam):
-        raise CorpusError(f"{ham} is given for ham and for spam", hint="give a folder for each")
-    yield from sorted_mail(ham, "ham")
-    yield from sorted_mail(spam, "spam")
 
 
 def _written(outcome: Evaluation, given: dict[str, Any], *, one_in: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -207,32 +206,15 @@ def _folders_in(classes: str | None) -> tuple[str, ...]:
 def _chosen(session: CliSession, sources: list[tuple[str, str]], jobs: int) -> dict[str, float]:
     """Choose the thresholds on the trained messages, and store them beside the model."""
     from spamnb.lab import label_thresholds
-    from spamnb.lab.multiclass import thresholds_of
-    from spamnb.lab.sources import read_each, shuffled
-    from spamnb.lab.trial import Options
-    from spamnb.service.training.sources import units
+    from spamnb.lab.multiclass import choose_thresholds
     from spamnb.service.training.worker_pool import cores
 
     recipe = _recipe_there(session.home)
     assert recipe is not None, "it was trained a moment ago"
-    options = Options(
-        kind=recipe.kind,
-        labels=tuple(dict.fromkeys(label for label, _ in sources)),
-        documents=recipe.documents,
-        local=session.settings.local,
-        constants={name: getattr(recipe, name) for name in ("alpha", "kappa", "r", "eta")},
-        jobs=jobs or cores(),
-    )
-    named = [
-        (unit.name.rpartition("/")[2], (unit, label))
-        for label, path in sources
-        for unit in units(path, documents=recipe.documents)
-    ]
+    local, jobs = session.settings.local, jobs or cores()
     with progress_bar("choosing thresholds") as bar:
-        if bar:
-            options = replace(options, progress=lambda done, total: bar(done, total, ""))
-        read = read_each(shuffled(named, 1), lambda _: None, documents=recipe.documents)
-        chosen = thresholds_of(read, options)
+        progress = (lambda done, total: bar(done, total, "")) if bar else None
+        chosen = choose_thresholds(sources, recipe, local, jobs, progress)
     label_thresholds.save(session.home, chosen)
     return chosen
 

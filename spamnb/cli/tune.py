@@ -109,9 +109,8 @@ def _searched(
     search: SearchOptions,
     recipe: Recipe | None,
 ) -> Tuning:
-    from spamnb.cli.evaluate import ordered
     from spamnb.lab import tune as service
-    from spamnb.lab.sources import read_each
+    from spamnb.lab.sources import ordered, read_each
     from spamnb.lab.trial import Options
     from spamnb.service.training.worker_pool import cores
 

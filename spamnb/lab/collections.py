@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from spamnb.errors import CorpusError
+from spamnb.lab.sources import as_given, by_time, read_each, shuffled
+from spamnb.service.training.sources import units
 
 Split = Literal["train", "test", ""]
 
@@ -28,6 +30,49 @@ class Document(NamedTuple):
     labels: tuple[str, ...]
     split: Split = ""
     """empty: the collection defines no split"""
+
+
+class Collection(NamedTuple):
+    """Documents with their labels, in order; the last `tested` of them are the test documents."""
+
+    documents: list[tuple[bytes, tuple[str, ...]]]
+    tested: int = 0
+
+
+def labelled(
+    sources: Sequence[tuple[str, str]],
+    order: str,
+    seed: int,
+    warn: Callable[[str], None],
+    *,
+    plain: bool,
+) -> Collection:
+    """Read the documents of (label, path) sources; `order` is shuffle, time or given."""
+    found = [
+        (unit.name.rpartition("/")[2], pair)
+        for label, path in sources
+        for unit in units(path, documents=plain)
+        for pair in read_each([(unit, label)], warn, documents=plain)
+    ]
+    if order == "time":
+        ordered = by_time(found)
+    else:
+        ordered = as_given(found) if order == "given" else shuffled(found, seed)
+    return Collection([(raw, (label,)) for raw, label in ordered])
+
+
+def collection_of(path: str, seed: int) -> Collection:
+    """Read a collection by its layout; training and test documents are shuffled separately."""
+    found = documents(path)
+
+    def mixed(part: list[Document]) -> list[tuple[bytes, tuple[str, ...]]]:
+        rows = [(one.name, (one.raw, "\0".join(one.labels))) for one in part]
+        pairs = shuffled(rows, seed)
+        return [(raw, tuple(labels.split("\0")) if labels else ()) for raw, labels in pairs]
+
+    test = [one for one in found if one.split == "test"]
+    learn = [one for one in found if one.split != "test"]
+    return Collection(mixed(learn) + mixed(test), len(test))
 
 
 def documents(path: str | Path) -> list[Document]:

@@ -13,16 +13,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from spamnb.core.model.events import Ints
+from spamnb.core.mail.local_hosts import LocalHosts
+from spamnb.core.model.events import Ints, Recipe
 from spamnb.core.model.scoring import Floats, one_against_rest
 from spamnb.errors import UserError
 from spamnb.lab.protocols import FOLDS, ScoredMessages, parallel_map, run
+from spamnb.lab.sources import read_each, shuffled
 from spamnb.lab.statistics.classification import (
     LabelMetrics,
     best_threshold,
@@ -34,10 +36,15 @@ from spamnb.lab.statistics.classification import (
 )
 from spamnb.lab.statistics.metrics import Bools
 from spamnb.lab.trial import Labelled, Options, Samples, read_samples
+from spamnb.service.training.sources import units
 
 REST = "(rest)"
 _ONLINE_PARTS = 10
 """online: the thresholds are chosen again before each of so many parts"""
+
+
+FEWEST = 20
+"""minimum number of documents of a label for evaluation against the rest"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +120,22 @@ class _LabelOutcomes(NamedTuple):
     odds: Floats
     assigned: Bools
     threshold: float
+
+
+def evaluate_collection(
+    documents: Sequence[tuple[bytes, tuple[str, ...]]], options: Options, *, against_rest: bool
+) -> LabelEvaluation:
+    """Evaluate one model of all labels; one per label for documents with several, or on request."""
+    given = [label for _, labels in documents for label in labels]
+    single = all(len(labels) == 1 for _, labels in documents)
+    names = tuple(sorted(set(given)))
+    if single and not against_rest:
+        one_each = ((raw, labels[0]) for raw, labels in documents)
+        return evaluate_labels(one_each, replace(options, labels=names))
+    common = tuple(name for name in names if given.count(name) >= FEWEST)
+    if not common:
+        raise UserError(f"no label has {FEWEST} documents", hint="give more documents")
+    return evaluate_against_rest(documents, replace(options, labels=common))
 
 
 def evaluate_labels(messages: Iterable[Labelled], options: Options) -> LabelEvaluation:
@@ -200,6 +223,32 @@ def thresholds_of(messages: Iterable[Labelled], options: Options) -> dict[str, f
         label: best_threshold(samples.truth == k, odds[:, k], 0.0)
         for k, label in enumerate(options.labels)
     }
+
+
+def choose_thresholds(
+    sources: Sequence[tuple[str, str]],
+    recipe: Recipe,
+    local: LocalHosts,
+    jobs: int,
+    progress: Callable[[int, int], None] | None,
+) -> dict[str, float]:
+    """Choose the thresholds of a model with this recipe on (label, path) sources."""
+    options = Options(
+        kind=recipe.kind,
+        labels=tuple(dict.fromkeys(label for label, _ in sources)),
+        documents=recipe.documents,
+        local=local,
+        constants={name: getattr(recipe, name) for name in ("alpha", "kappa", "r", "eta")},
+        jobs=jobs,
+        progress=progress,
+    )
+    named = [
+        (unit.name.rpartition("/")[2], (unit, label))
+        for label, path in sources
+        for unit in units(path, documents=recipe.documents)
+    ]
+    read = read_each(shuffled(named, 1), lambda _: None, documents=recipe.documents)
+    return thresholds_of(read, options)
 
 
 def _score_training_part(samples: Samples, options: Options) -> ScoredMessages | None:

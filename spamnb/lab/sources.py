@@ -2,19 +2,21 @@
 
 Input is sorted mail in two paths, or a collection in the layout of TREC's spam track (a file
 `index` with lines like `spam ../data/inmail.1`). Messages are read one at a time, so a large
-collection is never held in memory. Must not know models. Failure: CorpusError.
+collection is never held in memory. Must not know models. Failure: CorpusError; UserError for
+a wrong number of paths.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from email.utils import mktime_tz, parsedate_tz
 from pathlib import Path
 from typing import TypeVar
 
-from spamnb.errors import CorpusError
+from spamnb.errors import CorpusError, UserError
 from spamnb.service.training.sources import MessageSpan, SourceMessage, read_unit, units
 
 Thing = TypeVar("Thing")
@@ -58,6 +60,37 @@ def indexed(index: Path) -> list[Named[MessageSpan]]:
 def sorted_mail(path: str, label: str) -> list[Named[MessageSpan]]:
     """Return the messages under a path, all with one label."""
     return [(Path(unit.name).name, (unit, label)) for unit in units(path)]
+
+
+def ordered(
+    sources: Sequence[str], order: str | None, seed: int
+) -> tuple[list[tuple[MessageSpan, str]], str]:
+    """Find the messages of HAM and SPAM, or of an index; return them with the name of their order.
+
+    `order` is shuffle, time or given; without one an index is taken as given, other mail shuffled.
+    """
+    if not sources:
+        return [], order or "shuffle"
+    index = index_of(sources[0]) if len(sources) == 1 else None
+    if index is not None:
+        named, order = indexed(index), order or "given"
+    else:
+        named, order = _ham_and_spam(sources), order or "shuffle"
+    if order == "shuffle":
+        return shuffled(named, seed), order
+    return (units_by_time if order == "time" else as_given)(named), order
+
+
+def _ham_and_spam(sources: Sequence[str]) -> list[Named[MessageSpan]]:
+    if len(sources) != 2:
+        raise UserError(
+            f"{len(sources)} paths are given instead of two",
+            hint="give first the ham, then the spam; or one collection with full/index",
+        )
+    ham, spam = sources
+    if os.path.realpath(ham) == os.path.realpath(spam):
+        raise CorpusError(f"{ham} is given for ham and for spam", hint="give a folder for each")
+    return sorted_mail(ham, "ham") + sorted_mail(spam, "spam")
 
 
 def shuffled(named: Iterable[Named[Thing]], seed: int) -> list[tuple[Thing, str]]:
