@@ -3,7 +3,7 @@
 import documentcraft
 import pytest
 
-from spamnb.core.mail.plain_text import read_document, text_of
+from spamnb.core.mail.message import read_document, text_of
 from spamnb.errors import CorpusError
 from spamnb.lab.collections import documents
 from spamnb.service.engine.filter import Filter, new_recipe

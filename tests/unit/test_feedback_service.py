@@ -2,6 +2,8 @@
 
 import os
 import re
+import sys
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -16,6 +18,7 @@ from spamnb.service.feedback.types import Feedback
 from spamnb.service.limits import TeachingRules
 from spamnb.service.telemetry.metrics import Meters
 from spamnb.store import check as audit
+from spamnb.store.history import entry
 from spamnb.store.history.entry import HistoryEntry
 
 ALICE = "alice@example.org"
@@ -425,3 +428,34 @@ def test_no_code_passes_a_score_to_the_feedback_service():
         path = service / name
         text = path.read_text() if path.exists() else ""
         assert not re.search(r"\b(Desk|Feedback|\.learn\(|\.correct\(|\.teach\()", text), name
+
+
+@pytest.mark.parametrize("trust", ["admin", "user"])
+def test_a_correction_by_signature_decodes_one_entry(desk, model, trust):
+    """One history entry is decoded, and the state is read from one snapshot before the commit."""
+    signature = delivered(model, mail(1, "cheap pills and a casino bonus"), ALICE)
+    delivered(model, mail(1, "cheap pills and a casino bonus"), ALICE)
+    first = delivered(model, mail(2), ALICE)  # it counts today's events
+    desk.teach(Feedback("spam", refs=(first,), who=ALICE, trust=trust))
+    counted = {
+        entry.decode_entry.__code__: "entry decoded",
+        FeedbackService._request.__code__: "request made",
+        type(model.store).read.__wrapped__.__code__: "snapshot",
+    }
+    calls, begun = Counter(), set()
+
+    def count(frame, event, _):
+        if event == "call" and frame.f_code in counted and frame not in begun:
+            begun.add(frame)  # a generator is called again when it goes on
+            calls[counted[frame.f_code]] += 1
+
+    said = Feedback("ham", refs=(signature,), who=ALICE, trust=trust)
+    sys.setprofile(count)
+    try:
+        answer = desk.teach(said)
+    finally:
+        sys.setprofile(None)
+    assert answer.state == "learnt"
+    assert (calls["entry decoded"], calls["request made"]) == (1, 1)
+    # The other one: to find an admin's reference, or the stored event for a user's quota.
+    assert calls["snapshot"] == 2

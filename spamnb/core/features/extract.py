@@ -184,6 +184,10 @@ class Features:
         """How often the message contains the feature, row by row."""
         return np.diff(self._at, append=self._end).astype(np.uint32)
 
+    def times_of(self, message: int) -> NDArray[np.uint32]:
+        """The same for one message."""
+        return self.times[self.offsets[message] : self.offsets[message + 1]]
+
     def of(self, message: int) -> I64:
         """The rows of one message."""
         return self.rows[self.offsets[message] : self.offsets[message + 1]]

@@ -21,7 +21,7 @@ from hashlib import blake2b
 from spamnb.core.mail import headers, limits
 from spamnb.core.mail.body.mime import read_body
 from spamnb.core.mail.body.parts import Part, ReadingState
-from spamnb.core.mail.charset import Text
+from spamnb.core.mail.charset import Text, to_text
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.marks import PARTLY
 
@@ -101,6 +101,17 @@ def canonical(raw: bytes, local: LocalHosts = NO_HOSTS) -> bytes:
 def bare_id(text: str) -> str:
     """A Message-ID without brackets and blanks, as it is stored and looked up."""
     return text[: limits.MESSAGE_ID_BYTES].strip().strip("<>").strip()
+
+
+def text_of(raw: bytes) -> str:
+    """The text of a document that is not mail, by the best guess at its charset."""
+    text = to_text(raw, "", set(), "text")
+    return text.decode("ascii", "replace") if isinstance(text, bytes) else text
+
+
+def read_document(raw: bytes) -> Message:
+    """A `Message` with the digest of the bytes and nothing else, for a document that is no mail."""
+    return Message([], [], [], blake2b(raw, digest_size=16).digest(), "")
 
 
 def read(raw: bytes, local: LocalHosts = NO_HOSTS) -> Message:

@@ -91,7 +91,7 @@ class ScannerFactory:
             )
 
     def _scanner_deps(self, upstream: str) -> ScannerDeps:
-        deps = self._deps
+        deps, traps = self._deps, self._settings.feedback.traps
         return ScannerDeps(
             rules=self._rules,
             quarantine=Quarantine(
@@ -100,7 +100,7 @@ class ScannerFactory:
                 upstream=upstream,
             ),
             offload=self._pool,
-            traps=Traps(self._settings.feedback.traps, Path(deps.start.home) / TRAPS_FOLDER),
+            traps=Traps(traps, Path(deps.start.home) / TRAPS_FOLDER) if traps else None,
             bypassed=lambda: deps.shared.bypass,
             later=deps.loop.call_soon,
             aside=self._aside,

@@ -14,8 +14,7 @@ from spamnb.core.features.tokens import TokenLocation, digest_field, document, f
 from spamnb.core.mail import limits
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.marks import PARTLY
-from spamnb.core.mail.message import Message, read
-from spamnb.core.mail.plain_text import read_document, text_of
+from spamnb.core.mail.message import Message, read, read_document, text_of
 from spamnb.service.engine.requests import Example, SharedIds
 
 PARTLY_READ = TokenLocation.MARK, b"", mark_of(PARTLY).encode("ascii")
@@ -75,12 +74,11 @@ class MessageReader:
 
 def example_of(message: Message, features: Features, index: int, *, occurrences: bool) -> Example:
     """Return one message of a batch as the model sees it."""
-    start, stop = int(features.offsets[index]), int(features.offsets[index + 1])
     return Example(
         digest=message.digest,
         message_id=message.message_id,
         ids=features.by_group(index),
-        times=features.times[start:stop] if occurrences else None,
+        times=features.times_of(index) if occurrences else None,
         words=features,
         shared_ids=SharedIds(features.ids, features.of(index)),
     )

@@ -34,7 +34,7 @@ from spamnb.service.engine.lookup import (
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import Example, Forget, Learn, Source, TrainingRequest, Undo
 from spamnb.service.engine.scoring import judge_batches, judge_examples
-from spamnb.store.contract import Store
+from spamnb.store.contract import ReadView, Store
 from spamnb.store.history.entry import HistoryEntry
 from spamnb.store.history.verdict_history import History
 from spamnb.store.lmdb.store import open_store
@@ -215,18 +215,18 @@ class Filter:
         if self.history is None:
             return verdicts
         signed, entries = [], []
-        examples = (
-            example_of(message, feature_batch.features, index, occurrences=self.recipe.occurrences)
+        places = [
+            (feature_batch.features, index)
             for feature_batch in feature_batches
-            for index, message in enumerate(feature_batch.messages)
-        )
-        each_note = notes or [{}] * len(verdicts)
-        for verdict, example, note in zip(verdicts, examples, each_note, strict=True):
+            for index in range(len(feature_batch.messages))
+        ]
+        now, each_note = now_us(), notes or [{}] * len(verdicts)
+        for verdict, (features, index), note in zip(verdicts, places, each_note, strict=True):
             signature = secrets.token_bytes(SIGNATURE_BYTES)
             signed.append(verdict.signed(signature_text(signature)))
             entries.append(
                 HistoryEntry(
-                    time_us=now_us(),
+                    time_us=now,
                     signature=signature,
                     digest=verdict.digest,
                     message_id=verdict.message_id,
@@ -234,8 +234,8 @@ class Filter:
                     probability=verdict.probability,
                     log_odds=verdict.log_odds,
                     decision=verdict.decision,
-                    ids=example.ids,
-                    times=example.times,
+                    ids=features.by_group(index),
+                    times=features.times_of(index) if self.recipe.occurrences else None,
                     notes=note,
                 )
             )
@@ -264,17 +264,19 @@ class Filter:
         decision of the message match. Returns when the change is on disk. Raises LabelError for an
         unknown label, RefError if no single message matches, RefusedError as `learn`.
         """
-        index = self.label(label)
-        if isinstance(ref, Example):
-            example = ref
-        elif not isinstance(ref, str):
-            example = self.example(_content(ref))
-        else:
-            with self.store.read() as view:
-                example = find_example(view, self.history, ref)
+        self.label(label)
+        found = ref if isinstance(ref, (str, Example)) else self.example(_content(ref))
         with self.store.read() as view:
-            again = self._committer.learner.needs_more(view, example, index)
-        return self._run(Learn(example, index, source._replace(immediate=True), now_us(), again))
+            if isinstance(found, str):
+                found = find_example(view, self.history, found)
+            request = self.correction(view, found, label, source)
+        return self._run(request)
+
+    def correction(self, view: ReadView, example: Example, label: str, source: Source) -> Learn:
+        """Return the request that `correct` runs, from the state of the model in this snapshot."""
+        index = self.label(label)
+        again = self._committer.learner.needs_more(view, example, index)
+        return Learn(example, index, source._replace(immediate=True), now_us(), again)
 
     def forget(self, ref: bytes | str, *, source: Source = OWNER) -> Receipt:
         """Remove the training of a message from the model.

@@ -14,6 +14,7 @@ from spamnb.core.mail.message import bare_id
 from spamnb.errors import RefError
 from spamnb.service.engine.requests import Example
 from spamnb.store.contract import ReadView
+from spamnb.store.history.entry import HistoryEntry
 from spamnb.store.history.verdict_history import History
 
 SIGNATURE_BYTES = 16
@@ -35,8 +36,9 @@ def signature_bytes(text: str) -> bytes:
 
 def find_example(view: ReadView, history: History | None, ref: str) -> Example:
     """Return the ids of the message that a reference names; RefError if they are not stored."""
-    digest = find_digest(view, history, ref)
-    for entry in history.find(digest=digest) if history else ():
+    digest, entries = _find(view, history, ref)
+    if entries:
+        entry = entries[0]
         return Example(entry.digest, entry.message_id, entry.ids, entry.times)
     live = view.live(digest)
     event = view.event(live.seq) if live and not live.folded else None
@@ -50,28 +52,25 @@ def find_example(view: ReadView, history: History | None, ref: str) -> Example:
 
 def find_digest(view: ReadView, history: History | None, ref: str) -> bytes:
     """Return the digest of the message that a reference names; RefError if not exactly one."""
+    return _find(view, history, ref)[0]
+
+
+def _find(view: ReadView, history: History | None, ref: str) -> tuple[bytes, list[HistoryEntry]]:
+    """Return the digest of the one message, and its history entries, newest first."""
     ref = ref.strip()
     # A Message-ID may look like a signature or a digest.
-    return _only(ref, _by_own_id(view, history, ref) or _by_message_id(view, history, bare_id(ref)))
-
-
-def _by_own_id(view: ReadView, history: History | None, ref: str) -> list[bytes]:
-    """Look up a signature or a digest."""
-    if _SIGNATURE.fullmatch(ref):
-        entries = history.find(signature=signature_bytes(ref)) if history else []
-        return [entry.digest for entry in entries]
-    if _DIGEST.fullmatch(ref):
+    if _SIGNATURE.fullmatch(ref) and history:
+        if entries := history.find(signature=signature_bytes(ref)):
+            return entries[0].digest, entries
+    elif _DIGEST.fullmatch(ref):
         digest = bytes.fromhex(ref)
-        if view.live(digest) is not None or (history and history.find(digest=digest)):
-            return [digest]
-    return []
-
-
-def _by_message_id(view: ReadView, history: History | None, message_id: str) -> list[bytes]:
-    found = list(view.digests(message_id))
-    if history and message_id:
-        found += [entry.digest for entry in history.find(message_id=message_id)]
-    return found
+        entries = history.find(digest=digest) if history else []
+        if entries or view.live(digest) is not None:
+            return digest, entries
+    message_id = bare_id(ref)
+    entries = history.find(message_id=message_id) if history and message_id else []
+    known = [*view.digests(message_id), *(entry.digest for entry in entries)]
+    return _only(ref, known), entries
 
 
 def _only(ref: str, digests: list[bytes]) -> bytes:

@@ -44,6 +44,7 @@ from spamnb.service.feedback.trust import (
 from spamnb.service.feedback.types import Answer, Feedback, Trust
 from spamnb.service.limits import TeachingRules
 from spamnb.service.telemetry.metrics import Meters
+from spamnb.store.contract import ReadView
 from spamnb.store.rows.codec import encode_event
 
 _MAX_COUNTED_EVENTS = 5000
@@ -157,10 +158,9 @@ class FeedbackService:
             found = view.event(event)
         return len(encode_event(found)) if found else 0
 
-    def _new_bytes(self, example: Example) -> int:
+    def _new_bytes(self, view: ReadView, example: Example) -> int:
         """The size that the message's new features and their texts will take."""
-        with self.model.store.read() as view:
-            new = [part[view.gather(part).n.sum(axis=1) == 0] for part in example.ids]
+        new = [part[view.gather(part).n.sum(axis=1) == 0] for part in example.ids]
         word_source = example.words if self.model.recipe.vocabulary else None
         texts = sum(int(word_source.words(part).sizes.sum()) for part in new) if word_source else 0
         return FEATURE_BYTES * sum(map(len, new)) + texts
@@ -186,37 +186,42 @@ class FeedbackService:
             return self._unproven(feedback, resolved)
         assert resolved.example is not None, "a proven message was found"
         keys = keys_of(feedback, self.rules, proven=True)
-        size = self._new_bytes(resolved.example) if keys else 0
-        answer = self._learn(resolved.example, feedback, policy)
+        return self._learn(resolved.example, feedback, policy, keys)
+
+    def _learn(
+        self, example: Example, feedback: Feedback, policy: ChannelPolicy, keys: list[Key]
+    ) -> Answer:
+        with self.model.store.read() as view:
+            size = self._new_bytes(view, example) if keys else 0
+            request = self._request(view, example, feedback, policy)
+        if isinstance(request, Verdict):
+            reason = "it contradicts a high-confidence verdict"
+            return self._queue_for_review(feedback, example, reason, request)
+        receipt = self.model.teach([request], scored=True)[0]
+        if receipt.error is not None:
+            raise receipt.error
+        answer = _answer(receipt)
         if answer.state == "learnt":
             self._quota.charge(keys, size)
         return answer
 
-    def _learn(self, example: Example, feedback: Feedback, policy: ChannelPolicy) -> Answer:
+    def _request(
+        self, view: ReadView, example: Example, feedback: Feedback, policy: ChannelPolicy
+    ) -> Learn | Forget | Verdict:
+        """The change that the feedback asks for, or the verdict that forbids it."""
         source = Source(feedback.who, feedback.channel, policy.weight)
         if not feedback.label:
-            return self._apply_request(Forget(example.digest, source, now_us()))
+            return Forget(example.digest, source, now_us())
         if policy.careful:
-            verdict = self._verdict(example)
+            verdict = self._verdict(view, example)
             if verdict.probabilities[feedback.label] < 1 - self.rules.sure:
-                return self._queue_for_review(
-                    feedback, example, "it contradicts a high-confidence verdict", verdict
-                )
+                return verdict
         if policy.immediate:
-            return _answer(self.model.correct(example, feedback.label, source=source))
-        return self._apply_request(
-            Learn(example, self.model.label(feedback.label), source, now_us())
-        )
+            return self.model.correction(view, example, feedback.label, source)
+        return Learn(example, self.model.label(feedback.label), source, now_us())
 
-    def _apply_request(self, request: Learn | Forget) -> Answer:
-        receipt = self.model.teach([request], scored=True)[0]
-        if receipt.error is not None:
-            raise receipt.error
-        return _answer(receipt)
-
-    def _verdict(self, example: Example) -> Verdict:
-        with self.model.store.read() as view:
-            return judge_examples(self.model.recipe, self.model.costs, view, [example])[0]
+    def _verdict(self, view: ReadView, example: Example) -> Verdict:
+        return judge_examples(self.model.recipe, self.model.costs, view, [example])[0]
 
     def _unproven(self, feedback: Feedback, resolved: ResolvedMessage) -> Answer:
         """Queue or refuse feedback on a message that is not known to be the sender's."""
@@ -225,9 +230,9 @@ class FeedbackService:
             raise RefError(
                 resolved.reason, hint="give the message with its X-Spamnb-Signature line"
             )
-        return self._queue_for_review(
-            feedback, resolved.example, resolved.reason, self._verdict(resolved.example)
-        )
+        with self.model.store.read() as view:
+            verdict = self._verdict(view, resolved.example)
+        return self._queue_for_review(feedback, resolved.example, resolved.reason, verdict)
 
     def _queue_for_review(
         self, feedback: Feedback, example: Example, reason: str, verdict: Verdict
@@ -272,7 +277,7 @@ class FeedbackService:
         with self.model.store.read() as view:
             example = None if raw else find_example(view, self.model.history, entry.digest)
         policy = ChannelPolicy(immediate=entry.trust != "stranger")
-        answer = self._learn(example or self.model.example(raw), feedback, policy)
+        answer = self._learn(example or self.model.example(raw), feedback, policy, keys=[])
         self.review_queue.drop(name)
         return replace(answer, review=name)
 

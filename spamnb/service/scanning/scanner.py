@@ -18,6 +18,7 @@ headers hold nothing internal. Must not know sockets or event loops.
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -55,13 +56,13 @@ from spamnb.service.scanning.model_session import (
 from spamnb.service.scanning.spamtraps import Traps
 from spamnb.service.scanning.types import (
     Done,
+    Notes,
     Offload,
     QuarantineWriter,
     ScanOptions,
     ScanRequest,
     ScanResult,
     StopScan,
-    notes_of,
 )
 from spamnb.service.telemetry.log import Log, silent
 from spamnb.service.telemetry.metrics import Meters
@@ -79,6 +80,10 @@ FAULTS: Final = frozenset(("fault", "overrun", "model"))
 BATCH_BYTES: Final = 65_536
 """scanned in one turn of the event loop, or one message more: 10 ms of the slowest mail"""
 _VERSION: Final[str] = sys.modules["spamnb"].__version__
+_MAX_RECIPIENT_BYTES: Final = 16_384
+"""of recipients in one history entry, some 500; further ones cannot correct by reference alone"""
+_MAX_NOTE_CHARS: Final = 256
+_BLANK = re.compile(r"\s")
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,7 @@ class ScannerDeps:
     rules: AccessLists = field(default_factory=AccessLists)
     quarantine: QuarantineWriter | None = None
     offload: Offload | None = None
-    traps: Traps = field(default_factory=Traps)
+    traps: Traps | None = None
     bypassed: Callable[[], bool] = never
     later: Callable[[Callable[[], None]], object] = at_once
     """runs a callable after those that are already scheduled, such as loop.call_soon"""
@@ -132,17 +137,14 @@ class _PendingScan:
     request: ScanRequest
     done: Done
     observed: bool
+    client: str
+    """the client's network, for the fair queue"""
     began: float
     open: bool = True
     by_header: bool = False
     """whether only its header is scanned"""
     cancel: Callable[[], None] | None = None
     """cancels the scan in the scan process"""
-
-    @property
-    def client(self) -> str:
-        """The client network, for the fair queue."""
-        return network_of(self.request.envelope.client.address)
 
 
 class Scanner:
@@ -165,7 +167,9 @@ class Scanner:
 
     def scan(self, request: ScanRequest, done: Done) -> StopScan:
         """Scan; `done` is called exactly once, in this thread, unless the scan is stopped."""
-        pending = _PendingScan(request, done, self._is_observed(request), time.perf_counter())
+        client = network_of(request.envelope.client.address)
+        observed, now = self._is_observed(request), time.perf_counter()
+        pending = _PendingScan(request, done, observed, client, now)
         self._guarded([pending], partial(self._start, pending))
         return partial(self._stop, pending)
 
@@ -182,15 +186,15 @@ class Scanner:
 
     def _record_spamtrap_hit(self, pending: _PendingScan) -> None:
         """Learn what a spamtrap received; a failure is logged and does not stop the message."""
-        deps = self._deps
-        trap = "" if pending.observed else deps.traps.caught(pending.request)
+        traps, log = self._deps.traps, self._deps.log
+        if traps is None or pending.observed or not (trap := traps.caught(pending.request)):
+            return
 
         def then(error: Exception | None) -> None:
             if error is not None:
-                incident(deps.log, "trap", error)
+                incident(log, "trap", error)
 
-        if trap:
-            deps.aside(partial(attempt, partial(deps.traps.keep, pending.request, trap)), then)
+        self._deps.aside(partial(attempt, partial(traps.keep, pending.request, trap)), then)
 
     # -- request to verdict ---------------------------------------------------------------------
 
@@ -266,8 +270,9 @@ class Scanner:
 
     def _guarded(self, batch: list[_PendingScan], run: Callable[[], None]) -> None:
         """Run a step; after an exception each message without a result gets the one for faults."""
-        error = attempt(run)
-        if error is not None:
+        try:
+            run()
+        except Exception as error:  # noqa: BLE001 - the boundary: the client needs a reply
             fault = ScanFault("fault", incident(self._deps.log, "scan", error))
             for pending in batch:
                 if pending.open:
@@ -440,3 +445,25 @@ class Scanner:
         client = request.envelope.client
         local = client.source.upper() == "LOCAL" and self._policy.local == "observe"
         return local or bool(self._own.find(client.address))
+
+
+def notes_of(request: ScanRequest) -> Notes:
+    """What the history stores beside the verdict, to check a later corrector's ownership.
+
+    `to`: the recipients that the next hop accepted, joined by blanks; `client`, `queue`: as trusted
+    peers named them. An address with a blank in it (quoted) would look like two, so it is left out.
+    """
+    envelope = request.envelope
+    kept, left = [], _MAX_RECIPIENT_BYTES
+    for recipient in envelope.recipients:
+        left -= len(recipient) + 1
+        if left < 0:
+            break
+        if not _BLANK.search(recipient):
+            kept.append(recipient)
+    notes = {
+        "to": " ".join(kept),
+        "client": envelope.client.address[:_MAX_NOTE_CHARS],
+        "queue": envelope.client.ident[:_MAX_NOTE_CHARS],
+    }
+    return {name: text for name, text in notes.items() if text}

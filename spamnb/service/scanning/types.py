@@ -7,19 +7,13 @@ once, immediately or later, and never raises: an internal fault is a result as w
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from spamnb.core.mail.envelope import Envelope
 from spamnb.core.policy.verdict_headers import Fields, as_block
 from spamnb.errors import SettingsError
-
-_MAX_RECIPIENT_BYTES: Final = 16_384
-"""of recipients in one history entry, some 500; further ones cannot correct by reference alone"""
-_MAX_NOTE_CHARS: Final = 256
-_BLANK = re.compile(r"\s")
 
 Action = Literal["relay", "keep", "refuse", "defer"]
 
@@ -67,28 +61,6 @@ class ScanRequest(NamedTuple):
     before_queue: bool = False
     """whether the client waits for the reply, so that a rejection is possible"""
     whole: bool = True
-
-
-def notes_of(request: ScanRequest) -> Notes:
-    """What the history stores beside the verdict, to check a later corrector's ownership.
-
-    `to`: the recipients that the next hop accepted, joined by blanks; `client`, `queue`: as trusted
-    peers named them. An address with a blank in it (quoted) would look like two, so it is left out.
-    """
-    envelope = request.envelope
-    kept, left = [], _MAX_RECIPIENT_BYTES
-    for recipient in envelope.recipients:
-        left -= len(recipient) + 1
-        if left < 0:
-            break
-        if not _BLANK.search(recipient):
-            kept.append(recipient)
-    notes = {
-        "to": " ".join(kept),
-        "client": envelope.client.address[:_MAX_NOTE_CHARS],
-        "queue": envelope.client.ident[:_MAX_NOTE_CHARS],
-    }
-    return {name: text for name, text in notes.items() if text}
 
 
 @dataclass(frozen=True, slots=True)

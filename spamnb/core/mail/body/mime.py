@@ -346,11 +346,14 @@ def _decode_part(state: ReadingState, entity: Entity) -> list[DecodedPart]:
     marks, kind, special = state.marks, entity.kind, entity.special
     raw = entity.buffer[entity.start : entity.end]
     encoding = encoding_of(special, marks, state.steps)
-    data = raw if encoding in {"7bit", ""} else decode_transfer(raw, encoding, marks)
-    part = Part(kind.name, encoding=encoding, size=len(data), depth=entity.depth)
+    part = Part(kind.name, encoding=encoding, depth=entity.depth)
+    delsp = False
     if b"content-disposition" in special or kind.params:
         part.disposition, part.name = disposition_of(special, kind, marks, state.steps)
         part.charset = kind.param("charset").lower()[:40]
+        delsp = kind.param("delsp").lower() == "yes"
+    data = raw if encoding in {"7bit", ""} else decode_transfer(raw, encoding, marks)
+    part.size = len(data)
     aside = part.disposition == "attachment" and entity.depth > 0
     leaf = DecodedPart(part, ASIDE if aside else entity.rank)
     if kind.name and not kind.name.startswith(TEXTS):
@@ -360,7 +363,7 @@ def _decode_part(state: ReadingState, entity: Entity) -> list[DecodedPart]:
         leaf.data = data if leaf.html else b""
         return [leaf]
     leaf.html = part.kind in HTML_KINDS or (part.kind == "" and _looks_html(data))
-    leaf.data = unfold_text(data, kind.name, delsp=kind.param("delsp").lower() == "yes")
+    leaf.data = unfold_text(data, kind.name, delsp=delsp)
     if leaf.html or b"begin " not in data:
         return [leaf]
     return [leaf, *_embedded_files(state, leaf)]
