@@ -1,5 +1,7 @@
 """The action on a message: mapping, mildest recipient, exempt recipients, possible actions."""
 
+from typing import get_args
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,8 +12,10 @@ from spamnb.core.policy.actions import (
     MAIL_ACTIONS,
     ActionMap,
     ActionPolicy,
+    Fallbacks,
     limit_while_untrained,
 )
+from spamnb.core.policy.verdict_headers import Reason
 from spamnb.errors import SettingsError
 
 HARSH = ActionMap(unsure="tag", junk="quarantine", reject="reject")
@@ -136,3 +140,22 @@ def test_a_model_of_few_messages_is_never_sure():
         "unsure",
     ]
     assert [limit_while_untrained(d, 20) for d in DECISIONS] == list(DECISIONS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "deliver head defer defer deliver head deliver"),
+        ({"oversize": "unscanned"}, "deliver deliver defer defer deliver head deliver"),
+        ({"on_fault": "defer"}, "deliver head defer defer defer head defer"),
+        ({"busy": "deliver"}, "deliver head defer deliver deliver head deliver"),
+        ({"overrun": "deliver"}, "deliver head deliver defer deliver head deliver"),
+        ({"known_crasher": "defer"}, "deliver head defer defer deliver defer deliver"),
+    ],
+)
+def test_every_reason_has_one_fallback(changes, expected):
+    """A setting decides about its own reason; an observed message is never deferred."""
+    fallbacks, reasons = Fallbacks(**changes), get_args(Reason)
+    assert [fallbacks.fallback_for(reason) for reason in reasons] == expected.split()
+    observed = [fallbacks.fallback_for(reason, observed=True) for reason in reasons]
+    assert observed == expected.replace("defer", "deliver").split()

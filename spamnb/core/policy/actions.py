@@ -149,7 +149,7 @@ class Fallbacks:
     overrun: Literal["deliver", "defer"] = "defer"
     known_crasher: Fallback = "head"
 
-    def of(self, reason: str, *, observed: bool = False) -> Fallback:
+    def fallback_for(self, reason: str, *, observed: bool = False) -> Fallback:
         """The policy for one of `verdict_headers.REASONS`.
 
         An observed message is never deferred: its verdict would have had no effect.

@@ -203,7 +203,7 @@ class Scanner:
         self._record_spamtrap_hit(pending)
         if deps.bypassed():
             self._finish(pending, ScanFault("bypass"))
-        elif not request.whole and self._policy.of("large") != "head":
+        elif not request.whole and self._policy.fallback_for("large") != "head":
             self._finish(pending, ScanFault("large"))
         elif deps.offload is not None and len(request.raw) > self._policy.large_bytes:
             self._offload(pending, deps.offload)
@@ -380,7 +380,7 @@ class Scanner:
     def _not_scanned(self, pending: _PendingScan, fault: ScanFault) -> None:
         """Scan the header alone if allowed, else return the result for an unscanned message."""
         offload, reason = self._deps.offload, fault.reason
-        may_try = reason == "known_crasher" and self._policy.of(reason) == "head"
+        may_try = reason == "known_crasher" and self._policy.fallback_for(reason) == "head"
         if (
             offload is None
             or not may_try
@@ -394,7 +394,7 @@ class Scanner:
         facts: dict[str, object] = {"verdict": "unscanned", "reason": reason}
         if fault.incident:
             facts["incident"] = fault.incident
-        if self._policy.of(reason, observed=pending.observed) == "defer":
+        if self._policy.fallback_for(reason, observed=pending.observed) == "defer":
             reply = BUSY_REPLY if reason == "busy" else DEFERRED_REPLY
             result = ScanResult("defer", reply=reply, facts=facts)
         else:
