@@ -1,4 +1,4 @@
-"""The house rules, held by reading the source: floors, walls, sizes, names.
+"""Rules of the source: layers, imports, sizes, names.
 
 Each rule is a function from sources (name of module -> text) to complaints, so that every rule is
 also tried on a made-up source that breaks it.
@@ -6,6 +6,7 @@ also tried on a made-up source that breaks it.
 
 import ast
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -56,11 +57,17 @@ def program_sources():
     return programs
 
 
+@cache
+def nodes(text):
+    """Return all nodes of the syntax tree of a source, the module first."""
+    return list(ast.walk(ast.parse(text)))
+
+
 def imports(name, text, sources):
     """List (line, module) for every import, also those inside functions, relative ones resolved."""
     is_package = any(other.startswith(name + ".") for other in sources)
     found = []
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -167,7 +174,7 @@ def side_effects(sources):
         f"{name}:{node.lineno} calls {node.func.id} in the pure core"
         for name, text in sources.items()
         if name.split(".")[1:2] == ["core"]
-        for node in ast.walk(ast.parse(text))
+        for node in nodes(text)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id in {"open", "print", "input", "exec", "eval"}
@@ -184,7 +191,7 @@ def long_functions(sources):
     """Complain of functions above the hard stop, their docstrings not counted."""
     complaints = []
     for name, text in sources.items():
-        for node in ast.walk(ast.parse(text)):
+        for node in nodes(text):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = node.end_lineno - node.lineno + 1
                 if ast.get_docstring(node) is not None:
@@ -212,7 +219,7 @@ def silent_modules(sources):
     return [
         f"{name} has no docstring"
         for name, text in sources.items()
-        if text.strip() and not ast.get_docstring(ast.parse(text))
+        if text.strip() and not ast.get_docstring(nodes(text)[0])
     ]
 
 
@@ -229,7 +236,7 @@ def shared_class_names(sources):
     """Complain of a class name that two modules define: one name is one idea."""
     places = {}
     for name, text in sources.items():
-        for node in ast.walk(ast.parse(text)):
+        for node in nodes(text):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name.lstrip("_"), set()).add(name)
     return [

@@ -169,12 +169,12 @@ def mail_home(tmp_path):
 
 def test_tune_writes_nothing_and_claims_nothing(tmp_path):
     """Without a confirmed gain nothing is written, and --apply exits with 1."""
-    done = run("tune", HAM, SPAM, "--tries", 6, "--json", home=tmp_path / "none").json[0]
+    done = run("tune", HAM, SPAM, "--tries", 3, "--json", home=tmp_path / "none").json[0]
     assert done["confirmed"] is False
     assert not (tmp_path / "none").exists()
     home = mail_home(tmp_path)
     before = (home / "data.mdb").read_bytes() if (home / "data.mdb").exists() else None
-    done = run("tune", HAM, SPAM, "--tries", 4, "--apply", home=home, code=1)
+    done = run("tune", HAM, SPAM, "--tries", 2, "--apply", home=home, code=1)
     assert "nothing was changed" in done.err
     assert before is None or (home / "data.mdb").read_bytes() == before
 

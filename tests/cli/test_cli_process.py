@@ -101,7 +101,7 @@ def test_an_interrupt_at_the_end_shows_no_traceback(trained):
     """The command is over or interrupted, whatever Python does at that instant."""
     command = [*PROGRAM, "--home", str(trained), "score", str(ONE_SPAM)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    for _ in range(10):
+    for _ in range(5):
         with subprocess.Popen(command, env=environment(), **pipes) as running:
             running.stdout.readline()
             running.send_signal(signal.SIGINT)
