@@ -83,7 +83,7 @@ def test_what_is_announced(on_loop):
         (b"NOOP " + b"x" * 5000 + b"\r\n", b"500"),
     ],
 )
-def test_commands_that_we_answer_ourselves(on_loop, line, reply):
+def test_commands_that_the_relay_answers(on_loop, line, reply):
     """They never reach the next hop; a line that two servers may read differently is refused."""
 
     async def main():

@@ -451,7 +451,7 @@ def test_a_client_that_leaves_before_our_250(on_loop, how):
     on_loop(main())
 
 
-def test_a_fault_of_ours_ends_one_session_only(on_loop):
+def test_an_internal_error_ends_one_session_only(on_loop):
     """The client gets 421 without the cause, which is in the log under an incident id."""
 
     async def main():

@@ -16,7 +16,7 @@ SIGNATURE = re.compile(rb"(?m)^X-Spamnb-Signature: (s[a-z2-7]{26})\r?$")
 
 @pytest.fixture
 def site(home):
-    """A daemon on trial whose next hop takes mail for every domain, and takes reports."""
+    """A daemon in observe mode; its next hop takes mail for every domain, and reports."""
     running = []
 
     def start(most=20):

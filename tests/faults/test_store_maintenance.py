@@ -302,7 +302,7 @@ class TestRestore:
         assert not (tmp_path / "again" / "data.mdb").exists()
 
     def test_a_backup_that_contradicts_itself(self, folder, tmp_path):
-        """A copy whose sums differ from its journal is refused."""
+        """A copy with sums that differ from its journal is refused."""
         with contextlib.closing(open_store(folder)) as store, store.write() as view:
             totals = view.totals()
             totals.messages += 1

@@ -89,7 +89,7 @@ HANG = b"this hangs"
 
 
 def slow_worker(start, shared, channel):
-    """Be a worker whose scan processes are slow."""
+    """Be a worker with slow scan processes."""
     from spamnb.daemon.roles import scan_setup, worker
     from spamnb.daemon.roles.scan_pool import ScanPool
 

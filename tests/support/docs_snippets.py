@@ -8,7 +8,7 @@ _FENCED = re.compile(r"^```\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def snippet(page, section, file):
-    """Find the one fenced block in a section of a page whose first line names the file."""
+    """Find the fenced block of a section with a first line that names the file."""
     text = (DOCS / page).read_text("utf-8")
     part = re.split(r"^## ", text, flags=re.MULTILINE)
     found = [
@@ -25,7 +25,7 @@ def snippet(page, section, file):
 def changed(text, changes):
     """Replace ports and paths; each must occur, or the snippet is not what the test thinks.
 
-    All at once: a port that was put in may begin like one that is to be replaced.
+    In one pass: a port that was put in may begin like one that is to be replaced.
     """
     for old in changes:
         assert old in text, f"{old!r} is not in the snippet"

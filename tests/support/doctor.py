@@ -1,4 +1,4 @@
-"""A house with a daemon, and `spamnb doctor` who comes: what he said, and what he left behind."""
+"""A daemon, `spamnb doctor` as a program, and its report."""
 
 import json
 import os
@@ -14,7 +14,7 @@ HOPS = ["daemon", "model", "mailbox", "delivery", "arrival", "headers", "filing"
 
 
 class Told:
-    """What the doctor said."""
+    """The report of `spamnb doctor`."""
 
     def __init__(self, code, out, err):
         assert out, err
@@ -26,7 +26,7 @@ class Told:
         return [name for name, hop in self.hops.items() if hop["state"] == state]
 
     def is_broken(self, name, what, todo):
-        """One hop alone is broken, with these words."""
+        """Check that this hop alone is broken, with these texts."""
         assert self.names("broken") == [name], self.whole
         assert what in self.hops[name]["what"]
         assert todo in self.hops[name]["todo"]
@@ -35,7 +35,7 @@ class Told:
 
 
 class House:
-    """A daemon with a model of the sample, and a doctor who comes."""
+    """A daemon with a model of the sample, and `spamnb doctor` for it."""
 
     def __init__(self, folder, toml):
         self.folder = folder
@@ -54,19 +54,19 @@ class House:
         return Told(done.returncode, done.stdout, done.stderr)
 
     def learnt(self):
-        """All sums of the model, which the doctor must leave as they were."""
+        """All sums of the model, which the doctor must not change."""
         with Filter.open(self.daemon.home, readonly=True) as model, model.store.read() as view:
             sums = view.totals()
         return [*map(list, (sums.messages, sums.tokens, sums.bias, sums.temperatures)), sums.known]
 
     def export(self):
-        """All that the model holds, in lines."""
+        """The exported model."""
         path = self.folder / "export"
         self.daemon.spamnb("export", path)
         return path.read_text()
 
     def bypass(self, way):
-        """Turn it, and wait until the daemon has seen it."""
+        """Turn the bypass on or off, and wait until the daemon has seen it."""
         self.daemon.spamnb("bypass", way)
         wanted = f'"bypass": {str(way == "on").lower()}'
         until(lambda: wanted in self.daemon.spamnb("status", "--json"), what=f"bypass {way}")

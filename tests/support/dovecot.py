@@ -1,4 +1,4 @@
-"""A house where filing teaches: the daemon, a real Dovecot by its recipe, and people with mail."""
+"""A daemon and a real Dovecot that learn from filing, by the documentation's recipe."""
 
 import imaplib
 import json
@@ -43,12 +43,12 @@ def with_teaching(rig, spool):
 
 
 def _conf(section):
-    """What the documentation tells for the Dovecot there is."""
+    """Return the documentation's settings for the installed version of Dovecot."""
     return snippet("dovecot.md", section, f"dovecot.conf ({dovecot_versions.version()})")
 
 
 class Person:
-    """Somebody with a mail program."""
+    """A user with a mail program."""
 
     def __init__(self, rig, name):
         self.name = name
@@ -59,7 +59,7 @@ class Person:
             self.imap.create(folder)
 
     def lay(self, name, folder="INBOX"):
-        """A message in a folder, put there by nobody's hand unless that is Junk."""
+        """Append a message to a folder; only an append to Junk gives a label."""
         text = f"Subject: {name}\r\nMessage-ID: <{name}@x>\r\n\r\nwords of {name}\r\n".encode()
         assert self.imap.append(folder, None, None, text)[0] == "OK"
 
@@ -87,23 +87,23 @@ class House:
         self.number = 0
 
     def journal(self):
-        """What people taught, oldest first."""
+        """Events of the users' labels, oldest first."""
         told = self.daemon.spamnb("journal", "--limit", "0", "--channel", "imap", "--json")
         return [json.loads(line) for line in told.splitlines()][::-1]
 
     def lay(self, folder="INBOX"):
-        """A new message of alice's; its name."""
+        """Append a new message to a folder of alice; return its name."""
         self.number += 1
         name = f"m{self.number}"
         self.alice.lay(name, folder)
         return name
 
     def waiting(self):
-        """Words in the spool."""
+        """Number of files in the spool."""
         return len(list(self.spool.glob("[!.]*")))
 
     def learnt(self, name):
-        """What was learnt of a message, oldest first; waits until the spool is empty."""
+        """Wait until the spool is empty; return the labels learnt of a message, oldest first."""
         until(lambda: not self.waiting(), what="the spool's end")
         mine = [event for event in self.journal() if event["message_id"] == f"{name}@x"]
         assert all(event["who"].startswith("alice") for event in mine)

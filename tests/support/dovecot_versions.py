@@ -17,7 +17,7 @@ import tempfile
 ROOT = os.environ.get("SPAMNB_DOVECOT_ROOT", "").rstrip("/")
 """nothing is the machine itself"""
 
-# The mounts are seen by nobody else, and go with the last process that sees them.
+# No other process sees the mounts, and they end with the last process that sees them.
 _INSIDE = """
 root=$1 shared=$2; shift 2
 mount --rbind /proc "$root/proc" && mount --rbind /dev "$root/dev" || exit

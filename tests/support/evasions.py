@@ -91,7 +91,7 @@ def _nested_messages(payload: Payload, depth: int) -> str:
 
 
 def said(head: str, boundary: str = "q") -> Callable[[Payload], str]:
-    """A multipart whose Content-Type is spelled in some way."""
+    """Make a multipart with a Content-Type in a given spelling."""
     return lambda payload: multi(payload.part(), boundary=boundary, head=head)
 
 
@@ -440,7 +440,7 @@ def _around() -> Iterator[tuple[str, bool, Callable[[Payload], str]]]:
 
 
 def _pages(words: list[str]) -> Iterator[Case]:
-    """Html whose beginning is not what is seen first."""
+    """HTML that starts with other text than is shown first."""
     text = " ".join(words)
     blank = "\n" * 300_000
     for name, before in (

@@ -1,7 +1,7 @@
-"""A real Exim on loopback, in a folder of its own, around the daemon, by the recipe in docs.
+"""A real Exim on loopback around the daemon, by the recipe in docs, with its own folder.
 
-It need not be installed, for it and Postfix cannot be at once: $EXIM may name a program that was
-only unpacked. Nothing of the machine's own mail system is read or touched.
+It need not be installed, because Debian installs either it or Postfix: $EXIM may name a program
+that was only unpacked. Nothing of the machine's mail system is read or changed.
 """
 
 import contextlib

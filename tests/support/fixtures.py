@@ -23,13 +23,13 @@ def on_loop(request):
 
 @pytest.fixture
 def mail(tmp_path):
-    """Where a post office writes Maildirs."""
+    """The folder of the delivery agent's Maildirs."""
     return tmp_path / "mail"
 
 
 @pytest.fixture
 def agent(mail):
-    """A post office on loopback that knows everybody."""
+    """A delivery agent on loopback that accepts any recipient."""
     with running_agent(root=str(mail)) as rig:
         yield rig
 
@@ -45,7 +45,7 @@ def alone(monkeypatch, tmp_path, no_system_file):
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
-    """A home that has learnt the sample, to be read alone."""
+    """A home trained on the sample; tests may only read it."""
     home = tmp_path_factory.mktemp("cli") / "home"
     assert spamnb(home, "train", HAM, SPAM, "--jobs", 1).code == 0
     return home
@@ -53,5 +53,5 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def home(trained, tmp_path):
-    """A trained home of the test's own."""
+    """A copy of the trained home for one test."""
     return shutil.copytree(trained, tmp_path / "home")

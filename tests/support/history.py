@@ -25,7 +25,7 @@ WRITERS, EACH, APART = 2, 300, 1000
 
 
 def entry(number, *, size=200, **other):
-    """A verdict on a message of its own."""
+    """Make a verdict on a new message."""
     rng = np.random.default_rng(number)
     groups = tuple(np.unique(rng.integers(0, 1 << 64, size, dtype=np.uint64)) for _ in range(2))
     plain = HistoryEntry(
@@ -115,7 +115,7 @@ def read_till_all(folder, _):
 
 
 def leave_fresh(folder, first):
-    """Die with entries that nobody has settled."""
+    """End without settling the entries."""
     module._FLUSH_S = 1000.0
     history = History.open(folder)
     history.add([entry(first), entry(first + 1)])

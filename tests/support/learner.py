@@ -1,4 +1,4 @@
-"""Running the learner as a process of its own in tests, and talking to it as others do."""
+"""The learner as a process, and clients of its control socket."""
 
 import contextlib
 import os
@@ -48,7 +48,7 @@ def until(done, what="it"):
 
 
 class Learner:
-    """One such process."""
+    """A learner in a process."""
 
     program = PROGRAM
 
@@ -84,7 +84,7 @@ class Learner:
 
 
 def listening(path):
-    """Bind a socket as the supervisor does: reached by everybody who reaches its folder."""
+    """Bind a socket as the supervisor does: every user who reaches its folder may connect."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     path.chmod(0o666)
@@ -110,7 +110,7 @@ def learner(home, where, options="{}", *, model=True):
 
 
 def score(home, raw, *, to):
-    """Score as the front door does: remembered, with whom it went to; its signature."""
+    """Score as a worker does, with the recipient in the history; return the signature."""
     with Filter.open(home) as model:
         verdict = model.score(raw)
         entry = model.history.find(digest=verdict.digest)[0]
@@ -120,14 +120,14 @@ def score(home, raw, *, to):
 
 
 def events(home):
-    """What the journal holds, by a reader of its own: digest -> label of its newest event."""
+    """Open the model and return the newest event of each digest."""
     with Filter.open(home, readonly=True, history=False) as model, model.store.read() as view:
         assert audit.check(view) == []
         return {event.digest.hex(): event for event in view.events()}
 
 
 def as_user(uid, run):
-    """Run a function in a child process that is somebody else; what it returned, as text."""
+    """Run a function in a child process of another user; return its result as text."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -291,7 +291,7 @@ class Rig:
         return (self.root / "maillog").read_text(errors="replace")
 
     def send(self, raw, to, sender="stranger@example.net", **options):
-        """Send as a machine of the internet, whose address Postfix takes from XCLIENT."""
+        """Send as a machine of the internet; Postfix takes its address from XCLIENT."""
         with smtplib.SMTP("127.0.0.1", self.port["mx"], timeout=60) as client:
             client.ehlo()
             assert client.docmd("XCLIENT", f"ADDR={STRANGER} NAME=[UNAVAILABLE]")[0] == 220

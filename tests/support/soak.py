@@ -1,4 +1,4 @@
-"""The soak: everything at once, for a while, and then the books must balance.
+"""The soak: mixed load, faults and kills for a while, and an account of every message.
 
 `Soak(folder).run(seconds)` starts the daemon as a program, a next hop that is restarted twice, 50
 connections of mixed and hostile mail, corrections, two kills of workers and a reload, and gives
@@ -47,7 +47,7 @@ file = "{log}"
 
 @dataclass
 class Books:
-    """What was sent, what arrived, and what happened meanwhile."""
+    """Messages sent and arrived, and the events of the run."""
 
     sent: int = 0
     lost: list = field(default_factory=list)
@@ -60,7 +60,7 @@ class Books:
     told: set = field(default_factory=set)
     """senders of which the log says that the next hop was lost, or the client before our reply"""
     in_killed: set = field(default_factory=set)
-    """senders whose connection broke after the final dot while a worker was killed"""
+    """senders that lost the connection after the final dot while a worker was killed"""
     corrections: int = 0
     correction_faults: list = field(default_factory=list)
     memory: list = field(default_factory=list)
@@ -133,7 +133,7 @@ class Soak:
     # -- what happens meanwhile -----------------------------------------------------------------
 
     def correct(self):
-        """People teach, all the time."""
+        """Correct messages until the end."""
         files = [*sorted((SAMPLE / "ham").iterdir()), *sorted((SAMPLE / "spam").iterdir())]
         number = 0
         while not self.ended.wait(0.2):
@@ -149,7 +149,7 @@ class Soak:
                 self.books.correction_faults.append(repr(error))
 
     def weigh(self):
-        """How much memory they take, once a second."""
+        """Measure the memory of all processes once a second."""
         began = time.monotonic()
         while not self.ended.wait(1.0):
             pids = [self.daemon.pid, *children(self.daemon.pid)]
@@ -174,7 +174,7 @@ class Soak:
         self.books.events.append("reloaded")
 
     def run(self, seconds):
-        """The whole of it; the books."""
+        """Run everything; return the account."""
         self.begin()
         sender = Sender(self.front, SEED, self.connections)
         threads = [threading.Thread(target=self.correct), threading.Thread(target=self.weigh)]

@@ -172,7 +172,7 @@ class Connection:
 
 
 def be_rude(port, kind, stop):
-    """Waste a connection; whoever is on the other side may close it whenever they like."""
+    """Waste a connection; the relay may close it at any time."""
     with contextlib.suppress(OSError, GoneError, ValueError):
         connection = Connection(port)
         try:
@@ -209,7 +209,7 @@ class Sender:
             thread.start()
 
     def next(self):
-        """The letter to send now: an old one whose time has come, or a new one; None at the end."""
+        """Return the message to send now: one that is due again, or a new one; None at the end."""
         with self.turn:
             now = time.monotonic()
             for request in self.waiting:

@@ -62,7 +62,7 @@ def mail(number, *names, groups=2):
 
 
 def update(size=1000, *, groups=2, labels=2, rehearsals=()):
-    """A push whose numbers all differ."""
+    """Make a push of different numbers."""
     steps = np.arange(1, groups * labels + 1, dtype=np.int64).reshape(groups, labels) * size
     return Update(
         steps,
@@ -146,7 +146,7 @@ def apply(view, event):
 
 
 def learn(store, message, after, **how):
-    """One event in a transaction of its own; its seq."""
+    """Apply one event in a transaction; return its seq."""
 
     def run(view):
         event = event_for(view, message, after, **how)

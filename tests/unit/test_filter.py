@@ -468,7 +468,7 @@ def test_a_reference_is_text_or_a_message(small, wrong):
 
 @pytest.mark.parametrize("wrong", [b"Subject: x\n\nx", "text"])
 def test_one_message_is_not_many(small, wrong):
-    """`score_many` refuses a single message, whose bytes would each count as a message."""
+    """`score_many` refuses a single message: each of its bytes would count as a message."""
     with pytest.raises(UserError, match="one message is given, not several"):
         list(small.score_many(wrong))
 

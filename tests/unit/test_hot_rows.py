@@ -12,7 +12,7 @@ from spamnb.store.rows import hot_rows
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    """A model whose page has room for ten rows."""
+    """A model with a page for ten rows."""
     monkeypatch.setattr(hot_rows, "MAX_HOT_ROWS", 10)
     model = open_store(tmp_path / "model", create=RECIPE)
     yield model
