@@ -25,6 +25,8 @@ SAMPLE = PROJECT / "corpora" / "sample"
 HAM, SPAM = str(SAMPLE / "ham"), str(SAMPLE / "spam")
 ONE_HAM, ONE_SPAM = SAMPLE / "ham" / "0001.eml", SAMPLE / "spam" / "0001.eml"
 PROGRAM = [sys.executable, "-m", "spamnb"]
+SECONDS = 300
+"""limit of a command, so that a test which hangs ends; a busy machine stays far below it"""
 
 
 class Done(NamedTuple):
@@ -84,12 +86,9 @@ def program(home, *words, **more):
     """Run a command as the installed program does: a new interpreter."""
     command = [*PROGRAM, "--home", str(home), *map(str, words)]
     done = subprocess.run(
-        command, capture_output=True, check=False, timeout=60, env=environment(), **more
+        command, capture_output=True, check=False, timeout=SECONDS, env=environment(), **more
     )
     return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
-
-
-SECONDS = 120
 
 
 def forked(home, *words, stdin=b"", user=None, cwd=None, **variables):
