@@ -145,7 +145,7 @@ def test_a_reply_that_arrived_before_a_command_does_not_answer_it(on_loop, step,
             if step == "end" and large:
                 client.send(MESSAGE * 2)
                 (side,) = rig.relay._connections
-                await until(lambda: side.session.transfer._state == "stream")
+                await until(lambda: side.session.transfer.state == "stream")
             (side,), (hop,) = rig.relay._connections, rig.server.transports
             client.send({"MAIL": lines[0], "RCPT": lines[1], "end": MESSAGE + b".\r\n"}[step])
             arrived(side._transport)
@@ -415,7 +415,7 @@ def test_a_client_that_leaves_within_its_message_has_sent_none(on_loop, sent):
             await client.start()
             client.send(sent)
             (side,) = rig.relay._connections
-            await until(lambda: side.session.transfer._size)
+            await until(lambda: side.session.transfer.size)
             client.abort()
             await until(lambda: rig.messages)
             await until(lambda: rig.server.connections[0].closed)
@@ -439,7 +439,7 @@ def test_a_client_that_leaves_before_our_250(on_loop, how):
             await until(lambda: rig.server.messages)
             client.abort() if how == "abort" else await client.close()
             (side,) = rig.relay._connections
-            await until(lambda: side.session.closed or side.session.eof)
+            await until(lambda: side.session._is_gone or side.session._is_finished)
             (hop,) = rig.server.transports
             hop.write(b"250 2.0.0 Ok: queued as 5DUP\r\n")
             await until(lambda: rig.messages)

@@ -8,8 +8,8 @@ import pytest
 from support.relay import MESSAGE, Rig, limits, times, until
 
 from spamnb.endpoints.net.connection_counts import ConnectionCounts
+from spamnb.endpoints.net.memory_budget import MemoryBudget
 from spamnb.endpoints.net.networks import NetworkSet, wide_network_of
-from spamnb.endpoints.smtp.relay.params import MemoryBudget
 
 STRANGERS = {"peers": NetworkSet(("192.0.2.0/24",)), "recipient_domains": frozenset(("x.net",))}
 """loopback is a stranger"""
@@ -233,8 +233,10 @@ def test_the_slowest_goes_when_another_network_finds_no_connection(on_loop):
             fast.send(b"Subject: x\r\n\r\n" + LINES * 100)
             slow.send(b"Subject: x\r\n")
             sides, now = list(rig.relay._connections), asyncio.get_running_loop().time
-            await until(lambda: max(side.transfer._size for side in sides) > 700_000)
-            await until(lambda: min(now() - side.transfer.began for side in sides) > 0.2)
+            await until(lambda: max(side.session.transfer.size for side in sides) > 700_000)
+            await until(
+                lambda: min(now() - side.session.transfer.rate.began for side in sides) > 0.2
+            )
             rig.relay._counts.add(f"upstream {rig.params.upstream} 127.0.0", -1)
             word = asyncio.ensure_future(slow.reply())
             said = b""
@@ -350,7 +352,7 @@ def test_a_trusted_client_does_not_wait_for_the_memory_of_strangers(on_loop):
             for client in stalled:
                 await client.start(RCPT)
                 client.send(b"Subject: x\r\n\r\n" + LINES * 14)
-            await until(lambda: any(side.is_paused() for side in rig.relay._connections))
+            await until(lambda: rig.paused)
             rig.relay.apply_settings(replace(rig.params, peers=NetworkSet(("127.0.0.0/8",))))
             trusted = await rig.client()
             await trusted.start()

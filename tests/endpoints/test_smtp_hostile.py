@@ -8,7 +8,7 @@ import pytest
 from support.relay import MESSAGE, UNSCANNED, Rig, times, until
 
 from spamnb.core.policy.verdict_headers import as_block
-from spamnb.endpoints.smtp.relay.params import MemoryBudget
+from spamnb.endpoints.net.memory_budget import MemoryBudget
 from spamnb.service.scanning.types import ScanResult
 
 LINES = b"y" * 70 + b"\r\n"

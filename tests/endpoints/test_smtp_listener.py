@@ -5,8 +5,8 @@ import dataclasses
 
 from support.relay import MESSAGE, STALL, Rig, times, until
 
+from spamnb.endpoints.net.memory_budget import MemoryBudget
 from spamnb.endpoints.net.networks import NetworkSet
-from spamnb.endpoints.smtp.relay.params import MemoryBudget
 
 END = MESSAGE + b"\r\n.\r\n"
 
@@ -80,7 +80,7 @@ def test_draining_breaks_off_what_does_not_end(on_loop):
             await client.start()
             client.send(b"Subject: half")
             (side,) = rig.relay._connections
-            await until(lambda: side.session.transfer._size)
+            await until(lambda: side.session.transfer.size)
             await rig.relay.drain(0.05)
             assert rig.server.messages == []
             assert [line["action"] for line in rig.messages] == ["stopped"]
@@ -102,7 +102,7 @@ def test_draining_waits_for_the_next_hops_word(on_loop):
                 await until(lambda c=count: len(rig.server.messages) > c)
                 client.abort()
                 (side,) = rig.relay._connections
-                await until(lambda s=side: s.session.closed or s.session.eof)
+                await until(lambda s=side: s.session._is_gone or s.session._is_finished)
                 draining = asyncio.ensure_future(rig.relay.drain(5.0 if last else 0.05))
                 await asyncio.sleep(0)
                 (hop,) = rig.server.transports
@@ -127,7 +127,7 @@ def test_a_client_that_is_held_and_leaves_frees_its_memory(on_loop):
                 for client in clients:
                     await client.start()
                     client.send(b"Subject: x\r\n\r\n" + b"y" * 50_000)
-                await until(lambda: any(side.is_paused() for side in rig.relay._connections))
+                await until(lambda: rig.paused)
                 for client in clients:
                     client.abort()
                 await until(lambda: not rig.relay.open_sessions)

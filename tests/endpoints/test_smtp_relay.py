@@ -8,8 +8,8 @@ import pytest
 from support.relay import MESSAGE, Rig, Server, StubScanner, times, until
 from test_smtp_wire import ENDINGS
 
+from spamnb.endpoints.net.memory_budget import MemoryBudget
 from spamnb.endpoints.smtp.protocol.data_framing import stuffed
-from spamnb.endpoints.smtp.relay.params import MemoryBudget
 from spamnb.service.scanning.types import ScanResult
 
 ADDED = (("X-Spam-Flag", "NO"),)
@@ -324,7 +324,7 @@ def test_a_slow_next_hop_holds_the_client(on_loop):
             total = 24 << 20
             client.send(b"Subject: x\r\n\r\n" + b"y" * total)
             (side,) = rig.relay._connections
-            await until(side.is_paused)
+            await until(lambda: side.session.output.paused)
             held = side._upstream.transport.get_write_buffer_size()
             assert held < 1 << 20
             hop.resume_reading()
@@ -346,7 +346,7 @@ def test_over_the_budget_reading_stops_and_all_mail_arrives(on_loop):
                 assert (await client.start()).startswith(b"354")
             for client in clients:
                 client.send(body)
-            await until(lambda: sum(side.is_paused() for side in rig.relay._connections) >= 7)
+            await until(lambda: rig.paused >= 7)
             assert budget.used < 1_000_000 + 500_000 + 10 * 131072
             replies = await asyncio.gather(*(client.ask(b".\r\n") for client in clients))
             assert all(reply.startswith(b"250") for reply in replies)

@@ -1,6 +1,7 @@
 """Who may connect, send where, and say what of others: each rule with a peer that breaks it."""
 
 import asyncio
+import socket
 import struct
 
 import pytest
@@ -8,6 +9,7 @@ from support.relay import MESSAGE, OFFERS, Rig, Server, limits, times, until
 
 from spamnb.endpoints.net.networks import NetworkSet
 from spamnb.endpoints.net.proxy_protocol import SIGNATURE
+from spamnb.endpoints.smtp.relay.actions import STUCK
 
 STRANGERS = {"peers": NetworkSet(("192.0.2.0/24",)), "recipient_domains": frozenset(("x.net",))}
 """loopback is a stranger; 192.0.2.0/24 is trusted"""
@@ -445,7 +447,7 @@ def test_who_reads_no_replies_has_no_more_time_for_a_message(on_loop):
             await client.start()
             client.send(b"Subject: x\r\n")
             (side,) = rig.relay._connections
-            side.session.client_full()
+            side.pause_writing()
             await until(lambda: rig.relay.open_sessions == 0)
 
     on_loop(main())
@@ -459,9 +461,13 @@ def test_a_client_that_does_not_read_is_not_read(on_loop):
             client = await rig.client()
             await client.hello()
             client.writer.transport.pause_reading()
-            client.send(b"NOOP\r\n" * 2_000_000)
             (side,) = rig.relay._connections
-            await until(lambda: side.session.stuck)
+            for transport in (side._transport, client.writer.transport):
+                sock = transport.get_extra_info("socket")
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.send(b"NOOP\r\n" * 200_000)
+            await until(lambda: side.session.output.paused & STUCK)
             assert side._transport.get_write_buffer_size() < 200_000
             client.abort()
 

@@ -12,8 +12,9 @@ from typing import Literal
 
 from spamnb.core.policy import verdict_headers
 from spamnb.endpoints.net.address import Address
+from spamnb.endpoints.net.memory_budget import MemoryBudget
 from spamnb.endpoints.smtp.relay.listener import RelayListener
-from spamnb.endpoints.smtp.relay.params import Limits, ListenerParams, MemoryBudget, Timeouts
+from spamnb.endpoints.smtp.relay.params import Limits, ListenerParams, Timeouts
 from spamnb.service.scanning.types import ScanResult
 from spamnb.service.telemetry.metrics import Meters
 
@@ -318,6 +319,11 @@ class Rig:
         client = Client(reader, writer)
         self.clients.append(client)
         return client
+
+    @property
+    def paused(self):
+        """The number of clients that are not read now."""
+        return sum(bool(side.session.output.paused) for side in self.relay._connections)
 
     @property
     def messages(self):

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from spamnb.core.mail.envelope import Client
 from spamnb.endpoints.net import proxy_protocol, reply_parser
 from spamnb.endpoints.net.address import Address
+from spamnb.endpoints.net.memory_budget import MemoryBudget, MemoryShare
 from spamnb.endpoints.net.networks import LOOPBACK, NetworkSet
 from spamnb.endpoints.smtp.protocol import commands, ehlo
 from spamnb.endpoints.smtp.protocol.line_buffer import LineBuffer
 from spamnb.endpoints.smtp.relay import replies
-from spamnb.endpoints.smtp.relay.params import MemoryBudget, MemoryShare
 
 
 @pytest.mark.parametrize(
@@ -246,6 +246,16 @@ def test_the_budget_passes_the_turn_on():
     assert [reader.reading for reader in readers] == [False, True, False]
     share.forget(readers[1])
     assert [reader.reading for reader in readers] == [False, True, True]
+
+
+def test_a_reader_that_ends_its_message_while_it_waits_is_read_again():
+    """Its next command needs no memory, and no later event would resume it."""
+    share, readers = MemoryBudget(100).shares[False], [Recorder() for _ in range(2)]
+    for reader in readers:
+        share.take(101, reader, LARGE)
+    assert [reader.reading for reader in readers] == [True, False]
+    share.forget(readers[1])
+    assert readers[1].reading
 
 
 def test_the_budget_does_not_wait_for_slow_clients():

@@ -26,8 +26,9 @@ from spamnb.daemon.processes.logs import Log
 from spamnb.daemon.processes.shared_state import ProcessState, SharedState
 from spamnb.daemon.processes.sockets import BACKLOG
 from spamnb.daemon.roles.scan_setup import ScannerFactory, ScannerFactoryDeps
+from spamnb.endpoints.net.memory_budget import MemoryBudget
 from spamnb.endpoints.smtp.relay.listener import RelayListener
-from spamnb.endpoints.smtp.relay.params import ListenerParams, MemoryBudget
+from spamnb.endpoints.smtp.relay.params import ListenerParams
 from spamnb.settings import Settings
 
 BEAT_S = 1.0

@@ -1,4 +1,4 @@
-"""The asyncio protocols of a session's two connections: client and next hop.
+"""The connections of a session: they move bytes, tell the time, and perform the session's actions.
 
 They work with asyncio's event loop and with uvloop. uvloop raises on a write to a closed transport,
 so nothing is written to a closing one. An exception in a session ends that session with a 421, is
@@ -11,14 +11,18 @@ import asyncio
 import select
 import socket
 from collections.abc import Callable
-from typing import Protocol, cast
+from functools import partial
+from typing import Any, ClassVar, Protocol, cast
 
 from spamnb.endpoints.net.address import Address
+from spamnb.endpoints.net.memory_budget import MemoryBudget
 from spamnb.endpoints.net.networks import UNIX
-from spamnb.endpoints.smtp.relay import replies
-from spamnb.endpoints.smtp.relay.message_transfer import MessageTransfer
-from spamnb.endpoints.smtp.relay.ports import INPUT, MEMORY, ROOM, STUCK, ListenerContext
+from spamnb.endpoints.smtp.relay import actions, replies
+from spamnb.endpoints.smtp.relay.actions import MEMORY, ROOM, STUCK
+from spamnb.endpoints.smtp.relay.params import ListenerParams
 from spamnb.endpoints.smtp.relay.session import RelaySession
+from spamnb.service.scanning.types import MessageScanner, ScanRequest, ScanResult, StopScan
+from spamnb.service.telemetry.metrics import Meters
 
 _BUFFER = memoryview(bytearray(131072))
 """One read buffer for all connections: no other code runs between `get_buffer` and
@@ -32,13 +36,16 @@ _NO_POLL = select.poll().poll
 
 _LOOPBACK_FAMILY = {"127.0.0.1": socket.AF_INET, "::1": socket.AF_INET6}
 
-ANY = INPUT | ROOM | MEMORY | STUCK
 
-
-class ConnectionContext(ListenerContext, Protocol):
+class ConnectionContext(Protocol):
     """The listener, as its connections see it."""
 
+    params: ListenerParams
+    scanner: MessageScanner
+    meters: Meters
+    budget: MemoryBudget
     loop: asyncio.AbstractEventLoop
+    closing: bool
 
     def enter(self, connection: ClientConnection) -> None:
         """Register a new connection."""
@@ -46,11 +53,26 @@ class ConnectionContext(ListenerContext, Protocol):
     def leave(self, connection: ClientConnection) -> None:
         """Remove a connection. A second call for the same connection does nothing."""
 
+    def refusal_for(self, address: str, *, trusted: bool) -> bytes:
+        """The reply that refuses a client for lack of room; empty if the client is counted."""
+
     def claim_upstream(self, connection: ClientConnection, address: Address) -> bytes:
         """Count a connection to the next hop, or return the reply that refuses it."""
 
     def release_upstream(self, connection: ClientConnection) -> None:
         """Stop counting the connection's next-hop connection. A second call does nothing."""
+
+    def log_record(self, record: dict[str, object]) -> None:
+        """Write a line to the log."""
+
+    def log_refused(self, peer: str, address: str, reply: bytes) -> None:
+        """Count and log a refused client."""
+
+    def log_upstream_lost(self, address: Address, step: str) -> None:
+        """Count and log a failure of the next hop."""
+
+    def fault(self) -> str:
+        """Count and log the exception being handled; returns its incident id."""
 
 
 class UpstreamConnection(asyncio.BufferedProtocol):
@@ -73,7 +95,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             poll = select.poll()
             poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
             self.unread = poll.poll
-            self._client.upstream_connected()
+            self._client.run(self._client.session.upstream_connected)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer for the next hop's bytes."""
@@ -83,24 +105,24 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Pass the next hop's bytes to the session."""
         if self._client is not None:
-            self._client.upstream_data(bytes(_BUFFER[:nbytes]))
+            self._client.run(self._client.session.upstream_bytes, bytes(_BUFFER[:nbytes]))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the session that the next hop's connection has ended."""
         del exc
         client, self._client = self._client, None
         if client is not None:
-            client.upstream_lost()
+            client.run(client.session.upstream_lost)
 
     def pause_writing(self) -> None:
         """Stop reading from the client while the next hop's write buffer is full."""
         if self._client is not None:
-            self._client.pause_reading(ROOM)
+            self._client.run(self._client.session.pause, ROOM)
 
     def resume_writing(self) -> None:
         """Continue reading from the client."""
         if self._client is not None:
-            self._client.upstream_writable()
+            self._client.run(self._client.session.resume, ROOM)
 
     def detach(self) -> asyncio.Transport | None:
         """Ignore all further events; returns the transport if it is open."""
@@ -110,261 +132,277 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
 
 class ClientConnection(asyncio.BufferedProtocol):
-    """The connection to a client; implements `SessionIO` for its session."""
+    """The connection to a client: runs its session."""
 
     __slots__ = (
-        "_connecting", "_context", "_lost", "_pause_reasons", "_transport", "_upstream",
-        "count_keys", "now", "session",
+        "_connecting",
+        "_held_bytes",
+        "_is_lost",
+        "_listener",
+        "_now",
+        "_share",
+        "_stop_scan",
+        "_transport",
+        "_upstream",
+        "count_keys",
+        "counted_address",
+        "session",
     )  # fmt: skip
 
-    def __init__(self, context: ConnectionContext) -> None:
-        self._context = context
-        self._transport: asyncio.Transport | None = None
+    session: RelaySession
+    _transport: asyncio.Transport
+
+    def __init__(self, listener: ConnectionContext) -> None:
+        self._listener, self._now = listener, listener.loop.time
         self._upstream: UpstreamConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._pause_reasons = 0
-        self._lost = False
+        self._stop_scan: StopScan | None = None
+        self._is_lost = False
+        self._held_bytes = 0
+        self._share = listener.budget.shares[False]
+        """of the memory for messages, from which the held bytes are taken"""
         self.count_keys: tuple[str, ...] = ()
         """keys that the connection to the next hop is counted under"""
-        self.now = context.loop.time
-        self.session: RelaySession | None = None
+        self.counted_address = ""
+        """the address that an untrusted client is counted under"""
+
+    def run(self, event: Callable[..., None], *args: Any) -> None:
+        """Pass an event to the session, and perform the actions that follow."""
+        output = self.session.output
+        try:
+            event(*args, self._now())
+            while output.actions:
+                action = output.actions.popleft()
+                self._PERFORM[type(action)](self, action)
+            if output.held_bytes != self._held_bytes:
+                self._account(output.held_bytes)
+        except Exception:  # noqa: BLE001 - the boundary of a session
+            self._recover(event, self._listener.fault())
+        if self._is_lost and self.session.stage == "closed":
+            self._listener.leave(self)
+
+    def _recover(self, event: Callable[..., None], incident: str) -> None:
+        """Continue after an exception in an event; one that follows it ends more and more."""
+        session = self.session
+        if event == session.stop:
+            self.break_off()
+        elif event == session.fault:
+            self.run(session.stop, replies.FAULT_CLOSING)
+        else:
+            self.run(session.fault, incident)
+
+    def break_off(self) -> None:
+        """Close both connections immediately."""
+        self._drop_upstream()
+        self._transport.abort()
+        self._listener.leave(self)
 
     # -- events -----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the session of a new client."""
+        listener, peer = self._listener, peer_of(transport)
         self._transport = cast("asyncio.Transport", transport)
-        peer = peer_of(transport)
+        self.session = RelaySession(listener.params, listener.meters, peer, self._now())
+        self.session.client.is_closing = listener.closing
         if peer:
-            self.session = RelaySession(self, self._context, peer)
-            self._context.enter(self)
-            self._guarded(self.session.begin)
+            listener.enter(self)
+            self.run(self.session.begin)
         else:
-            transport.abort()  # type: ignore[attr-defined]
+            self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer for the client's bytes; a small one while memory is short."""
         del sizehint
-        return _BUFFER if self._context.budget.has_room else _SMALL_BUFFER
+        return _BUFFER if self._listener.budget.has_room else _SMALL_BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
         """Pass the client's bytes to the session."""
-        session = self.session
-        if session is not None and not session.closed:
-            try:
-                session.from_client(bytes(_BUFFER[:nbytes]))
-            except Exception:  # noqa: BLE001 - the boundary of a session
-                self._fail()
+        self.run(self.session.client_bytes, bytes(_BUFFER[:nbytes]))
 
     def eof_received(self) -> bool:
         """The client has closed its sending side; it may still read."""
-        if self.session is not None and not self.session.closed:
-            self._guarded(self.session.client_eof)
+        self.run(self.session.client_eof)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the session that the client's connection has ended."""
         del exc
-        self._lost = True
-        if self.session is not None:
-            self._guarded(self.session.client_lost)
-            self.part()
-
-    def part(self) -> None:
-        """Unregister the connection once the next hop has answered the last message, too."""
-        if self._lost and self.session is not None and self.session.transfer is None:
-            self._context.leave(self)
-
-    def expire(self) -> None:
-        """Handle the session's passed deadline."""
-        session = self.session
-        if session is not None and session.closed and session.transfer is None:
-            self.abort()
-        elif session is not None:
-            self._guarded(session.expire)
-            self.part()
+        self._is_lost = True
+        self.run(self.session.client_lost)
 
     def pause_writing(self) -> None:
         """The client does not read: stop reading its commands."""
-        if self.session is not None:
-            self.session.client_full()
+        self.run(self.session.pause, STUCK)
 
     def resume_writing(self) -> None:
         """The client reads again."""
-        if self.session is not None:
-            self._guarded(self.session.client_drained)
+        self.run(self.session.resume, STUCK)
 
-    def upstream_connected(self) -> None:
-        """Tell the session that the next hop is connected."""
-        if self.session is not None:
-            self._guarded(self.session.upstream_connected)
+    # -- actions ----------------------------------------------------------------------------------
 
-    def upstream_data(self, data: bytes) -> None:
-        """Pass the next hop's bytes to the session."""
-        session = self.session
-        if session is not None:
-            try:
-                session.hop.receive(data)
-            except Exception:  # noqa: BLE001 - the boundary of a session
-                self._fail()
-            if self._lost:
-                self.part()
+    def _admit(self, action: actions.AdmitClient) -> None:
+        reply = self._listener.refusal_for(action.address, trusted=action.trusted)
+        if not reply and not action.trusted:
+            self.counted_address = action.address
+        self.run(self.session.admitted, reply)
 
-    def upstream_lost(self) -> None:
-        """Tell the session that the next hop's connection has ended."""
-        if self.session is not None:
-            self._guarded(self.session.upstream_lost)
-            self.part()
+    def _send_client(self, action: actions.SendClient) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(action.data)
 
-    def upstream_writable(self) -> None:
-        """Continue after the next hop's write buffer has drained."""
-        self.resume_reading(ROOM)
-        if self.session is not None:
-            self._guarded(self.session.resume)
+    def _hang_up(self, _action: actions.HangUp) -> None:
+        self._transport.close()
 
-    def _guarded(self, step: Callable[[], None]) -> None:
-        try:
-            step()
-        except Exception:  # noqa: BLE001 - the boundary of a session
-            self._fail()
+    def _abort(self, _action: actions.Abort) -> None:
+        self._transport.abort()
 
-    def _fail(self) -> None:
-        """End the session with a 421 after an exception; the client keeps its message."""
-        self._context.fault()
-        try:
-            if self.session is not None:
-                self.session.stop(replies.FAULT_CLOSING)
-        except Exception:  # noqa: BLE001 - the same fault again
-            self._context.fault()
-        self.drop()
-        self.hang_up()
+    def _pause_reading(self, _action: actions.PauseReading) -> None:
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
 
-    # -- SessionIO --------------------------------------------------------------------------------
+    def _resume_reading(self, _action: actions.ResumeReading) -> None:
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
 
-    def write_client(self, data: bytes) -> None:
-        """Send bytes to the client."""
-        transport = self._transport
+    def _resume_later(self, _action: actions.ResumeLater) -> None:
+        self._listener.loop.call_soon(self.run, self.session.resume, 0)
+
+    def _ask_upstream(self, action: actions.AskUpstream) -> None:
+        if self._upstream is not None and self._upstream.unread(0):
+            self.run(self.session.unexpected_data)
+        else:
+            self._send_upstream(action)
+
+    def _send_upstream(self, action: actions.SendUpstream | actions.AskUpstream) -> None:
+        transport = self._upstream.transport if self._upstream is not None else None
         if transport is not None and not transport.is_closing():
-            transport.write(data)
+            transport.write(action.data)
 
-    def write_upstream(self, data: bytes | bytearray | memoryview) -> None:
-        """Send bytes to the next hop."""
-        upstream = self._upstream
-        if upstream is not None and upstream.transport is not None:
-            transport = upstream.transport
-            if not transport.is_closing():
-                transport.write(data)
-
-    def connect_upstream(self, address: Address) -> bytes:
-        """Begin to connect to the next hop, or return the reply that refuses it."""
-        if refusal := self._context.claim_upstream(self, address):
-            return refusal
+    def _connect_upstream(self, action: actions.ConnectUpstream) -> None:
+        if refusal := self._listener.claim_upstream(self, action.address):
+            self.run(self.session.stop, refusal)
+            return
         self._upstream = UpstreamConnection(self)
-        self._connecting = self._context.loop.create_task(
-            self._connect_upstream(address, self._upstream)
+        self._connecting = self._listener.loop.create_task(
+            _connect(self._listener.loop, action.address, self._upstream)
         )
-        return b""
 
-    async def _connect_upstream(self, address: Address, upstream: UpstreamConnection) -> None:
-        loop = self._context.loop
-        try:
-            if address.path:
-                await loop.create_unix_connection(lambda: upstream, address.path)
-            elif address.host in _LOOPBACK_FAMILY and isinstance(loop, asyncio.SelectorEventLoop):
-                await loop.create_connection(
-                    lambda: upstream, sock=await _connect_loopback(loop, address)
-                )
-            else:
-                await loop.create_connection(lambda: upstream, address.host, address.port)
-        except (OSError, ValueError):  # an invalid host name is a ValueError
-            upstream.connection_lost(None)
-
-    def has_unread(self) -> bool:
-        """Whether bytes or an end of file from the next hop have arrived and are unread."""
-        upstream = self._upstream
-        return upstream is not None and bool(upstream.unread(0))
-
-    def drop(self) -> None:
-        """Abort the next hop's connection."""
-        self.resume_reading(ROOM)
+    def _drop_upstream(self, _action: actions.DropUpstream | None = None) -> None:
         if self._connecting is not None:
             self._connecting.cancel()
         if self._upstream is not None and (transport := self._upstream.detach()):
             transport.abort()
-        self._upstream = self._connecting = None
-        self._context.release_upstream(self)
+        self._forget_upstream()
 
-    def leave(self) -> None:
-        """Send QUIT to the next hop and close, without waiting for its reply."""
-        self.resume_reading(ROOM)
+    def _quit_upstream(self, _action: actions.QuitUpstream) -> None:
         if self._upstream is not None and (transport := self._upstream.detach()):
             transport.write(b"QUIT\r\n")
             transport.close()
+        self._forget_upstream()
+
+    def _forget_upstream(self) -> None:
         self._upstream = self._connecting = None
-        self._context.release_upstream(self)
+        self._listener.release_upstream(self)
 
-    def hang_up(self) -> None:
-        """Close the client's connection after all replies are sent."""
-        if self._transport is not None:
-            self._transport.close()
+    def _start_scan(self, action: actions.StartScan) -> None:
+        self._stop_scan = None
+        done = partial(self._scan_done, action.request)
+        self._stop_scan = self._listener.scanner.scan(action.request, done)
 
-    def abort(self) -> None:
-        """Close the client's connection immediately."""
-        if self._transport is not None:
-            self._transport.abort()
+    def _scan_done(self, request: ScanRequest, result: ScanResult) -> None:
+        self.run(self.session.scan_done, request, result)
 
-    def pause_reading(self, reason: int) -> None:
-        """Stop reading from the client for this reason."""
-        if (
-            not self._pause_reasons
-            and self._transport is not None
-            and not self._transport.is_closing()
-        ):
-            self._transport.pause_reading()
-        self._pause_reasons |= reason
+    def _end_scan(self, action: actions.StopScan) -> None:
+        if self._stop_scan is not None:
+            self._stop_scan(action.reason)
+        transfer = self.session.transfer
+        if action.reason and transfer is not None and transfer.is_scanning:
+            # The scanner has already answered: the fault followed its answer.
+            self.run(self.session.stop, replies.FAULT_CLOSING)
 
-    def resume_reading(self, reason: int) -> None:
-        """Remove this reason; read from the client if no other is left."""
-        if self._pause_reasons & reason:
-            self._pause_reasons &= ~reason
-            transport = self._transport
-            if not self._pause_reasons and transport is not None and not transport.is_closing():
-                transport.resume_reading()
+    def _withdraw(self, action: actions.Withdraw) -> None:
+        action.delete()
 
-    def is_paused(self, reason: int = ANY) -> bool:
-        """Whether reading has stopped for this reason, or for any."""
-        return bool(self._pause_reasons & reason)
+    def _log_refused(self, action: actions.LogRefused) -> None:
+        self._listener.log_refused(action.peer, action.address, action.reply)
+
+    def _log_upstream_lost(self, action: actions.LogUpstreamLost) -> None:
+        self._listener.log_upstream_lost(action.address, action.step)
+
+    def _log_message(self, action: actions.LogMessage) -> None:
+        self._listener.log_record(action.record)
+
+    _PERFORM: ClassVar[dict[type, Callable[[Any, Any], None]]] = {
+        actions.AdmitClient: _admit,
+        actions.SendClient: _send_client,
+        actions.HangUp: _hang_up,
+        actions.Abort: _abort,
+        actions.PauseReading: _pause_reading,
+        actions.ResumeReading: _resume_reading,
+        actions.ResumeLater: _resume_later,
+        actions.SendUpstream: _send_upstream,
+        actions.AskUpstream: _ask_upstream,
+        actions.ConnectUpstream: _connect_upstream,
+        actions.DropUpstream: _drop_upstream,
+        actions.QuitUpstream: _quit_upstream,
+        actions.StartScan: _start_scan,
+        actions.StopScan: _end_scan,
+        actions.Withdraw: _withdraw,
+        actions.LogRefused: _log_refused,
+        actions.LogUpstreamLost: _log_upstream_lost,
+        actions.LogMessage: _log_message,
+    }
+
+    # -- memory -----------------------------------------------------------------------------------
+
+    def _account(self, held: int) -> None:
+        """Take the memory that the session holds from its client's share, or give it back."""
+        before, self._held_bytes = self._held_bytes, held
+        if not before:
+            self._share = self._listener.budget.shares[self.session.client.trusted]
+        if held > before:
+            transfer = self.session.transfer
+            self._share.take(held - before, self, transfer.size if transfer is not None else held)
+        else:
+            self._share.give(before - held)
+        if not self._held_bytes:
+            self._share.forget(self)
 
     def pause_for_memory(self) -> None:
         """Stop reading because the process's memory budget is used up."""
-        self.pause_reading(MEMORY)
+        self.run(self.session.pause, MEMORY)
 
     def resume_after_memory(self) -> None:
         """Read again: the memory budget has room."""
-        self.resume_reading(MEMORY)
-
-    @property
-    def transfer(self) -> MessageTransfer | None:
-        """The message transfer in progress."""
-        return self.session.transfer if self.session is not None else None
+        self.run(self.session.resume, MEMORY)
 
     def memory_cost(self, now: float) -> float:
         """Byte-seconds that the current message has cost, if the client must send the rest."""
-        transfer = self.transfer
+        transfer = self.session.transfer
         return transfer.memory_cost(now) if transfer is not None else 0.0
 
     def shed(self) -> int:
         """End the session to free memory for others; returns the bytes that it freed."""
-        before = self._context.budget.used
-        if (transfer := self.transfer) is not None:
-            self._guarded(transfer.shed)
-            self.part()
-        return before - self._context.budget.used
+        before = self._listener.budget.used
+        self.run(self.session.shed)
+        return before - self._listener.budget.used
 
-    def resume_later(self) -> None:
-        """Call the session's `resume` after other sessions have run."""
-        if self.session is not None:
-            self._context.loop.call_soon(self._guarded, self.session.resume)
+
+async def _connect(
+    loop: asyncio.AbstractEventLoop, address: Address, upstream: UpstreamConnection
+) -> None:
+    try:
+        if address.path:
+            await loop.create_unix_connection(lambda: upstream, address.path)
+        elif address.host in _LOOPBACK_FAMILY and isinstance(loop, asyncio.SelectorEventLoop):
+            await loop.create_connection(
+                lambda: upstream, sock=await _connect_loopback(loop, address)
+            )
+        else:
+            await loop.create_connection(lambda: upstream, address.host, address.port)
+    except (OSError, ValueError):  # an invalid host name is a ValueError
+        upstream.connection_lost(None)
 
 
 async def _connect_loopback(loop: asyncio.AbstractEventLoop, address: Address) -> socket.socket:

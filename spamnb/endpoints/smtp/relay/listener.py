@@ -16,11 +16,12 @@ from spamnb.core.mail.envelope import network_of
 from spamnb.endpoints.net.address import Address
 from spamnb.endpoints.net.admission import OpenConnections
 from spamnb.endpoints.net.connection_counts import ConnectionCounts
+from spamnb.endpoints.net.memory_budget import MemoryBudget
 from spamnb.endpoints.net.networks import wide_network_of
 from spamnb.endpoints.smtp.protocol.commands import shown
 from spamnb.endpoints.smtp.relay import replies
 from spamnb.endpoints.smtp.relay.connections import ClientConnection
-from spamnb.endpoints.smtp.relay.params import ListenerParams, MemoryBudget
+from spamnb.endpoints.smtp.relay.params import ListenerParams
 from spamnb.errors import incident_id
 from spamnb.service.scanning.types import MessageScanner
 from spamnb.service.telemetry.log import Log
@@ -82,13 +83,14 @@ class RelayListener:
     def apply_settings(self, params: ListenerParams) -> None:
         """Take new settings; each session applies them between two messages."""
         self.params = params
+        for connection in self._connections:
+            connection.session.apply_settings(params)
 
     async def drain(self, seconds: float) -> None:
         """Refuse new messages; let current ones finish for up to `seconds`, then abort them."""
         self.closing = True
         for connection in list(self._connections):
-            if connection.session is not None and connection.session.is_between_messages:
-                connection.session.stop(replies.CLOSING)
+            connection.run(connection.session.drain)
         if self._connections:
             self._empty.clear()
             try:
@@ -99,11 +101,8 @@ class RelayListener:
 
     def _break_off(self) -> None:
         for connection in list(self._connections):
-            if connection.session is not None:
-                connection.session.stop(replies.CLOSING)
-            connection.drop()
-            connection.abort()
-            connection.part()
+            connection.run(connection.session.stop, replies.CLOSING)
+            connection.break_off()
 
     # -- the connections --------------------------------------------------------------------------
 
@@ -119,9 +118,9 @@ class RelayListener:
         if connection not in self._connections:
             return
         self._connections.discard(connection)
-        if connection.session is not None and connection.session.access.is_counted:
-            self._untrusted.leave(wide_network_of(connection.session.access.address))
-            self._counts.add(_client_key(connection.session.access.address), -1)
+        if address := connection.counted_address:
+            self._untrusted.leave(wide_network_of(address))
+            self._counts.add(_client_key(address), -1)
         if not self._connections:
             self._empty.set()
 
@@ -152,10 +151,10 @@ class RelayListener:
         free: one network alone gets half, two get a third each, and a new network's first client
         always gets one.
         """
-        if connection.session is None or connection.session.access.trusted:
+        if connection.session.client.trusted:
             return b""
         upstream = str(address)
-        client = wide_network_of(connection.session.access.address)
+        client = wide_network_of(connection.session.client.address)
         connection.count_keys = (f"upstream {upstream}", f"upstream {upstream} {client}")
         total, theirs = [self._counts.add(key) for key in connection.count_keys]
         free = self.params.limits.untrusted_part(self.params.limits.upstream_connections) - total
@@ -176,16 +175,14 @@ class RelayListener:
         short = {trusted: self._is_short(trusted=trusted) for trusted in (True, False)}
         for connection in list(self._connections):
             session = connection.session
-            if session is None:
-                continue
-            transfer, is_short = session.transfer, short[session.access.trusted]
+            transfer, is_short = session.transfer, short[session.client.trusted]
             slow = transfer is not None and transfer.is_slow(now)
-            if session.deadline <= now:
-                connection.expire()
+            if session.output.deadline <= now:
+                connection.run(session.timeout)
             elif slow and is_short:
                 connection.shed()
             elif is_short and session.is_idle(now):
-                session.stop(replies.TIMEOUT)
+                connection.run(session.stop, replies.TIMEOUT)
         self._free_upstream_slots(now)
         self.budget.rotate(now)
         times = self.params.times
@@ -215,11 +212,11 @@ class RelayListener:
             return
         longest = self.params.times.crowded_data_s
         found = [
-            (transfer.rate(now), at, connection)
+            (rate, at, connection)
             for at, connection in enumerate(self._connections)
-            if connection.count_keys and (transfer := connection.transfer) is not None
-            and transfer.waits_for_client and now - transfer.began > longest
-            and transfer.rate(now) < FAIR_BYTES_S
+            if connection.count_keys and (transfer := connection.session.transfer) is not None
+            and transfer.waits_for_client and now - transfer.rate.began > longest
+            and (rate := transfer.rate.of(transfer.size, now)) < FAIR_BYTES_S
         ]  # fmt: skip
         for _, _, connection in sorted(found)[:wanted]:
             connection.shed()

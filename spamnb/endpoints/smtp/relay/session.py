@@ -1,8 +1,18 @@
 """One client's session: checks each command, forwards it to the next hop, returns the reply.
 
-A protocol core without sockets: bytes and events come in by method calls and go out through
-`SessionIO`. One command at a time is sent upstream, so replies keep their order; pipelined input is
-buffered. Lines are forwarded unchanged; a parsed copy serves logs and rules.
+    stage       the client's bytes are          ends with
+    proxy       the PROXY header                the header: admission
+    admission   buffered                        `admitted`: command, or closed with a refusal
+    command     commands                        a command for the next hop: asking, or QUIT: closed
+    asking      buffered                        its reply: command, or message after DATA
+    message     given to `MessageTransfer`      the end of the transfer: command
+    closed      ignored
+
+It knows neither sockets nor clocks (as h11 and aioquic): each event is a method with the time as
+its last argument. After it, the caller performs the actions in `output`, in their order, and calls
+`timeout` at the deadline there. One command at a time is sent upstream, so replies keep their
+order; pipelined input is buffered. Lines are forwarded unchanged; a parsed copy serves logs and
+rules.
 
 Invariants: a reply answers only the command that it belongs to; after an unexpected reply the next
 hop is not used any more; a fault of the next hop is a 4xx; every command is answered unless the
@@ -11,489 +21,475 @@ client has left. Never raises on what a client or the next hop sends.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Literal
 
-from spamnb.core.mail.envelope import Client, Envelope
-from spamnb.endpoints.net.address import Speech
-from spamnb.endpoints.net.reply_parser import EXPECTED_REPLIES, UpstreamCommand
+from spamnb.endpoints.net import proxy_protocol
+from spamnb.endpoints.net.reply_parser import UpstreamCommand
 from spamnb.endpoints.smtp.protocol import commands, ehlo
-from spamnb.endpoints.smtp.protocol.commands import Phase
 from spamnb.endpoints.smtp.protocol.line_buffer import LineBuffer
-from spamnb.endpoints.smtp.relay import replies
-from spamnb.endpoints.smtp.relay.client_access import ClientAccess
+from spamnb.endpoints.smtp.relay import actions, message_log, replies
+from spamnb.endpoints.smtp.relay.actions import INPUT, STUCK, Output
+from spamnb.endpoints.smtp.relay.client_state import ClientState, Transaction
+from spamnb.endpoints.smtp.relay.command_checks import OwnReply, own_reply, rule_of
 from spamnb.endpoints.smtp.relay.message_transfer import MessageTransfer
-from spamnb.endpoints.smtp.relay.params import MemoryShare
-from spamnb.endpoints.smtp.relay.ports import INPUT, STUCK, ListenerContext, SessionIO
-from spamnb.endpoints.smtp.relay.session_quota import SessionQuota
-from spamnb.endpoints.smtp.relay.transaction import Transaction
-from spamnb.endpoints.smtp.relay.upstream import NextHop
+from spamnb.endpoints.smtp.relay.params import ListenerParams
+from spamnb.endpoints.smtp.relay.upstream import NextHop, UpstreamError
+from spamnb.service.scanning.types import ScanRequest, ScanResult
+from spamnb.service.telemetry.metrics import Meters
 
 MAX_COMMANDS_PER_TURN = 32
 """commands that the relay answers itself before other sessions run"""
+
+Stage = Literal["proxy", "admission", "command", "asking", "message", "closed"]
 
 
 class RelaySession:
     """The state of one session."""
 
     __slots__ = (
-        "_client", "_errors", "_hello", "_input", "_line", "_pumping", "_transaction", "access",
-        "closed", "context", "deadline", "eof", "hop", "io", "params", "pending", "phase", "quota",
-        "share", "speaks", "started", "stuck", "transfer",
+        "_errors", "_hop", "_input", "_is_finished", "_is_gone", "_meters",
+        "_new_params", "_started", "client", "output", "stage", "transfer",
     )  # fmt: skip
 
-    def __init__(self, io: SessionIO, context: ListenerContext, peer: str) -> None:
-        self.io, self.context, self.params = io, context, context.params
-        self.access = ClientAccess(peer)
-        self.speaks = self.params.speaks
-        self.closed = self.eof = self.stuck = False
-        self.phase: Phase = "start"
-        self.pending: UpstreamCommand | None = None
-        self.hop = NextHop(io, self, self.params.upstream)
+    def __init__(self, params: ListenerParams, meters: Meters, peer: str, now: float) -> None:
+        self.output = Output(now)
+        self.stage: Stage = "admission"
+        self.client = ClientState(params, peer, now)
         self.transfer: MessageTransfer | None = None
-        self._transaction = Transaction()
-        self.started = self.deadline = 0.0
-        self._client = Client()
+        """in the stage `message`"""
+        self._new_params = params
+        self._meters = meters
         self._input = LineBuffer()
-        self._line = self._hello = b""
-        self._errors, self._pumping = 0, False
-        self.quota = SessionQuota(io.now())
-        self.share: MemoryShare = context.budget.shares[False]  # of the memory for messages
+        self._is_finished = self._is_gone = False
+        """whether the client will send nothing more, or has disconnected"""
+        self._errors = 0
+        self._hop = NextHop(self.output, params.upstream)
+        self._started = 0.0
+        """when the message began"""
 
     # -- the client's events ----------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Greet or refuse a client that has connected."""
-        self._welcome(self.access.on_connect(self.params, self.context))
-
-    def _welcome(self, reply: bytes) -> None:
-        """Send the greeting or refusal, or wait for the PROXY header."""
-        if self.access.is_proxied:
-            self.wait(self.params.times.proxy_s)
-        elif self.access.admitted:
-            self._apply_trust()
-            self._answer(reply)
+    def begin(self, now: float) -> None:
+        """The client has connected."""
+        params, self.output.now = self.client.params, now
+        if not params.proxies:
+            self._admit()
+        elif params.proxies.contains(self.client.peer):
+            self.stage = "proxy"
+            self.output.wait(params.times.proxy_s)
         else:
-            self._end(reply)
+            self._turn_away(replies.CLIENT_DENIED)
 
-    def from_client(self, data: bytes) -> None:
-        """Take bytes from the client."""
+    def admitted(self, reply: bytes, now: float) -> None:
+        """The client is counted; or there is no room for it, and `reply` says so."""
+        self.output.now = now
+        if reply:
+            self._turn_away(reply)
+        else:
+            self.stage = "command"
+            self._answer(replies.greeting(self.client.params.hostname, self.client.speaks))
+            self._advance()
+
+    def client_bytes(self, data: bytes, now: float) -> None:
+        """The client has sent bytes."""
+        self.output.now = now
         if not self._input.left:
             if self.transfer is not None and self.transfer.wants_data:
-                data = self.transfer.receive(data)
-                if not data:
+                data = self.transfer.client_bytes(data)
+                if not data and self.transfer.state != "over":
                     return
-            elif self._is_listening and len(data) <= self.params.limits.command_bytes:
+            elif (
+                self.stage == "command"
+                and len(data) <= self.client.params.limits.command_bytes
+                and not (self.output.paused & STUCK or self._input.is_skipping)
+                and (rule := commands.single_command(data)) is not None
+            ):
                 # The usual case: one command, nothing buffered. Half the time of the code below.
-                verb = commands.single_command(data)
-                if verb is not None:
-                    self._do(verb, data)
-                    return
-        self._input.append(data)
-        self.resume()
+                self._do(rule, data)
+                return
+        if self.stage != "closed":
+            self._input.append(data)
+            self._advance()
 
-    @property
-    def _is_listening(self) -> bool:
-        """Whether a command that arrives now is handled immediately."""
-        return (
-            self.pending is None
-            and self.transfer is None
-            and not (self.access.is_proxied or self.stuck or self.closed or self._input.is_skipping)
-        )
-
-    def client_eof(self) -> None:
+    def client_eof(self, now: float) -> None:
         """The client will send nothing more; its buffered input is still processed."""
-        self.eof = True
-        self.resume()
+        self.output.now = now
+        self._is_finished = True
+        self._advance()
 
-    def client_lost(self) -> None:
+    def client_lost(self, now: float) -> None:
         """The client has disconnected."""
-        self.closed = True
-        self.share.forget(self.io)
+        self.output.now = now
+        self._is_gone = True
+        self._input.clear()
         if self.transfer is not None:
             self.transfer.client_lost()
+            self._advance()
         else:
-            self.forget_transaction()
-            self._leave()
+            self._close()
 
-    def client_full(self) -> None:
-        """The client does not read its replies."""
-        self.stuck = True
-        self.io.pause_reading(STUCK)
+    def pause(self, reason: int, now: float) -> None:
+        """Stop reading from the client for this reason."""
+        self.output.now = now
+        self.output.pause(reason)
 
-    def client_drained(self) -> None:
-        """The client reads again."""
-        self.stuck = False
-        self.io.resume_reading(STUCK)
-        self.resume()
+    def resume(self, reason: int, now: float) -> None:
+        """The reason has ended, or others have run since the action `ResumeLater`."""
+        self.output.now = now
+        self.output.resume(reason)
+        self._advance()
 
-    def resume(self) -> None:
+    def _advance(self) -> None:
         """Process the buffered input as far as possible now."""
-        if self._pumping:
-            return
-        self._pumping = True
-        try:
-            done = self._pump()
-        finally:
-            self._pumping = False
-        if self.closed:
-            return
-        if self._input.left > self.params.limits.input_bytes:
-            self.io.pause_reading(INPUT)
+        self._settle()
+        for _ in range(MAX_COMMANDS_PER_TURN):
+            if not (self._input.left and self._waits_for_client and self._take()):
+                break
         else:
-            self.io.resume_reading(INPUT)
-        if self.eof and done and self.pending is None:
-            self._end()
+            self.output.add(actions.ResumeLater())
+            return
+        if self.stage == "closed":
+            return
+        if self._input.left > self.client.params.limits.input_bytes:
+            self.output.pause(INPUT)
+        else:
+            self.output.resume(INPUT)
+        if self._is_finished and self._waits_for_client:
+            self._end(action="client-lost")
 
-    def _pump(self) -> bool:
-        """Whether nothing is left to do, except an incomplete line."""
-        turns = 0
-        while self._input.left and not (self.pending or self.stuck or self.closed):
-            if turns >= MAX_COMMANDS_PER_TURN:
-                self.io.resume_later()
-                return False
-            turns += 1
-            if self.transfer is not None:
-                if not self.transfer.wants_data:
-                    return False
-                self._input.append(self.transfer.receive(self._input.take_all()))
-            elif not (self._take_proxy() if self.access.is_proxied else self._take_line()):
-                return True
-        return not self.stuck and (self.transfer is None or self.transfer.wants_data)
+    def _take(self) -> bool:
+        """Process one piece of input; False if it is incomplete."""
+        if self.transfer is not None:
+            self._input.append(self.transfer.client_bytes(self._input.take_all()))
+            self._settle()
+            return True
+        return self._take_proxy() if self.stage == "proxy" else self._take_line()
+
+    @property
+    def _waits_for_client(self) -> bool:
+        """Whether the client may send something that is processed now."""
+        if self.output.paused & STUCK:
+            return False
+        if self.transfer is not None:
+            return self.transfer.wants_data
+        return self.stage in {"command", "proxy"}
+
+    # -- admission --------------------------------------------------------------------------------
 
     def _take_proxy(self) -> bool:
         """Read the PROXY header; False if it is incomplete or invalid."""
-        used, reply = self.access.read_proxy(self._input.peek(), self.params, self.context)
-        self._input.skip(used)
-        if reply:
-            self._welcome(reply)
-        return bool(used)
+        try:
+            header = proxy_protocol.parse(self._input.peek())
+        except ValueError:
+            self._turn_away(replies.NO_PROXY)
+            return False
+        if header is not None:
+            self._input.skip(header.used)
+            self.client.address = header.address
+            self._admit()
+        return header is not None
 
-    def _take_line(self) -> bool:
-        """Handle the next command; False if it is incomplete."""
-        most = self.params.limits.command_bytes
-        line = self._input.line(most)
-        if self._input.skipped > self.params.limits.skipped_bytes:
-            self._end(replies.TOO_MANY_ERRORS)
-        elif len(line) > most:
-            self._refuse(replies.LONG_COMMAND)
-        elif line and not commands.is_whole(line):
-            self._refuse(replies.BARE_COMMAND)
-        elif line:
-            self._command(line)
-        return bool(line)
+    def _admit(self) -> None:
+        client, self.stage = self.client, "admission"
+        client.update_trust()
+        if client.is_closing:
+            self._end(replies.CLOSING)
+        elif not (client.trusted or client.params.recipient_domains):
+            self._turn_away(replies.CLIENT_DENIED)
+        else:
+            self.output.add(actions.AdmitClient(client.address, client.trusted))
+
+    def _turn_away(self, reply: bytes) -> None:
+        self.output.add(actions.LogRefused(self.client.peer, self.client.address, reply))
+        self._end(reply)
 
     # -- commands ---------------------------------------------------------------------------------
 
-    def _command(self, line: bytes) -> None:
-        found = commands.verb_of(line[:-2])
-        if found is None:
-            self._refuse(replies.SYNTAX)
-        else:
-            self._do(found[1], line)
+    def _take_line(self) -> bool:
+        """Handle the next command; False if it is incomplete."""
+        limits = self.client.params.limits
+        line = self._input.line(limits.command_bytes)
+        if self._input.skipped > limits.skipped_bytes:
+            self._end(replies.TOO_MANY_ERRORS)
+        elif line:
+            rule = rule_of(line, limits.command_bytes)
+            if isinstance(rule, OwnReply):
+                self._reply(rule)
+            else:
+                self._do(rule, line)
+        return bool(line)
 
-    def _do(self, verb: commands.CommandRule, line: bytes) -> None:
-        if not (self.quota.is_free or self.quota.spend(self.params.limits)):
-            self._end(replies.TOO_MANY_COMMANDS)
-        elif self.phase in verb.phases:
-            self._ACTIONS[verb.action](self, line, verb)
+    def _do(self, rule: commands.CommandRule, line: bytes) -> None:
+        if rule.action == "mail" and not self.client.transaction.is_open:
+            self._apply_new_settings()
+        upstream = self._hop.address.speaks if self._hop.state == "up" else None
+        reply = own_reply(rule, line, self.client, upstream)
+        if reply is not None:
+            if rule.action == "reset":
+                self._forget_transaction()
+            self._reply(reply)
         else:
-            self._refuse(replies.SEQUENCE)
+            assert rule.action != "say"
+            assert rule.action != "quit"
+            self._ask(rule.action, line)
 
-    def _refuse(self, reply: bytes) -> None:
-        """Send the relay's own rejection; too many of them end the session."""
-        self._errors += 1
-        if self._errors > self.params.limits.errors:
+    def _reply(self, reply: OwnReply) -> None:
+        self._errors += reply.kind == "refuse"
+        if reply.kind == "end":
+            self._end(reply.text)
+        elif self._errors > self.client.params.limits.errors:
             self._end(replies.TOO_MANY_ERRORS)
         else:
-            self._answer(reply)
+            self._answer(reply.text)
 
     def _answer(self, reply: bytes) -> None:
-        self.io.write_client(reply)
+        self.output.add(actions.SendClient(reply))
         self._wait_for_client()
-
-    def _fixed_reply(self, _line: bytes, verb: commands.CommandRule) -> None:
-        if verb.reply is replies.UNKNOWN:
-            self._refuse(verb.reply)
-        else:
-            self._answer(verb.reply)
-
-    def _greet(self, line: bytes, _verb: commands.CommandRule) -> None:
-        if line[:4].upper() not in ehlo.CLIENT_HELLOS[self.speaks]:
-            self._refuse(replies.SYNTAX)
-        elif self.context.closing:
-            self._end(replies.CLOSING)
-        else:
-            self._ask("hello", line)
-
-    def _xforward(self, line: bytes, _verb: commands.CommandRule) -> None:
-        if self.access.trusted:
-            self._ask("xforward", line)
-        else:
-            self._refuse(replies.NOT_TRUSTED)
-
-    def _mail(self, line: bytes, _verb: commands.CommandRule) -> None:
-        if not self._transaction.is_open:
-            self._apply_new_settings()
-        limit = self.params.size_limit_bytes
-        if self.context.closing:
-            self._end(replies.CLOSING)
-        elif limit and commands.declared_bytes(line[:-2]) > limit:
-            self._refuse(replies.TOO_BIG)
-        else:
-            self.quota.mailed = True
-            self.started = self.io.now()
-            self._ask("mail", line)
-
-    def _rcpt(self, line: bytes, _verb: commands.CommandRule) -> None:
-        if not (self.access.trusted or commands.is_for(line[:-2], self.params.recipient_domains)):
-            self._refuse(replies.RELAY_DENIED)
-        elif self._transaction.rcpts and (self.speaks, self.hop.address.speaks) == ("smtp", "lmtp"):
-            # The client gets one final reply, which cannot report two different LMTP replies.
-            self._answer(replies.ONE_RECIPIENT)
-        elif self.recipients >= self.params.limits.recipients and not self.access.trusted:
-            self.quota.commands -= 1
-            self._answer(replies.TOO_MANY_RECIPIENTS)
-        else:
-            self._ask("rcpt", line)
-
-    def _data(self, line: bytes, _verb: commands.CommandRule) -> None:
-        self._ask("data", line)
-
-    def _reset(self, line: bytes, _verb: commands.CommandRule) -> None:
-        if self.hop.state == "up":
-            self._ask("reset", line)
-        else:
-            self.forget_transaction()
-            self._answer(replies.DONE)
-
-    def _quit(self, _line: bytes, _verb: commands.CommandRule) -> None:
-        self._end(replies.BYE)
 
     def _ask(self, what: UpstreamCommand, line: bytes) -> None:
         """Forward a command; connect to the next hop first if needed."""
-        if self.hop.state == "up" and self.hop.has_unexpected_data():
-            self.upstream_lost()
-        up = self.hop.state == "up"
-        if not self.closed and not up and what != "hello" and self._transaction.is_open:
+        client, hop, output = self.client, self._hop, self.output
+        if hop.received:
+            self._upstream_failed()
+            if self.stage == "closed":
+                return
+        up = hop.state == "up"
+        if not up and what != "hello" and client.transaction.is_open:
             self._end(replies.LOST_UPSTREAM)
-        if self.closed:
             return
-        self.pending, self._line = what, line
-        self.quota.pause(
-            self.wait(self.params.times.reply_s if up else self.params.times.connect_s)
-        )
-        refusal = self.hop.ask(line, line if what == "hello" else self._hello, self.params.upstream)
-        if refusal:
-            self.pending = None
-            self._end(refusal)
+        if what == "mail":
+            client.quota.mailed = True
+            self._started = output.now
+        self.stage = "asking"
+        client.quota.pause(output.now)
+        times = client.params.times
+        output.wait(times.reply_s if up else times.connect_s)
+        hop.ask(what, line, b"" if what == "hello" else client.hello, client.params.upstream)
 
-    # -- the next hop -----------------------------------------------------------------------------
+    # -- the next hop's events --------------------------------------------------------------------
 
-    def upstream_connected(self) -> None:
+    def upstream_connected(self, now: float) -> None:
         """The connection to the next hop is made."""
-        self.hop.state = "greeting"
-        self.wait(self.params.times.reply_s)
+        self.output.now = now
+        self._hop.state = "greeting"
+        self.output.wait(self.client.params.times.reply_s)
 
-    def replied(self, reply: bytes, *, alone: bool) -> None:
-        """Handle a reply of the next hop; `alone` says that no bytes followed it."""
-        if self.pending is not None:
-            # More than one reply to one command: it is unknown which of them answers it.
-            if alone:
-                self._answered(reply)
-            else:
-                self.upstream_lost()
-        elif self.transfer is not None:
-            self.transfer.from_upstream(reply, alone=alone)
+    def upstream_bytes(self, data: bytes, now: float) -> None:
+        """The next hop has sent bytes."""
+        self.output.now = now
+        hop = self._hop
+        try:
+            what, reply = hop.asked, hop.next_reply(data)
+            while reply:
+                self._replied(what, reply)
+                reply = hop.next_reply() if hop.received else b""
+        except UpstreamError as error:
+            self._upstream_failed(error.reply)
+        self._settle()
+        if self._input.left or self._is_finished:
+            self._advance()
+
+    def unexpected_data(self, now: float) -> None:
+        """The last `AskUpstream` was not sent: the next hop had sent something before."""
+        self.output.now = now
+        if self.transfer is not None:
+            self.transfer.not_sent()
+        elif what := self._hop.asked:
+            self.stage, self._hop.asked = "command", None
+            self._upstream_failed()
+            if self.stage == "command":
+                self._ask(what, self._hop.line)
+        self._advance()
+
+    def upstream_lost(self, now: float) -> None:
+        """The next hop has disconnected, or was not reachable."""
+        self.output.now = now
+        self._upstream_failed()
+        self._advance()
+
+    def _replied(self, what: UpstreamCommand | None, reply: bytes) -> None:
+        if self.transfer is not None:
+            self.transfer.upstream_reply(reply)
+        elif what is not None:
+            self._answered(what, reply)
         else:
             # A 421 of an idle next hop. The next command connects again.
-            self.upstream_lost()
+            self._upstream_failed()
 
-    def _answered(self, reply: bytes) -> None:
-        what = self.pending
-        assert what is not None
-        if not reply.startswith(EXPECTED_REPLIES[what]) or reply.startswith(b"421"):
-            self.upstream_lost(reply if reply.startswith(b"421") else replies.LOST_UPSTREAM)
-            return
-        self.pending = None
+    def _answered(self, what: UpstreamCommand, reply: bytes) -> None:
+        """Pass the reply to a command on, and record the command if it is accepted."""
+        self.stage = "command"
         self._wait_for_client()
         if reply[:1] in b"23":
             reply = self._accepted(what, reply)
-        self.io.write_client(reply)
-        if self.context.closing and self.is_between_messages:
+        self.output.add(actions.SendClient(reply))
+        if self.client.is_closing and self._is_between_messages:
             self._end(replies.CLOSING)
-        elif self._input.left or self.eof:
-            self.resume()
 
     def _accepted(self, what: UpstreamCommand, reply: bytes) -> bytes:
         """Record an accepted command; returns the reply for the client."""
-        line = self._line[:-2]
-        if what == "mail":
-            self._transaction.mail, self.phase = line, "mail"
-        elif what == "rcpt":
-            self.phase = "rcpt"
-            self.quota.commands -= 1
-            self._transaction.add(line)
-            self.share.take(len(line), self.io, self._transaction.size)
-        elif what == "xforward":
-            self._transaction.xforwards.append(line)
-        elif what == "data":
-            self.quota.pause(self.io.now())
-            self.transfer = MessageTransfer(self)
-        else:
-            self.forget_transaction()
-        if what == "hello":
-            first, self._hello = not self._hello, self._line
-            helo = commands.argument_of(line)
-            self._client = Client(address=self.access.address, helo=helo)
-            self.phase = "ready"
-            if first:
-                self.quota.greeted_at = self.io.now()
-                self._wait_for_client()
-            reply = ehlo.client_hello_reply(
-                reply, line, self.params.hostname,
-                trusted=self.access.trusted, limit=self.params.size_limit_bytes,
-            )  # fmt: skip
-        return reply
+        client = self.client
+        if what == "data":
+            client.quota.pause(self.output.now)
+            self.transfer = MessageTransfer(client, self._hop, self.output, self._meters)
+            self.stage = "message"
+            return reply
+        if what in {"hello", "reset"}:
+            self._forget_transaction()
+        self.output.held_bytes += client.accept(what, self._hop.line)
+        if what != "hello":
+            return reply
+        if not client.quota.is_greeted:
+            client.quota.greet(self.output.now)
+            self._wait_for_client()
+        return ehlo.client_hello_reply(
+            reply, self._hop.line[:-2], client.params.hostname,
+            trusted=client.trusted, limit=client.params.size_limit_bytes,
+        )  # fmt: skip
 
-    def upstream_lost(self, reply: bytes = replies.LOST_UPSTREAM) -> None:
+    def _upstream_failed(self, reply: bytes = replies.LOST_UPSTREAM) -> None:
         """The next hop disconnected, was not reachable, was late, or broke the protocol."""
-        if self.hop.state == "gone":
+        hop, state = self._hop, self._hop.state
+        hop.drop()
+        if state == "gone":
             return
-        state = self.hop.state
-        if state == "called":
-            reply = replies.NO_UPSTREAM
-        self.hop.drop()
         if self.transfer is not None:
-            self.context.log_upstream_lost(self.hop.address, "message")
+            hop.log_failure("message")
             self.transfer.upstream_lost()
-        elif self.pending is not None or self._transaction.is_open:
-            step = self.pending or self.phase if state == "up" else state
-            self.context.log_upstream_lost(self.hop.address, step)
-            self.pending = None
-            self._end(reply)
+        elif self.stage == "asking" or self.client.transaction.is_open:
+            step = hop.asked or self.client.phase
+            hop.log_failure(step if state == "up" else state)
+            self._end(replies.NO_UPSTREAM if state == "called" else reply)
 
-    def _leave(self) -> None:
-        self.hop.leave(send_quit=self.pending is None)
-        self.pending = None
+    # -- the message ------------------------------------------------------------------------------
 
-    # -- deadlines and ends -----------------------------------------------------------------------
-
-    def wait(self, seconds: float) -> float:
-        """Set the deadline at which `expire` is called; returns the time now."""
-        now = self.io.now()
-        self.deadline = now + seconds
-        return now
-
-    def _apply_trust(self) -> None:
-        self.quota.is_free = self.access.trusted
-        self.share = self.context.budget.shares[self.access.trusted]
-
-    def _wait_for_client(self) -> None:
-        quota, now, times = self.quota, self.io.now(), self.params.times
-        single_command = quota.is_free and quota.mailed
-        self.deadline = now + times.command_s if single_command else quota.due(now, times)
-
-    def is_idle(self, now: float) -> bool:
-        """Whether the client may be disconnected, on its turn, while resources are short."""
-        is_clients_turn = self.pending is None and self.transfer is None and not self.closed
-        return is_clients_turn and self.quota.is_idle(now, self.params.times)
-
-    @property
-    def is_between_messages(self) -> bool:
-        """Whether ending the session now would interrupt nothing."""
-        return self.pending is None and self.transfer is None and not self._transaction.is_open
-
-    def expire(self) -> None:
-        """Handle the passed deadline."""
-        if self.pending is not None:
-            self.upstream_lost()
-        elif self.transfer is not None:
-            self.transfer.expire()
-        else:
-            self._end(replies.TIMEOUT)
-
-    def stop(self, reply: bytes) -> None:
-        """End the session; an incomplete message is discarded."""
-        self.closed = True
+    def scan_done(self, request: ScanRequest, result: ScanResult, now: float) -> None:
+        """The scanner has a result; it may be too late."""
+        self.output.now = now
         if self.transfer is not None:
-            self.transfer.stop()
-        self._end(reply)
+            self.transfer.scan_done(request, result)
+            self._advance()
+        elif result.withdraw is not None:
+            self.output.add(actions.Withdraw(result.withdraw))
 
-    def _end(self, reply: bytes = b"") -> None:
-        if reply:
-            self.io.write_client(reply)
-        self.closed = True
-        self._input.clear()
-        self.wait(self.params.times.close_s)
-        if self.transfer is None:
-            self._leave()
-        self.io.hang_up()
+    def shed(self, now: float) -> None:
+        """End the session to free memory or connections for others."""
+        self.output.now = now
+        if self.transfer is not None:
+            self.transfer.abandon("shed", replies.SLOW)
+            self._advance()
 
-    # -- TransferHost -----------------------------------------------------------------------------
-
-    @property
-    def upstream(self) -> Speech | None:
-        """The next hop's protocol; None if it is not connected."""
-        return self.hop.address.speaks if self.hop.state == "up" else None
-
-    def upstream_failed(self, step: str) -> None:
-        """Count and log a failure of the next hop."""
-        self.context.log_upstream_lost(self.hop.address, step)
-
-    def has_unexpected_reply(self) -> bool:
-        """Whether the next hop has sent something that no command asked for."""
-        return self.hop.state == "up" and self.hop.has_unexpected_data()
-
-    def drop(self) -> None:
-        self.hop.drop()
-
-    @property
-    def peer(self) -> str:
-        return self.access.peer
-
-    @property
-    def recipients(self) -> int:
-        """The number of recipients that the next hop has accepted."""
-        return len(self._transaction.rcpts)
-
-    def envelope(self) -> Envelope:
-        """The parsed envelope."""
-        return self._transaction.envelope(self._client)
-
-    def forget_transaction(self) -> None:
-        """Discard the envelope after a message, RSET or EHLO."""
-        if self._transaction.is_open:
-            self.share.give(self._transaction.size)
-            self._transaction = Transaction()
-        self.phase = "ready" if self._hello else "start"
-        self._apply_new_settings()
-
-    def _apply_new_settings(self) -> None:
-        """Apply new settings between two messages; the connection stays open."""
-        if self.params is not self.context.params:
-            self.params = self.context.params
-            self.access.update_trust(self.params)
-            self._apply_trust()
-            if self.hop.state == "up" and self.hop.address != self.params.upstream:
-                self.hop.drop()
-
-    def message_done(self, *, accepted: bool) -> None:
-        """The transfer has ended, answered or not."""
-        self.transfer = None
-        if accepted:
-            self.quota.reset(self.io.now())
-        self.share.forget(self.io)
-        self.forget_transaction()
-        if self.closed:
-            self._leave()
-        elif self.context.closing:
+    def _settle(self) -> None:
+        """Continue after a message that is over, answered or not."""
+        transfer = self.transfer
+        if transfer is None or transfer.state != "over":
+            return
+        self._report(transfer)
+        if self._is_gone:
+            self._close()
+        elif not transfer.is_complete:
+            self._end()
+        elif self.client.is_closing:
             self._end(replies.CLOSING)
         else:
             self._wait_for_client()
-            if self._input.left or self.eof:
-                self.resume()
 
-    _ACTIONS: ClassVar = {
-        "say": _fixed_reply, "hello": _greet, "xforward": _xforward, "mail": _mail,
-        "rcpt": _rcpt, "data": _data, "reset": _reset, "quit": _quit,
-    }  # fmt: skip
+    def _report(self, transfer: MessageTransfer) -> None:
+        """Count and log a message, and forget it."""
+        client, now = self.client, self.output.now
+        self.transfer, self.stage = None, "command"
+        has_left = self._is_gone or self._is_finished
+        message_log.count(transfer, self._meters, now, client_has_left=has_left)
+        self.output.add(
+            actions.LogMessage(message_log.record(transfer, client, self._started, now))
+        )
+        if transfer.is_accepted:
+            client.quota.reset(now)
+        self._forget_transaction()
+
+    def _forget_transaction(self) -> None:
+        """Discard the envelope after a message, RSET or EHLO."""
+        self.output.held_bytes = 0
+        self.client.transaction = Transaction()
+        self._apply_new_settings()
+
+    # -- the listener's events --------------------------------------------------------------------
+
+    def apply_settings(self, params: ListenerParams) -> None:
+        """Take new settings; they apply between two messages, and the connection stays open."""
+        self._new_params = params
+
+    def _apply_new_settings(self) -> None:
+        client, params = self.client, self._new_params
+        if client.params is not params:
+            client.params = params
+            client.update_trust()
+            if self._hop.state == "up" and self._hop.address != params.upstream:
+                self._hop.drop()
+
+    def drain(self, now: float) -> None:
+        """The daemon shuts down: accept no further message."""
+        self.output.now = now
+        self.client.is_closing = True
+        if self._is_between_messages:
+            self._end(replies.CLOSING)
+
+    def stop(self, reply: bytes, now: float) -> None:
+        """End the session for a reason of the listener; an incomplete message is discarded."""
+        self.output.now = now
+        self._end(reply)
+
+    def fault(self, incident: str, now: float) -> None:
+        """An event or an action raised: pass the message that is being scanned, or end."""
+        self.output.now = now
+        if self.transfer is not None and self.transfer.scan_fault(incident):
+            self._advance()
+        else:
+            self._end(replies.FAULT_CLOSING)
+
+    # -- deadlines and ends -----------------------------------------------------------------------
+
+    def timeout(self, now: float) -> None:
+        """The deadline has passed."""
+        self.output.now = now
+        if self.stage == "closed":
+            self.output.add(actions.Abort())
+        elif self.stage == "asking":
+            self._upstream_failed()
+        elif self.transfer is not None:
+            self.transfer.timeout()
+            self._advance()
+        else:
+            self._end(replies.TIMEOUT)
+
+    def _wait_for_client(self) -> None:
+        client, output = self.client, self.output
+        output.deadline = client.quota.due(output.now, client.params.times)
+
+    def is_idle(self, now: float) -> bool:
+        """Whether the client may be disconnected, on its turn, while resources are short."""
+        is_clients_turn = self.stage in {"proxy", "command"}
+        return is_clients_turn and self.client.quota.is_idle(now, self.client.params.times)
+
+    @property
+    def _is_between_messages(self) -> bool:
+        return self.stage in {"proxy", "command"} and not self.client.transaction.is_open
+
+    def _end(self, reply: bytes = b"", action: str = "stopped") -> None:
+        """Send the last reply and close; a message that is not over is logged with `action`."""
+        if self.stage == "closed":
+            return
+        if self.transfer is not None:
+            self.transfer.abandon(action)
+            self._report(self.transfer)
+        if reply:
+            self.output.add(actions.SendClient(reply))
+        self._close()
+        self.output.wait(self.client.params.times.close_s)
+        self.output.add(actions.HangUp())
+
+    def _close(self) -> None:
+        self._hop.leave(send_quit=self.stage != "asking")
+        self.stage = "closed"
+        self._input.clear()
+        self._forget_transaction()

@@ -15,7 +15,15 @@ from spamnb.endpoints.smtp.relay.params import Limits, Timeouts
 class SessionQuota:
     """The quota state of one session."""
 
-    __slots__ = ("_paused_at", "commands", "greeted_at", "is_free", "last_message_at", "mailed")
+    __slots__ = (
+        "_paused_at",
+        "commands",
+        "greeted_at",
+        "is_free",
+        "is_greeted",
+        "last_message_at",
+        "mailed",
+    )
 
     def __init__(self, now: float) -> None:
         self.greeted_at = self.last_message_at = now
@@ -24,10 +32,16 @@ class SessionQuota:
         self._paused_at = 0.0
         self.commands = 0
         """since then, without accepted recipients"""
+        self.is_greeted = False
+        """whether the client has got the reply to an EHLO"""
         self.mailed = False
         """whether a MAIL command has come"""
         self.is_free = True
         """whether the client is trusted"""
+
+    def greet(self, now: float) -> None:
+        """Start the time until the first MAIL again: the client's first EHLO is accepted."""
+        self.greeted_at, self.is_greeted = now, True
 
     def spend(self, limits: Limits) -> bool:
         """Count a command; whether it is within the limit."""
@@ -40,13 +54,14 @@ class SessionQuota:
 
     def due(self, now: float, times: Timeouts) -> float:
         """The deadline for the client's next command."""
+        if self.is_free and self.mailed:
+            return now + times.command_s
         if self._paused_at:
             self.last_message_at += now - self._paused_at
             self._paused_at = 0.0
         if not self.mailed:
             return self.greeted_at + times.first_mail_s
-        command = now + times.command_s
-        return command if self.is_free else min(command, self.last_message_at + times.message_s)
+        return min(now + times.command_s, self.last_message_at + times.message_s)
 
     def reset(self, now: float) -> None:
         """Start again after an accepted message."""

@@ -1,120 +1,138 @@
 """The next hop's side of a session: connect on demand, greet, split replies.
 
-A protocol core without sockets. It keeps the pending command while it connects again, so after a
-message that was not forwarded the session goes on unchanged. Never raises.
+    gone -> called -> greeting -> hello -> up
+
+It keeps the command while it connects again, so after a message that was not forwarded the session
+goes on unchanged. No sockets: bytes come in, actions go out.
 """
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Literal
 
 from spamnb.endpoints.net import reply_parser
 from spamnb.endpoints.net.address import Address
+from spamnb.endpoints.net.reply_parser import EXPECTED_REPLIES, UpstreamCommand
 from spamnb.endpoints.smtp.protocol import ehlo
 from spamnb.endpoints.smtp.relay import replies
-from spamnb.endpoints.smtp.relay.ports import SessionIO
+from spamnb.endpoints.smtp.relay.actions import (
+    ROOM,
+    AskUpstream,
+    ConnectUpstream,
+    DropUpstream,
+    LogUpstreamLost,
+    Output,
+    QuitUpstream,
+    SendUpstream,
+)
 
-State = Literal["gone", "called", "greeting", "hello", "up"]
+HopState = Literal["gone", "called", "greeting", "hello", "up"]
 """gone: not connected; called: connecting; greeting: 220 expected; hello: EHLO reply expected;
 up: ready for commands"""
 
 
-class ReplyHandler(Protocol):
-    """Receives the next hop's replies."""
+class UpstreamError(Exception):
+    """The next hop breaks the protocol; `reply` is for the client."""
 
-    def replied(self, reply: bytes, *, alone: bool) -> None:
-        """A reply; `alone` says that no bytes followed it."""
-
-    def upstream_lost(self, reply: bytes = b"") -> None:
-        """No reply will come; `reply` tells the client why."""
+    def __init__(self, reply: bytes) -> None:
+        self.reply = reply
 
 
 class NextHop:
     """One connection to the next hop, or none."""
 
-    __slots__ = ("_handler", "_heard", "_hello", "_io", "_line", "address", "state")
+    __slots__ = ("_hello", "_output", "address", "asked", "line", "received", "state")
 
-    def __init__(self, io: SessionIO, handler: ReplyHandler, address: Address) -> None:
-        self._io, self._handler = io, handler
+    def __init__(self, output: Output, address: Address) -> None:
+        self._output = output
         self.address = address
-        self.state: State = "gone"
-        self._line = self._hello = self._heard = b""
+        self.state: HopState = "gone"
+        self.asked: UpstreamCommand | None = None
+        """the command whose reply is to come"""
+        self.line = self._hello = b""
+        """the last command, and the EHLO that a new connection needs before it"""
+        self.received = b""
+        """bytes that are no complete reply, or follow one"""
 
-    def has_unexpected_data(self) -> bool:
-        """Whether the next hop sent what no command asked for.
+    def ask(self, what: UpstreamCommand, line: bytes, hello: bytes, address: Address) -> None:
+        """Send a command; if not connected, connect to `address` and send the EHLO `hello` before.
 
-        The session would take it for the next reply. Bytes that arrived before a command is sent
-        cannot answer it. They may be unread in the kernel, since the event loop may deliver the
-        client's command first.
+        Without `hello`, the command is that EHLO.
         """
-        return self._heard != b"" or self._io.has_unread()
-
-    def ask(self, line: bytes, first: bytes, address: Address) -> bytes:
-        """Send a command; if not connected, connect to `address` and send the EHLO `first` before.
-
-        If the command is that EHLO, the handler gets its reply, else only the command's reply.
-        Returns the reply to the client if no connection is allowed.
-        """
-        self._line, self._hello = line, first
+        self.asked, self.line, self._hello = what, line, hello
         if self.state == "up":
-            self._send()
-            return b""
-        if refusal := self._io.connect_upstream(address):
-            return refusal
-        self.state, self.address = "called", address
+            self._output.add(AskUpstream(line if hello else self._hello_line()))
+        else:
+            self.state, self.address = "called", address
+            self._output.add(ConnectUpstream(address))
+
+    def _hello_line(self) -> bytes:
+        return ehlo.upstream_command(self._hello or self.line, self.address.speaks)
+
+    def next_reply(self, data: bytes = b"") -> bytes:
+        """Take bytes from the next hop; returns the next reply that the session handles, if any.
+
+        Raises UpstreamError. The greeting and the EHLO of a new connection are handled here.
+        """
+        if self.state == "up" and not self.received and reply_parser.is_one(data):
+            return self._checked(data)
+        self.received += data
+        while self.received and self.state != "gone":
+            try:
+                reply, self.received = reply_parser.take(self.received)
+            except ValueError:
+                raise UpstreamError(replies.LOST_UPSTREAM) from None
+            if not reply:
+                return b""
+            if self.state == "up":
+                return self._checked(reply)
+            if self.received:
+                raise UpstreamError(replies.NO_UPSTREAM)
+            if self.state == "hello" and not self._hello:
+                self.state = "up"
+                return self._checked(reply)
+            self._introduced(reply)
         return b""
 
-    def _send(self) -> None:
-        is_hello = self._line is self._hello
-        line = ehlo.upstream_command(self._line, self.address.speaks) if is_hello else self._line
-        self._io.write_upstream(line)
-
-    def receive(self, data: bytes) -> None:
-        """Bytes from the next hop."""
-        if self.state == "up" and not self._heard and reply_parser.is_one(data):
-            self._handler.replied(data, alone=True)
-            return
-        self._heard += data
-        while self._heard and self.state != "gone":
-            try:
-                reply, self._heard = reply_parser.take(self._heard)
-            except ValueError:
-                self._handler.upstream_lost(replies.LOST_UPSTREAM)
-                return
-            if not reply:
-                return
-            if self.state == "up":
-                self._handler.replied(reply, alone=not self._heard)
-            elif self._heard:
-                self._handler.upstream_lost(replies.NO_UPSTREAM)
-            else:
-                self._introduced(reply)
+    def _checked(self, reply: bytes) -> bytes:
+        """The reply, if it can be one to the command."""
+        if self.asked is not None:
+            # More than one reply to one command: it is unknown which of them answers it.
+            if self.received:
+                raise UpstreamError(replies.LOST_UPSTREAM)
+            if reply.startswith(b"421"):
+                raise UpstreamError(reply)
+            if not reply.startswith(EXPECTED_REPLIES[self.asked]):
+                raise UpstreamError(replies.LOST_UPSTREAM)
+            self.asked = None
+        return reply
 
     def _introduced(self, reply: bytes) -> None:
         """Handle the greeting and the EHLO reply of a new connection."""
-        is_wanted = self.state == "hello" and self._line is self._hello
-        good = reply.startswith(b"220" if self.state == "greeting" else b"250")
-        if is_wanted:
-            self.state = "up"
-            self._handler.replied(reply, alone=True)
-        elif not good:
-            self._handler.upstream_lost(replies.NO_UPSTREAM)
-        elif self.state == "greeting":
+        if not reply.startswith(b"220" if self.state == "greeting" else b"250"):
+            raise UpstreamError(replies.NO_UPSTREAM)
+        if self.state == "greeting":
             self.state = "hello"
-            self._io.write_upstream(ehlo.upstream_command(self._hello, self.address.speaks))
+            self._output.add(SendUpstream(self._hello_line()))
         else:
             self.state = "up"
-            self._send()
+            self._output.add(SendUpstream(self.line))
+
+    def log_failure(self, step: str) -> None:
+        """Count and log a failure."""
+        self._output.add(LogUpstreamLost(self.address, step))
 
     def drop(self) -> None:
         """Abort the connection, so that an incomplete message is never completed."""
-        self.state, self._heard = "gone", b""
-        self._io.drop()
+        if self.state != "gone":
+            self._close(DropUpstream())
 
     def leave(self, *, send_quit: bool) -> None:
         """Close the connection, with QUIT if that is allowed now."""
-        if self.state == "up" and send_quit:
-            self.state = "gone"
-            self._io.leave()
-        elif self.state != "gone":
-            self.drop()
+        if self.state != "gone":
+            self._close(QuitUpstream() if self.state == "up" and send_quit else DropUpstream())
+
+    def _close(self, action: DropUpstream | QuitUpstream) -> None:
+        self.state, self.received = "gone", b""
+        self._output.add(action)
+        self._output.resume(ROOM)

@@ -1,0 +1,60 @@
+"""The counters and the log line of one message. Each message has one line."""
+
+from __future__ import annotations
+
+from spamnb.endpoints.net import reply_parser
+from spamnb.endpoints.smtp.protocol.commands import shown
+from spamnb.endpoints.smtp.relay import replies
+from spamnb.endpoints.smtp.relay.client_state import ClientState
+from spamnb.endpoints.smtp.relay.message_transfer import MessageTransfer
+from spamnb.service.telemetry.metrics import Meters
+
+LOGGED_RECIPIENTS = 3
+"""recipients that a log line names"""
+
+
+def count(transfer: MessageTransfer, meters: Meters, now: float, *, client_has_left: bool) -> None:
+    """Count a message that is over."""
+    code = transfer.best_code
+    if transfer.is_accepted:
+        meters.count("messages")
+        meters.count("bytes", transfer.size)
+    elif code:
+        meters.count("deferred" if code < 500 else "refused")
+    if transfer.sent_at and transfer.is_accepted and client_has_left:
+        meters.count("duplicates_likely")
+        transfer.facts["duplicate_likely"] = True
+    if transfer.sent_at:
+        meters.observe("upstream_seconds", now - transfer.sent_at)
+
+
+def record(
+    transfer: MessageTransfer, state: ClientState, started: float, now: float
+) -> dict[str, object]:
+    """The log line of a message that is over; it began at `started`."""
+    envelope, sent = state.envelope(), b"".join(transfer.replies)
+    client = envelope.client
+    found: dict[str, object] = {
+        "event": "message",
+        "peer": state.peer,
+        "client": client.address,
+        "helo": client.helo,
+        "ident": client.ident,
+        "from": envelope.sender,
+        "to": list(envelope.recipients[:LOGGED_RECIPIENTS]),
+        "recipients": len(envelope.recipients),
+        "size": transfer.size,
+        "action": transfer.action,
+        "code": replies.code_of(sent) if sent else 0,
+        "reply": shown(sent.partition(b"\r\n")[0])[:200],
+        "ms": _milliseconds(now - started),
+    }
+    if transfer.sent_at:
+        found["upstream_id"] = reply_parser.queue_id(sent)
+        found["upstream_ms"] = _milliseconds(now - transfer.sent_at)
+    found.update(transfer.facts)
+    return found
+
+
+def _milliseconds(seconds: float) -> float:
+    return int(seconds * 10_000) / 10
