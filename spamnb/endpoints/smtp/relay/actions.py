@@ -144,11 +144,12 @@ Action = (
 class Output:
     """What the parts of one session put out; the time is that of the current event."""
 
-    __slots__ = ("actions", "deadline", "held_bytes", "now", "paused")
+    __slots__ = ("actions", "add", "deadline", "held_bytes", "now", "paused")
 
     def __init__(self, now: float) -> None:
         self.actions: deque[Action] = deque()
         """to be performed in this order after each event"""
+        self.add = self.actions.append
         self.now = now
         """seconds on a monotonic clock"""
         self.deadline = 0.0
@@ -158,10 +159,6 @@ class Output:
         self.paused = 0
         """the reasons not to read from the client"""
 
-    def add(self, action: Action) -> None:
-        """Ask for an action."""
-        self.actions.append(action)
-
     def wait(self, seconds: float) -> None:
         """Set the deadline."""
         self.deadline = self.now + seconds
@@ -169,7 +166,7 @@ class Output:
     def pause(self, reason: int) -> None:
         """Stop reading from the client for this reason."""
         if not self.paused:
-            self.actions.append(PauseReading())
+            self.add(PauseReading())
         self.paused |= reason
 
     def resume(self, reason: int) -> None:
@@ -177,4 +174,4 @@ class Output:
         if self.paused & reason:
             self.paused &= ~reason
             if not self.paused:
-                self.actions.append(ResumeReading())
+                self.add(ResumeReading())

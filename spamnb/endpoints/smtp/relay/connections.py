@@ -269,15 +269,20 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._listener.loop.call_soon(self.run, self.session.resume, 0)
 
     def _ask_upstream(self, action: actions.AskUpstream) -> None:
-        if self._upstream is not None and self._upstream.unread(0):
+        upstream = self._upstream
+        if upstream is None or upstream.transport is None:
+            return
+        if upstream.unread(0):
             self.run(self.session.unexpected_data)
-        else:
-            self._send_upstream(action)
+        elif not upstream.transport.is_closing():
+            upstream.transport.write(action.data)
 
-    def _send_upstream(self, action: actions.SendUpstream | actions.AskUpstream) -> None:
-        transport = self._upstream.transport if self._upstream is not None else None
-        if transport is not None and not transport.is_closing():
-            transport.write(action.data)
+    def _send_upstream(self, action: actions.SendUpstream) -> None:
+        upstream = self._upstream
+        if upstream is None or upstream.transport is None:
+            return
+        if not upstream.transport.is_closing():
+            upstream.transport.write(action.data)
 
     def _connect_upstream(self, action: actions.ConnectUpstream) -> None:
         if refusal := self._listener.claim_upstream(self, action.address):

@@ -15,15 +15,14 @@ LOGGED_RECIPIENTS = 3
 
 def count(transfer: MessageTransfer, meters: Meters, now: float, *, client_has_left: bool) -> None:
     """Count a message that is over."""
-    code = transfer.best_code
     if transfer.is_accepted:
         meters.count("messages")
         meters.count("bytes", transfer.size)
-    elif code:
-        meters.count("deferred" if code < 500 else "refused")
-    if transfer.sent_at and transfer.is_accepted and client_has_left:
-        meters.count("duplicates_likely")
-        transfer.facts["duplicate_likely"] = True
+        if transfer.sent_at and client_has_left:
+            meters.count("duplicates_likely")
+            transfer.facts["duplicate_likely"] = True
+    elif transfer.best_code:
+        meters.count("deferred" if transfer.best_code < 500 else "refused")
     if transfer.sent_at:
         meters.observe("upstream_seconds", now - transfer.sent_at)
 

@@ -202,6 +202,7 @@ class MessageTransfer:
             self._apply(result)
 
     def _apply(self, result: ScanResult) -> None:
+        self._request = None
         self._hold(len(self._body.data) - self._held)
         self.action = result.action
         self.facts.update(result.facts)
