@@ -5,11 +5,10 @@ import random
 import re
 
 import pytest
-from support.relay import MESSAGE, Rig, Server, StubScanner, times, until
+from support.relay import MESSAGE, Rig, Server, StubScanner, stuffed, times, until
 from test_smtp_wire import ENDINGS
 
 from spamnb.endpoints.net.memory_budget import MemoryBudget
-from spamnb.endpoints.smtp.protocol.data_framing import stuffed
 from spamnb.service.scanning.types import ScanResult
 
 ADDED = (("X-Spam-Flag", "NO"),)

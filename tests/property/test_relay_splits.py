@@ -5,7 +5,6 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.relay_core import (
-    BLOCK,
     DATA,
     EHLO,
     END,
@@ -18,6 +17,7 @@ from support.relay_core import (
     QUIT,
     RCPT,
     TEXT,
+    VERDICT,
     NextHopScript,
     SessionDriver,
 )
@@ -40,7 +40,7 @@ SCRIPTS = [
     {"connect": b"554 no\r\n"},
     {"EHLO": [b"250-hop\r\n250-XFORWARD NAME\r\n250 DSN\r\n"]},
 ]
-RESULTS = [ScanResult(block=BLOCK), ScanResult("refuse"), ScanResult("keep"), ScanResult("defer")]
+RESULTS = [ScanResult(add=VERDICT), ScanResult("refuse"), ScanResult("keep"), ScanResult("defer")]
 dialogues = st.builds(
     lambda bodies, lines: EHLO
     + b"".join(MAIL + RCPT + RCPT + DATA + body + b"\r\n" + END + line for body, line in

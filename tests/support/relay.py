@@ -342,3 +342,10 @@ def limits(**changes):
 
 
 UNSCANNED = verdict_headers.unscanned_fields("busy")
+
+
+def stuffed(data):
+    """The wire form of a message."""
+    if data.startswith(b"."):
+        data = b"." + data
+    return data.replace(b"\r\n.", b"\r\n..")

@@ -4,10 +4,12 @@ from collections import deque
 from dataclasses import replace
 from typing import Any
 
+from spamnb.core.policy.verdict_headers import unscanned_fields
 from spamnb.endpoints.net.address import Address
 from spamnb.endpoints.smtp.relay import actions
 from spamnb.endpoints.smtp.relay.params import ListenerParams
 from spamnb.endpoints.smtp.relay.session import RelaySession
+from spamnb.service.scanning.scanner import BUSY_REPLY
 from spamnb.service.scanning.types import ScanResult
 from spamnb.service.telemetry.metrics import Meters
 
@@ -27,7 +29,13 @@ EHLO, MAIL, RCPT, DATA, QUIT = (
 ENVELOPE = MAIL + RCPT + DATA
 OK = b"250 2.0.0 Ok\r\n"
 QUEUED = b"250 2.0.0 Ok: queued as 4ABC\r\n"
+VERDICT = (("X-Spamnb-Verdict", "ham"),)
 BLOCK = b"X-Spamnb-Verdict: ham\r\n"
+FALLBACKS = {
+    "busy": ScanResult("defer", reply=BUSY_REPLY),
+    "fault": ScanResult(add=unscanned_fields("fault")),
+}
+"""reason of a stopped scan -> its result"""
 END = b".\r\n"
 LARGE = {"scan_limit_bytes": 64, "header_limit_bytes": 64}
 TEXT = b"Subject: x\r\n\r\nHello\r\n..two dots\r\n"
@@ -139,6 +147,8 @@ class SessionDriver:
                 self.requests.append(request)
                 if not self.is_holding_scans:
                     self.run(session.scan_done, request, self.result)
+            case actions.StopScan(reason) if reason:
+                self.run(session.scan_done, self.requests[-1], FALLBACKS[reason])
             case actions.PauseReading() | actions.ResumeReading():
                 self.is_reading = isinstance(action, actions.ResumeReading)
             case actions.ResumeLater():

@@ -18,6 +18,7 @@ from support.relay_core import (
     QUIT,
     RCPT,
     TEXT,
+    VERDICT,
     SessionDriver,
 )
 
@@ -64,7 +65,7 @@ def codes(replies):
 
 def test_a_whole_session_in_one_piece():
     """Pipelined commands go on one at a time; the client gets one reply for each."""
-    driver = SessionDriver(result=ScanResult(block=BLOCK))
+    driver = SessionDriver(result=ScanResult(add=VERDICT))
     driver.send(EHLO + (ENVELOPE + TEXT + END) * 2 + QUIT)
     assert codes(driver.client) == [b"220", b"250", *[b"250", b"250", b"354", b"250"] * 2, b"221"]
     assert driver.hop.received == EHLO + (ENVELOPE + BLOCK + TEXT + END) * 2
@@ -334,7 +335,7 @@ def test_a_message_that_is_not_forwarded(result, reply, action):
 
 def test_a_large_message_is_scanned_by_its_beginning_and_streamed():
     """What follows is forwarded as it comes."""
-    driver = ready(result=ScanResult(block=BLOCK), **LARGE)
+    driver = ready(result=ScanResult(add=VERDICT), **LARGE)
     driver.send(TEXT + b"y" * 70 + b"\r\n")
     assert not driver.requests[0].whole
     assert driver.hop.received.endswith(BLOCK + TEXT + b"y" * 70 + b"\r\n")
