@@ -39,8 +39,8 @@ from spamnb.store.rows.hash_buckets import BucketLayout, HashBuckets, Table
 from spamnb.store.rows.hot_rows import HotRows
 from spamnb.store.rows.vocabulary import Vocabulary
 
-FORMAT = 2
-"""of the whole store; increased when the meaning of any table changes"""
+FORMAT = 3
+"""of the whole store; increased when the meaning of any table or the features of mail change"""
 FORMAT_KEY = b"format"
 RECIPE_KEY = b"recipe"
 ROOM_KEY = b"room"

@@ -4,6 +4,9 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from spamnb.core.features.clue_texts import place_shown, text_shown
+from spamnb.core.features.extract import Key, extract
+from spamnb.core.features.tokens import SHAPES, fields
 from spamnb.core.mail import limits
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.message import Message, canonical, read
@@ -120,3 +123,46 @@ def test_every_byte_alone_and_in_a_row(byte: int) -> None:
     raw = bytes([byte])
     for source in (raw, raw * 99, b"Subject: " + raw * 9 + b"\n\n" + raw * 9):
         assert read(source).parts
+
+
+HEADER = st.lists(
+    st.sampled_from(
+        [
+            *(b"From: ", b"To: ", b"Reply-To: ", b"Received: from ", b"Message-ID: <", b"X-1: "),
+            *(b"Ann Lee", b"<ann@a.example>", b"@", b"@@", b"<", b'"', b" (a.example [192.0.2.1])"),
+            *(b" by b; now", b"[", b"]", b".", b"..", b"\xc3\xa9", b"=?utf-8?q?=C3=A9?=", b"\n "),
+            *(
+                b"\n",
+                b"\n\n",
+                b"http://a.example/b",
+                b"://",
+                b"\n> ",
+                b"!",
+                b"word",
+                b"\0",
+                b"7" * 99,
+            ),
+        ]
+    ),
+    max_size=60,
+).map(b"".join)
+
+
+@given(HEADER | ANY, st.sets(ADDED))
+def test_shapes_are_total_bounded_and_the_same_everywhere(raw: bytes, added: set[bytes]) -> None:
+    """No bytes fail; delivery and neighbours in a batch change no shape."""
+    key = Key(bytes(32))
+    message = fields(read(raw, OURS))
+    assert len(message) < 600
+    alone = extract(key, [message])
+    beside = extract(key, [fields(read(b"Subject: x\n\nother\n")), message])
+    for one, other in zip(alone.by_group(0), beside.by_group(1), strict=True):
+        assert one.tolist() == other.tolist()
+    delivered = b"".join(sorted(added)) + raw
+    assume(read(delivered, OURS).digest == read(raw, OURS).digest)
+    again = fields(read(delivered, OURS))
+    assert [one for one in again if one[0] in SHAPES] == [
+        one for one in message if one[0] in SHAPES
+    ]
+    shown = [alone.word(row) for row in alone.of(0).tolist()]
+    assert all(place_shown(at) and isinstance(text_shown(at, text), str) for at, text in shown)

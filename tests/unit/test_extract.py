@@ -9,16 +9,9 @@ import numpy as np
 import pytest
 
 from spamnb.core.features import extract as features
-from spamnb.core.features.extract import (
-    CUT_BYTES,
-    MAX_BYTES,
-    SEEDS_KEPT,
-    Key,
-    distinct,
-    extract,
-    join_pieces,
-)
-from spamnb.core.features.tokens import WRITTEN, TokenLocation
+from spamnb.core.features.extract import SEEDS_KEPT, Key, distinct, extract, join_pieces
+from spamnb.core.features.tokens import ROUGH, SHAPES, WRITTEN, TokenLocation
+from spamnb.core.features.words import CUT_BYTES, MAX_BYTES
 from spamnb.core.mail.confusables import plain
 
 SECRET = bytes(range(32))
@@ -251,12 +244,17 @@ def test_no_message_and_empty_messages():
 
 def test_groups_are_what_was_written_and_how_it_was_sent():
     """Two groups, each sorted; rows of a message are distinct; sizes and times agree with them."""
+    every = [location for location in TokenLocation if (location, b"") not in ROUGH]
     message = [
-        field for location in TokenLocation for field in fields("plum fig plum", location=location)
+        field
+        for location in every
+        for field in fields(
+            "plum\nfig\nplum" if location in SHAPES else "plum fig plum", location=location
+        )
     ]
     found = extract(Key(SECRET), [message, message])
     written, sent = found.by_group(1)
-    assert (len(written), len(sent)) == (2 * len(WRITTEN), 2 * (len(TokenLocation) - len(WRITTEN)))
+    assert (len(written), len(sent)) == (2 * len(WRITTEN), 2 * (len(every) - len(WRITTEN)))
     for ids in (written, sent):
         assert (np.diff(ids.astype(object)) > 0).all()
     assert found.sizes.tolist() == [len(written), len(sent)] * 2

@@ -1,15 +1,8 @@
 """Extract feature ids: from the fields of many messages to arrays of 64-bit ids, in numpy.
 
-Words are split and hashed for a whole batch in numpy; no Python loop handles single words. Holds
-the tables of symbols, the keyed hash and the value `Features`; must not know what a model does with
-them.
-
-A *word* is a run of letters, digits and any byte beyond ASCII; single dots, dashes, underscores,
-apostrophes and at signs inside join its parts. Of each word come: the word itself, folded to lower
-case; if it has capitals, also as it is written (1-AUC 0.050, else 0.054 %, decision 0001); if
-it has three parts or more, its last two (`example.com` of a host) or, if it begins with a digit,
-all but the last (the net of an address). Shorter than 3 bytes: no word; longer than 64: its first
-12 bytes, marked as cut.
+Words (`words`) and lines (`lines`) are found and hashed for a whole batch in numpy; no Python loop
+handles single ones. Holds the keyed hash and the value `Features`; must not know what a model does
+with them.
 
 Ids. A word is read as 32-bit little-endian pieces m_i, and h = seed + sum k_i m_i mod 2^64 with
 secret random k_i; the upper half of h is strongly universal: two given words collide with
@@ -32,39 +25,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.features.tokens import WRITTEN, Field, TokenLocation, digest_field
+from spamnb.core.features.lines import LINE_BYTES, lines_of
+from spamnb.core.features.tokens import ROUGH, SHAPES, WRITTEN, Field, TokenLocation, digest_field
+from spamnb.core.features.words import MAX_BYTES, words_of
 from spamnb.core.model import id_arrays
 from spamnb.core.model.id_arrays import changes, merged_order, order_of
 
 U64 = NDArray[np.uint64]
 I64 = NDArray[np.int64]
 
-MIN_BYTES = 3
-MAX_BYTES = 64
-CUT_BYTES = 12
-_PIECES = MAX_BYTES // 8
-_GLUE = b".-_'@"
-_WORD = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789$!%"
-
+_PIECES = LINE_BYTES // 8
 _LOW_HALF = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _FIRST_BYTES = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
-
-
-def _classes() -> bytes:
-    """Class of each byte: 0 ends a word, 1 is part of it, 2 joins two parts."""
-    table = bytearray(128) + bytes([1]) * 128
-    for symbol in _WORD:
-        table[symbol] = 1
-    for symbol in _GLUE:
-        table[symbol] = 2
-    return bytes(table)
-
-
-_CLASSES = _classes()
-_FIRST_CAPITAL, _CAPITALS = np.uint8(ord("A")), 26
 _CUT_NAME = b"cut:"
-
 
 SEEDS_KEPT = 1024
 """Senders choose header names, so at most so many seeds are cached; then the cache starts again.
@@ -80,11 +54,21 @@ class _Seeds(NamedTuple):
     """[line, high or low] the initial values of the two sums of a word"""
     sent: NDArray[np.uint16]
     """[line] the group: 0 for what was written, 1 for how it was sent"""
+    how: NDArray[np.uint8]
+    """[line] WORDS, LINES or ROUGH_LINES"""
+
+
+WORDS, LINES, ROUGH_LINES = range(3)
+"""how a field is cut into features"""
+
+
+def _how_cut(where: tuple[TokenLocation, bytes]) -> int:
+    return ROUGH_LINES if where in ROUGH else LINES if where[0] in SHAPES else WORDS
 
 
 _LOCATION_AND_NAME, _TEXT = itemgetter(0, 1), itemgetter(2)
 """parts of a field"""
-_NO_SEEDS = _Seeds({}, np.zeros((0, 2), np.uint64), np.zeros(0, np.uint16))
+_NO_SEEDS = _Seeds({}, np.zeros((0, 2), np.uint64), np.zeros(0, np.uint16), np.zeros(0, np.uint8))
 
 
 class Key:
@@ -104,15 +88,16 @@ class Key:
         self.cut = self._seed_of((TokenLocation.BODY, _CUT_NAME))[:, None]
         """[high or low, 1] added to the sums of a word that was cut"""
 
-    def seeds(self, fields: list[Field]) -> tuple[U64, NDArray[np.uint16]]:
-        """[high or low, field] the initial sums, and [field] the group of each field."""
+    def seeds(self, fields: list[Field]) -> tuple[U64, NDArray[np.uint16], NDArray[np.uint8]]:
+        """[high or low, field] the initial sums, and [field] the group and the cut of each."""
         seeds, where = self._seeds, list(map(_LOCATION_AND_NAME, fields))
         found = list(map(seeds.line.get, where))
         if None in found:
             seeds = self._seeds = self._with(seeds, set(where))
             found = list(map(seeds.line.get, where))
         at = np.array(found, np.intp)
-        return np.ascontiguousarray(seeds.sums.take(at, 0).T), seeds.sent.take(at)
+        sums = np.ascontiguousarray(seeds.sums.take(at, 0).T)
+        return sums, seeds.sent.take(at), seeds.how.take(at)
 
     def _with(self, seeds: _Seeds, where: set[tuple[TokenLocation, bytes]]) -> _Seeds:
         if len(seeds.line) > SEEDS_KEPT:
@@ -124,6 +109,9 @@ class Key:
             line,
             np.concatenate((seeds.sums, [self._seed_of(location) for location in new])),
             np.concatenate((seeds.sent, sent)),
+            np.concatenate(
+                (seeds.how, np.array([_how_cut(location) for location in new], np.uint8))
+            ),
         )
 
     def _seed_of(self, location: tuple[TokenLocation, bytes]) -> U64:
@@ -252,7 +240,7 @@ class _Words:
     """All words of a batch: their positions in the text, and their fields."""
 
     text_bytes: bytes
-    """the joined fields as they are, followed by the same in lower case"""
+    """that of the words, followed by that of the lines"""
     starts: I64
     ends: I64
     field: I64
@@ -327,64 +315,26 @@ def join_pieces(source: NDArray[np.uint8], starts: I64, sizes: I64) -> bytes:
     return b"".join(parts)
 
 
-def _tails(text: bytes, joints: I64, starts: I64, ends: I64) -> tuple[I64, I64, I64]:
-    """The tails of words with three parts or more: starts, ends, and the index of the word."""
-    # Joints are few, so the words of the joints are looked up, not the joints of all words.
-    whole = starts.searchsorted(joints, side="right") - 1
-    same = whole[1:] == whole[:-1]
-    same[:-1] &= ~same[1:]
-    second = same.nonzero()[0]
-    whole, before_last, last = whole.take(second), joints.take(second), joints.take(second + 1)
-    start = starts.take(whole)
-    number = np.frombuffer(text, np.uint8).take(start) < ord("A")
-    return (
-        np.where(number, start, before_last + 1),
-        np.where(number, last, ends.take(whole)),
-        whole,
+def _cut(fields: list[Field], how: NDArray[np.uint8]) -> _Words:
+    """Cut the fields into words or lines."""
+    texts = list(map(_TEXT, fields))
+    parts = [how == kind for kind in (WORDS, LINES, ROUGH_LINES)]
+    split, plain, coarse = (list(itertools.compress(texts, part.tolist())) for part in parts)
+    number = np.concatenate([part.nonzero()[0] for part in parts])
+    words, lines = words_of(split), lines_of(plain, coarse)
+    after = len(words.text)
+    return _Words(
+        words.text + lines.text + _PADDING,
+        np.concatenate((words.starts, lines.starts + after)),
+        np.concatenate((words.ends, lines.ends + after)),
+        number.take(np.concatenate((words.owner, lines.owner + len(split)))),
+        words.cut,
+        fields,
     )
 
 
-def _word_edges(text: bytes) -> tuple[I64, I64]:
-    """The edges of whole words, and the positions of the joints in them."""
-    kind = np.frombuffer(text.translate(_CLASSES), np.uint8)
-    inside = kind == 1
-    joint = kind[1:-1] == 2
-    joint &= inside[:-2]
-    joint &= inside[2:]
-    inside[1:-1] |= joint
-    return (inside[1:] != inside[:-1]).nonzero()[0] + 1, joint.nonzero()[0] + 1
-
-
-def _find_words(fields: list[Field]) -> _Words:
-    """Split the joined fields; separators at both ends of the text give every word edges."""
-    texts = list(map(_TEXT, fields))
-    text = b"\n".join((b"", *texts, b"_" + b"\0" * 16))
-    edges, joints = _word_edges(text)
-    starts, ends = edges[::2], edges[1::2]
-    sizes = np.fromiter(map(len, texts), np.int64, len(texts))
-    bounds = starts.searchsorted(sizes.cumsum() + np.arange(2, len(texts) + 2))
-    bounds[1:] -= bounds[:-1].copy()
-    field = np.arange(len(fields)).repeat(bounds)
-    *tails, whole = _tails(text, joints, starts, ends)
-    spans = np.concatenate(((starts, ends, field), (*tails, field.take(whole))), axis=1)
-    starts, ends, _ = spans
-    size = ends - starts
-    fits = size <= MAX_BYTES
-    long = (~fits).nonzero()[0]
-    fits &= size >= MIN_BYTES
-    # Running count of capitals. numpy sums 32 bits in a third of the time of bytes.
-    capital = np.frombuffer(text, np.uint8) - _FIRST_CAPITAL < _CAPITALS
-    upto = capital.view(np.uint8).cumsum(dtype=np.int32)
-    # The byte after a word is a separator or a joint, and no capital.
-    shown = upto.take(ends) != upto.take(starts - 1)
-    shown &= fits
-    folded, shown = fits.nonzero()[0], shown.nonzero()[0]
-    starts, ends, field = spans.take(np.concatenate((folded, long, shown)), 1)
-    cut = slice(len(folded), len(folded) + len(long))
-    ends[cut] = starts[cut] + CUT_BYTES
-    starts[: cut.stop] += len(text)
-    ends[: cut.stop] += len(text)
-    return _Words(text + text.lower(), starts, ends, field, cut, fields)
+_PADDING = bytes(8)
+"""the last word is read in pieces of eight bytes, too"""
 
 
 def _finish(sums: U64) -> U64:
@@ -450,8 +400,8 @@ def id_of(key: Key, location: TokenLocation, word: bytes) -> int:
 def extract(key: Key, messages: Sequence[list[Field]]) -> Features:
     """The features of these messages. Memory: about 20 bytes for each byte of their text."""
     fields = list(itertools.chain.from_iterable(messages))
-    words = _find_words(fields)
-    seeds, sent = key.seeds(fields)
+    seeds, sent, how = key.seeds(fields)
+    words = _cut(fields, how)
     ids = _word_ids(key, words, seeds)
     order = order_of(ids)
     ids = ids.take(order)

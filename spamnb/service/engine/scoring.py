@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from spamnb.core.features.clue_texts import place_shown, text_shown
 from spamnb.core.features.extract import Key, distinct, id_of
 from spamnb.core.features.tokens import TokenLocation, mark_of
 from spamnb.core.mail.marks import PARTLY
@@ -55,8 +56,8 @@ class _Rows(NamedTuple):
         clues = []
         for entry in np.argsort(-np.abs(nats), kind="stable")[:count].tolist():
             place, text = self.word(int(rows[entry]))
-            token = text.decode("utf-8", "replace")
-            clues.append(Clue(place.name.lower(), token, float(nats[entry])))
+            shown = place_shown(place), text_shown(place, text)
+            clues.append(Clue(*shown, float(nats[entry])))
         return Clues(tuple(clues), bias, len(nats))
 
 

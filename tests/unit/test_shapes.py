@@ -1,0 +1,228 @@
+"""Shapes: order, form and agreement of what a message says about itself, each as one feature."""
+
+import time
+
+import pytest
+
+from spamnb.core.features import header_shapes, text_shapes, tokens
+from spamnb.core.features.clue_texts import place_shown, text_shown
+from spamnb.core.features.extract import Key, extract
+from spamnb.core.features.lines import LINE_BYTES, ROUGH_BYTES, lines_of, rough
+from spamnb.core.features.tokens import SHAPES, TokenLocation, fields
+from spamnb.core.mail.local_hosts import LocalHosts
+from spamnb.core.mail.message import read
+
+KEY = Key(bytes(range(32)))
+OURS = LocalHosts(hosts=("mx.b.example",), authserv_ids=("mx.b.example",))
+HEAD = b"""Received: from mail.a.example (mail.a.example [192.0.2.1])
+\tby relay.c.example with ESMTPS id 4QxYzz1234; Mon, 6 Jan 2025 07:00:00 +0100
+From: "James Bond" <james@a.example>
+To: ben@b.example
+Subject: Plums for sale
+Date: Mon, 6 Jan 2025 07:00:00 +0100
+Message-ID: <1234.abCD@mail.a.example>
+"""
+MAIL = HEAD + b"\nHello Ben,\n\nhttp://shop.a.example/buy/77 and http://192.0.2.7/x\n\nRegards\n"
+
+
+def shapes(raw, local=OURS):
+    """Location and text, as users read them, of every shape of a message."""
+    found = extract(KEY, [fields(read(raw, local))])
+    words = [found.word(row) for row in found.of(0).tolist()]
+    return {(place_shown(at), text_shown(at, text)) for at, text in words if at in SHAPES}
+
+
+def ids(raw, local=OURS):
+    return extract(KEY, [fields(read(raw, local))]).ids.tolist()
+
+
+@pytest.mark.parametrize(
+    "clue",
+    [
+        ("header order", "from>to"),
+        ("header order", "message-id>$"),
+        ("header order", "from>to>subject>date>message-id"),
+        ("header order", "all: from>to>subject>date>message-id"),
+        ("id shape", "pattern:9999.aaAA"),
+        ("id shape", "local part:9.a"),
+        ("id shape", "host:a.a.a"),
+        ("id shape", "local part of 9 bytes"),
+        ("from shape", 'header:"a a" <a@a.a>'),
+        ("from shape", 'case:"Aa Aa" <a@a.a>'),
+        ("from shape", "display name of 2 words"),
+        ("from shape", "top-level domain example"),
+        ("received shape", "a a.a.a (a.a.a [9.9.9.9]) a a.a.a a a a 9a9"),
+        ("hop", "HELO = reverse DNS"),
+        ("hop", "HELO domain:a.example"),
+        ("hop", "net:192.0"),
+        ("agreement", "HELO = sender domain"),
+        ("agreement", "link domain = sender domain"),
+        ("agreement", "no Reply-To"),
+        ("agreement", "sender domain in HELO, reverse DNS, Message-ID"),
+        ("agreement", "commonest link domain in hops"),
+        ("sender", "display name not in domain"),
+        ("sender", "display name in local part"),
+        ("sender", "recipient in text"),
+        ("sender", "recipient domain differs from sender domain"),
+        ("address part", '"@a.e"'),
+        ("address part", '"^jam"'),
+        ("link shape", "path:a/9"),
+        ("link shape", "link host with 2 dots"),
+        ("link shape", "link to an IP address"),
+        ("link shape", "2 linked domains"),
+        ("style", "lines, step 3"),
+        ("greeting", "starts:hello ben"),
+        ("greeting", "ends:regards"),
+    ],
+)
+def test_a_clue_reads_as_a_sentence(clue):
+    """Every family, as an administrator sees it."""
+    assert clue in shapes(MAIL)
+
+
+def test_a_look_alike_differs_from_the_sender_it_imitates():
+    """A known name on a domain of a stranger shows in the names that disagree."""
+    forged = MAIL.replace(b"james@a.example", b"james@a-example.test")
+    found = shapes(forged) - shapes(MAIL)
+    assert ("agreement", "HELO differs from sender domain") in found
+    assert ("agreement", "link domain differs from sender domain") in found
+    assert ("agreement", "sender domain in no hop") in found
+
+
+ADDED = (
+    b"Return-Path: <x@y.example>\n",
+    b"Delivered-To: ben@b.example\n",
+    b"X-Original-To: ben@b.example\n",
+    b"X-Envelope-From: x@y.example\n",
+    b"X-Spam-Flag: YES\n",
+    b"X-Spamnb-Verdict: spam; p=1\n",
+    b"X-Spamnb-Clues: header-order:from>to_+1.0\n",
+    b"Received: from relay.c.example (relay.c.example [198.51.100.9]) by mx.b.example; now\n",
+    b"Authentication-Results: stranger.example; spf=pass\n",
+    b"X-Mozilla-Status: 0001\n",
+)
+
+
+@pytest.mark.parametrize("added", ADDED)
+def test_what_delivery_adds_changes_no_feature(added):
+    """One message has the same features at every endpoint, wherever a line is added."""
+    assert ids(added + MAIL) == ids(MAIL)
+    assert ids(HEAD + added + MAIL.removeprefix(HEAD)) == ids(MAIL)
+    assert ids((added + MAIL).replace(b"\n", b"\r\n")) == ids(MAIL)
+
+
+def test_the_order_of_headers_is_a_feature():
+    """Two headers that change places change the shapes and nothing else."""
+    date, to = b"Date: Mon, 6 Jan 2025 07:00:00 +0100\n", b"To: ben@b.example\n"
+    other = MAIL.replace(date, b"").replace(to, to + date)
+    changed = shapes(MAIL) ^ shapes(other)
+    assert changed
+    assert {place for place, _ in changed} == {"header order"}
+
+
+def test_headers_of_an_attached_message_have_no_order():
+    """What is inside does not count for the order of the message."""
+    inner = b"Content-Type: message/rfc822\n\nX-One: 1\nX-Two: 2\n\ntext\n"
+    assert not [text for _, text in shapes(HEAD + inner) if "x-one" in text]
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        (b"", b""),
+        (b"abc", b"a"),
+        (b"Ab12-3c", b"a9-9a"),
+        (b"a.b", b"a.a"),
+        (b"--__==", b"--__=="),
+        ("größe".encode(), b"a"),
+        (b"one\ntwo", b"a\na"),
+        (b"aa\n\naa", b"a\n\na"),
+    ],
+)
+def test_rough_shape(text, shape):
+    """Runs of letters and of digits become one sign; everything else stays."""
+    assert rough(text) == shape
+
+
+def test_lines_are_cut_and_keep_their_text():
+    """Empty lines are no features, long ones are cut, and each line knows its text."""
+    found = lines_of([b"", b"one\n\ntwo", b"x" * 500], [b"-" * 500, b"ab\ncd"])
+    texts = [found.text[a:b] for a, b in zip(found.starts, found.ends, strict=True)]
+    assert texts == [b"one", b"two", b"x" * LINE_BYTES, b"-" * ROUGH_BYTES, b"a", b"a"]
+    assert found.owner.tolist() == [1, 1, 2, 3, 4, 4]
+    assert len(lines_of([], []).starts) == 0
+
+
+def test_codes_of_header_names_are_distinct_and_keep_their_place():
+    """Codes are part of ids on disk: names are appended, never moved."""
+    codes = header_shapes._CODES
+    assert len(set(codes.values())) == len(codes)
+    assert all(len(code) == 1 for code in codes.values())
+    some = [codes[name] for name in (b"from", b"references", b"received", b"delivery-date")]
+    assert some == [b"a", b"n", b"o", b"8"]
+
+
+HOSTILE = {
+    "names": b"".join(b"X-%d-%s: y\n" % (n, b"n" * 90) for n in range(9_000)),
+    "received": b"Received: from %s (%s [1.1.1.1]) by x\n" % (b"h" * 200, b"r" * 200) * 2_300,
+    "brackets": b"Received: " + b"[(" * 500_000 + b"\n",
+    "from": b"From: " + b"ab " * 330_000 + b"<a@b.example>\n",
+    "at signs": b"From: " + b"@" * 1_000_000 + b"\n",
+    "message-id": b"Message-ID: <" + b"a1" * 500_000 + b"@b.example>\n",
+}
+
+
+@pytest.mark.parametrize("head", HOSTILE.values(), ids=HOSTILE)
+def test_a_megabyte_of_header_makes_a_bounded_number_of_shapes(head):
+    """The sender chooses number and length of all headers."""
+    found = [one for one in fields(read(head + b"\nbody\n")) if one[0] in SHAPES]
+    assert sum(text.count(b"\n") + 1 for _, _, text in found) < 300
+    assert sum(len(text) for _, _, text in found) < 100_000
+
+
+@pytest.mark.parametrize("head", HOSTILE.values(), ids=HOSTILE)
+def test_a_megabyte_of_header_is_shaped_in_time(head):
+    """Shapes take few milliseconds of CPU, whatever the header."""
+    message = read(head + b"\n" + b"http://a.example/x " * 5_000)
+    took = []
+    for _ in range(3):
+        began = time.thread_time()
+        extract(KEY, [fields(message)])
+        took.append(time.thread_time() - began)
+    assert min(took) <= 0.2
+
+
+def test_links_hops_and_names_are_read_to_a_bound():
+    """Ten thousand of each count as the first few."""
+    hosts, paths = text_shapes.hosts_and_paths([b"a.example/" + b"x" * 999] * 10_000)
+    assert len(hosts) == len(paths) == text_shapes.LINKS_READ
+    assert max(map(len, paths)) == text_shapes.PATH_READ
+    lines = header_shapes.hop_lines([b"from a by b; now"] * 10_000)
+    assert len(lines) == header_shapes.HOPS
+    pairs, _, _ = header_shapes.order(b"x-%d" % n for n in range(10_000))
+    assert len(pairs) == header_shapes.NAMES_READ + 1
+
+
+def test_every_code_has_a_sentence():
+    """No clue shows a code of this program."""
+    raws = (MAIL, b"\nx\n", HEAD.replace(b"(mail.a.example [192.0.2.1])", b"") + b"\nx\n")
+    places = ("agreement", "sender", "style")
+    texts = [text for raw in raws for place, text in shapes(raw) if place in places]
+    assert texts
+    assert all(" " in text and not text.endswith(("!", "=")) for text in texts)
+
+
+def test_names_are_looked_for_in_the_beginning_of_the_text():
+    """A long text costs no more than its beginning."""
+    near, far = b"Ben here", b"x " * tokens.NAME_SOUGHT + b"ben here"
+    assert ("sender", "recipient in text") in shapes(HEAD + b"\n" + near)
+    assert ("sender", "recipient not in text") in shapes(HEAD + b"\n" + far)
+
+
+def test_a_location_of_shapes_is_known_to_users():
+    """Names of locations are words."""
+    assert {place_shown(at) for at in SHAPES} == {
+        *("header order", "id shape", "from shape", "received shape", "hop", "agreement"),
+        *("sender", "address part", "link shape", "style", "greeting"),
+    }
+    assert text_shown(TokenLocation.BODY, b"plum") == "plum"
