@@ -321,10 +321,11 @@ def _cut(fields: list[Field], how: NDArray[np.uint8]) -> _Words:
     parts = [how == kind for kind in (WORDS, LINES, ROUGH_LINES)]
     split, plain, coarse = (list(itertools.compress(texts, part.tolist())) for part in parts)
     number = np.concatenate([part.nonzero()[0] for part in parts])
-    words, lines = words_of(split), lines_of(plain, coarse)
-    after = len(words.text)
+    lines = lines_of(plain, coarse)
+    words = words_of(split, lines.text + _PADDING)
+    after = len(words.text) - len(lines.text) - len(_PADDING)
     return _Words(
-        words.text + lines.text + _PADDING,
+        words.text,
         np.concatenate((words.starts, lines.starts + after)),
         np.concatenate((words.ends, lines.ends + after)),
         number.take(np.concatenate((words.owner, lines.owner + len(split)))),

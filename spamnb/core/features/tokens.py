@@ -82,7 +82,7 @@ class TokenLocation(IntEnum):
     ADDRESS_PART = 29  # four bytes of the author's address: .0357, but the best on newer mail
     LINK_SHAPE = 30  # form of hosts and paths, which a campaign varies only in part: .0372
     STYLE = 31  # lines, quotes, capitals and signs of the text, in steps: .0372
-    GREETING = 32  # first two words and last word: .0374
+    GREETING = 32  # first two words and last word: .0372
 
 
 HEADERS_READ = 512

@@ -82,8 +82,9 @@ def _word_edges(text: bytes) -> tuple[I64, I64]:
     return (inside[1:] != inside[:-1]).nonzero()[0] + 1, joint.nonzero()[0] + 1
 
 
-def words_of(texts: Sequence[bytes]) -> Spans:
-    """Split the joined fields; separators at both ends of the text give every word edges."""
+def words_of(texts: Sequence[bytes], after: bytes = b"") -> Spans:
+    """Split texts; `after` follows them in the text of the result, unsplit."""
+    # Separators at both ends give every word edges.
     text = b"\n".join((b"", *texts, b"_" + b"\0" * 16))
     edges, joints = _word_edges(text)
     starts, ends = edges[::2], edges[1::2]
@@ -110,4 +111,4 @@ def words_of(texts: Sequence[bytes]) -> Spans:
     ends[cut] = starts[cut] + CUT_BYTES
     starts[: cut.stop] += len(text)
     ends[: cut.stop] += len(text)
-    return Spans(text + text.lower(), starts, ends, owner, cut)
+    return Spans(b"".join((text, text.lower(), after)), starts, ends, owner, cut)
