@@ -71,7 +71,7 @@ class TokenLocation(IntEnum):
     DIGEST = 19  # attachments by content
     WORD = 20  # plain text documents
     SELF = 21  # the message's own digest, for corrections that concern this message alone
-    # Shapes: each line is one feature. 1-AUC without it is behind each; .0371 with all (0031).
+    # Shapes: each line is one feature. 1-AUC without it is behind each; .0371 with all (0033).
     HEADER_ORDER = 22  # every mail program has its own order of headers: .0383
     ID_SHAPE = 23  # ... and its own form of Message-ID: .0379
     FROM_SHAPE = 24  # how the author's name and address are written: .0375
