@@ -96,10 +96,12 @@ class TestOpening:
                 open_store(tmp_path / "other", create=recipe)
 
     def test_another_version(self, folder):
-        """A model of another format is refused, and the error names the format."""
+        """A model of another format is refused; the error says what to do and what is lost."""
         spoil(folder, "meta", FORMAT_KEY, b"\x63\x00")
-        with pytest.raises(StoreVersionError, match="99"):
+        with pytest.raises(StoreVersionError, match="99") as refused:
             open_store(folder)
+        assert "train a new model" in refused.value.hint
+        assert "lost" in refused.value.hint
 
     def test_entries_that_are_lost(self, folder):
         """Without a format it is not a model; without recipe, layout or sums it is damaged."""

@@ -66,7 +66,7 @@ def update(size=1000, *, groups=2, labels=2, rehearsals=()):
     steps = np.arange(1, groups * labels + 1, dtype=np.int64).reshape(groups, labels) * size
     return Update(
         steps,
-        np.arange(labels, dtype=np.int64) * size * 7 - size,
+        np.arange(groups * labels, dtype=np.int64).reshape(groups, labels) * size * 7 - size,
         np.arange(groups, dtype=np.int64) * size * 11 + size,
         tuple(rehearsals),
     )
@@ -120,7 +120,7 @@ def bulk_event(view, ids, n, w, *, kind=EventKind.IMPORT, messages=(0, 0), day=9
         sign * np.asarray(n, np.int64),
         sign * np.asarray(w, np.int64),
         sign * np.asarray(messages, np.int64),
-        sign * np.arange(labels, dtype=np.int64),
+        sign * np.arange(groups * labels, dtype=np.int64).reshape(groups, labels),
         sign * np.arange(groups, dtype=np.int64),
         np.full(len(ids), day, np.uint16),
     )

@@ -77,16 +77,16 @@ def test_what_changes_nothing_is_no_event():
 
 
 def test_a_step_is_the_formula_of_the_model():
-    """First training, two labels: e = 1/2, w += eta/2/G e/sqrt|x|, b += rate/2 e, rounded once."""
+    """First training, two labels: e = 1/2, w += eta/2 e/sqrt|x|, b += rate/2 e, rounded once."""
     model = new()
     example = model.example(mail(1))
     model.learn(mail(1), "spam")
     (event,) = events(model)
     for group, ids in enumerate(example.ids):
-        step = round(8.0 / 2 / 2 * 0.5 / len(ids) ** 0.5 * STEP_ONE)
+        step = round(6.0 / 2 * 0.5 / len(ids) ** 0.5 * STEP_ONE)
         assert event.delta.steps[group].tolist() == [-step, step]
     bias = round(0.01 / 2 * 0.5 * BIAS_ONE)
-    assert event.delta.bias.tolist() == [-bias, bias]
+    assert event.delta.bias.tolist() == [[-bias, bias]] * 2
 
 
 @pytest.mark.parametrize("kind", ["multinomial", "bernoulli"])
@@ -239,7 +239,7 @@ def test_days_go_forward_only_whatever_the_clock_does():
     model.teach([Learn(one, 0, OWNER, now), Learn(one, 1, OWNER, now - day)])
     assert check(model) == []
     ids, zeros = one.ids[0][:1], np.zeros((1, 2), np.int64)
-    ahead = BulkChange(ids, np.array([[1, 0]]), zeros, np.array([1, 0]), np.zeros(2, np.int64),
+    ahead = BulkChange(ids, np.array([[1, 0]]), zeros, np.array([1, 0]), np.zeros((2, 2), np.int64),
                  np.zeros(2, np.int64), np.array([10_000], np.uint16))  # fmt: skip
     model.teach([BulkLoad(ahead, False, OWNER, now), Learn(other, 0, OWNER, now)])
     with model.store.read() as view:
@@ -252,7 +252,7 @@ def test_sums_that_would_come_round_are_refused():
     zeros = np.zeros((0, 2), np.int64)
     for which in range(3):
         model = new()
-        sums = [np.zeros(2, np.int64) for _ in range(3)]
+        sums = [np.zeros(shape, np.int64) for shape in (2, (2, 2), 2)]
         sums[which][:] = 1 << 61
         load = BulkChange(np.zeros(0, np.uint64), zeros, zeros, *sums, np.zeros(0, np.uint16))
         for _ in range(2):

@@ -78,7 +78,7 @@ def updates(draw, groups, labels):
         ),
         max_size=2,
     )
-    steps, bias, temperatures = ints(groups, labels), ints(labels), ints(groups)
+    steps, bias, temperatures = ints(groups, labels), ints(groups, labels), ints(groups)
     return Update(draw(steps), draw(bias), draw(temperatures), tuple(draw(rehearsals)))
 
 
@@ -93,7 +93,7 @@ def events(draw):
     if draw(st.booleans()):
         named = draw(ID_SETS)
         n, w = draw(ints(len(named), labels)), draw(ints(len(named), labels))
-        sums = draw(ints(labels)), draw(ints(labels)), draw(ints(groups))
+        sums = draw(ints(labels)), draw(ints(groups, labels)), draw(ints(groups))
         bulk = BulkChange(named, n, w, *sums, np.arange(len(named), dtype=np.uint16))
     return Event(
         seq=draw(st.integers(1, 1 << 50)),
@@ -244,7 +244,7 @@ class TestEvents:
 
     def test_a_learn_keeps_one_push(self):
         """A `net_update` equal to `delta` is not written, even if it is another object."""
-        update = Update(np.ones((1, 2), np.int64), np.ones(2, np.int64), np.ones(1, np.int64))
+        update = Update(*np.ones((2, 1, 2), np.int64), np.ones(1, np.int64))
         event = Event(1, EventKind.LEARN, 0, "", "", b"", "", -1, 0, 0, (), update, update)
         other = event._replace(net_update=update._replace(steps=update.steps.copy()))
         assert encode_event(event) == encode_event(other)
@@ -264,7 +264,7 @@ class TestEvents:
 
 
 class TestSmallValues:
-    @given(ints(3), ints(3), ints(3), ints(2), st.integers(0, 5))
+    @given(ints(3), ints(3), ints(2, 3), ints(2), st.integers(0, 5))
     def test_totals(self, messages, tokens, bias, temperatures, columns):
         """Totals with and without a histogram; an empty histogram keeps its rows."""
         for histogram in (

@@ -8,8 +8,9 @@ import pytest
 
 from spamnb.core.model.events import BIAS_ONE
 from spamnb.core.model.kinds import KINDS
-from spamnb.core.model.scoring import probabilities
+from spamnb.core.model.scoring import KNOWN, SHARE, probabilities
 from spamnb.service.engine.filter import Filter, new_recipe
+from spamnb.store.memory import MemoryStore
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 THREE = ("ham", "spam", "list")
@@ -231,7 +232,41 @@ def test_the_bias_is_the_score_of_what_speaks_no_word(model, kind):
     with model.store.read() as view:
         totals = view.totals()
     if kind == "corrected" and len(model.labels) == 2:
-        assert verdict.bias == pytest.approx((totals.bias[1] - totals.bias[0]) / BIAS_ONE)
+        of_group = (totals.bias[:, 1] - totals.bias[:, 0]) / BIAS_ONE
+        assert verdict.bias == pytest.approx(SHARE * of_group.sum())
     if kind == "multinomial" and len(model.labels) == 2:
         N = totals.messages
         assert verdict.bias == pytest.approx(np.log(N[1]) - np.log(N[0]), abs=1e-6)
+
+
+@pytest.mark.parametrize("words", [100, 1_000])
+def test_unknown_words_around_a_payload_thin_it_out_only_so_far(words):
+    """However many unknown words, each clue keeps at least 1 / KNOWN of its evidence."""
+    with Filter(MemoryStore(replace(new_recipe(), eta=0.0))) as model:
+        teach(model)
+        payload = b"From: b@y.test\nSubject: cheap offer\n\ncheap pills, order now\n"
+        added = " ".join(f"qx{number}zv" for number in range(words))
+        plain, salad = (
+            {clue[:2]: clue.nats for clue in model.score(raw).clues() if clue.nats}
+            for raw in (payload, payload + added.encode() + b"\n")
+        )
+        text = [name for name in plain if name[0] in ("body", "subject")]
+        assert text
+        assert all(abs(salad[name]) > abs(plain[name]) / KNOWN - CLOSE for name in text)
+
+
+def test_an_expert_learns_from_its_own_mistake(tmp_path):
+    """The group that was wrong about a message moves further than the one that was right."""
+    with Filter.open(tmp_path / "m", create=True) as model:
+        for number in range(30):
+            model.learn(b"From: a@x.test\n\nminutes agenda %d\n" % number, "ham")
+            model.learn(b"From: b@y.test\n\npills offer %d\n" % number, "spam")
+        receipt = model.learn(b"From: a@x.test\n\npills offer now\n", "spam")
+        with model.store.read() as view:
+            event = view.event(receipt.event)
+    written, sent = (
+        steps[1] * max(len(ids), 1) ** 0.5
+        for steps, ids in zip(event.delta.steps, event.ids, strict=True)
+    )
+    assert sent > 2 * written > 0
+    assert event.delta.bias[1, 1] > event.delta.bias[0, 1]

@@ -46,8 +46,9 @@ def word(model, number, who="mallory", at=NOW, label=1, weight=1.0, *, immediate
 def test_the_steps_of_one_person_in_a_day_sum_to_less_than_the_budget():
     """A hundred corrections change bias, temperatures and common words by at most one step."""
     model = grown()
-    moved = [word(model, n, at=NOW + n) for n in range(100)]
-    assert sum(moved) <= MIN_STEPS
+    # In turn, because a streak of one label rehearses others, which is not the person's step.
+    moved = [word(model, n, at=NOW + n, label=n % 2) for n in range(100)]
+    assert sum(moved) <= budget(np.array([950, 950]), 100)
     assert moved[0] > 10 * moved[-1]
 
 
@@ -65,8 +66,9 @@ def test_a_budget_is_a_persons_own_and_of_one_day():
 def test_unproven_channels_share_one_budget():
     """All unproven senders share one budget."""
     model = grown()
-    moved = [word(model, n, f"s{n}", weight=0.5, immediate=False) for n in range(100)]
-    assert sum(moved) <= MIN_STEPS
+    source = {"weight": 0.5, "immediate": False}
+    moved = [word(model, n, f"s{n}", label=n % 2, **source) for n in range(100)]
+    assert sum(moved) <= MIN_STEPS * 1.001
 
 
 def test_training_has_no_budget():

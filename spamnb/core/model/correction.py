@@ -20,7 +20,7 @@ import numpy as np
 
 from spamnb.core.model.costs import Costs, Decision, Role, thresholds
 from spamnb.core.model.events import STEP_ONE, Ids, Recipe, RehearsalUpdate
-from spamnb.core.model.scoring import Floats
+from spamnb.core.model.scoring import SHARE, Floats
 
 EXPECTED: dict[Role, tuple[Decision, ...]] = {
     "ham": ("deliver",),
@@ -76,7 +76,7 @@ def correction_updates(
     few = np.split(holders <= RARE_MESSAGES, ends)
     rare = [part & ~mine for part, mine in zip(few, alone, strict=True)]
     reach = _reach(ids, rare)
-    slope = min(nats / reach, RARE_STEPS * recipe.eta / recipe.groups) if reach else 0.0
+    slope = min(nats / reach, RARE_STEPS * recipe.eta) if reach else 0.0
     rest = (nats - slope * reach) / (_reach(ids, alone) or 1.0)
     return tuple(
         _rehearsal_update(recipe, ids, chosen, size, label)
@@ -87,7 +87,7 @@ def correction_updates(
 
 def _reach(ids: tuple[Ids, ...], chosen: Sequence[np.ndarray]) -> float:
     """What a slope of one on the chosen features adds to the message's score."""
-    return float(
+    return SHARE * float(
         sum(mask.sum() / max(len(part), 1) for part, mask in zip(ids, chosen, strict=True))
     )
 

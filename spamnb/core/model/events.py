@@ -53,7 +53,7 @@ class Update(NamedTuple):
     steps: Ints
     """int64[G, K], units of 2^-20"""
     bias: Ints
-    """int64[K], units of 2^-40"""
+    """int64[G, K], units of 2^-40"""
     temperatures: Ints
     """int64[G], units of 2^-40"""
     rehearsals: tuple[RehearsalUpdate, ...] = ()
@@ -75,9 +75,8 @@ class Update(NamedTuple):
 
 def no_update(groups: int, labels: int) -> Update:
     """An update that changes nothing."""
-    return Update(
-        np.zeros((groups, labels), np.int64), np.zeros(labels, np.int64), np.zeros(groups, np.int64)
-    )
+    steps, bias = np.zeros((2, groups, labels), np.int64)
+    return Update(steps, bias, np.zeros(groups, np.int64))
 
 
 class Records(NamedTuple):
@@ -102,7 +101,7 @@ class BulkChange(NamedTuple):
     messages: Ints
     """int64[K], change of N"""
     bias: Ints
-    """int64[K]"""
+    """int64[G, K]"""
     temperatures: Ints
     """int64[G]"""
     days: NDArray[np.uint16]
@@ -154,7 +153,7 @@ class Totals:
     tokens: Ints
     """T[k] = sum of n[f, k]"""
     bias: Ints
-    """b[k], 2^-40"""
+    """b[g, k], 2^-40"""
     temperatures: Ints
     """what has been added to each group's temperature, 2^-40"""
     known: int = 0
@@ -181,7 +180,7 @@ def no_totals(groups: int, labels: int) -> Totals:
     return Totals(
         np.zeros(labels, np.int64),
         np.zeros(labels, np.int64),
-        np.zeros(labels, np.int64),
+        np.zeros((groups, labels), np.int64),
         np.zeros(groups, np.int64),
     )
 
@@ -203,7 +202,7 @@ class Recipe:
     alpha: float = 0.01
     kappa: float = 1.0
     r: float = 0.3
-    eta: float = 8.0
+    eta: float = 6.0
     rate_bias: float = 0.01
     rate_temper: float = 0.1
     extra: dict[str, float] = field(default_factory=dict)

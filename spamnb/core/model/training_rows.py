@@ -279,7 +279,7 @@ class TrainingRows:
                 hint="run `spamnb check`, then restore a backup",
             )
         sums = (self.totals.messages, self.totals.bias, self.totals.temperatures)
-        if max(abs(number) for line in sums for number in line.tolist()) > _SUM:
+        if max(abs(number) for line in sums for number in line.ravel().tolist()) > _SUM:
             raise RefusedError("a sum of the model would pass 2^62")
         if max(most[:K]) > _U32:
             raise RefusedError("a feature's count would pass 2^32", hint="let features expire")

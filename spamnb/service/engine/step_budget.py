@@ -15,7 +15,7 @@ gets the same numbers. Must not know scores.
 
 from __future__ import annotations
 
-from math import inf
+from math import inf, sqrt
 from typing import NamedTuple
 
 from spamnb.core.model.events import NO_LABEL, STEP_ONE, Event, EventKind, Ints, Recipe
@@ -118,9 +118,10 @@ class StepBudgets:
         return Spent(event.time_us, person, size, event.who.casefold(), messages)
 
     def _size(self, event: Event) -> float:
-        """Return the size of an event's step, in full steps."""
-        full = self._recipe.eta / 2 / self._recipe.groups * STEP_ONE
-        if not full or not event.ids:
+        """Return the size of an event's step, in full steps: that of the larger group."""
+        full = self._recipe.eta / 2 * STEP_ONE
+        if not full:
             return 0.0
-        step = int(event.net_update.steps[0, event.after])
-        return float(max(step * max(len(event.ids[0]), 1) ** 0.5 / full, 0.0))
+        steps: list[int] = event.net_update.steps[:, event.after].tolist()
+        roots = [sqrt(max(len(part), 1)) for part in event.ids]
+        return max(0.0, *(step * root / full for step, root in zip(steps, roots, strict=False)))

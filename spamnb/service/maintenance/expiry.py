@@ -139,7 +139,7 @@ def _bulk(view: WriteView, ids: Ids, before_day: int, max_messages: int) -> Bulk
         n=-records.n[some].astype(np.int64),
         w=-records.w[some].astype(np.int64),
         messages=np.zeros(labels, np.int64),
-        bias=np.zeros(labels, np.int64),
+        bias=np.zeros((groups, labels), np.int64),
         temperatures=np.zeros(groups, np.int64),
         days=records.day[some],
     )

@@ -2,9 +2,10 @@
 
 The format is JSON lines. The first is the header:
 
-    {"format": "spamnb export", "version": 1, "kind": "corrected", "labels": ["ham", "spam"],
+    {"format": "spamnb export", "version": 2, "kind": "corrected", "labels": ["ham", "spam"],
      "fingerprint": "...", "recipe": {...}, "messages": [N of each label], "tokens": [T of each],
-     "bias": [...], "temperatures": [...], "features": how many lines follow}
+     "bias": [[of each label] of each group], "temperatures": [of each group],
+     "features": how many lines follow}
 
 Then one line for each feature, in order of the ids:
 
@@ -46,7 +47,7 @@ from spamnb.store.lmdb.sharing import DATA_FILE
 from spamnb.store.lmdb.store import open_store
 
 FORMAT = "spamnb export"
-VERSION = 1
+VERSION = 2
 _CONSTANTS = (
     "vocabulary", "occurrences", "documents", "groups", "alpha", "kappa", "r", "eta", "rate_bias",
     "rate_temper",
@@ -189,7 +190,7 @@ class _Columns:
             n=n,
             w=_ints(self.w, shape, -(1 << 31), (1 << 31) - 1),
             messages=_ints(header["messages"], (labels,), 0),
-            bias=_ints(header["bias"], (labels,)),
+            bias=_ints(header["bias"], (groups, labels)),
             temperatures=_ints(header["temperatures"], (groups,)),
             days=_ints(self.days, shape[:1], 0, 65_535).astype(np.uint16),
         )

@@ -182,7 +182,8 @@ def read_recipe(environment: Environment) -> Recipe:
         if version != FORMAT:
             raise StoreVersionError(
                 f"the model in {path} has format {version}, this program reads {FORMAT}",
-                hint="export it with the version of spamnb that wrote it, then import it here",
+                hint="train a new model in another folder; the old one's journal, and what it "
+                "learned from mail that is gone, are lost",
             )
         recipe = tables["meta"].get(RECIPE_KEY)
         if recipe is None:

@@ -7,7 +7,7 @@ Row of a feature, 10 + 8 K bytes, packed (26 at two labels):
 
     u64 id | u32 n[K] | i32 w[K] | u16 day
 
-Event, version 1 (its seq is in the journal's key):
+Event, version 2 (its seq is in the journal's key):
 
     u8 version | u8 kind | u8 flags | i16 before | i16 after | i64 time_us
     varint previous | chunk digest | text message_id | text who | text channel
@@ -17,14 +17,14 @@ Event, version 1 (its seq is in the journal's key):
     [f64 weight]                                                                flag 32
     [bulk]                                                                      flag 4
   flag 16: a person's explicit correction
-  update: ints steps[G, K] | ints bias[K] | ints temperatures[G] | varint rehearsals
+  update: ints steps[G, K] | ints bias[G, K] | ints temperatures[G] | varint rehearsals
         each rehearsal: G * ids | ints steps[G, K]
-  bulk: ids | ints n[F, K] | ints w[F, K] | ints days[F] | ints messages[K] | ints bias[K]
+  bulk: ids | ints n[F, K] | ints w[F, K] | ints days[F] | ints messages[K] | ints bias[G, K]
         ints temperatures[G]
 
 `net_update` is written only where it differs from `delta` (after a move, a forget, an undo).
 
-Totals, version 1: u8 version | varint K | varint G | varint V | varint last_seq
+Totals, version 2: u8 version | varint K | varint G | varint V | varint last_seq
     ints messages | ints tokens | ints bias | ints temperatures
     varint rows | varint columns | ints H[rows, columns]
 
@@ -71,7 +71,7 @@ from spamnb.store.rows.id_codec import (
     varint,
 )
 
-VERSION = 1
+VERSION = 2
 """of events and totals"""
 
 Rows = NDArray[np.void]
@@ -161,7 +161,7 @@ def encode_event(event: Event) -> bytes:
         text(event.who),
         text(event.channel),
         bytes((len(event.delta.temperatures),)),
-        varint(len(event.delta.bias)),
+        varint(event.delta.bias.shape[1]),
         varint(len(event.ids)),
         *map(encode_ids, event.ids),
     ]
@@ -250,7 +250,7 @@ def _encode_update(update: Update) -> list[bytes]:
 
 def _decode_update(reader: ByteCursor, groups: int, labels: int) -> Update:
     steps = decode_ints(reader, groups, labels)
-    bias = decode_ints(reader, labels)
+    bias = decode_ints(reader, groups, labels)
     temperatures = decode_ints(reader, groups)
     rehearsals = tuple(_decode_rehearsal(reader, groups, labels) for _ in range(reader.varint()))
     return Update(steps, bias, temperatures, rehearsals)
@@ -272,7 +272,7 @@ def _decode_bulk(reader: ByteCursor, groups: int, labels: int) -> BulkChange:
     n = decode_ints(reader, len(ids), labels)
     w = decode_ints(reader, len(ids), labels)
     days = decode_ints(reader, len(ids)).astype(np.uint16)
-    messages, bias = decode_ints(reader, labels), decode_ints(reader, labels)
+    messages, bias = decode_ints(reader, labels), decode_ints(reader, groups, labels)
     return BulkChange(ids, n, w, messages, bias, decode_ints(reader, groups), days)
 
 
@@ -299,7 +299,7 @@ def decode_totals(data: Buffer) -> Totals:
     labels, groups = reader.varint(), reader.varint()
     known, last_seq = reader.varint(), reader.varint()
     messages, tokens = decode_ints(reader, labels), decode_ints(reader, labels)
-    bias, temperatures = decode_ints(reader, labels), decode_ints(reader, groups)
+    bias, temperatures = decode_ints(reader, groups, labels), decode_ints(reader, groups)
     histogram = decode_ints(reader, reader.varint(), reader.varint())
     if min([*messages.tolist(), *tokens.tolist()], default=0) < 0:
         raise StoreDamagedError("the totals count fewer than no messages")
