@@ -122,7 +122,7 @@ def test_score_prints_decision_label_probability_and_path(trained):
     done = spamnb(trained, "score", ONE_SPAM, ONE_HAM)
     assert done.code == 0
     first, second = (line.split() for line in done.lines)
-    assert (first[:2], first[3]) == (["junk", "spam"], str(ONE_SPAM))
+    assert (first[:2], first[3]) == (["reject", "spam"], str(ONE_SPAM))
     assert (second[:2], second[3]) == (["deliver", "ham"], str(ONE_HAM))
     assert float(first[2]) > 0.5 > float(second[2])
 

@@ -230,8 +230,14 @@ def test_a_stranger_without_proof_teaches_nothing(desk, model, by):
 def test_a_careful_channel_does_not_contradict_a_sure_verdict(desk, model, channel):
     """A label of a stranger against a very sure verdict waits for review."""
     text = "cheap pills and a casino bonus, cheap pills"
-    desk.batch([("spam", mail(f"c{number}", text)) for number in range(60)], OWNER)
-    raw = mail(1, "cheap pills and a casino bonus, cheap pills")
+    desk.batch(
+        [
+            ("spam", mail(f"c{number}", text, subject="cheap casino bonus pills"))
+            for number in range(300)
+        ],
+        OWNER,
+    )
+    raw = mail(1, text, subject="cheap casino bonus pills")
     assert model.score(raw, remember=False).probability > 0.999
     signature, held = delivered(model, raw, ALICE), events(model)
     trust = "stranger" if channel == "address" else "user"

@@ -192,7 +192,7 @@ def test_the_bytes_of_one_person_are_bounded(model, tmp_path):
 
 def test_ordinary_words_take_few_of_the_bytes(model, tmp_path):
     """A message of known words costs its line in the journal and no more."""
-    desk = desk_of(model, tmp_path, user_bytes_per_day=150_000)
+    desk = desk_of(model, tmp_path, user_bytes_per_day=250_000)
     for number in range(100):
         raw = mail(number, "cheap pills and a casino bonus", subject="the minutes")
         delivered(model, raw, ALICE)

@@ -22,7 +22,7 @@ def test_five_corrections_of_a_persons_own_mail_do_not_flip_the_site(label):
     made, before = small_site()
     for raw in [raw for raw, truth in made.own if truth != label][:WORDS]:
         made.say(made.model.example(raw), label)
-    assert made.harm().of(label)[0] <= before.of(label)[0] + 15
+    assert made.harm().of(label)[0] <= before.of(label)[0] + 20
 
 
 @pytest.mark.parametrize("label", DIRECTIONS)

@@ -39,8 +39,9 @@ _DIGEST = re.compile(r"[0-9a-f]{32}")
 _END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
 _MAX_SIGNATURES = 8
 _MAX_REFS = 16
-_MIN_SHARED = 0.5
-"""Part of the larger one's features that a message must share with the one its signature names."""
+_MIN_SHARED = 0.65
+"""Part of the larger one's features that a message must share with the one its signature names. Two
+short messages of one form share half of them, because most of their features are shapes."""
 
 
 @dataclass(frozen=True, slots=True)
