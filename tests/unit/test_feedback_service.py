@@ -233,7 +233,7 @@ def test_a_careful_channel_does_not_contradict_a_sure_verdict(desk, model, chann
     desk.batch(
         [
             ("spam", mail(f"c{number}", text, subject="cheap casino bonus pills"))
-            for number in range(300)
+            for number in range(1_500)
         ],
         OWNER,
     )
