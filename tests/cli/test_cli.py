@@ -181,12 +181,12 @@ def test_the_exit_code_answers_for_one_message(trained, tmp_path):
     """0 ham, 1 spam, 2 unsure: what a mail system asks for."""
     strange = tmp_path / "strange.eml"
     strange.write_bytes(b"Subject: xylophone\n\nquixotic zebra\n")
-    verdicts = [("deliver", ONE_HAM, 0), ("junk", ONE_SPAM, 1)]
+    verdicts = [("deliver", ONE_HAM, 0), ("reject", ONE_SPAM, 1)]
     for decision, path, code in verdicts:
         done = spamnb(trained, "score", "--exit-code", path)
         assert (done.code, done.out.split()[0]) == (code, decision)
     plain = spamnb(trained, "score", "--json", strange).json[0]
-    wanted = {"deliver": 0, "unsure": 2, "junk": 1}[plain["decision"]]
+    wanted = {"deliver": 0, "unsure": 2, "junk": 1, "reject": 1}[plain["decision"]]
     assert spamnb(trained, "score", "--exit-code", strange).code == wanted
 
 
@@ -389,7 +389,7 @@ def test_the_history_lists_what_was_remembered(home):
     assert len(spamnb(home, "history", "--label", "spam").lines) == 1
     assert len(spamnb(home, "history", "--limit", 1).lines) == 1
     assert spamnb(home, "history", "--since", "2099-01-01").lines == []
-    assert spamnb(home, "history", "--decision", "reject").lines == []
+    assert spamnb(home, "history", "--decision", "unsure").lines == []
 
 
 # --- evaluate ------------------------------------------------------------------------------------

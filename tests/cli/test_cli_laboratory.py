@@ -29,7 +29,7 @@ def test_two_runs_are_compared(tmp_path):
     """--scores writes what --compare reads; without --json FILE it is refused."""
     a, b = tmp_path / "a.json", tmp_path / "b.json"
     run("evaluate", HAM, SPAM, "--json", a, "--scores")
-    run("evaluate", HAM, SPAM, "--json", b, "--scores", "--kind", "multinomial")
+    run("evaluate", HAM, SPAM, "--json", b, "--scores", "--noise", 0.4)
     assert "400 messages scored in both runs" in run("evaluate", "--compare", a, b).out
     found = json.loads(run("evaluate", "--compare", a, b, "--json", "-").out)
     assert found["differences"][0]["better"] == "A"

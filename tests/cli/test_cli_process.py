@@ -62,7 +62,7 @@ def test_what_comes_by_a_pipe_leaves_nothing_behind(trained, tmp_path):
         [*PROGRAM, "--home", trained, "score", "-"], input=ONE_SPAM.read_bytes(),
         capture_output=True, check=False, env=environment(TMPDIR=str(tmp_path)),
     )  # fmt: skip
-    assert (done.returncode, done.stdout[:4], done.stderr) == (0, b"junk", b"")
+    assert (done.returncode, done.stdout[:6], done.stderr) == (0, b"reject", b"")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -169,7 +169,7 @@ def test_people_teach_by_mail_and_strangers_do_not(model, tmp_path):
             return rig.daemon.spamnb("journal", "--limit", "1", "--json")
 
         before = newest()
-        rig.send(mail_of("spam", 5), ["alice@example.org"])
+        rig.send(mail_of("spam", 7), ["alice@example.org"])
         junk = until(lambda rig=rig: rig.delivered("alice", "X-Spam-Flag", ".Junk"))[0]
         for to in ("spam@example.org", "ham@example.org"):
             with pytest.raises(smtplib.SMTPRecipientsRefused):

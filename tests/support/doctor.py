@@ -57,7 +57,8 @@ class House:
         """All sums of the model, which the doctor must not change."""
         with Filter.open(self.daemon.home, readonly=True) as model, model.store.read() as view:
             sums = view.totals()
-        return [*map(list, (sums.messages, sums.tokens, sums.bias, sums.temperatures)), sums.known]
+        kept = (sums.messages, sums.tokens, sums.bias, sums.temperatures)
+        return [*(numbers.tolist() for numbers in kept), sums.known]
 
     def export(self):
         """The exported model."""

@@ -39,7 +39,7 @@ def corpus(count=40):
 def test_messages_that_differ_are_told_apart(protocol):
     """Every protocol finds the difference between two plain classes."""
     outcome = evaluate(corpus(), replace(QUICK, protocol=protocol))
-    assert outcome.report.auc_complement_percent < 15
+    assert outcome.report.auc_complement_percent < 20
     results = {"online": 40, "holdout": 14, "folds": 40}[protocol]
     assert outcome.report.corpus.ham + outcome.report.corpus.spam == results
 

@@ -229,7 +229,7 @@ def test_a_stranger_without_proof_teaches_nothing(desk, model, by):
 @pytest.mark.parametrize("channel", ["address", "arf"])
 def test_a_careful_channel_does_not_contradict_a_sure_verdict(desk, model, channel):
     """A label of a stranger against a very sure verdict waits for review."""
-    text = "cheap pills and a casino bonus, cheap pills"
+    text = "cheap pills, a casino bonus " + " ".join(f"pill{n}" for n in range(80))
     desk.batch(
         [
             ("spam", mail(f"c{number}", text, subject="cheap casino bonus pills"))

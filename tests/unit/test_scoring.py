@@ -257,11 +257,14 @@ def test_unknown_words_around_a_payload_thin_it_out_only_so_far(words):
 
 def test_an_expert_learns_from_its_own_mistake(tmp_path):
     """The group that was wrong about a message moves further than the one that was right."""
+    words = b"cheap winner lottery prize casino bonus money"
+    ham = b"From: Ann Lee <ann@x.test>\nMessage-ID: <a.b.c@x.test>\nUser-Agent: Mutt"
+    spam = b"Message-ID: <77@99-z.test>\nX-Mailer: Bulk 9\nFrom: 1234@y.test"
     with Filter.open(tmp_path / "m", create=True) as model:
         for number in range(30):
-            model.learn(b"From: a@x.test\n\nminutes agenda %d\n" % number, "ham")
-            model.learn(b"From: b@y.test\n\npills offer %d\n" % number, "spam")
-        receipt = model.learn(b"From: a@x.test\n\npills offer now\n", "spam")
+            model.learn(b"%s\n\nminutes agenda %d\n" % (ham, number), "ham")
+            model.learn(b"%s\n\npills offer %s %d\n" % (spam, words, number), "spam")
+        receipt = model.learn(b"%s\n\npills offer %s\n" % (ham, words), "spam")
         with model.store.read() as view:
             event = view.event(receipt.event)
     written, sent = (

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import atexit
 import errno
+import io
 import itertools
 import mmap
 import os
 import re
-import shutil
+import select
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -29,6 +31,7 @@ LARGEST_BYTES = 64 * 1024 * 1024
 MAILBOX_BYTES = 16 << 30
 """maximum size of a decompressed mbox"""
 
+_PIECE = 1 << 16
 _MAILDIR = ("cur", "new")
 _NOT_MAIL = frozenset(
     {"cmds", ".DS_Store", "dovecot.index", "dovecot.index.cache", "dovecot.index.log",
@@ -259,6 +262,28 @@ def kept(source: BinaryIO) -> str:
     """
     file = tempfile.NamedTemporaryFile(prefix="spamnb-")  # noqa: SIM115 - kept until exit
     atexit.register(file.close)
-    shutil.copyfileobj(source, file)
+    file.writelines(_pieces(source))
     file.flush()
     return file.name
+
+
+def _pieces(source: BinaryIO) -> Iterator[bytes]:
+    """Yield the bytes of a stream; a signal just before a read interrupts the read, too.
+
+    Python runs the handler of a signal after the system call, so Ctrl-C between two reads would
+    wait for more input (4 of 120 interrupted commands). The wakeup descriptor ends the wait.
+    """
+    try:
+        stream = source.fileno()
+    except io.UnsupportedOperation:  # in memory
+        yield source.read()
+        return
+    woken, wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = signal.set_wakeup_fd(wakeup)
+    try:
+        while select.select([stream, woken], [], []) and (piece := os.read(stream, _PIECE)):
+            yield piece
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(woken)
+        os.close(wakeup)
