@@ -125,7 +125,7 @@ def _ports(session: CliSession, options: _DoctorOptions) -> DoctorPorts:
         opened = _maildir(options.maildir, options)
     return DoctorPorts(
         status=partial(_status, session),
-        open_ledger=partial(_ledger, session),
+        open_records=partial(_ledger, session),
         open_mailbox=opened,
         carry=partial(_carry, hand_in) if hand_in else None,
         rcpt=rcpt,

@@ -29,7 +29,7 @@ def main() -> int:
     channel = ChildChannel(int(sys.argv[2]))
     start = channel.start()
     die_with_parent(start.parent)
-    shared = SharedState(start.board_fd)
+    shared = SharedState(start.shared_fd)
     shared.beat(start.slot)
     module, _, name = start.entry.partition(":")
     return int(getattr(import_module(module), name)(start, shared, channel))

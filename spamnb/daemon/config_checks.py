@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spamnb.daemon.processes import privileges
-from spamnb.daemon.processes.bootstrap import CONTROL, LOCK, POST, addresses_of, wants_post
+from spamnb.daemon.processes.bootstrap import CONTROL, DELIVERY, LOCK, addresses_of, wants_delivery
 from spamnb.daemon.processes.sockets import BindAddress, Sockets
-from spamnb.daemon.roles.delivery import office_of
+from spamnb.daemon.roles.delivery import delivery_params
 from spamnb.daemon.roles.learner import SYSTEM_SPOOL, user_id
 from spamnb.endpoints.net.address import MOST_PATH_BYTES, Address
 from spamnb.endpoints.smtp.delivery.logins import Passwords
@@ -120,7 +120,9 @@ def _addresses(checked: Checked) -> Problems:
 
 
 def _named(name: str) -> str:
-    return {CONTROL: "the control socket", POST: "the delivery agent"}.get(name, f"listener.{name}")
+    return {CONTROL: "the control socket", DELIVERY: "the delivery agent"}.get(
+        name, f"listener.{name}"
+    )
 
 
 class _ListenAddress(NamedTuple):
@@ -225,7 +227,7 @@ def _is_served(home: Path) -> bool:
 def _upstreams(checked: Checked) -> Problems:
     """Report listeners whose next hop is a listener of the same daemon: mail would loop."""
     addresses = addresses_of(checked.settings)
-    listeners = {name: _ListenAddress.of(addresses[name]) for name in addresses if name != POST}
+    listeners = {name: _ListenAddress.of(addresses[name]) for name in addresses if name != DELIVERY}
     for name, listener in checked.settings.listener.items():
         if not listener.upstream:
             continue
@@ -313,7 +315,7 @@ def _lists(checked: Checked) -> Problems:
 
 def _delivery_agent(checked: Checked) -> Problems:
     """Check what the delivery agent reads at its start: certificate, users and logins."""
-    agent = office_of(checked.settings, checked.home)
+    agent = delivery_params(checked.settings, checked.home)
     for step in (
         lambda: tls_context(agent),
         lambda: Recipients(agent),
@@ -324,7 +326,7 @@ def _delivery_agent(checked: Checked) -> Problems:
         except UserError as error:
             yield error
     root = Path(checked.settings.delivery.root)
-    if checked.settings.delivery.root and wants_post(checked.settings):
+    if checked.settings.delivery.root and wants_delivery(checked.settings):
         there = _existing(root)
         if not there.is_dir() or not _may(there, os.W_OK | os.X_OK):
             yield UserError(

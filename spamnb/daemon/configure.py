@@ -32,15 +32,15 @@ def fitting(params: ListenerParams, descriptors: int, listeners: int) -> Listene
 
 
 def listener_params_of(
-    settings: Settings, listener: ListenerSettings, post: str, workers: int
+    settings: Settings, listener: ListenerSettings, delivery: str, workers: int
 ) -> ListenerParams:
-    """Return the parameters of one listener; `post` is the address of the delivery agent."""
-    if not (listener.upstream or post):
+    """Return the parameters of one listener; `delivery` is the address of the delivery agent."""
+    if not (listener.upstream or delivery):
         raise BugError("a listener needs the delivery agent, which was not started")
     address = Address.parse(listener.address)
     return ListenerParams(
         address=address,
-        upstream=Address.parse(listener.upstream or post),
+        upstream=Address.parse(listener.upstream or delivery),
         speaks=address.speaks,
         peers=NetworkSet(listener.peers),
         proxies=NetworkSet(listener.proxies),

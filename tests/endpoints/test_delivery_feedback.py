@@ -13,7 +13,7 @@ from support.delivery_agent import MESSAGE, files, logins, running_agent
 from spamnb.core.mail.message import read
 from spamnb.errors import PeerError, RefError, StoreBusyError
 from spamnb.service.engine.filter import Filter
-from spamnb.service.engine.scoring import judge_batches
+from spamnb.service.engine.scoring import score_batches
 from spamnb.service.feedback.review_queue import ReviewQueue
 from spamnb.service.feedback.service import FeedbackService
 from spamnb.service.feedback.types import Answer
@@ -344,7 +344,7 @@ def scored(model, raw, to):
     """Score as the relay does; returns the message as it is delivered."""
     feature_batch = model.reader.feature_batch([raw])
     with model.store.read() as view:
-        verdicts = judge_batches(model.recipe, model.costs, view, [feature_batch])
+        verdicts = score_batches(model.recipe, model.costs, view, [feature_batch])
     (verdict,) = model.remember([feature_batch], verdicts, [{"to": to}])
     return b"X-Spamnb-Signature: " + verdict.signature.encode() + b"\r\n" + raw
 

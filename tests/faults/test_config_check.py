@@ -106,7 +106,7 @@ def test_ports_of_the_kernels_choice_are_not_one_address(tmp_path):
 
 
 def test_the_post_office_has_an_address_too(tmp_path):
-    """A listener on the address of the post office is told."""
+    """A listener on the address of the delivery agent is told."""
     text = '[listener.a]\naddress = "127.0.0.1:{0}"\n[delivery]\naddress = "localhost:{0}"\n'
     (line,) = found(tmp_path, text.format(free_port()))
     assert "listener.a and the delivery agent both listen on" in line

@@ -175,7 +175,7 @@ def test_options_stand_for_a_settings_file(home, sink):
     config.write_text(f'[serve]\nuser = "{"root" if os.geteuid() == 0 else ""}"\nworkers = 1\n')
     words = ["--listen", "127.0.0.1:0", "--upstream", sink.address]
     with serve(home, *words, config=config).ready() as daemon:
-        assert daemon.children("post") == []
+        assert daemon.children("delivery") == []
         ident = send(daemon.port("option1"))
         assert ident.encode() in sink.messages[0]
 
@@ -298,9 +298,9 @@ def test_a_dead_learner_stops_no_mail(shipped):
 
 def test_a_dead_delivery_agent_defers_mail(shipped):
     """While the next hop is away the client gets a temporary error, and no false 250."""
-    (pid,) = shipped.children("post")
+    (pid,) = shipped.children("delivery")
     os.kill(pid, signal.SIGKILL)
-    shipped.hears("process died", role="post")
+    shipped.hears("process died", role="delivery")
 
     def sent():
         try:

@@ -35,7 +35,7 @@ def slow(home):
         more = f"[timeouts]\nscan_s = {SCAN_S}\nscan_wait_s = 300\nfinal_s = 1000\n"
         config = settings_in(home, more=more, **values)
         program = [sys.executable, TESTS / "support" / "daemon_children.py", home / "home", config]
-        roles = ["learner=real", "post=real", "worker=slow_worker"]
+        roles = ["learner=real", "delivery=real", "worker=slow_worker"]
         running.append(Running([*program, *roles], env=environment()))
         return running[-1].ready()
 

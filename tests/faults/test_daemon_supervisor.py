@@ -51,13 +51,13 @@ def ask(daemon, word="hello", listener="mx"):
 def test_every_process_is_there_and_ends_in_order(started, tmp_path):
     """On SIGTERM workers end first: their next hop and the learner must outlive them."""
     daemon = started(workers=2)
-    pids = [pid for role in ("worker", "post", "learner") for pid in daemon.children(role)]
+    pids = [pid for role in ("worker", "delivery", "learner") for pid in daemon.children(role)]
     assert len(pids) == 4
     assert ask(daemon)[0] == "worker"
-    assert ask(daemon, listener="post")[0] == "post"
+    assert ask(daemon, listener="delivery")[0] == "delivery"
     assert daemon.stop() == 0
     ended = (tmp_path / "home" / "ended").read_text().split()
-    assert ended == ["worker", "worker", "post", "learner"]
+    assert ended == ["worker", "worker", "delivery", "learner"]
     assert not any(map(is_alive, pids))
 
 
@@ -76,9 +76,9 @@ def test_a_dead_process_is_replaced_and_its_queue_goes_on(started):
     assert ask(daemon, "restarts")[3] == "1"
 
 
-@pytest.mark.parametrize("role", ["learner", "post"])
+@pytest.mark.parametrize("role", ["learner", "delivery"])
 def test_others_are_replaced_while_workers_go_on(started, role):
-    """Mail does not stop because the learner or the post office died."""
+    """Mail does not stop because the learner or the delivery agent died."""
     daemon = started()
     (worker,), (pid,) = daemon.children("worker"), daemon.children(role)
     os.kill(pid, signal.SIGKILL)
@@ -133,8 +133,8 @@ def test_a_process_that_never_starts_ends_the_daemon(started):
 
 def test_no_process_outlives_the_supervisor(started):
     """SIGKILL of the supervisor leaves no orphans, and the ports are free immediately."""
-    daemon = started("post=deaf", workers=2)
-    pids = [pid for role in ("worker", "post", "learner") for pid in daemon.children(role)]
+    daemon = started("delivery=deaf", workers=2)
+    pids = [pid for role in ("worker", "delivery", "learner") for pid in daemon.children(role)]
     port = daemon.port()
     daemon.process.kill()
     until(lambda: not any(map(is_alive, pids)), "the end of all")
@@ -163,7 +163,7 @@ def test_new_settings_reach_all_processes(started, tmp_path):
     daemon.hears("settings reloaded")
     until(lambda: ask(daemon)[3] == "debug", "the new level")
     assert ask(daemon)[2] == pid
-    assert ask(daemon, listener="post")[3] == "debug"
+    assert ask(daemon, listener="delivery")[3] == "debug"
 
 
 def test_wrong_settings_change_nothing_and_are_told(started, tmp_path):

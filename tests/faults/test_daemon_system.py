@@ -78,7 +78,7 @@ def test_root_becomes_the_homes_owner(open_folder):
     words = [python, "-m", "spamnb", "--home", open_folder / "home"]
     words += ["--config", settings_in(open_folder, user=""), "serve"]
     with Running(words, env=env).ready() as daemon:
-        pids = [pid for role in ("worker", "post", "learner") for pid in daemon.children(role)]
+        pids = [pid for role in ("worker", "delivery", "learner") for pid in daemon.children(role)]
         for pid in [daemon.process.pid, *pids]:
             status = Path(f"/proc/{pid}/status").read_text()
             assert "Uid:\t65534\t65534\t65534\t65534" in status

@@ -28,7 +28,7 @@ reject = "quarantine"
 
 
 class Embedded(House):
-    """Without any mail server: the built-in post office, and `spamnb watch`."""
+    """Without any mail server: the built-in delivery agent, and `spamnb watch`."""
 
     def __init__(self, folder):
         mx, self.post = free_ports(2)
@@ -147,7 +147,7 @@ def test_it_is_kept_in_quarantine(embedded, unchanged):
 
 
 def test_without_our_headers(embedded, unchanged):
-    """Mail that goes around the front door, straight to the post office."""
+    """Mail that goes around the front door, straight to the delivery agent."""
     with embedded.watch():
         told = embedded.doctor_of("bob", "--smtp", f"127.0.0.1:{embedded.post}")
     assert "headers" in told.names("broken")

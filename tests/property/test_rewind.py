@@ -16,7 +16,7 @@ from spamnb.core.model.costs import Costs
 from spamnb.core.model.events import BulkChange, EventKind
 from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.requests import BulkLoad, Forget, Learn, Source, Undo
-from spamnb.service.engine.scoring import judge_examples
+from spamnb.service.engine.scoring import score_examples
 from spamnb.service.maintenance.attribution import bisect
 from spamnb.service.maintenance.event_filter import EventFilter
 from spamnb.service.maintenance.rewind import relearn, rewind, undoable
@@ -199,7 +199,7 @@ def test_relearning_leaves_out_what_was_undone(made, seed):
 
 def log_odds(model, example, between):
     with model.store.read() as view:
-        z = judge_examples(model.recipe, model.costs, view, [example])[0].z
+        z = score_examples(model.recipe, model.costs, view, [example])[0].z
     return z[between[0]] - z[between[1]]
 
 

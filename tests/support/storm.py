@@ -396,7 +396,7 @@ def stop(program):
     program.wait()
 
 
-ROLES = (b"worker", b"learner", b"post", b"scan")
+ROLES = (b"worker", b"learner", b"delivery", b"scan")
 
 
 def any_source(rng):

@@ -80,7 +80,7 @@ class House:
         """Name -> finding, of a whole walk."""
         given = {
             "status": lambda: self.status,
-            "open_ledger": lambda: ModelRecords(
+            "open_records": lambda: ModelRecords(
                 lambda: Filter.open(self.home), self.home, self.forget
             ),
             "open_mailbox": lambda: self.box,

@@ -86,7 +86,7 @@ def test_only_what_is_asked_for_is_named(model):
             named.append(row)
             return features.word(row)
 
-    verdict = model.judge([feature_batch._replace(features=Counting())])[0]
+    verdict = model.score_batches([feature_batch._replace(features=Counting())])[0]
     assert len(verdict.clues(5)) == len(named) == 5
     assert added_up(verdict) == pytest.approx(verdict.log_odds, abs=CLOSE)
     assert verdict.clue_count == len(verdict.clues()) > 5

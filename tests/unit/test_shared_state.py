@@ -58,15 +58,15 @@ def test_rows_do_not_touch_each_other(shared):
         assert not any(map(any, others))
         row[:] = memoryview(bytes(len(row) * 8)).cast("Q")
     assert [shared.role(slot) for slot in range(shared.slots)] == ROLES
-    assert all(seat.state is ProcessState.EMPTY for seat in shared.seats())
+    assert all(status.state is ProcessState.EMPTY for status in shared.statuses())
 
 
 def test_a_slot_shows_its_process(shared):
     """Every process with the shared state reads state, pid and heartbeat of each slot."""
     shared.begin(2)
     shared.set_pid(2, 4711)
-    seat = shared.seat(2)
-    assert (seat.role, seat.state, seat.pid, seat.starts) == (
+    status = shared.status(2)
+    assert (status.role, status.state, status.pid, status.starts) == (
         "worker",
         ProcessState.STARTING,
         4711,
@@ -75,21 +75,21 @@ def test_a_slot_shows_its_process(shared):
     elsewhere(
         shared, "board.set_state(2, ProcessState.READY)", "board.beat(2)", "board.set_open(2, 7)"
     )
-    seat = shared.seat(2)
-    assert (seat.state, seat.open_sessions) == (ProcessState.READY, 7)
-    assert seat.beat_age_s < 10
+    status = shared.status(2)
+    assert (status.state, status.open_sessions) == (ProcessState.READY, 7)
+    assert status.beat_age_s < 10
     shared.begin(2)
-    assert shared.seat(2).starts == 2
-    assert shared.seat(2).open_sessions == 0
+    assert shared.status(2).starts == 2
+    assert shared.status(2).open_sessions == 0
 
 
 def test_a_sign_of_life_grows_old(shared):
     """The age of the last heartbeat tells a process that hangs from one that works."""
     shared.begin(2)
     shared.begin(3)
-    while shared.seat(3).beat_age_s < 0.01:
+    while shared.status(3).beat_age_s < 0.01:
         shared.beat(2)
-    assert shared.seat(2).beat_age_s < shared.seat(3).beat_age_s
+    assert shared.status(2).beat_age_s < shared.status(3).beat_age_s
 
 
 def test_what_a_dead_process_had_in_hand_is_poisonous(shared):

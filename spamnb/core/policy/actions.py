@@ -76,7 +76,7 @@ class ActionMap:
 class ActionPolicy:
     """The actions for all recipients."""
 
-    shipped: ActionMap = field(default_factory=ActionMap)
+    default: ActionMap = field(default_factory=ActionMap)
     """for recipients of all domains without a mapping of their own"""
     domains: Mapping[str, ActionMap] = field(default_factory=dict)
     """by the recipient's domain"""
@@ -100,17 +100,17 @@ class ActionPolicy:
 
         `refusable`: the client still waits for the reply; `whole`: the message was received whole.
         """
-        if not self.domains and self.shipped == _MILD:
+        if not self.domains and self.default == _MILD:
             return "headers"
         possible = _POSSIBLE[refusable, whole]
         # Nearly all mail goes to a few domains with one mapping, so a set looks up each once.
-        found = {self._of(recipient) for recipient in recipients} or {self.shipped}
+        found = {self._of(recipient) for recipient in recipients} or {self.default}
         return min((one.on(decision, possible) for one in found), key=MAIL_ACTIONS.index)
 
     def _of(self, recipient: str) -> ActionMap:
         if self.is_exempt(recipient):
             return _MILD
-        return self.domains.get(domain_of(recipient), self.shipped)
+        return self.domains.get(domain_of(recipient), self.default)
 
     def is_exempt(self, recipient: str) -> bool:
         """Whether a recipient never gets more than headers."""

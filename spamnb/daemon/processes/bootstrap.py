@@ -31,11 +31,11 @@ from spamnb.settings.schema import DELIVERY_ADDRESS, ListenerSettings
 
 ENTRIES: Mapping[str, str] = {
     "learner": "spamnb.daemon.roles.learner_main:main",
-    "post": "spamnb.daemon.roles.delivery:main",
+    "delivery": "spamnb.daemon.roles.delivery:main",
     "worker": "spamnb.daemon.roles.worker:main",
 }
 LOCK = "serve.lock"
-CONTROL, POST = "control", "post"
+CONTROL, DELIVERY = "control", "delivery"
 """names of sockets that no listener may have"""
 
 
@@ -91,7 +91,7 @@ def checked(settings: Settings) -> Settings:
 def listeners_of(settings: Settings) -> dict[str, ListenerSettings]:
     """Return the listeners of the settings, else the default listener."""
     found = dict(settings.listener) or {"mail": ListenerSettings()}
-    for name in (CONTROL, POST):
+    for name in (CONTROL, DELIVERY):
         if name in found:
             raise UserError(
                 f"no listener can be named {name}: the name is reserved",
@@ -100,7 +100,7 @@ def listeners_of(settings: Settings) -> dict[str, ListenerSettings]:
     return found
 
 
-def wants_post(settings: Settings) -> bool:
+def wants_delivery(settings: Settings) -> bool:
     """Return True if the delivery agent is needed: as a next hop, or as delivery.address is set."""
     no_hop = any(not listener.upstream for listener in listeners_of(settings).values())
     return no_hop or bool(settings.delivery.address)
@@ -109,8 +109,8 @@ def wants_post(settings: Settings) -> bool:
 def addresses_of(settings: Settings) -> dict[str, str]:
     """Return the address of each listener, and of the delivery agent if it is needed."""
     addresses = {name: one.address for name, one in listeners_of(settings).items()}
-    if wants_post(settings):
-        addresses[POST] = settings.delivery.address or DELIVERY_ADDRESS
+    if wants_delivery(settings):
+        addresses[DELIVERY] = settings.delivery.address or DELIVERY_ADDRESS
     return addresses
 
 
@@ -135,7 +135,7 @@ def _bind(
             sockets.adopt(name, given.pop(name))
             continue
         address = Address.parse(text)
-        slots = 1 if name == POST else workers_of(settings)
+        slots = 1 if name == DELIVERY else workers_of(settings)
         sockets.add(name, BindAddress(address.host, address.port, address.path), slots)
     if CONTROL in given:
         sockets.adopt(CONTROL, given.pop(CONTROL))
@@ -208,7 +208,7 @@ def _missing(home: Path) -> StoreMissingError:
 
 def _process_plan(serve_request: ServeRequest, sockets: Sockets) -> ProcessPlan:
     settings = serve_request.settings
-    roles = ["learner"] + (["post"] if POST in sockets.groups else [])
+    roles = ["learner"] + (["delivery"] if DELIVERY in sockets.groups else [])
     roles += ["worker"] * workers_of(settings)
     # Each scan process has its own slot, for its counters and the messages that crash it.
     scans = scan_slots_of(1 + len(roles), workers_of(settings), cores())
@@ -217,22 +217,24 @@ def _process_plan(serve_request: ServeRequest, sockets: Sockets) -> ProcessPlan:
         role="",
         entry="",
         slot=0,
-        board_fd=shared.fd,
+        shared_fd=shared.fd,
         home=str(serve_request.home),
         parent=os.getpid(),
         control=str(control_of(settings, serve_request.home, serve_request.environment)),
-        post=_post_address(sockets),
+        delivery=_delivery_address(sockets),
     )
     starts, workers = [], 0
     for slot, role in enumerate(roles, 1):
         one = replace(start, role=role, entry=serve_request.entries[role], slot=slot)
         if role == "worker":
-            names = [name for name in sockets.groups if name not in (CONTROL, POST)]
+            names = [name for name in sockets.groups if name not in (CONTROL, DELIVERY)]
             one = replace(one, scan_slots=scans[workers])
             one = replace(one, sockets=_fds(sockets, names, workers))
             workers += 1
         else:
-            one = replace(one, sockets=_fds(sockets, [CONTROL if role == "learner" else POST], 0))
+            one = replace(
+                one, sockets=_fds(sockets, [CONTROL if role == "learner" else DELIVERY], 0)
+            )
         starts.append(one)
     return ProcessPlan(
         serve_request.home,
@@ -254,8 +256,8 @@ def _fds(sockets: Sockets, names: list[str], slot: int) -> dict[str, list[int]]:
     return {name: [one.fileno() for one in sockets.of(name, slot)] for name in names}
 
 
-def _post_address(sockets: Sockets) -> str:
-    return sockets.groups[POST][0].bound if POST in sockets.groups else ""
+def _delivery_address(sockets: Sockets) -> str:
+    return sockets.groups[DELIVERY][0].bound if DELIVERY in sockets.groups else ""
 
 
 def _log_listening(log: Log, sockets: Sockets) -> None:

@@ -27,7 +27,7 @@ class StartParams:
     entry: str
     """"module:function", called with this value, the shared state and the channel"""
     slot: int
-    board_fd: int
+    shared_fd: int
     home: str
     parent: int
     """process id of the parent"""
@@ -37,7 +37,7 @@ class StartParams:
     """name of a listener -> descriptors of its listening sockets; `control` is the learner's"""
     control: str = ""
     """path of the control socket, for processes that train through it"""
-    post: str = ""
+    delivery: str = ""
     """address of the delivery agent, for listeners whose upstream it is"""
     scan_slots: list[int] = field(default_factory=list)
     """slots of a worker's scan processes"""

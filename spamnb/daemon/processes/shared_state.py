@@ -125,7 +125,7 @@ class SharedState:
         at = self._cell(slot, 8) * 8
         return self._map[at : at + _ROLE_WORDS * 8].rstrip(b"\0").decode()
 
-    def seat(self, slot: int) -> ProcessStatus:
+    def status(self, slot: int) -> ProcessStatus:
         """Return the status of a slot."""
         first, now = self._cell(slot, 0), monotonic_us()
         cells = self._words[first : first + 8].tolist()
@@ -140,9 +140,9 @@ class SharedState:
             open_sessions=cells[_OPEN],
         )
 
-    def seats(self) -> list[ProcessStatus]:
+    def statuses(self) -> list[ProcessStatus]:
         """Return the status of all slots."""
-        return [self.seat(slot) for slot in range(self.slots)]
+        return [self.status(slot) for slot in range(self.slots)]
 
     def begin(self, slot: int) -> None:
         """Record the start of a process; the counters of the slot continue."""

@@ -51,7 +51,7 @@ process is killed yet."""
 LOOK_S = 5.0
 """how often the supervisor checks the share of unscanned mail"""
 
-LAST = ("post", "learner")
+LAST = ("delivery", "learner")
 """roles that stop after the workers, in this order"""
 
 
@@ -222,7 +222,7 @@ class Supervisor:
 
     def _check(self, child: Child) -> bool:
         """Return True if a child is ready and alive; kill it without a heartbeat for too long."""
-        status = self._shared.seat(child.start.slot)
+        status = self._shared.status(child.start.slot)
         watchdog_s = self._settings.serve.watchdog_s
         starting = status.state is not ProcessState.READY
         if status.beat_age_s > watchdog_s * (_SLOW_START if starting else 1):

@@ -25,7 +25,7 @@ TICK_S = 1.0
 
 def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
     """Run until told to stop."""
-    settings, log = start_child(start, "post")
+    settings, log = start_child(start, "delivery")
     try:
         asyncio.run(_DeliveryProcess(start, shared, channel, log).run(settings))
     except SpamnbError as error:
@@ -52,11 +52,11 @@ class _DeliveryProcess:
             meters=self._shared.meters(slot),
             log=self._log,
         )
-        server = Server(office_of(settings, Path(self._start.home)), deps)
+        server = Server(delivery_params(settings, Path(self._start.home)), deps)
         speaks = (
             Address.parse(settings.delivery.address).speaks if settings.delivery.address else "smtp"
         )
-        sockets = [socket.socket(fileno=fd) for fd in self._start.sockets["post"]]
+        sockets = [socket.socket(fileno=fd) for fd in self._start.sockets["delivery"]]
         await server.listen([Listener(one, speaks) for one in sockets])
         child_loop.follow(partial(self._apply_settings, server))
         self._shared.set_state(slot, ProcessState.READY)
@@ -72,13 +72,13 @@ class _DeliveryProcess:
 
     def _apply_settings(self, server: Server, settings: Settings) -> None:
         try:
-            server.apply_settings(office_of(settings, Path(self._start.home)))
+            server.apply_settings(delivery_params(settings, Path(self._start.home)))
         except SpamnbError as error:
             self._log({"event": "settings not reloaded", "level": "error", "error": str(error)}
                       | {"hint": error.hint})  # fmt: skip
 
 
-def office_of(settings: Settings, home: Path) -> DeliveryParams:
+def delivery_params(settings: Settings, home: Path) -> DeliveryParams:
     """Return the parameters of the delivery agent."""
     delivery = settings.delivery
     root = delivery.root if delivery.root or delivery.users else str(home / "mail")

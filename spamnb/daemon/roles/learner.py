@@ -88,30 +88,30 @@ def user_id(name: str) -> int | None:
         return None
 
 
-def run(learning: LearnerConfig, post: LearnerSockets) -> int:
+def run(learning: LearnerConfig, sockets: LearnerSockets) -> int:
     """Serve until told to stop; return 0 if all requests were finished."""
-    return _LearnerRun(learning, post).run()
+    return _LearnerRun(learning, sockets).run()
 
 
 class _LearnerRun:
-    def __init__(self, learning: LearnerConfig, post: LearnerSockets) -> None:
-        self._post = post
-        self._holder = ModelHolder(learning, post.shared.meters(post.slot))
+    def __init__(self, learning: LearnerConfig, sockets: LearnerSockets) -> None:
+        self._sockets = sockets
+        self._holder = ModelHolder(learning, sockets.shared.meters(sockets.slot))
         self._spools = [Spool(folder, learning.spool_limits) for folder in _spools(learning)]
         traps = learning.home / TRAPS_FOLDER
         self._spools.append(Spool(traps, learning.spool_limits, private=True))
-        state = LearnerState(self._holder, post.shared, self._spools, post.parent)
+        state = LearnerState(self._holder, sockets.shared, self._spools, sockets.parent)
         self._administration = Administration(self._holder, state)
         self._server = ControlServer(
-            post.listener, self._administration, self._roles, learning.control
+            sockets.listener, self._administration, self._roles, learning.control
         )
         self._maintenance = _Maintenance(self._holder, self._spools, self._taken)
         self._stop = False
 
     def run(self) -> int:
         """Serve until told to stop."""
-        shared, slot = self._post.shared, self._post.slot
-        with _Wakeups(child=self._post.channel is not None) as wakeups:
+        shared, slot = self._sockets.shared, self._sockets.slot
+        with _Wakeups(child=self._sockets.channel is not None) as wakeups:
             self._holder.open()
             self._server.start()
             self._maintenance.start()
@@ -127,14 +127,14 @@ class _LearnerRun:
     def _beat(self) -> None:
         """Record a heartbeat, unless a request or a chore hangs."""
         if max(self._server.busy_s(), self._maintenance.busy_s()) < STUCK_S:
-            self._post.shared.beat(self._post.slot)
-        self._post.shared.set_open(self._post.slot, self._server.connections)
+            self._sockets.shared.beat(self._sockets.slot)
+        self._sockets.shared.set_open(self._sockets.slot, self._server.connections)
 
     def _wait(self, wakeups: _Wakeups) -> None:
         """Wait for the next turn, a signal, or a message of the supervisor."""
         poll = select.poll()
         poll.register(wakeups.fileno(), select.POLLIN)
-        channel = self._post.channel
+        channel = self._sockets.channel
         if channel is not None:
             poll.register(channel.fileno(), select.POLLIN)
         ready = dict(poll.poll(TURN_S * 1000))
@@ -146,8 +146,8 @@ class _LearnerRun:
         order = channel.next()
         if order is None:
             self._stop = True
-        elif order.what == "reload" and self._post.reloaded is not None:
-            learning = self._post.reloaded(order.settings)
+        elif order.what == "reload" and self._sockets.reloaded is not None:
+            learning = self._sockets.reloaded(order.settings)
             for spool in self._spools:
                 spool.limits = learning.spool_limits
             self._holder.apply_settings(learning)

@@ -27,10 +27,10 @@ def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
         return learning_of(new, Path(start.home))
 
     (listener,) = start.sockets["control"]
-    post = LearnerSockets(
+    sockets = LearnerSockets(
         socket.socket(fileno=listener), shared, start.slot, channel, reloaded, start.parent
     )
-    return run(learning_of(settings, Path(start.home)), post)
+    return run(learning_of(settings, Path(start.home)), sockets)
 
 
 def learning_of(settings: Settings, home: Path) -> LearnerConfig:

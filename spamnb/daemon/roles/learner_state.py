@@ -31,7 +31,7 @@ class LearnerState:
         return {
             "up_s": round(shared.up_s, 1),
             "processes": [
-                _process(one) for one in shared.seats() if one.state != ProcessState.EMPTY
+                _process(one) for one in shared.statuses() if one.state != ProcessState.EMPTY
             ],
             "counters": as_dict(shared.total()),
             "bypass": shared.bypass,

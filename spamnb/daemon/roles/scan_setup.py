@@ -55,7 +55,7 @@ class ScannerFactory:
     def scanner_for(self, name: str) -> Scanner:
         """Return the scanner of a listener."""
         listener = listeners_of(self._settings)[name]
-        deps = self._scanner_deps(listener.upstream or self._deps.start.post)
+        deps = self._scanner_deps(listener.upstream or self._deps.start.delivery)
         return Scanner(self._session, policy_of(self._settings, listener), deps)
 
     def apply_settings(self, settings: Settings) -> None:

@@ -104,7 +104,7 @@ class Worker:
         workers, sockets = workers_of(settings), self._start.sockets
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         made = {
-            name: listener_params_of(settings, listener, self._start.post, workers)
+            name: listener_params_of(settings, listener, self._start.delivery, workers)
             for name, listener in listeners_of(settings).items()
             if name in sockets
         }

@@ -101,7 +101,7 @@ def _daemon(run: CheckRun) -> str:
 
 
 def _model(run: CheckRun) -> str:
-    run.records = run.ports.open_ledger()
+    run.records = run.ports.open_records()
     learnt = run.records.learnt()
     for label in LABEL.values():
         if not learnt.get(label):

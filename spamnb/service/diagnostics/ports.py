@@ -65,7 +65,7 @@ class DoctorPorts:
 
     status: Callable[[], dict[str, Any] | None]
     """returns the daemon's status; None if no daemon runs"""
-    open_ledger: Callable[[], ModelRecords]
+    open_records: Callable[[], ModelRecords]
     open_mailbox: Callable[[], Mailbox] | None = None
     carry: Callable[[bytes, str], str] | None = None
     """submits a message for a recipient to the mail server; returns its reply"""

@@ -33,7 +33,7 @@ from spamnb.service.engine.lookup import (
 )
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import Example, Forget, Learn, Source, TrainingRequest, Undo
-from spamnb.service.engine.scoring import judge_batches, judge_examples
+from spamnb.service.engine.scoring import score_batches, score_examples
 from spamnb.store.contract import ReadView, Store
 from spamnb.store.history.entry import HistoryEntry
 from spamnb.store.history.verdict_history import History
@@ -169,7 +169,7 @@ class Filter:
         model was opened without a history. Raises UserError if `raw` is not bytes.
         """
         feature_batches = [self.reader.feature_batch([_message(raw)])]
-        verdicts = self.judge(feature_batches)
+        verdicts = self.score_batches(feature_batches)
         return (self.remember(feature_batches, verdicts) if remember else verdicts)[0]
 
     def score_many(self, raws: Iterable[bytes], *, remember: bool = False) -> Iterator[Verdict]:
@@ -180,13 +180,13 @@ class Filter:
         """
         feature_batches = self.reader.feature_batches(map(_message, _several(raws)))
         while several := list(islice(feature_batches, BATCHES_PER_SNAPSHOT)):
-            verdicts = self.judge(several)
+            verdicts = self.score_batches(several)
             yield from self.remember(several, verdicts) if remember else verdicts
 
-    def judge(self, feature_batches: Sequence[FeatureBatch]) -> list[Verdict]:
+    def score_batches(self, feature_batches: Sequence[FeatureBatch]) -> list[Verdict]:
         """Return the verdicts on messages that are already parsed, all from one snapshot."""
         with self.store.read() as view:
-            return judge_batches(self.recipe, self.costs, view, feature_batches)
+            return score_batches(self.recipe, self.costs, view, feature_batches)
 
     def explain(self, ref: bytes | str) -> Verdict:
         """Return the current verdict on a message; its `clues()` name the strongest features.
@@ -199,7 +199,7 @@ class Filter:
             return self.score(ref, remember=False)
         with self.store.read() as view:
             example = find_example(view, self.history, ref)
-            return judge_examples(self.recipe, self.costs, view, [example])[0]
+            return score_examples(self.recipe, self.costs, view, [example])[0]
 
     def remember(
         self,

@@ -42,7 +42,7 @@ from spamnb.core.model.training_rows import MessageRows, TrainingRows, day_of
 from spamnb.service.engine.planner import STREAK, PendingJournal, PlannedEvent, Planner
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import BulkLoad, Example, Learn, TrainingRequest
-from spamnb.service.engine.scoring import judge_examples
+from spamnb.service.engine.scoring import score_examples
 from spamnb.service.engine.step_budget import StepBudgets
 from spamnb.service.engine.words import MergedWords, WordSource
 from spamnb.store.contract import ReadView, WriteView
@@ -209,7 +209,7 @@ class Learner:
         live = view.live(example.digest)
         if live is None or live.label != label:
             return False
-        verdict = judge_examples(self.recipe, self.costs, view, [example])[0]
+        verdict = score_examples(self.recipe, self.costs, view, [example])[0]
         return not self.matches_label(list(verdict.z), label)
 
     def matches_label(self, z: list[float], label: int) -> bool:

@@ -61,7 +61,7 @@ class _Rows(NamedTuple):
         return Clues(tuple(clues), bias, len(nats))
 
 
-def judge_batches(
+def score_batches(
     recipe: Recipe, costs: Costs, snapshot: ReadView, feature_batches: Sequence[FeatureBatch]
 ) -> list[Verdict]:
     """Return the verdicts on several batches of messages.
@@ -114,7 +114,7 @@ def _selected(records: Records, rows: NDArray[np.integer[Any]]) -> Records:
     return Records(records.n.take(rows, 0), records.w.take(rows, 0), records.day.take(rows))
 
 
-def judge_examples(
+def score_examples(
     recipe: Recipe, costs: Costs, snapshot: ReadView, examples: Sequence[Example]
 ) -> list[Verdict]:
     """Return the verdicts on messages of which only ids are known; texts are looked up."""

@@ -28,7 +28,7 @@ from spamnb.service.engine.filter import Filter
 from spamnb.service.engine.lookup import find_example
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import Example, Forget, Learn, Source
-from spamnb.service.engine.scoring import judge_examples
+from spamnb.service.engine.scoring import score_examples
 from spamnb.service.feedback.ownership import OwnershipCheck, ResolvedMessage
 from spamnb.service.feedback.review_queue import ReviewItem, ReviewQueue
 from spamnb.service.feedback.trust import (
@@ -221,7 +221,7 @@ class FeedbackService:
         return Learn(example, self.model.label(feedback.label), source, now_us())
 
     def _verdict(self, view: ReadView, example: Example) -> Verdict:
-        return judge_examples(self.model.recipe, self.model.costs, view, [example])[0]
+        return score_examples(self.model.recipe, self.model.costs, view, [example])[0]
 
     def _unproven(self, feedback: Feedback, resolved: ResolvedMessage) -> Answer:
         """Queue or refuse feedback on a message that is not known to be the sender's."""

@@ -1,7 +1,7 @@
 """Scan with a model that may be replaced or missing, record the verdicts, skip known crashers.
 
     session = ModelSession(SessionConfig(home), hand=register, log=log)
-    session.judge([raw, ...], [notes, ...]) -> [ScanVerdict | ScanFault, ...]    never raises
+    session.scan([raw, ...], [notes, ...]) -> [ScanVerdict | ScanFault, ...]    never raises
 
 One session serves one process and is opened on first use: the model read-only, the history for
 writing. Messages scanned together share one snapshot of the model and one history write. The mail
@@ -158,7 +158,7 @@ class ModelSession:
         self._next_try = 0.0
         self._history_next = 0.0
 
-    def judge(self, raws: Sequence[bytes], notes: Sequence[Notes]) -> list[Found]:
+    def scan(self, raws: Sequence[bytes], notes: Sequence[Notes]) -> list[Found]:
         """The verdicts of at most `BATCH_MESSAGES` messages; never raises."""
         digests = [digest_of(raw) for raw in raws]
         fresh = [at for at, digest in enumerate(digests) if not self.hand.is_known_crasher(digest)]
@@ -166,7 +166,7 @@ class ModelSession:
         try:
             for at in fresh:
                 self.hand.hold(digests[at])
-            answers = self._judge([raws[at] for at in fresh], [notes[at] for at in fresh])
+            answers = self._scan([raws[at] for at in fresh], [notes[at] for at in fresh])
         finally:
             self.hand.release()
         for at, answer in zip(fresh, answers, strict=True):
@@ -189,21 +189,21 @@ class ModelSession:
 
     # -- scanning -------------------------------------------------------------------------------
 
-    def _judge(self, raws: list[bytes], notes: list[Notes]) -> list[Found]:
+    def _scan(self, raws: list[bytes], notes: list[Notes]) -> list[Found]:
         found = attempt(partial(self._judge_batch, raws, notes)) if raws else []
         if not isinstance(found, Exception):
             return found
         if len(raws) == 1:
             return [self._failed(found)]
         alone = zip(raws, notes, strict=True)
-        return [self._judge([raw], [note])[0] for raw, note in alone]
+        return [self._scan([raw], [note])[0] for raw, note in alone]
 
     def _judge_batch(self, raws: list[bytes], notes: list[Notes]) -> list[Found]:
         model = self._open()
         if model is None:
             return [ScanFault("model")] * len(raws)
         feature_batches = [model.reader.feature_batch(raws)]
-        verdicts = model.judge(feature_batches)
+        verdicts = model.score_batches(feature_batches)
         if not self._is_trained:
             self._is_trained = _smaller_side(model) >= self.plan.least_messages
         if self._clock() >= self._history_next:
@@ -314,7 +314,7 @@ def scan_to_json(
     model_session: ModelSession, raw: bytes, notes: Mapping[str, str]
 ) -> dict[str, Any]:
     """A scan process's result for one message: plain values for `verdict_from_json`."""
-    return model_session.judge([raw], [dict(notes)])[0]._asdict()
+    return model_session.scan([raw], [dict(notes)])[0]._asdict()
 
 
 def verdict_from_json(answer: Mapping[str, Any]) -> Found:

@@ -260,11 +260,11 @@ class Scanner:
             self._waiting.charge(pending.client, len(pending.request.raw))
         if self._waiting:
             self._schedule_run()
-        self._guarded(batch, lambda: self._judge(batch))
+        self._guarded(batch, lambda: self._scan_batch(batch))
 
-    def _judge(self, batch: list[_PendingScan]) -> None:
+    def _scan_batch(self, batch: list[_PendingScan]) -> None:
         raws = [pending.request.raw for pending in batch]
-        found = self._session.judge(raws, [notes_of(pending.request) for pending in batch])
+        found = self._session.scan(raws, [notes_of(pending.request) for pending in batch])
         for pending, one in zip(batch, found, strict=True):
             self._guarded([pending], partial(self._finish, pending, one))
 

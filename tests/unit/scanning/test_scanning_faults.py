@@ -205,7 +205,7 @@ def test_a_failed_scan_passes_its_message_and_the_batch_is_scanned(scan_rig, sur
     """One incident, found again in the log; nothing internal in the header."""
     later, answers = [], []
     one = scan_rig(later=later.append)
-    real = Filter.judge
+    real = Filter.score_batches
 
     def failing(self, feature_batches):
         if any(
@@ -216,7 +216,7 @@ def test_a_failed_scan_passes_its_message_and_the_batch_is_scanned(scan_rig, sur
 
     one.model_session.prepare()
     bad = one.model_session._model.reader.feature_batch([surest["unsure"]]).messages[0].digest
-    monkeypatch.setattr(Filter, "judge", failing)
+    monkeypatch.setattr(Filter, "score_batches", failing)
     for name in ("ham", "unsure", "spam"):
         one.scanner.scan(request_of(surest[name], ENVELOPE), answers.append)
     later.pop(0)()
@@ -292,7 +292,9 @@ def test_a_busy_store_is_no_reason_to_close_it(scan_rig, surest, monkeypatch):
     one = scan_rig()
     one.scan(surest["ham"])
     with monkeypatch.context() as patch:
-        patch.setattr(Filter, "judge", lambda *_: (_ for _ in ()).throw(StoreBusyError("slots")))
+        patch.setattr(
+            Filter, "score_batches", lambda *_: (_ for _ in ()).throw(StoreBusyError("slots"))
+        )
         assert one.scan(surest["ham"]).facts["reason"] == "fault"
     assert one.scan(surest["ham"]).facts["verdict"] == "ham"
 

@@ -353,7 +353,7 @@ def _is_loopback(address: str) -> bool:
 def _line(mail: IncomingMessage, answers: list[str]) -> dict[str, object]:
     client: Client = mail.client
     return {
-        "event": "post",
+        "event": "delivery",
         "peer": mail.peer,
         "client": client.address,
         "helo": _shown(client.helo),
