@@ -45,7 +45,7 @@ class Nobody:
     """Roles under which every client acts for itself."""
 
     def caller(self, uid):
-        return Caller(uid, "self", "somebody")
+        return Caller(uid, "self", "carol")
 
 
 @contextlib.contextmanager

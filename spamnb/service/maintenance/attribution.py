@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -120,9 +121,20 @@ class LeaveOneOut:
         self.ids = np.unique(np.concatenate(example.ids))
         self.narrow = recipe.kind == "corrected"
         self.totals = view.totals()
-        z = self._z(self._rows(self.ids))
-        self.sides = sides(recipe.labels, z.tolist())
-        self.log_odds = self._odds(z)
+
+    @cached_property
+    def _scores(self) -> np.ndarray:
+        return self._z(self._rows(self.ids))
+
+    @cached_property
+    def sides(self) -> tuple[int, int]:
+        """The indexes of the two labels of the odds."""
+        return sides(self.recipe.labels, self._scores.tolist())
+
+    @cached_property
+    def log_odds(self) -> float:
+        """The message's log-odds with all trainings."""
+        return self._odds(self._scores)
 
     def shares(self, batch: list[tuple[Event, Event]]) -> list[EventShare]:
         """Return the shares of these trainings."""
