@@ -1,9 +1,12 @@
 """Shapes: order, form and agreement of what a message says about itself, each as one feature."""
 
+import re
 import time
+from pathlib import Path
 
 import pytest
 
+import spamnb.core.mail
 from spamnb.core.features import header_shapes, text_shapes, tokens
 from spamnb.core.features.clue_texts import place_shown, text_shown
 from spamnb.core.features.extract import Key, extract
@@ -46,10 +49,10 @@ def ids(raw, local=OURS):
         ("id shape", "pattern:9999.aaAA"),
         ("id shape", "local part:9.a"),
         ("id shape", "host:a.a.a"),
-        ("id shape", "local part of 9 bytes"),
+        ("id shape", "bytes in local part: 9"),
         ("from shape", 'header:"a a" <a@a.a>'),
         ("from shape", 'case:"Aa Aa" <a@a.a>'),
-        ("from shape", "display name of 2 words"),
+        ("from shape", "words in display name: 2"),
         ("from shape", "top-level domain example"),
         ("received shape", "a a.a.a (a.a.a [9.9.9.9]) a a.a.a a a a 9a9"),
         ("hop", "HELO = reverse DNS"),
@@ -67,10 +70,10 @@ def ids(raw, local=OURS):
         ("address part", '"@a.e"'),
         ("address part", '"^jam"'),
         ("link shape", "path:a/9"),
-        ("link shape", "link host with 2 dots"),
+        ("link shape", "dots in link host: 2"),
         ("link shape", "link to an IP address"),
-        ("link shape", "2 linked domains"),
-        ("style", "lines, step 3"),
+        ("link shape", "linked domains: 2"),
+        ("style", "lines: 3 to 6"),
         ("greeting", "starts:hello ben"),
         ("greeting", "ends:regards"),
     ],
@@ -78,6 +81,41 @@ def ids(raw, local=OURS):
 def test_a_clue_reads_as_a_sentence(clue):
     """Every family, as an administrator sees it."""
     assert clue in shapes(MAIL)
+
+
+@pytest.mark.parametrize(
+    ("location", "text", "shown"),
+    [
+        (TokenLocation.MARK, b"hops-0", "Received lines: 0"),
+        (TokenLocation.MARK, b"hops-4", "Received lines: 5 to 8"),
+        (TokenLocation.MARK, b"line-13", "characters of the longest line: 64 to 90"),
+        (TokenLocation.MARK, b"line-0", "characters of the longest line: 0"),
+        (TokenLocation.MARK, b"missing-mimeversion", "no MIME-Version"),
+        (TokenLocation.MARK, b"read-partly", "message read only in part"),
+        (TokenLocation.MARK, b"header-doublesubject", "more than one header subject"),
+        (TokenLocation.MARK, b"url-javascript", "link of the scheme javascript"),
+        (TokenLocation.MARK, b"links", "links"),
+        (TokenLocation.MARKUP, b"font", "<font>"),
+        (TokenLocation.STYLE, b"caps 0", "capitals: 0 to 9 %"),
+        (TokenLocation.STYLE, b"quotes 1", "quoted lines: 3 to 5"),
+        (TokenLocation.STYLE, b"quotes 5", "quoted lines: 15 or more"),
+        (TokenLocation.STYLE, b"! 8", "exclamation marks: 8 or more"),
+        (TokenLocation.STYLE, b"ragged 1", "lines with trailing blanks: 0"),
+    ],
+)
+def test_a_count_reads_as_a_range_and_a_mark_as_a_sentence(location, text, shown):
+    """An administrator understands a clue without knowing the codes in the store."""
+    assert text_shown(location, text) == shown
+
+
+def test_each_mark_of_the_reader_has_a_sentence():
+    """A new mark without a sentence fails here."""
+    source = "".join(path.read_text() for path in Path(spamnb.core.mail.__path__[0]).rglob("*.py"))
+    marks = set(re.findall(r'"([a-z]+:[a-z0-9-]+[a-z])"', source))
+    assert len(marks) > 30
+    for mark in marks:
+        text = tokens.mark_of(mark)
+        assert text_shown(TokenLocation.MARK, text.encode()) != text
 
 
 def test_a_look_alike_differs_from_the_sender_it_imitates():

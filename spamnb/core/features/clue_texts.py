@@ -5,10 +5,13 @@ Must not know the model.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
+from math import isqrt
 
 from spamnb.core.features.header_shapes import order_shown
-from spamnb.core.features.tokens import TokenLocation
+from spamnb.core.features.tokens import EXPECTED_HEADERS, TokenLocation, mark_of, missing_mark
+from spamnb.core.mail.marks import PARTLY
 
 _COMPARED = {
     b"helo": "HELO {} sender domain",
@@ -32,20 +35,108 @@ _SOUGHT = {
     b"id-hop": "Message-ID domain {} hops",
     b"url-hop": "commonest link domain {} hops",
 }
-_COUNTED = {
-    b"length": "local part of {} bytes",
-    b"words": "display name of {} words",
-    b"top": "top-level domain {}",
-    b"dots": "link host with {} dots",
-    b"sites": "{} linked domains",
-    b"quotes": "quoted lines, step {}",
-    b"lines": "lines, step {}",
-    b"caps": "capitals {}0 %",
-    b"!": "exclamation marks {}",
-    b"$": "dollar signs {}",
-    b"<": "angle brackets, step {}",
-    b"empty": "blank lines {}0 %",
-    b"ragged": "trailing blanks, step {}",
+
+
+def _number(step: int) -> str:
+    return str(step)
+
+
+def _doubling(step: int) -> str:
+    """The numbers of one step in which each step is twice as wide as the one before."""
+    return str(step) if step < 3 else f"{(1 << step - 2) + 1} to {1 << step - 1}"
+
+
+def _counted_from_one(step: int) -> str:
+    """The numbers that have `step` bits when 1 is added."""
+    first, last = (1 << step - 1) - 1, (1 << step) - 2
+    return str(first) if first == last else f"{first} to {last}"
+
+
+def _length(step: int) -> str:
+    """The numbers whose square has `step` bits."""
+    return f"{isqrt((1 << step - 1) - 1) + 1} to {isqrt((1 << step) - 1)}" if step else "0"
+
+
+def _percent(tenths: int) -> str:
+    return f"{10 * tenths} to {10 * tenths + 9} %"
+
+
+def _up_to(last: int, width: int = 1) -> Callable[[int], str]:
+    """Steps of `width` numbers; the step `last` stands for all above."""
+
+    def shown(step: int) -> str:
+        first = step * width
+        if step >= last:
+            return f"{first} or more"
+        return str(first) if width == 1 else f"{first} to {first + width - 1}"
+
+    return shown
+
+
+_COUNTED: dict[bytes, tuple[str, Callable[[int], str]]] = {
+    b"length": ("bytes in local part", _number),
+    b"words": ("words in display name", _number),
+    b"dots": ("dots in link host", _number),
+    b"sites": ("linked domains", _up_to(9)),
+    b"quotes": ("quoted lines", _up_to(5, 3)),
+    b"lines": ("lines", _counted_from_one),
+    b"caps": ("capitals", _percent),
+    b"!": ("exclamation marks", _up_to(8)),
+    b"$": ("dollar signs", _up_to(6)),
+    b"<": ("signs <", _counted_from_one),
+    b"empty": ("blank lines", _percent),
+    b"ragged": ("lines with trailing blanks", _counted_from_one),
+}
+_MARKS: dict[bytes, tuple[str, Callable[[int], str]]] = {
+    b"hops": ("Received lines", _doubling),
+    b"text": ("characters of text", _doubling),
+    b"parts": ("parts", _doubling),
+    b"links": ("links in html", _doubling),
+    b"images": ("images in html", _doubling),
+    b"hidden": ("characters of hidden text", _doubling),
+    b"line": ("characters of the longest line", _length),
+    b"to": ("addresses in To", _doubling),
+}
+_ODDITIES = {
+    "charset:unknown": "unknown charset",
+    "charset:wrong": "text does not fit its charset",
+    "charset:undeclared-8bit": "bytes above 127 without a charset",
+    "text:zero-width": "invisible characters in a word",
+    "text:bidi": "characters that turn the direction of text",
+    "text:mixed-script": "words of mixed scripts",
+    "text:styled-letters": "letters that imitate others",
+    "text:bare-cr": "CR without LF in the text",
+    "header:many": "too many headers",
+    "header:none": "no header",
+    "header:junk": "a line in the header that is no header",
+    "header:broken-word": "broken encoded word in the header",
+    "header:many-words": "too many encoded words in the header",
+    "header:8bit": "bytes above 127 in the header",
+    "header:huge": "header too large",
+    "header:long": "header too long",
+    "header:bare-cr": "CR without LF in the header",
+    "html:torn-quotes": "html with a quote that does not end",
+    "html:stripped": "html that is no tree",
+    "html:base": "html with a base address",
+    "html:huge": "html too large",
+    "html:hidden": "hidden text in html",
+    "url:text-differs": "link text names another host than the link",
+    "url:data-image": "image inside html",
+    "text:huge": "text too large",
+    "text:nul": "NUL bytes in the text",
+    "boundary:again": "parts after the end of a multipart",
+    "boundary:missing": "multipart without its boundary",
+    "boundary:unclosed": "multipart without an end",
+    "encoding:unknown": "unknown transfer encoding",
+    "qp:broken": "malformed quoted-printable",
+    "uuencode:broken": "malformed uuencode",
+    "param:double": "a MIME parameter twice",
+    "param:many": "too many MIME parameters",
+    "mime:bad-type": "malformed Content-Type",
+    "mime:depth": "parts nested too deeply",
+    "mime:parts": "too many parts",
+    "subject:shouts": "subject in capitals",
+    PARTLY: "message read only in part",
 }
 _PLACES = ("HELO", "reverse DNS", "Message-ID")
 _FACTS = {
@@ -63,6 +154,7 @@ _FACTS |= {
     b"no reply": "no Reply-To",
     b"no rDNS": "client without reverse DNS",
     b"no IP": "client without address",
+    b"no links": "no links",
     b"own": "link domain = sender domain",
     b"foreign": "all link domains differ from sender domain",
     b"address": "link to an IP address",
@@ -74,6 +166,13 @@ _CODED = frozenset(
         TokenLocation.STYLE,
     }
 )
+
+
+_SENTENCES = {mark_of(oddity).encode(): sentence for oddity, sentence in _ODDITIES.items()} | {
+    missing_mark(name).encode(): f"no {shown}" for name, shown in EXPECTED_HEADERS.items()
+}
+
+_NAMING = {"header-double": "more than one header {}", "url-": "link of the scheme {}"}
 
 
 def place_shown(location: TokenLocation) -> str:
@@ -90,9 +189,29 @@ def text_shown(location: TokenLocation, text: bytes) -> str:
     shown = text.decode("utf-8", "replace")
     if location is TokenLocation.ADDRESS_PART:
         return f'"{shown}"'
+    if location is TokenLocation.MARKUP:
+        return f"<{shown}>"
+    if location is TokenLocation.MARK:
+        return _count_shown(_MARKS, *text.rsplit(b"-", 1)) or _mark_shown(text, shown)
     if location not in _CODED:
         return shown
-    code, _, number = text.partition(b" ")
-    if code in _COUNTED and number:
-        return _COUNTED[code].format(number.decode("utf-8", "replace"))
-    return _FACTS.get(text, shown)
+    if text.startswith(b"top "):
+        return f"top-level domain {shown[4:]}"
+    return _count_shown(_COUNTED, *text.split(b" ", 1)) or _FACTS.get(text, shown)
+
+
+def _mark_shown(text: bytes, shown: str) -> str:
+    if sentence := _SENTENCES.get(text):
+        return sentence
+    for prefix, sentence in _NAMING.items():
+        if shown.startswith(prefix):
+            return sentence.format(shown.removeprefix(prefix))
+    return shown
+
+
+def _count_shown(
+    table: dict[bytes, tuple[str, Callable[[int], str]]], code: bytes, step: bytes = b""
+) -> str:
+    """A counted fact with its range of numbers, or nothing where `table` has no such code."""
+    sentence, numbers = table.get(code, ("", _number))
+    return f"{sentence}: {numbers(int(step))}" if sentence and step.isdigit() else ""

@@ -387,10 +387,19 @@ def mark_of(oddity: str) -> str:
     return f"{kind}-{what.replace('-', '')}"
 
 
-_EXPECTED = [
-    (name, f"missing-{name.decode().replace('-', '')}")
-    for name in (b"from", b"to", b"subject", b"date", b"message-id", b"mime-version", b"received")
-]
+EXPECTED_HEADERS = {
+    name.lower().encode(): name
+    for name in ("From", "To", "Subject", "Date", "Message-ID", "MIME-Version", "Received")
+}
+"""Headers that most messages have."""
+
+
+def missing_mark(name: bytes) -> str:
+    """The mark of a message without a header that most messages have."""
+    return f"missing-{name.decode().replace('-', '')}"
+
+
+_EXPECTED = [(name, missing_mark(name)) for name in EXPECTED_HEADERS]
 
 
 def _people(first: dict[bytes, Text]) -> list[str]:
@@ -398,7 +407,7 @@ def _people(first: dict[bytes, Text]) -> list[str]:
     found = [f"to-{_bucket(_bytes(first.get(b'to', b'')).count(b'@'))}"]
     subject = first.get(b"subject", b"")
     if len(subject) > _SHOUT and subject.isupper():
-        found.append("subject-shouts")
+        found.append(mark_of("subject:shouts"))
     return found
 
 
