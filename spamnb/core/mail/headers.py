@@ -46,9 +46,15 @@ MAILBOX_STARTS: Final = (
     *(b"x-status", b"x-uid", b"x-keywords", b"x-pmflags", b"x-mozilla-", b"x-evolution"),
     *(b"x-imap", b"x-account-key", b"x-folder", b"x-gnus-", b"x-gm-", b"x-claws", b"x-sylpheed"),
 )
-DELIVERY_STARTS: Final = (b"x-envelope-", b"x-original-to", b"x-rcpt-to", b"x-delivered-to")
+DELIVERY_STARTS: Final = (
+    *(b"x-envelope-", b"x-original-to", b"x-rcpt-to", b"x-delivered-to", b"x-apparently-to"),
+    b"x-sieve",
+)
 EXACT: Final = frozenset(
-    (b"status", b"x-kmail", b"return-path", b"delivered-to", b"envelope-to", b"x-return-path")
+    (
+        *(b"status", b"content-length", b"x-kmail", b"return-path", b"x-return-path"),
+        *(b"delivered-to", b"delivery-date", b"envelope-to"),
+    )
 )
 TRACES: Final = {
     b"received": RECEIVED,
