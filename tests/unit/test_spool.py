@@ -390,6 +390,14 @@ def test_what_is_no_plain_file_is_set_aside(spool, tmp_path, trick):
     assert drained(spool) == []
 
 
+@pytest.mark.parametrize("name", [b"a" * 250, "\u4e00".encode() * 82, b"\xff" * 250, b"\x1b[2J\n"])
+def test_no_name_is_too_long_to_be_set_aside(spool, name):
+    """A file name has 255 bytes, of which a character may take four; the file does not stay."""
+    Path(os.fsdecode(os.fsencode(spool.folder) + b"/" + name + b".spam")).write_bytes(b"x")
+    assert drained(spool) == []
+    assert spool.set_aside == len(aside(spool)) == len(names(spool)) == 1
+
+
 def test_a_file_that_is_too_large_is_set_aside(tmp_path):
     """The limit is looked at before anything is read."""
     spool = Spool(tmp_path / "spool", SpoolLimits(file_bytes=100))

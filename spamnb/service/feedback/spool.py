@@ -316,7 +316,7 @@ class Spool:
         with suppress(OSError):
             if self._aside_count < self.limits.aside:
                 self._aside_count += 1
-                target = _ASIDE + name[:200]
+                target = _ASIDE + os.fsdecode(os.fsencode(name)[:200])
                 with suppress(IsADirectoryError):
                     os.rename(name, target, src_dir_fd=folder, dst_dir_fd=folder)
                     return
