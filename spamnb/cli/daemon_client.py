@@ -71,7 +71,7 @@ def _ping(path: Path, home: str) -> RunningDaemon | None:
     try:
         caller = ControlClient(path, PING_S)
     except StoreBusyError as error:
-        if isinstance(error.__cause__, TimeoutError):
+        if isinstance(error.__cause__, TimeoutError | BlockingIOError):
             raise
         return None
     with caller:

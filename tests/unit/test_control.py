@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import socket
 import threading
 import time
@@ -10,6 +11,7 @@ import time
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.cli import spamnb
 
 from spamnb import errors
 from spamnb.endpoints.control import server as control
@@ -399,6 +401,49 @@ def test_a_missing_daemon_is_told_in_one_line(tmp_path):
             ControlClient(path, 1)
         assert told.value.hint
         assert told.value.transient
+
+
+def crowded(path):
+    """A listener whose backlog is full, and the connections that fill it."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen(1)
+    waiting = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            waiting.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            waiting[-1].setblocking(False)
+            waiting[-1].connect(str(path))
+    return listener, waiting
+
+
+def test_a_client_waits_for_a_place_in_a_full_backlog(tmp_path):
+    """A flood of connections delays a client, within the client's time limit, but is no error."""
+    listener, waiting = crowded(tmp_path / "c")
+    with pytest.raises(StoreBusyError, match="it took too long"):
+        ControlClient(tmp_path / "c", 0.01)
+    made = []
+    client = threading.Thread(target=lambda: made.append(ControlClient(tmp_path / "c", 60)))
+    client.start()
+    listener.settimeout(60)
+    accepted = [listener.accept() for _ in waiting]
+    client.join()
+    assert made
+    for one in (listener, *waiting, *(one for one, _ in accepted)):
+        one.close()
+    made[0].close()
+
+
+def test_a_daemon_with_a_full_backlog_is_no_missing_daemon(tmp_path, monkeypatch, trained):
+    """Without an answer, no command may write a model that a daemon may serve."""
+    shutil.copytree(trained, tmp_path / "home")
+    monkeypatch.setattr("spamnb.cli.daemon_client.PING_S", 0.01)
+    listener, waiting = crowded(tmp_path / "home" / "control.sock")
+    for words in (["undo", "1"], ["expire"], ["compact"], ["relearn"]):
+        done = spamnb(tmp_path / "home", *words)
+        assert (done.code, "does not answer" in done.err) == (3, True), (words, done)
+    for one in (listener, *waiting):
+        one.close()
 
 
 def test_a_long_path_is_reached(tmp_path):

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -227,7 +228,7 @@ def teach_through(path: Path | str, feedback: Feedback) -> Answer:
 def connected(path: Path, wait_s: float) -> socket.socket:
     """Connect; StoreBusyError if no server listens."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(wait_s)
+    _limit_connect(connection, wait_s)
     folder = -1
     try:
         if len(os.fsencode(path)) < 100:
@@ -236,6 +237,7 @@ def connected(path: Path, wait_s: float) -> socket.socket:
             # A socket's path has at most 107 bytes (unix(7)); relative to its folder it is short.
             folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             connection.connect(f"/proc/self/fd/{folder}/{path.name}")
+        connection.settimeout(wait_s)
     except OSError as error:
         connection.close()
         raise _not_answering(error) from error
@@ -245,6 +247,17 @@ def connected(path: Path, wait_s: float) -> socket.socket:
     return connection
 
 
+def _limit_connect(connection: socket.socket, wait_s: float) -> None:
+    """Let `connect` wait in the kernel for a place in a full backlog, in order of arrival.
+
+    With a timeout of Python's the socket does not block, and `connect` fails immediately.
+    """
+    seconds, part = divmod(wait_s, 1)
+    limit = struct.pack("@ll", int(seconds), int(part * 1e6))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+
 def _not_answering(error: OSError) -> StoreBusyError:
-    why = "it took too long" if isinstance(error, TimeoutError) else error.strerror or str(error)
+    is_late = isinstance(error, TimeoutError | BlockingIOError)
+    why = "it took too long" if is_late else error.strerror or str(error)
     return StoreBusyError(f"the daemon does not answer: {why}", hint="is it running? see its log")
