@@ -77,7 +77,7 @@ def watch(
     try:
         watcher.begin()
         if once:
-            _show(watcher.due(), as_json=as_json)
+            _show(watcher.all_due(), as_json=as_json)
         else:
             _watch(watcher, as_json=as_json)
     finally:
@@ -146,6 +146,11 @@ class _WatchTarget:
             return model.trained_label(raw)
 
     def teach(self, feedback: Feedback) -> Answer:
-        """Apply feedback of the user of the Maildir."""
+        """Apply feedback of the user of the Maildir; a refused one does not end the watch."""
+        from spamnb.service.feedback.types import Answer
+
         with teacher(self._session) as (target, me):
-            return target.teach(replace(feedback, trust=me.trust))
+            try:
+                return target.teach(replace(feedback, trust=me.trust))
+            except UserError as error:
+                return Answer("refused", reason=str(error))

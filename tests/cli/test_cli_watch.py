@@ -7,7 +7,8 @@ import subprocess
 import time
 
 import pytest
-from support.cli import PROGRAM, environment, spamnb
+from support.cli import PROGRAM, environment, program, spamnb
+from support.daemon import serve, settings_in
 
 MAIL = "X-Spam-Flag: {flag}\nSubject: {name}\nMessage-ID: <{name}@x>\n\nwords about {name}\n"
 
@@ -63,6 +64,22 @@ def test_it_watches_until_it_is_told_to_stop(home):
         finally:
             os.kill(running.pid, signal.SIGTERM)
         assert running.wait(20) == 0
+
+
+def test_a_message_that_the_daemon_refuses_does_not_end_the_watch(home):
+    """Any user may have a message above feedback.limit_bytes; the others' are still learnt."""
+    config = settings_in(home, more="[feedback]\nlimit_bytes = 10000\n")
+    words = ["--config", config, "watch", "--once", "--json", home / "Maildir"]
+    with serve(home, config=config) as daemon:
+        daemon.ready()
+        assert program(home / "home", *words).code == 0
+        large, small = lay(home, "1-large"), lay(home, "2-small")
+        large.write_bytes(large.read_bytes() + b"words " * 2000)
+        for one in (large, small):
+            one.rename(home / "Maildir/.Junk/cur" / one.name)
+        done = program(home / "home", *words)
+    assert (done.code, [one["state"] for one in done.json]) == (0, ["learnt"])
+    assert "the limit is 10000" in done.err
 
 
 def test_what_is_no_maildir_is_one_line(home):

@@ -1,11 +1,13 @@
 """The Maildir watcher: what a person's filing teaches, and what it does not."""
 
+import errno
 import os
 import time
 
 import pytest
 
 from spamnb.core.model.events import NO_LABEL
+from spamnb.endpoints.maildir import watcher
 from spamnb.endpoints.maildir.folder_roles import Folders, delivered_as, label_from_folder, role_of
 from spamnb.endpoints.maildir.watcher import Maildir, Watcher, WatchOptions
 from spamnb.errors import CorpusError
@@ -269,6 +271,69 @@ def test_a_folder_that_is_a_link_of_its_owner_is_not_watched(house, tmp_path, pa
     if house.root / ".Junk/new" in house.watcher._owners:
         house.watcher._arrived(house.root / ".Junk/new", "1.host", 0)
     assert house.words() == []
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOSPC])
+def test_a_folder_that_cannot_be_watched_does_not_end_the_watch(house, monkeypatch, number):
+    """A user may close a folder, or use up the kernel's watches; the other folders are watched."""
+    real = house.watcher._inotify.watch
+
+    def watch(handle, folder):
+        if ".Closed" in str(folder):
+            raise OSError(number, os.strerror(number))
+        real(handle, folder)
+
+    monkeypatch.setattr(house.watcher._inotify, "watch", watch)
+    house.folder(".Closed")
+    house.move(house.deliver("", "NO"), ".Junk")
+    assert house.words() == [("spam", "learnt")]
+
+
+def test_one_user_does_not_take_all_watches_of_the_kernel(house, monkeypatch):
+    """The folders of one Maildir that are watched have a limit."""
+    monkeypatch.setattr(watcher, "MOST_FOLDERS", 25)
+    for number in range(20):
+        house.folder(f".many{number}")
+    assert house.words() == []
+    assert len(house.watcher._owners) == 25
+    assert house.root / ".Junk/cur" in house.watcher._owners
+
+
+def test_one_user_does_not_keep_the_others_waiting(house, tmp_path, monkeypatch):
+    """Each pass takes some messages of each Maildir."""
+    monkeypatch.setattr(watcher, "EACH", 2)
+    for part in ("tmp", "new", "cur", ".Junk/new", ".Junk/cur"):
+        (tmp_path / "bob" / part).mkdir(parents=True)
+    house.watcher.close()
+    maildirs = [Maildir(house.root, "alice"), Maildir(tmp_path / "bob", "bob")]
+    house.watcher = Watcher(maildirs, house.taught, house.teach, house.stamp, WatchOptions(0))
+    house.watcher.begin()
+    for _ in range(5):
+        house.move(house.deliver("", "NO"), ".Junk")
+    house.move(house.deliver("", "NO"), "../bob/.Junk")
+    house.watcher.listen()
+    assert [f.who for f, _, _ in house.watcher.due()] == ["alice", "alice", "bob"]
+    assert [f.who for f, _, _ in house.watcher.all_due()] == ["alice"] * 3
+    assert list(house.watcher.all_due()) == []
+
+
+def test_deleted_messages_cost_one_listing_in_a_pass(house, monkeypatch):
+    """A user who deletes as many messages as arrive does not make the watcher list each time."""
+    listed = []
+    real = watcher._names
+    monkeypatch.setattr(watcher, "_names", lambda folder: listed.append(folder) or real(folder))
+    for _ in range(20):
+        house.move(house.deliver("", "NO"), ".Junk").unlink()
+    assert house.words() == []
+    assert listed == [house.root / ".Junk/cur"]
+
+
+def test_a_clock_that_is_set_back_delays_no_message(house):
+    """What arrived while the clock was ahead is due now, not when the clock is there again."""
+    path = house.move(house.deliver("", "NO"), ".Junk")
+    list(house.watcher._inotify.read_events())
+    house.watcher._arrived(path.parent, path.name, time.time_ns() + 86_400 * 10**9)
+    assert house.words() == [("spam", "learnt")]
 
 
 def test_a_memory_of_a_time_to_come_is_none(house):

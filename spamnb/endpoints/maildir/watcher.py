@@ -15,10 +15,12 @@ Failure: their StoreError is passed on, and a message that was not taught is che
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import select
 import stat
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,8 +39,14 @@ from spamnb.errors import CorpusError
 from spamnb.service.feedback.types import Answer, Feedback
 from spamnb.store.paths import as_caller, opened
 
+LOG = logging.getLogger("spamnb.watch")
+
 PARTS = ("new", "cur")
-_NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EPERM)
+_NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EPERM, errno.EACCES)
+MOST_FOLDERS = 5000
+"""watched folders of one Maildir: the kernel has some 200,000 watches for all of them"""
+EACH = 100
+"""messages of one Maildir in one pass, so that the other Maildirs are read too"""
 LIMIT_BYTES = 32 << 20
 _TICK_NS = 20_000_000
 """File times are those of the kernel's last tick, up to 10 ms behind the clock read here: a file
@@ -106,6 +114,8 @@ class Watcher:
         self._options = options or WatchOptions()
         self._inotify = Inotify()
         self._owners: dict[Path, tuple[Maildir, str]] = {}
+        self._folders: Counter[Path] = Counter()
+        """watched folders by Maildir"""
         self._waiting: dict[tuple[Path, str], _Arrival] = {}
         """by Maildir and name: a message that moves again starts its quiet time again"""
 
@@ -140,14 +150,20 @@ class Watcher:
         return [part for part in parts if self._watch_path(part, maildir, folder)]
 
     def _watch_path(self, folder_path: Path, maildir: Maildir, folder: str) -> bool:
-        """Watch one folder; False if it is missing, a link of its owner's, or another user's."""
+        """Watch one folder; False if it is missing, a link of its owner's, or another user's.
+
+        What one user does to the own folders must not end the watch for the others.
+        """
+        if folder_path not in self._owners and self._folders[maildir.root] >= MOST_FOLDERS:
+            return False
         try:
             with opened(folder_path) as handle:
                 self._inotify.watch(handle, folder_path)
         except OSError as error:
-            if error.errno in _NO_FOLDER:
-                return False
-            raise
+            if error.errno not in _NO_FOLDER:
+                LOG.warning("%r is not watched: %s", str(folder_path), error.strerror)
+            return False
+        self._folders[maildir.root] += folder_path not in self._owners
         self._owners[folder_path] = (maildir, folder)
         return True
 
@@ -202,24 +218,44 @@ class Watcher:
 
     # -- teaching -------------------------------------------------------------------------------
 
+    def all_due(self) -> Iterator[tuple[Feedback, Answer, Path]]:
+        """Teach until nothing is due."""
+        while self._ready(time.time_ns()):
+            yield from self.due()
+
     def due(self) -> Iterator[tuple[Feedback, Answer, Path]]:
-        """Teach the messages whose quiet time is over."""
+        """Teach messages whose quiet time is over, `EACH` of a Maildir."""
         quiet_ns = int(self._options.quiet_s * 1e9)
         now = time.time_ns()
-        ready = [key for key, one in self._waiting.items() if one.since_ns + quiet_ns <= now]
+        ready = self._ready(now)
+        listed: dict[Path, dict[str, str]] = {}
         for key in ready:
             arrival = self._waiting[key]
-            for feedback, path in self._feedback_for(arrival):
+            for feedback, path in self._feedback_for(arrival, listed):
                 yield feedback, self._teach(feedback), path
             del self._waiting[key]
         if ready:
             oldest = min((one.since_ns for one in self._waiting.values()), default=now - quiet_ns)
             self._checkpoint.save(min(oldest, now - quiet_ns))
 
-    def _feedback_for(self, arrival: _Arrival) -> Iterator[tuple[Feedback, Path]]:
+    def _ready(self, now: int) -> list[tuple[Path, str]]:
+        """Messages whose quiet time is over; one of a time to come arrived before a clock step."""
+        quiet_ns = int(self._options.quiet_s * 1e9)
+        taken: Counter[Path] = Counter()
+        found = []
+        for key, one in self._waiting.items():
+            is_due = one.since_ns + quiet_ns <= now or one.since_ns > now
+            if is_due and taken[key[0]] < EACH:
+                taken[key[0]] += 1
+                found.append(key)
+        return found
+
+    def _feedback_for(
+        self, arrival: _Arrival, listed: dict[Path, dict[str, str]]
+    ) -> Iterator[tuple[Feedback, Path]]:
         if arrival.role == "silent":
             return
-        path = _find(arrival)
+        path = _find(arrival, listed)
         raw = _read(path) if path else b""
         if path is None or not raw:
             return
@@ -233,15 +269,26 @@ class Watcher:
 
 
 @as_caller()
-def _find(arrival: _Arrival) -> Path | None:
-    """The file's path now: mail programs add flags and move it from new to cur."""
+def _find(arrival: _Arrival, listed: dict[Path, dict[str, str]]) -> Path | None:
+    """The file's path now: mail programs add flags and move it from new to cur.
+
+    `listed` keeps the names in each `cur` for one pass: 2,000 deleted messages beside 100,000 would
+    take twelve minutes with a listing each. A file that moves after the listing causes a new event.
+    """
     with suppress(OSError), opened(arrival.part) as folder:
         os.stat(arrival.name, dir_fd=folder, follow_symlinks=False)
         return arrival.part / arrival.name
-    unique = arrival.name.partition(":")[0]
     current = arrival.part.parent / "cur"
-    names = (entry.name for entry in _entries(current))
-    return next((current / name for name in names if name.partition(":")[0] == unique), None)
+    if current not in listed:
+        listed[current] = {name.partition(":")[0]: name for name in _names(current)}
+    name = listed[current].get(arrival.name.partition(":")[0])
+    return current / name if name else None
+
+
+def _names(folder_path: Path) -> list[str]:
+    with suppress(OSError), opened(folder_path) as folder:
+        return os.listdir(folder)  # noqa: PTH208 - by its descriptor
+    return []
 
 
 def _entries(folder_path: Path) -> list[_Entry]:
