@@ -338,7 +338,7 @@ def test_a_helper_that_hangs_is_cut_off(home):
         os.kill(helper, signal.SIGSTOP)
         with pytest.raises(smtplib.SMTPDataError, match=r"4\.3\.2"):
             send(port, f"hang {long}")
-        daemon.hears("scan process died", reason="busy", poisonous=[])
+        daemon.hears("scan process died", reason="busy", known_crashers=[])
         assert not is_alive(helper)
         (raw,) = delivered(home, send(port, f"hang {long}"))
         assert "p=" in header(raw, "X-Spamnb-Verdict")

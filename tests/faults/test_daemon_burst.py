@@ -102,7 +102,7 @@ def test_a_scan_that_hangs_blames_its_message_alone(home, slow, known_crasher):
         others = list(pool.map(code_of, [port] * 4, [large(n, 70_000) for n in range(1, 5)]))
         assert first.result() == 451
     assert others == [250] * 4
-    assert len(daemon.hears("scan process died", reason="overrun")["poisonous"]) == 1
+    assert len(daemon.hears("scan process died", reason="overrun")["known_crashers"]) == 1
     assert hang() == (451 if known_crasher == "defer" else 250)
     found = {"head": "reason=head", "deliver": "unscanned; reason=known_crasher"}
     if known_crasher in found:

@@ -83,7 +83,7 @@ def test_one_helper_judges_all(runner, shared):
     assert not is_alive(pids.pop())
 
 
-def test_at_the_deadline_it_is_killed_and_the_message_is_poisonous(runner, shared):
+def test_at_the_deadline_it_is_killed_and_the_message_is_a_known_crasher(runner, shared):
     """A scan beyond the deadline is killed; the next scan process takes the messages behind it."""
 
     async def run():
@@ -99,10 +99,10 @@ def test_at_the_deadline_it_is_killed_and_the_message_is_poisonous(runner, share
     assert last["pid"] != first["pid"]
     assert not is_alive(first["pid"])
     assert shared.is_known_crasher(DIGEST)
-    assert [record["poisonous"] for record in logged] == [[DIGEST.hex()]]
+    assert [record["known_crashers"] for record in logged] == [[DIGEST.hex()]]
 
 
-def test_a_message_that_kills_two_helpers_is_poisonous(runner, shared):
+def test_a_message_that_kills_two_helpers_is_a_known_crasher(runner, shared):
     """A crash is blamed on the message in hand, once it has happened twice, and is counted."""
 
     async def run():
@@ -117,11 +117,11 @@ def test_a_message_that_kills_two_helpers_is_poisonous(runner, shared):
     assert "pid" in last
     assert logged[0]["signal"] == "SIGSEGV"
     assert shared.is_known_crasher(DIGEST)
-    assert [record["poisonous"] for record in logged] == [[], [DIGEST.hex()]]
+    assert [record["known_crashers"] for record in logged] == [[], [DIGEST.hex()]]
     assert shared.meters(1).value("restarts") == 2
 
 
-def test_a_helper_that_was_killed_leaves_no_poison(runner, shared, tmp_path):
+def test_a_helper_that_was_killed_leaves_no_known_crasher(runner, shared, tmp_path):
     """A message that one helper died with is judged by the next; so are those that wait."""
 
     async def run():
@@ -132,11 +132,11 @@ def test_a_helper_that_was_killed_leaves_no_poison(runner, shared, tmp_path):
 
     found, logged = runner(run())
     assert all("pid" in answer for answer in found)
-    assert [record["poisonous"] for record in logged] == [[]]
+    assert [record["known_crashers"] for record in logged] == [[]]
     assert not shared.is_known_crasher(DIGEST)
 
 
-def test_a_message_that_was_not_begun_is_neither_poisonous_nor_passed(runner, shared):
+def test_a_message_that_was_not_begun_is_neither_a_known_crasher_nor_passed(runner, shared):
     """Helpers that die before they have it in hand cost it time alone; then it is busy."""
 
     async def run():
@@ -150,7 +150,7 @@ def test_a_message_that_was_not_begun_is_neither_poisonous_nor_passed(runner, sh
 
 
 def test_the_time_in_the_queue_is_no_time_of_the_message(runner, shared):
-    """Messages wait far longer than a scan may take: each is judged, none is poisonous."""
+    """Messages wait far longer than a scan may take: each is judged, none is a known crasher."""
 
     async def run():
         side = Side(shared, scan_s=1.0)
@@ -205,17 +205,17 @@ def test_the_wait_for_a_core_is_no_time_of_the_message(runner, shared):
 
 
 def test_what_waited_too_long_is_busy(runner, shared):
-    """A message that no helper could begin in time is answered, and is not poisonous."""
+    """A message that no helper could begin in time is answered, and is no known crasher."""
 
     async def run():
         side = Side(shared, wait_s=1.0)
         hung = asyncio.create_task(side.ask(b"hang"))
         await asyncio.sleep(0.1)
         late = await side.ask(b"good")
-        poisonous = shared.is_known_crasher(DIGEST)
+        known = shared.is_known_crasher(DIGEST)
         await side.end()
         hung.cancel()
-        return late, poisonous
+        return late, known
 
     assert runner(run()) == ({"reason": "busy"}, False)
 

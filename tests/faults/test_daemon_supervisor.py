@@ -88,17 +88,17 @@ def test_others_are_replaced_while_workers_go_on(started, role):
 
 
 def test_a_process_without_a_sign_of_life_is_killed(started):
-    """Who hangs is killed and replaced; what it had in hand is poisonous for all from then on."""
+    """A process that hangs is killed and replaced; its messages become known crashers."""
     daemon = started(serve="watchdog_s = 2", workers=2)
     before = set(daemon.children("worker"))
-    assert ask(daemon, f"poisonous {DIGEST}")[3] == "False"
+    assert ask(daemon, f"crasher {DIGEST}")[3] == "False"
     hung = ask(daemon, f"hold {DIGEST}")[2]
     daemon.hears("process is stuck", pid=hung)
     died = daemon.hears("process died", pid=hung)
-    assert died["poisonous"] == [DIGEST]
+    assert died["known_crashers"] == [DIGEST]
     until(lambda: len(daemon.children("worker")) == 2, "a new worker")
     assert before - set(daemon.children("worker")) == {hung}
-    assert ask(daemon, f"poisonous {DIGEST}")[3] == "True"
+    assert ask(daemon, f"crasher {DIGEST}")[3] == "True"
 
 
 def test_one_that_dies_again_and_again_waits_longer_each_time(started, tmp_path):

@@ -50,8 +50,8 @@ def _answer(connection, start, shared, level):
     word = connection.recv(100).decode().strip()
     if word.startswith("hold "):
         shared.hold(start.slot, bytes.fromhex(word[5:]))
-    if word.startswith("poisonous "):
-        level = shared.is_known_crasher(bytes.fromhex(word[10:]))
+    if word.startswith("crasher "):
+        level = shared.is_known_crasher(bytes.fromhex(word[8:]))
     if word == "bypass":
         level = shared.bypass
     if word == "restarts":

@@ -92,7 +92,7 @@ def test_a_sign_of_life_grows_old(shared):
     assert shared.status(2).beat_age_s < shared.status(3).beat_age_s
 
 
-def test_what_a_dead_process_had_in_hand_is_poisonous(shared):
+def test_a_message_that_a_dead_process_was_scanning_is_a_known_crasher(shared):
     """The message that killed a worker is known to all workers afterwards, and no other is."""
     elsewhere(shared, "board.hold(2, b'a' * 16)", "board.hold(2, b'b' * 32)")
     assert not shared.is_known_crasher(b"a" * 16)
@@ -103,7 +103,7 @@ def test_what_a_dead_process_had_in_hand_is_poisonous(shared):
     assert shared.in_hand(2) == []
 
 
-def test_what_was_released_is_not_poisonous(shared):
+def test_what_was_released_is_no_known_crasher(shared):
     """A process that dies later, of something else, blames no message."""
     hand = InFlightGuard(shared, 2)
     hand.hold(b"a" * 16)

@@ -156,7 +156,7 @@ class Supervisor:
             {
                 "event": "process died",
                 "level": "error",
-                "poisonous": [d.hex() for d in known_crasher],
+                "known_crashers": [d.hex() for d in known_crasher],
             }
             | facts
             | {"again_in_s": pause_s}

@@ -330,7 +330,7 @@ class ScanProcess:
         shared.meters(self._links.start.slot).count("restarts")
         self._links.log(
             {"event": "scan process died", "level": "error", "reason": reason}
-            | {"poisonous": [digest.hex() for digest in known_crasher]}
+            | {"known_crashers": [digest.hex() for digest in known_crasher]}
             | exit_words(code)
         )
         if job is not None and reason == "fault" and not is_guilty:
