@@ -36,8 +36,8 @@ _TREATMENTS = st.builds(
 )
 
 
-def rank(handling):
-    return MAIL_ACTIONS.index(handling)
+def rank(mail_action):
+    return MAIL_ACTIONS.index(mail_action)
 
 
 def test_as_shipped_every_message_gets_headers_alone():
@@ -46,14 +46,14 @@ def test_as_shipped_every_message_gets_headers_alone():
         assert ActionPolicy().of(decision, ["ann@a.example"], refusable=True) == "headers"
 
 
-def test_each_decision_has_its_handling():
+def test_each_decision_has_its_action():
     """The mapping is what was set."""
     got = [ActionPolicy(HARSH).of(d, ["ann@a.example"], refusable=True) for d in DECISIONS]
     assert got == ["headers", "tag", "quarantine", "reject"]
 
 
 @pytest.mark.parametrize(
-    ("handlings", "after"),
+    ("action_map", "after"),
     [
         (HARSH, "quarantine"),
         (ActionMap(junk="tag", reject="reject"), "tag"),
@@ -61,9 +61,9 @@ def test_each_decision_has_its_handling():
         (ActionMap(*["reject"] * 4), "headers"),
     ],
 )
-def test_after_the_queue_nothing_is_refused(handlings, after):
+def test_after_the_queue_nothing_is_refused(action_map, after):
     """`reject` becomes the harshest milder action in the same mapping."""
-    assert ActionPolicy(handlings).of("reject", ["ann@a.example"]) == after
+    assert ActionPolicy(action_map).of("reject", ["ann@a.example"]) == after
 
 
 def test_what_was_not_seen_whole_is_not_kept():
@@ -113,9 +113,9 @@ def test_the_mildest_of_several_recipients_holds(
 
 
 @given(_ACTION_MAPS, st.booleans(), st.booleans())
-def test_harsher_decisions_are_never_handled_more_mildly(handlings, refusable, whole):
+def test_harsher_decisions_are_never_handled_more_mildly(action_map, refusable, whole):
     """The order holds, also where some actions are impossible."""
-    action_policy = ActionPolicy(handlings)
+    action_policy = ActionPolicy(action_map)
     got = [
         action_policy.of(d, ["a@a.example"], refusable=refusable, whole=whole) for d in DECISIONS
     ]

@@ -293,7 +293,7 @@ class Scanner:
             signature=found.signature if is_served else "",
             reason=ruling.reason if ruling else found.reason or ("" if request.whole else "head"),
         )
-        handling = self._policy.action_policy.of(
+        mail_action = self._policy.action_policy.of(
             verdict.decision,
             envelope.recipients,
             refusable=request.before_queue,
@@ -303,7 +303,7 @@ class Scanner:
             "verdict": verdict.label,
             "probability": round(verdict.probability, 6),
             "decision": verdict.decision,
-            "handling": handling,
+            "mail_action": mail_action,
             "reason": verdict.reason,
             "rule": ruling.entry if ruling else "",
             "signature": verdict.signature,
@@ -313,23 +313,23 @@ class Scanner:
             add = signature_fields(verdict.signature)
             self._answer(pending, ScanResult("relay", add, facts=facts))
         else:
-            self._handle(pending, verdict, handling, facts)
+            self._handle(pending, verdict, mail_action, facts)
 
     def _handle(
         self,
         pending: _PendingScan,
         verdict: ScanVerdict,
-        handling: MailAction,
+        mail_action: MailAction,
         facts: dict[str, object],
     ) -> None:
-        redirect = self._policy.redirect if handling == "redirect" else ""
+        redirect = self._policy.redirect if mail_action == "redirect" else ""
         add = scanned_fields(verdict, self._junk_log_odds, redirect=redirect, version=_VERSION)
-        if handling == "quarantine":
+        if mail_action == "quarantine":
             self._keep(pending, add, facts)
-        elif handling == "reject":
+        elif mail_action == "reject":
             self._answer(pending, ScanResult("refuse", add, reply=REFUSED_REPLY, facts=facts))
         else:
-            tag = self._policy.tag.encode() if handling == "tag" else b""
+            tag = self._policy.tag.encode() if mail_action == "tag" else b""
             self._answer(pending, ScanResult("relay", add, tag, facts=facts))
 
     def _keep(self, pending: _PendingScan, add: Fields, facts: dict[str, object]) -> None:
@@ -356,7 +356,7 @@ class Scanner:
                 "keep", add, reply=KEPT_REPLY + kept.encode(), withdraw=withdraw, facts=facts
             )
         else:
-            facts["handling"] = "headers"
+            facts["mail_action"] = "headers"
             full = isinstance(kept, StoreFullError)
             facts["reason"] = "quarantine-full" if full else "quarantine-fault"
             facts["incident"] = incident(self._deps.log, "quarantine", kept)
@@ -434,7 +434,7 @@ class Scanner:
         meters.count("scanned")
         meters.count("scanned_head", not pending.request.whole)
         meters.count(f"decision_{facts['decision']}")
-        meters.count("observed" if pending.observed else f"handling_{facts['handling']}")
+        meters.count("observed" if pending.observed else f"mail_action_{facts['mail_action']}")
         meters.observe("scan_seconds", took)
 
     def _is_observed(self, request: ScanRequest) -> bool:

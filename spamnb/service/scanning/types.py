@@ -81,7 +81,7 @@ class ScanResult:
     withdraw: Callable[[], None] | None = None
     """deletes the message from quarantine; called if this result came too late"""
     facts: dict[str, object] = field(default_factory=dict)
-    """for the one log line: verdict, probability, decision, handling, reason, scan_ms, incident"""
+    """for the one log line: verdict, probability, decision, reason and more"""
 
     @property
     def block(self) -> bytes:

@@ -35,7 +35,7 @@ def test_a_letter_is_judged_as_the_filter_would(scan_rig, home, surest):
     assert said["X-Spam-Flag"] == "YES"
     assert said["X-Spamnb-Signature"] == facts["signature"]
     assert facts["verdict"] == "spam"
-    assert (facts["decision"], facts["handling"], facts["reason"]) == ("reject", "headers", "")
+    assert (facts["decision"], facts["mail_action"], facts["reason"]) == ("reject", "headers", "")
     assert facts["scan_ms"] > 0
     one.close()
     with Filter.open(home) as model:
@@ -48,7 +48,7 @@ def test_a_letter_is_judged_as_the_filter_would(scan_rig, home, surest):
         )
         receipt = model.correct(facts["signature"], "ham")
         assert receipt.after == "ham"
-    assert [one.meters.value(n) for n in ("scanned", "decision_reject", "handling_headers")] == [
+    assert [one.meters.value(n) for n in ("scanned", "decision_reject", "mail_action_headers")] == [
         1, 1, 1,
     ]  # fmt: skip
 
@@ -132,7 +132,7 @@ def test_the_clues_are_shown_where_they_were_asked_for(scan_rig, surest):
 
 
 @pytest.mark.parametrize(
-    ("handling", "before", "action"),
+    ("mail_action", "before", "action"),
     [
         ("headers", True, "relay"),
         ("tag", True, "relay"),
@@ -143,15 +143,15 @@ def test_the_clues_are_shown_where_they_were_asked_for(scan_rig, surest):
         ("reject", False, "relay"),
     ],
 )
-def test_each_handling_does_what_it_says(scan_rig, home, surest, handling, before, action):
+def test_each_action_does_what_it_says(scan_rig, home, surest, mail_action, before, action):
     """Headers always; a tag, a redirect, a place in quarantine or a refusal where it was set."""
-    policy = ScanPolicy(ActionPolicy(ActionMap("headers", "headers", handling, handling)))
+    policy = ScanPolicy(ActionPolicy(ActionMap("headers", "headers", mail_action, mail_action)))
     one = scan_rig(policy, quarantine=Quarantine(home / "quarantine", upstream="x:25"))
     outcome = one.scan(surest["spam"], before_queue=before)
     assert outcome.action == action
     assert fields(outcome.block)["X-Spam-Flag"] == "YES"
-    assert outcome.tag == (b"[SPAM] " if handling == "tag" else b"")
-    assert ("X-Spamnb-Redirect" in fields(outcome.block)) == (handling == "redirect")
+    assert outcome.tag == (b"[SPAM] " if mail_action == "tag" else b"")
+    assert ("X-Spamnb-Redirect" in fields(outcome.block)) == (mail_action == "redirect")
     if action == "refuse":
         assert outcome.reply == REFUSED_REPLY
     kept = Quarantine(home / "quarantine").messages()
@@ -163,8 +163,8 @@ def test_each_handling_does_what_it_says(scan_rig, home, surest, handling, befor
         assert kept[0].facts["decision"] == "reject"
     else:
         assert kept == []
-    expected = "headers" if handling == "reject" and not before else handling
-    assert one.meters.value(f"handling_{expected}") == 1
+    expected = "headers" if mail_action == "reject" and not before else mail_action
+    assert one.meters.value(f"mail_action_{expected}") == 1
 
 
 def test_what_was_kept_can_be_withdrawn(scan_rig, home, surest):
@@ -199,7 +199,7 @@ def test_a_quarantine_that_takes_nothing_means_deliver_with_headers(scan_rig, ho
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert outcome.action == "relay"
     assert fields(outcome.block)["X-Spam-Flag"] == "YES"
-    assert outcome.facts["handling"] == "headers"
+    assert outcome.facts["mail_action"] == "headers"
     assert outcome.facts["reason"] == ("quarantine-fault" if fault == "none" else "quarantine-full")
     assert outcome.facts["incident"] == one.records[-1]["incident"]
     assert Quarantine(folder).messages() == []
@@ -211,9 +211,9 @@ def test_observing_adds_the_signature_and_nothing_else(scan_rig, surest):
     outcome = one.scan(surest["spam"], before_queue=True)
     assert outcome.action == "relay"
     assert set(fields(outcome.block)) == {"X-Spamnb-Signature"}
-    assert outcome.facts["handling"] == "reject"
+    assert outcome.facts["mail_action"] == "reject"
     assert outcome.facts["observed"]
-    assert (one.meters.value("observed"), one.meters.value("handling_reject")) == (1, 0)
+    assert (one.meters.value("observed"), one.meters.value("mail_action_reject")) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -315,4 +315,8 @@ def test_a_message_above_the_limit_is_judged_by_its_head_or_passes(scan_rig, sur
     outcome = one.scan(surest["spam"], whole=False)
     assert (one.meters.value("unscanned_large"), one.meters.value("scanned_head")) == (0, 1)
     assert outcome.facts["reason"] == "head"
-    assert (outcome.action, outcome.facts["handling"], outcome.tag) == ("relay", "tag", b"[SPAM] ")
+    assert (outcome.action, outcome.facts["mail_action"], outcome.tag) == (
+        "relay",
+        "tag",
+        b"[SPAM] ",
+    )

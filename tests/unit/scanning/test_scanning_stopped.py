@@ -69,7 +69,7 @@ def test_what_is_kept_for_a_letter_that_was_taken_back_is_withdrawn(scan_rig, ho
     assert answers == []
 
 
-COUNTED = ("scanned", "unscanned", "unscanned_busy", "unscanned_deferred", "handling_quarantine")
+COUNTED = ("scanned", "unscanned", "unscanned_busy", "unscanned_deferred", "mail_action_quarantine")
 
 
 @pytest.mark.parametrize(
