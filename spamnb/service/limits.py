@@ -44,7 +44,7 @@ class TeachingRules:
 class ReviewLimits(NamedTuple):
     """Size of the review queue."""
 
-    most: int = 1000
+    max_messages: int = 1000
     limit_bytes: int = 256 << 20
     keep_days: int = 30
     share: int = 8

@@ -252,7 +252,7 @@ SERVING: tuple[Setting, ...] = (
         "after its next start. It belongs to the daemon's user and has mode 1733. Empty: spool in "
         "the home, and /var/spool/spamnb if the daemon's user owns it.",
         restart=True),
-    Setting("review.most", whole(8, 100_000),
+    Setting("review.max_messages", whole(8, 100_000),
         "Maximum number of entries in the review queue; one user may fill an eighth of it. A full "
         "queue refuses new entries, so that a flood does not displace earlier ones."),
     Setting("review.limit_bytes", whole(1 << 20),

@@ -373,7 +373,7 @@ def test_a_reload_changes_what_holds_for_the_next_message(home, way):
         assert daemon.children("worker") == [pid]
 
 
-BOUNDS = "[review]\nmost = {most}\n[spool]\naside = {aside}\n"
+BOUNDS = "[review]\nmax_messages = {most}\n[spool]\naside = {aside}\n"
 
 
 def test_a_reload_changes_how_much_the_review_list_and_the_spool_hold(home):

@@ -55,7 +55,7 @@ def test_the_same_word_waits_once(review_queue):
 
 def test_a_full_list_takes_nothing_new(tmp_path):
     """By number and by bytes; what waits is not washed out by a flood."""
-    review_queue = ReviewQueue(tmp_path / "r", ReviewLimits(most=3, share=1, strangers=1))
+    review_queue = ReviewQueue(tmp_path / "r", ReviewLimits(max_messages=3, share=1, strangers=1))
     names = [review_queue.add(waiting(n), b"") for n in range(3)]
     with pytest.raises(RefusedError):
         review_queue.add(waiting(4), b"")
@@ -81,7 +81,7 @@ def test_undecided_entries_expire(tmp_path):
 def test_one_person_does_not_fill_the_list(tmp_path):
     """An eighth of it, by number and by bytes; the others still find room."""
     review_queue = ReviewQueue(
-        tmp_path / "r", ReviewLimits(most=16, limit_bytes=16_000, strangers=1)
+        tmp_path / "r", ReviewLimits(max_messages=16, limit_bytes=16_000, strangers=1)
     )
     for raw in (b"1", b"2"):
         review_queue.add(waiting(), raw)
@@ -94,7 +94,7 @@ def test_one_person_does_not_fill_the_list(tmp_path):
 
 def test_strangers_do_not_fill_the_list(tmp_path):
     """Names cost nothing: all strangers have half of it, whatever they call themselves."""
-    review_queue = ReviewQueue(tmp_path / "r", ReviewLimits(most=32, limit_bytes=64_000))
+    review_queue = ReviewQueue(tmp_path / "r", ReviewLimits(max_messages=32, limit_bytes=64_000))
     for number in range(16):
         review_queue.add(waiting(number), b"")
     with pytest.raises(LimitError, match="strangers"):
@@ -107,7 +107,7 @@ def test_strangers_do_not_fill_the_list(tmp_path):
 
 def test_one_network_of_strangers_does_not_shut_out_the_others(tmp_path):
     """An eighth of the strangers' half for each network, under as many names as it likes."""
-    review_queue = ReviewQueue(tmp_path / "r", ReviewLimits(most=32, limit_bytes=64_000))
+    review_queue = ReviewQueue(tmp_path / "r", ReviewLimits(max_messages=32, limit_bytes=64_000))
     for number in range(2):
         review_queue.add(waiting(number, client="192.0.2.7"), b"")
     with pytest.raises(LimitError, match="one person"):

@@ -106,7 +106,7 @@ class ReviewQueue:
 
     def _check_share(self, names: list[str], size: int, share: int, problem: str) -> None:
         size_bytes = sum(self._size(name) for name in names)
-        most, limit = max(self.limits.most // share, 1), self.limits.limit_bytes // share
+        most, limit = max(self.limits.max_messages // share, 1), self.limits.limit_bytes // share
         if len(names) >= most or size_bytes + size > limit:
             raise LimitError(
                 f"{problem} ({len(names)} entries, {size_bytes} bytes)",
