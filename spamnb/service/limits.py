@@ -59,7 +59,7 @@ class SpoolLimits(NamedTuple):
     file_bytes: int = 32 << 20
     each_owner: int = 200
     """files of one owner in one pass, so that the files of other owners are read too"""
-    aside: int = 100
+    max_invalid: int = 100
     """invalid entries kept for the administrator to inspect; more are removed"""
 
 

@@ -262,7 +262,7 @@ SERVING: tuple[Setting, ...] = (
     Setting("spool.each_owner", whole(1),
         "Maximum number of files of one owner per pass over a spool, so that other owners get "
         "their turn."),
-    Setting("spool.aside", whole(0),
+    Setting("spool.max_invalid", whole(0),
         "Maximum number of invalid entries kept as .aside-... for inspection; further ones are "
         "deleted."),
 )  # fmt: skip

@@ -373,7 +373,7 @@ def test_a_reload_changes_what_holds_for_the_next_message(home, way):
         assert daemon.children("worker") == [pid]
 
 
-BOUNDS = "[review]\nmax_messages = {most}\n[spool]\naside = {aside}\n"
+BOUNDS = "[review]\nmax_messages = {most}\n[spool]\nmax_invalid = {invalid}\n"
 
 
 def test_a_reload_changes_how_much_the_review_list_and_the_spool_hold(home):
@@ -391,12 +391,12 @@ def test_a_reload_changes_how_much_the_review_list_and_the_spool_hold(home):
         until(lambda: not os.path.lexists(spool / f"{name}.spam"), "the look at it")
         return sorted(path.name for path in spool.iterdir())
 
-    config = settings_in(home, more=BOUNDS.format(most=8, aside=0))
+    config = settings_in(home, more=BOUNDS.format(most=8, invalid=0))
     with serve(home, config=config).ready() as daemon:
         assert word(1)["state"] == "review"
         assert "too many entries of one person" in word(2)["reason"]
         assert left("one") == []
-        settings_in(home, more=BOUNDS.format(most=32, aside=1))
+        settings_in(home, more=BOUNDS.format(most=32, invalid=1))
         daemon.signal(signal.SIGHUP)
         daemon.hears("library", text="settings reloaded")
         assert word(2)["state"] == "review"

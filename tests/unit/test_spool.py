@@ -418,7 +418,7 @@ def test_one_owner_does_not_keep_the_others_waiting(tmp_path):
 
 def test_what_is_set_aside_is_bounded(tmp_path):
     """A flood of links fills no folder."""
-    spool = Spool(tmp_path / "spool", SpoolLimits(aside=3))
+    spool = Spool(tmp_path / "spool", SpoolLimits(max_invalid=3))
     spool.make()
     for number in range(10):
         (spool.folder / f"{number}.spam").symlink_to("/etc/passwd")

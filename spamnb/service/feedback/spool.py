@@ -314,7 +314,7 @@ class Spool:
         """Rename what is no feedback, or delete it if enough is set aside or the name is taken."""
         self.set_aside += 1
         with suppress(OSError):
-            if self._aside_count < self.limits.aside:
+            if self._aside_count < self.limits.max_invalid:
                 self._aside_count += 1
                 target = _ASIDE + os.fsdecode(os.fsencode(name)[:200])
                 with suppress(IsADirectoryError):
