@@ -36,9 +36,9 @@ spamnb tune --order shuffle ham/ spam/   for mail that was collected at differen
 )
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True,
               help="Seed of the random order.")  # fmt: skip
-@click.option("--most", type=click.IntRange(100), default=2000, show_default=True, metavar="N",
-              help="Use the newest N messages; each try scores and trains all of "
-              "them.")  # fmt: skip
+@click.option("--max-messages", type=click.IntRange(100), default=2000, show_default=True,
+              metavar="N", help="Use at most N messages, the newest; each try scores and trains "
+              "all of them.")  # fmt: skip
 @click.option("--tries", type=click.IntRange(1), default=40, show_default=True, metavar="N",
               help="Maximum number of sets of constants to try.")  # fmt: skip
 @click.option("--one-in", type=click.IntRange(2), metavar="N", help="Also report the junk "
@@ -61,7 +61,7 @@ def tune(
     sources: tuple[str, ...],
     order: str,
     seed: int,
-    most: int,
+    max_messages: int,
     tries: int,
     one_in: int | None,
     jobs: int,
@@ -87,7 +87,7 @@ def tune(
             progress=(lambda done, total: bar(done, total, "")) if bar else None,
             one_in=one_in or session.settings.ham_loss.one_in,
         )
-        found = _searched(session, sources, (order, seed, most, jobs), search, recipe)
+        found = _searched(session, sources, (order, seed, max_messages, jobs), search, recipe)
     if as_json:
         say_json(found.as_dict())
     else:
@@ -114,7 +114,7 @@ def _searched(
     from spamnb.lab.trial import Options
     from spamnb.service.training.worker_pool import cores
 
-    order, seed, most, jobs = how
+    order, seed, max_messages, jobs = how
     recipe = recipe or _recipe_or_none(session)
     kind = recipe.kind if recipe else session.settings.model.kind
     constants = (
@@ -130,7 +130,7 @@ def _searched(
         jobs=jobs or cores(),
     )
     found, _ = ordered(sources, order, seed)
-    return service.tune(read_each(found[-most:], warn), options, search)
+    return service.tune(read_each(found[-max_messages:], warn), options, search)
 
 
 def _recipe_or_none(session: CliSession) -> Recipe | None:
