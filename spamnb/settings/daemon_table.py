@@ -153,10 +153,10 @@ SERVING: tuple[Setting, ...] = (
     Setting("scan.own_clients", NETS,
         "Networks of the site's own users. Their mail is scanned and logged, but passed on "
         "without verdict headers and actions."),
-    Setting("scan.local", choice("observe", "judge"),
+    Setting("scan.local", choice("observe", "enforce"),
         "Treatment of mail that the mail server reports as local (XFORWARD SOURCE=LOCAL): observe "
-        "treats it like mail from scan.own_clients, judge like all other mail. Postfix reports "
-        "local_header_rewrite_clients as local, by default its own machine. Set judge if mail "
+        "treats it like mail from scan.own_clients, enforce like all other mail. Postfix reports "
+        "local_header_rewrite_clients as local, by default its own machine. Set enforce if mail "
         "from outside also arrives from there, as with fetchmail."),
     Setting("scan.large_bytes", whole(0),
         "Messages above this size are scanned in a separate process that can be killed at its "

@@ -42,7 +42,7 @@ def test_the_rigs_own_proof(tmp_path):
             path.parent.mkdir(exist_ok=True)
             text = MESSAGE.format(tag=f"{tag}-{variant}-lmtp", extra=extra, number=number)
             path.write_bytes(text.encode())
-    daemon = Daemon(tmp_path, '[scan]\nlocal = "judge"\n')
+    daemon = Daemon(tmp_path, '[scan]\nlocal = "enforce"\n')
     daemon.spamnb("train", tmp_path / "ham", tmp_path / "spam")
     program = f"{sys.executable} -m spamnb --home {daemon.home} --config {daemon.config}"
     serve = f"{program} serve --listen 127.0.0.1:{{port}} --upstream 127.0.0.1:{{up}}"

@@ -29,10 +29,10 @@ class ScanOptions:
     such as Postfix's header_checks with REDIRECT"""
     own_clients: tuple[str, ...] = ()
     """networks whose mail is observed: the site's own outgoing mail must not carry a verdict"""
-    local: Literal["observe", "judge"] = "observe"
+    local: Literal["observe", "enforce"] = "observe"
     """how to treat mail that XFORWARD calls LOCAL. For Postfix that is
     `local_header_rewrite_clients`: by default itself, so if other programs of that machine
-    submit external mail (fetchmail), it must be `judge`"""
+    submit external mail (fetchmail), it must be `enforce`"""
     large_bytes: int = 65_536
     """messages above this go to a scan process: 64 KB of the slowest mail take 10 ms here"""
 

@@ -236,7 +236,7 @@ def test_what_our_own_people_send_leaves_without_our_word(scan_rig, surest, clie
 def test_what_a_mail_server_calls_local_can_be_judged(scan_rig, surest):
     """Where fetchmail or a test hands strangers' mail to Postfix on its own machine."""
     envelope = replace(ENVELOPE, client=Client(address="127.0.0.1", source="LOCAL"))
-    outcome = scan_rig(ScanPolicy(local="judge")).scan(surest["spam"], envelope)
+    outcome = scan_rig(ScanPolicy(local="enforce")).scan(surest["spam"], envelope)
     assert fields(outcome.block)["X-Spam-Flag"] == "YES"
 
 

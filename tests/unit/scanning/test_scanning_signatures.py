@@ -51,7 +51,7 @@ def test_local_mail_to_other_sites_gets_no_signature(scan_rig, surest):
     """What Postfix calls local is sent by the site's people, unless it is judged."""
     local = replace(ENVELOPE, client=Client(source="LOCAL"))
     assert SIGNATURE not in fields(scan_rig(ScanPolicy()).scan(surest["ham"], local).block)
-    judged = scan_rig(ScanPolicy(local="judge")).scan(surest["ham"], local)
+    judged = scan_rig(ScanPolicy(local="enforce")).scan(surest["ham"], local)
     assert SIGNATURE in fields(judged.block)
 
 
