@@ -159,12 +159,12 @@ def _measured(session: CliSession, given: dict[str, Any]) -> Evaluation:
 
     options = _options(session, given)
     found, order = ordered(given["sources"], given["order"], given["seed"])
-    judged, _ = ordered(given["tested"], given["order"], given["seed"])
-    options = replace(options, order=order, tested=len(judged))
+    tested, _ = ordered(given["tested"], given["order"], given["seed"])
+    options = replace(options, order=order, tested=len(tested))
     with progress_bar("evaluating") as bar:
         if bar:
             options = replace(options, progress=lambda done, total: bar(done, total, ""))
-        return measure(read_each([*found, *judged], warn), options)
+        return measure(read_each([*found, *tested], warn), options)
 
 
 def _written(outcome: Evaluation, given: dict[str, Any], *, one_in: int) -> None:

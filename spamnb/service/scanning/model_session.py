@@ -190,7 +190,7 @@ class ModelSession:
     # -- scanning -------------------------------------------------------------------------------
 
     def _scan(self, raws: list[bytes], notes: list[Notes]) -> list[Found]:
-        found = attempt(partial(self._judge_batch, raws, notes)) if raws else []
+        found = attempt(partial(self._score_batch, raws, notes)) if raws else []
         if not isinstance(found, Exception):
             return found
         if len(raws) == 1:
@@ -198,7 +198,7 @@ class ModelSession:
         alone = zip(raws, notes, strict=True)
         return [self._scan([raw], [note])[0] for raw, note in alone]
 
-    def _judge_batch(self, raws: list[bytes], notes: list[Notes]) -> list[Found]:
+    def _score_batch(self, raws: list[bytes], notes: list[Notes]) -> list[Found]:
         model = self._open()
         if model is None:
             return [ScanFault("model")] * len(raws)
@@ -212,9 +212,9 @@ class ModelSession:
             except (SpamnbError, OSError) as error:  # a verdict without a signature is better
                 self._history_next = self._clock() + _HISTORY_PAUSE_S
                 incident(self._log, "history", error)
-        return [self._judgement(verdict) for verdict in verdicts]
+        return [self._scan_verdict(verdict) for verdict in verdicts]
 
-    def _judgement(self, verdict: Verdict) -> ScanVerdict:
+    def _scan_verdict(self, verdict: Verdict) -> ScanVerdict:
         decision = (
             verdict.decision if self._is_trained else limit_while_untrained(verdict.decision, 0, 1)
         )
