@@ -91,15 +91,15 @@ class Site:
         with self.store.read() as view:
             self._rows = view.gather(self._ids)
 
-    def request(self, example: Example, label: str, who: str = "mallory") -> Learn:
+    def request(self, example: Example, label: str, user: str = "mallory") -> Learn:
         """Return an immediate correction, one minute after the previous one."""
         moment = NOW_US + self._words * 60_000_000
-        return Learn(example, LABELS.index(label), ATTACKER._replace(who=who), moment, again=True)
+        return Learn(example, LABELS.index(label), ATTACKER._replace(user=user), moment, again=True)
 
-    def say(self, example: Example, label: str, who: str = "mallory") -> None:
+    def say(self, example: Example, label: str, user: str = "mallory") -> None:
         """Apply one correction."""
         self.store.transact(
-            lambda view: self.learner.run(view, [self.request(example, label, who)], scored=False)
+            lambda view: self.learner.run(view, [self.request(example, label, user)], scored=False)
         )
         self.learner.committed()
         self._words += 1
@@ -111,11 +111,11 @@ class Site:
         with self.store.read() as view:
             return self._harm(view.totals(), self._rows)
 
-    def trial(self, example: Example, label: str, who: str = "mallory") -> Harm:
+    def trial(self, example: Example, label: str, user: str = "mallory") -> Harm:
         """Return the errors after one correction, which is rolled back."""
         found: list[Harm] = []
         with contextlib.suppress(_AbandonedError), self.store.write() as view:
-            self.learner.run(view, [self.request(example, label, who)], scored=False)
+            self.learner.run(view, [self.request(example, label, user)], scored=False)
             last = view.totals().last_seq
             event = view.event(last)
             touched = np.unique(
@@ -178,7 +178,7 @@ def spend(site: Site, label: str, words: int, *, tries: int = 40, people: int = 
     """Return the errors after each of the worst corrections, by several users in turn."""
     search, found = Search(site, label, tries=tries), []
     for number in range(words):
-        search.who = f"mallory{number % people}"
+        search.user = f"mallory{number % people}"
         found.append(search.word()[1])
     return found
 
@@ -221,7 +221,7 @@ class Search:
         self.of_other = [raw for raw, truth in site.own if truth == self.other]
         self.others = [raw for raw, truth in site.trained if truth == self.other]
         self._number = 0
-        self.who = "mallory"
+        self.user = "mallory"
 
     def candidates(self) -> Iterator[tuple[str, bytes]]:
         """Yield (kind, message) without end."""
@@ -263,11 +263,11 @@ class Search:
         for _ in range(self.tries):
             kind, raw = next(source)
             example = self.site.model.example(raw)
-            worth = self.site.trial(example, self.label, self.who).of(self.label)
+            worth = self.site.trial(example, self.label, self.user).of(self.label)
             if best is None or worth > best[0]:
                 best = worth, kind, example
         assert best is not None
-        self.site.say(best[2], self.label, self.who)
+        self.site.say(best[2], self.label, self.user)
         return best[1], self.site.harm()
 
 

@@ -31,7 +31,7 @@ spamnb forget '<1234@example.org>'            a message id, digest or signature
 """
 UNDO_EXAMPLES = """
 spamnb undo 1042                              by number, as shown by `correct` and `journal`
-spamnb undo --who mallory --since 7d          all training by mallory in the last 7 days
+spamnb undo --user mallory --since 7d          all training by mallory in the last 7 days
 """
 
 

@@ -119,7 +119,7 @@ def teacher(session: CliSession) -> Iterator[tuple[AdminClient, Feedback]]:
     from spamnb.service.feedback.types import Feedback
 
     daemon = served(session)
-    me = Feedback("", who=speaker(), channel="cli", trust="admin")
+    me = Feedback("", user=speaker(), channel="cli", trust="admin")
     if daemon is not None and daemon.role != "admin":
         me = Feedback("", channel="cli", trust="user")
     with _client(session, daemon) as client:

@@ -243,9 +243,9 @@ def _maildir(text: str, options: _DoctorOptions) -> Any:
     root = Path(text).expanduser().absolute()
 
     def opened() -> Mailbox:
-        who = options.user or _owner(root)
+        user = options.user or _owner(root)
         acting = partial(_as_owner_of, root)
-        return MaildirMailbox.open(MaildirLocation(root, who, options.junk or "Junk", acting))
+        return MaildirMailbox.open(MaildirLocation(root, user, options.junk or "Junk", acting))
 
     return opened
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 spamnb doubt                            the twenty most doubtful labels
-spamnb doubt --who mallory --limit 0    all doubtful labels of one user
+spamnb doubt --user mallory --limit 0    all doubtful labels of one user
 spamnb doubt --ask                      keep or change each label with one key
 spamnb undo 1042                        undo a change, by the number that it printed
 """
@@ -73,7 +73,7 @@ def _doubts(session: CliSession, filters: dict[str, Any], limit: int) -> list[Do
 def _row(one: Doubt) -> tuple[str, ...]:
     return (
         str(one.event), f"{one.nats:.1f}", f"{one.label}, likely {one.likely}",
-        shown_time(one.time_us), f"{one.who}/{one.channel}", one.message_id or one.digest.hex(),
+        shown_time(one.time_us), f"{one.user}/{one.channel}", one.message_id or one.digest.hex(),
     )  # fmt: skip
 
 

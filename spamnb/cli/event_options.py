@@ -25,7 +25,7 @@ _UNIT_S = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 Command = TypeVar("Command", bound=Callable[..., None])
 
 _OPTIONS = (
-    click.option("--who", multiple=True, help="Only events of this user; repeatable."),
+    click.option("--user", multiple=True, help="Only events of this user; repeatable."),
     click.option("--channel", multiple=True, help="Only events of this channel: cli, api, ..."),
     click.option("--label", help="Only events that set or removed this label."),
     click.option("--since", metavar="TIME", help="Only later events: 12h, 7d, 2w, or a date."),
@@ -43,7 +43,7 @@ def choosing(command: Command) -> Command:
 def chosen(
     model: Filter,
     *,
-    who: tuple[str, ...] = (),
+    user: tuple[str, ...] = (),
     channel: tuple[str, ...] = (),
     label: str | None = None,
     since: str | None = None,
@@ -54,7 +54,7 @@ def chosen(
     from spamnb.service.maintenance.event_filter import EventFilter
 
     return EventFilter(
-        who=who,
+        user=user,
         channel=channel,
         label=None if label is None else model.label(label),
         since_us=since_us(since),

@@ -15,7 +15,7 @@ from spamnb.cli.session import CliSession, pass_session
 JOURNAL_EXAMPLES = """
 spamnb journal                          the last fifty events, newest first
 spamnb journal --label spam --since 7d  spam labels of the last 7 days
-spamnb journal --who alice --limit 0    all training by alice
+spamnb journal --user alice --limit 0    all training by alice
 spamnb journal --message new.eml        all training of this message
 spamnb undo 1042                        undo an event by its number
 """
@@ -56,7 +56,7 @@ def _event_row(line: dict[str, Any]) -> tuple[str, ...]:
         what = f"event {line['undoes']}: {what}"
     return (
         str(line["event"]), shown_time(line["time"]), line["kind"], labels,
-        f"{line['who']}/{line['channel']}", what,
+        f"{line['user']}/{line['channel']}", what,
     )  # fmt: skip
 
 

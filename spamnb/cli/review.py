@@ -63,7 +63,7 @@ def _row(entry: dict[str, Any]) -> tuple[str, ...]:
     shown = f"{verdict['label']} {verdict['probability']:.4f}" if verdict else ""
     return (
         entry["name"], shown_time(entry["time_us"]), entry["label"] or "forget",
-        f"{entry['who']}/{entry['channel']}"[:_SHOWN], shown, entry["reason"],
+        f"{entry['user']}/{entry['channel']}"[:_SHOWN], shown, entry["reason"],
     )  # fmt: skip
 
 

@@ -56,7 +56,7 @@ def rewind(session: CliSession, moment: str, yes: bool, as_json: bool) -> None:
     if cut.events == 0:
         _nothing(as_json=as_json)
         return
-    by = ", ".join(f"{count} by {who or 'unknown'}" for who, count in sorted(cut.by.items()))
+    by = ", ".join(f"{count} by {user or 'unknown'}" for user, count in sorted(cut.by.items()))
     which = f"after {shown_time(cut.stays_us)}" if cut.stays_us else "of the whole journal"
     agreed(f"{cut.events} events {which} will be removed ({safe(by)}). Rewind?", yes=yes)
     done = maintenance.rewind(session.home, time_us)
@@ -169,7 +169,7 @@ def bisect(session: CliSession, message: str, limit: int, as_json: bool) -> None
 def _row(share: EventShare) -> tuple[str, ...]:
     return (
         str(share.event), f"{share.nats:+.4f}", shown_time(share.time_us), share.label or "import",
-        f"{share.who}/{share.channel}", share.message_id or share.digest.hex(),
+        f"{share.user}/{share.channel}", share.message_id or share.digest.hex(),
     )  # fmt: skip
 
 
@@ -180,7 +180,7 @@ def undo_chosen(session: CliSession, filters: dict[str, Any], *, yes: bool, as_j
     with session.open(readonly=True) as model:
         wanted = chosen(model, **filters)
         if not wanted:
-            raise UserError("no event is given", hint="give event numbers, or --who, --since, ...")
+            raise UserError("no event is given", hint="give event numbers, or --user, --since, ...")
         with model.store.read() as view:
             found = maintenance.undoable(view, model.recipe, wanted)
     rest = len(found.superseded)

@@ -120,7 +120,7 @@ class CliSession:
         """Return the source of this user's training: user name and channel."""
         from spamnb.service.engine.requests import Source
 
-        return Source(who=speaker(), channel="cli")
+        return Source(user=speaker(), channel="cli")
 
 
 pass_session = click.make_pass_decorator(CliSession, ensure=True)

@@ -129,8 +129,8 @@ def _through(
     if recipe is not None:
         with ControlClient(daemon.control) as caller:
             caller.ask("reload", settings=False)
-    who = session.source().who
-    return send(daemon.control, sources, who=who, documents=documents, progress=show)
+    user = session.source().user
+    return send(daemon.control, sources, user=user, documents=documents, progress=show)
 
 
 def _sources(folders: tuple[str, ...], labelled: tuple[str, ...]) -> list[tuple[str, str]]:

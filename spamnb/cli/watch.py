@@ -118,13 +118,13 @@ def _show(answers: Iterator[tuple[Feedback, Answer, Path]], *, as_json: bool) ->
 def _maildir(text: str) -> Maildir:
     from spamnb.endpoints.maildir.watcher import Maildir
 
-    who, equals, path = text.partition("=")
+    user, equals, path = text.partition("=")
     root = Path(path if equals else text).expanduser().absolute()
     try:
         owner = root.stat().st_uid
     except OSError as error:
         raise UserError(f"{root} cannot be watched: {error.strerror}") from error
-    return Maildir(root, who if equals else _name_of(owner))
+    return Maildir(root, user if equals else _name_of(owner))
 
 
 def _name_of(uid: int) -> str:

@@ -51,13 +51,13 @@ Problems = Iterator[UserError]
 def problems(checked: Checked) -> list[UserError]:
     """Return all problems, in the order in which `serve` would meet them."""
     found = [*_collected(_AT_THE_START, checked)]
-    who = None
+    identity = None
     try:
         settings = checked.settings.serve
-        who = privileges.identity(settings.user, settings.group, checked.home)
+        identity = privileges.identity(settings.user, settings.group, checked.home)
     except UserError as error:
         found.append(error)
-    with _acting_as(who):
+    with _acting_as(identity):
         found += _collected(_AS_THE_DAEMON, checked)
     # Two checks may meet the same error.
     return list({str(problem): problem for problem in found}.values())
@@ -74,16 +74,16 @@ def _collected(checks: tuple[Callable[[Checked], Problems], ...], checked: Check
 
 
 @contextmanager
-def _acting_as(who: privileges.Identity | None) -> Iterator[None]:
+def _acting_as(identity: privileges.Identity | None) -> Iterator[None]:
     """Take the user id of the daemon inside the block; None changes nothing."""
-    if who is None:
+    if identity is None:
         yield
         return
     groups, gid = os.getgroups(), os.getegid()
     try:
-        os.initgroups(who.name, who.gid)
-        os.setegid(who.gid)
-        os.seteuid(who.uid)
+        os.initgroups(identity.name, identity.gid)
+        os.setegid(identity.gid)
+        os.seteuid(identity.uid)
         yield
     finally:
         os.seteuid(os.getuid())

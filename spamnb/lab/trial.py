@@ -32,7 +32,7 @@ UNSURE = (0.1, 0.9)
 _BATCH = 256
 """messages per transaction where no message is scored in between"""
 
-_ORIGIN = Source(who="evaluation", channel="evaluation")
+_ORIGIN = Source(user="evaluation", channel="evaluation")
 
 Labelled = tuple[bytes, str]
 TrainingChoice = Callable[[Floats], Sequence[int]]

@@ -373,7 +373,7 @@ def test_the_journal_lists_and_filters(home):
     assert len(spamnb(home, "journal").lines) == 50
     assert len(spamnb(home, "journal", "--limit", 0).lines) == 401
     assert len(spamnb(home, "journal", "--limit", 0, "--label", "ham").lines) == 201
-    assert spamnb(home, "journal", "--who", "nobody").lines == []
+    assert spamnb(home, "journal", "--user", "nobody").lines == []
     assert spamnb(home, "journal", "--channel", "smtp").lines == []
     assert len(spamnb(home, "journal", "--since", "1h", "--limit", 0).lines) == 401
     assert spamnb(home, "journal", "--since", "2099-01-01").lines == []

@@ -45,14 +45,14 @@ def home(mislabelled, tmp_path):
 def test_wrong_labels_are_listed_first(mislabelled):
     """Mallory's four wrong labels, of 400, are among the first eight doubts."""
     found = spamnb(mislabelled, "doubt", "--json", "--limit", 2 * WRONG).json
-    assert sum(line["who"] == "mallory" for line in found) == WRONG
+    assert sum(line["user"] == "mallory" for line in found) == WRONG
     nats = [line["nats"] for line in found]
     assert nats == sorted(nats, reverse=True)
     assert nats[-1] > 0
-    mallory = spamnb(mislabelled, "doubt", "--who", "mallory", "--limit", 0).lines
+    mallory = spamnb(mislabelled, "doubt", "--user", "mallory", "--limit", 0).lines
     assert "spam, likely ham" in mallory[0]
     assert all("mallory/imap" in line for line in mallory)
-    assert spamnb(mislabelled, "doubt", "--who", "alice").lines == []
+    assert spamnb(mislabelled, "doubt", "--user", "alice").lines == []
 
 
 def test_a_doubt_is_the_score_without_the_training(mislabelled, clearest, tmp_path):
@@ -60,7 +60,7 @@ def test_a_doubt_is_the_score_without_the_training(mislabelled, clearest, tmp_pa
     home = shutil.copytree(mislabelled, tmp_path / "copy")
     with Filter.open(home, history=False) as model:
         with model.store.read() as view:
-            (first,) = doubts(view, model.recipe, lambda event: event.who == "mallory", 1)
+            (first,) = doubts(view, model.recipe, lambda event: event.user == "mallory", 1)
         (raw,) = [raw for raw in clearest if model.example(raw).digest == first.digest]
         model.forget(raw)
         z = dict(zip(model.labels, model.score(raw).z, strict=True))
@@ -71,7 +71,7 @@ def answered(home, keys):
     """Run `doubt --ask` on a terminal on which these keys are typed; return what it prints."""
     inside, outside = pty.openpty()
     os.write(inside, keys)
-    command = [*PROGRAM, "--home", str(home), "doubt", "--who", "mallory", "--ask"]
+    command = [*PROGRAM, "--home", str(home), "doubt", "--user", "mallory", "--ask"]
     done = subprocess.run(
         command, stdin=outside, capture_output=True, check=False, timeout=60, env=environment()
     )

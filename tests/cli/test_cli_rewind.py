@@ -37,12 +37,12 @@ def stats(home):
 
 def test_the_journal_is_filtered_by_person_channel_time_and_message(home):
     """Each filter alone, and together; a message by its file and by its id."""
-    mallory = spamnb(home, "journal", "--json", "--who", "mallory").json
+    mallory = spamnb(home, "journal", "--json", "--user", "mallory").json
     assert len(mallory) == 10
     assert {line["channel"] for line in mallory} == {"imap"}
-    assert spamnb(home, "journal", "--who", "mallory", "--channel", "cli").lines == []
-    assert spamnb(home, "journal", "--who", "mallory", "--until", "2020-01-01").lines == []
-    assert len(spamnb(home, "journal", "--who", "mallory", "--until", "2099-01-01").lines) == 10
+    assert spamnb(home, "journal", "--user", "mallory", "--channel", "cli").lines == []
+    assert spamnb(home, "journal", "--user", "mallory", "--until", "2020-01-01").lines == []
+    assert len(spamnb(home, "journal", "--user", "mallory", "--until", "2099-01-01").lines) == 10
     of_one = spamnb(home, "journal", "--json", "--message", ONE_HAM).json
     assert [line["kind"] for line in of_one] == ["move", "learn"]
     by_digest = spamnb(home, "journal", "--json", "--message", of_one[0]["digest"]).json
@@ -56,7 +56,7 @@ def test_a_question_goes_to_stderr(home, answer, code, events):
     """What is piped on is the answer of the command alone; a no changes nothing."""
     ours, theirs = pty.openpty()
     os.write(ours, answer)
-    command = [*PROGRAM, "--home", str(home), "undo", "--who", "mallory"]
+    command = [*PROGRAM, "--home", str(home), "undo", "--user", "mallory"]
     done = subprocess.run(
         command, stdin=theirs, capture_output=True, check=False, timeout=60, env=environment()
     )
@@ -70,24 +70,24 @@ def test_a_question_goes_to_stderr(home, answer, code, events):
 
 def test_all_events_of_a_user_are_undone(home):
     """The command counts them and asks; without a terminal it needs --yes."""
-    asked = spamnb(home, "undo", "--who", "mallory")
+    asked = spamnb(home, "undo", "--user", "mallory")
     assert asked.code == 2
     assert "10 events can be undone" in asked.err
-    done = spamnb(home, "undo", "--who", "mallory", "--yes")
+    done = spamnb(home, "undo", "--user", "mallory", "--yes")
     assert done.lines == ["10 events undone."]
     assert stats(home) == ({"ham": 200, "spam": 200}, 420)
-    assert spamnb(home, "undo", "--who", "mallory", "--yes", "--json").json[0]["undone"] == 0
+    assert spamnb(home, "undo", "--user", "mallory", "--yes", "--json").json[0]["undone"] == 0
 
 
 def test_a_later_label_of_another_user_stays(home):
     """An event that another user's label replaced is reported and left."""
     assert spamnb(home, "correct", "ham", ONE_HAM).code == 0
-    done = spamnb(home, "undo", "--who", "mallory", "--yes", "--json").json[0]
+    done = spamnb(home, "undo", "--user", "mallory", "--yes", "--json").json[0]
     assert done == {"undone": 9, "superseded": 1}
     assert stats(home)[0] == {"ham": 200, "spam": 200}
 
 
-@pytest.mark.parametrize("words", [["undo"], ["undo", 5, "--who", "mallory"]])
+@pytest.mark.parametrize("words", [["undo"], ["undo", 5, "--user", "mallory"]])
 def test_undo_needs_numbers_or_options(home, words):
     """Without either it would undo everything; with both its meaning would be unclear."""
     assert spamnb(home, *words).code == 2
@@ -97,7 +97,7 @@ def test_undo_needs_numbers_or_options(home, words):
 def test_rewind_brings_back_the_model_and_keeps_the_other(home):
     """The journal ends where the time says; `restore` takes the kept file."""
     before = stats(home)
-    moment = spamnb(home, "journal", "--json", "--who", "mallory").json[-1]["time"]
+    moment = spamnb(home, "journal", "--json", "--user", "mallory").json[-1]["time"]
     refused = spamnb(home, "rewind", moment)
     assert (refused.code, "9 events" in refused.err) == (2, True)
     assert stats(home) == before
@@ -111,7 +111,7 @@ def test_rewind_brings_back_the_model_and_keeps_the_other(home):
 
 
 @pytest.mark.parametrize(
-    "words", [["rewind", "", "--yes"], ["undo", "--who", "mallory", "--since", "", "--yes"]]
+    "words", [["rewind", "", "--yes"], ["undo", "--user", "mallory", "--since", "", "--yes"]]
 )
 def test_an_empty_time_is_no_time(home, words):
     """A variable that is not set must not mean everything."""
@@ -155,7 +155,7 @@ def test_relearn_without_a_user(home, tmp_path):
     assert spamnb(home, "check").code == 0
     shutil.copytree(home, plain)
     assert spamnb(plain, "restore", "--force", done["kept"]).code == 0
-    first = spamnb(plain, "journal", "--json", "--who", "mallory").json[-1]["event"]
+    first = spamnb(plain, "journal", "--json", "--user", "mallory").json[-1]["event"]
     for event in range(first + 9, first - 1, -1):
         assert spamnb(plain, "undo", event).code == 0
     # Corrections are sums: with nothing taught in between, both ways lead to the same numbers.
@@ -191,7 +191,7 @@ def test_bisect_names_the_training_that_did_it(home):
     found = spamnb(home, "bisect", ONE_HAM, "--json", "--limit", 5).json[0]
     assert found["between"] == ["spam", "ham"]
     assert len(found["shares"]) == 5
-    assert found["shares"][0]["who"] == "mallory"
+    assert found["shares"][0]["user"] == "mallory"
     assert found["shares"][0]["nats"] > 1
     digest = found["shares"][0]["digest"]
     lines = spamnb(home, "bisect", digest).lines

@@ -44,7 +44,7 @@ def test_once_learns_what_was_moved_since_the_last_run(home):
     ]
     assert spamnb(home / "home", "watch", "--once", f"alice={home}/Maildir").lines == []
     journal = spamnb(home / "home", "journal", "--limit", "2", "--json").json
-    assert {(event["who"], event["channel"]) for event in journal} == {("alice", "maildir")}
+    assert {(event["user"], event["channel"]) for event in journal} == {("alice", "maildir")}
 
 
 def test_it_watches_until_it_is_told_to_stop(home):

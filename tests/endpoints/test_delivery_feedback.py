@@ -71,7 +71,7 @@ LOOP = {"trusted": ("127.0.0.0/8", "unix")}
 
 
 @pytest.mark.parametrize(
-    ("more", "how", "who", "trust"),
+    ("more", "how", "user", "trust"),
     [
         ({}, {"login": True}, ALICE, "user"),
         ({}, {"login": True, "sender": "A@Y"}, "a@y", "user"),
@@ -106,7 +106,7 @@ LOOP = {"trusted": ("127.0.0.0/8", "unix")}
         (LOCAL, {}, ALICE, "stranger"),
     ],
 )  # fmt: skip
-def test_sender_of_a_report(settings, more, how, who, trust):
+def test_sender_of_a_report(settings, more, how, user, trust):
     """Logins and clients of trusted networks are believed, From and MAIL FROM never.
 
     A loopback address is believed only where the mail server says that the client logged in.
@@ -115,7 +115,7 @@ def test_sender_of_a_report(settings, more, how, who, trust):
         reply = send(rig, report(SPAM), **how)
     assert reply[:9] == "250 2.0.0"
     (said,) = rig.taught
-    assert (said.who, said.trust, said.label, said.channel) == (who, trust, "spam", "address")
+    assert (said.user, said.trust, said.label, said.channel) == (user, trust, "spam", "address")
     assert read(said.raw).digest == read(SPAM).digest
 
 

@@ -19,9 +19,9 @@ SMALL_MAP = 1 << 20
 spans = pytest.mark.parametrize("seconds", [1, pytest.param(60, marks=pytest.mark.full)])
 
 
-def mail(who, number):
-    words = " ".join(f"{who}w{number}x{k}" for k in range(60))
-    head = f"From: {who}@a.example\nSubject: s\nMessage-ID: <{who}.{number}@a.example>\n"
+def mail(user, number):
+    words = " ".join(f"{user}w{number}x{k}" for k in range(60))
+    head = f"From: {user}@a.example\nSubject: s\nMessage-ID: <{user}.{number}@a.example>\n"
     return f"{head}\nplum fig {words}\n".encode()
 
 
@@ -35,13 +35,13 @@ def over(home, seconds):
     return lambda: time.monotonic() >= end and file.stat().st_size > 3 * SMALL_MAP
 
 
-def teach(model, who, enough):
+def teach(model, user, enough):
     """Learn, correct and forget until `enough()`; return the messages of each label that stay."""
     stay, number = [0, 0], 0
     while not enough() or number < 3:
         number += 1
         label = number % 2
-        receipt = model.learn(mail(who, number), model.labels[label])
+        receipt = model.learn(mail(user, number), model.labels[label])
         assert receipt.changed
         if number % 5 == 0:
             label = 1 - label
@@ -53,7 +53,7 @@ def teach(model, who, enough):
     return stay
 
 
-def ask(model, who, enough):
+def ask(model, user, enough):
     """Score single messages and batches until `enough()`; check every verdict."""
     number = 0
     while not enough() or number < 3:
@@ -63,12 +63,12 @@ def ask(model, who, enough):
         clues = sum(clue.nats for clue in verdict.clues())
         assert abs(clues + verdict.bias - verdict.log_odds) < 1e-9
         if number % 10 == 0:
-            raws = [mail(who, k) for k in range(5)]
+            raws = [mail(user, k) for k in range(5)]
             assert len(list(model.score_many(raws))) == len(raws)
     return [0, 0]
 
 
-def process(home, run, who, enough):
+def process(home, run, user, enough):
     """Fork a process that opens the model; return its pid and the pipe with its result."""
     theirs, ours = os.pipe()
     pid = os.fork()
@@ -77,7 +77,7 @@ def process(home, run, who, enough):
         return pid, theirs
     try:
         with Filter.open(home, map_size=SMALL_MAP) as model:
-            said = " ".join(map(str, run(model, who, enough)))
+            said = " ".join(map(str, run(model, user, enough)))
     except BaseException:  # noqa: BLE001 - told to the test, and this process must not go on
         said = traceback.format_exc()
     with contextlib.suppress(OSError):

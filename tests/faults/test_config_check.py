@@ -27,9 +27,9 @@ def found(folder, text, user=OWN, **environment):
     """The problems of a settings file, each as one line."""
     file = folder / "spamnb.toml"
     listener = '[listener.mx]\naddress = "127.0.0.1:0"\nupstream = "127.0.0.1:9"\n'
-    who = f'[serve]\nuser = "{user}"\n'
+    user = f'[serve]\nuser = "{user}"\n'
     text = text if "[listener." in text else listener + text
-    text = text.replace("[serve]\n", who) if "[serve]" in text else who + text
+    text = text.replace("[serve]\n", user) if "[serve]" in text else user + text
     file.write_text(text)
     flags = {"home": str(folder / "home")}
     settings = load(file, environment={}, flags=flags)

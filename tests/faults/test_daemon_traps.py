@@ -27,7 +27,7 @@ def test_what_comes_to_a_trap_is_learnt_as_spam(home):
         ident = send(running.port(), "words nobody has seen", to="trap@example.org")
         send(running.port(), "others", to="bob@example.org")
         (event,) = until(lambda: journal(home, config), "an event")
-        assert (event["who"], event["after"]) == ("trap@example.org", "spam")
+        assert (event["user"], event["after"]) == ("trap@example.org", "spam")
         assert event["message_id"] == ident.strip("<>")
         assert delivered(home, ident, "trap")
         assert running.stop() == 0

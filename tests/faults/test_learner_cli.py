@@ -72,7 +72,7 @@ def test_the_daemon_says_whether_it_takes_documents(place):
 
 def pids_that_wrote(home):
     """User and channel of each event."""
-    return [(event.who, event.channel) for event in events(home).values()]
+    return [(event.user, event.channel) for event in events(home).values()]
 
 
 def test_a_correction_goes_through_the_daemon(place):
@@ -96,8 +96,8 @@ def test_a_correction_goes_through_the_daemon(place):
         counters = running.ask("status").header["status"]["counters"]
         assert (counters["learned_spam"], counters["learned_ham"]) == (2, 1)
         assert (counters["forgotten"], counters["feedback_unchanged"]) == (1, 2)
-    who = pwd.getpwuid(os.geteuid()).pw_name
-    assert {said for said in pids_that_wrote(home) if said[0] != "owner"} == {(who, "cli")}
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    assert {said for said in pids_that_wrote(home) if said[0] != "owner"} == {(user, "cli")}
 
 
 def test_mistakes_are_told_as_without_a_daemon(place):
@@ -243,7 +243,7 @@ def test_a_user_corrects_their_own_mail(place):
         assert as_nobody(running, "train", SAMPLE / "ham", SAMPLE / "spam").code != 0
         assert as_nobody(running, "review", "list").code == 2
         assert as_nobody(running, "status").code == 0
-    assert {e.who for e in events(place / "m").values()} == {"owner", "nobody"}
+    assert {e.user for e in events(place / "m").values()} == {"owner", "nobody"}
 
 
 # --- review and status ------------------------------------------------------------------------
@@ -269,7 +269,7 @@ def test_review_with_and_without_a_daemon(place, do, serving):
 
 def _decided(home, name, do):
     listed = spamnb(home, "review", "list", "--json").json[0]
-    assert (listed["name"], listed["who"]) == (name, "x@a.example")
+    assert (listed["name"], listed["user"]) == (name, "x@a.example")
     assert name in spamnb(home, "review", "list").out
     shown = spamnb(home, "review", "show", name).out
     assert "quarterly figures" in shown

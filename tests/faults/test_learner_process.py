@@ -56,7 +56,7 @@ def test_a_label_is_learnt_durably_and_told_in_a_receipt(running):
         "learnt", "unchanged", "learnt", "learnt", "learnt",
     ]  # fmt: skip
     held = events(running.home)[first.receipt.digest]
-    assert (held.who, held.channel) == (pwd.getpwuid(os.geteuid()).pw_name, "api")
+    assert (held.user, held.channel) == (pwd.getpwuid(os.geteuid()).pw_name, "api")
 
 
 def test_sorted_mail_is_learnt_in_one_transaction(running):
@@ -113,11 +113,11 @@ def test_numbers_are_told_for_people_and_for_prometheus(running):
 def test_the_review_list_over_the_socket(running):
     """What a user's unknown message leads to, and an admin's word on it."""
     with running.caller() as caller:
-        answer = caller.teach(Feedback("ham", mail(1), who="alice@example.org"))
+        answer = caller.teach(Feedback("ham", mail(1), user="alice@example.org"))
         assert answer.state == "review"
         assert caller.ask("review", do="list").header["entries"] == 1
         header, raw = caller.ask("review", do="show", name=answer.review)
-        assert (header["entry"]["who"], raw) == ("alice@example.org", mail(1))
+        assert (header["entry"]["user"], raw) == ("alice@example.org", mail(1))
         done = answer_of(caller.ask("review", do="accept", name=answer.review).header)
         assert done.state == "learnt"
         assert caller.ask("review", do="list").header["entries"] == 0
@@ -151,7 +151,7 @@ def test_user_and_trust_of_a_label():
 
     def speaks(peer, **header):
         said = feedback_of(peer, read_fields(FEEDBACK, header | {"label": "spam"}), b"x")
-        return said.who, said.trust
+        return said.user, said.trust
 
     assert speaks(admin) == ("root", "admin")
     assert speaks(admin, **{"for": "bob"}) == ("bob", "user")
@@ -192,7 +192,7 @@ def test_a_user_of_the_machine_speaks_for_themselves_alone(place):
         assert "home" not in told("status")
         for op in ("bypass", "review", "batch", "import", "expire", "reload"):
             assert told(op, on=True, do="list").startswith("RefusedError"), op
-    held = {event.who for event in events(place / "m").values()}
+    held = {event.user for event in events(place / "m").values()}
     assert held == {"owner", "nobody"}
 
 
@@ -212,8 +212,8 @@ def test_a_delegate_names_the_person(place, unproven, strangers):
         raw, other = mail(1, "garden tools"), mail(2, "garden seeds")
         signature = score(running.home, raw, to="alice@example.org")
 
-        def told(who, raw=b"", refs=()):
-            said = Feedback("spam", raw, refs, who, channel="imap")
+        def told(user, raw=b"", refs=()):
+            said = Feedback("spam", raw, refs, user, channel="imap")
 
             def run():
                 with ControlClient(running.path, 20) as caller:
@@ -224,7 +224,7 @@ def test_a_delegate_names_the_person(place, unproven, strangers):
         assert told("alice@example.org", raw) == "learnt"
         assert told("bob@example.org", other) == strangers
         assert told("bob@example.org", refs=(signature,)) == "refused"
-    held = {event.who for event in events(place / "m").values()}
+    held = {event.user for event in events(place / "m").values()}
     assert held - {"bob@example.org"} == {"owner", "alice@example.org"}
 
 
@@ -414,7 +414,7 @@ def test_the_owner_of_a_spool_file_is_the_user(place):
         until(lambda: status()["spool"] == {"waiting": 0, "set_aside": 2})
         until(lambda: status()["counters"]["learned_spam"] == 1)
         assert status()["review"] == 1
-    assert {e.who for e in events(home).values()} == {"owner", "nobody"}
+    assert {e.user for e in events(home).values()} == {"owner", "nobody"}
 
 
 @needs_root
@@ -439,7 +439,7 @@ def test_a_file_of_roots_teaches_as_a_user_at_most(place):
         until(lambda: status()["spool"] == {"waiting": 0, "set_aside": 2})
         until(lambda: status()["review"] == 1)
         assert status()["counters"]["learned_spam"] == 0
-    assert {e.who for e in events(home).values()} == {"owner"}
+    assert {e.user for e in events(home).values()} == {"owner"}
 
 
 # --- cost -------------------------------------------------------------------------------------

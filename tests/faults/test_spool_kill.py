@@ -62,18 +62,18 @@ def contradictions(count):
     ]
 
 
-def file_it(home, who, label, name):
+def file_it(home, user, label, name):
     """As Dovecot does."""
     spool = os.environ | {"SPAMNB_SPOOL": str(home / "spool")}
-    subprocess.run([TEACH, label, who], input=mail(name), env=spool, check=True)
+    subprocess.run([TEACH, label, user], input=mail(name), env=spool, check=True)
 
 
 def changes_of(words):
     """What they change: a word that is said again changes no label."""
     held, told = {}, []
-    for who, label, name in words:
+    for user, label, name in words:
         if held.get(name) != label:
-            told.append((who, label, name))
+            told.append((user, label, name))
             held[name] = label
     return told
 
@@ -84,7 +84,7 @@ def journal(home):
         assert audit.check(view) == []
         name = dict(enumerate(model.labels)).get
         return [
-            (e.seq, e.who, name(e.before), name(e.after), e.message_id.removesuffix("@a.example"))
+            (e.seq, e.user, name(e.before), name(e.after), e.message_id.removesuffix("@a.example"))
             for e in view.events()
             if e.channel == "imap"
         ]
@@ -133,7 +133,7 @@ def test_killed_at_every_step_each_word_is_learnt_once(place, early):
     assert live(Learner(spared, place, SERVER), lambda: not waiting(spared)) == 0
     told = journal(home)
     assert told == journal(spared)
-    changes = [(who, after, name) for _, who, before, after, name in told if before != after]
+    changes = [(user, after, name) for _, user, before, after, name in told if before != after]
     assert changes == changes_of(words)
     assert counts(home) == counts(spared)
 

@@ -91,9 +91,9 @@ def at_once(people, steps, until_s):
 def changes_of(words):
     """Return the changes of labels: the same label again is none."""
     held, told = {}, []
-    for who, name, label in words:
+    for user, name, label in words:
         if held.get(name) != label:
-            told.append((who, name, held.get(name), label))
+            told.append((user, name, held.get(name), label))
             held[name] = label
     return told
 
@@ -108,14 +108,14 @@ def sorted_by(key, rows):
 def check(house, before, words):
     """Compare the journal with the labels; spool and review list are empty."""
     told = [
-        (event["who"], event["message_id"].removesuffix("@x"), event["before"], event["after"])
+        (event["user"], event["message_id"].removesuffix("@x"), event["before"], event["after"])
         for event in house.journal()[before:]
     ]
     changes, wanted = [row for row in told if row[2] != row[3]], changes_of(words)
     for key in (0, 1):  # in the order of each person, and in that of each message
         assert sorted_by(key, changes) == sorted_by(key, wanted)
     # Said twice, a word may teach twice, if other messages have spoken against it in between.
-    learnt = Counter((who, name, label) for who, name, _, label in told)
+    learnt = Counter((user, name, label) for user, name, _, label in told)
     assert learnt <= Counter(words), learnt - Counter(words)
     assert list(house.spool.iterdir()) == []
     assert house.daemon.spamnb("review", "list").strip() == ""

@@ -179,7 +179,7 @@ def test_people_teach_by_mail_and_strangers_do_not(model, tmp_path):
                    ["ham@example.org"], "alice")  # fmt: skip
         until(lambda newest=newest, before=before: newest() != before)
         event = newest()
-        assert '"who": "alice' in event
+        assert '"user": "alice' in event
         assert '"after": "ham"' in event
         assert '"channel": "address"' in event
 

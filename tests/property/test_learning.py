@@ -26,7 +26,7 @@ from spamnb.store.rows.codec import encode_event, no_records
 WORDS = ["apple", "pear", "plum", "fig", "lemon", "lime", "quince", "cherry", "melon", "grape"]
 DAY_US = 86_400_000_000
 NOW = 20_000 * DAY_US
-TEACHER = Source(who="ann", channel="test")
+TEACHER = Source(user="ann", channel="test")
 PERSON = TEACHER._replace(immediate=True)
 
 
@@ -250,8 +250,8 @@ def term(model, seed, size=90):
             taught.append(model.example(mail(number, text)))
             requests.append(Learn(taught[-1], label, TEACHER, NOW + number))
         elif roll < 0.9:
-            who = PERSON if dice.random() < 0.5 else TEACHER
-            requests.append(Learn(dice.choice(taught), label, who, NOW + number))
+            user = PERSON if dice.random() < 0.5 else TEACHER
+            requests.append(Learn(dice.choice(taught), label, user, NOW + number))
         else:
             requests.append(Forget(dice.choice(taught).digest, TEACHER, NOW + number))
     return requests

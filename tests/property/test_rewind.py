@@ -26,8 +26,8 @@ from spamnb.store.rebuild import rebuild, replay
 few = settings(max_examples=settings.default.max_examples // 10)
 PEOPLE = ("ann", "bob", "mallory")
 seeds = st.integers(0, 2**32)
-NOBODY = EventFilter(who=("nobody",))
-MALLORY = EventFilter(who=("mallory",))
+NOBODY = EventFilter(user=("nobody",))
+MALLORY = EventFilter(user=("mallory",))
 
 
 @contextmanager
@@ -50,9 +50,9 @@ def say(model, seed, size=60, *, only=None, undo=True):
     labels = range(len(model.labels))
     streak = dice.randrange(len(labels))
     for number in range(size):
-        roll, who = dice.random(), dice.choice(PEOPLE)
+        roll, user = dice.random(), dice.choice(PEOPLE)
         streak = dice.choice(labels) if dice.random() < 0.1 else streak
-        source = Source(who, dice.choice(("cli", "imap")), dice.choice((1.0, 0.5)))
+        source = Source(user, dice.choice(("cli", "imap")), dice.choice((1.0, 0.5)))
         text = " ".join(dice.choices(WORDS, k=dice.randrange(1, 7)))
         old, other = dice.randrange(1 << 30), dice.choice(labels)
         if roll < 0.7 or not taught:
@@ -74,7 +74,7 @@ def say(model, seed, size=60, *, only=None, undo=True):
         if only is not None and number not in only:
             continue
         if model.teach([one])[0].changed:
-            yield number, who
+            yield number, user
 
 
 def seen(model):
@@ -168,7 +168,7 @@ def test_relearning_without_a_user_equals_a_history_without_them(made, seed):
     with folder() as home, folder() as other:
         with opened(home, made) as model:
             said = list(say(model, seed, undo=False))
-        others = {number for number, who in said if who != "mallory"}
+        others = {number for number, user in said if user != "mallory"}
         with opened(other, made) as model:
             for _ in say(model, seed, undo=False, only=others):
                 pass
@@ -264,15 +264,15 @@ def test_undoing_the_events_of_a_user_leaves_the_counts_of_the_others(made, seed
     model, clean = open_memory(made), open_memory(made)
     dice = Random(seed)
     for number in range(40):
-        who = dice.choice(PEOPLE)
+        user = dice.choice(PEOPLE)
         example = model.example(mail(number, " ".join(dice.choices(WORDS, k=5))))
         label = dice.randrange(len(made.labels))
-        one = Learn(example, label, Source(who, "test"), NOW + number)
-        for each in (model, clean)[: 1 + (who != "mallory")]:
+        one = Learn(example, label, Source(user, "test"), NOW + number)
+        for each in (model, clean)[: 1 + (user != "mallory")]:
             each.teach([one])
-        if who == "mallory" and dice.random() < 0.5:
+        if user == "mallory" and dice.random() < 0.5:
             # Their own moves and undos are taken back as well.
-            model.teach([one._replace(label=0), Undo(number, Source(who), NOW)])
+            model.teach([one._replace(label=0), Undo(number, Source(user), NOW)])
     with model.store.read() as view:
         found = undoable(view, made, MALLORY)
     assert found.superseded == []

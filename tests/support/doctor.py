@@ -75,4 +75,4 @@ class House:
     def events(self, ident):
         told = self.daemon.spamnb("journal", "--json", "--limit", "20").splitlines()
         mine = [json.loads(line) for line in told if ident in line]
-        return [(event["before"], event["after"], event["who"]) for event in reversed(mine)]
+        return [(event["before"], event["after"], event["user"]) for event in reversed(mine)]

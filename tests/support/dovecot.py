@@ -106,7 +106,7 @@ class House:
         """Wait until the spool is empty; return the labels learnt of a message, oldest first."""
         until(lambda: not self.waiting(), what="the spool's end")
         mine = [event for event in self.journal() if event["message_id"] == f"{name}@x"]
-        assert all(event["who"].startswith("alice") for event in mine)
+        assert all(event["user"].startswith("alice") for event in mine)
         return [event["after"] for event in mine]
 
     def close(self):

@@ -113,7 +113,7 @@ class Exim:
         mx, back, front = self.port["mx"], self.port["back"], self.port["filter"]
         return_port = {"10026": back}
         interfaces = {"= 25": f"= {mx}", "0.0.0.0 ; ::0": "127.0.0.1", **return_port}
-        who = f"local_parts = {' : '.join(PEOPLE)}\n  user = {USER}"
+        local_user = f"local_parts = {' : '.join(PEOPLE)}\n  user = {USER}"
         home = f"{self.root}/mail/$local_part_data"
         return CONF.format(
             root=self.root, back=back, program=PROGRAM, user=USER,
@@ -123,7 +123,7 @@ class Exim:
             routers=_part(WAY, "routers", return_port),
             transports=_part(WAY, "transports", {"10025": front}),
             retry=_part(WAY, "retry", {"1m": "1s"}),
-            junk_router=_part(JUNK, "routers", {"check_local_user": who}),
+            junk_router=_part(JUNK, "routers", {"check_local_user": local_user}),
             junk_transport=_part(JUNK, "transports", {"$home": home}),
         )  # fmt: skip
 

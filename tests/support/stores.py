@@ -97,7 +97,7 @@ def event_for(view, message, after, *, time_us=NOON_2026, delta=None, rehearsals
         seq=totals.last_seq + 1,
         kind=kind,
         time_us=time_us,
-        who="ann",
+        user="ann",
         channel="test",
         digest=message.digest,
         message_id=message.message_id,

@@ -269,12 +269,12 @@ class Storm:
 
     # -- a hostile user -------------------------------------------------------------------------
 
-    def mislabel(self, who, size, label_of):
+    def mislabel(self, user, size, label_of):
         """A user has mail of their own and gives it the wrong label."""
-        rng = random.Random(who)
+        rng = random.Random(user)
         while not self.attacked.wait(1.0):
             message = self.message("hostile", rng)
-            message.recipient = f"{who}@example.org"
+            message.recipient = f"{user}@example.org"
             if size:
                 message.raw += words(rng, size)
             if not self.attempt(message, "127.8.0.1"):
@@ -286,7 +286,7 @@ class Storm:
                 ControlClient(self.home / "control.sock", 30) as caller,
             ):
                 if caller.teach(said).state == "learnt":
-                    self.results.hostile[who] += 1
+                    self.results.hostile[user] += 1
 
     # -- kills ----------------------------------------------------------------------------------
 

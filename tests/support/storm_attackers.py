@@ -145,8 +145,8 @@ def report(delivery, number, rng):
     """Reports of strangers to spam@, with mail that nobody here has had."""
     client = Client(delivery, f"127.7.0.{1 + number % 200}")
     try:
-        who = f"p{rng.getrandbits(32):x}@attacker.example"
-        if client.begin(f"spam@{DOMAIN}", who):
+        user = f"p{rng.getrandbits(32):x}@attacker.example"
+        if client.begin(f"spam@{DOMAIN}", user):
             inner = b"From: x@y.example\r\nSubject: never seen\r\n\r\n" + words(rng, 500)
             encoded = base64.encodebytes(inner).replace(b"\n", b"\r\n")
             head = b"Subject: report\r\nContent-Type: message/rfc822\r\n"

@@ -121,11 +121,11 @@ def test_buys_computer():
     9/14 * 2/9 * 4/9 * 6/9 * 6/9 = 0.028 for yes, 5/14 * 3/5 * 2/5 * 1/5 * 2/5 = 0.007 for no.
     """
     model = CategoricalNB(alpha=0).fit(*table(COMPUTERS))
-    who = [["youth", "medium", "yes", "fair"]]
+    user = [["youth", "medium", "yes", "fair"]]
     np.testing.assert_allclose(
-        np.exp(model.predict_joint_log_proba(who))[0].round(3), [0.007, 0.028]
+        np.exp(model.predict_joint_log_proba(user))[0].round(3), [0.007, 0.028]
     )
-    assert model.predict(who) == ["yes"]
+    assert model.predict(user) == ["yes"]
 
 
 def test_bernoulli_table():

@@ -25,7 +25,7 @@ WELL = {"fault": "", "bypass": False, "processes": [{}]}
 class Box:
     """A mailbox in which moves are learnt."""
 
-    who, about, advice, channels = "ann", "a box", "who tells?", frozenset(("maildir",))
+    user, about, advice, channels = "ann", "a box", "who tells?", frozenset(("maildir",))
 
     def __init__(self, house):
         self.local = house
@@ -58,12 +58,12 @@ class House:
         self.home = home
         self.box = Box(self)
         self.status = WELL
-        self.who, self.channel, self.label = "ann", "maildir", ""
+        self.user, self.channel, self.label = "ann", "maildir", ""
         self.model = Filter.open(home)
         self.desk = FeedbackService(self.model, ReviewQueue(home / "review"))
 
     def word(self, label, raw):
-        self.desk.teach(Feedback(self.label or label, raw, (), self.who, self.channel, "admin"))
+        self.desk.teach(Feedback(self.label or label, raw, (), self.user, self.channel, "admin"))
 
     def forget(self, feedback):
         return self.desk.teach(Feedback("", b"", feedback.refs, "root", "cli", "admin"))
@@ -148,7 +148,7 @@ def test_all_is_well(house):
         ({"signed": False}, "headers", "no signature"),
         ({"flag": "YES"}, "filing", "is in the inbox"),
         ({"channel": "imap"}, "learning", "the channel imap"),
-        ({"who": "eve"}, "learning", "from eve, not from ann"),
+        ({"user": "eve"}, "learning", "from eve, not from ann"),
         ({"label": "ham"}, "learning", "ham was learnt, not spam"),
     ],
 )

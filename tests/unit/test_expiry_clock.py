@@ -269,9 +269,9 @@ def test_words_that_wait_for_review_expire_by_the_same_time(tmp_path, clock, cap
     review_queue = ReviewQueue(tmp_path / "review", ReviewLimits(keep_days=30))
 
     def add(number):
-        who = f"{number}@a.example"
+        user = f"{number}@a.example"
         return review_queue.add(
-            ReviewItem("spam", who, "arf", "stranger", "", place.now_us()), b"x"
+            ReviewItem("spam", user, "arf", "stranger", "", place.now_us()), b"x"
         )
 
     old = add(1)

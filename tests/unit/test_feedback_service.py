@@ -83,7 +83,7 @@ def events(model):
 def test_an_admin_teaches_of_every_message(desk, model):
     """Law 9: afterwards the message is judged as they said; the receipt tells it."""
     raw = mail(1, "cheap pills and a casino bonus")
-    answer = desk.teach(Feedback("ham", raw, who="root", trust="admin"))
+    answer = desk.teach(Feedback("ham", raw, user="root", trust="admin"))
     assert (answer.state, answer.receipt.after) == ("learnt", "ham")
     assert answer.receipt.probability_after < answer.receipt.probability_before
     assert model.score(raw).decision == "deliver"
@@ -91,7 +91,7 @@ def test_an_admin_teaches_of_every_message(desk, model):
 
 def test_a_duplicate_is_a_success_that_changes_nothing(desk, model):
     """A repeated label changes nothing and is a success."""
-    said = Feedback("spam", mail(1), who="root", trust="admin")
+    said = Feedback("spam", mail(1), user="root", trust="admin")
     first, held = desk.teach(said), events(model)
     again = desk.teach(said)
     assert (first.state, again.state, events(model)) == ("learnt", "unchanged", held)
@@ -100,7 +100,7 @@ def test_a_duplicate_is_a_success_that_changes_nothing(desk, model):
 
 def test_a_contradiction_moves(desk, model):
     """The same message under another label: it is moved, and counted once."""
-    said = Feedback("spam", mail(1), who="root", trust="admin")
+    said = Feedback("spam", mail(1), user="root", trust="admin")
     desk.teach(said)
     answer = desk.teach(replace(said, label="ham"))
     assert (answer.receipt.before, answer.receipt.after) == ("spam", "ham")
@@ -110,14 +110,14 @@ def test_a_contradiction_moves(desk, model):
 @pytest.mark.parametrize(
     ("said", "error_type"),
     [
-        (Feedback("junk", b"Subject: x\n\nx\n", who="root", trust="admin"), "LabelError"),
-        (Feedback("spam", b"", who="root", trust="admin"), "UserError"),
-        (Feedback("spam", b"", ("1@nowhere",), who="root", trust="admin"), "RefError"),
-        (Feedback("spam", b"S: x\n\nx\n", who="x", channel="rumour"), "RefusedError"),
-        (Feedback("spam", b"S: x\n\nx\n", who="x", channel="trap"), "RefusedError"),
-        (Feedback("spam", b"S: x\n\nx\n", who=""), "RefusedError"),
-        (Feedback("spam", b"S: x\n\nx\n", who="a\x1b[2Jb"), "RefusedError"),
-        (Feedback("spam", b"S: x\n\nx\n", who="a" * 400), "RefusedError"),
+        (Feedback("junk", b"Subject: x\n\nx\n", user="root", trust="admin"), "LabelError"),
+        (Feedback("spam", b"", user="root", trust="admin"), "UserError"),
+        (Feedback("spam", b"", ("1@nowhere",), user="root", trust="admin"), "RefError"),
+        (Feedback("spam", b"S: x\n\nx\n", user="x", channel="rumour"), "RefusedError"),
+        (Feedback("spam", b"S: x\n\nx\n", user="x", channel="trap"), "RefusedError"),
+        (Feedback("spam", b"S: x\n\nx\n", user=""), "RefusedError"),
+        (Feedback("spam", b"S: x\n\nx\n", user="a\x1b[2Jb"), "RefusedError"),
+        (Feedback("spam", b"S: x\n\nx\n", user="a" * 400), "RefusedError"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_the_reason(desk, model, said, error_type):
@@ -135,7 +135,7 @@ def test_what_makes_no_sense_is_refused_with_the_reason(desk, model, said, error
 def test_a_message_that_is_too_large_is_refused(model, tmp_path):
     """Above the limit nothing is read."""
     desk = FeedbackService(model, ReviewQueue(tmp_path / "review"), TeachingRules(limit_bytes=100))
-    answer = desk.teach(Feedback("spam", mail(1, "x" * 100), who="root", trust="admin"))
+    answer = desk.teach(Feedback("spam", mail(1, "x" * 100), user="root", trust="admin"))
     assert answer.state == "refused"
 
 
@@ -173,7 +173,7 @@ def test_a_user_names_no_message_of_others(desk, model, by):
 def test_a_users_message_that_is_unknown_waits_for_review(desk, model):
     """It may have come before we did: an admin looks at it, nothing is learnt until then."""
     held = events(model)
-    answer = desk.teach(Feedback("spam", mail(1), who=ALICE))
+    answer = desk.teach(Feedback("spam", mail(1), user=ALICE))
     assert (answer.state, events(model)) == ("review", held)
     assert desk.review_queue.get(answer.review)[1] == mail(1)
 
@@ -182,18 +182,18 @@ def test_a_users_message_that_is_unknown_waits_for_review(desk, model):
 def test_the_house_may_decide_otherwise_on_unknown_messages(model, tmp_path, rule, state):
     """`feedback.unproven` decides about messages that are not in the history."""
     desk = FeedbackService(model, ReviewQueue(tmp_path / "review"), TeachingRules(unproven=rule))
-    assert desk.teach(Feedback("spam", mail(1), who=ALICE)).state == state
+    assert desk.teach(Feedback("spam", mail(1), user=ALICE)).state == state
 
 
 def test_a_user_takes_back_their_own_events_only(desk, model):
     """A user may undo their own events only."""
     raw = mail(1)
     delivered(model, raw, ALICE)
-    mine = desk.teach(Feedback("spam", raw, who=ALICE)).receipt.event
-    assert desk.undo(1, Feedback("", who=ALICE)).state == "refused"
-    assert desk.undo(mine, Feedback("", who="mallory@example.org")).state == "refused"
-    assert desk.undo(mine, Feedback("", who=ALICE.upper())).state == "learnt"
-    assert desk.undo(1, Feedback("", who="root", trust="admin")).state == "learnt"
+    mine = desk.teach(Feedback("spam", raw, user=ALICE)).receipt.event
+    assert desk.undo(1, Feedback("", user=ALICE)).state == "refused"
+    assert desk.undo(mine, Feedback("", user="mallory@example.org")).state == "refused"
+    assert desk.undo(mine, Feedback("", user=ALICE.upper())).state == "learnt"
+    assert desk.undo(1, Feedback("", user="root", trust="admin")).state == "learnt"
 
 
 # --- strangers --------------------------------------------------------------------------------
@@ -274,9 +274,9 @@ def test_a_signature_line_on_another_message_is_not_believed(desk, model):
     signature = delivered(model, request, ALICE)
     text = b"From: Watches <sale@w.example>\nSubject: sale\n\ntotally other words for you\n"
     spam = signed(text, signature)
-    answer = desk.teach(Feedback("spam", spam, who=ALICE))
+    answer = desk.teach(Feedback("spam", spam, user=ALICE))
     assert answer.state == "review"
-    answer = desk.teach(Feedback("spam", spam, who="root", trust="admin"))
+    answer = desk.teach(Feedback("spam", spam, user="root", trust="admin"))
     assert answer.receipt.digest == model.example(spam).digest.hex()
 
 
@@ -285,7 +285,7 @@ def test_an_attached_message_is_found_by_its_signature_line(desk, model):
     raw = mail(1, "a new catalogue of garden tools")
     signature = delivered(model, raw, ALICE)
     forward = b"From: alice@example.org\nSubject: Fwd\n\nsee below\n\n" + signed(raw, signature)
-    answer = desk.teach(Feedback("spam", forward, who=ALICE))
+    answer = desk.teach(Feedback("spam", forward, user=ALICE))
     assert (answer.state, answer.receipt.digest) == ("learnt", model.example(raw).digest.hex())
 
 
@@ -295,7 +295,7 @@ def test_a_line_in_the_body_does_not_hide_the_message_that_carries_it(desk, mode
     inside = delivered(model, request, ALICE)
     spam += f"\nX-Spamnb-Signature: {inside}\n".encode()
     outside = delivered(model, spam, ALICE)
-    answer = desk.teach(Feedback("spam", signed(spam, outside), who=ALICE))
+    answer = desk.teach(Feedback("spam", signed(spam, outside), user=ALICE))
     assert answer.receipt.digest == model.example(spam).digest.hex()
 
 
@@ -309,11 +309,11 @@ def test_a_person_is_stopped_at_their_cap_and_others_are_not(model, tmp_path):
     for raw in raws:
         delivered(model, raw, ALICE, "bob@example.org")
     desk = FeedbackService(model, ReviewQueue(tmp_path / "review"), rules)
-    said = [Feedback("spam", raw, who=ALICE) for raw in raws]
+    said = [Feedback("spam", raw, user=ALICE) for raw in raws]
     assert [desk.teach(one).state for one in said] == ["learnt"] * 3 + ["refused"] * 2
     again = FeedbackService(model, ReviewQueue(tmp_path / "review"), rules)
     assert again.teach(said[4]).state == "refused"
-    assert again.teach(replace(said[4], who="bob@example.org")).state == "learnt"
+    assert again.teach(replace(said[4], user="bob@example.org")).state == "learnt"
 
 
 def test_what_changes_nothing_does_not_count_towards_the_cap(model, tmp_path):
@@ -323,8 +323,8 @@ def test_what_changes_nothing_does_not_count_towards_the_cap(model, tmp_path):
     for raw in raws:
         delivered(model, raw, ALICE)
     for _ in range(5):
-        assert desk.teach(Feedback("spam", raws[0], who=ALICE)).state in ("learnt", "unchanged")
-    assert desk.teach(Feedback("spam", raws[1], who=ALICE)).state == "learnt"
+        assert desk.teach(Feedback("spam", raws[0], user=ALICE)).state in ("learnt", "unchanged")
+    assert desk.teach(Feedback("spam", raws[1], user=ALICE)).state == "learnt"
 
 
 def test_strangers_share_a_cap(model, tmp_path):
@@ -333,7 +333,7 @@ def test_strangers_share_a_cap(model, tmp_path):
     desk = FeedbackService(model, ReviewQueue(tmp_path / "review"), rules)
     said = Feedback("ham", channel="address", trust="stranger")
     states = [
-        desk.teach(replace(said, raw=mail(n), who=f"x{n // 3}@a.example")).state for n in range(9)
+        desk.teach(replace(said, raw=mail(n), user=f"x{n // 3}@a.example")).state for n in range(9)
     ]
     assert states == ["review", "review", "refused"] * 2 + ["refused"] * 3
 
@@ -342,10 +342,10 @@ def test_every_word_is_counted_and_timed(model, tmp_path):
     """What people say shows in the numbers, whatever became of it."""
     meters = Meters()
     desk = FeedbackService(model, ReviewQueue(tmp_path / "review"), meters=meters)
-    admin = Feedback("spam", mail(1), who="root", trust="admin")
+    admin = Feedback("spam", mail(1), user="root", trust="admin")
     for said in (admin, admin, replace(admin, label="ham"), replace(admin, label="")):
         desk.teach(said)
-    desk.teach(Feedback("spam", mail(2), who=ALICE))
+    desk.teach(Feedback("spam", mail(2), user=ALICE))
     desk.teach(Feedback("spam", b"", ("x@y",), ALICE))
     found = {
         name: meters.value(name)
@@ -361,13 +361,13 @@ def test_every_word_is_counted_and_timed(model, tmp_path):
 def test_what_waits_is_learnt_in_the_name_of_who_said_it(desk, model):
     """An accepted label is learnt immediately, and undone with all labels of its user."""
     raw = mail(1, "cheap pills and a casino bonus")
-    name = desk.teach(Feedback("ham", raw, who=ALICE, channel="imap")).review
+    name = desk.teach(Feedback("ham", raw, user=ALICE, channel="imap")).review
     answer = desk.accept(name)
     assert (answer.state, answer.receipt.after) == ("learnt", "ham")
     assert model.score(raw).decision == "deliver"
     with model.store.read() as view:
         event = view.event(answer.receipt.event)
-    assert (event.who, event.channel) == (ALICE, "imap")
+    assert (event.user, event.channel) == (ALICE, "imap")
     assert desk.review_queue.count() == 0
     assert desk.accept(name).state == "refused"
 
@@ -383,7 +383,7 @@ def test_what_is_looked_at_is_what_is_learnt(desk, model):
 def test_what_is_refused_in_review_teaches_nothing(desk, model):
     """It goes, and the model is as it was."""
     held = events(model)
-    name = desk.teach(Feedback("ham", mail(1), who=ALICE)).review
+    name = desk.teach(Feedback("ham", mail(1), user=ALICE)).review
     assert desk.refuse(name).state == "unchanged"
     assert (events(model), desk.review_queue.count()) == (held, 0)
     assert desk.refuse("../../etc/passwd").state == "refused"
@@ -393,7 +393,7 @@ def test_what_is_refused_in_review_teaches_nothing(desk, model):
 
 
 @pytest.mark.parametrize(
-    ("to", "who", "domains", "theirs"),
+    ("to", "user", "domains", "theirs"),
     [
         ("alice@example.org", "alice@example.org", (), True),
         ("ALICE@Example.ORG", "alice@example.org", (), True),
@@ -416,11 +416,11 @@ def test_what_is_refused_in_review_teaches_nothing(desk, model):
         ('"alice@example.org"@other.example', "alice@example.org", (), False),
     ],
 )
-def test_ownership_of_a_message(to, who, domains, theirs):
+def test_ownership_of_a_message(to, user, domains, theirs):
     """By address, or by login in a local domain; case and sub-addresses do not matter."""
     entry = HistoryEntry(1, b"s" * 16, b"d" * 16, "", "ham", 0.0, 0.0, "deliver", (), None,
                          {"to": to})  # fmt: skip
-    assert delivered_to(entry, who, TeachingRules(domains=domains)) is theirs
+    assert delivered_to(entry, user, TeachingRules(domains=domains)) is theirs
 
 
 def test_no_code_passes_a_score_to_the_feedback_service():
@@ -442,7 +442,7 @@ def test_a_correction_by_signature_decodes_one_entry(desk, model, trust):
     signature = delivered(model, mail(1, "cheap pills and a casino bonus"), ALICE)
     delivered(model, mail(1, "cheap pills and a casino bonus"), ALICE)
     first = delivered(model, mail(2), ALICE)  # it counts today's events
-    desk.teach(Feedback("spam", refs=(first,), who=ALICE, trust=trust))
+    desk.teach(Feedback("spam", refs=(first,), user=ALICE, trust=trust))
     counted = {
         entry.decode_entry.__code__: "entry decoded",
         FeedbackService._request.__code__: "request made",
@@ -455,7 +455,7 @@ def test_a_correction_by_signature_decodes_one_entry(desk, model, trust):
             begun.add(frame)  # a generator is called again when it goes on
             calls[counted[frame.f_code]] += 1
 
-    said = Feedback("ham", refs=(signature,), who=ALICE, trust=trust)
+    said = Feedback("ham", refs=(signature,), user=ALICE, trust=trust)
     sys.setprofile(count)
     try:
         answer = desk.teach(said)

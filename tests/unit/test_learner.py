@@ -13,7 +13,7 @@ from spamnb.service.engine.requests import BulkLoad, Learn, Source
 from spamnb.store import check as audit
 from spamnb.store.memory import MemoryStore
 
-PERSON = Source(who="ann", channel="test", immediate=True)
+PERSON = Source(user="ann", channel="test", immediate=True)
 THREE = ("ham", "spam", "list")
 
 
@@ -39,10 +39,10 @@ def check(model):
 def test_an_event_tells_who_when_and_by_which_way():
     """The journal has the person's name, the channel, the time and the message's identity."""
     model = new()
-    source = Source(who="ann", channel="imap")
+    source = Source(user="ann", channel="imap")
     model.teach([Learn(model.example(mail(1)), 1, source, 1_700_000_000_000_000)])
     (event,) = events(model)
-    assert (event.seq, event.kind, event.who, event.channel) == (1, EventKind.LEARN, "ann", "imap")
+    assert (event.seq, event.kind, event.user, event.channel) == (1, EventKind.LEARN, "ann", "imap")
     assert (event.time_us, event.message_id) == (1_700_000_000_000_000, "1@a.example")
     assert (event.before, event.after, event.previous) == (-1, 1, 0)
 

@@ -18,7 +18,7 @@ from spamnb.service.limits import TeachingRules
 from spamnb.service.telemetry.metrics import Meters
 from spamnb.store.maintenance import compact, environments
 
-SAID = Feedback("spam", b"Subject: x\n\nx\n", who="root", trust="admin")
+SAID = Feedback("spam", b"Subject: x\n\nx\n", user="root", trust="admin")
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_a_model_that_is_missing_is_tried_less_and_less(tmp_path, monkeypatch, c
 def test_the_review_list_needs_no_model(holder, learning):
     """What waits can be seen while the model is gone."""
     with holder.service() as service:
-        name = service.teach(replace(SAID, trust="user", who="alice")).review
+        name = service.teach(replace(SAID, trust="user", user="alice")).review
     holder.close()
     shutil.rmtree(learning.home / "history")
     assert [entry.name for entry in holder.review_queue.entries()] == [name]

@@ -45,7 +45,7 @@ def test_the_same_word_waits_once(review_queue):
     assert review_queue.add(waiting(time_us=NOW_US + 5), b"raw") == first
     others = {
         review_queue.add(replace(waiting(), label="ham"), b"raw"),
-        review_queue.add(replace(waiting(), who="z"), b"raw"),
+        review_queue.add(replace(waiting(), user="z"), b"raw"),
         review_queue.add(waiting(), b"other"),
         review_queue.add(waiting(1), b""),
         review_queue.add(waiting(2), b""),

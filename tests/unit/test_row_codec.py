@@ -99,7 +99,7 @@ def events(draw):
         seq=draw(st.integers(1, 1 << 50)),
         kind=draw(st.sampled_from(EventKind)),
         time_us=draw(I64),
-        who=draw(ANY_TEXT),
+        user=draw(ANY_TEXT),
         channel=draw(ANY_TEXT),
         digest=draw(st.binary(max_size=32)),
         message_id=draw(ANY_TEXT),

@@ -30,10 +30,10 @@ def grown(store=None):
     return model
 
 
-def word(model, number, who="mallory", at=NOW, label=1, weight=1.0, *, immediate=True):
+def word(model, number, user="mallory", at=NOW, label=1, weight=1.0, *, immediate=True):
     """Return how far one contradiction changes the bias, in full steps."""
     raw = mail(f"w{number}", f"unknown x{number}")
-    source = Source(who, "imap", weight, immediate)
+    source = Source(user, "imap", weight, immediate)
     before = model.store
     with before.read() as view:
         then = view.totals().bias.copy()

@@ -27,15 +27,15 @@ def desk_of(model, tmp_path, **rules):
     return FeedbackService(model, ReviewQueue(tmp_path / "review"), TeachingRules(**rules))
 
 
-def stranger(signature, who, **more):
-    return Feedback("ham", b"", (signature,), who, "address", "stranger", **more)
+def stranger(signature, user, **more):
+    return Feedback("ham", b"", (signature,), user, "address", "stranger", **more)
 
 
 # --- proofs -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("who", "to", "state"),
+    ("user", "to", "state"),
     [
         ("mallory@evil.example", "mallory@evil.example", "review"),
         ("mallory@evil.example", "mallory@evil.example alice@example.org", "review"),
@@ -50,15 +50,15 @@ def stranger(signature, who, **more):
     ],
 )
 @pytest.mark.parametrize("known", [{"served": SITE}, {}])
-def test_the_domain_of_a_stranger_must_be_served_here(model, tmp_path, who, to, state, known):
+def test_the_domain_of_a_stranger_must_be_served_here(model, tmp_path, user, to, state, known):
     """A signature reaches outsiders with outgoing mail, so it proves nothing for them."""
     desk = desk_of(model, tmp_path, **known)
     raw = mail(1, "a new catalogue of garden tools")
     signature, held = delivered(model, raw, *to.split()), events(model)
     said = [
-        stranger(signature, who, domain="example.org"),
-        replace(stranger("", who, domain="example.org"), raw=signed(raw, signature), refs=()),
-        replace(stranger(signature, who, domain="example.org"), channel="arf"),
+        stranger(signature, user, domain="example.org"),
+        replace(stranger("", user, domain="example.org"), raw=signed(raw, signature), refs=()),
+        replace(stranger(signature, user, domain="example.org"), channel="arf"),
     ]
     answers = [desk.teach(one).state for one in said]
     assert set(answers) <= {state, "unchanged"}
@@ -79,7 +79,7 @@ def test_a_user_is_no_recipient_at_another_site(model, tmp_path):
     said = Feedback("spam", b"", (signature,), "alice@evil.example")
     assert desk.teach(said).state == "refused"
     delivered(model, raw, ALICE)
-    assert desk.teach(replace(said, raw=raw, refs=(), who=ALICE)).state == "learnt"
+    assert desk.teach(replace(said, raw=raw, refs=(), user=ALICE)).state == "learnt"
 
 
 def test_the_delimiter_of_the_site_tells_mailboxes_apart(model, tmp_path):
@@ -123,11 +123,11 @@ def test_a_flood_of_one_network_leaves_other_networks_their_review(model, tmp_pa
     desk = desk_of(model, tmp_path, stranger_per_day=3, strangers_per_day=10)
     said = replace(stranger("", ""), refs=())
     states = [
-        desk.teach(replace(said, raw=mail(n), who=f"x{n}@a.example", client="192.0.2.7")).state
+        desk.teach(replace(said, raw=mail(n), user=f"x{n}@a.example", client="192.0.2.7")).state
         for n in range(8)
     ]
     assert states == ["review"] * 3 + ["refused"] * 5
-    other = replace(said, raw=mail(9), who="x9@a.example", client="192.0.2.8")
+    other = replace(said, raw=mail(9), user="x9@a.example", client="192.0.2.8")
     assert desk.teach(other).state == "review"
 
 
@@ -139,7 +139,7 @@ def test_a_spent_quota_is_refused_before_the_message_is_read(model, tmp_path):
     read = []
     desk.model.example = read.append
     raw = signed(mail(2), "s" + "a" * 26)
-    assert desk.teach(replace(flood, raw=raw, who=ALICE)).facts["error_type"] == "LimitError"
+    assert desk.teach(replace(flood, raw=raw, user=ALICE)).facts["error_type"] == "LimitError"
     assert read == []
 
 
@@ -181,13 +181,13 @@ def test_the_bytes_of_one_person_are_bounded(model, tmp_path):
     raws = [random_mail(number) for number in range(6)]
     for raw in raws:
         delivered(model, raw, ALICE, BOB)
-    answers = [desk.teach(Feedback("spam", raw, who=ALICE)) for raw in raws]
+    answers = [desk.teach(Feedback("spam", raw, user=ALICE)) for raw in raws]
     assert [answer.state for answer in answers] == ["learnt"] * 3 + ["refused"] * 3
     assert (answers[3].facts["error_type"], "bytes a day" in answers[3].reason) == (
         "LimitError",
         True,
     )
-    assert desk.teach(Feedback("spam", raws[3], who=BOB)).state == "learnt"
+    assert desk.teach(Feedback("spam", raws[3], user=BOB)).state == "learnt"
 
 
 def test_ordinary_words_take_few_of_the_bytes(model, tmp_path):
@@ -196,7 +196,7 @@ def test_ordinary_words_take_few_of_the_bytes(model, tmp_path):
     for number in range(100):
         raw = mail(number, "cheap pills and a casino bonus", subject="the minutes")
         delivered(model, raw, ALICE)
-        assert desk.teach(Feedback("spam", raw, who=ALICE)).state == "learnt"
+        assert desk.teach(Feedback("spam", raw, user=ALICE)).state == "learnt"
 
 
 def test_moves_and_undos_are_counted(model, tmp_path):
@@ -204,11 +204,11 @@ def test_moves_and_undos_are_counted(model, tmp_path):
     desk = desk_of(model, tmp_path, user_bytes_per_day=300_000)
     raw = random_mail(1)
     delivered(model, raw, ALICE)
-    said = Feedback("spam", raw, who=ALICE)
+    said = Feedback("spam", raw, user=ALICE)
     event = desk.teach(said).receipt.event
     states = []
     for _ in range(20):
-        answer = desk.undo(event, Feedback("", who=ALICE))
+        answer = desk.undo(event, Feedback("", user=ALICE))
         states.append(answer.state)
         event = answer.receipt.event if answer.receipt else event
     assert states[0] == "learnt"
@@ -222,9 +222,9 @@ def test_undos_are_counted_as_changes(model, tmp_path):
     desk = desk_of(model, tmp_path, user_per_day=3)
     raw = mail(1)
     delivered(model, raw, ALICE)
-    event, states = desk.teach(Feedback("spam", raw, who=ALICE)).receipt.event, []
+    event, states = desk.teach(Feedback("spam", raw, user=ALICE)).receipt.event, []
     for _ in range(4):
-        answer = desk.undo(event, Feedback("", who=ALICE))
+        answer = desk.undo(event, Feedback("", user=ALICE))
         states.append(answer.state)
         event = answer.receipt.event if answer.receipt else event
     assert states == ["learnt"] * 2 + ["refused"] * 2

@@ -232,10 +232,10 @@ def test_a_training_leaves_few_free_pages(tmp_path, monkeypatch):
 def test_the_origin_is_in_every_event(tmp_path):
     """The journal names the person that trained."""
     source = folder_of(tmp_path / "ham", 3, "plum")
-    training_options = TrainingOptions(source=Source(who="ann", channel="train"))
+    training_options = TrainingOptions(source=Source(user="ann", channel="train"))
     train(tmp_path / "m", [("ham", source)], recipe=MADE, training_options=training_options)
     with Filter.open(tmp_path / "m") as model, model.store.read() as view:
-        assert {(e.who, e.channel) for e in view.events()} == {("ann", "train")}
+        assert {(e.user, e.channel) for e in view.events()} == {("ann", "train")}
 
 
 def test_a_message_in_both_folders_is_moved(tmp_path):

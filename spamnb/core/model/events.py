@@ -124,7 +124,7 @@ class Event(NamedTuple):
     seq: int
     kind: EventKind
     time_us: int
-    who: str
+    user: str
     channel: str
     digest: bytes
     message_id: str

@@ -57,18 +57,18 @@ def serve(serve_request: ServeRequest) -> None:
     """Run the daemon until it is told to stop."""
     settings, home = checked(serve_request.settings), serve_request.home
     notifier = Notifier(serve_request.environment)
-    who = privileges.identity(settings.serve.user, settings.serve.group, home)
+    identity = privileges.identity(settings.serve.user, settings.serve.group, home)
     if not home.exists():
         if serve_request.create is None:
             raise _missing(home)
-        privileges.make_home(home, who)
+        privileges.make_home(home, identity)
     sockets = bound(serve_request)
     try:
         log = Log(settings.log, "supervisor")
-        if who is not None:
-            sockets.give(who.uid, who.gid)
-            log.give(who.uid, who.gid)
-            privileges.drop(who)
+        if identity is not None:
+            sockets.give(identity.uid, identity.gid)
+            log.give(identity.uid, identity.gid)
+            privileges.drop(identity)
         privileges.harden()
         with _locked(home):
             _require_model(serve_request)

@@ -101,24 +101,24 @@ def _default() -> pwd.struct_passwd:
         ) from error
 
 
-def make_home(home: Path, who: Identity | None) -> None:
+def make_home(home: Path, identity: Identity | None) -> None:
     """Create a missing home for the daemon's user."""
     try:
         home.mkdir(mode=0o700, parents=True)
-        if who is not None:
-            os.chown(home, who.uid, who.gid)
+        if identity is not None:
+            os.chown(home, identity.uid, identity.gid)
     except OSError as error:
         raise UserError(f"{home} cannot be created: {error.strerror}") from error
 
 
-def drop(who: Identity) -> None:
+def drop(identity: Identity) -> None:
     """Change user and group permanently."""
-    os.initgroups(who.name, who.gid)
-    os.setresgid(who.gid, who.gid, who.gid)
-    os.setresuid(who.uid, who.uid, who.uid)
+    os.initgroups(identity.name, identity.gid)
+    os.setresgid(identity.gid, identity.gid, identity.gid)
+    os.setresuid(identity.uid, identity.uid, identity.uid)
     if not os.access(sys.executable, os.X_OK):
         raise UserError(
-            f"{who.name} cannot run {sys.executable}",
+            f"{identity.name} cannot run {sys.executable}",
             hint="install Python where all users can read it, or set serve.user",
         )
 

@@ -42,7 +42,7 @@ def send(
     control: Path,
     sources: Sequence[tuple[str, str]],
     *,
-    who: str,
+    user: str,
     documents: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> Summary:
@@ -59,7 +59,7 @@ def send(
         for batch in _batches(_read(found, labels, sent, documents=documents)):
             sizes, given = [len(raw) for _, raw in batch], [label for label, _ in batch]
             body = b"".join(raw for _, raw in batch)
-            fields = {"channel": "cli", "for": who, "trust": "admin"}
+            fields = {"channel": "cli", "for": user, "trust": "admin"}
             answer = caller.ask("batch", body, sizes=sizes, labels=given, **fields).header
             for name in sent.counts:
                 sent.counts[name] += int(answer.get(name, 0))

@@ -55,7 +55,7 @@ class ImapMailbox:
     )
 
     def __init__(self, account: ImapAccount, imap: imaplib.IMAP4) -> None:
-        self.who = account.user
+        self.user = account.user
         self._imap = imap
         self._move_methods = (
             [_move, _copy_and_delete] if "MOVE" in self._capabilities() else [_copy_and_delete]

@@ -32,7 +32,7 @@ class MaildirLocation:
     """A Maildir and its user."""
 
     root: Path
-    who: str
+    user: str
     junk: str = "Junk"
     acting: Callable[[], AbstractContextManager[object]] = nullcontext
     """enters the identity to use: the Maildir's owner, so that a link in it leads nowhere else"""
@@ -45,14 +45,14 @@ class MaildirMailbox:
     advice = "is `spamnb watch` running for this Maildir, with a --quiet below our --wait?"
 
     def __init__(self, location: MaildirLocation) -> None:
-        self.who = location.who
+        self.user = location.user
         self._location = location
         self._since_ns = time.time_ns() - _SLACK_NS
         self._old: set[Path] = set()
         """files that are other messages, by folder and name without flags"""
         folders: dict[Side, str] = {"inbox": "", "junk": f".{location.junk.removeprefix('.')}"}
         self._folders = {side: location.root / name for side, name in folders.items()}
-        self.about = f"{location.root} of {location.who}, junk is {self._folders['junk'].name}"
+        self.about = f"{location.root} of {location.user}, junk is {self._folders['junk'].name}"
 
     @classmethod
     def open(cls, location: MaildirLocation) -> MaildirMailbox:

@@ -58,7 +58,7 @@ class Maildir:
     """One user's mail."""
 
     root: Path
-    who: str
+    user: str
 
 
 class Checkpoint(Protocol):
@@ -261,7 +261,7 @@ class Watcher:
             return
         label = label_from_folder(arrival.role, delivered_as(raw), self._taught(raw))
         if label is not None:
-            yield Feedback(label, raw, who=arrival.maildir.who, channel="maildir"), path
+            yield Feedback(label, raw, user=arrival.maildir.user, channel="maildir"), path
 
     def close(self) -> None:
         """Stop watching."""

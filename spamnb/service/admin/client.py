@@ -53,8 +53,8 @@ def spoken(feedback: Feedback) -> Header:
     fields: Header = {"channel": feedback.channel, "trust": feedback.trust}
     if feedback.label:
         fields["label"] = feedback.label
-    if feedback.who:
-        fields["for"] = feedback.who
+    if feedback.user:
+        fields["for"] = feedback.user
     if feedback.refs:
         fields["refs"] = list(feedback.refs)
     fields |= {"domain": feedback.domain} if feedback.domain else {}

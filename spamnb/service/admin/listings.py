@@ -55,7 +55,7 @@ def _event(event: Event, labels: tuple[str, ...]) -> dict[str, Any]:
         "event": event.seq,
         "time": iso(event.time_us),
         "kind": event.kind.name.lower(),
-        "who": event.who,
+        "user": event.user,
         "channel": event.channel,
         "before": name(event.before),
         "after": name(event.after),

@@ -129,14 +129,14 @@ FEEDBACK = SOURCE | {"label": text, "refs": references, "domain": text, "client"
 
 def feedback_of(caller: Caller, fields: Header, raw: bytes) -> Feedback:
     """Build a feedback from `FEEDBACK`, with the user and trust that the caller may claim."""
-    who, trust = speaker_of(caller, fields)
+    user, trust = speaker_of(caller, fields)
     channel = fields["channel"] or "api"
     admin = caller.role == "admin"
     return Feedback(
         label=fields["label"],
         raw=raw,
         refs=fields["refs"],
-        who=who,
+        user=user,
         channel=channel,
         trust=trust,
         vouched=channel in MAILBOXES and caller.role in ("admin", "delegate"),

@@ -245,9 +245,9 @@ def _learnt(run: CheckRun, label: str) -> str:
         raise PeerError(
             f"the feedback was received through the channel {event.channel}", hint=_OTHER_TRAINER
         )
-    if not same_person(event.who, run.mailbox.who):
-        raise PeerError(f"the feedback is from {event.who}, not from {run.mailbox.who}")
-    return f"{label}, from {event.who} through {event.channel}, event {event.event}"
+    if not same_person(event.user, run.mailbox.user):
+        raise PeerError(f"the feedback is from {event.user}, not from {run.mailbox.user}")
+    return f"{label}, from {event.user} through {event.channel}, event {event.event}"
 
 
 _OTHER_TRAINER = "find out which other program sends feedback for this mailbox"

@@ -31,7 +31,7 @@ class Mailbox(Protocol):
     """A user's mailbox."""
 
     @property
-    def who(self) -> str:
+    def user(self) -> str:
         """Return the user's login or address."""
 
     @property

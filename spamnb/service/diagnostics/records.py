@@ -37,7 +37,7 @@ class JournalEntry(NamedTuple):
     event: int
     label: str | None
     """None if the message was forgotten"""
-    who: str
+    user: str
     channel: str
 
 
@@ -76,7 +76,7 @@ class ModelRecords:
         """Return the journal events of a message since a snapshot, oldest first."""
         with self._model.store.read() as view:
             return [
-                JournalEntry(event.seq, self._name(event.after), event.who, event.channel)
+                JournalEntry(event.seq, self._name(event.after), event.user, event.channel)
                 for event in view.events(since.totals.last_seq + 1)
                 if event.message_id == message_id
             ]

@@ -42,7 +42,7 @@ from spamnb.store.lmdb.store import open_store
 BATCHES_PER_SNAPSHOT = 8
 """Batches of messages that are scored on one snapshot."""
 
-OWNER = Source(who="owner", channel="api")
+OWNER = Source(user="owner", channel="api")
 """The default source of a training: the owner of the model folder."""
 
 

@@ -275,7 +275,7 @@ class Learner:
             seq=plan.seq,
             kind=plan.kind,
             time_us=request.time_us,
-            who=request.source.who,
+            user=request.source.user,
             channel=request.source.channel,
             digest=example.digest,
             message_id=example.message_id,

@@ -35,7 +35,7 @@ class Example(NamedTuple):
 class Source(NamedTuple):
     """Who gave a label, by which channel it arrived, and its weight."""
 
-    who: str = ""
+    user: str = ""
     channel: str = "api"
     weight: float = 1.0
     """scales the step of the corrections; counts always change by one"""

@@ -41,7 +41,7 @@ class Spent(NamedTuple):
     time_us: int
     person: str | None
     size: float
-    who: str
+    user: str
     messages: int
     """1 for a message learnt, -1 for one forgotten"""
 
@@ -54,13 +54,13 @@ def budget(messages: Ints, own: int) -> float:
     return least / others if others else inf
 
 
-def person_of(who: str, weight: float, *, immediate: bool) -> str | None:
+def person_of(user: str, weight: float, *, immediate: bool) -> str | None:
     """Return the name of the budget that a request uses; None for training without budget.
 
     All channels with reduced weight share one budget.
     """
     if immediate:
-        return who.casefold()
+        return user.casefold()
     return None if weight >= 1 else ""
 
 
@@ -75,7 +75,7 @@ class StepBudgets:
     def left(self, plan: PlannedEvent, messages: Ints, journal: PendingJournal) -> float:
         """Return the fraction of a full step, 0 to 1, that this request may take."""
         source = plan.request.source
-        person = person_of(source.who, source.weight, immediate=source.immediate)
+        person = person_of(source.user, source.weight, immediate=source.immediate)
         if person is None:
             return 1.0
         spent, own = self._in_journal(person, plan, journal)
@@ -95,7 +95,7 @@ class StepBudgets:
             if event is None or not (is_recent or event.time_us > since):
                 break
             spent += event.size * (event.person == person and event.time_us > since)
-            own += event.messages * (is_recent and event.who == person != "")
+            own += event.messages * (is_recent and event.user == person != "")
         return spent, own
 
     def _of(self, seq: int, journal: PendingJournal) -> Spent | None:
@@ -111,11 +111,11 @@ class StepBudgets:
         return self._known[seq]
 
     def _read(self, event: Event) -> Spent:
-        person = person_of(event.who, event.weight, immediate=event.immediate)
+        person = person_of(event.user, event.weight, immediate=event.immediate)
         step = event.kind in (EventKind.LEARN, EventKind.MOVE) and event.before != event.after
         messages = (event.after != NO_LABEL) - (event.before != NO_LABEL)
         size = self._size(event) if step and person is not None else 0.0
-        return Spent(event.time_us, person, size, event.who.casefold(), messages)
+        return Spent(event.time_us, person, size, event.user.casefold(), messages)
 
     def _size(self, event: Event) -> float:
         """Return the size of an event's step, in full steps: that of the larger group."""

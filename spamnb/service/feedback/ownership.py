@@ -89,24 +89,24 @@ class OwnershipCheck:
     def _for_user(self, feedback: Feedback) -> ResolvedMessage:
         """Messages that were delivered to the user."""
         for ref in feedback.refs[:_MAX_REFS]:
-            if entry := self._own(feedback.who, ref):
+            if entry := self._own(feedback.user, ref):
                 return ResolvedMessage(_example(entry), proven=True)
         if not feedback.raw:
-            who = feedback.who
+            user = feedback.user
             return ResolvedMessage(
-                None, proven=False, reason=f"no message delivered to {who} has this reference"
+                None, proven=False, reason=f"no message delivered to {user} has this reference"
             )
         given = self.model.example(feedback.raw)
-        if any(self._is_own(feedback.who, e) for e in self._entries(digest=given.digest)):
+        if any(self._is_own(feedback.user, e) for e in self._entries(digest=given.digest)):
             return ResolvedMessage(given, proven=True)
-        entry = self._signed(feedback.raw, given, feedback.who) or self._attached(feedback)
+        entry = self._signed(feedback.raw, given, feedback.user) or self._attached(feedback)
         if entry:
             return ResolvedMessage(_example(entry), proven=True)
         learn = self.rules.unproven == "learn" or (
             feedback.vouched and self.rules.unproven != "refuse"
         )
         return ResolvedMessage(
-            given, learn, f"it is not known to have been delivered to {feedback.who}"
+            given, learn, f"it is not known to have been delivered to {feedback.user}"
         )
 
     def _for_stranger(self, feedback: Feedback) -> ResolvedMessage:
@@ -116,7 +116,7 @@ class OwnershipCheck:
             return ResolvedMessage(_example(named), proven=True)
         given = self.model.example(feedback.raw) if feedback.raw else None
         if local and given is not None:
-            entry = self._signed(feedback.raw, given, feedback.who) or self._attached(feedback)
+            entry = self._signed(feedback.raw, given, feedback.user) or self._attached(feedback)
             if entry:
                 return ResolvedMessage(_example(entry), proven=True)
         reason = "nothing proves that the message was delivered to the sender of the report"
@@ -128,13 +128,13 @@ class OwnershipCheck:
             return False
         signed = self._by_signatures(feedback.raw)
         return bool(self._named_by_signature(feedback)) or any(
-            self._is_own(feedback.who, e) for e in signed
+            self._is_own(feedback.user, e) for e in signed
         )
 
     def _named_by_signature(self, feedback: Feedback) -> HistoryEntry | None:
         """The message delivered to the stranger that a signature in the references names."""
         shown = [ref for ref in feedback.refs[:_MAX_REFS] if _SIGNATURE.fullmatch(ref)]
-        return next((entry for ref in shown if (entry := self._own(feedback.who, ref))), None)
+        return next((entry for ref in shown if (entry := self._own(feedback.user, ref))), None)
 
     def _known(self, refs: Sequence[str]) -> Example | None:
         for ref in refs[:_MAX_REFS]:
@@ -145,9 +145,9 @@ class OwnershipCheck:
                 continue
         return None
 
-    def _own(self, who: str, ref: str) -> HistoryEntry | None:
+    def _own(self, user: str, ref: str) -> HistoryEntry | None:
         """The one message delivered to `who` that a reference names."""
-        mine = [entry for entry in self._named(ref) if self._is_own(who, entry)]
+        mine = [entry for entry in self._named(ref) if self._is_own(user, entry)]
         if len({entry.digest for entry in mine}) > 1:
             listed = ", ".join(dict.fromkeys(entry.digest.hex() for entry in mine))
             raise RefError(
@@ -172,13 +172,13 @@ class OwnershipCheck:
             return []
         return history.find(signature=signature, message_id=message_id, digest=digest)
 
-    def _is_own(self, who: str, entry: HistoryEntry) -> bool:
-        return delivered_to(entry, who, self.rules)
+    def _is_own(self, user: str, entry: HistoryEntry) -> bool:
+        return delivered_to(entry, user, self.rules)
 
-    def _signed(self, raw: bytes, given: Example, who: str = "") -> HistoryEntry | None:
+    def _signed(self, raw: bytes, given: Example, user: str = "") -> HistoryEntry | None:
         """The message that the signature in the header names, if both are similar."""
         for entry in self._by_signatures(_split_head(raw)[0]):
-            if (not who or self._is_own(who, entry)) and _are_similar(entry.ids, given.ids):
+            if (not user or self._is_own(user, entry)) and _are_similar(entry.ids, given.ids):
                 return entry
         return None
 
@@ -191,7 +191,7 @@ class OwnershipCheck:
         head, body = _split_head(feedback.raw)
         if _SIGNATURE_LINE.search(head):
             return None
-        return next((e for e in self._by_signatures(body) if self._is_own(feedback.who, e)), None)
+        return next((e for e in self._by_signatures(body) if self._is_own(feedback.user, e)), None)
 
     def _by_signatures(self, data: bytes) -> Iterator[HistoryEntry]:
         for count, found in enumerate(_SIGNATURE_LINE.finditer(data)):

@@ -47,7 +47,7 @@ class ReviewItem:
     """One entry."""
 
     label: str
-    who: str
+    user: str
     channel: str
     trust: str
     reason: str
@@ -189,10 +189,10 @@ def _key(entry: ReviewItem, raw: bytes) -> str:
 
     A stranger who uses a user's name counts as another sender.
     """
-    who = entry.who.casefold().encode("utf-8", "replace")
+    user = entry.user.casefold().encode("utf-8", "replace")
     what = raw or entry.digest.encode() or " ".join(entry.refs).encode("utf-8", "replace")
-    prefix = f"{entry.label}\0{entry.trust}\0".encode("utf-8", "replace") + who + b"\0"
-    source = entry.client.encode() or who
+    prefix = f"{entry.label}\0{entry.trust}\0".encode("utf-8", "replace") + user + b"\0"
+    source = entry.client.encode() or user
     person = blake2b(source, digest_size=_WHO_DIGITS // 2).hexdigest()
     if entry.trust == "stranger":
         person = _STRANGER + person[1:]

@@ -175,7 +175,7 @@ class FeedbackService:
             )
         if not (feedback.raw or feedback.refs):
             raise UserError("no message is given")
-        if not _NAME.fullmatch(feedback.who) or not (feedback.who or feedback.trust == "admin"):
+        if not _NAME.fullmatch(feedback.user) or not (feedback.user or feedback.trust == "admin"):
             raise RefusedError("the feedback names no valid sender")
         return policy_for(feedback)
 
@@ -209,7 +209,7 @@ class FeedbackService:
         self, view: ReadView, example: Example, feedback: Feedback, policy: ChannelPolicy
     ) -> Learn | Forget | Verdict:
         """The change that the feedback asks for, or the verdict that forbids it."""
-        source = Source(feedback.who, feedback.channel, policy.weight)
+        source = Source(feedback.user, feedback.channel, policy.weight)
         if not feedback.label:
             return Forget(example.digest, source, now_us())
         if policy.careful:
@@ -239,7 +239,7 @@ class FeedbackService:
     ) -> Answer:
         entry = ReviewItem(
             label=feedback.label,
-            who=feedback.who,
+            user=feedback.user,
             channel=feedback.channel,
             trust=feedback.trust,
             reason=reason,
@@ -259,10 +259,14 @@ class FeedbackService:
         if feedback.trust != "admin":
             with self.model.store.read() as view:
                 found = view.event(event)
-            if found is None or not feedback.who or found.who.casefold() != feedback.who.casefold():
+            if (
+                found is None
+                or not feedback.user
+                or found.user.casefold() != feedback.user.casefold()
+            ):
                 raise RefusedError(f"event {event} is not your event")
             self._count_today()
-        source = Source(feedback.who, feedback.channel)
+        source = Source(feedback.user, feedback.channel)
         keys = keys_of(feedback, self.rules, proven=True)
         return self._within_quota(keys, lambda: _answer(self.model.undo(event, source=source)))
 
@@ -273,7 +277,7 @@ class FeedbackService:
         agrees.
         """
         entry, raw = self.review_queue.get(name)
-        feedback = Feedback(entry.label, raw, entry.refs, entry.who, entry.channel, "admin")
+        feedback = Feedback(entry.label, raw, entry.refs, entry.user, entry.channel, "admin")
         with self.model.store.read() as view:
             example = None if raw else find_example(view, self.model.history, entry.digest)
         policy = ChannelPolicy(immediate=entry.trust != "stranger")
@@ -317,12 +321,12 @@ class FeedbackService:
                     break
                 size = len(encode_event(event))
                 for trust in _possible_trust(event):
-                    sender = Feedback("", who=event.who, trust=trust)
+                    sender = Feedback("", user=event.user, trust=trust)
                     self._quota.note(keys_of(sender, self.rules, proven=True), now, size)
         for entry in self.review_queue.entries():
             if entry.time_us // DAY_US == now // DAY_US and entry.trust != "admin":
                 trust = "user" if entry.trust == "user" else "stranger"
-                sender = Feedback("", who=entry.who, trust=trust, client=entry.client)
+                sender = Feedback("", user=entry.user, trust=trust, client=entry.client)
                 self._quota.note(keys_of(sender, self.rules, proven=False), now)
 
 

@@ -60,23 +60,23 @@ def policy_for(feedback: Feedback) -> ChannelPolicy:
     return STRANGER if feedback.trust == "stranger" else policy
 
 
-def delivered_to(entry: HistoryEntry, who: str, rules: TeachingRules) -> bool:
+def delivered_to(entry: HistoryEntry, user: str, rules: TeachingRules) -> bool:
     """Whether a message was delivered to this user: an address, or a login as local part.
 
     A login matches addresses in `domains`; an address matches itself, if its domain is served here:
     outgoing mail has recipients at other sites.
     """
-    who = address_of(who, rules.delimiter)
-    if not who:
+    user = address_of(user, rules.delimiter)
+    if not user:
         return False
-    domain = domain_of(who)
+    domain = domain_of(user)
     if domain:
-        found = who in _recipients(entry, rules.delimiter)
+        found = user in _recipients(entry, rules.delimiter)
         return found and (not rules.served or domain in rules.served)
     wanted = frozenset(map(domain_of, (f"@{name}" for name in rules.domains)))
     for address in _recipients(entry, rules.delimiter):
         local, _, domain = address.rpartition("@")
-        if address == who or (local == who and (not wanted or domain in wanted)):
+        if address == user or (local == user and (not wanted or domain in wanted)):
             return True
     return False
 
@@ -91,7 +91,7 @@ def is_local_stranger(feedback: Feedback, rules: TeachingRules) -> bool:
     If no domains are configured, the domain of the feedback address counts.
     """
     served = rules.served or frozenset({domain_of(f"@{feedback.domain}")})
-    return domain_of(feedback.who) in served - {""}
+    return domain_of(feedback.user) in served - {""}
 
 
 Key = tuple[str, str]
@@ -116,12 +116,12 @@ def keys_of(feedback: Feedback, rules: TeachingRules, *, proven: bool) -> list[K
     """
     if feedback.trust == "admin":
         return []
-    who = address_of(feedback.who, rules.delimiter)
+    user = address_of(feedback.user, rules.delimiter)
     if feedback.trust == "user":
-        return [("user" if proven else "user unproven", who)]
+        return [("user" if proven else "user unproven", user)]
     if proven:
-        return [("stranger", who), ("strangers", "")]
-    return [("unproven", feedback.client or who), ("all unproven", "")]
+        return [("stranger", user), ("strangers", "")]
+    return [("unproven", feedback.client or user), ("all unproven", "")]
 
 
 class DailyQuota:

@@ -22,7 +22,7 @@ class Feedback:
     """the message itself, or ..."""
     refs: tuple[str, ...] = ()
     """... its references: signature, digest or message id; the first known one counts"""
-    who: str = ""
+    user: str = ""
     """the user's name; for users the address or login that messages are delivered to"""
     channel: str = "api"
     trust: Trust = "user"

@@ -40,7 +40,7 @@ class EventShare:
 
     event: int
     time_us: int
-    who: str
+    user: str
     channel: str
     label: str | None
     """None for an import or an expiry"""
@@ -72,7 +72,7 @@ class Attribution:
                     "event": share.event,
                     "nats": share.nats,
                     "time": iso(share.time_us),
-                    "who": share.who,
+                    "user": share.user,
                     "channel": share.channel,
                     "label": share.label,
                     "digest": share.digest.hex(),
@@ -182,7 +182,7 @@ class LeaveOneOut:
 def _share(event: Event, trained: Event, labels: tuple[str, ...], nats: float) -> EventShare:
     label = None if event.after == NO_LABEL else labels[event.after]
     return EventShare(
-        trained.seq, trained.time_us, trained.who, trained.channel, label,
+        trained.seq, trained.time_us, trained.user, trained.channel, label,
         event.digest, event.message_id, nats,
     )  # fmt: skip
 

@@ -28,7 +28,7 @@ class Doubt:
 
     event: int
     time_us: int
-    who: str
+    user: str
     channel: str
     label: str
     likely: str
@@ -83,7 +83,7 @@ def _contradicted(
         likely = int(z.argmax())
         if likely != event.after:
             yield Doubt(
-                trained.seq, trained.time_us, trained.who, trained.channel,
+                trained.seq, trained.time_us, trained.user, trained.channel,
                 recipe.labels[event.after], recipe.labels[likely],
                 float(z[likely] - z[event.after]), event.digest, event.message_id,
             )  # fmt: skip

@@ -19,7 +19,7 @@ Takes = Callable[[Event], bool]
 class EventFilter:
     """Matches events that meet all given conditions; without conditions, all events."""
 
-    who: tuple[str, ...] = ()
+    user: tuple[str, ...] = ()
     channel: tuple[str, ...] = ()
     label: int | None = None
     """the event gave the message this label, or took it away"""
@@ -31,7 +31,7 @@ class EventFilter:
     def __call__(self, event: Event) -> bool:
         """Return whether the event matches."""
         return (
-            (not self.who or event.who in self.who)
+            (not self.user or event.user in self.user)
             and (not self.channel or event.channel in self.channel)
             and (self.label is None or self.label in (event.before, event.after))
             and (self.since_us is None or event.time_us >= self.since_us)
@@ -48,12 +48,12 @@ class EventFilter:
 class RelearnFilter:
     """Matches the events that a relearning drops: all of these people, all of these channels."""
 
-    who: tuple[str, ...] = ()
+    user: tuple[str, ...] = ()
     channel: tuple[str, ...] = ()
 
     def __call__(self, event: Event) -> bool:
         """Return whether the event is dropped."""
-        return event.who in self.who or event.channel in self.channel
+        return event.user in self.user or event.channel in self.channel
 
 
 def in_force(view: ReadView, takes: Takes) -> list[int]:

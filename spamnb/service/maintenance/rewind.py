@@ -80,7 +80,7 @@ def cut_at(view: ReadView, time_us: int) -> RewindPoint:
     for event in view.events(newest_first=True):
         if event.time_us <= time_us:
             return RewindPoint(event.seq + 1, event.time_us, dict(by))
-        by[event.who] += 1
+        by[event.user] += 1
     if checkpoint:
         before = "and the given time is before its end" if by else "and there are no later ones"
         raise RefusedError(
@@ -242,7 +242,7 @@ class _Texts:
 
 def _request(event: Event, texts: _Texts) -> TrainingRequest:
     """Return the training request of an event."""
-    source = Source(event.who, event.channel, event.weight, _may_repeat(event))
+    source = Source(event.user, event.channel, event.weight, _may_repeat(event))
     if event.bulk is not None:
         return BulkLoad(event.bulk, event.kind == EventKind.EXPIRE, source, event.time_us, texts)
     if event.after == NO_LABEL:

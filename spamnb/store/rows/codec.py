@@ -158,7 +158,7 @@ def encode_event(event: Event) -> bytes:
         varint(event.previous),
         chunk(event.digest),
         text(event.message_id),
-        text(event.who),
+        text(event.user),
         text(event.channel),
         bytes((len(event.delta.temperatures),)),
         varint(event.delta.bias.shape[1]),
@@ -184,7 +184,7 @@ def decode_event(seq: int, data: Buffer) -> Event:
     kind, flags, before, after, time_us = read_head(reader)
     previous = reader.varint()
     digest, message_id = reader.chunk(), reader.text()
-    who, channel = reader.text(), reader.text()
+    user, channel = reader.text(), reader.text()
     groups, labels = reader.byte(), reader.varint()
     ids = tuple(decode_ids(reader) for _ in range(reader.varint()))
     times = None
@@ -196,7 +196,7 @@ def decode_event(seq: int, data: Buffer) -> Event:
     weight = _DOUBLE.unpack(reader.take(_DOUBLE.size))[0] if flags & _WEIGHT else 1.0
     bulk = _decode_bulk(reader, groups, labels) if flags & _BULK else None
     return Event(
-        seq, kind, time_us, who, channel, digest, message_id, before, after, previous,
+        seq, kind, time_us, user, channel, digest, message_id, before, after, previous,
         ids, delta, net_update, times, bulk, undoes, bool(flags & _IMMEDIATE), weight,
     )  # fmt: skip
 

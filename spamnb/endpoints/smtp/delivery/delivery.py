@@ -58,7 +58,7 @@ Done = list[tuple[ReportedMessage, Answer]]
 class ReportSender(NamedTuple):
     """The sender of a report, and its trust."""
 
-    who: str
+    user: str
     trust: Trust
 
 
@@ -234,7 +234,7 @@ class DeliveryAgent:
             self._teaching, read_report, mail.raw, mail.boxes[0].label
         )
         report_sender = self._sender_of(mail)
-        facts |= {"how": report.how, "label": report.label, "who": _shown(report_sender.who)}
+        facts |= {"how": report.how, "label": report.label, "user": _shown(report_sender.user)}
         facts["trust"] = report_sender.trust
         try:
             done = await self._teach_all(mail, report, report_sender)
@@ -267,7 +267,7 @@ class DeliveryAgent:
                 label=report.label,
                 raw=item.raw,
                 refs=item.refs,
-                who=report_sender.who,
+                user=report_sender.user,
                 channel="arf" if report.how == "arf" else "address",
                 trust=report_sender.trust,
                 domain=domain,
