@@ -92,7 +92,7 @@ def test_a_process_without_a_sign_of_life_is_killed(started):
     daemon = started(serve="watchdog_s = 2", workers=2)
     before = set(daemon.children("worker"))
     assert ask(daemon, f"crasher {DIGEST}")[3] == "False"
-    hung = ask(daemon, f"hold {DIGEST}")[2]
+    hung = ask(daemon, f"mark {DIGEST}")[2]
     daemon.hears("process is stuck", pid=hung)
     died = daemon.hears("process died", pid=hung)
     assert died["known_crashers"] == [DIGEST]

@@ -48,8 +48,8 @@ def echo(start, shared, channel):
 
 def _answer(connection, start, shared, level):
     word = connection.recv(100).decode().strip()
-    if word.startswith("hold "):
-        shared.hold(start.slot, bytes.fromhex(word[5:]))
+    if word.startswith("mark "):
+        shared.mark(start.slot, bytes.fromhex(word[5:]))
     if word.startswith("crasher "):
         level = shared.is_known_crasher(bytes.fromhex(word[8:]))
     if word == "bypass":
@@ -57,7 +57,7 @@ def _answer(connection, start, shared, level):
     if word == "restarts":
         level = shared.total().value("restarts")
     connection.sendall(f"{start.role} {start.slot} {os.getpid()} {level}\n".encode())
-    if word in ("hang", "hold 00112233445566778899aabbccddeeff"):
+    if word in ("hang", "mark 00112233445566778899aabbccddeeff"):
         time.sleep(600)
 
 
@@ -104,9 +104,9 @@ def slow_helper(start, shared, channel):
     from spamnb.service.scanning.model_session import digest_of, scan_to_json
 
     def slowly(model_session, raw, notes):
-        model_session.hand.hold(digest_of(raw))
+        model_session.crash_register.mark(digest_of(raw))
         time.sleep(600 if HANG in raw else SLOW_S)
-        model_session.hand.release()
+        model_session.crash_register.release()
         return scan_to_json(model_session, raw, notes)
 
     scan_process.scan_to_json = slowly  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ def stand_in(start, shared, channel):
     if start.home != "/" and (Path(start.home) / "slow").exists():
         time.sleep(2.0)
     shared.set_state(start.slot, ProcessState.READY)
-    hand = InFlightGuard(shared, start.slot)
+    register = InFlightGuard(shared, start.slot)
     (fd,) = start.sockets["jobs"]
     with socket.socket(fileno=fd) as jobs, jobs.makefile("rwb") as stream:
         stream.write(b"ready\n")
@@ -27,7 +27,7 @@ def stand_in(start, shared, channel):
             word = raw[:4].decode()
             if word == "lost":
                 os.kill(os.getpid(), signal.SIGKILL)
-            hand.hold(DIGEST)
+            register.mark(DIGEST)
             if word == "hang":
                 time.sleep(600)
             if word == "spin":
@@ -43,7 +43,7 @@ def stand_in(start, shared, channel):
                 time.sleep(float(raw[4:].decode()))
             if word == "die " or (word == "once" and first(raw[5:].decode())):
                 os.kill(os.getpid(), signal.SIGSEGV)
-            hand.release()
+            register.release()
             said = b"no JSON" if word == "babb" else json.dumps({"pid": os.getpid()}).encode()
             stream.write(said + b"\n")
             stream.flush()

@@ -75,13 +75,13 @@ class Helper:
 class ScanRig:
     """A scanner with access to all that it works with."""
 
-    def __init__(self, home, policy=None, *, plan=None, hand=None, **around):
+    def __init__(self, home, policy=None, *, plan=None, crash_register=None, **around):
         self.records: list[dict[str, object]] = []
         self.clock = Clock()
         self.meters = Meters()
         plan = replace(plan or SessionConfig(home), home=home, costs=COSTS)
         self.model_session = ModelSession(
-            plan, hand=hand, log=self.records.append, clock=self.clock
+            plan, crash_register=crash_register, log=self.records.append, clock=self.clock
         )
         self.around = ScannerDeps(meters=self.meters, log=self.records.append, **around)
         self.scanner = Scanner(self.model_session, policy or ScanPolicy(), self.around)

@@ -1,4 +1,4 @@
-"""The board: numbers that outlive the process which counted them."""
+"""Shared state: numbers that outlive the process that counted them."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from spamnb.daemon.processes.shared_state import (
-    HANDS,
+    MAX_IN_FLIGHT,
     RING,
     InFlightGuard,
     ProcessState,
@@ -27,11 +27,11 @@ def shared():
 
 
 def elsewhere(shared, *lines):
-    """Run lines in another process that has the board, which then kills itself."""
+    """Run lines in another process that has the shared state; it then kills itself."""
     code = f"""
 import os, signal
 from spamnb.daemon.processes.shared_state import SharedState, ProcessState
-board = SharedState({shared.fd})
+shared = SharedState({shared.fd})
 {chr(10).join(lines)}
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -41,7 +41,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_what_a_killed_process_counted_is_seen(shared):
     """A counted number is visible to others, also if the counting process is then killed."""
-    meters = "meters = board.meters(2)"
+    meters = "meters = shared.meters(2)"
     elsewhere(shared, meters, "meters.count('messages', 3)", "meters.observe('scan_seconds', 0.5)")
     shared.meters(3).count("messages")
     assert shared.total().value("messages") == 4
@@ -73,7 +73,7 @@ def test_a_slot_shows_its_process(shared):
         1,
     )
     elsewhere(
-        shared, "board.set_state(2, ProcessState.READY)", "board.beat(2)", "board.set_open(2, 7)"
+        shared, "shared.set_state(2, ProcessState.READY)", "shared.beat(2)", "shared.set_open(2, 7)"
     )
     status = shared.status(2)
     assert (status.state, status.open_sessions) == (ProcessState.READY, 7)
@@ -94,31 +94,31 @@ def test_a_sign_of_life_grows_old(shared):
 
 def test_a_message_that_a_dead_process_was_scanning_is_a_known_crasher(shared):
     """The message that killed a worker is known to all workers afterwards, and no other is."""
-    elsewhere(shared, "board.hold(2, b'a' * 16)", "board.hold(2, b'b' * 32)")
+    elsewhere(shared, "shared.mark(2, b'a' * 16)", "shared.mark(2, b'b' * 32)")
     assert not shared.is_known_crasher(b"a" * 16)
-    assert shared.crashers_in_flight(2) == [b"a" * 16, b"b" * 16]
+    assert shared.mark_crashers(2) == [b"a" * 16, b"b" * 16]
     assert shared.is_known_crasher(b"a" * 16)
     assert InFlightGuard(shared, 3).is_known_crasher(b"b" * 32)
     assert not shared.is_known_crasher(b"c" * 16)
-    assert shared.in_hand(2) == []
+    assert shared.in_flight(2) == []
 
 
 def test_what_was_released_is_no_known_crasher(shared):
     """A process that dies later, of something else, blames no message."""
-    hand = InFlightGuard(shared, 2)
-    hand.hold(b"a" * 16)
-    hand.release()
-    assert shared.crashers_in_flight(2) == []
-    assert not hand.is_known_crasher(b"a" * 16)
+    register = InFlightGuard(shared, 2)
+    register.mark(b"a" * 16)
+    register.release()
+    assert shared.mark_crashers(2) == []
+    assert not register.is_known_crasher(b"a" * 16)
 
 
 def test_hands_and_rings_are_bounded(shared):
     """More than fits forgets the oldest and never writes outside of its slot."""
-    for number in range(HANDS + 5):
-        shared.hold(2, bytes([number]) * 16)
-    assert len(shared.in_hand(2)) == HANDS
+    for number in range(MAX_IN_FLIGHT + 5):
+        shared.mark(2, bytes([number]) * 16)
+    assert len(shared.in_flight(2)) == MAX_IN_FLIGHT
     for number in range(1, RING + 3):
-        shared.known_crasher(3, bytes([100 + number]) * 16)
+        shared.add_known_crasher(3, bytes([100 + number]) * 16)
     assert not shared.is_known_crasher(bytes([101]) * 16)
     assert shared.is_known_crasher(bytes([100 + RING + 2]) * 16)
     assert not any(shared.row(2).tolist() + shared.row(3).tolist())
@@ -126,20 +126,20 @@ def test_hands_and_rings_are_bounded(shared):
 
 def test_a_short_digest_is_not_the_empty_place(shared):
     """A value shorter than a digest differs from an unwritten place."""
-    shared.hold(2, b"")
-    assert shared.in_hand(2) == [b"\1" * 16]
+    shared.mark(2, b"")
+    assert shared.in_flight(2) == [b"\1" * 16]
 
 
 def test_the_bypass_is_one_switch_for_all(shared):
     """Bypass turned in one process is seen in all others."""
     assert not shared.bypass
-    elsewhere(shared, "board.bypass = True")
+    elsewhere(shared, "shared.bypass = True")
     assert shared.bypass
     shared.bypass = False
     assert not shared.bypass
 
 
-def test_a_board_of_another_version_is_refused():
+def test_a_shared_of_another_version_is_refused():
     """A child of another version must not write into rows it misunderstands."""
     fd = os.memfd_create("old")
     os.ftruncate(fd, 1 << 16)

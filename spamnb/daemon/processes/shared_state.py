@@ -26,7 +26,7 @@ from spamnb.service.telemetry.metrics import WIDTH, Meters, summed
 from spamnb.service.telemetry.unscanned import COUNTED
 
 DIGEST_BYTES = 16
-HANDS = 8
+MAX_IN_FLIGHT = 8
 """messages that one process may scan together"""
 RING = 16
 """digests of known crashers kept per slot"""
@@ -39,7 +39,7 @@ _COUNTS = 2 * CELLS
 """words in a row of `ConnectionCounts`"""
 _ROLE_WORDS = 4
 _CELLS = 8 + _ROLE_WORDS
-_STATE, _PID, _BEAT, _STARTS, _IN_HAND, _RING_AT, _OPEN, _SINCE = range(8)
+_STATE, _PID, _BEAT, _STARTS, _IN_FLIGHT, _RING_AT, _OPEN, _SINCE = range(8)
 
 
 class ProcessState(IntEnum):
@@ -93,8 +93,8 @@ class SharedState:
         if self._words[0] != _MAGIC or self._words[_WIDTH] != WIDTH:
             raise BugError("the shared state was created by another version")
         self.slots = self._words[_SLOTS]
-        self._hands = (_HEAD + self.slots * _CELLS) * 8
-        self._crashers = self._hands + self.slots * HANDS * DIGEST_BYTES
+        self._in_flight = (_HEAD + self.slots * _CELLS) * 8
+        self._crashers = self._in_flight + self.slots * MAX_IN_FLIGHT * DIGEST_BYTES
         self._rows = (self._crashers + self.slots * RING * DIGEST_BYTES) // 8
         self._counts = self._rows + self.slots * WIDTH
         for slot, role in enumerate(roles or ()):
@@ -104,7 +104,7 @@ class SharedState:
     @classmethod
     def create(cls, roles: Sequence[str]) -> Self:
         """Create the shared memory with a slot per role."""
-        made = cls(os.memfd_create("spamnb-board", os.MFD_CLOEXEC), roles)
+        made = cls(os.memfd_create("spamnb-state", os.MFD_CLOEXEC), roles)
         made._map[_SECRET * 8 : _SECRET * 8 + SECRET_BYTES] = os.urandom(SECRET_BYTES)
         return made
 
@@ -150,7 +150,7 @@ class SharedState:
         self._words[first + _PID] = 0
         self._words[first + _BEAT] = self._words[first + _SINCE] = now
         self._words[first + _STARTS] += 1
-        self._words[first + _IN_HAND] = self._words[first + _OPEN] = 0
+        self._words[first + _IN_FLIGHT] = self._words[first + _OPEN] = 0
         self.forget_connections(slot)
         self._words[first + _STATE] = ProcessState.STARTING
 
@@ -236,36 +236,36 @@ class SharedState:
 
     # -- messages being scanned, and known crashers -----------------------------------------------
 
-    def hold(self, slot: int, digest: bytes) -> None:
+    def mark(self, slot: int, digest: bytes) -> None:
         """Record that this slot starts to scan a message."""
-        at = self._cell(slot, _IN_HAND)
+        at = self._cell(slot, _IN_FLIGHT)
         count = self._words[at]
-        if count < HANDS:
-            self._put(self._hands + (slot * HANDS + count) * DIGEST_BYTES, digest)
+        if count < MAX_IN_FLIGHT:
+            self._put(self._in_flight + (slot * MAX_IN_FLIGHT + count) * DIGEST_BYTES, digest)
             self._words[at] = count + 1
 
     def release(self, slot: int) -> None:
         """Record that this slot scans no message any more."""
-        self._words[self._cell(slot, _IN_HAND)] = 0
+        self._words[self._cell(slot, _IN_FLIGHT)] = 0
 
-    def in_hand(self, slot: int) -> list[bytes]:
+    def in_flight(self, slot: int) -> list[bytes]:
         """Return the digests of the messages that a process is scanning."""
-        first = self._hands + slot * HANDS * DIGEST_BYTES
-        starts = range(first, first + self._words[self._cell(slot, _IN_HAND)] * DIGEST_BYTES, 16)
+        first = self._in_flight + slot * MAX_IN_FLIGHT * DIGEST_BYTES
+        starts = range(first, first + self._words[self._cell(slot, _IN_FLIGHT)] * DIGEST_BYTES, 16)
         return [self._map[start : start + DIGEST_BYTES] for start in starts]
 
-    def known_crasher(self, slot: int, digest: bytes) -> None:
+    def add_known_crasher(self, slot: int, digest: bytes) -> None:
         """Remember a message that crashed a process of this slot, or exceeded its time limit."""
         at = self._cell(slot, _RING_AT)
         place = self._words[at] % RING
         self._put(self._crashers + (slot * RING + place) * DIGEST_BYTES, digest)
         self._words[at] += 1
 
-    def crashers_in_flight(self, slot: int) -> list[bytes]:
+    def mark_crashers(self, slot: int) -> list[bytes]:
         """Remember the messages that a dead process was scanning as known crashers."""
-        found = self.in_hand(slot)
+        found = self.in_flight(slot)
         for digest in found:
-            self.known_crasher(slot, digest)
+            self.add_known_crasher(slot, digest)
         self.release(slot)
         return found
 
@@ -282,25 +282,25 @@ class SharedState:
 class InFlightGuard:
     """The messages that one process is scanning, for a scanner without access to shared state."""
 
-    __slots__ = ("_board", "_slot")
+    __slots__ = ("_shared", "_slot")
 
     def __init__(self, shared: SharedState, slot: int) -> None:
-        self._board = shared
+        self._shared = shared
         self._slot = slot
 
     def is_known_crasher(self, digest: bytes) -> bool:
         """Return True if a process crashed on this message."""
-        return self._board.is_known_crasher(digest)
+        return self._shared.is_known_crasher(digest)
 
-    def hold(self, digest: bytes) -> None:
+    def mark(self, digest: bytes) -> None:
         """Record that a scan starts."""
-        self._board.hold(self._slot, digest)
+        self._shared.mark(self._slot, digest)
 
     def release(self) -> None:
         """Record that the scan ended."""
-        self._board.release(self._slot)
+        self._shared.release(self._slot)
 
 
 def _bytes_for(slots: int) -> int:
     words = _HEAD + slots * (_CELLS + WIDTH + _COUNTS)
-    return words * 8 + slots * (HANDS + RING) * DIGEST_BYTES
+    return words * 8 + slots * (MAX_IN_FLIGHT + RING) * DIGEST_BYTES

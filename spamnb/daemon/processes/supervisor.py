@@ -139,7 +139,7 @@ class Supervisor:
         del self._children[slot]
         self._shared.set_state(slot, ProcessState.DEAD)
         self._shared.forget_connections(slot)
-        known_crasher = self._shared.crashers_in_flight(slot) if code else []
+        known_crasher = self._shared.mark_crashers(slot) if code else []
         self._change.set()
         facts = {"role": child.start.role, "slot": slot, "pid": child.pid} | exit_words(code)
         if self._stopping:

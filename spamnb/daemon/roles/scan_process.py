@@ -52,7 +52,9 @@ def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
         os.nice(NICE)
     settings, log = start_child(start, f"scan {start.slot}")
     model_session = ModelSession(
-        plan_of(settings, Path(start.home)), hand=InFlightGuard(shared, start.slot), log=log
+        plan_of(settings, Path(start.home)),
+        crash_register=InFlightGuard(shared, start.slot),
+        log=log,
     )
     model_session.prepare()
     shared.set_state(start.slot, ProcessState.READY)
@@ -264,7 +266,7 @@ class ScanProcess:
         if left_s > 0 and now < job.end_by:
             self._timer = loop.call_later(min(left_s, job.end_by - now) + 0.01, self._look)
             return
-        is_guilty = left_s <= 0 and bool(self._links.shared.in_hand(self._slot))
+        is_guilty = left_s <= 0 and bool(self._links.shared.in_flight(self._slot))
         self._end(wire, "overrun" if is_guilty else "busy", is_guilty=is_guilty)
 
     def _own_s(self, wire: _JobConnection) -> float:
@@ -302,7 +304,7 @@ class ScanProcess:
     def ended(self, wire: _JobConnection) -> None:
         """Handle the end of the process."""
         job = self._job
-        held = job is not None and bool(self._links.shared.in_hand(self._slot))
+        held = job is not None and bool(self._links.shared.in_flight(self._slot))
         if job is not None and held:
             job.deaths += 1
         is_guilty = held and job is not None and job.deaths >= DEATHS
@@ -319,7 +321,7 @@ class ScanProcess:
         child.signal(signal.SIGKILL)
         code = child.buried()
         shared.set_state(self._slot, ProcessState.DEAD)
-        known_crasher = shared.crashers_in_flight(self._slot) if is_guilty else []
+        known_crasher = shared.mark_crashers(self._slot) if is_guilty else []
         shared.release(self._slot)
         self._wire, self._ready = None, False
         if not was_ready and not self._stale:

@@ -73,9 +73,9 @@ class ScannerFactory:
 
     def _new_session(self, settings: Settings) -> ModelSession:
         start = self._deps.start
-        hand = InFlightGuard(self._deps.shared, start.slot)
+        register = InFlightGuard(self._deps.shared, start.slot)
         model_session = ModelSession(
-            plan_of(settings, Path(start.home)), hand=hand, log=self._deps.log
+            plan_of(settings, Path(start.home)), crash_register=register, log=self._deps.log
         )
         model_session.prepare()
         return model_session

@@ -1,6 +1,6 @@
 """Scan with a model that may be replaced or missing, record the verdicts, skip known crashers.
 
-    session = ModelSession(SessionConfig(home), hand=register, log=log)
+    session = ModelSession(SessionConfig(home), crash_register=register, log=log)
     session.scan([raw, ...], [notes, ...]) -> [ScanVerdict | ScanFault, ...]    never raises
 
 One session serves one process and is opened on first use: the model read-only, the history for
@@ -81,7 +81,7 @@ class CrashRegister(Protocol):
     def is_known_crasher(self, digest: bytes) -> bool:
         """Whether a process crashed on this message."""
 
-    def hold(self, digest: bytes) -> None:
+    def mark(self, digest: bytes) -> None:
         """Mark a message whose scan begins."""
 
     def release(self) -> None:
@@ -95,7 +95,7 @@ class NoCrashRegister:
         """Return False."""
         return False
 
-    def hold(self, digest: bytes) -> None:
+    def mark(self, digest: bytes) -> None:
         """Do nothing."""
 
     def release(self) -> None:
@@ -141,12 +141,12 @@ class ModelSession:
         self,
         plan: SessionConfig,
         *,
-        hand: CrashRegister | None = None,
+        crash_register: CrashRegister | None = None,
         log: Log = silent,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.plan = plan
-        self.hand: CrashRegister = hand or NoCrashRegister()
+        self.crash_register: CrashRegister = crash_register or NoCrashRegister()
         self._log = log
         self._clock = clock
         self._model: Filter | None = None
@@ -161,21 +161,25 @@ class ModelSession:
     def scan(self, raws: Sequence[bytes], notes: Sequence[Notes]) -> list[Found]:
         """The verdicts of at most `BATCH_MESSAGES` messages; never raises."""
         digests = [digest_of(raw) for raw in raws]
-        fresh = [at for at, digest in enumerate(digests) if not self.hand.is_known_crasher(digest)]
+        fresh = [
+            at
+            for at, digest in enumerate(digests)
+            if not self.crash_register.is_known_crasher(digest)
+        ]
         found: list[Found] = [ScanFault("known_crasher")] * len(raws)
         try:
             for at in fresh:
-                self.hand.hold(digests[at])
+                self.crash_register.mark(digests[at])
             answers = self._scan([raws[at] for at in fresh], [notes[at] for at in fresh])
         finally:
-            self.hand.release()
+            self.crash_register.release()
         for at, answer in zip(fresh, answers, strict=True):
             found[at] = answer
         return found
 
     def is_known_crasher(self, raw: bytes) -> bool:
         """Whether a process crashed on this message."""
-        return self.hand.is_known_crasher(digest_of(raw))
+        return self.crash_register.is_known_crasher(digest_of(raw))
 
     def prepare(self) -> None:
         """Open the model now, if possible, so that the first message need not wait."""

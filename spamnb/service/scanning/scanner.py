@@ -1,6 +1,6 @@
 """Scan messages: verdict, access lists, action, quarantine.
 
-    session = ModelSession(SessionConfig(home, ...), hand=hand, log=log)    one for each process
+    session = ModelSession(SessionConfig(home, ...), crash_register=..., log=log)  # per process
     Scanner(session, ScanPolicy(...), ScannerDeps(rules=..., quarantine=..., offload=...,
             bypassed=..., later=loop.call_soon, aside=..., meters=..., log=...))
 

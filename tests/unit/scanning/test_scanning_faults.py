@@ -29,8 +29,8 @@ from spamnb.store.lmdb.sharing import DATA_FILE
 REPLIES = {DEFERRED_REPLY, BUSY_REPLY}
 
 
-class Hand(NoCrashRegister):
-    """Remembers in this process what a board remembers in shared memory."""
+class Register(NoCrashRegister):
+    """Remembers in this process what the daemon keeps in shared memory."""
 
     def __init__(self):
         self.known_crasher, self.held, self.seen = set(), [], []
@@ -38,7 +38,7 @@ class Hand(NoCrashRegister):
     def is_known_crasher(self, digest):
         return digest in self.known_crasher
 
-    def hold(self, digest):
+    def mark(self, digest):
         self.held.append(digest)
         self.seen.append(digest)
 
@@ -48,16 +48,16 @@ class Hand(NoCrashRegister):
 
 def test_a_message_that_killed_a_process_passes_at_once(scan_rig, surest):
     """Its digest was in hand while it was judged, and its companions are judged as ever."""
-    hand, later, answers = Hand(), [], []
-    one = scan_rig(replace(HARSH, on_fault="defer"), hand=hand, later=later.append)
-    hand.known_crasher.add(digest_of(surest["unsure"]))
+    register, later, answers = Register(), [], []
+    one = scan_rig(replace(HARSH, on_fault="defer"), crash_register=register, later=later.append)
+    register.known_crasher.add(digest_of(surest["unsure"]))
     for raw in (surest["ham"], surest["unsure"]):
         one.scanner.scan(request_of(raw, ENVELOPE), answers.append)
     later.pop(0)()
     assert [outcome.facts["verdict"] for outcome in answers] == ["ham", "unscanned"]
     assert answers[1].block == b"X-Spamnb-Verdict: unscanned; reason=known_crasher\r\n"
-    assert hand.seen == [digest_of(surest["ham"])]
-    assert hand.held == []
+    assert register.seen == [digest_of(surest["ham"])]
+    assert register.held == []
 
 
 def test_large_messages_are_judged_aside(scan_rig, home, surest):
@@ -319,21 +319,21 @@ def test_a_scanner_reads_while_another_process_writes(scan_rig, home, surest):
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_message_that_ended_a_process_is_judged_by_its_header(scan_rig, home, surest, whole):
     """Its body is not tried again, so it does not pass unscanned; only its header may fail too."""
-    hand = Hand()
-    helper = Helper(ModelSession(SessionConfig(home, costs=COSTS), hand=hand))
+    register = Register()
+    helper = Helper(ModelSession(SessionConfig(home, costs=COSTS), crash_register=register))
     policy = ScanPolicy(large_bytes=len(surest["spam"]) - 1)
-    one = scan_rig(policy, hand=hand, offload=helper)
-    hand.known_crasher.add(digest_of(surest["spam"]))
+    one = scan_rig(policy, crash_register=register, offload=helper)
+    register.known_crasher.add(digest_of(surest["spam"]))
     answers = []
     one.scanner.scan(request_of(surest["spam"], ENVELOPE, whole=whole), answers.append)
     ((header, _, _),) = helper.jobs
     assert surest["spam"].startswith(header)
     assert header.endswith(b"\r\n\r\n")
-    hand.known_crasher.add(digest_of(header))
+    register.known_crasher.add(digest_of(header))
     helper.work()
     assert answers[0].facts["reason"] == "known_crasher"
     assert one.meters.value("unscanned_known_crasher") == 1
-    hand.known_crasher.discard(digest_of(header))
+    register.known_crasher.discard(digest_of(header))
     one.scanner.scan(request_of(surest["spam"], ENVELOPE, whole=whole), answers.append)
     helper.work()
     assert answers[1].facts["reason"] == "head"
@@ -345,10 +345,10 @@ def test_a_small_message_that_ended_a_worker_is_judged_by_its_header_elsewhere(
     scan_rig, home, surest
 ):
     """Not in the worker: its header may be what ended it."""
-    hand, later, answers = Hand(), [], []
+    register, later, answers = Register(), [], []
     helper = Helper(ModelSession(SessionConfig(home, costs=COSTS)))
-    one = scan_rig(hand=hand, offload=helper, later=later.append)
-    hand.known_crasher.add(digest_of(surest["ham"]))
+    one = scan_rig(crash_register=register, offload=helper, later=later.append)
+    register.known_crasher.add(digest_of(surest["ham"]))
     one.scanner.scan(request_of(surest["ham"], ENVELOPE), answers.append)
     later.pop()()
     helper.work()
@@ -361,9 +361,11 @@ def test_what_ended_a_process_passes_or_waits_where_the_policy_says_so(
     scan_rig, surest, known_crasher
 ):
     """Without another scan."""
-    hand = Hand()
-    one = scan_rig(ScanPolicy(known_crasher=known_crasher), hand=hand, offload=Helper(None))
-    hand.known_crasher.add(digest_of(surest["ham"]))
+    register = Register()
+    one = scan_rig(
+        ScanPolicy(known_crasher=known_crasher), crash_register=register, offload=Helper(None)
+    )
+    register.known_crasher.add(digest_of(surest["ham"]))
     outcome = one.scan(surest["ham"])
     assert outcome.action == {"deliver": "relay", "defer": "defer"}[known_crasher]
     assert outcome.facts["reason"] == "known_crasher"
