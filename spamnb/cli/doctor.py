@@ -117,7 +117,7 @@ def _ports(session: CliSession, options: _DoctorOptions) -> DoctorPorts:
     if options.imap and options.maildir:
         raise UserError("--imap and --maildir exclude each other")
     rcpt = checked_recipient(options.rcpt) if options.rcpt else ""
-    hand_in = _address(options.smtp or _first_listener(session), "--smtp") if rcpt else None
+    submission = _address(options.smtp or _first_listener(session), "--smtp") if rcpt else None
     opened = None
     if options.imap:
         opened = _imap(options, options.user or rcpt)
@@ -127,7 +127,7 @@ def _ports(session: CliSession, options: _DoctorOptions) -> DoctorPorts:
         status=partial(_status, session),
         open_records=partial(_ledger, session),
         open_mailbox=opened,
-        carry=partial(_carry, hand_in) if hand_in else None,
+        submit=partial(_submit, submission) if submission else None,
         rcpt=rcpt,
         wait_s=options.wait_s,
     )
@@ -191,7 +191,7 @@ def _forget(session: CliSession, feedback: Feedback) -> Answer:
 # --- the mail ------------------------------------------------------------------------------------
 
 
-def _carry(address: Address, raw: bytes, rcpt: str) -> str:
+def _submit(address: Address, raw: bytes, rcpt: str) -> str:
     """Send a message with the empty sender, so that no bounce is ever sent."""
     from spamnb.endpoints.net.smtp_client import SendPlan, deliver
     from spamnb.service.scanning.quarantine import ReleasedMessage

@@ -337,7 +337,7 @@ def test_a_scanner_that_fails(on_loop, policy, scanner):
         real = Scanner(
             ModelSession(SessionConfig(Path("/nowhere"))),
             ScanPolicy(on_fault=policy, busy=policy),
-            ScannerDeps(later=lambda _: None, log=log.append, meters=meters, **broken),
+            ScannerDeps(call_soon=lambda _: None, log=log.append, meters=meters, **broken),
         )
         async with Rig(QUICK, real) as rig:
             client = await rig.client()

@@ -68,7 +68,7 @@ class House:
     def forget(self, feedback):
         return self.desk.teach(Feedback("", b"", feedback.refs, "root", "cli", "admin"))
 
-    def carry(self, raw, _):
+    def submit(self, raw, _):
         signature = self.model.score(raw).signature if self.signed else ""
         lines = {"X-Spam-Flag": self.flag, "X-Spamnb-Verdict": self.verdict,
                  "X-Spamnb-Signature": signature}  # fmt: skip
@@ -84,7 +84,7 @@ class House:
                 lambda: Filter.open(self.home), self.home, self.forget
             ),
             "open_mailbox": lambda: self.box,
-            "carry": self.carry,
+            "submit": self.submit,
             "rcpt": "ann@example.org",
             "wait_s": 0.3,
         }
@@ -177,15 +177,15 @@ def test_another_model_signed_it(house, tmp_path):
     """A signature of another model is not in the history."""
     with Filter.open(tmp_path / "other", create=True) as other:
         foreign = other.score(b"Subject: x\n\nx\n").signature
-    carry = house.carry
+    submit = house.submit
 
-    def carried(raw, rcpt):
-        carry(raw, rcpt)
+    def submitted(raw, rcpt):
+        submit(raw, rcpt)
         own = signature_text(recent(house.model.history, 1)[0].signature)
         house.box.raw = house.box.raw.replace(own.encode(), foreign.encode())
         return "taken"
 
-    assert broken(house.findings(carry=carried), "verdict", "does not know") == ["verdict"]
+    assert broken(house.findings(submit=submitted), "verdict", "does not know") == ["verdict"]
 
 
 def test_unreported_moves_are_told(house):
@@ -219,12 +219,12 @@ def test_a_connection_that_breaks_is_made_anew_to_clean_up(house):
     fickle = Fickle(house)
     boxes = iter([fickle, house.box])
 
-    def carried(raw, rcpt):
-        house.carry(raw, rcpt)
+    def submitted(raw, rcpt):
+        house.submit(raw, rcpt)
         fickle.raw = house.box.raw
         return "taken"
 
-    found = house.findings(carry=carried, open_mailbox=lambda: next(boxes))
+    found = house.findings(submit=submitted, open_mailbox=lambda: next(boxes))
     assert broken(found, "move", "gone") == ["move"]
     assert found[CLEANING].state == "ok"
 
@@ -271,7 +271,7 @@ def test_an_interrupt_is_cleaned_up(house):
         lambda: WELL,
         lambda: ModelRecords(lambda: Filter.open(house.home), house.home, house.forget),
         lambda: house.box,
-        house.carry,
+        house.submit,
         "ann@example.org",
         0.3,
     )

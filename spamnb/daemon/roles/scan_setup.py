@@ -102,13 +102,13 @@ class ScannerFactory:
             offload=self._pool,
             traps=Traps(traps, Path(deps.start.home) / TRAPS_FOLDER) if traps else None,
             bypassed=lambda: deps.shared.bypass,
-            later=deps.loop.call_soon,
-            aside=self._aside,
+            call_soon=deps.loop.call_soon,
+            run_in_thread=self._run_in_thread,
             meters=deps.shared.meters(deps.start.slot),
             log=deps.log,
         )
 
-    def _aside(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+    def _run_in_thread(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Run `work`, which must not raise, in another thread."""
         future = self._deps.loop.run_in_executor(None, work)
         future.add_done_callback(lambda done: then(done.result()))

@@ -120,13 +120,13 @@ def _mailbox(run: CheckRun) -> str:
 
 
 def _delivery(run: CheckRun) -> str:
-    assert run.ports.carry is not None
+    assert run.ports.submit is not None
     assert run.records is not None
     text = _TEXT.format(
         rcpt=run.ports.rcpt, ident=run.ident, token=secrets.token_hex(8), date=formatdate()
     )
     run.snapshot = run.records.snapshot()
-    reply = run.ports.carry(text.replace("\n", "\r\n").encode("ascii"), run.ports.rcpt)
+    reply = run.ports.submit(text.replace("\n", "\r\n").encode("ascii"), run.ports.rcpt)
     run.sent = True
     return reply
 
@@ -281,7 +281,7 @@ def _mailbox_option(ports: DoctorPorts) -> str:
 
 
 def _recipient_option(ports: DoctorPorts) -> str:
-    return "" if ports.carry and ports.rcpt else "no --rcpt is given"
+    return "" if ports.submit and ports.rcpt else "no --rcpt is given"
 
 
 class Check(NamedTuple):

@@ -67,7 +67,7 @@ class DoctorPorts:
     """returns the daemon's status; None if no daemon runs"""
     open_records: Callable[[], ModelRecords]
     open_mailbox: Callable[[], Mailbox] | None = None
-    carry: Callable[[bytes, str], str] | None = None
+    submit: Callable[[bytes, str], str] | None = None
     """submits a message for a recipient to the mail server; returns its reply"""
     rcpt: str = ""
     wait_s: float = 60.0

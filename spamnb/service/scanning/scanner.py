@@ -2,7 +2,7 @@
 
     session = ModelSession(SessionConfig(home, ...), crash_register=..., log=log)  # per process
     Scanner(session, ScanPolicy(...), ScannerDeps(rules=..., quarantine=..., offload=...,
-            bypassed=..., later=loop.call_soon, aside=..., meters=..., log=...))
+            bypassed=..., call_soon=loop.call_soon, run_in_thread=..., meters=..., log=...))
 
 `scan(request, done)` calls `done(result)` exactly once and never raises. Messages that arrive in
 one turn of the event loop are scanned together, on one snapshot and with one commit; large ones go
@@ -100,12 +100,12 @@ class ScanPolicy(ScanOptions, Fallbacks):
     """how long a message may be queued until its scan begins"""
 
 
-def at_once(run: Callable[[], None]) -> None:
+def call_now(run: Callable[[], None]) -> None:
     """Run immediately, for callers without an event loop."""
     run()
 
 
-def here(work: Callable[[], Result], then: Callable[[Result], None]) -> None:
+def run_here(work: Callable[[], Result], then: Callable[[Result], None]) -> None:
     """Do slow work in this thread."""
     then(work())
 
@@ -124,9 +124,9 @@ class ScannerDeps:
     offload: Offload | None = None
     traps: Traps | None = None
     bypassed: Callable[[], bool] = never
-    later: Callable[[Callable[[], None]], object] = at_once
+    call_soon: Callable[[Callable[[], None]], object] = call_now
     """runs a callable after those that are already scheduled, such as loop.call_soon"""
-    aside: Callable[[Callable[[], Any], Callable[[Any], None]], None] = here
+    run_in_thread: Callable[[Callable[[], Any], Callable[[Any], None]], None] = run_here
     """does slow work (two fsyncs) in another thread, then calls back in this one"""
     meters: Meters = field(default_factory=Meters)
     log: Log = silent
@@ -194,7 +194,7 @@ class Scanner:
             if error is not None:
                 incident(log, "trap", error)
 
-        self._deps.aside(partial(attempt, partial(traps.keep, pending.request, trap)), then)
+        self._deps.run_in_thread(partial(attempt, partial(traps.keep, pending.request, trap)), then)
 
     # -- request to verdict ---------------------------------------------------------------------
 
@@ -240,7 +240,7 @@ class Scanner:
             return
         self._run_scheduled = True
         try:
-            self._deps.later(self._run)
+            self._deps.call_soon(self._run)
         except BaseException:
             self._run_scheduled = False  # or `_run` would never be scheduled again
             raise
@@ -344,7 +344,7 @@ class Scanner:
         def then(kept: str | Exception) -> None:
             self._guarded([pending], partial(self._kept, pending, add, facts, kept))
 
-        self._deps.aside(partial(attempt, work), then)
+        self._deps.run_in_thread(partial(attempt, work), then)
 
     def _kept(
         self, pending: _PendingScan, add: Fields, facts: dict[str, object], kept: str | Exception
@@ -375,7 +375,7 @@ class Scanner:
                 record["incident"] = incident(log, "quarantine", error)
             log(record | {"level": "warning", "withdrawn": error is None})
 
-        self._deps.aside(partial(attempt, partial(quarantine.delete, kept)), then)
+        self._deps.run_in_thread(partial(attempt, partial(quarantine.delete, kept)), then)
 
     def _not_scanned(self, pending: _PendingScan, fault: ScanFault) -> None:
         """Scan the header alone if allowed, else return the result for an unscanned message."""

@@ -69,7 +69,7 @@ def test_what_is_judged_is_what_a_mailbox_will_hold(scan_rig, home, surest):
 def test_letters_of_one_turn_are_judged_together(scan_rig, home, surest):
     """All are answered, each with its own verdict, with one write to the history for each few."""
     later = []
-    one = scan_rig(later=later.append)
+    one = scan_rig(call_soon=later.append)
     requests = [surest["spam"], surest["ham"]] * 10
     answers = [[] for _ in requests]
     for raw, answer in zip(requests, answers, strict=True):
@@ -89,7 +89,7 @@ def test_letters_of_one_turn_are_judged_together(scan_rig, home, surest):
 def test_a_listener_that_fails_to_take_its_answer_harms_no_other(scan_rig, surest):
     """Its fault is logged; the rest of the turn is answered."""
     later, answers = [], []
-    one = scan_rig(later=later.append)
+    one = scan_rig(call_soon=later.append)
 
     def broken(outcome):
         raise ValueError(outcome.action)

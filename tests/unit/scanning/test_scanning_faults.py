@@ -49,7 +49,9 @@ class Register(NoCrashRegister):
 def test_a_message_that_killed_a_process_passes_at_once(scan_rig, surest):
     """Its digest was in hand while it was judged, and its companions are judged as ever."""
     register, later, answers = Register(), [], []
-    one = scan_rig(replace(HARSH, on_fault="defer"), crash_register=register, later=later.append)
+    one = scan_rig(
+        replace(HARSH, on_fault="defer"), crash_register=register, call_soon=later.append
+    )
     register.known_crasher.add(digest_of(surest["unsure"]))
     for raw in (surest["ham"], surest["unsure"]):
         one.scanner.scan(request_of(raw, ENVELOPE), answers.append)
@@ -204,7 +206,7 @@ def test_a_model_that_was_replaced_is_noticed(scan_rig, home, tmp_path, surest):
 def test_a_failed_scan_passes_its_message_and_the_batch_is_scanned(scan_rig, surest, monkeypatch):
     """One incident, found again in the log; nothing internal in the header."""
     later, answers = [], []
-    one = scan_rig(later=later.append)
+    one = scan_rig(call_soon=later.append)
     real = Filter.score_batches
 
     def failing(self, feature_batches):
@@ -229,7 +231,7 @@ def test_a_failed_scan_passes_its_message_and_the_batch_is_scanned(scan_rig, sur
     assert "secret" not in str(answers[1])
 
 
-@pytest.mark.parametrize("step", ["rules", "treatment", "block", "bypass", "later", "notes"])
+@pytest.mark.parametrize("step", ["rules", "treatment", "block", "bypass", "call_soon", "notes"])
 def test_a_fault_at_any_other_step_is_answered_once(scan_rig, surest, monkeypatch, step):
     """Whatever breaks, by policy, and never twice."""
     from spamnb.service.scanning import scanner as scanning
@@ -237,7 +239,7 @@ def test_a_fault_at_any_other_step_is_answered_once(scan_rig, surest, monkeypatc
     def broken(*_, **__):
         raise RuntimeError(step)
 
-    around = {"bypass": {"bypassed": broken}, "later": {"later": broken}}.get(step, {})
+    around = {"bypass": {"bypassed": broken}, "call_soon": {"call_soon": broken}}.get(step, {})
     one = scan_rig(replace(HARSH, on_fault="defer"), **around)
     places = {
         "rules": (AccessLists, "on"),
@@ -347,7 +349,7 @@ def test_a_small_message_that_ended_a_worker_is_judged_by_its_header_elsewhere(
     """Not in the worker: its header may be what ended it."""
     register, later, answers = Register(), [], []
     helper = Helper(ModelSession(SessionConfig(home, costs=COSTS)))
-    one = scan_rig(crash_register=register, offload=helper, later=later.append)
+    one = scan_rig(crash_register=register, offload=helper, call_soon=later.append)
     register.known_crasher.add(digest_of(surest["ham"]))
     one.scanner.scan(request_of(surest["ham"], ENVELOPE), answers.append)
     later.pop()()

@@ -21,7 +21,7 @@ def turns(later, count):
 def test_a_burst_of_one_client_does_not_delay_another(scan_rig, surest):
     """Messages that are judged in the worker wait by client: the other's is in the next turn."""
     later, order = [], []
-    one = scan_rig(later=later.append)
+    one = scan_rig(call_soon=later.append)
     other = replace(ENVELOPE, client=Client(address="198.51.100.1"))
     padded = surest["spam"] + b"words of the burst\r\n" * 3000
     for number in range(30):
@@ -39,7 +39,7 @@ def test_a_burst_of_one_client_does_not_delay_another(scan_rig, surest):
 def test_what_waited_too_long_in_the_worker_is_deferred(scan_rig, surest):
     """It is not judged any more: its sender is told to come again, as is due."""
     later, answers = [], []
-    one = scan_rig(ScanPolicy(wait_s=-1.0), later=later.append)
+    one = scan_rig(ScanPolicy(wait_s=-1.0), call_soon=later.append)
     one.scanner.scan(request_of(surest["ham"], ENVELOPE), answers.append)
     turns(later, 1)
     assert (answers[0].action, answers[0].reply) == ("defer", BUSY_REPLY)
@@ -49,7 +49,7 @@ def test_what_waited_too_long_in_the_worker_is_deferred(scan_rig, surest):
 def test_a_letter_that_is_taken_back_is_not_judged(scan_rig, surest):
     """The session that wanted the answer has ended."""
     later, answers = [], []
-    one = scan_rig(later=later.append)
+    one = scan_rig(call_soon=later.append)
     one.scanner.scan(request_of(surest["ham"], ENVELOPE), answers.append)("")
     turns(later, 1)
     assert answers == []
@@ -59,7 +59,7 @@ def test_a_letter_that_is_taken_back_is_not_judged(scan_rig, surest):
 def test_what_is_kept_for_a_letter_that_was_taken_back_is_withdrawn(scan_rig, home, surest):
     """The disk was slow, and the sender will send the message again."""
     quarantine, works, answers = Quarantine(home / "quarantine"), [], []
-    one = scan_rig(HARSH, quarantine=quarantine, aside=lambda *both: works.append(both))
+    one = scan_rig(HARSH, quarantine=quarantine, run_in_thread=lambda *both: works.append(both))
     stop = one.scanner.scan(request_of(surest["spam"], ENVELOPE), answers.append)
     stop("")
     while works:
@@ -87,7 +87,7 @@ def test_a_late_scan_is_counted_once(scan_rig, home, surest, policy, counted, st
     later, answers, helper = [], [], Helper(ModelSession(SessionConfig(home, costs=COSTS)))
     aside = {"offload": helper} if step == "scan process" else {}
     policy = replace(policy, large_bytes=10)
-    one = scan_rig(policy, later=later.append, **aside)
+    one = scan_rig(policy, call_soon=later.append, **aside)
     stop = one.scanner.scan(request_of(surest["spam"], ENVELOPE), answers.append)
     stop("busy")
     stop("busy")
@@ -103,7 +103,7 @@ def test_a_late_scan_is_counted_once(scan_rig, home, surest, policy, counted, st
 def test_a_scan_that_is_late_in_the_quarantine_is_counted_once(scan_rig, home, surest):
     """Its verdict is known, but no result: it counts as a message without a scan."""
     quarantine, works, answers = Quarantine(home / "quarantine"), [], []
-    one = scan_rig(HARSH, quarantine=quarantine, aside=lambda *both: works.append(both))
+    one = scan_rig(HARSH, quarantine=quarantine, run_in_thread=lambda *both: works.append(both))
     stop = one.scanner.scan(request_of(surest["spam"], ENVELOPE), answers.append)
     stop("busy")
     while works:
