@@ -64,7 +64,7 @@ _MARKS = {"ok": "green", "broken": "red", "skipped": "yellow"}
               metavar="SECONDS", help="Time limit of each check; must be longer than --quiet of "
               "`spamnb watch`.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: ok, message_id, "
-              "hops.")  # fmt: skip
+              "checks.")  # fmt: skip
 @pass_session
 @click.pass_context
 def doctor(ctx: click.Context, session: CliSession, /, as_json: bool, **options: Any) -> None:
@@ -203,7 +203,7 @@ def _submit(address: Address, raw: bytes, rcpt: str) -> str:
     except PeerError as error:
         raise PeerError(
             str(error), reply=error.reply
-        ) from error  # without its hint, which is about another hop
+        ) from error  # without its hint, which names the next hop
     if reply.code // 100 not in (0, 2):
         raise PeerError(f"{address} replied {reply}", reply=str(reply).encode())
     return f"{address} replied {reply}"
@@ -331,7 +331,7 @@ def _show(result: CheckResult) -> None:
     mark = f"{result.state:<8}"
     if wants_colour():
         mark = click.style(mark, fg=_MARKS[result.state])
-    say(f"{mark} {result.hop:<15} {safe(result.what)}")
+    say(f"{mark} {result.check:<15} {safe(result.what)}")
     if result.todo:
         say(f"{'':<8} {'':<15} -> {safe(result.todo)}")
     sys.stdout.flush()
@@ -341,5 +341,5 @@ def _as_dict(message_id: str, results: list[CheckResult]) -> dict[str, Any]:
     return {
         "ok": all(result.state != "broken" for result in results),
         "message_id": message_id,
-        "hops": [result._asdict() for result in results],
+        "checks": [result._asdict() for result in results],
     }

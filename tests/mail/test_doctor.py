@@ -1,4 +1,4 @@
-"""`spamnb doctor` without any mail server: each hop broken in turn, and nothing left behind."""
+"""`spamnb doctor` without any mail server: each check failing in turn, and nothing left behind."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.doctor import HOPS, House, Told
+from support.doctor import CHECKS, House, Told
 from support.postfix import free_ports, until
 
 EMBEDDED = """
@@ -90,12 +90,12 @@ def unchanged(embedded):
 
 
 def test_all_is_well_in_a_maildir(embedded, unchanged):
-    """Every hop, by the embedded daemon and the watcher; what it taught was spam, ham, nothing."""
+    """Every check is ok; the checks teach the labels spam, ham and none."""
     before = embedded.export()
     with embedded.watch():
         told = embedded.doctor_of("bob")
     assert embedded.export() == before
-    assert told.names("ok") == HOPS, told.whole
+    assert told.names("ok") == CHECKS, told.whole
     assert (told.code, told.whole["ok"]) == (0, True)
     assert embedded.events(told.whole["message_id"]) == [
         (None, "spam", "bob"),
@@ -105,11 +105,11 @@ def test_all_is_well_in_a_maildir(embedded, unchanged):
 
 
 def test_moves_without_a_watcher_are_told(embedded, unchanged):
-    """Without `spamnb watch` the learning hop is broken, and its hint names the command."""
+    """Without `spamnb watch` the check learning fails, and its hint names the command."""
     told = embedded.doctor_of("bob", "--wait", "1")
     told.is_broken("learning", "nothing was learnt within 1 s", "spamnb watch")
     assert told.names("skipped") == ["score", "move back", "learning again"]
-    assert "spamnb forget" in told.hops["cleaning up"]["todo"]
+    assert "spamnb forget" in told.checks["cleaning up"]["todo"]
 
 
 def test_bypass_is_told(embedded, unchanged):
@@ -118,13 +118,13 @@ def test_bypass_is_told(embedded, unchanged):
     try:
         told = embedded.doctor_of("bob")
         told.is_broken("daemon", "bypass", "spamnb bypass off")
-        assert told.hops["delivery"]["state"] == "skipped"
+        assert told.checks["delivery"]["state"] == "skipped"
     finally:
         embedded.bypass("off")
 
 
 def test_a_closed_smtp_port_is_told(embedded, unchanged):
-    """A closed port breaks the delivery hop."""
+    """With a closed port the check delivery fails."""
     (port,) = free_ports(1)
     told = embedded.doctor_of("bob", "--smtp", f"127.0.0.1:{port}")
     told.is_broken("delivery", "cannot be reached", "docs/postfix.md")
@@ -134,7 +134,7 @@ def test_it_arrives_elsewhere(embedded, unchanged):
     """Mail for a recipient with another mailbox does not arrive, and cleaning up finds nothing."""
     told = embedded.doctor_of("bob", "--rcpt", "carol@example.org", "--wait", "1")
     assert told.names("broken") == ["arrival", "cleaning up"]
-    assert "may still arrive" in told.hops["cleaning up"]["what"]
+    assert "may still arrive" in told.checks["cleaning up"]["what"]
     (elsewhere,) = (embedded.mail / "carol").rglob("new/*")
     elsewhere.unlink()
 
@@ -151,8 +151,8 @@ def test_without_our_headers(embedded, unchanged):
     with embedded.watch():
         told = embedded.doctor_of("bob", "--smtp", f"127.0.0.1:{embedded.post}")
     assert "headers" in told.names("broken")
-    assert "did not pass through spamnb" in told.hops["headers"]["what"]
-    assert told.hops["filing"]["state"] == "skipped"
+    assert "did not pass through spamnb" in told.checks["headers"]["what"]
+    assert told.checks["filing"]["state"] == "skipped"
 
 
 def test_what_is_not_given_is_skipped(embedded, unchanged):
@@ -160,18 +160,18 @@ def test_what_is_not_given_is_skipped(embedded, unchanged):
     told = embedded.doctor()
     assert told.names("ok") == ["daemon", "model"]
     assert told.code == 0
-    assert "--imap" in told.hops["mailbox"]["what"]
+    assert "--imap" in told.checks["mailbox"]["what"]
     told = embedded.doctor("--maildir", embedded.maildir)
     assert told.names("ok") == ["daemon", "model", "mailbox"]
-    assert "--rcpt" in told.hops["delivery"]["what"]
+    assert "--rcpt" in told.checks["delivery"]["what"]
 
 
 def test_called_junk_goes_the_other_way_round(embedded, unchanged):
     """Whatever is thought of the message, both labels are taught: out of Junk, then into it."""
     with embedded.watch():
         told = embedded.doctor_of("jill")
-    assert told.names("ok") == HOPS, told.whole
-    assert "YES" in told.hops["filing"]["what"]
+    assert told.names("ok") == CHECKS, told.whole
+    assert "YES" in told.checks["filing"]["what"]
     labels = [after for _, after, _ in embedded.events(told.whole["message_id"])]
     assert labels == ["ham", "spam", None]
 
@@ -191,8 +191,8 @@ def test_who_breaks_it_off_leaves_nothing(embedded, unchanged, number):
         out, _ = running.communicate(timeout=60)
     told = Told(running.returncode, out, "")
     assert running.returncode == 130
-    assert list(told.hops)[-1] == "cleaning up"
-    assert told.hops["cleaning up"]["state"] == "ok"
+    assert list(told.checks)[-1] == "cleaning up"
+    assert told.checks["cleaning up"]["state"] == "ok"
 
 
 def test_the_daemon_goes_away_on_the_way(embedded, unchanged):
@@ -207,7 +207,7 @@ def test_the_daemon_goes_away_on_the_way(embedded, unchanged):
         out, _ = running.communicate(timeout=60)
     try:
         told = Told(running.returncode, out, "")
-        assert told.hops["cleaning up"]["state"] == "ok", told.hops["cleaning up"]
+        assert told.checks["cleaning up"]["state"] == "ok", told.checks["cleaning up"]
         told = embedded.doctor_of("bob")
         told.is_broken("daemon", "no daemon", "spamnb serve")
         assert told.names("ok") == ["model", "mailbox"]
@@ -232,7 +232,7 @@ def test_root_reads_as_the_owner_of_each_file():
         told = house.doctor("--maildir", place / "Maildir")
         told.is_broken("daemon", "no daemon", "spamnb serve")
         assert told.names("ok") == ["model", "mailbox"], told.whole
-        assert "of 54322" in told.hops["mailbox"]["what"]
+        assert "of 54322" in told.checks["mailbox"]["what"]
         assert {path.stat().st_uid for path in house.daemon.home.rglob("*")} == {54_321}
     finally:
         shutil.rmtree(place)

@@ -1,4 +1,4 @@
-"""`spamnb doctor` by a real Postfix and a real Dovecot: all well, and each hop broken in turn."""
+"""`spamnb doctor` with a real Postfix and a real Dovecot: each check passes, and fails."""
 
 import imaplib
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support import dovecot_versions
-from support.doctor import HOPS, House
+from support.doctor import CHECKS, House
 from support.dovecot import with_teaching
 from support.postfix import Rig, needs_rig, until
 from test_postfix import joined
@@ -102,13 +102,13 @@ def unchanged(served):
 
 
 def test_all_is_well(served, unchanged):
-    """Every hop is ok: into Junk by MOVE, back by COPY, with labels of the mailbox's user."""
+    """Every check is ok: into Junk by MOVE, back by COPY, with labels of the mailbox's user."""
     before = served.export()
     told = served.alice()
-    assert told.names("ok") == HOPS, told.whole
+    assert told.names("ok") == CHECKS, told.whole
     assert (told.code, told.whole["ok"]) == (0, True)
-    assert "by MOVE" in told.hops["move"]["what"]
-    assert "by COPY" in told.hops["move back"]["what"]
+    assert "by MOVE" in told.checks["move"]["what"]
+    assert "by COPY" in told.checks["move back"]["what"]
     changes = [(was, now) for was, now, _ in served.events(told.whole["message_id"])]
     assert changes == [(None, "spam"), ("spam", "ham"), ("ham", None)]
     assert served.export() == before
@@ -136,7 +136,7 @@ def others(served):
 def test_nothing_else_in_the_mailbox_is_touched(served, unchanged):
     """Other messages stay, also those marked as deleted."""
     with others(served):
-        assert served.alice().names("ok") == HOPS
+        assert served.alice().names("ok") == CHECKS
 
 
 def test_a_server_that_can_do_little(served, unchanged):
@@ -144,9 +144,9 @@ def test_a_server_that_can_do_little(served, unchanged):
     able = "protocol imap {\n  imap_capability = IMAP4rev1 SASL-IR LITERAL+ ENABLE IDLE\n"
     with served.other_dovecot("protocol imap {\n", able):
         told = served.alice()
-        assert told.names("ok") == HOPS, told.whole
-        assert "by COPY" in told.hops["move"]["what"]
-        assert "by COPY" in told.hops["move back"]["what"]
+        assert told.names("ok") == CHECKS, told.whole
+        assert "by COPY" in told.checks["move"]["what"]
+        assert "by COPY" in told.checks["move back"]["what"]
         with others(served):
             told = served.alice()
             told.is_broken("cleaning up", "only marked as deleted", "delete the message")
@@ -162,7 +162,7 @@ def test_what_can_be_encrypted_is(served, unchanged):
     log = served.rig.root / "dovecot.log"
     began = log.stat().st_size
     with served.other_dovecot("ssl = no", dovecot_versions.tls(cert, key)):
-        assert served.alice().names("ok") == HOPS
+        assert served.alice().names("ok") == CHECKS
     said = log.read_text()[began:].splitlines()
     logins = [line for line in said if "user=<alice>, method=" in line]
     assert logins
@@ -170,7 +170,7 @@ def test_what_can_be_encrypted_is(served, unchanged):
 
 
 def test_a_dovecot_without_imap_sieve_is_told(served, unchanged):
-    """The learning hop is broken, and its hint names the documentation."""
+    """The check learning fails, and its hint names the documentation."""
     with served.other_dovecot("protocol imap {", "protocol lda {"):
         told = served.alice("--wait", "2")
     told.is_broken("learning", "nothing was learnt within 2 s", "docs/dovecot.md")
@@ -184,15 +184,15 @@ def test_a_wrong_spool_is_told(served, unchanged):
     with served.other("bin/spool", f"{served.rig.root}/spool", f"{spool}"):
         told = served.alice("--wait", "2")
     told.is_broken("learning", "nothing was learnt within 2 s", "feedback.spool")
-    assert "spamnb forget" in told.hops["cleaning up"]["todo"]
+    assert "spamnb forget" in told.checks["cleaning up"]["todo"]
     assert list(spool.glob("*.spam"))
 
 
 def test_mail_that_bypasses_spamnb_is_told(served, unchanged):
-    """Without the headers of spamnb the headers hop is broken; the other hops are checked."""
+    """Without the headers of spamnb the check headers fails; the other checks run."""
     told = served.alice("--smtp", f"127.0.0.1:{served.rig.port['back']}")
     told.is_broken("headers", "did not pass through spamnb", "docs/postfix.md")
-    assert told.hops["learning"]["state"] == "ok"
+    assert told.checks["learning"]["state"] == "ok"
 
 
 def test_the_mail_server_refuses(served, unchanged):
@@ -202,7 +202,7 @@ def test_the_mail_server_refuses(served, unchanged):
 
 
 def test_a_folder_that_is_not_there(served, unchanged):
-    """An unknown junk folder breaks the mailbox hop, and its hint names --junk."""
+    """An unknown junk folder makes the check mailbox fail, and its hint names --junk."""
     told = served.alice("--junk", "Werbung")
     told.is_broken("mailbox", "Werbung cannot be opened", "--junk")
 
@@ -213,17 +213,17 @@ def test_the_daemon_is_away(served, unchanged):
     try:
         told = served.alice()
         told.is_broken("daemon", "no daemon serves this home", "spamnb serve")
-        assert told.hops["delivery"]["state"] == "skipped"
+        assert told.checks["delivery"]["state"] == "skipped"
     finally:
         served.daemon.start()
 
 
 def test_a_wrong_password(served, unchanged):
-    """The mailbox hop is broken; no mail is sent. The last test: Dovecot delays later logins."""
+    """The check mailbox fails; no mail is sent. The last test: Dovecot delays later logins."""
     served.password.write_text("wrong\n")
     try:
         told = served.alice()
     finally:
         served.password.write_text("pw-alice\n")
     told.is_broken("mailbox", "AUTHENTICATIONFAILED", "--user")
-    assert told.hops["delivery"]["state"] == "skipped"
+    assert told.checks["delivery"]["state"] == "skipped"

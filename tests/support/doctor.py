@@ -9,8 +9,22 @@ from spamnb.service.engine.filter import Filter
 from support.postfix import PROJECT, Daemon, until
 
 SAMPLE = PROJECT / "corpora" / "sample"
-HOPS = ["daemon", "model", "mailbox", "delivery", "arrival", "headers", "filing", "verdict", "move",
-        "learning", "score", "move back", "learning again", "cleaning up"]  # fmt: skip
+CHECKS = [
+    "daemon",
+    "model",
+    "mailbox",
+    "delivery",
+    "arrival",
+    "headers",
+    "filing",
+    "verdict",
+    "move",
+    "learning",
+    "score",
+    "move back",
+    "learning again",
+    "cleaning up",
+]
 
 
 class Told:
@@ -20,16 +34,16 @@ class Told:
         assert out, err
         self.code, self.err = code, err
         self.whole = json.loads(out.splitlines()[-1])
-        self.hops = {hop["hop"]: hop for hop in self.whole["hops"]}
+        self.checks = {check["check"]: check for check in self.whole["checks"]}
 
     def names(self, state):
-        return [name for name, hop in self.hops.items() if hop["state"] == state]
+        return [name for name, check in self.checks.items() if check["state"] == state]
 
     def is_broken(self, name, what, todo):
-        """Check that this hop alone is broken, with these texts."""
+        """Assert that this check alone is broken, with these texts."""
         assert self.names("broken") == [name], self.whole
-        assert what in self.hops[name]["what"]
-        assert todo in self.hops[name]["todo"]
+        assert what in self.checks[name]["what"]
+        assert todo in self.checks[name]["todo"]
         assert self.code == 1
         assert self.whole["ok"] is False
 

@@ -1,4 +1,4 @@
-"""The doctor's hops, with a real model and a mailbox in memory that can be made to fail."""
+"""The doctor's checks, with a real model and a mailbox in memory that can be made to fail."""
 
 import itertools
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 from support.history import recent
 
 from spamnb.errors import PeerError, UserError
-from spamnb.service.diagnostics.checks import HOPS, same_person
+from spamnb.service.diagnostics.checks import CHECKS, same_person
 from spamnb.service.diagnostics.doctor import CLEANING, Doctor
 from spamnb.service.diagnostics.ports import LABEL, DoctorPorts, FoundMessage, checked_recipient
 from spamnb.service.diagnostics.records import ModelRecords
@@ -18,7 +18,7 @@ from spamnb.service.feedback.service import FeedbackService
 from spamnb.service.feedback.types import Feedback
 
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
-NAMES = [hop.name for hop in HOPS] + [CLEANING]
+NAMES = [check.name for check in CHECKS] + [CLEANING]
 WELL = {"fault": "", "bypass": False, "processes": [{}]}
 
 
@@ -90,7 +90,7 @@ class House:
         }
         doctor = Doctor(DoctorPorts(**given | more))
         found = [*doctor.walk(), doctor.clean()]
-        return {finding.hop: finding for finding in found}
+        return {finding.check: finding for finding in found}
 
     def sums(self):
         with self.model.store.read() as view:
@@ -138,7 +138,7 @@ def test_all_is_well(house):
 
 
 @pytest.mark.parametrize(
-    ("change", "hop", "what"),
+    ("change", "check", "what"),
     [
         ({"status": WELL | {"fault": "torn"}}, "daemon", "the daemon cannot use the model: torn"),
         ({"status": WELL | {"bypass": True}}, "daemon", "bypass is on"),
@@ -152,11 +152,11 @@ def test_all_is_well(house):
         ({"label": "ham"}, "learning", "ham was learnt, not spam"),
     ],
 )
-def test_one_thing_is_wrong(house, change, hop, what):
+def test_one_thing_is_wrong(house, change, check, what):
     """Only the failed check is broken, with a hint."""
     for name, value in change.items():
         setattr(house, name, value)
-    assert broken(house.findings(), hop, what) == [hop]
+    assert broken(house.findings(), check, what) == [check]
 
 
 def test_a_message_filed_without_the_flag_is_told(house):

@@ -298,7 +298,7 @@ class Check(NamedTuple):
 
 _LEARNING: Final = "see docs/teaching.md, `spamnb status` and the daemon's log"
 
-HOPS: Final = (
+CHECKS: Final = (
     Check("daemon", _daemon, "start it with `spamnb serve`; see `spamnb status`"),
     Check("model", _model, "spamnb train HAM SPAM"),
     Check("mailbox", _mailbox, "see --imap, --user, --maildir and --junk", lacks=_mailbox_option),

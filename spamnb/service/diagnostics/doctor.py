@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Final, Literal, NamedTuple
 
 from spamnb.errors import SpamnbError
-from spamnb.service.diagnostics.checks import HOPS, Check, CheckRun
+from spamnb.service.diagnostics.checks import CHECKS, Check, CheckRun
 from spamnb.service.diagnostics.ports import DoctorPorts
 from spamnb.service.diagnostics.records import ModelRecords, Snapshot
 
@@ -28,7 +28,7 @@ _SETTLE_S: Final = 2.0
 class CheckResult(NamedTuple):
     """The result of one check."""
 
-    hop: str
+    check: str
     state: State
     what: str
     todo: str = ""
@@ -48,7 +48,7 @@ class Doctor:
 
     def walk(self) -> Iterator[CheckResult]:
         """Run the checks in order and yield their results."""
-        for check in HOPS:
+        for check in CHECKS:
             result = self._result(check)
             self._states[check.name] = result.state
             yield result
