@@ -147,7 +147,7 @@ class Site:
         """Return the words of message bodies for each criterion, the strongest first."""
         with self.store.read() as view:
             words = [
-                w for w in view.all_words() if w.place == TokenLocation.BODY and w.text.isalpha()
+                w for w in view.all_words() if w.location == TokenLocation.BODY and w.text.isalpha()
             ]
             words = [w for w in words if w.text == w.text.lower()]
             ids = np.array([w.id for w in words], np.uint64)

@@ -118,4 +118,4 @@ def _clues(session: CliSession, one: Doubt) -> list[tuple[str, ...]]:
     """Return the strongest clues of the present verdict."""
     with session.open(readonly=True) as model:
         clues = model.explain(one.digest.hex()).clues(_CLUES)
-    return [(f"  {clue.nats:+.2f}", clue.place, clue.token) for clue in clues]
+    return [(f"  {clue.nats:+.2f}", clue.location, clue.token) for clue in clues]

@@ -136,8 +136,8 @@ def _show(
     labels = f"  [{safe(', '.join(given['assigned']))}]" if given else ""
     label = safe(f"{verdict.label:<4}")
     say(f"{decision} {label} {verdict.probability:.4f} {safe(path)}{labels}")
-    for place, token, nats in clues:
-        say(f"    {nats:+7.3f}  {place:<8} {safe(token)}")
+    for location, token, nats in clues:
+        say(f"    {nats:+7.3f}  {location:<8} {safe(token)}")
 
 
 @command("Show the clues behind a verdict.", EXPLAIN_EXAMPLES)
@@ -197,11 +197,13 @@ def _draw(clues: Sequence[Clue]) -> None:
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     shown.add_column("nats", justify="right", no_wrap=True)
     shown.add_column("", no_wrap=True)
-    shown.add_column("place", no_wrap=True)
+    shown.add_column("location", no_wrap=True)
     shown.add_column("token", overflow="fold")
-    for place, token, nats in clues:
+    for location, token, nats in clues:
         side = "red" if nats > 0 else "green"
-        shown.add_row(f"{nats:+.3f}", Text(_bar(nats, strongest), side), place, Text(safe(token)))
+        shown.add_row(
+            f"{nats:+.3f}", Text(_bar(nats, strongest), side), location, Text(safe(token))
+        )
     Console(highlight=False).print(shown)
 
 

@@ -53,7 +53,7 @@ class Word(NamedTuple):
     """The text of a feature."""
 
     id: int
-    place: int
+    location: int
     text: bytes
     """UTF-8, at most 255 bytes"""
 
@@ -63,7 +63,7 @@ def packed(words: Iterable[Word]) -> Words:
     listed = sorted({word.id: word for word in reversed(list(words))}.values())
     return Words(
         np.array([word.id for word in listed], np.uint64),
-        np.array([word.place for word in listed], np.uint8),
+        np.array([word.location for word in listed], np.uint8),
         np.array([len(word.text) for word in listed], np.uint8),
         b"".join(word.text for word in listed),
     )
@@ -73,8 +73,8 @@ def unpacked(words: Words) -> Iterator[Word]:
     """Yield the words one by one."""
     start = 0
     columns = words.ids.tolist(), words.locations.tolist(), words.sizes.tolist()
-    for id_, place, size in zip(*columns, strict=True):
-        yield Word(id_, place, words.texts[start : start + size])
+    for id_, location, size in zip(*columns, strict=True):
+        yield Word(id_, location, words.texts[start : start + size])
         start += size
 
 

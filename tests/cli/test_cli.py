@@ -146,7 +146,7 @@ def test_score_json_keeps_its_keys(trained):
     plain = done.json[0]
     assert list(plain) == KEYS
     assert len(plain["clues"]) == 3
-    assert set(plain["clues"][0]) == {"place", "token", "nats"}
+    assert set(plain["clues"][0]) == {"location", "token", "nats"}
     assert len(plain["id"]) == 32
 
 

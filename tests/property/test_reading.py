@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from spamnb.core.features.clue_texts import place_shown, text_shown
+from spamnb.core.features.clue_texts import location_shown, text_shown
 from spamnb.core.features.extract import Key, extract
 from spamnb.core.features.tokens import SHAPES, fields
 from spamnb.core.mail import limits
@@ -165,4 +165,4 @@ def test_shapes_are_total_bounded_and_the_same_everywhere(raw: bytes, added: set
         one for one in message if one[0] in SHAPES
     ]
     shown = [alone.word(row) for row in alone.of(0).tolist()]
-    assert all(place_shown(at) and isinstance(text_shown(at, text), str) for at, text in shown)
+    assert all(location_shown(at) and isinstance(text_shown(at, text), str) for at, text in shown)

@@ -146,7 +146,7 @@ def test_a_model_of_documents_from_end_to_end(tmp_path):
         verdict = model.score(text)
         assert verdict.label in labels
         clues = verdict.clues()
-        assert {clue.place for clue in clues} == {"word", "self"}
+        assert {clue.location for clue in clues} == {"word", "self"}
         assert sum(c.nats for c in clues) + verdict.bias == pytest.approx(verdict.log_odds)
         model.correct(text, "weather")
         assert model.score(text).label == "weather"

@@ -8,7 +8,7 @@ import pytest
 
 import spamnb.core.mail
 from spamnb.core.features import header_shapes, text_shapes, tokens
-from spamnb.core.features.clue_texts import place_shown, text_shown
+from spamnb.core.features.clue_texts import location_shown, text_shown
 from spamnb.core.features.extract import Key, extract
 from spamnb.core.features.lines import LINE_BYTES, ROUGH_BYTES, lines_of, rough
 from spamnb.core.features.tokens import SHAPES, TokenLocation, fields
@@ -32,7 +32,7 @@ def shapes(raw, local=OURS):
     """Location and text, as users read them, of every shape of a message."""
     found = extract(KEY, [fields(read(raw, local))])
     words = [found.word(row) for row in found.of(0).tolist()]
-    return {(place_shown(at), text_shown(at, text)) for at, text in words if at in SHAPES}
+    return {(location_shown(at), text_shown(at, text)) for at, text in words if at in SHAPES}
 
 
 def ids(raw, local=OURS):
@@ -263,7 +263,7 @@ def test_names_are_looked_for_in_the_beginning_of_the_text():
 
 def test_a_location_of_shapes_is_known_to_users():
     """Names of locations are words."""
-    assert {place_shown(at) for at in SHAPES} == {
+    assert {location_shown(at) for at in SHAPES} == {
         *("header order", "id shape", "from shape", "received shape", "hop", "agreement"),
         *("sender", "address part", "link shape", "style", "greeting"),
     }

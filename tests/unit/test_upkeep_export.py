@@ -28,7 +28,7 @@ def state(model):
     with model.store.read() as view:
         ids, records = audit.collect(view.features(), len(model.labels))
         totals = view.totals()
-        words = [(word.id, word.place, word.text) for word in view.all_words()]
+        words = [(word.id, word.location, word.text) for word in view.all_words()]
     numbers = (records.n, records.w, records.day, totals.messages, totals.tokens, totals.bias)
     return [ids.tolist(), *(a.tolist() for a in numbers), totals.known, words]
 
@@ -113,7 +113,7 @@ def changed(lines, number, **values):
         lambda lines: changed(lines, 1, day=70_000),
         lambda lines: changed(lines, 1, id="zz"),
         lambda lines: changed(lines, 1, id="f" * 40),
-        lambda lines: changed(lines, 1, place="nowhere"),
+        lambda lines: changed(lines, 1, location="nowhere"),
         lambda lines: changed(lines, 1, token=5),
     ],
 )

@@ -1,4 +1,4 @@
-"""What users read of a feature: its place and its text, with a sentence for each code of a shape.
+"""The text that users read for a feature: location and token, and a sentence for each code.
 
 Must not know the model.
 """
@@ -175,7 +175,7 @@ _SENTENCES = {mark_of(oddity).encode(): sentence for oddity, sentence in _ODDITI
 _NAMING = {"header-double": "more than one header {}", "url-": "link of the scheme {}"}
 
 
-def place_shown(location: TokenLocation) -> str:
+def location_shown(location: TokenLocation) -> str:
     """The name of a location."""
     return location.name.lower().replace("_", " ")
 

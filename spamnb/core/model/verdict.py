@@ -21,7 +21,7 @@ from spamnb.core.model.scoring import softmax
 class Clue(NamedTuple):
     """One feature and its share of the log-odds in nats; above 0 it supports the first side."""
 
-    place: str
+    location: str
     token: str
     nats: float
 

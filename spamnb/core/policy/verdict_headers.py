@@ -255,7 +255,7 @@ def as_block(fields: Fields) -> bytes:
 def _clue_text(clue: Clue) -> str:
     """A clue without characters that a header parser interprets; its text comes from the sender."""
     text = _UNSAFE.sub("_", clue.token)[:_CLUE_CHARACTERS]
-    return f"{clue.place.replace(' ', '-')}:{text} {clue.nats:+.2f}"
+    return f"{clue.location.replace(' ', '-')}:{text} {clue.nats:+.2f}"
 
 
 def _folded(name: str, value: str) -> tuple[str, str]:

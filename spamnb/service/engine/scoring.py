@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.features.clue_texts import place_shown, text_shown
+from spamnb.core.features.clue_texts import location_shown, text_shown
 from spamnb.core.features.extract import Key, distinct, id_of
 from spamnb.core.features.tokens import TokenLocation, mark_of
 from spamnb.core.mail.marks import PARTLY
@@ -56,7 +56,7 @@ class _Rows(NamedTuple):
         clues = []
         for entry in np.argsort(-np.abs(nats), kind="stable")[:count].tolist():
             place, text = self.word(int(rows[entry]))
-            shown = place_shown(place), text_shown(place, text)
+            shown = location_shown(place), text_shown(place, text)
             clues.append(Clue(*shown, float(nats[entry])))
         return Clues(tuple(clues), bias, len(nats))
 
@@ -134,7 +134,7 @@ def score_examples(
     def word(row: int) -> tuple[TokenLocation, bytes]:
         found = texts[row]
         return (
-            (TokenLocation(found.place), found.text)
+            (TokenLocation(found.location), found.text)
             if found
             else (TokenLocation.MARK, b"%016x" % int(ids[row]))
         )

@@ -10,10 +10,10 @@ The format is JSON lines. The first is the header:
 Then one line for each feature, in order of the ids:
 
     {"id": "16 hex digits", "n": [messages of each label], "w": [corrections of each label],
-     "day": last learnt, days since 2000-01-01, "place": "subject", "token": "cheap"}
+     "day": last learnt, days since 2000-01-01, "location": "subject", "token": "cheap"}
 
 `w` is in units of 2^-20 nats, `bias` and `temperatures` of 2^-40; all numbers are integers, so a
-round trip is exact. `place` and `token` exist if the model has a vocabulary. Ids are comparable
+round trip is exact. `location` and `token` exist if the model has a vocabulary. Ids are comparable
 only under the same key, which `fingerprint` identifies. The key itself (`key`, 64 hex digits) is
 written only on request, because with it an attacker can construct words with colliding ids.
 
@@ -52,7 +52,7 @@ _CONSTANTS = (
     "vocabulary", "occurrences", "documents", "groups", "alpha", "kappa", "r", "eta", "rate_bias",
     "rate_temper",
 )  # fmt: skip
-_LOCATIONS = {place.name.lower(): place for place in TokenLocation}
+_LOCATIONS = {location.name.lower(): location for location in TokenLocation}
 
 
 # --- export --------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def _feature(row: _Row, word: Word | None) -> dict[str, Any]:
     plain: dict[str, Any] = {"id": f"{row.id:016x}", "n": row.n, "w": row.w, "day": row.day}
     if word is not None:
         # A long word may be cut within a character: its bytes become lone surrogates.
-        plain["place"] = TokenLocation(word.place).name.lower()
+        plain["location"] = TokenLocation(word.location).name.lower()
         plain["token"] = word.text.decode("utf-8", "surrogateescape")
     return plain
 
@@ -168,7 +168,7 @@ class _Columns:
         self.days.append(row["day"])
         if "token" in row:
             self.word_ids.append(feature)
-            self.locations.append(_LOCATIONS[row["place"]])
+            self.locations.append(_LOCATIONS[row["location"]])
             self.texts.append(row["token"].encode("utf-8", "surrogateescape")[:255])
 
     def words(self) -> Words:
