@@ -54,9 +54,9 @@ def test_header_dots_and_envelope_are_read_once(on_loop, home):
         scanner = Scanner(model_session, ScanPolicy(), ScannerDeps(rules=LISTS))
         async with Rig({}, scanner) as rig:
             client = await rig.client()
-            await client.start()
             sys.setprofile(count)
             try:
+                await client.start()
                 reply = await client.ask(wire)
             finally:
                 sys.setprofile(None)

@@ -41,7 +41,7 @@ def raws(side, start=0, stop=None):
 
 def as_delivered(raw):
     """A message as the next hop gets it, without the added headers."""
-    return add_to_message(raw, b"")
+    return add_to_message(raw, ())
 
 
 def request_of(raw, envelope, **more):

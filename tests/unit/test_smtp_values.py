@@ -187,7 +187,7 @@ def test_our_replies_are_one_safe_line():
         assert reply.endswith(b"\r\n")
         assert reply.count(b"\n") == 1
         assert reply.isascii()
-        assert replies.code_of(reply) in range(200, 560)
+        assert int(reply[:3]) in range(200, 560)
     assert replies.with_text(550, "5.7.1", b"a\r\nb\xc3\xbc", "x") == b"550 5.7.1 a??b??\r\n"
     assert replies.with_text(550, "5.7.1", b"5.7.9 no", "x") == b"550 5.7.9 no\r\n"
     assert replies.with_text(451, "4.7.1", b"5.7.9 no", "x") == b"451 4.7.1 5.7.9 no\r\n"

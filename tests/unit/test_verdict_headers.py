@@ -15,7 +15,7 @@ from spamnb.core.policy.verdict_headers import (
     COLUMNS,
     REASONS,
     ScanVerdict,
-    add_block,
+    add_fields,
     add_to_message,
     as_block,
     header_end,
@@ -45,12 +45,15 @@ def block_of(verdict, **more):
     return as_block(scanned_fields(verdict, JUNK, **more))
 
 
-BLOCK = block_of(said(clues=(Clue("subject", "pills", 2.5),)), redirect="junk@a.example")
+ADDED = scanned_fields(
+    said(clues=(Clue("subject", "pills", 2.5),)), JUNK, redirect="junk@a.example"
+)
+BLOCK = as_block(ADDED)
 
 
-def replace_headers(header, block, tag=b""):
+def replace_headers(header, added, tag=b""):
     """What the relay sends for a header section."""
-    return add_block(remove_forged(header), block, tag)
+    return add_fields(remove_forged(header), added, tag)
 
 
 def stuffed(raw):
@@ -63,11 +66,11 @@ def unstuffed(wire):
     return re.sub(rb"(?m)^\.", b"", wire)
 
 
-def sent(wire, block=BLOCK, tag=b""):
+def sent(wire, added=ADDED, tag=b""):
     """What the next hop gets for a message in wire form."""
     end = header_end(wire)
     end = len(wire) if end < 0 else end
-    return replace_headers(wire[:end], block, tag) + wire[end:]
+    return replace_headers(wire[:end], added, tag) + wire[end:]
 
 
 def headers_of(raw):
@@ -213,7 +216,7 @@ def test_a_message_is_the_same_before_and_after(message):
     before, after = read(as_delivered(unstuffed(wire))), read(unstuffed(sent(wire)))
     assert before.digest == after.digest
     assert before.headers == after.headers
-    assert add_to_message(unstuffed(wire), BLOCK) == unstuffed(sent(wire))
+    assert add_to_message(unstuffed(wire), ADDED) == unstuffed(sent(wire))
 
 
 @given(_MESSAGES)
@@ -222,11 +225,11 @@ def test_what_our_block_was_put_before_is_there_unchanged(message):
     wire = crlf(message)
     end = header_end(wire)
     end = len(wire) if end < 0 else end
-    got, clean = replace_headers(wire[:end], BLOCK), remove_forged(wire[:end])
+    got, clean = replace_headers(wire[:end], ADDED), remove_forged(wire[:end])
     assert got.count(BLOCK) == 1
     before, after = got.split(BLOCK)
     assert before + after == clean or before + after.removeprefix(b"\r\n") == clean
-    assert replace_headers(wire[:end], b"") == clean
+    assert replace_headers(wire[:end], ()) == clean
     left = iter(wire[:end].split(b"\r\n"))
     assert all(line in left for line in clean.split(b"\r\n"))  # lines went, none came or moved
 
@@ -245,7 +248,7 @@ def test_what_our_block_was_put_before_is_there_unchanged(message):
 )
 def test_the_block_stands_behind_mbox_lines_and_before_all_else(before, joint, rest):
     """A line that only begins like an mbox line or a field is neither."""
-    assert replace_headers(before + rest, BLOCK) == before + BLOCK + joint + rest
+    assert replace_headers(before + rest, ADDED) == before + BLOCK + joint + rest
 
 
 @given(_MESSAGES)
@@ -260,7 +263,7 @@ def test_stamping_twice_leaves_one_block(message):
 def test_hostile_headers_take_linear_time(unit, size):
     """Law 4: a header of 300 KB of any one thing takes milliseconds, not minutes."""
     header = unit * (size // len(unit)) + b"X-Spam-Flag: NO\r\n\r\n"
-    assert len(replace_headers(header, BLOCK, b"[SPAM]")) < 3 * size + len(BLOCK)
+    assert len(replace_headers(header, ADDED, b"[SPAM]")) < 3 * size + len(BLOCK)
 
 
 # --- the subject ---------------------------------------------------------------------------------
@@ -283,7 +286,7 @@ def test_hostile_headers_take_linear_time(unit, size):
 def test_the_tag_stands_before_the_subject(header, tagged):
     """Every subject is tagged, a missing one is made, and nothing else moves."""
     assert (
-        replace_headers(header, b"X-Spam-Flag: YES\r\n", b"[SPAM] ")
+        replace_headers(header, (("X-Spam-Flag", "YES"),), b"[SPAM] ")
         == b"X-Spam-Flag: YES\r\n" + tagged
     )
 

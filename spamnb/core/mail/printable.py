@@ -12,3 +12,8 @@ def printable(text: str, instead: str = "?", *, keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in keep else instead for c in text)
+
+
+def shown(raw: bytes) -> str:
+    """Printable text of bytes, for logs and rules."""
+    return printable(raw.decode("utf-8", "replace"))

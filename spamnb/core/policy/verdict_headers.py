@@ -3,8 +3,8 @@
     header_end(data, start) -> int              just after the blank line, or -1
     is_own(name) -> bool                        whether a field of this name is a forged copy
     remove_forged(header) -> bytes              without forged copies, else byte for byte
-    add_block(header, block, tag) -> bytes      the block, then a header without forged copies
-    add_to_message(raw, block, tag)             both for a whole message without stuffed dots
+    add_fields(header, fields, tag) -> bytes    the fields, then a header without forged copies
+    add_to_message(raw, fields)                 both for a whole message without stuffed dots
     scanned_fields(verdict, ...), unscanned_fields(reason), signature_fields(signature) -> Fields
     as_block(fields) -> bytes                   the fields as header lines
 
@@ -16,8 +16,8 @@ Invariants. The added lines are ASCII, CRLF, below 78 columns, and contain no te
 except sanitised clues. Whatever the message, its first line cannot continue the last added one: if
 it is no header line, a blank line ends the block, as Postfix does with such messages (smtpd.c,
 data_cmd). An mbox line stays first, because it belongs to no message, and `message.read` and
-Postfix both look for it only there. `message.read` gives `add_to_message(raw, b"")` and the message
-with the block one digest, unless the subject is tagged; and `raw` itself, unless a forged copy
+Postfix both look for it only there. `message.read` gives `add_to_message(raw, ())` and the message
+with the fields one digest, unless the subject is tagged; and `raw` itself, unless a forged copy
 follows a line that is no field.
 
 Nothing here fails: an unknown reason is written as a fault.
@@ -108,14 +108,14 @@ def remove_forged(header: bytes) -> bytes:
     return b"".join([line for line in _LINE.findall(header) if not _is_forged(line)])
 
 
-def add_block(header: bytes, block: bytes, tag: bytes = b"") -> bytes:
-    """The block, then the message's header section, from which forged copies are removed.
+def add_fields(header: bytes, fields: Fields, tag: bytes = b"") -> bytes:
+    """The fields, then the message's header section, from which forged copies are removed.
 
     `tag` goes before the subject's text; without a subject there will be one.
     """
-    if not block and not tag:
+    if not fields and not tag:
         return header
-    first = _mailbox_end(header)
+    block, first = as_block(fields), _mailbox_end(header)
     joint = b"" if _starts_with_field(header, first) else b"\r\n"
     before, rest = header[:first], header[first:]
     if tag:
@@ -124,11 +124,11 @@ def add_block(header: bytes, block: bytes, tag: bytes = b"") -> bytes:
     return before + block + joint + rest
 
 
-def add_to_message(raw: bytes, block: bytes, tag: bytes = b"") -> bytes:
-    """A whole message with the block, dots not stuffed, as the next hop gets it."""
+def add_to_message(raw: bytes, fields: Fields) -> bytes:
+    """A whole message with the fields, dots not stuffed, as the next hop gets it."""
     end = header_end(raw)
     header = raw if end < 0 else raw[:end]
-    wire = add_block(remove_forged(_DOT.sub(b"..", header)), block, tag)
+    wire = add_fields(remove_forged(_DOT.sub(b"..", header)), fields)
     return _STUFFED.sub(b"", wire) + raw[len(header) :]
 
 

@@ -31,7 +31,7 @@ class MemoryBudget:
     else is free. So no number of untrusted clients can stop the relay from reading a trusted one.
     """
 
-    __slots__ = ("has_waiting", "limit_bytes", "shares", "unreserved_bytes", "used")
+    __slots__ = ("has_room", "has_waiting", "limit_bytes", "shares", "unreserved_bytes", "used")
 
     def __init__(self, limit_bytes: int, reserved: float = 0.0) -> None:
         reserve = int(limit_bytes * reserved)
@@ -39,6 +39,8 @@ class MemoryBudget:
         self.unreserved_bytes = limit_bytes - reserve
         """while the total is below this, neither share is exceeded"""
         self.used = 0
+        self.has_room = True
+        """whether any client may store more"""
         self.has_waiting = False
         """whether a reader may be paused"""
         self.shares = {
@@ -46,11 +48,6 @@ class MemoryBudget:
             False: MemoryShare(self, guaranteed=0, limit=limit_bytes - reserve),
         }
         """whether a client is trusted -> its share"""
-
-    @property
-    def has_room(self) -> bool:
-        """Whether any client may store more."""
-        return self.used <= self.unreserved_bytes
 
     def resume_waiting(self) -> None:
         """Resume the readers of each share that has room again."""
@@ -106,18 +103,21 @@ class MemoryShare:
         pool = self._pool
         self.used += count
         pool.used += count
+        pool.has_room = pool.used <= pool.unreserved_bytes
         if size > self.SMALL_BYTES:
             self._large[reader] = None
-            if pool.used > pool.unreserved_bytes and self.is_beyond():
+            if not pool.has_room and self.is_beyond():
                 self._over(reader, count)
 
     def give(self, count: int) -> None:
         """Account for freed bytes."""
         self.used -= count
         self._given += count
-        self._pool.used -= count
-        if self._pool.has_waiting:
-            self._pool.resume_waiting()
+        pool = self._pool
+        pool.used -= count
+        pool.has_room = pool.used <= pool.unreserved_bytes
+        if pool.has_waiting:
+            pool.resume_waiting()
 
     def resume_waiting(self) -> bool:
         """Resume the paused readers if there is room; whether some are still paused."""

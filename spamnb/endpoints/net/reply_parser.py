@@ -25,19 +25,15 @@ DATA or a second greeting to EHLO, shows that replies and commands are out of st
 MOST_BYTES = 16384
 """of a reply; 50 EHLO lines are 2 KB, and Postfix drops lines above 2 KB"""
 
-_ONE = re.compile(rb"[2-5][0-9][0-9] [^\r\n\0]*\r\n")
+ONE_LINE = re.compile(rb"[2-5][0-9][0-9] [^\r\n\0]*\r\n")
+"""a reply of one line"""
 _LINE = re.compile(rb"([2-5][0-9][0-9])(?:([ -])([^\n]*))?")
 _QUEUED = re.compile(rb"(?:queued as|\bid=|\bid )[ <]*([\w.:-]{4,64})")
 
 
-def is_one(data: bytes) -> bool:
-    """Whether the data is exactly one valid reply of one line."""
-    return _ONE.fullmatch(data) is not None
-
-
 def take(data: bytes) -> tuple[bytes, bytes]:
     """Split off the first complete reply: (reply, rest); the reply is empty if none is complete."""
-    found = _ONE.match(data)
+    found = ONE_LINE.match(data)
     if found:
         return found[0], data[found.end() :]
     return _take_lines(data)

@@ -36,7 +36,7 @@ from typing import Any, Final, Literal
 from spamnb.core.mail.envelope import Envelope
 from spamnb.core.mail.headers import decoded, split
 from spamnb.core.mail.local_hosts import LocalHosts
-from spamnb.core.policy.verdict_headers import add_to_message, as_block, header_end, released_fields
+from spamnb.core.policy.verdict_headers import add_to_message, header_end, released_fields
 from spamnb.errors import (
     PeerError,
     RefError,
@@ -333,7 +333,7 @@ class Quarantine:
         entry = self._start_release(identity, again=again)
         fields = released_fields(str(entry.facts.get("signature") or ""))
         released = ReleasedMessage(
-            raw=add_to_message(raw, as_block(fields)),
+            raw=add_to_message(raw, fields),
             mail_line=entry.mail_line.encode("latin-1"),
             rcpt_lines=tuple(entry.rcpt_lines[at].encode("latin-1") for at in entry.open),
             xforward_lines=tuple(line.encode("latin-1") for line in entry.xforward_lines),

@@ -35,7 +35,6 @@ from spamnb.core.policy.verdict_headers import (
     Fields,
     ScanVerdict,
     add_to_message,
-    as_block,
     junk_threshold,
     scanned_fields,
     signature_fields,
@@ -338,7 +337,7 @@ class Scanner:
         def work() -> str:
             if quarantine is None:
                 raise StoreMissingError("no quarantine was set up")
-            stored = add_to_message(request.raw, as_block(add))
+            stored = add_to_message(request.raw, add)
             return quarantine.keep(stored, request.envelope, facts)
 
         def then(kept: str | Exception) -> None:

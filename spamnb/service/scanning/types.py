@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from spamnb.core.mail.envelope import Envelope
-from spamnb.core.policy.verdict_headers import Fields, as_block
+from spamnb.core.policy.verdict_headers import Fields
 from spamnb.errors import SettingsError
 
 Action = Literal["relay", "keep", "refuse", "defer"]
@@ -82,11 +82,6 @@ class ScanResult:
     """deletes the message from quarantine; called if this result came too late"""
     facts: dict[str, object] = field(default_factory=dict)
     """for the one log line: verdict, probability, decision, reason and more"""
-
-    @property
-    def block(self) -> bytes:
-        """The fields in `add` as header lines."""
-        return as_block(self.add)
 
 
 Done = Callable[[ScanResult], None]

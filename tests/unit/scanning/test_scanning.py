@@ -11,7 +11,7 @@ from support.scanning import ENVELOPE, HARSH, as_delivered, fields, raws, reques
 from spamnb.core.mail.envelope import Client, Envelope
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.policy.actions import ActionMap, ActionPolicy
-from spamnb.core.policy.verdict_headers import add_to_message
+from spamnb.core.policy.verdict_headers import add_to_message, as_block
 from spamnb.errors import SettingsError
 from spamnb.service.engine.filter import Filter
 from spamnb.service.limits import QuarantineLimits
@@ -29,7 +29,7 @@ def test_a_letter_is_judged_as_the_filter_would(scan_rig, home, surest):
     """The same verdict, in headers, in facts and in the history, with the recipients."""
     one = scan_rig()
     outcome = one.scan(surest["spam"])
-    said = fields(outcome.block)
+    said = fields(as_block(outcome.add))
     facts = outcome.facts
     assert outcome.action == "relay"
     assert said["X-Spam-Flag"] == "YES"
@@ -61,7 +61,7 @@ def test_what_is_judged_is_what_a_mailbox_will_hold(scan_rig, home, surest):
         outcome = one.scan(raw)
         one.close()
         with Filter.open(home) as model:
-            digest = model.score(add_to_message(raw, outcome.block), remember=False).digest
+            digest = model.score(add_to_message(raw, outcome.add), remember=False).digest
             assert recent(model.history, 1)[0].digest == digest
             assert model.score(as_delivered(raw), remember=False).digest == digest
 
@@ -114,7 +114,7 @@ def test_a_young_model_is_never_sure(scan_rig, tmp_path, surest):
     one = scan_rig(HARSH, home)
     outcome = one.scan(surest["spam"])
     assert (outcome.facts["decision"], outcome.facts["reason"]) == ("unsure", "untrained")
-    assert fields(outcome.block)["X-Spam-Flag"] == "NO"
+    assert fields(as_block(outcome.add))["X-Spam-Flag"] == "NO"
     one.close()
     with Filter.open(home) as model:
         model.learn(surest["ham"], "ham")
@@ -123,9 +123,9 @@ def test_a_young_model_is_never_sure(scan_rig, tmp_path, surest):
 
 def test_the_clues_are_shown_where_they_were_asked_for(scan_rig, surest):
     """A number of them, and none by default."""
-    assert "X-Spamnb-Clues" not in fields(scan_rig().scan(surest["spam"]).block)
+    assert "X-Spamnb-Clues" not in fields(as_block(scan_rig().scan(surest["spam"]).add))
     outcome = scan_rig(plan=SessionConfig(Path(), clues=3)).scan(surest["spam"])
-    assert fields(outcome.block)["X-Spamnb-Clues"].count(":") >= 3
+    assert fields(as_block(outcome.add))["X-Spamnb-Clues"].count(":") >= 3
 
 
 # --- handled -------------------------------------------------------------------------------------
@@ -149,9 +149,9 @@ def test_each_action_does_what_it_says(scan_rig, home, surest, mail_action, befo
     one = scan_rig(policy, quarantine=Quarantine(home / "quarantine", upstream="x:25"))
     outcome = one.scan(surest["spam"], before_queue=before)
     assert outcome.action == action
-    assert fields(outcome.block)["X-Spam-Flag"] == "YES"
+    assert fields(as_block(outcome.add))["X-Spam-Flag"] == "YES"
     assert outcome.tag == (b"[SPAM] " if mail_action == "tag" else b"")
-    assert ("X-Spamnb-Redirect" in fields(outcome.block)) == (mail_action == "redirect")
+    assert ("X-Spamnb-Redirect" in fields(as_block(outcome.add))) == (mail_action == "redirect")
     if action == "refuse":
         assert outcome.reply == REFUSED_REPLY
     kept = Quarantine(home / "quarantine").messages()
@@ -159,7 +159,7 @@ def test_each_action_does_what_it_says(scan_rig, home, surest, mail_action, befo
         assert outcome.reply.endswith(kept[0].id.encode())
         assert kept[0].rcpt_lines == ("RCPT TO:<bob@b.example>", "RCPT TO:<carl@c.example>")
         raw = Quarantine(home / "quarantine").raw(kept[0].id)
-        assert raw == outcome.block + surest["spam"]
+        assert raw == as_block(outcome.add) + surest["spam"]
         assert kept[0].facts["decision"] == "reject"
     else:
         assert kept == []
@@ -198,7 +198,7 @@ def test_a_quarantine_that_takes_nothing_means_deliver_with_headers(scan_rig, ho
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert outcome.action == "relay"
-    assert fields(outcome.block)["X-Spam-Flag"] == "YES"
+    assert fields(as_block(outcome.add))["X-Spam-Flag"] == "YES"
     assert outcome.facts["mail_action"] == "headers"
     assert outcome.facts["reason"] == ("quarantine-fault" if fault == "none" else "quarantine-full")
     assert outcome.facts["incident"] == one.records[-1]["incident"]
@@ -210,7 +210,7 @@ def test_observing_adds_the_signature_and_nothing_else(scan_rig, surest):
     one = scan_rig(replace(HARSH, observe=True))
     outcome = one.scan(surest["spam"], before_queue=True)
     assert outcome.action == "relay"
-    assert set(fields(outcome.block)) == {"X-Spamnb-Signature"}
+    assert set(fields(as_block(outcome.add))) == {"X-Spamnb-Signature"}
     assert outcome.facts["mail_action"] == "reject"
     assert outcome.facts["observed"]
     assert (one.meters.value("observed"), one.meters.value("mail_action_reject")) == (1, 0)
@@ -230,21 +230,21 @@ def test_what_our_own_people_send_leaves_without_our_word(scan_rig, surest, clie
     one = scan_rig(replace(HARSH, own_clients=("198.51.100.0/24",)))
     outcome = one.scan(surest["spam"], replace(ENVELOPE, client=client), before_queue=True)
     assert (outcome.action == "relay") == observed
-    assert ("X-Spam-Flag" not in fields(outcome.block)) == observed
+    assert ("X-Spam-Flag" not in fields(as_block(outcome.add))) == observed
 
 
 def test_what_a_mail_server_calls_local_can_be_judged(scan_rig, surest):
     """Where fetchmail or a test hands strangers' mail to Postfix on its own machine."""
     envelope = replace(ENVELOPE, client=Client(address="127.0.0.1", source="LOCAL"))
     outcome = scan_rig(ScanPolicy(local="enforce")).scan(surest["spam"], envelope)
-    assert fields(outcome.block)["X-Spam-Flag"] == "YES"
+    assert fields(as_block(outcome.add))["X-Spam-Flag"] == "YES"
 
 
 def test_lists_decide_and_are_named(scan_rig, surest):
     """Allowed spam is delivered, blocked ham refused; headers agree, and give nothing away."""
     one = scan_rig(HARSH, rules=AccessLists(allow=parse("client 192.0.2.0/24", "a")))
     outcome = one.scan(surest["spam"], before_queue=True)
-    said = fields(outcome.block)
+    said = fields(as_block(outcome.add))
     assert outcome.action == "relay"
     assert (said["X-Spam-Flag"], float(said["X-Spam-Score"]) < 5) == ("NO", True)
     assert said["X-Spamnb-Verdict"].startswith("deliver; label=")
@@ -254,7 +254,7 @@ def test_lists_decide_and_are_named(scan_rig, surest):
     one = scan_rig(HARSH, rules=AccessLists(block=parse("sender ann@a.example", "b")))
     outcome = one.scan(surest["ham"], before_queue=True)
     assert (outcome.action, outcome.facts["reason"]) == ("refuse", "block-sender")
-    assert b"ann" not in outcome.block
+    assert b"ann" not in as_block(outcome.add)
 
 
 def test_a_list_believes_our_own_servers_alone(scan_rig, surest):
@@ -300,7 +300,7 @@ def test_bypass_passes_all_mail_at_once(scan_rig, surest):
     """Nothing is opened, nothing is judged, and the header says so."""
     one = scan_rig(HARSH, at=Path("/nowhere"), bypassed=lambda: True)
     outcome = one.scan(surest["spam"])
-    assert outcome.block == b"X-Spamnb-Verdict: unscanned; reason=bypass\r\n"
+    assert as_block(outcome.add) == b"X-Spamnb-Verdict: unscanned; reason=bypass\r\n"
     assert one.meters.value("unscanned") == 1
     assert one.records == []
 
@@ -309,7 +309,7 @@ def test_a_message_above_the_limit_is_judged_by_its_head_or_passes(scan_rig, sur
     """As shipped its size alone lets nothing pass; what was not seen whole is never kept."""
     one = scan_rig(replace(HARSH, oversize="unscanned"))
     outcome = one.scan(surest["spam"], whole=False)
-    assert outcome.block == b"X-Spamnb-Verdict: unscanned; reason=large\r\n"
+    assert as_block(outcome.add) == b"X-Spamnb-Verdict: unscanned; reason=large\r\n"
     assert (one.meters.value("unscanned_large"), one.meters.value("scanned_head")) == (1, 0)
     one = scan_rig(HARSH)
     outcome = one.scan(surest["spam"], whole=False)

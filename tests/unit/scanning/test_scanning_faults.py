@@ -11,7 +11,7 @@ import pytest
 from support.scanning import COSTS, ENVELOPE, HARSH, TAUGHT, Helper, raws, request_of
 
 from spamnb.core.policy.actions import ActionPolicy
-from spamnb.core.policy.verdict_headers import ScanVerdict
+from spamnb.core.policy.verdict_headers import ScanVerdict, as_block
 from spamnb.errors import StoreBusyError
 from spamnb.service.engine.filter import Filter
 from spamnb.service.scanning.access_lists import AccessLists
@@ -57,7 +57,7 @@ def test_a_message_that_killed_a_process_passes_at_once(scan_rig, surest):
         one.scanner.scan(request_of(raw, ENVELOPE), answers.append)
     later.pop(0)()
     assert [outcome.facts["verdict"] for outcome in answers] == ["ham", "unscanned"]
-    assert answers[1].block == b"X-Spamnb-Verdict: unscanned; reason=known_crasher\r\n"
+    assert as_block(answers[1].add) == b"X-Spamnb-Verdict: unscanned; reason=known_crasher\r\n"
     assert register.seen == [digest_of(surest["ham"])]
     assert register.held == []
 
@@ -75,11 +75,11 @@ def test_large_messages_are_judged_aside(scan_rig, home, surest):
     helper.work()
     (outcome,) = answers
     here = scan_rig(plan=plan).scan(large)
-    for block in (outcome.block, here.block):
+    for block in (as_block(outcome.add), as_block(here.add)):
         assert b"X-Spamnb-Clues" in block
     without = [
         [line for line in block.split(b"\r\n") if b"Signature" not in line]
-        for block in (outcome.block, here.block)
+        for block in (as_block(outcome.add), as_block(here.add))
     ]
     assert without[0] == without[1]
     helper.model_session.close()
@@ -108,8 +108,8 @@ def test_a_helper_that_fails_falls_back_by_policy(scan_rig, surest, reason):
         assert outcome.facts["incident"] == "abc"
         assert one.meters.value("scan_overruns") == (reason == "overrun")
         if outcome.action == "relay":
-            assert outcome.block.startswith(b"X-Spamnb-Verdict: unscanned; reason=")
-            assert b"nonsense" not in outcome.block
+            assert as_block(outcome.add).startswith(b"X-Spamnb-Verdict: unscanned; reason=")
+            assert b"nonsense" not in as_block(outcome.add)
 
 
 def test_a_helper_that_answers_nonsense_or_raises_is_a_fault(scan_rig, surest):
@@ -157,7 +157,7 @@ def test_without_a_model_mail_falls_back_by_policy(scan_rig, home, surest, damag
         outcome = one.scan(surest["spam"])
         assert outcome.facts["reason"] == "model"
         if on_fault == "deliver":
-            assert outcome.block == b"X-Spamnb-Verdict: unscanned; reason=model\r\n"
+            assert as_block(outcome.add) == b"X-Spamnb-Verdict: unscanned; reason=model\r\n"
         else:
             assert (outcome.action, outcome.reply) == ("defer", DEFERRED_REPLY)
     assert [record["where"] for record in one.records] == ["model"]
@@ -224,7 +224,7 @@ def test_a_failed_scan_passes_its_message_and_the_batch_is_scanned(scan_rig, sur
     later.pop(0)()
     got = [outcome.facts["verdict"] for outcome in answers]
     assert got == ["ham", "unscanned", "spam"]
-    assert answers[1].block == b"X-Spamnb-Verdict: unscanned; reason=fault\r\n"
+    assert as_block(answers[1].add) == b"X-Spamnb-Verdict: unscanned; reason=fault\r\n"
     (record,) = one.records
     assert answers[1].facts["incident"] == record["incident"]
     assert "secret path" in record["error"]
@@ -272,7 +272,7 @@ def test_a_history_that_is_full_costs_the_signature_alone(scan_rig, home, surest
     assert {outcome.facts["verdict"] for outcome in outcomes} <= {"ham", "spam"}
     unsigned = [outcome for outcome in outcomes if not outcome.facts["signature"]]
     assert unsigned
-    assert b"Signature" not in unsigned[-1].block
+    assert b"Signature" not in as_block(unsigned[-1].add)
     assert [record["where"] for record in one.records] == ["history"]
     one.clock.now = 11.0
     assert one.scan(surest["ham"]).facts["signature"]
@@ -377,4 +377,4 @@ def test_an_observed_message_is_never_deferred(scan_rig, surest):
     """Its verdict would change nothing, so a fault does not delay it."""
     one = scan_rig(ScanPolicy(observe=True, on_fault="defer"), at=Path("/nowhere"))
     outcome = one.scan(surest["ham"])
-    assert (outcome.action, outcome.block) == ("relay", b"")
+    assert (outcome.action, as_block(outcome.add)) == ("relay", b"")

@@ -8,6 +8,7 @@ from support.scanning import ENVELOPE, fields
 from spamnb.core.mail.domains import LocalDomains, address_of, domain_of, domains_of
 from spamnb.core.mail.envelope import Client
 from spamnb.core.policy.actions import ActionMap, ActionPolicy
+from spamnb.core.policy.verdict_headers import as_block
 from spamnb.service.scanning.scanner import ScanPolicy
 
 SITE = domains_of(["b.example", "B\u00fccher.example."])
@@ -43,16 +44,16 @@ def test_mail_to_other_sites_gets_no_signature(scan_rig, surest, policy, client,
     one = scan_rig(ScanPolicy(own_clients=("198.51.100.0/24",), **policy))
     envelope = replace(ENVELOPE, client=Client(address=client), recipients=tuple(to.split()))
     outcome = one.scan(surest["ham"], envelope)
-    assert (SIGNATURE in fields(outcome.block)) is has
+    assert (SIGNATURE in fields(as_block(outcome.add))) is has
     assert bool(outcome.facts["signature"]) is has
 
 
 def test_local_mail_to_other_sites_gets_no_signature(scan_rig, surest):
     """What Postfix calls local is sent by the site's people, unless it is judged."""
     local = replace(ENVELOPE, client=Client(source="LOCAL"))
-    assert SIGNATURE not in fields(scan_rig(ScanPolicy()).scan(surest["ham"], local).block)
+    assert SIGNATURE not in fields(as_block(scan_rig(ScanPolicy()).scan(surest["ham"], local).add))
     judged = scan_rig(ScanPolicy(local="enforce")).scan(surest["ham"], local)
-    assert SIGNATURE in fields(judged.block)
+    assert SIGNATURE in fields(as_block(judged.add))
 
 
 def test_what_is_kept_for_another_site_is_released_without_a_signature(scan_rig, surest):

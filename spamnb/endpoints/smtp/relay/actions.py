@@ -159,10 +159,6 @@ class Output:
         self.paused = 0
         """the reasons not to read from the client"""
 
-    def wait(self, seconds: float) -> None:
-        """Set the deadline."""
-        self.deadline = self.now + seconds
-
     def pause(self, reason: int) -> None:
         """Stop reading from the client for this reason."""
         if not self.paused:

@@ -1,46 +1,96 @@
-"""What a session knows of its client: address, trust, settings, and the accepted envelope. Pure."""
+"""The client's side of a session: address, trust, envelope, quota, replies without the next hop.
+
+Pure.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
 from spamnb.core.mail.envelope import Client, Envelope
+from spamnb.endpoints.net.address import Speech
 from spamnb.endpoints.net.reply_parser import UpstreamCommand
-from spamnb.endpoints.smtp.protocol import commands
-from spamnb.endpoints.smtp.protocol.commands import Phase
-from spamnb.endpoints.smtp.relay.params import ListenerParams
-from spamnb.endpoints.smtp.relay.session_quota import SessionQuota
+from spamnb.endpoints.smtp.protocol import commands, ehlo
+from spamnb.endpoints.smtp.protocol.commands import CommandRule, Phase
+from spamnb.endpoints.smtp.relay import replies
+from spamnb.endpoints.smtp.relay.params import Limits, ListenerParams, Timeouts
 
 
 class Transaction:
-    """One message's envelope before DATA: the lines that the next hop accepted, without CRLF.
+    """One message's envelope before DATA: the lines that the next hop accepted, without CRLF."""
 
-    The relay never writes anything from the parsed copy.
-    """
-
-    __slots__ = ("_envelope", "mail", "rcpts", "xforwards")
+    __slots__ = ("mail", "rcpts", "xforwards")
 
     def __init__(self) -> None:
         self.mail = b""
         self.rcpts: list[bytes] = []
         self.xforwards: list[bytes] = []
-        self._envelope: Envelope | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether a new connection to the next hop would lack something of the envelope."""
         return bool(self.mail or self.xforwards)
 
-    def envelope(self, seen: Client) -> Envelope:
-        """The parsed copy, with `seen` as the connected client; made once."""
-        if self._envelope is None:
-            self._envelope = Envelope(
-                sender=commands.path_of(self.mail),
-                recipients=tuple(map(commands.path_of, self.rcpts)),
-                client=commands.client_of(seen, self.xforwards) if self.xforwards else seen,
-                mail_line=self.mail,
-                rcpt_lines=tuple(self.rcpts),
-                xforward_lines=tuple(self.xforwards),
-            )
-        return self._envelope
+
+class SessionQuota:
+    """The commands and time that a client may use until its next message.
+
+    An untrusted client occupies a connection to the next hop from its EHLO on, so activity without
+    a message is bounded: by the number of commands, and by the time since the connection or the
+    last accepted message. Further commands and rejected messages do not renew it. Time spent
+    waiting for the next hop or transferring a message does not count. Trusted clients may keep a
+    connection: only the time between commands limits them.
+    """
+
+    __slots__ = (
+        "commands", "greeted_at", "is_free", "is_greeted", "last_message_at", "mailed", "paused_at",
+    )  # fmt: skip
+
+    def __init__(self, now: float) -> None:
+        self.greeted_at = self.last_message_at = now
+        """greeted_at: when the client connected, or got the reply to its first EHLO;
+        last_message_at: when its last message was accepted"""
+        self.paused_at = 0.0
+        """since when the client has waited for the next hop or sent a message, or zero"""
+        self.commands = 0
+        """since the last message, without accepted recipients"""
+        self.is_greeted = False
+        """whether the client has got the reply to an EHLO"""
+        self.mailed = False
+        """whether a MAIL command has come"""
+        self.is_free = True
+        """whether the client is trusted"""
+
+    def greet(self, now: float) -> None:
+        """Start the time until the first MAIL again: the client's first EHLO is accepted."""
+        self.greeted_at, self.is_greeted = now, True
+
+    def spend(self, limits: Limits) -> bool:
+        """Count a command; whether it is within the limit."""
+        self.commands += 1
+        return self.commands <= limits.commands
+
+    def due(self, now: float, times: Timeouts) -> float:
+        """The deadline for the client's next command."""
+        if self.is_free and self.mailed:
+            return now + times.command_s
+        if self.paused_at:
+            self.last_message_at += now - self.paused_at
+            self.paused_at = 0.0
+        if not self.mailed:
+            return self.greeted_at + times.first_mail_s
+        return min(now + times.command_s, self.last_message_at + times.message_s)
+
+    def reset(self, now: float) -> None:
+        """Start again after an accepted message."""
+        self.last_message_at, self.paused_at, self.commands = now, 0.0, 0
+
+    def is_idle(self, now: float, times: Timeouts) -> bool:
+        """Whether a client on its turn may be disconnected while resources are short."""
+        if not self.mailed:
+            return now - self.greeted_at > times.first_mail_busy_s
+        return not self.is_free and now - self.last_message_at > times.first_mail_s
 
 
 class ClientState:
@@ -97,5 +147,95 @@ class ClientState:
         return 0
 
     def envelope(self) -> Envelope:
-        """The parsed envelope."""
-        return self.transaction.envelope(self._seen)
+        """A parsed copy of the envelope; the relay never writes anything from it."""
+        lines = self.transaction
+        return commands.envelope_of(lines.mail, lines.rcpts, lines.xforwards, self._seen)
+
+
+# -- the relay's own replies ----------------------------------------------------------------------
+
+
+class OwnReply(NamedTuple):
+    """A reply of the relay itself."""
+
+    text: bytes
+    kind: Literal["answer", "refuse", "end"] = "refuse"
+    """refuse: counts as an error of the client; end: it is the last reply of the session"""
+
+
+def rule_of(line: bytes, most: int) -> CommandRule | OwnReply:
+    """The rule for a line of at most `most` bytes, or the reply to a line that is no command."""
+    if len(line) > most:
+        return OwnReply(replies.LONG_COMMAND)
+    if not commands.is_whole(line):
+        return OwnReply(replies.BARE_COMMAND)
+    found = commands.verb_of(line[:-2])
+    return OwnReply(replies.SYNTAX) if found is None else found[1]
+
+
+def own_reply(
+    rule: CommandRule, line: bytes, client: ClientState, upstream: Speech | None
+) -> OwnReply | None:
+    """The reply to a command, or None if it is forwarded.
+
+    `upstream` is the protocol of the connected next hop.
+    """
+    quota = client.quota
+    if not (quota.is_free or quota.spend(client.params.limits)):
+        return OwnReply(replies.TOO_MANY_COMMANDS, "end")
+    if client.phase not in rule.phases:
+        return OwnReply(replies.SEQUENCE)
+    if rule.reply:
+        return OwnReply(rule.reply, "refuse" if rule.reply is replies.UNKNOWN else "answer")
+    check = _CHECKS.get(rule.action)
+    return check(line, client, upstream) if check is not None else None
+
+
+def _hello(line: bytes, client: ClientState, _upstream: Speech | None) -> OwnReply | None:
+    if line[:4].upper() not in ehlo.CLIENT_HELLOS[client.speaks]:
+        return OwnReply(replies.SYNTAX)
+    return OwnReply(replies.CLOSING, "end") if client.is_closing else None
+
+
+def _xforward(_line: bytes, client: ClientState, _upstream: Speech | None) -> OwnReply | None:
+    return None if client.trusted else OwnReply(replies.NOT_TRUSTED)
+
+
+def _mail(line: bytes, client: ClientState, _upstream: Speech | None) -> OwnReply | None:
+    limit = client.params.size_limit_bytes
+    if client.is_closing:
+        return OwnReply(replies.CLOSING, "end")
+    if limit and commands.declared_bytes(line[:-2]) > limit:
+        return OwnReply(replies.TOO_BIG)
+    return None
+
+
+def _rcpt(line: bytes, client: ClientState, upstream: Speech | None) -> OwnReply | None:
+    params, rcpts = client.params, client.transaction.rcpts
+    if not (client.trusted or commands.is_for(line[:-2], params.recipient_domains)):
+        return OwnReply(replies.RELAY_DENIED)
+    if rcpts and (client.speaks, upstream) == ("smtp", "lmtp"):
+        # The client gets one final reply, which cannot report two different LMTP replies.
+        return OwnReply(replies.ONE_RECIPIENT, "answer")
+    if len(rcpts) >= params.limits.recipients and not client.trusted:
+        client.quota.commands -= 1
+        return OwnReply(replies.TOO_MANY_RECIPIENTS, "answer")
+    return None
+
+
+def _reset(_line: bytes, _client: ClientState, upstream: Speech | None) -> OwnReply | None:
+    return None if upstream else OwnReply(replies.DONE, "answer")
+
+
+def _quit(_line: bytes, _client: ClientState, _upstream: Speech | None) -> OwnReply | None:
+    return OwnReply(replies.BYE, "end")
+
+
+_CHECKS: dict[str, Callable[[bytes, ClientState, Speech | None], OwnReply | None]] = {
+    "hello": _hello,
+    "xforward": _xforward,
+    "mail": _mail,
+    "rcpt": _rcpt,
+    "reset": _reset,
+    "quit": _quit,
+}

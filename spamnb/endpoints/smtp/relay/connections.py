@@ -22,6 +22,7 @@ from spamnb.endpoints.smtp.relay.actions import MEMORY, ROOM, STUCK
 from spamnb.endpoints.smtp.relay.params import ListenerParams
 from spamnb.endpoints.smtp.relay.session import RelaySession
 from spamnb.service.scanning.types import MessageScanner, ScanRequest, ScanResult, StopScan
+from spamnb.service.telemetry.log import Log
 from spamnb.service.telemetry.metrics import Meters
 
 _BUFFER = memoryview(bytearray(131072))
@@ -45,6 +46,7 @@ class ConnectionContext(Protocol):
     meters: Meters
     budget: MemoryBudget
     loop: asyncio.AbstractEventLoop
+    log: Log
     closing: bool
 
     def enter(self, connection: ClientConnection) -> None:
@@ -61,9 +63,6 @@ class ConnectionContext(Protocol):
 
     def release_upstream(self, connection: ClientConnection) -> None:
         """Stop counting the connection's next-hop connection. A second call does nothing."""
-
-    def log_record(self, record: dict[str, object]) -> None:
-        """Write a line to the log."""
 
     def log_refused(self, peer: str, address: str, reply: bytes) -> None:
         """Count and log a refused client."""
@@ -336,7 +335,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._listener.log_upstream_lost(action.address, action.step)
 
     def _log_message(self, action: actions.LogMessage) -> None:
-        self._listener.log_record(action.record)
+        self._listener.log(action.record)
 
     _PERFORM: ClassVar[dict[type, Callable[[Any, Any], None]]] = {
         actions.AdmitClient: _admit,

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from math import inf
 
 from spamnb.core.mail.envelope import network_of
+from spamnb.core.mail.printable import shown
 from spamnb.endpoints.net.address import Address
 from spamnb.endpoints.net.admission import OpenConnections
 from spamnb.endpoints.net.connection_counts import ConnectionCounts
 from spamnb.endpoints.net.memory_budget import MemoryBudget
 from spamnb.endpoints.net.networks import wide_network_of
-from spamnb.endpoints.smtp.protocol.commands import shown
 from spamnb.endpoints.smtp.relay import replies
 from spamnb.endpoints.smtp.relay.connections import ClientConnection
 from spamnb.endpoints.smtp.relay.params import ListenerParams
@@ -60,7 +60,7 @@ class RelayListener:
         self.params = params
         self.scanner, self.meters, self.budget, self.loop = scanner, meters, budget, loop
         self.closing = False
-        self._log = log
+        self.log = log
         self._connections: set[ClientConnection] = set()
         self._counts = counts or ConnectionCounts.alone()
         self._untrusted = OpenConnections()
@@ -223,16 +223,12 @@ class RelayListener:
 
     # -- the log ----------------------------------------------------------------------------------
 
-    def log_record(self, record: dict[str, object]) -> None:
-        """Write a line to the log."""
-        self._log(record)
-
     def log_refused(self, peer: str, address: str, reply: bytes) -> None:
         """Count and log a refused client."""
         self.meters.count("connections_refused")
         self._log_limited(
             {"event": "turned-away", "peer": peer, "client": address}
-            | {"code": replies.code_of(reply), "reply": shown(reply.strip())}
+            | {"code": int(reply[:3]), "reply": shown(reply.strip())}
         )
 
     def log_upstream_lost(self, address: Address, step: str) -> None:
@@ -248,13 +244,13 @@ class RelayListener:
             limited.suppressed += 1
         else:
             limited.logged_at = now
-            self._log(record)
+            self.log(record)
 
     def _log_suppressed(self, now: float) -> bool:
         """Log how many lines were suppressed; whether some still are."""
         for event, limited in self._limited.items():
             if limited.suppressed and now - limited.logged_at >= 1.0:
-                self._log({"event": event, "more": limited.suppressed})
+                self.log({"event": event, "more": limited.suppressed})
                 limited.suppressed, limited.logged_at = 0, now
         return any(limited.suppressed for limited in self._limited.values())
 
@@ -266,5 +262,5 @@ class RelayListener:
         frames = traceback.extract_tb(error.__traceback__) if error else []
         where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
         what = shown(repr(error).encode("utf-8", "replace"))[:300]
-        self._log({"event": "fault", "incident": incident, "error": what, "where": where})
+        self.log({"event": "fault", "incident": incident, "error": what, "where": where})
         return incident

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+from spamnb.core.mail.printable import shown
 from spamnb.endpoints.net import reply_parser
-from spamnb.endpoints.smtp.protocol.commands import shown
-from spamnb.endpoints.smtp.relay import replies
-from spamnb.endpoints.smtp.relay.client_state import ClientState
 from spamnb.endpoints.smtp.relay.message_transfer import MessageTransfer
 from spamnb.service.telemetry.metrics import Meters
 
@@ -27,15 +25,13 @@ def count(transfer: MessageTransfer, meters: Meters, now: float, *, client_has_l
         meters.observe("upstream_seconds", now - transfer.sent_at)
 
 
-def record(
-    transfer: MessageTransfer, state: ClientState, started: float, now: float
-) -> dict[str, object]:
+def record(transfer: MessageTransfer, peer: str, started: float, now: float) -> dict[str, object]:
     """The log line of a message that is over; it began at `started`."""
-    envelope, sent = state.envelope(), b"".join(transfer.replies)
+    envelope, sent = transfer.envelope, b"".join(transfer.replies)
     client = envelope.client
     found: dict[str, object] = {
         "event": "message",
-        "peer": state.peer,
+        "peer": peer,
         "client": client.address,
         "helo": client.helo,
         "ident": client.ident,
@@ -44,7 +40,7 @@ def record(
         "recipients": len(envelope.recipients),
         "size": transfer.size,
         "action": transfer.action,
-        "code": replies.code_of(sent) if sent else 0,
+        "code": int(sent[:3]) if sent else 0,
         "reply": shown(sent.partition(b"\r\n")[0])[:200],
         "ms": _milliseconds(now - started),
     }

@@ -40,35 +40,74 @@ from spamnb.endpoints.smtp.relay.actions import (
     Withdraw,
 )
 from spamnb.endpoints.smtp.relay.client_state import ClientState
-from spamnb.endpoints.smtp.relay.data_rate import DataRate
-from spamnb.endpoints.smtp.relay.message_body import MessageBody
 from spamnb.endpoints.smtp.relay.upstream import NextHop
 from spamnb.errors import incident_id
 from spamnb.service.scanning.types import ScanRequest, ScanResult
-from spamnb.service.telemetry.metrics import Meters
 
 TransferState = Literal["collect", "scan", "scan_head", "stream", "discard", "reply", "over"]
 
 FIRST_WRITE_BYTES = 16384
 """of the body, sent in one write with the header; copying megabytes to save a packet is slower"""
+MIN_RATE_BYTES_S = 500
+"""what a client must send while resources are short: as Postfix's smtpd_min_data_rate"""
 _WANT_DATA = frozenset(("collect", "stream", "discard"))
 _SCANNING = frozenset(("scan", "scan_head"))
+
+
+class DataRate:
+    """How fast a client sends its message, and what the message costs in memory meanwhile."""
+
+    __slots__ = ("_checked_at", "_checked_size", "_grace_s", "_slow_after", "began")
+
+    def __init__(self, now: float, grace_s: float) -> None:
+        self.began = self._checked_at = now
+        self._checked_size = 0
+        self._grace_s = grace_s
+        self._slow_after = now + grace_s
+        """the client counts as slow after this time; each byte received moves it"""
+
+    def is_slow(self, now: float, size: int, *, waiting: bool) -> bool:
+        """Whether the client sends below the minimum rate; called at each deadline check.
+
+        `waiting` says that the client must send and is being read; other time does not count.
+        Bytes received above that rate count for the grace period at most, so a client that has sent
+        a megabyte in one burst must continue.
+        """
+        paused_s = 0.0 if waiting else now - self._checked_at
+        self._slow_after += (size - self._checked_size) / MIN_RATE_BYTES_S + paused_s
+        self._slow_after = min(self._slow_after, now + self._grace_s)
+        self._checked_at, self._checked_size = now, size
+        return waiting and now > self._slow_after
+
+    def memory_cost(self, now: float, stored: int) -> float:
+        """Stored bytes times the seconds that the message has taken beyond the grace period."""
+        return stored * max(0.0, now - self.began - self._grace_s)
+
+    def of(self, size: int, now: float) -> float:
+        """Bytes a second since the message began."""
+        return size / max(now - self.began, 1e-3)
 
 
 class MessageTransfer:
     """The state of one message."""
 
     __slots__ = (
-        "_body", "_client", "_ended_at", "_final_reply", "_framer", "_held", "_hop", "_meters",
-        "_missing_replies", "_output", "_params", "_request", "action", "best_code", "facts",
-        "rate", "replies", "sent_at", "size", "state",
+        "_client", "_final_reply", "_framer", "_header_end", "_held", "_hop",
+        "_missing_replies", "_output", "_params", "_request", "_searched", "_stored", "action",
+        "best_code", "ended_at", "envelope", "facts", "is_accepted", "rate", "replies", "sent_at",
+        "size", "state",
     )  # fmt: skip
 
-    def __init__(self, client: ClientState, hop: NextHop, output: Output, meters: Meters) -> None:
-        self._client, self._hop, self._output, self._meters = client, hop, output, meters
-        self._params = client.params
+    def __init__(self, client: ClientState, hop: NextHop, output: Output) -> None:
+        self._client, self._hop, self._output = client, hop, output
+        self._params, self.envelope = client.params, client.envelope()
         self.state: TransferState = "collect"
-        self._framer, self._body = DataFramer(), MessageBody()
+        self._framer = DataFramer()
+        self._stored: bytes | bytearray = bytearray()
+        """what is kept of the message until it is scanned, in wire form"""
+        self._header_end = -1
+        """where the body begins in it; -1: not found in the first `_searched` bytes"""
+        self._searched = 0
         self._held = 0
         """bytes of memory"""
         self.size = 0
@@ -76,7 +115,7 @@ class MessageTransfer:
         self._request: ScanRequest | None = None
         self._final_reply = b""
         """what the client gets at the end instead of the next hop's reply"""
-        self._ended_at = 0.0
+        self.ended_at = 0.0
         """when the client's final dot came, or zero"""
         self.sent_at = 0.0
         """when the next hop was sent the final dot, or zero"""
@@ -85,10 +124,12 @@ class MessageTransfer:
         """that the client got"""
         self.best_code = 0
         """of these replies; zero without one"""
+        self.is_accepted = False
+        """whether the client got a 250, for one recipient at least"""
         self.action = "relay"
         self.facts: dict[str, object] = {}
         """for the log line"""
-        output.wait(self._params.times.data_s)
+        output.deadline = output.now + self._params.times.data_s
 
     # -- from the client --------------------------------------------------------------------------
 
@@ -102,7 +143,7 @@ class MessageTransfer:
         data, ended = self._framer.feed(chunk)
         self.size += len(data)
         if self.state == "collect":
-            self._body.add(data)
+            self._stored += data
             self._hold(len(data))
         if self.state != "discard" and (reply := self._refusal()):
             self._discard(
@@ -113,9 +154,9 @@ class MessageTransfer:
         if ended:
             self._ended()
         else:
-            self._output.wait(self._params.times.data_s)
+            self._output.deadline = self._output.now + self._params.times.data_s
             # Header lines that were sent could not be cleaned, so the header must be complete.
-            if self.state == "collect" and self._is_large and self._body.find_header():
+            if self.state == "collect" and self._is_large and self._find_header() >= 0:
                 self._scan("scan_head")
         return self._framer.rest
 
@@ -132,12 +173,19 @@ class MessageTransfer:
         if 0 < params.size_limit_bytes < self.size:
             return replies.TOO_BIG
         limit = params.header_limit_bytes
-        if self.size > limit and self._body.header_bytes() > limit:
+        if self.size > limit and not 0 <= self._find_header() <= limit:
             return replies.LONG_HEADER if before else replies.LONG_HEADER_LATER
         return b""
 
+    def _find_header(self) -> int:
+        """Where the body begins; -1 if that has not arrived. Searches each byte once."""
+        if self._header_end < 0:
+            self._header_end = verdict_headers.header_end(self._stored, self._searched)
+            self._searched = len(self._stored)
+        return self._header_end
+
     def _ended(self) -> None:
-        self._ended_at = self._output.now
+        self.ended_at = self._output.now
         if self.state == "collect":
             self._scan("scan_head" if self._is_large else "scan")
         elif self.state == "stream":
@@ -154,28 +202,36 @@ class MessageTransfer:
 
     def _scan(self, state: TransferState) -> None:
         self.state = state
-        self._output.wait(self._params.times.scan_total_s)
-        self._body.remove_forged()
-        is_complete, is_dotted = state == "scan", self._framer.dotted
-        wire = (
-            self._body.freeze()
-            if is_complete
-            else self._body.beginning(self._params.scan_limit_bytes)
-        )
-        if is_dotted or not is_complete:
+        self._output.deadline = self._output.now + self._params.times.scan_total_s
+        self._clean_header()
+        whole, is_dotted = state == "scan", self._framer.dotted
+        # What is scanned is what is sent, with one copy.
+        wire = self._stored = bytes(self._stored)
+        if not whole:
+            wire = wire[: self._params.scan_limit_bytes]
+        if is_dotted or not whole:
             # A copy: it counts as the message's memory until the scan ends.
             self._hold(len(wire))
-        header = min(self._body.header_bytes(), len(wire))
+        header = min(self._header_end, len(wire))
         if is_dotted:
             header -= wire.startswith(b".") + wire.count(b"\r\n.", 0, header)
         self._request = ScanRequest(
             raw=unstuffed(wire) if is_dotted else wire,
             header_bytes=header,
-            envelope=self._client.envelope(),
+            envelope=self.envelope,
             before_queue=self._params.queue == "before",
-            whole=is_complete,
+            whole=whole,
         )
         self._output.add(StartScan(self._request))
+
+    def _clean_header(self) -> None:
+        """Remove forged copies of the added fields; without its end, all of it is header."""
+        end = self._find_header()
+        header = bytes(self._stored[: end if end >= 0 else None])
+        clean = verdict_headers.remove_forged(header)
+        self._header_end = len(clean)
+        if len(clean) < len(header):
+            self._stored = clean + self._stored[len(header) :]
 
     def scan_fault(self, incident: str) -> bool:
         """Handle a fault of the daemon while it scans the message: mail passes whatever fails.
@@ -203,7 +259,7 @@ class MessageTransfer:
 
     def _apply(self, result: ScanResult) -> None:
         self._request = None
-        self._hold(len(self._body.data) - self._held)
+        self._hold(len(self._stored) - self._held)
         self.action = result.action
         self.facts.update(result.facts)
         if result.action == "keep" and self.state == "scan":
@@ -231,15 +287,15 @@ class MessageTransfer:
             # After the queue a rejection causes a bounce; an incomplete message is never stored.
             self.facts["instead_of"] = self.action
             self.action = "relay"
-        body, cut = self._body.data, self._body.header_bytes()
-        head = verdict_headers.add_block(bytes(body[:cut]), result.block, result.tag)
+        wire, cut = self._stored, self._header_end
+        head = verdict_headers.add_fields(bytes(wire[:cut]), result.add, result.tag)
         split = cut + FIRST_WRITE_BYTES
-        first, rest = head + body[cut:split], memoryview(body)[split:]
-        self._body.release()
-        if not self._ended_at:
+        first, rest = head + wire[cut:split], memoryview(wire)[split:]
+        self._stored = b""
+        if not self.ended_at:
             self._send(first, rest)
             self.state = "stream"
-            self._output.wait(self._params.times.data_s)
+            self._output.deadline = self._output.now + self._params.times.data_s
         elif rest:
             self._send(first, rest)
             self._end_upstream(b".\r\n")
@@ -253,7 +309,7 @@ class MessageTransfer:
 
     def _end_here(self, reply: bytes) -> None:
         """Answer the client without forwarding: the next hop must not get the message's end."""
-        if self._ended_at:
+        if self.ended_at:
             self._hop.drop()
             self._finish_with(reply)
         else:
@@ -264,11 +320,11 @@ class MessageTransfer:
         self.state, self._final_reply, self.action = "discard", reply, action
         self._release()
         self._hop.drop()
-        self._output.wait(self._params.times.data_s)
+        self._output.deadline = self._output.now + self._params.times.data_s
 
     def _release(self) -> None:
         self._hold(-self._held)
-        self._body.release()
+        self._stored = b""
 
     # -- from the next hop ------------------------------------------------------------------------
 
@@ -281,7 +337,7 @@ class MessageTransfer:
             return
         if self._hop.address.speaks == "lmtp":
             self._missing_replies = len(self._client.transaction.rcpts)
-        output.deadline = max(self.sent_at, self._ended_at + self._params.times.final_s)
+        output.deadline = max(self.sent_at, self.ended_at + self._params.times.final_s)
         output.add(AskUpstream(data))
 
     def not_sent(self) -> None:
@@ -356,19 +412,9 @@ class MessageTransfer:
         elif output.paused & (INPUT | MEMORY):
             # The relay paused the client, so wait. A client that sends nothing once it is read
             # again is not given more time: a few stalled clients could fill the memory for good.
-            output.wait(self._params.times.sweep_s)
+            output.deadline = output.now + self._params.times.sweep_s
         else:
             self.abandon("timeout", replies.TIMEOUT)
-
-    @property
-    def is_accepted(self) -> bool:
-        """Whether the client got a 250, for one recipient at least."""
-        return 200 <= self.best_code < 300
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the client has sent the whole message, so that a command can follow."""
-        return self._ended_at > 0
 
     @property
     def waits_for_client(self) -> bool:
@@ -403,7 +449,8 @@ class MessageTransfer:
 
     def _answer(self, reply: bytes, copies: int) -> None:
         self.replies.append(reply)
-        self.best_code = min(self.best_code or 999, replies.code_of(reply))
+        self.best_code = min(self.best_code or 999, int(reply[:3]))
+        self.is_accepted = self.best_code < 300
         self._output.add(SendClient(reply * copies))
 
     def _finish_with(self, reply: bytes) -> None:

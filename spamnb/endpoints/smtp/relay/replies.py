@@ -82,8 +82,3 @@ def greeting(hostname: str, speech: str) -> bytes:
     """The first line of a session."""
     name = "LMTP" if speech == "lmtp" else "ESMTP"
     return f"220 {hostname} {name}\r\n".encode("ascii", "replace")
-
-
-def code_of(reply: bytes) -> int:
-    """The three-digit code of a reply."""
-    return int(reply[:3])

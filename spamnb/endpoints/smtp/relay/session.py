@@ -29,8 +29,13 @@ from spamnb.endpoints.smtp.protocol import commands, ehlo
 from spamnb.endpoints.smtp.protocol.line_buffer import LineBuffer
 from spamnb.endpoints.smtp.relay import actions, message_log, replies
 from spamnb.endpoints.smtp.relay.actions import INPUT, STUCK, Output
-from spamnb.endpoints.smtp.relay.client_state import ClientState, Transaction
-from spamnb.endpoints.smtp.relay.command_checks import OwnReply, own_reply, rule_of
+from spamnb.endpoints.smtp.relay.client_state import (
+    ClientState,
+    OwnReply,
+    Transaction,
+    own_reply,
+    rule_of,
+)
 from spamnb.endpoints.smtp.relay.message_transfer import MessageTransfer
 from spamnb.endpoints.smtp.relay.params import ListenerParams
 from spamnb.endpoints.smtp.relay.upstream import NextHop, UpstreamError
@@ -76,7 +81,7 @@ class RelaySession:
             self._admit()
         elif params.proxies.contains(self.client.peer):
             self.stage = "proxy"
-            self.output.wait(params.times.proxy_s)
+            self.output.deadline = self.output.now + params.times.proxy_s
         else:
             self._turn_away(replies.CLIENT_DENIED)
 
@@ -152,7 +157,7 @@ class RelaySession:
             return
         if self._input.left > self.client.params.limits.input_bytes:
             self.output.pause(INPUT)
-        else:
+        elif self.output.paused:
             self.output.resume(INPUT)
         if self._is_finished and self._waits_for_client:
             self._end(action="client-lost")
@@ -261,9 +266,9 @@ class RelaySession:
             client.quota.mailed = True
             self._started = output.now
         self.stage = "asking"
-        client.quota.pause(output.now)
+        client.quota.paused_at = output.now
         times = client.params.times
-        output.wait(times.reply_s if up else times.connect_s)
+        output.deadline = output.now + (times.reply_s if up else times.connect_s)
         hop.ask(what, line, b"" if what == "hello" else client.hello, client.params.upstream)
 
     # -- the next hop's events --------------------------------------------------------------------
@@ -272,7 +277,7 @@ class RelaySession:
         """The connection to the next hop is made."""
         self.output.now = now
         self._hop.state = "greeting"
-        self.output.wait(self.client.params.times.reply_s)
+        self.output.deadline = self.output.now + self.client.params.times.reply_s
 
     def upstream_bytes(self, data: bytes, now: float) -> None:
         """The next hop has sent bytes."""
@@ -318,9 +323,14 @@ class RelaySession:
 
     def _answered(self, what: UpstreamCommand, reply: bytes) -> None:
         """Pass the reply to a command on, and record the command if it is accepted."""
+        if what == "data" and reply.startswith(b"354"):
+            self.transfer = MessageTransfer(self.client, self._hop, self.output)
+            self.stage = "message"
+            self.output.add(actions.SendClient(reply))
+            return
         self.stage = "command"
         self._wait_for_client()
-        if reply[:1] in b"23":
+        if reply.startswith(b"2"):
             reply = self._accepted(what, reply)
         self.output.add(actions.SendClient(reply))
         if self.client.is_closing and self._is_between_messages:
@@ -329,11 +339,6 @@ class RelaySession:
     def _accepted(self, what: UpstreamCommand, reply: bytes) -> bytes:
         """Record an accepted command; returns the reply for the client."""
         client = self.client
-        if what == "data":
-            client.quota.pause(self.output.now)
-            self.transfer = MessageTransfer(client, self._hop, self.output, self._meters)
-            self.stage = "message"
-            return reply
         if what in {"hello", "reset"}:
             self._forget_transaction()
         self.output.held_bytes += client.accept(what, self._hop.line)
@@ -387,7 +392,7 @@ class RelaySession:
         self._report(transfer)
         if self._is_gone:
             self._close()
-        elif not transfer.is_complete:
+        elif not transfer.ended_at:
             self._end()
         elif self.client.is_closing:
             self._end(replies.CLOSING)
@@ -400,9 +405,8 @@ class RelaySession:
         self.transfer, self.stage = None, "command"
         has_left = self._is_gone or self._is_finished
         message_log.count(transfer, self._meters, now, client_has_left=has_left)
-        self.output.add(
-            actions.LogMessage(message_log.record(transfer, client, self._started, now))
-        )
+        record = message_log.record(transfer, client.peer, self._started, now)
+        self.output.add(actions.LogMessage(record))
         if transfer.is_accepted:
             client.quota.reset(now)
         self._forget_transaction()
@@ -485,7 +489,7 @@ class RelaySession:
         if reply:
             self.output.add(actions.SendClient(reply))
         self._close()
-        self.output.wait(self.client.params.times.close_s)
+        self.output.deadline = self.output.now + self.client.params.times.close_s
         self.output.add(actions.HangUp())
 
     def _close(self) -> None:

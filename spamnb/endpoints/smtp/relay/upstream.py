@@ -74,7 +74,7 @@ class NextHop:
 
         Raises UpstreamError. The greeting and the EHLO of a new connection are handled here.
         """
-        if self.state == "up" and not self.received and reply_parser.is_one(data):
+        if self.state == "up" and not self.received and reply_parser.ONE_LINE.fullmatch(data):
             return self._checked(data)
         self.received += data
         while self.received and self.state != "gone":
