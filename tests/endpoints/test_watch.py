@@ -312,8 +312,8 @@ def test_one_user_does_not_keep_the_others_waiting(house, tmp_path, monkeypatch)
         house.move(house.deliver("", "NO"), ".Junk")
     house.move(house.deliver("", "NO"), "../bob/.Junk")
     house.watcher.listen()
-    assert [f.who for f, _, _ in house.watcher.due()] == ["alice", "alice", "bob"]
-    assert [f.who for f, _, _ in house.watcher.all_due()] == ["alice"] * 3
+    assert [f.user for f, _, _ in house.watcher.due()] == ["alice", "alice", "bob"]
+    assert [f.user for f, _, _ in house.watcher.all_due()] == ["alice"] * 3
     assert list(house.watcher.all_due()) == []
 
 
