@@ -238,6 +238,32 @@ def test_connections_of_one_address_are_limited(mail):
             client.close()
 
 
+def test_strangers_leave_connections_to_the_peers(mail):
+    """Clients that are not in `peers` share half of the connections, whatever their addresses."""
+    settings = {"connections": 8, "connections_per_address": 2, "peers": ("127.0.0.1/32",)}
+    with running_agent(root=str(mail), **settings) as agent, contextlib.ExitStack() as stack:
+        strangers = [stack.enter_context(agent.raw(f"127.0.0.{n}")) for n in range(2, 8)]
+        known = [stack.enter_context(agent.raw()) for _ in range(4)]
+        assert [client.greeting[:3] for client in strangers] == [b"220"] * 4 + [b"421"] * 2
+        assert [client.greeting[:3] for client in known] == [b"220"] * 4
+
+
+def test_strangers_leave_memory_to_the_peers(mail):
+    """Unfinished messages of clients that are not in `peers` take at most half of the memory."""
+    settings = {"memory_limit_bytes": 1_000_000, "peers": ("127.0.0.1/32",)}
+    words = (b"EHLO me.example", b"MAIL FROM:<a@b.example>", b"RCPT TO:<bob@x.example>", b"DATA")
+    with running_agent(root=str(mail), **settings) as agent, contextlib.ExitStack() as stack:
+        strangers = [stack.enter_context(agent.raw(f"127.0.0.{n}")) for n in (2, 3)]
+        for client in strangers:
+            client.say(*words)
+            client.send(b"x" * 450_000)
+        known = stack.enter_context(agent.raw())
+        known.say(*words)
+        assert sent(known, b"x" * 150_000 + b"\r\n.\r\n")[:3] == b"250"
+        codes = sorted(sent(client, b"\r\n.\r\n")[:3] for client in strangers)
+        assert codes == [b"250", b"452"]
+
+
 def test_silent_clients_get_421(mail):
     """Silence ends with 421: before a command, and in the middle of a message."""
     with running_agent(root=str(mail), command_timeout_s=0.3, data_timeout_s=0.3) as agent:

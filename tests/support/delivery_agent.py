@@ -51,8 +51,8 @@ class Rig:
     def smtp(self, **more):
         return smtplib.SMTP("127.0.0.1", self.port, timeout=20, **more)
 
-    def raw(self):
-        return Raw(socket.create_connection(("127.0.0.1", self.port), timeout=20))
+    def raw(self, source="127.0.0.1"):
+        return Raw(socket.create_connection(("127.0.0.1", self.port), 20, (source, 0)))
 
 
 class Raw:

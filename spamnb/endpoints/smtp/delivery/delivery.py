@@ -20,6 +20,7 @@ import asyncio
 import ipaddress
 import secrets
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from email.utils import formatdate
@@ -68,13 +69,16 @@ class DeliveryAgent:
     def __init__(self, config: DeliveryParams, deps: AgentDeps) -> None:
         self.deps = deps
         self.stopping = False
-        self.held_bytes = 0
         self.sessions: set[DeliverySession] = set()
         self.empty = asyncio.Event()
         """set while no session is open"""
         self.empty.set()
         self._attempts = FailedLogins()
         self._open = OpenConnections()
+        self._strangers = OpenConnections()
+        """of clients that are not in `peers`, which share half of the connections and the memory"""
+        self._held_bytes = Counter[bool]()
+        """bytes of unfinished messages, by whether a stranger sends them"""
         self._swept: set[Path] = set()
         self._disk = ThreadPoolExecutor(_DISK_THREADS, "delivery-disk")
         self._teaching = ThreadPoolExecutor(_REPORT_THREADS, "delivery-teach")
@@ -100,23 +104,42 @@ class DeliveryAgent:
 
     def admit(self, session: DeliverySession) -> bool:
         """Whether the connection is accepted."""
-        config, known = self.config, self._peers.contains(session.peer)
-        each = config.connections if known else config.connections_per_address
-        customer = network_of(session.peer)
-        if self.stopping or self._open.full(customer, config.connections, each):
+        config, customer = self.config, network_of(session.peer)
+        session.is_stranger = not self._peers.contains(session.peer)
+        full = bool(self._open.full(customer, config.connections, config.connections))
+        if session.is_stranger and not full:
+            most, each = config.connections // 2, config.connections_per_address
+            full = bool(self._strangers.full(customer, most, each))
+        if self.stopping or full:
             self.deps.meters.count("connections_refused")
             return False
         self.sessions.add(session)
         self.empty.clear()
-        self._open.enter(customer)
+        for connections in self._counts_of(session):
+            connections.enter(customer)
         return True
+
+    def _counts_of(self, session: DeliverySession) -> tuple[OpenConnections, ...]:
+        return (self._open, self._strangers) if session.is_stranger else (self._open,)
 
     def leave(self, session: DeliverySession) -> None:
         """Remove an ended connection."""
         self.sessions.discard(session)
         if not self.sessions:
             self.empty.set()
-        self._open.leave(network_of(session.peer))
+        for connections in self._counts_of(session):
+            connections.leave(network_of(session.peer))
+
+    def hold(self, more: int, *, is_stranger: bool) -> None:
+        """Account for memory of an unfinished message."""
+        self._held_bytes[is_stranger] += more
+
+    def has_room(self, *, is_stranger: bool) -> bool:
+        """Whether the memory for messages is not used up."""
+        most = self.config.memory_limit_bytes
+        if is_stranger and self._held_bytes[True] > most // 2:
+            return False
+        return self._held_bytes.total() <= most
 
     def may_xforward(self, peer: str) -> bool:
         """Whether this peer may name the client."""

@@ -47,13 +47,18 @@ class AgentContext(Protocol):
 
     config: DeliveryParams
     stopping: bool
-    held_bytes: int
 
     def admit(self, session: DeliverySession) -> bool:
         """Whether the connection is accepted."""
 
     def leave(self, session: DeliverySession) -> None:
         """The connection has ended."""
+
+    def hold(self, more: int, *, is_stranger: bool) -> None:
+        """Account for memory of an unfinished message."""
+
+    def has_room(self, *, is_stranger: bool) -> bool:
+        """Whether the memory for messages is not used up."""
 
     def may_xforward(self, peer: str) -> bool:
         """Whether this peer may name the client."""
@@ -83,6 +88,8 @@ class DeliverySession(SMTP):
         self.speaks = speaks
         self.peer = ""
         self.admitted: bool | None = None
+        self.is_stranger = True
+        """whether the client is not one of the agent's peers; set when it is admitted"""
         self.login: LoggedIn | None = None
         self.helo = ""
         self.extended = False
@@ -150,7 +157,7 @@ class DeliverySession(SMTP):
 
     def _account(self, more: int) -> None:
         self.held_bytes += more
-        self.agent.held_bytes += more
+        self.agent.hold(more, is_stranger=self.is_stranger)
 
     @property
     def idle(self) -> bool:
@@ -443,4 +450,4 @@ class DeliverySession(SMTP):
         config = self.agent.config
         if size > config.size_limit_bytes + len(END) + 2:
             return replies.TOO_BIG
-        return replies.NO_ROOM if self.agent.held_bytes > config.memory_limit_bytes else ""
+        return "" if self.agent.has_room(is_stranger=self.is_stranger) else replies.NO_ROOM
