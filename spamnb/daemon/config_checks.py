@@ -110,13 +110,13 @@ def _addresses(checked: Checked) -> Problems:
                 f"{_named(one)} and {_named(other)} both listen on {second.text}",
                 hint="give each its own address",
             )
-    for name, place in places.items():
+    for name, listen in places.items():
         try:
-            _bindable(place, served=_is_served(checked.home))
+            _bindable(listen, served=_is_served(checked.home))
         except UserError as error:
             yield UserError(f"{_named(name)}: {error}", hint=error.hint)
         except OSError as error:
-            yield UserError(f"{_named(name)}: {place.text}: {error.strerror}")
+            yield UserError(f"{_named(name)}: {listen.text}: {error.strerror}")
 
 
 def _named(name: str) -> str:
@@ -129,7 +129,7 @@ class _ListenAddress(NamedTuple):
     """The resolved address of a listener."""
 
     text: str
-    place: BindAddress
+    bind: BindAddress
     ends: frozenset[tuple[str, int]]
     """TCP addresses and ports; a unix path has port 0"""
 
@@ -139,7 +139,7 @@ class _ListenAddress(NamedTuple):
         address = Address.parse(text)
         if address.path:
             return cls.at(address.path)
-        return cls(address.place, BindAddress(address.host, address.port), _resolved(address))
+        return cls(address.socket_name, BindAddress(address.host, address.port), _resolved(address))
 
     @classmethod
     def at(cls, path: str) -> _ListenAddress:
@@ -170,14 +170,14 @@ def _resolved(address: Address) -> frozenset[tuple[str, int]]:
     return frozenset()
 
 
-def _bindable(place: _ListenAddress, *, served: bool) -> None:
+def _bindable(listen: _ListenAddress, *, served: bool) -> None:
     """Raise the error that binding would raise."""
-    if place.place.path:
-        _unix_bindable(Path(place.place.path))
+    if listen.bind.path:
+        _unix_bindable(Path(listen.bind.path))
         return
     sockets = Sockets()
     try:
-        sockets.add("", place.place, 1)
+        sockets.add("", listen.bind, 1)
     except UserError as error:
         cause = error.__cause__
         used = isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE
@@ -232,8 +232,8 @@ def _upstreams(checked: Checked) -> Problems:
         if not listener.upstream:
             continue
         upstream = _ListenAddress.of(listener.upstream)
-        for other, place in listeners.items():
-            if upstream.overlaps(place):
+        for other, listen in listeners.items():
+            if upstream.overlaps(listen):
                 yield UserError(
                     f"the upstream of listener.{name}, {upstream.text}, is listener.{other} itself",
                     hint="set upstream to the server that receives the mail from spamnb",

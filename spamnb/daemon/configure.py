@@ -41,7 +41,7 @@ def listener_params_of(
     return ListenerParams(
         address=address,
         upstream=Address.parse(listener.upstream or delivery),
-        speaks=address.speaks,
+        protocol=address.protocol,
         peers=NetworkSet(listener.peers),
         proxies=NetworkSet(listener.proxies),
         recipient_domains=frozenset(listener.recipient_domains),

@@ -64,7 +64,7 @@ def test_lmtp_before_smtp_repeats_the_final_reply(on_loop):
             server = Server()
             server.script["RCPT"] = [b"250 ok\r\n", b"550 5.1.1 who?\r\n", b"250 ok\r\n"]
             server.script["end"] = final
-            async with Rig({"speaks": "lmtp"}, server=server) as rig:
+            async with Rig({"protocol": "lmtp"}, server=server) as rig:
                 client = await rig.client()
                 await client.hello(LHLO)
                 assert server.connections[0].commands == [b"EHLO client.example"]
@@ -86,7 +86,7 @@ def test_lmtp_before_lmtp_passes_each_reply_on(on_loop):
     async def main():
         server = Server(lmtp=True)
         server.script["end"] = [GOOD, BAD]
-        async with Rig({"speaks": "lmtp"}, server=server) as rig:
+        async with Rig({"protocol": "lmtp"}, server=server) as rig:
             client = await rig.client()
             assert (await client.start(b"<b@x>", b"<c@x>", hello=LHLO)).startswith(b"354")
             client.send(END + b"NOOP\r\n")
@@ -105,7 +105,7 @@ def test_lmtp_before_lmtp_without_its_second_reply(on_loop):
     async def main():
         server = Server(lmtp=True)
         server.script["end"] = [GOOD, b""]
-        async with Rig({"speaks": "lmtp"}, server=server) as rig:
+        async with Rig({"protocol": "lmtp"}, server=server) as rig:
             client = await rig.client()
             await client.start(b"<b@x>", b"<c@x>", hello=LHLO)
             client.send(END)
@@ -129,7 +129,7 @@ def test_our_own_replies_are_repeated_for_each_recipient(on_loop):
         }
         for code, outcome in outcomes.items():
             server = Server(lmtp=True)
-            async with Rig({"speaks": "lmtp"}, StubScanner(outcome), server=server) as rig:
+            async with Rig({"protocol": "lmtp"}, StubScanner(outcome), server=server) as rig:
                 client = await rig.client()
                 await client.start(b"<b@x>", b"<c@x>", hello=LHLO)
                 client.send(END)
@@ -144,7 +144,7 @@ def test_each_side_speaks_its_own_language(on_loop):
     """An LMTP listener greets as such and takes no EHLO (RFC 2033, 4.1)."""
 
     async def main():
-        async with Rig({"speaks": "lmtp"}) as rig:
+        async with Rig({"protocol": "lmtp"}) as rig:
             client = await rig.client()
             assert await client.reply() == b"220 door.example LMTP\r\n"
             assert (await client.ask(b"EHLO x\r\n")).startswith(b"500")
@@ -159,7 +159,7 @@ def test_fifty_thousand_recipients_cost_as_many_replies(on_loop):
     count = 50_000
 
     async def main():
-        async with Rig({"speaks": "lmtp"}) as rig:
+        async with Rig({"protocol": "lmtp"}) as rig:
             client = await rig.client()
             await client.hello(LHLO)
             client.send(b"MAIL FROM:<>\r\n" + b"RCPT TO:<b@x>\r\n" * count + b"DATA\r\n")

@@ -88,8 +88,8 @@ def hop():
         one.close()
 
 
-def sent(one, speaks="smtp"):
-    return deliver(Address("127.0.0.1", one.port, speaks=speaks), PARCEL, QUICK)
+def sent(one, protocol="smtp"):
+    return deliver(Address("127.0.0.1", one.port, protocol=protocol), PARCEL, QUICK)
 
 
 def test_the_envelope_goes_out_as_it_came_in(hop):
@@ -119,7 +119,7 @@ def test_lmtp_answers_for_each_recipient(hop, tmp_path):
     """LHLO, and after the dot one reply each, in order; over a unix socket."""
     path = str(tmp_path / "lmtp")
     one = hop(path, final=b"250 2.0.0 kept\r\n452 4.2.2 full\r\n")
-    replies = deliver(Address(path=path, speaks="lmtp"), PARCEL, QUICK)
+    replies = deliver(Address(path=path, protocol="lmtp"), PARCEL, QUICK)
     assert replies == [ReleaseReply(250, "2.0.0 kept"), ReleaseReply(452, "4.2.2 full")]
     one.close()
     assert one.heard[0] == b"LHLO mx.example\r\n"

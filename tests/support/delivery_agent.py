@@ -94,7 +94,7 @@ class Raw:
 
 
 @contextmanager
-def running_agent(speaks="smtp", sock=None, **settings):
+def running_agent(protocol="smtp", sock=None, **settings):
     """Run a delivery agent, on a port that the kernel chooses if no socket is given."""
     sock = sock or socket.create_server(("127.0.0.1", 0))
     rig = Rig(sock.getsockname()[1])
@@ -107,7 +107,7 @@ def running_agent(speaks="smtp", sock=None, **settings):
         stop = asyncio.Event()
         loops.append((asyncio.get_running_loop(), stop))
         server = Server(DeliveryParams(**settings), AgentDeps(taught, rig.meters, rig.logs.append))
-        await server.listen([Listener(sock, speaks)])
+        await server.listen([Listener(sock, protocol)])
         ready.set()
         await stop.wait()
         await server.drain()

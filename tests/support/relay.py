@@ -278,18 +278,18 @@ class Rig:
 
     async def start_hops(self, loop):
         """Start the next hop; returns its address."""
-        speaks: Literal["smtp", "lmtp"] = "lmtp" if self.server.lmtp else "smtp"
+        protocol: Literal["smtp", "lmtp"] = "lmtp" if self.server.lmtp else "smtp"
         path = self.server.unix
         if path:
             self.hop_server = await loop.create_unix_server(lambda: Hop(self.server), path)
-            return Address(path=path, speaks=speaks)
+            return Address(path=path, protocol=protocol)
         host = self.server.host
         sock = socket.create_server(
             ("127.0.0.1" if host == "localhost" else host, 0),
             family=socket.AF_INET6 if ":" in host else socket.AF_INET,
         )
         self.hop_server = await loop.create_server(lambda: Hop(self.server), sock=sock)
-        return Address(host, sock.getsockname()[1], speaks=speaks)
+        return Address(host, sock.getsockname()[1], protocol=protocol)
 
     async def __aexit__(self, *exc):
         for client in self.clients:

@@ -94,7 +94,7 @@ class SessionDriver:
     """Runs a session: performs its actions, and notes what the other sides get."""
 
     def __init__(self, script=None, result=None, *, lmtp=False, refusal=b"", **changes):
-        upstream = Address("127.0.0.1", 26, speaks="lmtp" if lmtp else "smtp")
+        upstream = Address("127.0.0.1", 26, protocol="lmtp" if lmtp else "smtp")
         self.params = replace(PARAMS, upstream=upstream, **changes)
         self.meters, self.now = Meters(), BEGIN_S
         self.script, self.lmtp = script or {}, lmtp

@@ -174,7 +174,7 @@ def test_an_idle_next_hop_that_leaves_is_connected_again():
 def test_lmtp_has_a_reply_for_each_recipient(client):
     """A client that speaks LMTP gets each; one that speaks SMTP may have one recipient only."""
     script = {"end": [QUEUED, b"452 4.2.2 full\r\n"]}
-    driver = SessionDriver(script, lmtp=True, speaks=client)
+    driver = SessionDriver(script, lmtp=True, protocol=client)
     driver.send(EHLO.replace(b"EHLO", b"LHLO") if client == "lmtp" else EHLO)
     replies = driver.send(MAIL + RCPT + RCPT + DATA + TEXT + END)
     second, last = (b"250", [b"250", b"452"]) if client == "lmtp" else (b"452", [b"250"])

@@ -25,11 +25,11 @@ from spamnb.endpoints.smtp.relay import replies
         ("smtp://mx.example.org:25", Address("mx.example.org", 25), "mx.example.org:25"),
         ("unix:/run/x", Address(path="/run/x"), None),
         ("/run/x", Address(path="/run/x"), "unix:/run/x"),
-        ("lmtp:unix:/run/x", Address(path="/run/x", speaks="lmtp"), None),
-        ("lmtp://unix:/run/x", Address(path="/run/x", speaks="lmtp"), "lmtp:unix:/run/x"),
-        ("lmtp://[::1]:24", Address("::1", 24, speaks="lmtp"), "lmtp:[::1]:24"),
+        ("lmtp:unix:/run/x", Address(path="/run/x", protocol="lmtp"), None),
+        ("lmtp://unix:/run/x", Address(path="/run/x", protocol="lmtp"), "lmtp:unix:/run/x"),
+        ("lmtp://[::1]:24", Address("::1", 24, protocol="lmtp"), "lmtp:[::1]:24"),
         ("smtp:25", Address("smtp", 25), None),
-        ("LMTP:localhost:24", Address("localhost", 24, speaks="lmtp"), "lmtp:localhost:24"),
+        ("LMTP:localhost:24", Address("localhost", 24, protocol="lmtp"), "lmtp:localhost:24"),
     ],
 )
 def test_addresses_have_one_text_form(text, address, shown):

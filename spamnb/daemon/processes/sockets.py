@@ -63,17 +63,15 @@ class Sockets:
     made: list[tuple[Path, int]] = field(default_factory=list)
     """unix sockets that were created, with their inodes"""
 
-    def add(self, name: str, place: BindAddress, slots: int, mode: int = 0o660) -> None:
+    def add(self, name: str, bind: BindAddress, slots: int, mode: int = 0o660) -> None:
         """Bind an address."""
-        if place.path:
-            one = _unix(Path(place.path), mode)
-            self.made.append((Path(place.path), Path(place.path).stat().st_ino))
+        if bind.path:
+            one = _unix(Path(bind.path), mode)
+            self.made.append((Path(bind.path), Path(bind.path).stat().st_ino))
             self.groups.setdefault(name, []).append(SocketGroup((one,)))
             return
-        for family, address in _resolved(place):
-            self.groups.setdefault(name, []).append(
-                SocketGroup(_tcp(family, address, place, slots))
-            )
+        for family, address in _resolved(bind):
+            self.groups.setdefault(name, []).append(SocketGroup(_tcp(family, address, bind, slots)))
 
     def adopt(self, name: str, sockets: list[socket.socket]) -> None:
         """Use sockets that the service manager bound."""
@@ -139,35 +137,35 @@ def inherited(environment: Mapping[str, str]) -> dict[str, list[socket.socket]]:
     return found
 
 
-def _resolved(place: BindAddress) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
+def _resolved(bind: BindAddress) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
     try:
         found = socket.getaddrinfo(
-            place.host or None, place.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            bind.host or None, bind.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except OSError as error:
         raise UserError(
-            f"cannot listen on {place}: {error.strerror}", hint="check the host name"
+            f"cannot listen on {bind}: {error.strerror}", hint="check the host name"
         ) from error
     return list(dict.fromkeys((family, address[:2]) for family, _, _, _, address in found))  # type: ignore[misc]
 
 
 def _tcp(
-    family: socket.AddressFamily, address: tuple[str, int], place: BindAddress, slots: int
+    family: socket.AddressFamily, address: tuple[str, int], bind: BindAddress, slots: int
 ) -> tuple[socket.socket, ...]:
     """Bind one socket per slot to an address."""
     if address[1]:
         # With SO_REUSEPORT a second daemon of the same user would silently share the port.
-        _one(family, address, place, shared=False).close()
-    made = [_one(family, address, place, shared=True)]
+        _one(family, address, bind, shared=False).close()
+    made = [_one(family, address, bind, shared=True)]
     address = made[0].getsockname()[:2]
-    made += [_one(family, address, place, shared=True) for _ in range(slots - 1)]
+    made += [_one(family, address, bind, shared=True) for _ in range(slots - 1)]
     for one in made:
         one.listen(BACKLOG)
     return tuple(made)
 
 
 def _one(
-    family: socket.AddressFamily, address: tuple[str, int], place: BindAddress, *, shared: bool
+    family: socket.AddressFamily, address: tuple[str, int], bind: BindAddress, *, shared: bool
 ) -> socket.socket:
     one = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
@@ -182,7 +180,7 @@ def _one(
             one.listen(1)  # SO_REUSEADDR allows two to bind the port, but only one to listen
     except OSError as error:
         one.close()
-        raise _refused(str(place), error) from error
+        raise _refused(str(bind), error) from error
     return one
 
 

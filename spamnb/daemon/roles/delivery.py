@@ -53,11 +53,13 @@ class _DeliveryProcess:
             log=self._log,
         )
         server = Server(delivery_params(settings, Path(self._start.home)), deps)
-        speaks = (
-            Address.parse(settings.delivery.address).speaks if settings.delivery.address else "smtp"
+        protocol = (
+            Address.parse(settings.delivery.address).protocol
+            if settings.delivery.address
+            else "smtp"
         )
         sockets = [socket.socket(fileno=fd) for fd in self._start.sockets["delivery"]]
-        await server.listen([Listener(one, speaks) for one in sockets])
+        await server.listen([Listener(one, protocol) for one in sockets])
         child_loop.follow(partial(self._apply_settings, server))
         self._shared.set_state(slot, ProcessState.READY)
         while not child_loop.stop.is_set():

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-Speech = Literal["smtp", "lmtp"]
+MailProtocol = Literal["smtp", "lmtp"]
 
 _SCHEME = re.compile(r"(smtp|lmtp):(?://)?(?=.*[:/])", re.IGNORECASE)
 _TCP = re.compile(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s:/\[\]]+)):([0-9]{1,5})")
@@ -27,18 +27,18 @@ class Address:
     host: str = ""
     port: int = 0
     path: str = ""
-    speaks: Speech = "smtp"
+    protocol: MailProtocol = "smtp"
 
     @classmethod
     def parse(cls, text: str) -> Address:
         """Parse the text form."""
         scheme = _SCHEME.match(text)
-        speaks: Speech = "lmtp" if scheme and scheme[1].lower() == "lmtp" else "smtp"
+        protocol: MailProtocol = "lmtp" if scheme and scheme[1].lower() == "lmtp" else "smtp"
         rest = text[scheme.end() :] if scheme else text
         if rest.startswith("unix:"):
-            return cls(path=_path(rest[5:], text), speaks=speaks)
+            return cls(path=_path(rest[5:], text), protocol=protocol)
         if rest.startswith("/"):
-            return cls(path=_path(rest, text), speaks=speaks)
+            return cls(path=_path(rest, text), protocol=protocol)
         found = _TCP.fullmatch(rest)
         if not found or not 0 <= int(found[3]) <= 65535:
             raise ValueError(
@@ -47,7 +47,7 @@ class Address:
             )
         if found[1]:
             _check_ipv6(found[1], text)
-        return cls(host=found[1] or found[2], port=int(found[3]), speaks=speaks)
+        return cls(host=found[1] or found[2], port=int(found[3]), protocol=protocol)
 
     @property
     def is_local(self) -> bool:
@@ -60,14 +60,14 @@ class Address:
             return False
 
     @property
-    def place(self) -> str:
+    def socket_name(self) -> str:
         """The text form without the protocol."""
         if self.path:
             return f"unix:{self.path}"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
-        return self.place if self.speaks == "smtp" else f"lmtp:{self.place}"
+        return self.socket_name if self.protocol == "smtp" else f"lmtp:{self.socket_name}"
 
 
 def _path(path: str, text: str) -> str:

@@ -134,7 +134,7 @@ def deliver(
 def _transaction(
     line: _SmtpConnection, released: ReleasedMessage, address: Address, plan: SendPlan
 ) -> list[ReleaseReply]:
-    hello = b"LHLO " if address.speaks == "lmtp" else b"EHLO "
+    hello = b"LHLO " if address.protocol == "lmtp" else b"EHLO "
     line.hear(2)
     announced = line.say(hello + plan.hostname.encode("ascii", "replace"), 2).text.upper().split()
     if "XFORWARD" in announced:
@@ -146,7 +146,7 @@ def _transaction(
     if not taken:
         return replies
     line.say(b"DATA", 3)
-    lmtp = address.speaks == "lmtp"
+    lmtp = address.protocol == "lmtp"
     final = line.data(released.raw, len(taken) if lmtp else 1)
     for at, reply in zip(taken, final if lmtp else final * len(taken), strict=True):
         replies[at] = reply

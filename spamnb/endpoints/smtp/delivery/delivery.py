@@ -189,7 +189,7 @@ class DeliveryAgent:
         facts: dict[str, object] = {}
         if mail.boxes[0].label:
             answers = [await self._limit_reports(mail, facts)]
-        elif mail.speaks == "lmtp":
+        elif mail.protocol == "lmtp":
             answers = [await self._deliver(mail, (box,), facts) for box in mail.boxes]
         else:
             answers = [await self._deliver(mail, mail.boxes, facts)] * len(mail.boxes)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from spamnb.endpoints.net.address import Speech
+from spamnb.endpoints.net.address import MailProtocol
 from spamnb.service.feedback.types import Answer, Feedback
 from spamnb.service.telemetry.log import Log, silent
 from spamnb.service.telemetry.metrics import Meters
@@ -31,4 +31,4 @@ class Listener(NamedTuple):
     """A bound socket and its protocol."""
 
     sock: socket.socket
-    speaks: Speech = "smtp"
+    protocol: MailProtocol = "smtp"

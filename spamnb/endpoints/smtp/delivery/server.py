@@ -46,7 +46,7 @@ class Server:
             )
 
     def _session(self, listener: Listener) -> DeliverySession:
-        return DeliverySession(self.agent, self._tls, listener.speaks)
+        return DeliverySession(self.agent, self._tls, listener.protocol)
 
     def apply_settings(self, config: DeliveryParams) -> None:
         """Take new settings for new connections and transactions; listeners stay."""

@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 from aiosmtpd.smtp import MISSING, SMTP, TLSSetupException
 
 from spamnb.core.mail.envelope import Client
-from spamnb.endpoints.net.address import Speech
+from spamnb.endpoints.net.address import MailProtocol
 from spamnb.endpoints.smtp.delivery import replies
 from spamnb.endpoints.smtp.delivery.params import DeliveryParams
 from spamnb.endpoints.smtp.delivery.recipients import RecipientMailbox
@@ -81,11 +81,11 @@ class DeliverySession(SMTP):
 
     line_length_limit = READ_BYTES
 
-    def __init__(self, agent: AgentContext, tls: Any, speaks: Speech) -> None:
+    def __init__(self, agent: AgentContext, tls: Any, protocol: MailProtocol) -> None:
         self.command_size_limits = defaultdict(lambda: COMMAND_BYTES)
         self.command_size_limit = COMMAND_BYTES
         self.agent = agent
-        self.speaks = speaks
+        self.protocol = protocol
         self.peer = ""
         self.admitted: bool | None = None
         self.is_stranger = True
@@ -181,14 +181,14 @@ class DeliverySession(SMTP):
 
     async def smtp_EHLO(self, name: str | None) -> None:
         """Advertise SMTP extensions."""
-        if self.speaks == "lmtp":
+        if self.protocol == "lmtp":
             await self.push(replies.NO_SUCH)
         else:
             await self._hello(name)
 
     async def smtp_LHLO(self, name: str | None) -> None:
         """Advertise LMTP extensions."""
-        if self.speaks == "smtp":
+        if self.protocol == "smtp":
             await self.push(replies.NO_SUCH)
         else:
             await self._hello(name)
@@ -217,7 +217,7 @@ class DeliverySession(SMTP):
 
     async def smtp_HELO(self, hostname: str | None) -> None:
         """Greet without extensions."""
-        if self.speaks == "lmtp":
+        if self.protocol == "lmtp":
             await self.push(replies.NO_SUCH)
             return
         if not hostname:
@@ -381,7 +381,7 @@ class DeliverySession(SMTP):
         await self.push(replies.GO_ON)
         body = await self._body()
         boxes = tuple(self.mail.boxes)
-        many = boxes if self.speaks == "lmtp" else boxes[:1]
+        many = boxes if self.protocol == "lmtp" else boxes[:1]
         if isinstance(body, str):
             answers = [body] * len(many)
         else:
@@ -406,7 +406,7 @@ class DeliverySession(SMTP):
             login=self.login,
             peer=self.peer,
             secure=bool(self._tls_protocol),
-            speaks=self.speaks,
+            protocol=self.protocol,
         )
         try:
             return await self.agent.take(mail)

@@ -42,7 +42,7 @@ def head(mail: IncomingMessage, address: str, config: DeliveryParams) -> bytes:
 
 def _received(mail: IncomingMessage, config: DeliveryParams) -> str:
     client = mail.client
-    protocol = "LMTP" if mail.speaks == "lmtp" else "ESMTP"
+    protocol = "LMTP" if mail.protocol == "lmtp" else "ESMTP"
     protocol += ("S" if mail.secure else "") + ("A" if mail.login else "")
     helo = re.sub(r"[^A-Za-z0-9.:\[\]_-]", "?", client.helo)[:255] or "unknown"
     where = re.sub(r"[^A-Za-z0-9.:]", "?", client.address)[:80] or "unknown"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from spamnb.core.mail.envelope import Client
-from spamnb.endpoints.net.address import Speech
+from spamnb.endpoints.net.address import MailProtocol
 from spamnb.endpoints.smtp.delivery.recipients import RecipientMailbox
 
 
@@ -41,4 +41,4 @@ class IncomingMessage(NamedTuple):
     login: LoggedIn | None
     peer: str
     secure: bool
-    speaks: Speech
+    protocol: MailProtocol

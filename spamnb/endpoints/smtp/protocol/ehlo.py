@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 
-from spamnb.endpoints.net.address import Speech
+from spamnb.endpoints.net.address import MailProtocol
 
 RELAYED_KEYWORDS = frozenset(
     (b"SIZE", b"8BITMIME", b"SMTPUTF8", b"DSN", b"ENHANCEDSTATUSCODES", b"PIPELINING")
 )
 TRUSTED_KEYWORDS = frozenset((b"XFORWARD",))
 
-UPSTREAM_HELLO: dict[tuple[bytes, Speech], bytes] = {
+UPSTREAM_HELLO: dict[tuple[bytes, MailProtocol], bytes] = {
     (b"EHLO", "smtp"): b"EHLO",
     (b"HELO", "smtp"): b"HELO",
     (b"LHLO", "smtp"): b"EHLO",
@@ -27,14 +27,14 @@ UPSTREAM_HELLO: dict[tuple[bytes, Speech], bytes] = {
 
 _NUMBER = re.compile(rb"[0-9]{1,18}")
 
-CLIENT_HELLOS: dict[Speech, frozenset[bytes]] = {
+CLIENT_HELLOS: dict[MailProtocol, frozenset[bytes]] = {
     "smtp": frozenset((b"EHLO", b"HELO")),
     "lmtp": frozenset((b"LHLO",)),
 }
 """the hello commands that a client may use (RFC 2033, 4.1: EHLO is no command of LMTP)"""
 
 
-def upstream_command(line: bytes, upstream: Speech) -> bytes:
+def upstream_command(line: bytes, upstream: MailProtocol) -> bytes:
     """The line for the next hop."""
     return UPSTREAM_HELLO[line[:4].upper(), upstream] + line[4:]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from spamnb.core.mail.envelope import Client, Envelope
-from spamnb.endpoints.net.address import Speech
+from spamnb.endpoints.net.address import MailProtocol
 from spamnb.endpoints.net.reply_parser import UpstreamCommand
 from spamnb.endpoints.smtp.protocol import commands, ehlo
 from spamnb.endpoints.smtp.protocol.commands import CommandRule, Phase
@@ -97,13 +97,13 @@ class ClientState:
     """One client of one listener."""
 
     __slots__ = (
-        "_seen", "address", "hello", "is_closing", "params", "peer", "quota", "speaks",
+        "_seen", "address", "hello", "is_closing", "params", "peer", "protocol", "quota",
         "transaction", "trusted",
     )  # fmt: skip
 
     def __init__(self, params: ListenerParams, peer: str, now: float) -> None:
         self.params = params
-        self.speaks = params.speaks
+        self.protocol = params.protocol
         """its protocol, which a reload does not change"""
         self.peer = self.address = peer
         """`peer` is the socket's address; `address`, which may come from a PROXY header, is the one
@@ -174,7 +174,7 @@ def rule_of(line: bytes, most: int) -> CommandRule | OwnReply:
 
 
 def own_reply(
-    rule: CommandRule, line: bytes, client: ClientState, upstream: Speech | None
+    rule: CommandRule, line: bytes, client: ClientState, upstream: MailProtocol | None
 ) -> OwnReply | None:
     """The reply to a command, or None if it is forwarded.
 
@@ -191,17 +191,17 @@ def own_reply(
     return check(line, client, upstream) if check is not None else None
 
 
-def _hello(line: bytes, client: ClientState, _upstream: Speech | None) -> OwnReply | None:
-    if line[:4].upper() not in ehlo.CLIENT_HELLOS[client.speaks]:
+def _hello(line: bytes, client: ClientState, _upstream: MailProtocol | None) -> OwnReply | None:
+    if line[:4].upper() not in ehlo.CLIENT_HELLOS[client.protocol]:
         return OwnReply(replies.SYNTAX)
     return OwnReply(replies.CLOSING, "end") if client.is_closing else None
 
 
-def _xforward(_line: bytes, client: ClientState, _upstream: Speech | None) -> OwnReply | None:
+def _xforward(_line: bytes, client: ClientState, _upstream: MailProtocol | None) -> OwnReply | None:
     return None if client.trusted else OwnReply(replies.NOT_TRUSTED)
 
 
-def _mail(line: bytes, client: ClientState, _upstream: Speech | None) -> OwnReply | None:
+def _mail(line: bytes, client: ClientState, _upstream: MailProtocol | None) -> OwnReply | None:
     limit = client.params.size_limit_bytes
     if client.is_closing:
         return OwnReply(replies.CLOSING, "end")
@@ -210,11 +210,11 @@ def _mail(line: bytes, client: ClientState, _upstream: Speech | None) -> OwnRepl
     return None
 
 
-def _rcpt(line: bytes, client: ClientState, upstream: Speech | None) -> OwnReply | None:
+def _rcpt(line: bytes, client: ClientState, upstream: MailProtocol | None) -> OwnReply | None:
     params, rcpts = client.params, client.transaction.rcpts
     if not (client.trusted or commands.is_for(line[:-2], params.recipient_domains)):
         return OwnReply(replies.RELAY_DENIED)
-    if rcpts and (client.speaks, upstream) == ("smtp", "lmtp"):
+    if rcpts and (client.protocol, upstream) == ("smtp", "lmtp"):
         # The client gets one final reply, which cannot report two different LMTP replies.
         return OwnReply(replies.ONE_RECIPIENT, "answer")
     if len(rcpts) >= params.limits.recipients and not client.trusted:
@@ -223,15 +223,15 @@ def _rcpt(line: bytes, client: ClientState, upstream: Speech | None) -> OwnReply
     return None
 
 
-def _reset(_line: bytes, _client: ClientState, upstream: Speech | None) -> OwnReply | None:
+def _reset(_line: bytes, _client: ClientState, upstream: MailProtocol | None) -> OwnReply | None:
     return None if upstream else OwnReply(replies.DONE, "answer")
 
 
-def _quit(_line: bytes, _client: ClientState, _upstream: Speech | None) -> OwnReply | None:
+def _quit(_line: bytes, _client: ClientState, _upstream: MailProtocol | None) -> OwnReply | None:
     return OwnReply(replies.BYE, "end")
 
 
-_CHECKS: dict[str, Callable[[bytes, ClientState, Speech | None], OwnReply | None]] = {
+_CHECKS: dict[str, Callable[[bytes, ClientState, MailProtocol | None], OwnReply | None]] = {
     "hello": _hello,
     "xforward": _xforward,
     "mail": _mail,

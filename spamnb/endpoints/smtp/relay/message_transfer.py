@@ -335,7 +335,7 @@ class MessageTransfer:
         if self._hop.received:
             self.not_sent()
             return
-        if self._hop.address.speaks == "lmtp":
+        if self._hop.address.protocol == "lmtp":
             self._missing_replies = len(self._client.transaction.rcpts)
         output.deadline = max(self.sent_at, self.ended_at + self._params.times.final_s)
         output.add(AskUpstream(data))
@@ -366,12 +366,12 @@ class MessageTransfer:
     @property
     def _is_per_recipient(self) -> bool:
         """Whether the next hop sends a reply for each recipient, and the client expects them."""
-        return self._client.speaks == self._hop.address.speaks == "lmtp"
+        return self._client.protocol == self._hop.address.protocol == "lmtp"
 
     @property
     def _copies(self) -> int:
         """How many replies the client expects: LMTP has one a recipient (RFC 2033, 4.2)."""
-        return len(self._client.transaction.rcpts) if self._client.speaks == "lmtp" else 1
+        return len(self._client.transaction.rcpts) if self._client.protocol == "lmtp" else 1
 
     def upstream_lost(self) -> None:
         """The next hop has disconnected or broken the protocol."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from spamnb.endpoints.net.address import Address, Speech
+from spamnb.endpoints.net.address import Address, MailProtocol
 from spamnb.endpoints.net.networks import LOOPBACK, NetworkSet
 
 Queue = Literal["before", "after"]
@@ -113,7 +113,7 @@ class ListenerParams(RelayPolicy):
 
     address: Address
     upstream: Address
-    speaks: Speech = "smtp"
+    protocol: MailProtocol = "smtp"
     """protocol towards clients; the next hop's is part of its address"""
     peers: NetworkSet = LOOPBACK
     """trusted clients: any recipient, XFORWARD, no connection limits"""

@@ -92,7 +92,7 @@ class RelaySession:
             self._turn_away(reply)
         else:
             self.stage = "command"
-            self._answer(replies.greeting(self.client.params.hostname, self.client.speaks))
+            self._answer(replies.greeting(self.client.params.hostname, self.client.protocol))
             self._advance()
 
     def client_bytes(self, data: bytes, now: float) -> None:
@@ -227,7 +227,7 @@ class RelaySession:
     def _do(self, rule: commands.CommandRule, line: bytes) -> None:
         if rule.action == "mail" and not self.client.transaction.is_open:
             self._apply_new_settings()
-        upstream = self._hop.address.speaks if self._hop.state == "up" else None
+        upstream = self._hop.address.protocol if self._hop.state == "up" else None
         reply = own_reply(rule, line, self.client, upstream)
         if reply is not None:
             if rule.action == "reset":

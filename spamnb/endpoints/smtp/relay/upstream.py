@@ -67,7 +67,7 @@ class NextHop:
             self._output.add(ConnectUpstream(address))
 
     def _hello_line(self) -> bytes:
-        return ehlo.upstream_command(self._hello or self.line, self.address.speaks)
+        return ehlo.upstream_command(self._hello or self.line, self.address.protocol)
 
     def next_reply(self, data: bytes = b"") -> bytes:
         """Take bytes from the next hop; returns the next reply that the session handles, if any.
