@@ -76,10 +76,10 @@ SERVING: tuple[Setting, ...] = (
         "--prometheus` counts them by reason."),
     Setting("limits.connections", whole(1, 1 << 20),
         "Maximum number of connections; each worker gets an equal share."),
-    Setting("limits.crowded", number(0.1, 1),
+    Setting("limits.busy_share", number(0.1, 1),
         "Share of the connections, next-hop connections and memory that may be used before idle "
         "and slow clients are disconnected sooner (see timeouts.first_mail_busy_s and "
-        "timeouts.crowded_data_s). The rest stays free for new clients: a fifth."),
+        "timeouts.data_busy_s). The rest stays free for new clients: a fifth."),
     Setting("limits.reserved", number(0, 0.9),
         "Share of the connections, next-hop connections and memory that only trusted clients (a "
         "listener's peers) can use. A fifth is 20 of Postfix's 100 connections, more than a mail "
@@ -126,7 +126,7 @@ SERVING: tuple[Setting, ...] = (
         "Time between commands (RFC 5321, 4.5.3.2)."),
     Setting("timeouts.data_s", _SECONDS,
         "Time for each read of message data."),
-    Setting("timeouts.crowded_data_s", _SECONDS,
+    Setting("timeouts.data_busy_s", _SECONDS,
         "When most of the connections or of the memory is in use, a client must send message data "
         "at 500 bytes a second or faster (Postfix's smtpd_min_data_rate); data that it sent "
         "earlier counts as credit for at most this many seconds. Postfix waits for 10 seconds "

@@ -202,11 +202,11 @@ def test_a_wide_network_is_what_one_customer_can_have():
     assert wide_network_of("2001:db8:1::") != wide_network_of("2001:db8:2::")
 
 
-def test_idle_strangers_go_first_when_the_next_hop_is_crowded(on_loop):
+def test_idle_strangers_go_first_when_the_next_hop_is_busy(on_loop):
     """A client without a message makes room; a client that sends one stays."""
 
     async def main():
-        few = {"limits": limits(upstream_connections=4, reserved=0.0, crowded=0.5)}
+        few = {"limits": limits(upstream_connections=4, reserved=0.0, busy_share=0.5)}
         brief = {"times": times(first_mail_s=0.3, first_mail_busy_s=0.3)}
         async with Rig(STRANGERS | few | brief) as rig:
             rig.relay._counts.add(f"upstream {rig.params.upstream}")
@@ -224,8 +224,8 @@ def test_the_slowest_goes_when_another_network_finds_no_connection(on_loop):
     """A client of a network without connections is refused once; then the slowest message ends."""
 
     async def main():
-        few = {"limits": limits(upstream_connections=2, reserved=0.0, crowded=1.0)}
-        async with Rig(STRANGERS | few | {"times": times(crowded_data_s=0.2, sweep_s=0.05)}) as rig:
+        few = {"limits": limits(upstream_connections=2, reserved=0.0, busy_share=1.0)}
+        async with Rig(STRANGERS | few | {"times": times(data_busy_s=0.2, sweep_s=0.05)}) as rig:
             fast, slow = await rig.client(), await rig.client()
             await fast.start(RCPT)
             rig.relay._counts.add(f"upstream {rig.params.upstream} 127.0.0", -1)
@@ -322,7 +322,7 @@ def test_a_megabyte_at_once_is_no_rate_where_memory_is_short(on_loop):
     """A client that stalls after much is ended when the memory is short; a steady one stays."""
 
     async def main():
-        brief = {"times": times(crowded_data_s=0.5, sweep_s=0.05)}
+        brief = {"times": times(data_busy_s=0.5, sweep_s=0.05)}
         async with Rig(brief, budget=MemoryBudget(1_200_000)) as rig:
             stalled, steady = await rig.client(), await rig.client()
             await stalled.start()
@@ -345,7 +345,7 @@ def test_a_trusted_client_does_not_wait_for_the_memory_of_strangers(on_loop):
     """Its message comes in while messages of strangers fill their share and stall."""
 
     async def main():
-        brief = {"times": times(crowded_data_s=60.0)}
+        brief = {"times": times(data_busy_s=60.0)}
         budget = MemoryBudget(500_000, reserved=0.2)
         async with Rig(STRANGERS | brief, budget=budget) as rig:
             stalled = [await rig.client() for _ in range(5)]

@@ -388,7 +388,7 @@ def test_a_byte_now_and_then_is_no_message_where_others_wait(on_loop, crowd):
     async def main():
         changes = {
             "limits": limits(connections=5 if crowd else 50),
-            "times": times(crowded_data_s=0.5, sweep_s=0.05),
+            "times": times(data_busy_s=0.5, sweep_s=0.05),
         }
         async with Rig(changes) as rig:
             slow, fast = [await rig.client() for _ in range(2)]
@@ -417,7 +417,7 @@ def test_what_we_hold_back_is_not_held_against_the_client(on_loop):
     """Its time starts again when it is read again, also while resources are short."""
 
     async def main():
-        brief = times(crowded_data_s=0.4, sweep_s=0.05)
+        brief = times(data_busy_s=0.4, sweep_s=0.05)
         changes = {"limits": limits(connections=5), "times": brief}
         async with Rig(changes) as rig:
             client = await rig.client()

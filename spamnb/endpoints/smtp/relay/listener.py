@@ -193,16 +193,16 @@ class RelayListener:
         """Whether most of the resources that such clients share are used."""
         limits, open_count = self.params.limits, len(self._connections)
         untrusted = limits.untrusted_part(limits.connections)
-        crowded = open_count > limits.crowded * limits.connections
-        if self.budget.shares[trusted].is_beyond(limits.crowded):
+        busy = open_count > limits.busy_share * limits.connections
+        if self.budget.shares[trusted].is_beyond(limits.busy_share):
             return True
         if trusted:
-            return crowded and open_count - self._untrusted.total > limits.connections - untrusted
+            return busy and open_count - self._untrusted.total > limits.connections - untrusted
         upstream = limits.untrusted_part(limits.upstream_connections)
         return (
-            crowded
-            or self._untrusted.total > limits.crowded * untrusted
-            or self._counts.of(f"upstream {self.params.upstream}") > limits.crowded * upstream
+            busy
+            or self._untrusted.total > limits.busy_share * untrusted
+            or self._counts.of(f"upstream {self.params.upstream}") > limits.busy_share * upstream
         )
 
     def _free_upstream_slots(self, now: float) -> None:
@@ -210,7 +210,7 @@ class RelayListener:
         wanted, self._starved = self._starved, 0
         if not wanted:
             return
-        longest = self.params.times.crowded_data_s
+        longest = self.params.times.data_busy_s
         found = [
             (rate, at, connection)
             for at, connection in enumerate(self._connections)

@@ -111,7 +111,7 @@ class MessageTransfer:
         self._held = 0
         """bytes of memory"""
         self.size = 0
-        self.rate = DataRate(output.now, self._params.times.crowded_data_s)
+        self.rate = DataRate(output.now, self._params.times.data_busy_s)
         self._request: ScanRequest | None = None
         self._final_reply = b""
         """what the client gets at the end instead of the next hop's reply"""

@@ -25,14 +25,14 @@ class Timeouts(NamedTuple):
     first_mail_s: float = 30.0
     """from the connection, and again from the reply to the first EHLO, until the first MAIL"""
     first_mail_busy_s: float = 5.0
-    """the same while more than `crowded` of the connections are in use"""
+    """the same while more than `busy_share` of the connections are in use"""
     message_s: float = 300.0
     """for an untrusted client: from the connection or its last message until the next"""
     command_s: float = 300.0
     """RFC 5321, 4.5.3.2"""
     data_s: float = 180.0
     """each read during DATA, and each wait for the next hop to accept more"""
-    crowded_data_s: float = 10.0
+    data_busy_s: float = 10.0
     """while resources are short: how long bytes received above the minimum rate count"""
     reply_s: float = 60.0
     """the next hop's replies, except the final one"""
@@ -63,7 +63,7 @@ class Limits(NamedTuple):
     """Limits on counts and sizes."""
 
     connections: int = 4000
-    crowded: float = 0.8
+    busy_share: float = 0.8
     """the fraction of connections and memory above which resources count as short"""
     connections_an_address: int = 50
     """over all processes; trusted clients are exempt"""
