@@ -115,7 +115,7 @@ def evaluate(ctx: click.Context, session: CliSession, /, **given: Any) -> None:
         )
     outcome = _measured(session, given)
     _written(outcome, given, one_in=one_in)
-    if given["apply"] and not store_loss_bound(session, outcome.assurance(one_in)):
+    if given["apply"] and not store_loss_bound(session, outcome.loss_bound(one_in)):
         ctx.exit(1)
 
 
@@ -170,15 +170,21 @@ def _measured(session: CliSession, given: dict[str, Any]) -> Evaluation:
 def _written(outcome: Evaluation, given: dict[str, Any], *, one_in: int) -> None:
     """Write the requested files, and print the results unless the JSON goes to stdout."""
     from spamnb.core.model.costs import Costs
-    from spamnb.lab.html_report import decision_rows, figures, how_far, promise, report_page
+    from spamnb.lab.html_report import (
+        bayes_error_text,
+        decision_rows,
+        figures,
+        loss_bound_text,
+        report_page,
+    )
 
-    found = outcome.assurance(one_in)
+    found = outcome.loss_bound(one_in)
     if given["plots"]:
         _draw(outcome, Path(given["plots"]))
     if given["report"]:
         write_text(given["report"], report_page(outcome, found, " ".join(given["sources"])))
     if given["json_file"] is not None:
-        plain = outcome.as_dict() | {"assurance": found.as_dict()}
+        plain = outcome.as_dict() | {"loss_bound": found.as_dict()}
         if given["scores"]:
             plain["messages"] = outcome.scores()
         write_text(given["json_file"], json.dumps(plain, indent=2) + "\n")
@@ -188,8 +194,8 @@ def _written(outcome: Evaluation, given: dict[str, Any], *, one_in: int) -> None
     say()
     table([("decision", "from", "ham", "spam"), *decision_rows(outcome)], right=(1, 2, 3))
     say()
-    say(how_far(outcome.possible))
-    say(promise(found, outcome.options.costs or Costs()))
+    say(bayes_error_text(outcome.bayes_error))
+    say(loss_bound_text(found, outcome.options.costs or Costs()))
 
 
 def _draw(outcome: Evaluation, folder: Path) -> None:

@@ -142,7 +142,7 @@ def _recipe_or_none(session: CliSession) -> Recipe | None:
 
 
 def _show(found: Tuning, costs: Costs) -> None:
-    from spamnb.lab.html_report import promise
+    from spamnb.lab.html_report import loss_bound_text
 
     say(f"{found.tries} sets of constants tried on {found.searched} messages, the best one "
         f"confirmed on {found.held_back} others")  # fmt: skip
@@ -167,7 +167,7 @@ def _show(found: Tuning, costs: Costs) -> None:
         say("no gain: the best constants of the search are not significantly better on other mail")
     else:
         say("no gain: no constants are better than the current ones")
-    say(promise(found.assurance, costs))
+    say(loss_bound_text(found.loss_bound, costs))
 
 
 def _apply(ctx: click.Context, session: CliSession, found: Tuning) -> None:
@@ -182,4 +182,4 @@ def _apply(ctx: click.Context, session: CliSession, found: Tuning) -> None:
     warn(f"{done.result.taught} messages relearnt; the old model is {done.kept}")
     # Costs that were found with the old constants are not valid for the new ones.
     if (session.home / FILE).exists():
-        store_loss_bound(session, found.assurance)
+        store_loss_bound(session, found.loss_bound)

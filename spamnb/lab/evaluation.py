@@ -23,8 +23,8 @@ from spamnb.errors import UserError
 from spamnb.lab.protocols import FOLDS, ScoredMessages, run
 from spamnb.lab.sources import by_time, shuffled
 from spamnb.lab.statistics import curves
-from spamnb.lab.statistics.bayes_error import BayesErrorEstimate, possible, sample
-from spamnb.lab.statistics.loss_bound import HamLossBound, assured
+from spamnb.lab.statistics.bayes_error import BayesErrorEstimate, estimate, sample
+from spamnb.lab.statistics.loss_bound import HamLossBound, ham_loss_bound
 from spamnb.lab.statistics.metrics import Bools, EvaluationMetrics, Outcomes, report
 from spamnb.lab.trial import (
     Labelled,
@@ -64,7 +64,7 @@ class Evaluation:
     options: Options
     seconds: float
     cpu_seconds: float
-    possible: BayesErrorEstimate | None = None
+    bayes_error: BayesErrorEstimate | None = None
     """bounds on the least possible error; None for too few messages"""
 
     def as_dict(self) -> dict[str, object]:
@@ -94,7 +94,7 @@ class Evaluation:
         return {
             "error_percent": 100 * float(((P > 0.5) != truth).mean()),
             "error_expected_percent": 100 * float(np.minimum(P, 1 - P).mean()),
-            "bayes_error_bound_percent": self.possible.as_dict() if self.possible else None,
+            "bayes_error_bound_percent": self.bayes_error.as_dict() if self.bayes_error else None,
             "decisions": self._decisions(),
             "cost": _cost(truth, P, self.results.decision, costs),
             "thresholds": {t.decision: t.probability for t in thresholds(costs)},
@@ -110,9 +110,9 @@ class Evaluation:
             for d, name in enumerate(DECISIONS)
         }  # fmt: skip
 
-    def assurance(self, one_in: int = ONE_IN) -> HamLossBound:
+    def loss_bound(self, one_in: int = ONE_IN) -> HamLossBound:
         """Return the junk threshold that loses at most one in `one_in` ham, with its evidence."""
-        return assured(self.results.truth, self.results.log_odds, one_in)
+        return ham_loss_bound(self.results.truth, self.results.log_odds, one_in)
 
     def scores(self) -> list[dict[str, object]]:
         """Return the score of each message, as `--scores` writes it and `compare` reads it."""
@@ -146,7 +146,7 @@ def _estimate_bayes_error(
 ) -> BayesErrorEstimate | None:
     chosen = sample(len(results.truth))
     ids = [samples.items[i].ids for i in scored.which[chosen].tolist()]
-    return possible(results.truth[chosen], results.log_odds[chosen], ids)
+    return estimate(results.truth[chosen], results.log_odds[chosen], ids)
 
 
 def message_results(samples: Samples, scored: ScoredMessages, options: Options) -> MessageResults:

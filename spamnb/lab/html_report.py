@@ -36,7 +36,7 @@ _CAPTIONS = {
 }
 
 
-def report_page(evaluation: Evaluation, assurance: HamLossBound, title: str = "spamnb") -> str:
+def report_page(evaluation: Evaluation, loss_bound: HamLossBound, title: str = "spamnb") -> str:
     """Return the page as HTML text."""
     pictures = "".join(
         f"<figure>{as_svg(figure)}<figcaption>{_CAPTIONS[name]}</figcaption></figure>"
@@ -46,9 +46,9 @@ def report_page(evaluation: Evaluation, assurance: HamLossBound, title: str = "s
     sections = (
         f"<h1>{escape(title)}</h1><p class=how>{escape(how(evaluation))}</p>",
         "<h2>Metrics</h2>", _table(("", ""), figures(evaluation)),
-        f"<p>{escape(how_far(evaluation.possible))}</p>",
+        f"<p>{escape(bayes_error_text(evaluation.bayes_error))}</p>",
         "<h2>Decisions</h2>", _decisions(evaluation),
-        "<h2>Ham loss bound</h2>", f"<p>{escape(promise(assurance, costs))}</p>",
+        "<h2>Ham loss bound</h2>", f"<p>{escape(loss_bound_text(loss_bound, costs))}</p>",
         f"<h2>Plots</h2><div class=pictures>{pictures}</div>",
     )  # fmt: skip
     head = f"<meta charset=utf-8><title>{escape(title)}</title><style>{_STYLE}</style>"
@@ -107,7 +107,7 @@ def percent(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f} %"
 
 
-def promise(found: HamLossBound, costs: Costs) -> str:
+def loss_bound_text(found: HamLossBound, costs: Costs) -> str:
     """Explain the ham loss bound in a few sentences, with the settings that apply it."""
     if found.log_odds is None:
         return (
@@ -126,7 +126,7 @@ def promise(found: HamLossBound, costs: Costs) -> str:
     )
 
 
-def how_far(found: BayesErrorEstimate | None) -> str:
+def bayes_error_text(found: BayesErrorEstimate | None) -> str:
     """Explain the bounds on the least possible error in a few sentences."""
     if found is None:
         return "Least possible error: unknown, for there is too little ham or spam."

@@ -26,7 +26,7 @@ from spamnb.core.model.events import Recipe
 from spamnb.core.model.scoring import Floats
 from spamnb.errors import UserError
 from spamnb.lab.protocols import run
-from spamnb.lab.statistics.loss_bound import HamLossBound, assured
+from spamnb.lab.statistics.loss_bound import HamLossBound, ham_loss_bound
 from spamnb.lab.statistics.metrics import Bools, Interval, auc, paired, paired_mean
 from spamnb.lab.trial import Labelled, Options, Samples, read_samples, recipe_of
 from spamnb.service.training.worker_pool import Pool
@@ -77,7 +77,7 @@ class Tuning:
     """mean log loss on the searched messages with the old and with the chosen constants"""
     log_loss: Gain
     auc_complement_percent: Gain
-    assurance: HamLossBound
+    loss_bound: HamLossBound
     """junk threshold with the chosen constants, or with the old ones if not confirmed"""
     seconds: float
     cpu_seconds: float
@@ -138,13 +138,13 @@ def tune(
         search_loss=(climb.first_loss, climb.loss),
         log_loss=_mean_gain(truth[held_back], before, after),
         auc_complement_percent=_area_gain(truth[held_back], before, after),
-        assurance=assured(truth[held_back], after, search.one_in),
+        loss_bound=ham_loss_bound(truth[held_back], after, search.one_in),
         seconds=time.perf_counter() - started,
         cpu_seconds=sum(os.times()[:4]) - cpu,
     )
     if tuning.confirmed:
         return tuning
-    return replace(tuning, assurance=assured(truth[held_back], before, search.one_in))
+    return replace(tuning, loss_bound=ham_loss_bound(truth[held_back], before, search.one_in))
 
 
 def _current_constants(recipe: Recipe) -> Constants:

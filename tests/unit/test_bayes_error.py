@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from spamnb.lab.statistics.bayes_error import SAMPLE, disagreeing, possible, sample
+from spamnb.lab.statistics.bayes_error import SAMPLE, disagreeing, estimate, sample
 
 
 def words(rng, many, *, most=40):
@@ -26,7 +26,7 @@ def test_by_scores_the_bound_is_below_the_known_error(seed):
     P = 1 / (1 + np.exp(-odds))
     truth = rng.random(SAMPLE) < P
     known = 100 * float(np.minimum(P, 1 - P).mean())
-    found = possible(truth, odds, [words(rng, 10**6) for _ in truth])
+    found = estimate(truth, odds, [words(rng, 10**6) for _ in truth])
     assert 0.4 * known < found.scores_at_least < known
     assert found.error == pytest.approx(known, abs=2.5)
 
@@ -35,7 +35,7 @@ def test_scores_that_are_wrong_are_no_reason_for_errors():
     """Inverted scores have an error of 100 %, and a least possible error of 0."""
     rng = np.random.default_rng(1)
     truth = rng.random(400) < 0.5
-    found = possible(truth, np.where(truth, -9.0, 9.0), [words(rng, 10**6) for _ in truth])
+    found = estimate(truth, np.where(truth, -9.0, 9.0), [words(rng, 10**6) for _ in truth])
     assert (found.error, found.scores_at_least) == (100.0, 0.0)
 
 
@@ -44,7 +44,7 @@ def test_by_words_the_bound_is_below_the_known_error(seed):
     """With one random wrong label in ten the least error is 10 %; neighbours err on 18 %."""
     rng = np.random.default_rng(seed)
     _, truth, ids = topics(rng, 1500, wrong=0.1)
-    found = possible(truth, rng.normal(size=1500), ids)
+    found = estimate(truth, rng.normal(size=1500), ids)
     assert found.error > 40
     assert found.nearest_by_words == pytest.approx(18, abs=4)
     assert found.at_most == found.nearest_by_words
@@ -61,7 +61,7 @@ def test_neighbours_with_less_information_give_no_bound():
     absent = np.log(0.94 / 0.96)
     signs = np.where(np.arange(400) < 200, 1, -1)
     odds = np.where(held, lean, absent) @ signs
-    found = possible(truth, odds, [np.flatnonzero(row).astype(np.uint64) for row in held])
+    found = estimate(truth, odds, [np.flatnonzero(row).astype(np.uint64) for row in held])
     assert found.error < 20 < found.nearest_by_words
     assert found.words_at_least is None
     assert found.at_most == found.error
@@ -98,7 +98,7 @@ def test_too_little_mail_says_nothing():
     """With fewer than fifty ham or spam there are no bounds."""
     rng = np.random.default_rng(1)
     truth = np.arange(200) < 49
-    assert possible(truth, rng.normal(size=200), [words(rng, 50) for _ in truth]) is None
+    assert estimate(truth, rng.normal(size=200), [words(rng, 50) for _ in truth]) is None
 
 
 @pytest.mark.parametrize("count", [1, 10, 4001, 90_000])

@@ -8,7 +8,7 @@ import pytest
 
 from spamnb.core.model.costs import Costs, thresholds
 from spamnb.errors import SettingsError
-from spamnb.lab.statistics.loss_bound import assured, costs_for
+from spamnb.lab.statistics.loss_bound import costs_for, ham_loss_bound
 from spamnb.settings import load, restored
 from spamnb.settings.cost_override import FILE, read_costs, remove_costs, write_costs
 from spamnb.settings.render import plain
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("no_system_file")
 def found(one_in=20):
     """What judged messages promise, and the costs for it."""
     odds = np.random.default_rng(1).normal(0, 3, 400)
-    outcome = assured(odds > 1.5, odds, one_in)
+    outcome = ham_loss_bound(odds > 1.5, odds, one_in)
     return outcome, costs_for(Costs(), outcome)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from spamnb.core.model.costs import Costs, thresholds
-from spamnb.lab.statistics.loss_bound import assured, costs_for, ham_needed, most_lost
+from spamnb.lab.statistics.loss_bound import costs_for, ham_loss_bound, ham_needed, most_lost
 
 
 def test_the_bound_is_clopper_and_pearsons():
@@ -24,7 +24,7 @@ def test_one_in_n_takes_three_n_ham():
 def test_too_little_ham_is_not_enough_evidence():
     """With too few ham there is no threshold."""
     odds = np.linspace(-9, 9, 400)
-    found = assured(odds > 0, odds, 1000)
+    found = ham_loss_bound(odds > 0, odds, 1000)
     assert found.log_odds is None
     assert (found.ham, found.ham_needed) == (200, 2995)
     assert found.at_worst_percent == pytest.approx(100 * most_lost(0, 200))
@@ -39,7 +39,7 @@ def test_a_promise_is_kept(one_in):
     for _ in range(400):
         ham = dice.normal(0, 1, 800)
         odds = np.concatenate((ham, dice.normal(4, 1, 200)))
-        found = assured(np.arange(1000) >= 800, odds, one_in)
+        found = ham_loss_bound(np.arange(1000) >= 800, odds, one_in)
         # The true share of a normal ham above the threshold.
         from math import erfc, sqrt
 
@@ -53,7 +53,7 @@ def test_the_costs_put_junk_at_the_threshold():
     dice = np.random.default_rng(5)
     truth = np.arange(5000) >= 4000
     odds = np.where(truth, dice.normal(6, 3, 5000), dice.normal(-6, 3, 5000))
-    found = assured(truth, odds, 1000)
+    found = ham_loss_bound(truth, odds, 1000)
     made = costs_for(Costs(), found)
     starts = {at.decision: at.log_odds for at in thresholds(made)}
     assert starts["junk"] == pytest.approx(found.log_odds)
@@ -66,7 +66,7 @@ def test_calibrated_scores_expect_what_comes():
     dice = np.random.default_rng(6)
     odds = dice.normal(0, 3, 100_000)
     truth = dice.random(100_000) < 1 / (1 + np.exp(-odds))
-    found = assured(truth, odds, 50)
+    found = ham_loss_bound(truth, odds, 50)
     seen = 100 * found.ham_above / found.ham
     assert found.expected_percent == pytest.approx(seen, rel=0.1)
     assert seen <= found.at_worst_percent <= 2

@@ -12,8 +12,8 @@ import pytest
 from spamnb.errors import UserError
 from spamnb.lab import plots
 from spamnb.lab.evaluation import Options, evaluate
-from spamnb.lab.html_report import decision_rows, figures, promise, report_page
-from spamnb.lab.statistics.loss_bound import assured
+from spamnb.lab.html_report import decision_rows, figures, loss_bound_text, report_page
+from spamnb.lab.statistics.loss_bound import ham_loss_bound
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ class _Page(HTMLParser):
 def test_the_page_loads_nothing(outcome):
     """The report is self-contained: no script, font or image from another file."""
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
-    text = report_page(outcome, outcome.assurance(), "a <b> & c")
+    text = report_page(outcome, outcome.loss_bound(), "a <b> & c")
     page = _Page()
     page.feed(text)
     assert page.loads == []
@@ -130,10 +130,10 @@ def test_the_figures_are_those_of_the_evaluation(outcome):
 def test_a_promise_is_a_sentence_with_its_settings(outcome):
     """The text says how much evidence is missing, or gives the costs that apply the bound."""
     results = outcome.results
-    thin = promise(assured(results.truth, results.log_odds, 1000), outcome_costs())
+    thin = loss_bound_text(ham_loss_bound(results.truth, results.log_odds, 1000), outcome_costs())
     assert thin.startswith("Not enough evidence yet")
     assert "2995" in thin
-    full = promise(assured(results.truth, results.log_odds, 20), outcome_costs())
+    full = loss_bound_text(ham_loss_bound(results.truth, results.log_odds, 20), outcome_costs())
     assert full.startswith("At most 1 in 20")
     assert "costs.junk = [" in full
 

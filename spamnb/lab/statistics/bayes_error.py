@@ -58,7 +58,7 @@ class BayesErrorEstimate:
         return asdict(self)
 
 
-def possible(truth: Bools, log_odds: Floats, ids: Sequence[Ids]) -> BayesErrorEstimate | None:
+def estimate(truth: Bools, log_odds: Floats, ids: Sequence[Ids]) -> BayesErrorEstimate | None:
     """Return the bounds for messages with feature ids; None for too few ham or spam."""
     spam, count = int(truth.sum()), len(truth)
     if min(spam, count - spam) < _MIN_MESSAGES:

@@ -75,7 +75,7 @@ def ham_needed(one_in: int, confidence: float = CONFIDENCE) -> int:
     return ceil(log(1 - confidence) / log1p(-1 / one_in))
 
 
-def assured(truth: Bools, log_odds: Floats, one_in: int) -> HamLossBound:
+def ham_loss_bound(truth: Bools, log_odds: Floats, one_in: int) -> HamLossBound:
     """Return the lowest threshold with a 95 % bound of at most one in `one_in` ham lost."""
     ham = np.sort(log_odds[~truth])[::-1]
     needed, count = ham_needed(one_in), len(ham)
