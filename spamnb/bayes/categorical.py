@@ -110,14 +110,14 @@ class CategoricalNB(Classifier[NamedCounts]):
     >>> CategoricalNB(m=1).fit(days, ["no", "no", "yes", "no"]).p(0, "sunny")
     array([0.625, 0.25 ])
 
-    `m` pseudo-cases per column replace `alpha` per value; `supposed` distributes them: `uniform`
+    `m` pseudo-cases per column replace `alpha` per value; `value_prior` distributes them: `uniform`
     over the values, or `marginal`, by their shares in all classes together. `unseen` values are
     ignored, or scored by the pseudo-cases alone (`smooth`).
     """
 
     alpha: float = 1.0
     m: float | None = None
-    supposed: Literal["uniform", "marginal"] = "uniform"
+    value_prior: Literal["uniform", "marginal"] = "uniform"
     unseen: Literal["ignore", "smooth"] = "ignore"
     fit_prior: bool = True
     class_prior: ArrayLike | None = None
@@ -149,7 +149,7 @@ class CategoricalNB(Classifier[NamedCounts]):
         values = values_of(seen, self._width or 0, self.min_categories)
         n = counted(sums, values)
         smoothing = Smoothing.laplace(values, self.alpha, self.m)
-        if self.supposed == "marginal":
+        if self.value_prior == "marginal":
             whole = n.sum(axis=0)
             totals = np.maximum(values.column_sums(whole)[values.column], 1e-300)
             smoothing = Smoothing(smoothing.m, whole / totals)

@@ -30,7 +30,7 @@ MEASURED = [
 ]
 NAMED = [
     bayes.CategoricalNB(),
-    bayes.CategoricalNB(m=1, supposed="marginal", unseen="smooth"),
+    bayes.CategoricalNB(m=1, value_prior="marginal", unseen="smooth"),
     bayes.AveragedOneDependence(),
     bayes.TreeAugmentedNB(),
 ]

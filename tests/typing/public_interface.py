@@ -62,7 +62,7 @@ def use_bayes(X: Floats) -> None:
     assert_type(model.predict_proba(X), Floats)
     assert_type(model.predict(X), NDArray[Any])
     assert_type(model.theta_, Floats)
-    assert_type(CategoricalNB(supposed="marginal").fit([["a"]], [1]), CategoricalNB)
+    assert_type(CategoricalNB(value_prior="marginal").fit([["a"]], [1]), CategoricalNB)
     assert_type(cut(X, X, 3, "quantile"), Floats)
     assert_type(bayes_error(X, [0, 1]), BayesError)
     assert_type(minimum_risk(model.predict_proba(X), zero_one(2)), NDArray[np.intp])

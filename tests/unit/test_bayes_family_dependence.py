@@ -216,7 +216,7 @@ def test_rare_values_are_no_parents():
 def test_supposing_the_marginal_share():
     """It is (n + m q) / (N + m), q the value's share of all cases: with m huge, classes agree."""
     X, y = [["red"], ["red"], ["green"], ["red"]], ["a", "a", "b", "b"]
-    shared = CategoricalNB(m=4, supposed="marginal").fit(X, y)
+    shared = CategoricalNB(m=4, value_prior="marginal").fit(X, y)
     np.testing.assert_allclose(shared.p(0, "red"), [(2 + 4 * 3 / 4) / 6, (1 + 4 * 3 / 4) / 6])
     np.testing.assert_allclose(shared.p(0, "blue"), 1)
     smooth = CategoricalNB(m=4, unseen="smooth").fit(X, y)
