@@ -10,14 +10,14 @@ raises; broken fields are kept as they are and marked.
 
 from __future__ import annotations
 
-import binascii
 import re
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
 from spamnb.core.mail import limits
-from spamnb.core.mail.charset import Text, clean_text, compact_text, to_text
+from spamnb.core.mail.charset import Text, header_text
+from spamnb.core.mail.confusables import clean_text
 from spamnb.core.mail.local_hosts import LocalHosts
 
 Fields = list[tuple[bytes, bytes]]
@@ -82,7 +82,6 @@ BY = re.compile(rb"\bby[ \t]++([^\s;()]++)", re.IGNORECASE)
 RECEIVER = re.compile(rb"\breceiver=[ \t]*+\"?([^\s;\"]++)", re.IGNORECASE)
 AUTHOR = re.compile(rb"(?:\s*+i\s*+=\s*+\d{1,9}\s*+;)?\s*+([^\s;]++)")
 """the server that reports (RFC 8601 2.2); ARC puts its instance before it"""
-WORD = re.compile(rb"=\?([^?\s]{1,60})\?([bBqQ])\?([^?]*+)\?=")
 
 NAMED_FIELDS: Final = {
     name: re.compile(rb"\n" + name + rb"[ \t]*+:") for name in sorted(SPECIAL_NAMES)
@@ -106,6 +105,10 @@ class Block:
     after a line that is no field"""
     other_body: int = -1
     """start of the body for programs that skip such a line; -1: all programs see the same start"""
+
+    def canonical(self) -> bytes:
+        """The unfolded lines and the blank line."""
+        return b"\n".join([*self.lines, b"\n"])
 
 
 def _classify(name: bytes) -> tuple[bytes, int]:
@@ -246,61 +249,11 @@ def content_fields(lines: bytes) -> dict[bytes, bytes]:
     return {name: value for name, value in named_in(lines) if name.startswith(b"content-")}
 
 
-def _word(charset: bytes, kind: bytes, text: bytes, marks: set[str]) -> tuple[str, bytes]:
-    label = charset.partition(b"*")[0].decode("latin-1").lower()
-    if kind in b"qQ":
-        return label, binascii.a2b_qp(text, header=True)
-    try:
-        return label, binascii.a2b_base64(text + b"==")
-    except binascii.Error:
-        marks.add("header:broken-word")
-        return label, text
-
-
-def _words(value: bytes, marks: set[str]) -> str:
-    """Read a value with encoded words (RFC 2047).
-
-    Blanks between two words are dropped, and words of one charset are joined before decoding, as
-    many senders split within a character.
-    """
-    out: list[str] = []
-    pending: list[bytes] = []
-    label, at = "", 0
-    for count, match in enumerate(WORD.finditer(value)):
-        if count == limits.WORDS:
-            marks.add("header:many-words")
-            break
-        between = value[at : match.start()]
-        name, raw = _word(match[1], match[2], match[3], marks)
-        glued = bool(pending) and not between.strip()
-        if pending and not (glued and name == label):
-            out.append(_string(b"".join(pending), label, marks))
-            pending = []
-        if not glued:
-            out.append(_string(between, "", marks))
-        label, at = name, match.end()
-        pending.append(raw)
-    out.append(_string(b"".join(pending), label, marks))
-    rest = value[at:]
-    if b"=?" in rest:
-        marks.add("header:broken-word")
-    out.append(_string(rest, "", marks))
-    return "".join(out)
-
-
-def _string(raw: bytes, label: str, marks: set[str]) -> str:
-    text = to_text(raw, label, marks, "header")
-    return text.decode("ascii") if isinstance(text, bytes) else text
-
-
 def decoded(value: bytes, marks: set[str]) -> Text:
     """Decode a field's value."""
-    if b"=?" in value:
-        return clean_text(compact_text(_words(value, marks)), marks)
-    if value.isascii():
+    if b"=?" not in value and value.isascii():
         return value
-    marks.add("header:8bit")
-    return clean_text(to_text(value, "", marks, "header"), marks)
+    return clean_text(header_text(value, marks), marks)
 
 
 def has_long_visible(block: Block) -> bool:

@@ -87,15 +87,10 @@ def _parted(raw: bytes, local: LocalHosts, marks: set[str]) -> tuple[headers.Blo
     return block, message[start:].rstrip(b"\r\n")
 
 
-def _head(block: headers.Block) -> bytes:
-    block.lines.append(b"\n")
-    return b"\n".join(block.lines)
-
-
 def canonical(raw: bytes, local: LocalHosts = NO_HOSTS) -> bytes:
     """The canonical form of a message."""
     block, body = _parted(raw, local, set())
-    return _head(block) + body + b"\n" if body else _head(block)
+    return block.canonical() + body + b"\n" if body else block.canonical()
 
 
 def bare_id(text: str) -> str:
@@ -118,7 +113,7 @@ def read(raw: bytes, local: LocalHosts = NO_HOSTS) -> Message:
     """Read a message from any bytes."""
     marks: set[str] = set()
     block, body = _parted(raw, local, marks)
-    head = _head(block)
+    head = block.canonical()
     digest = blake2b(head, digest_size=16)
     digest.update(body)
     if body:

@@ -53,7 +53,7 @@ def open_message(raw: bytes) -> OpenedMessage:
     buffer = raw.replace(b"\r\n", b"\n")
     state = ReadingState(set())
     block, body = headers.split(buffer, (0, len(buffer)), mime.NO_HOSTS, state.marks)
-    kind = state.kind_of(block.special)
+    kind = parameters.kind_of(block.special, state.marks, state.steps)
     entity = Entity(buffer, body, len(buffer), block.special, kind)
     found = list(_walk(state, entity))
     return OpenedMessage(kind.name, kind.param("report-type").lower(), found)

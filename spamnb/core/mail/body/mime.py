@@ -17,11 +17,18 @@ from hashlib import blake2b
 from typing import Final
 
 from spamnb.core.mail import headers, limits
-from spamnb.core.mail.body.parameters import NO_KIND, MediaType, disposition_of, encoding_of
+from spamnb.core.mail.body.parameters import (
+    NO_KIND,
+    MediaType,
+    disposition_of,
+    encoding_of,
+    kind_of,
+)
 from spamnb.core.mail.body.parts import ASIDE, INSTEAD, DecodedPart, Entity, Part, ReadingState
 from spamnb.core.mail.body.text_shares import both_ends, squeeze, text_shares
 from spamnb.core.mail.body.transfer import UU_BEGIN, Y_BEGIN, decode_transfer, unfold_text
-from spamnb.core.mail.charset import clean_text, is_wide, to_text
+from spamnb.core.mail.charset import is_wide, to_text
+from spamnb.core.mail.confusables import clean_text
 from spamnb.core.mail.html import read_html
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.marks import PARTLY
@@ -48,7 +55,7 @@ MESSAGE: Final = MediaType("message/rfc822", {})
 
 def read_body(state: ReadingState, block: headers.Block, body: bytes) -> None:
     """Read the parts of a message from the fields of its block and its body."""
-    kind = state.kind_of(block.special)
+    kind = kind_of(block.special, state.marks, state.steps)
     if b"\r" in body and kind.name.startswith(("multipart/", "message/")):
         body = body.replace(b"\r", b"\n")
     found = Entity(body, 0, len(body), block.special, kind)
@@ -100,7 +107,8 @@ def _readings(state: ReadingState, entity: Entity, block: headers.Block) -> list
     state.rereadings -= 1
     special = block.special | other
     start = min(block.other_body if block.other_body >= 0 else entity.start, entity.end)
-    return [entity, entity._replace(start=start, special=special, kind=state.kind_of(special))]
+    kind = kind_of(special, state.marks, state.steps)
+    return [entity, entity._replace(start=start, special=special, kind=kind)]
 
 
 def multipart(state: ReadingState, entity: Entity) -> list[Entity] | None:
@@ -129,7 +137,7 @@ def _part(
 ) -> list[Entity]:
     state.entities += 1
     block, body = headers.split(entity.buffer, span, NO_HOSTS, state.marks)
-    kind = state.kind_of(block.special)
+    kind = kind_of(block.special, state.marks, state.steps)
     end = max(body, span[1])
     part = entity._replace(
         start=body, end=end, special=block.special, kind=kind if kind.name else default,
@@ -305,10 +313,8 @@ def _inner(state: ReadingState, entity: Entity) -> list[Entity] | None:
             state.inner.append((b"inner-" + name, value))
     else:
         state.marks.add("header:huge")
-    children = Entity(
-        buffer, body, end, block.special, state.kind_of(block.special), entity.depth + 1,
-        entity.rank,
-    )  # fmt: skip
+    kind = kind_of(block.special, state.marks, state.steps)
+    children = Entity(buffer, body, end, block.special, kind, entity.depth + 1, entity.rank)
     return _readings(state, children, block)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from spamnb.core.mail import limits
-from spamnb.core.mail.body.parameters import MediaType, ParseBudget, Special, kind_of
+from spamnb.core.mail.body.parameters import MediaType, ParseBudget, Special
 from spamnb.core.mail.charset import Text
 from spamnb.core.mail.html import HtmlBudget
 
@@ -85,7 +85,3 @@ class ReadingState:
     scanned_left: int = limits.SCANNED_BYTES
     unpacked_left: int = limits.UNPACKED_BYTES
     rereadings: int = limits.REREADINGS
-
-    def kind_of(self, special: Special) -> MediaType:
-        """Find the Content-Type among some fields."""
-        return kind_of(special, self.marks, self.steps)
