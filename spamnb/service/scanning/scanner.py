@@ -135,10 +135,12 @@ class ScannerDeps:
 class _PendingScan:
     request: ScanRequest
     done: Done
+    is_own: bool
+    """whether one of the site's own clients sent it"""
     observed: bool
-    client: str
-    """the client's network, for the fair queue"""
     began: float
+    client: str = ""
+    """while it is queued: the client's network"""
     open: bool = True
     by_header: bool = False
     """whether only its header is scanned"""
@@ -166,9 +168,8 @@ class Scanner:
 
     def scan(self, request: ScanRequest, done: Done) -> StopScan:
         """Scan; `done` is called exactly once, in this thread, unless the scan is stopped."""
-        client = network_of(request.envelope.client.address)
-        observed, now = self._is_observed(request), time.perf_counter()
-        pending = _PendingScan(request, done, observed, client, now)
+        is_own, now = self._is_own(request), time.perf_counter()
+        pending = _PendingScan(request, done, is_own, is_own or self._policy.observe, now)
         self._guarded([pending], partial(self._start, pending))
         return partial(self._stop, pending)
 
@@ -207,6 +208,7 @@ class Scanner:
         elif deps.offload is not None and len(request.raw) > self._policy.large_bytes:
             self._offload(pending, deps.offload)
         else:
+            pending.client = network_of(request.envelope.client.address)
             self._waiting.put(pending.client, pending)
             self._schedule_run()
 
@@ -267,12 +269,14 @@ class Scanner:
         for pending, one in zip(batch, found, strict=True):
             self._guarded([pending], partial(self._finish, pending, one))
 
-    def _guarded(self, batch: list[_PendingScan], run: Callable[[], None]) -> None:
+    def _guarded(
+        self, batch: list[_PendingScan], run: Callable[[], None], where: str = "scan"
+    ) -> None:
         """Run a step; after an exception each message without a result gets the one for faults."""
         try:
             run()
         except Exception as error:  # noqa: BLE001 - the boundary: the client needs a reply
-            fault = ScanFault("fault", incident(self._deps.log, "scan", error))
+            fault = ScanFault("fault", incident(self._deps.log, where, error))
             for pending in batch:
                 if pending.open:
                     self._answer_unscanned(pending, fault)
@@ -286,7 +290,7 @@ class Scanner:
         request = pending.request
         envelope, head = request.envelope, request.raw[: request.header_bytes]
         ruling = self._deps.rules.on(envelope, head, self._session.plan.local)
-        is_served = self._policy.served.holds(envelope.recipients, outgoing=self._is_own(request))
+        is_served = self._policy.served.holds(envelope.recipients, outgoing=pending.is_own)
         verdict = found._replace(
             decision=RULED[ruling.side] if ruling else found.decision,
             signature=found.signature if is_served else "",
@@ -414,9 +418,7 @@ class Scanner:
             self._count_unscanned(result)
         else:
             self._count_scanned(pending, result.facts, took)
-        error = attempt(partial(pending.done, result))
-        if error is not None:
-            incident(self._deps.log, "answer", error)
+        self._guarded([], partial(pending.done, result), "answer")
 
     def _count_unscanned(self, result: ScanResult) -> None:
         meters, reason = self._deps.meters, result.facts["reason"]
@@ -435,9 +437,6 @@ class Scanner:
         meters.count(f"decision_{facts['decision']}")
         meters.count("observed" if pending.observed else f"mail_action_{facts['mail_action']}")
         meters.observe("scan_seconds", took)
-
-    def _is_observed(self, request: ScanRequest) -> bool:
-        return self._policy.observe or self._is_own(request)
 
     def _is_own(self, request: ScanRequest) -> bool:
         """Whether one of the site's own clients sent it."""

@@ -54,7 +54,8 @@ VERBS: dict[bytes, CommandRule] = {
 UNKNOWN = CommandRule("say", reply=replies.UNKNOWN)
 
 _WORD = re.compile(rb"([A-Za-z]{4,16})(?:[ \t]|\Z)")
-_WHOLE = re.compile(rb"([A-Za-z]{4,16})(?:[ \t][^\r\n\0]*+)?\r\n")
+WHOLE_COMMAND = re.compile(rb"([A-Za-z]{4,16})(?:[ \t][^\r\n\0]*+)?\r\n")
+"""one complete line; group 1 is its verb"""
 _PATH = re.compile(
     rb"(?i)(?:MAIL[ \t]+FROM|RCPT[ \t]+TO)[ \t]*:[ \t]*"
     rb"(?:<((?:[^\">]|\"(?:[^\"\\]|\\.)*\")*)>|([^ \t<>]+))"
@@ -79,12 +80,6 @@ def verb_of(line: bytes) -> tuple[bytes, CommandRule] | None:
         return None
     word = found[1].upper()
     return word, VERBS.get(word, UNKNOWN)
-
-
-def single_command(data: bytes) -> CommandRule | None:
-    """The rule of the command if the data is exactly one complete line; else None."""
-    found = _WHOLE.fullmatch(data)
-    return None if found is None else VERBS.get(found[1].upper(), UNKNOWN)
 
 
 def is_whole(line: bytes) -> bool:

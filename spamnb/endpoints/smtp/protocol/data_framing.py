@@ -10,6 +10,7 @@ SMTP smuggling, CVE-2023-51764 and similar. Pure; never fails.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -50,24 +51,21 @@ def _normalised(found: re.Match[bytes]) -> bytes:
     return (b".." if found[1] else b"") + _PAIR + (b".." if found[3] else b"")
 
 
+@dataclass(slots=True)
 class DataFramer:
     """The framing state of one message's DATA."""
 
-    __slots__ = ("_pending", "_previous", "bare", "dotted", "rest")
-
-    def __init__(self) -> None:
-        # The line end of the DATA command, so that an immediate dot ends the message.
-        self._previous = _PAIR
-        """the line end before the next byte, already returned: the normalised one (LF) or the
-        sender's, or nothing"""
-        self._pending = b""
-        """bytes whose meaning depends on the next ones"""
-        self.bare = False
-        """whether a bare CR or LF occurred"""
-        self.dotted = False
-        """whether a line may begin with a dot; if not, there is nothing to unstuff"""
-        self.rest = b""
-        """the bytes after the end"""
+    bare: bool = False
+    """whether a bare CR or LF occurred"""
+    dotted: bool = False
+    """whether a line may begin with a dot; if not, there is nothing to unstuff"""
+    rest: bytes = b""
+    """the bytes after the end"""
+    _previous: bytes = _PAIR
+    """The line end before the next byte, already returned: the normalised one (LF) or the sender's,
+    or nothing. At first that of the DATA command, so that an immediate dot ends the message."""
+    _pending: bytes = b""
+    """bytes whose meaning depends on the next ones"""
 
     def feed(self, chunk: bytes) -> tuple[bytes, bool]:
         """Take a piece; returns the bytes that may be forwarded and whether it is the last one."""

@@ -6,6 +6,7 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from spamnb.core.mail.envelope import Client, Envelope
@@ -17,15 +18,13 @@ from spamnb.endpoints.smtp.relay import replies
 from spamnb.endpoints.smtp.relay.params import Limits, ListenerParams, Timeouts
 
 
+@dataclass(slots=True)
 class Transaction:
     """One message's envelope before DATA: the lines that the next hop accepted, without CRLF."""
 
-    __slots__ = ("mail", "rcpts", "xforwards")
-
-    def __init__(self) -> None:
-        self.mail = b""
-        self.rcpts: list[bytes] = []
-        self.xforwards: list[bytes] = []
+    mail: bytes = b""
+    rcpts: list[bytes] = field(default_factory=list)
+    xforwards: list[bytes] = field(default_factory=list)
 
     @property
     def is_open(self) -> bool:

@@ -42,14 +42,10 @@ def record(transfer: MessageTransfer, peer: str, started: float, now: float) -> 
         "action": transfer.action,
         "code": int(sent[:3]) if sent else 0,
         "reply": shown(sent.partition(b"\r\n")[0])[:200],
-        "ms": _milliseconds(now - started),
+        "ms": int((now - started) * 10_000) / 10,
     }
     if transfer.sent_at:
         found["upstream_id"] = reply_parser.queue_id(sent)
-        found["upstream_ms"] = _milliseconds(now - transfer.sent_at)
+        found["upstream_ms"] = int((now - transfer.sent_at) * 10_000) / 10
     found.update(transfer.facts)
     return found
-
-
-def _milliseconds(seconds: float) -> float:
-    return int(seconds * 10_000) / 10
