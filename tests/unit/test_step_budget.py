@@ -63,6 +63,16 @@ def test_a_budget_is_a_persons_own_and_of_one_day():
     assert word(model, 62, at=NOW + DAY_US + 1, label=0) > first / 3
 
 
+def test_a_clock_that_was_a_year_ahead_leaves_a_budget():
+    """What was spent under a wrong clock is spent for a day, not until the clock is there again."""
+    model = grown()
+    first = word(model, 0, at=NOW + 365 * DAY_US)
+    for number in range(1, 30):
+        word(model, number, at=NOW + 365 * DAY_US, label=number % 2)
+    assert word(model, 60, at=NOW) > 0.5 * first
+    assert word(model, 61, at=NOW + DAY_US - 1) < 0.8 * first
+
+
 def test_unproven_channels_share_one_budget():
     """All unproven senders share one budget."""
     model = grown()

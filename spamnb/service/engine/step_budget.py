@@ -86,15 +86,19 @@ class StepBudgets:
     def _in_journal(
         self, person: str, plan: PlannedEvent, journal: PendingJournal
     ) -> tuple[float, int]:
-        """Return what the person spent within a day, and the person's recent messages."""
+        """Return what the person spent within a day, and the person's recent messages.
+
+        An event of more than a day ahead was made before the clock was set back: it would otherwise
+        use up the budget until the clock is there again.
+        """
         spent, own = 0.0, 0
-        since = plan.request.time_us - DAY_US
+        since, until = plan.request.time_us - DAY_US, plan.request.time_us + DAY_US
         for back, seq in enumerate(range(plan.seq - 1, max(plan.seq - 1 - MAX_DAY_EVENTS, 0), -1)):
             event = self._of(seq, journal)
             is_recent = back < RECENT_EVENTS
             if event is None or not (is_recent or event.time_us > since):
                 break
-            spent += event.size * (event.person == person and event.time_us > since)
+            spent += event.size * (event.person == person and since < event.time_us < until)
             own += event.messages * (is_recent and event.user == person != "")
         return spent, own
 
