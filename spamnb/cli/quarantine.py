@@ -59,7 +59,7 @@ def quarantine() -> None:
 def _folder(session: CliSession) -> Quarantine:
     from spamnb.service.scanning.quarantine import Quarantine
 
-    return Quarantine(session.home / "quarantine", session.settings.quarantine)
+    return Quarantine(session.home / "quarantine", session.settings.quarantine, log=session.log)
 
 
 @command("List quarantined messages.", EXAMPLES, name="list")
@@ -213,7 +213,7 @@ def expire(session: CliSession) -> None:
     """
     from spamnb.service.maintenance.expiry_clock import expiry_mark, warning
 
-    mark = expiry_mark(session.home)
+    mark = expiry_mark(session.home, log=session.log)
     if mark.ahead_us:
         warn(warning(mark))
     say(f"{_folder(session).expire(mark.expires_us)} messages expired")

@@ -23,6 +23,7 @@ import click
 from spamnb.cli.printing import warn
 
 if TYPE_CHECKING:
+    from spamnb.daemon.processes.logs import Log
     from spamnb.service.admin.model_config import ModelConfig
     from spamnb.service.engine.filter import Filter
     from spamnb.service.engine.requests import Source
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from spamnb.store.history.verdict_history import History
 
 _LATER = (
+    "spamnb.daemon.processes.logs",
     "spamnb.lab.multiclass",
     "spamnb.service.admin.home_model",
     "spamnb.settings.model",
@@ -61,14 +63,17 @@ class CliSession:
     @cached_property
     def settings(self) -> Settings:
         """The settings in force."""
-        import logging
-
         from spamnb.settings import load
 
-        settings = load(self.config_flag, flags={"home": self.home_flag})
-        level = "debug" if self.verbose else settings.log.level
-        logging.basicConfig(level=level.upper(), format="spamnb: %(levelname)s: %(message)s")
-        return settings
+        return load(self.config_flag, flags={"home": self.home_flag})
+
+    @cached_property
+    def log(self) -> Log:
+        """The log of a command: on stderr, as text."""
+        from spamnb.daemon.processes.logs import Log
+        from spamnb.settings.schema import LogSettings
+
+        return Log(LogSettings(level="debug" if self.verbose else self.settings.log.level))
 
     @cached_property
     def home(self) -> Path:
@@ -114,7 +119,7 @@ class CliSession:
         from spamnb.service.admin.model_config import ModelConfig
         from spamnb.settings.model import model_options
 
-        return ModelConfig(**model_options(self.settings, self.home))
+        return ModelConfig(**model_options(self.settings, self.home), log=self.log)
 
     def source(self) -> Source:
         """Return the source of this user's training: user name and channel."""

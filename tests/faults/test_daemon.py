@@ -398,7 +398,7 @@ def test_a_reload_changes_how_much_the_review_list_and_the_spool_hold(home):
         assert left("one") == []
         settings_in(home, more=BOUNDS.format(most=32, invalid=1))
         daemon.signal(signal.SIGHUP)
-        daemon.hears("library", text="settings reloaded")
+        daemon.hears("settings reloaded", process="learner")
         assert word(2)["state"] == "review"
         assert left("two") == [".aside-two.spam"]
         assert left("three") == [".aside-two.spam"]

@@ -73,7 +73,7 @@ def test_a_start_under_a_clock_40_days_ahead_empties_no_quarantine(home, wrong):
     spamnb(home, config, wrong(40), "expire", "--trust-clock")
     told = spamnb(home, config, wrong(40), "quarantine", "expire")
     assert not ids & {entry.id for entry in quarantine.messages()}
-    assert all(f"deleted from quarantine: {one}, age" in told.stderr for one in ids)
+    assert all(f"id={one} " in told.stderr for one in ids)
 
 
 def test_a_clock_is_confirmed_after_30_days_of_uptime(home):

@@ -17,8 +17,9 @@ from spamnb.store import check as audit
 
 PROJECT = Path(__file__).resolve().parents[2]
 PROGRAM = """
-import logging, socket, sys
+import socket, sys
 from pathlib import Path
+from spamnb.daemon.processes.logs import Log
 from spamnb.daemon.processes.shared_state import SharedState
 from spamnb.endpoints.control.server import ControlLimits
 from spamnb.daemon.roles.model_holder import LearnerConfig
@@ -26,9 +27,9 @@ from spamnb.daemon.roles.learner import LearnerSockets, run
 from spamnb.service.feedback.review_queue import ReviewLimits
 from spamnb.service.feedback.spool import SpoolLimits
 from spamnb.service.feedback.trust import TeachingRules
-logging.basicConfig(level="INFO")
+from spamnb.settings.schema import LogSettings
 listener = socket.socket(fileno=int(sys.argv[2]))
-learning = LearnerConfig(home=Path(sys.argv[1]), **eval(sys.argv[3]))
+learning = LearnerConfig(home=Path(sys.argv[1]), log=Log(LogSettings()), **eval(sys.argv[3]))
 sys.exit(run(learning, LearnerSockets(listener, SharedState.create(["learner"]), 0)))
 """
 WAIT_S = 30.0

@@ -10,6 +10,7 @@ from spamnb.daemon.local_domains import served_domains
 from spamnb.daemon.processes.bootstrap import scan_slots_of
 from spamnb.daemon.roles.learner_main import learning_of
 from spamnb.endpoints.smtp.relay.params import Timeouts
+from spamnb.service.telemetry.log import silent
 from spamnb.settings import Settings
 from spamnb.settings.schema import ListenerSettings
 
@@ -76,7 +77,7 @@ def test_domains_of_local_mailboxes(settings, domains, complete, final):
     served = policy_of(found, found.listener["mx"]).served
     assert (served.domains, served.complete, served.final) == (frozenset(domains), complete, final)
     assert served_domains(found) == served.domains
-    assert learning_of(found, Path("/nowhere")).teaching.served == served.domains
+    assert learning_of(found, Path("/nowhere"), silent).teaching.served == served.domains
 
 
 @pytest.mark.parametrize(

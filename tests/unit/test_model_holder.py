@@ -107,11 +107,12 @@ def test_a_model_that_proves_damaged_is_let_go_and_looked_for(holder, monkeypatc
         assert service.teach(SAID).state == "learnt"
 
 
-def test_a_model_that_is_missing_is_tried_less_and_less(tmp_path, monkeypatch, caplog):
+def test_a_model_that_is_missing_is_tried_less_and_less(tmp_path, monkeypatch):
     """The pause doubles up to a minute, the log tells it once, and each caller gets an error."""
     now = [1000.0]
     monkeypatch.setattr(place, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    holder, tried = ModelHolder(LearnerConfig(tmp_path / "none"), Meters()), []
+    logged, tried = [], []
+    holder = ModelHolder(LearnerConfig(tmp_path / "none", log=logged.append), Meters())
     monkeypatch.setattr(holder, "open", lambda run=holder.open: (tried.append(now[0]), run()))
     for _ in range(300):
         holder.retry_open()
@@ -119,7 +120,7 @@ def test_a_model_that_is_missing_is_tried_less_and_less(tmp_path, monkeypatch, c
     pauses = [b - a for a, b in itertools.pairwise(tried)]
     assert pauses[:6] == [1, 2, 4, 8, 16, 32]
     assert set(pauses[6:]) == {60}
-    assert len(caplog.records) == 1
+    assert len(logged) == 1
     with pytest.raises(StoreMissingError) as first, holder.service():
         pass
     with pytest.raises(StoreMissingError) as second, holder.service():

@@ -191,7 +191,6 @@ def take_over(log: Log) -> None:
     root = logging.getLogger()
     root.handlers[:] = [_Bridge(log)]
     root.setLevel(logging.WARNING)
-    logging.getLogger("spamnb").setLevel(logging.DEBUG)  # the log filters by level itself
     sys.excepthook = lambda kind, error, _: log(
         {"event": "uncaught exception", "level": "error", "error": f"{kind.__name__}: {error}"}
     )

@@ -10,7 +10,6 @@ The public function is `run`.
 
 from __future__ import annotations
 
-import logging
 import os
 import pwd
 import select
@@ -28,15 +27,14 @@ from spamnb.daemon.processes.shared_state import ProcessState, SharedState
 from spamnb.daemon.roles.learner_state import LearnerState
 from spamnb.daemon.roles.model_holder import LearnerConfig, ModelHolder
 from spamnb.endpoints.control.server import ControlServer, Roles, login_of
-from spamnb.errors import SpamnbError, StoreBusyError, StoreError, UserError, incident_id
+from spamnb.errors import SpamnbError, StoreBusyError, StoreError, UserError
 from spamnb.service.admin.model_config import read_clock
 from spamnb.service.admin.operations import Administration
 from spamnb.service.admin.request import Caller
 from spamnb.service.feedback.spool import Spool, SpoolFile
 from spamnb.service.scanning.spamtraps import TRAPS_FOLDER
+from spamnb.service.telemetry.log import Log, incident
 from spamnb.service.telemetry.status import check_home
-
-LOG = logging.getLogger("spamnb.learner")
 
 SYSTEM_SPOOL = Path("/var/spool/spamnb")
 """spool of the shipped units: mail programs cannot access a home"""
@@ -68,13 +66,13 @@ class LearnerSockets(NamedTuple):
     """process that rereads the settings on SIGHUP"""
 
 
-def uids_of(names: Iterable[str]) -> frozenset[int]:
+def uids_of(names: Iterable[str], log: Log) -> frozenset[int]:
     """Return the ids of users given by name or number; unknown users are logged."""
     found = set()
     for name in names:
         uid = user_id(name)
         if uid is None:
-            LOG.warning("serve.delegates: there is no user %r", name)
+            log({"event": "unknown user in serve.delegates", "level": "warning", "user": name})
         else:
             found.add(uid)
     return frozenset(found)
@@ -103,7 +101,7 @@ class _LearnerRun:
         state = LearnerState(self._holder, sockets.shared, self._spools, sockets.parent)
         self._administration = Administration(self._holder, state)
         self._server = ControlServer(
-            sockets.listener, self._administration, self._roles, learning.control
+            sockets.listener, self._administration, self._roles, learning.control, learning.log
         )
         self._maintenance = _Maintenance(self._holder, self._spools, self._taken)
         self._stop = False
@@ -151,7 +149,7 @@ class _LearnerRun:
             for spool in self._spools:
                 spool.limits = learning.spool_limits
             self._holder.apply_settings(learning)
-            LOG.info("settings reloaded")
+            learning.log({"event": "settings reloaded"})
 
     def _taken(self, left: SpoolFile) -> None:
         """Learn a file of a spool, in the name of its owner."""
@@ -160,7 +158,10 @@ class _LearnerRun:
         try:
             self._administration.teach_spooled(left, author)
         except UserError as error:
-            LOG.warning("spool file of uid %d refused: %s", left.uid, error)
+            self._holder.config.log(
+                {"event": "spool file refused", "level": "warning", "uid": left.uid}
+                | {"error": str(error)}
+            )
 
     def _author(self, uid: int) -> Caller:
         """Give a file's owner the role of a delegate or a user; a file never has the role admin."""
@@ -223,11 +224,12 @@ class _Maintenance:
                 self._logged = ""
             except SpamnbError as error:
                 if str(error) != self._logged and not self._holder.fault:
-                    LOG.warning("the spool cannot be read now: %s", error)
+                    self._holder.config.log(
+                        {"event": "spool not readable", "level": "warning", "error": str(error)}
+                    )
                 self._logged = str(error)
-            except Exception:
-                # The boundary of this thread: one file must not stop the spool.
-                LOG.exception("incident %s: the spool cannot be read now", incident_id())
+            except Exception as error:  # noqa: BLE001 - one file must not stop the spool
+                incident(self._holder.config.log, "spool", error)
             self._began = 0.0
             if not (done or any(spool.busy for spool in self._spools)):
                 self._stop.wait(LOOK_S)
@@ -245,7 +247,7 @@ class _Maintenance:
             labels = service.model.labels
         done = sum(spool.drain(labels, self._one) for spool in self._spools)
         if done:
-            LOG.info("%d spool files handled", done)
+            self._holder.config.log({"event": "spool files learnt or refused", "files": done})
         return done
 
     def _one(self, left: SpoolFile) -> None:

@@ -13,6 +13,7 @@ from spamnb.daemon.processes.child_loop import start_child
 from spamnb.daemon.processes.shared_state import SharedState
 from spamnb.daemon.roles.learner import LearnerSockets, run, uids_of
 from spamnb.daemon.roles.model_holder import LearnerConfig
+from spamnb.service.telemetry.log import Log
 from spamnb.settings import Settings, restored
 from spamnb.settings.model import model_options
 
@@ -24,23 +25,23 @@ def main(start: StartParams, shared: SharedState, channel: ChildChannel) -> int:
     def reloaded(values: dict[str, Any]) -> LearnerConfig:
         new = restored(values)
         log.apply_settings(new.log)
-        return learning_of(new, Path(start.home))
+        return learning_of(new, Path(start.home), log)
 
     (listener,) = start.sockets["control"]
     sockets = LearnerSockets(
         socket.socket(fileno=listener), shared, start.slot, channel, reloaded, start.parent
     )
-    return run(learning_of(settings, Path(start.home)), sockets)
+    return run(learning_of(settings, Path(start.home), log), sockets)
 
 
-def learning_of(settings: Settings, home: Path) -> LearnerConfig:
+def learning_of(settings: Settings, home: Path, log: Log) -> LearnerConfig:
     """Return the configuration of the learner."""
     options, feedback = model_options(settings, home), settings.feedback
     delimiter = settings.delivery.delimiter
     teaching = replace(feedback, served=served_domains(settings), delimiter=delimiter)
     return LearnerConfig(
-        **options | {"teaching": teaching},
-        delegates=uids_of(settings.serve.delegates),
+        **options | {"teaching": teaching, "log": log},
+        delegates=uids_of(settings.serve.delegates, log),
         spools=(Path(feedback.spool),) if feedback.spool else (),
         spool_limits=settings.spool._replace(file_bytes=feedback.limit_bytes),
     )

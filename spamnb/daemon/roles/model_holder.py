@@ -9,7 +9,6 @@ Failure: `service` raises the StoreError with which the model could not be opene
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -31,8 +30,6 @@ from spamnb.service.feedback.review_queue import ReviewQueue
 from spamnb.service.feedback.service import FeedbackService
 from spamnb.service.limits import SpoolLimits
 from spamnb.service.telemetry.metrics import Meters
-
-LOG = logging.getLogger("spamnb.learner")
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
@@ -146,14 +143,17 @@ class ModelHolder:
         self._retire(old)
 
     def _opened(self) -> FeedbackService:
-        return open_service(self.config, LOG.warning, self._meters)
+        def warn(text: str) -> None:
+            self.config.log({"event": "history", "level": "warning", "text": text})
+
+        return open_service(self.config, warn, self._meters)
 
     def _failed(self, error: StoreError) -> None:
         """Log each fault once, and double the pause."""
         fault = f"{error}"
         if fault != self.fault:
-            level = logging.WARNING if isinstance(error, StoreMissingError) else logging.ERROR
-            LOG.log(level, "training is not possible: %s", fault)
+            level = "warning" if isinstance(error, StoreMissingError) else "error"
+            self.config.log({"event": "training is not possible", "level": level, "error": fault})
         with self._lock:
             self._error, self.fault = error, fault
             self._due = time.monotonic() + self._pause_s
@@ -174,18 +174,17 @@ class ModelHolder:
             last = held.users == 0
             held.users += last  # so that only this call closes it
         if last:
-            _close(held)
+            self._close(held)
 
     def _leave(self, held: _Held) -> None:
         with self._lock:
             held.users -= 1
             last = held.retired and held.users == 0
         if last:
-            _close(held)
+            self._close(held)
 
-
-def _close(held: _Held) -> None:
-    try:
-        held.service.model.close()
-    except SpamnbError as error:
-        LOG.warning("error while closing the model: %s", error)
+    def _close(self, held: _Held) -> None:
+        try:
+            held.service.model.close()
+        except SpamnbError as error:
+            self.config.log({"event": "model not closed", "level": "warning", "error": str(error)})

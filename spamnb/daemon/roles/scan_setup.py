@@ -98,6 +98,7 @@ class ScannerFactory:
                 Path(deps.start.home) / "quarantine",
                 self._settings.quarantine,
                 upstream=upstream,
+                log=deps.log,
             ),
             offload=self._pool,
             traps=Traps(traps, Path(deps.start.home) / TRAPS_FOLDER) if traps else None,

@@ -11,7 +11,6 @@ other exception is logged once with an incident id, and the reply names the id a
 
 from __future__ import annotations
 
-import logging
 import os
 import pwd
 import select
@@ -28,7 +27,7 @@ from typing import TypeVar
 
 from spamnb.endpoints.control.protocol import CHUNK_BYTES, FrameError, Frames, failure
 from spamnb.endpoints.net.admission import OpenConnections
-from spamnb.errors import SpamnbError, StoreBusyError, UserError, incident_id
+from spamnb.errors import SpamnbError, StoreBusyError, UserError
 from spamnb.service.admin.request import (
     AdminRequest,
     AdminResponse,
@@ -37,8 +36,7 @@ from spamnb.service.admin.request import (
     RequestHandler,
     Role,
 )
-
-LOG = logging.getLogger("spamnb.control")
+from spamnb.service.telemetry.log import Log, incident, silent
 
 T = TypeVar("T")
 
@@ -134,7 +132,9 @@ class ControlServer:
         handler: RequestHandler,
         roles: Callable[[], Roles],
         limits: ControlLimits | None = None,
+        log: Log = silent,
     ) -> None:
+        self.log = log
         self._listener = listener
         self._handler = handler
         self._roles = roles
@@ -201,7 +201,7 @@ class ControlServer:
                 continue
             except OSError as error:
                 # Out of descriptors: they become free when connections end.
-                LOG.warning("no connection can be accepted: %s", error)
+                self._warn("control: no connection can be accepted", error)
                 time.sleep(0.1)
                 continue
             self._welcome(connection)
@@ -210,11 +210,12 @@ class ControlServer:
         """Run a step; count and log an internal fault, and give its incident id to `failed`."""
         try:
             return run()
-        except Exception:
-            incident = incident_id()
+        except Exception as error:  # noqa: BLE001 - logged, and answered with its incident id
             self.faults += 1
-            LOG.exception("incident %s: %s failed", incident, what)
-            return failed(incident)
+            return failed(incident(self.log, what, error))
+
+    def _warn(self, event: str, error: Exception) -> None:
+        self.log({"event": event, "level": "warning", "error": str(error)})
 
     def _welcome(self, connection: socket.socket) -> None:
         def admit() -> None:
@@ -222,7 +223,7 @@ class ControlServer:
                 self._admit(connection)
             except (OSError, RuntimeError) as error:
                 # The peer's uid is not readable, or no thread can be started.
-                LOG.warning("a connection cannot be served: %s", error)
+                self._warn("control: a connection cannot be served", error)
                 self._close(connection)
 
         self.contained("a connection", admit, lambda _: self._close(connection))
@@ -278,7 +279,10 @@ class _Connection:
             while self._serve_request():
                 pass
         except (OSError, FrameError) as error:
-            LOG.debug("a connection of uid %d ended: %s", self.caller.uid, error)
+            self._server.log(
+                {"event": "control: connection ended", "level": "debug"}
+                | {"uid": self.caller.uid, "error": str(error)}
+            )
         finally:
             self._server._close(self._frames.connection)  # noqa: SLF001 - as above
 

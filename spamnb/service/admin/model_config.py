@@ -14,6 +14,7 @@ from spamnb.service.feedback.service import FeedbackService
 from spamnb.service.limits import ReviewLimits, TeachingRules
 from spamnb.service.maintenance.expiry import ExpiryRules, newest_us
 from spamnb.service.maintenance.expiry_clock import ClockMark, expiry_mark
+from spamnb.service.telemetry.log import Log, silent
 from spamnb.service.telemetry.metrics import Meters
 from spamnb.service.telemetry.status import QUIET_DAYS
 from spamnb.store.history.limits import HistoryLimits
@@ -35,11 +36,12 @@ class ModelConfig:
     quarantine: Path | None = None
     """default: `quarantine` in the home; only its size is reported"""
     quiet_days: int = QUIET_DAYS
+    log: Log = silent
 
     @property
     def review_queue(self) -> ReviewQueue:
         """The review queue of the home."""
-        return ReviewQueue(self.home / "review", self.review)
+        return ReviewQueue(self.home / "review", self.review, self.log)
 
 
 def open_model(config: ModelConfig, *, readonly: bool = False) -> Filter:
@@ -71,4 +73,4 @@ def open_service(
 
 def read_clock(config: ModelConfig, model: Filter, *, trust: bool = False) -> ClockMark:
     """Return the clock mark; without a record in the home, by the newest event."""
-    return expiry_mark(config.home, newest_us(model.store), trust=trust)
+    return expiry_mark(config.home, newest_us(model.store), trust=trust, log=config.log)

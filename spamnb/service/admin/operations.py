@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import os
 import tempfile
 import threading
@@ -61,8 +60,6 @@ from spamnb.service.maintenance.export_import import merge, read_export
 from spamnb.service.telemetry import status
 from spamnb.service.telemetry.metrics import prometheus
 from spamnb.service.telemetry.status import Facts
-
-LOG = logging.getLogger("spamnb.learner")
 
 _IMPORT_BYTES = 1 << 33
 _FRESH_S = 1.0
@@ -107,7 +104,9 @@ class Administration:
             answer = service.teach(feedback)
         if answer.state == "refused":
             # The program that wrote the file does not wait for an answer.
-            LOG.info("spool file of uid %d was not learnt: %s", left.uid, answer.reason)
+            self.model.config.log(
+                {"event": "spool file not learnt", "uid": left.uid, "reason": answer.reason}
+            )
 
     def facts(self) -> Facts:
         """Return all facts of `status`, at most a second old."""

@@ -14,7 +14,6 @@ StoreError if the disk fails. An unreadable file is skipped.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import threading
@@ -28,9 +27,8 @@ from typing import Any
 from spamnb.errors import LimitError, RefError
 from spamnb.service.limits import ReviewLimits
 from spamnb.service.maintenance.expiry_clock import DAY_US, expiry_mark
+from spamnb.service.telemetry.log import Log, silent
 from spamnb.store.files import durable_write, make_folder, refused, sync_folder
-
-LOG = logging.getLogger("spamnb.review")
 
 VERSION = 1
 _NAME = re.compile(r"[0-9a-f]{13}-[0-9a-fs][0-9a-f]{23}")
@@ -70,15 +68,16 @@ class ReviewItem:
 class ReviewQueue:
     """The queue; its folder is created when first needed."""
 
-    def __init__(self, folder: Path, limits: ReviewLimits | None = None) -> None:
+    def __init__(self, folder: Path, limits: ReviewLimits | None = None, log: Log = silent) -> None:
         self.folder = folder
         self.limits = limits or ReviewLimits()
         self._lock = threading.Lock()
+        self._log = log
 
     def add(self, entry: ReviewItem, raw: bytes) -> str:
         """Queue a feedback; returns its name, or that of an equal entry already in the queue."""
         key = _key(entry, raw)
-        mark = expiry_mark(self.folder.parent)
+        mark = expiry_mark(self.folder.parent, log=self._log)
         entry = replace(entry, time_us=entry.time_us + mark.behind_us)
         with self._lock:
             self._expire(min(entry.time_us, mark.expires_us))
@@ -180,8 +179,8 @@ class ReviewQueue:
             if age_us <= days * DAY_US:
                 return
             (self.folder / name).unlink(missing_ok=True)
-            age = age_us / DAY_US
-            LOG.info("deleted from review: %s, age %.1f days, limit %d days", name, age, days)
+            age = round(age_us / DAY_US, 1)
+            self._log({"event": "deleted from review", "name": name, "age_days": age})
 
 
 def _key(entry: ReviewItem, raw: bytes) -> str:

@@ -21,7 +21,6 @@ The administrator confirms the clock immediately with `spamnb expire --trust-clo
 from __future__ import annotations
 
 import json
-import logging
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -30,9 +29,8 @@ from pathlib import Path
 from typing import Final
 
 from spamnb.service.engine.clock import now_us
+from spamnb.service.telemetry.log import Log, silent
 from spamnb.store.files import durable_write
-
-LOG = logging.getLogger("spamnb.clock")
 
 FILE: Final = "clock"
 MINUTE_US: Final = 60_000_000
@@ -115,7 +113,9 @@ def advanced(mark: ClockMark, now: ClockReading) -> ClockMark:
     return replace(confirmed, time_us=expected, steady_us=steady, off_us=off)
 
 
-def expiry_mark(home: Path, newest_us: int = 0, *, trust: bool = False) -> ClockMark:
+def expiry_mark(
+    home: Path, newest_us: int = 0, *, trust: bool = False, log: Log = silent
+) -> ClockMark:
     """Read the clock, record its state, and return it.
 
     `newest_us` is the time of the newest known entry, for homes without a record. `trust` confirms
@@ -129,8 +129,9 @@ def expiry_mark(home: Path, newest_us: int = 0, *, trust: bool = False) -> Clock
     else:
         new = advanced(old, now)
     if old is None or _record_is_due(old, new):
-        _log_change(old, new)
-        _write(path, new)
+        if change := _change(old, new):
+            log({"event": "clock", "level": "warning", "text": change})
+        _write(path, new, log)
     return new
 
 
@@ -152,11 +153,12 @@ def _record_is_due(old: ClockMark, new: ClockMark) -> bool:
     return new.boot != old.boot or not 0 <= passed < STEP_US or max(map(abs, steps)) > SLACK_US
 
 
-def _log_change(old: ClockMark | None, new: ClockMark) -> None:
+def _change(old: ClockMark | None, new: ClockMark) -> str:
     if new.ahead_us and not (old and old.ahead_us):
-        LOG.warning("%s", warning(new))
-    elif old and old.ahead_us and not new.ahead_us:
-        LOG.warning("the clock is confirmed: expiry uses it again, %s", _iso(new.time_us))
+        return warning(new)
+    if old and old.ahead_us and not new.ahead_us:
+        return f"the clock is confirmed: expiry uses it again, {_iso(new.time_us)}"
+    return ""
 
 
 def _iso(time_us: int) -> str:
@@ -180,12 +182,15 @@ def _read(path: Path) -> ClockMark | None:
     return None
 
 
-def _write(path: Path, mark: ClockMark) -> None:
+def _write(path: Path, mark: ClockMark, log: Log) -> None:
     """Write the record; if that fails the old one stays, and nothing expires too early."""
     try:
         durable_write(path, json.dumps(asdict(mark)).encode("ascii"), mode=0o644)
     except OSError as error:
-        LOG.warning("%s cannot be written: %s", path, error.strerror)
+        log(
+            {"event": "clock not recorded", "level": "warning", "file": str(path)}
+            | {"error": error.strerror}
+        )
 
 
 def _entries(home: Path) -> list[int]:

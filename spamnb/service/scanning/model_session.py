@@ -18,7 +18,6 @@ signature only, and is tried again after ten seconds.
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,10 +30,10 @@ from spamnb.core.model.costs import Costs, roles_of
 from spamnb.core.model.verdict import Clue, Verdict
 from spamnb.core.policy.actions import LEAST_MESSAGES, limit_while_untrained
 from spamnb.core.policy.verdict_headers import ScanVerdict
-from spamnb.errors import SpamnbError, StoreBusyError, incident_id
+from spamnb.errors import SpamnbError, StoreBusyError
 from spamnb.service.engine.filter import Filter
 from spamnb.service.scanning.types import Notes
-from spamnb.service.telemetry.log import Log, silent
+from spamnb.service.telemetry.log import Log, incident, silent
 from spamnb.store.history.limits import HistoryLimits
 from spamnb.store.history.verdict_history import History
 from spamnb.store.lmdb.sharing import DATA_FILE
@@ -116,22 +115,6 @@ def attempt(work: Callable[[], Result]) -> Result | Exception:
         return work()
     except Exception as error:  # noqa: BLE001 - the caller logs it and answers the client
         return error
-
-
-def incident(log: Log, where: str, error: BaseException) -> str:
-    """Log an internal fault; returns its incident id."""
-    name = incident_id()
-    log(
-        {
-            "event": "fault",
-            "level": "error",
-            "incident": name,
-            "where": where,
-            "error": f"{type(error).__name__}: {error}",
-            "trace": "".join(traceback.format_exception(error, limit=-8)),
-        }
-    )
-    return name
 
 
 class ModelSession:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import logging
 import os
 import re
 import secrets
@@ -47,9 +46,8 @@ from spamnb.errors import (
 from spamnb.service.engine.clock import iso, now_us
 from spamnb.service.limits import QuarantineLimits
 from spamnb.service.maintenance.expiry_clock import expiry_mark
+from spamnb.service.telemetry.log import Log, silent
 from spamnb.store.files import durable_write, make_folder, refused, sync_folder
-
-LOG = logging.getLogger("spamnb.quarantine")
 
 VERSION: Final = 1
 _ID = re.compile(r"[0-9]{8}T[0-9]{12}-[0-9a-f]{8}")
@@ -143,12 +141,18 @@ class Quarantine:
     """One quarantine folder. Cheap to create; many processes may use it."""
 
     def __init__(
-        self, folder: Path, limits: QuarantineLimits | None = None, *, upstream: str = ""
+        self,
+        folder: Path,
+        limits: QuarantineLimits | None = None,
+        *,
+        upstream: str = "",
+        log: Log = silent,
     ) -> None:
         self.folder = folder
         self.limits = limits or QuarantineLimits()
         self.upstream = upstream
         """the next hop of messages that are stored from now on"""
+        self._log = log
         self._used = 0
         self._count_at = 0.0
         self._tidy_at = time.monotonic() + _TIDY_S  # nothing expires at a start
@@ -172,7 +176,7 @@ class Quarantine:
     def _entry(
         self, raw: bytes, envelope: Envelope, facts: dict[str, object]
     ) -> QuarantinedMessage:
-        now = now_us() + expiry_mark(self.folder.parent).behind_us
+        now = now_us() + expiry_mark(self.folder.parent, log=self._log).behind_us
         return QuarantinedMessage(
             id=f"{_stamp(now)}-{secrets.token_hex(4)}",
             time_us=now,
@@ -191,7 +195,7 @@ class Quarantine:
         now = time.monotonic()
         if now >= self._tidy_at:
             self._tidy_at = now + _TIDY_S
-            self.expire(expiry_mark(self.folder.parent).expires_us)
+            self.expire(expiry_mark(self.folder.parent, log=self._log).expires_us)
         if now >= self._count_at:
             self._count_at = now + _COUNT_AGAIN_S
             self._used = self.used_bytes()
@@ -291,7 +295,7 @@ class Quarantine:
             sync_folder(self.folder)
             self._path(identity, "eml").unlink(missing_ok=True)
             sync_folder(self.folder)
-            _log_deletion(identity, reason)
+            self._log_deletion(identity, reason)
         except FileNotFoundError as error:
             raise RefError(f"there is no message {identity} in quarantine") from error
         except OSError as error:
@@ -316,10 +320,22 @@ class Quarantine:
             with suppress(FileNotFoundError):
                 if not (whole and not file.name.startswith(".")) and _is_old(file, now):
                     os.unlink(file.path)  # noqa: PTH108 - a DirEntry
-                    _log_deletion(
+                    self._log_deletion(
                         file.name, "incomplete: a process died while it wrote the message"
                     )
         return gone
+
+    def _log_deletion(self, name: str, reason: str) -> None:
+        """Log each deleted message with its age by the clock and the reason."""
+        record: dict[str, object] = {
+            "event": "deleted from quarantine",
+            "id": name,
+            "reason": reason,
+        }
+        with suppress(ValueError):
+            kept = datetime.strptime(name[:15], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
+            record["age_days"] = round(now_us() / 8.64e10 - kept.timestamp() / 86_400, 1)
+        self._log(record)
 
     # -- releasing ------------------------------------------------------------------------------
 
@@ -407,15 +423,6 @@ def _stamp(time_us: int) -> str:
 
 def _is_old(file: os.DirEntry[str], now: int) -> bool:
     return file.name != ".lock" and now / 1e6 - file.stat().st_mtime > _ORPHAN_S
-
-
-def _log_deletion(name: str, reason: str) -> None:
-    """Log each deleted message with its age and the reason."""
-    age = "unknown"
-    with suppress(ValueError):
-        kept = datetime.strptime(name[:15], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
-        age = f"{now_us() / 8.64e10 - kept.timestamp() / 86_400:.1f} days"
-    LOG.info("deleted from quarantine: %s, age by the clock %s, reason: %s", name, age, reason)
 
 
 def _encoded(entry: QuarantinedMessage) -> bytes:

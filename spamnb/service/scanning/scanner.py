@@ -49,7 +49,6 @@ from spamnb.service.scanning.model_session import (
     ModelSession,
     ScanFault,
     attempt,
-    incident,
     verdict_from_json,
 )
 from spamnb.service.scanning.spamtraps import Traps
@@ -63,7 +62,7 @@ from spamnb.service.scanning.types import (
     ScanResult,
     StopScan,
 )
-from spamnb.service.telemetry.log import Log, silent
+from spamnb.service.telemetry.log import Log, incident, silent
 from spamnb.service.telemetry.metrics import Meters
 
 Result = TypeVar("Result")
