@@ -2,6 +2,7 @@
 
 import io
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -153,3 +154,19 @@ def test_a_huge_file_is_read_to_a_bound(tmp_path, monkeypatch):
     """A very large file is read only in its first part."""
     monkeypatch.setattr(sources, "LARGEST_BYTES", 1000)
     assert read(put(tmp_path / "big", mail(1) + b"x" * 5000)) == [(mail(1) + b"x" * 5000)[:1000]]
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_the_copy_of_a_stream_is_removed_at_exit(tmp_path, gone):
+    """A process leaves no temporary file; a temporary folder that is gone is no fault."""
+    program = (
+        "import io, shutil, sys; from spamnb.service.training.sources import kept;"
+        f"path = kept(io.BytesIO(b'x')); {gone} and shutil.rmtree({str(tmp_path)!r}); print(path)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | {"TMPDIR": str(tmp_path)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.startswith(str(tmp_path))
+    assert done.stderr == ""
+    assert gone or list(tmp_path.iterdir()) == []

@@ -242,15 +242,9 @@ def _bounded(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 @as_caller()
 def _kept_pieces(first: bytes, chunks: Iterator[bytes]) -> str:
-    file = tempfile.NamedTemporaryFile(prefix="spamnb-")  # noqa: SIM115 - kept until exit
-    try:
+    with _file_until_exit() as file:
         for piece in _bounded(itertools.chain([first], chunks)):
             file.write(piece)
-        file.flush()
-    except BaseException:
-        file.close()
-        raise
-    atexit.register(file.close)
     return file.name
 
 
@@ -260,11 +254,20 @@ def kept(source: BinaryIO) -> str:
 
     The file is removed when the process ends.
     """
-    file = tempfile.NamedTemporaryFile(prefix="spamnb-")  # noqa: SIM115 - kept until exit
-    atexit.register(file.close)
-    file.writelines(_pieces(source))
-    file.flush()
+    with _file_until_exit() as file:
+        file.writelines(_pieces(source))
     return file.name
+
+
+def _file_until_exit() -> tempfile._TemporaryFileWrapper[bytes]:
+    file = tempfile.NamedTemporaryFile(prefix="spamnb-", delete=False)  # noqa: SIM115 - returned
+    atexit.register(_remove, Path(file.name))
+    return file
+
+
+@as_caller()
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)  # the folder for temporary files may be gone
 
 
 def _pieces(source: BinaryIO) -> Iterator[bytes]:
