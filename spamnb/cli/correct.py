@@ -31,14 +31,14 @@ spamnb forget '<1234@example.org>'            a message id, digest or signature
 """
 UNDO_EXAMPLES = """
 spamnb undo 1042                              by number, as shown by `correct` and `journal`
-spamnb undo --user mallory --since 7d          all training by mallory in the last 7 days
+spamnb undo --user mallory --since 7d         all training by mallory in the last 7 days
 """
 
 
 @command("Correct the label of messages.", CORRECT_EXAMPLES)
 @click.argument("label")
 @click.argument("refs", nargs=-1, metavar="REF...")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object for each message.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per message.")
 @pass_session
 def correct(session: CliSession, label: str, refs: tuple[str, ...], as_json: bool) -> None:
     """Correct the label of one or more messages.
@@ -56,7 +56,7 @@ def correct(session: CliSession, label: str, refs: tuple[str, ...], as_json: boo
 
 @command("Remove the training of messages.", FORGET_EXAMPLES)
 @click.argument("refs", nargs=-1, required=True, metavar="REF...")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object for each message.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per message.")
 @pass_session
 def forget(session: CliSession, refs: tuple[str, ...], as_json: bool) -> None:
     """Remove the training of one or more messages from the model.

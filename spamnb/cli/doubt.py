@@ -17,7 +17,8 @@ from spamnb.cli.correct import show
 from spamnb.cli.daemon_client import checked, teacher
 from spamnb.cli.event_options import choosing, chosen
 from spamnb.cli.help import command
-from spamnb.cli.printing import MOST, progress_bar, safe, say, say_json, shown_time, table
+from spamnb.cli.options import Count
+from spamnb.cli.printing import progress_bar, safe, say, say_json, shown_time, table
 from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import UserError
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 spamnb doubt                            the twenty most doubtful labels
-spamnb doubt --user mallory --limit 0    all doubtful labels of one user
+spamnb doubt --user mallory --limit 0   all doubtful labels of one user
 spamnb doubt --ask                      keep or change each label with one key
 spamnb undo 1042                        undo a change, by the number that it printed
 """
@@ -36,11 +37,11 @@ _KEYS = "[k]eep, [c]hange, [q]uit? "
 
 @command("Find labels that are probably wrong.", EXAMPLES)
 @choosing
-@click.option("--limit", type=click.IntRange(0, MOST), default=20, metavar="N",
-              help="How many at most; 0 shows all.")  # fmt: skip
+@click.option("--limit", type=Count(), default=20, metavar="N",
+              help="Maximum number; 0 shows all.")  # fmt: skip
 @click.option("--ask", is_flag=True, help="Show the clues of each message, and ask for a key: keep "
               "the label, or change it to the other one.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @pass_session
 def doubt(session: CliSession, /, limit: int, ask: bool, as_json: bool, **filters: Any) -> None:
     """List trained messages whose label the rest of the model contradicts, most doubtful first.

@@ -8,14 +8,15 @@ import click
 
 from spamnb.cli.event_options import choosing, chosen, since_us
 from spamnb.cli.help import command
-from spamnb.cli.printing import MOST, say_json, shown_time, table
+from spamnb.cli.options import Count
+from spamnb.cli.printing import say_json, shown_time, table
 from spamnb.cli.score import ANSWERS
 from spamnb.cli.session import CliSession, pass_session
 
 JOURNAL_EXAMPLES = """
 spamnb journal                          the last fifty events, newest first
 spamnb journal --label spam --since 7d  spam labels of the last 7 days
-spamnb journal --user alice --limit 0    all training by alice
+spamnb journal --user alice --limit 0   all training by alice
 spamnb journal --message new.eml        all training of this message
 spamnb undo 1042                        undo an event by its number
 """
@@ -30,9 +31,9 @@ spamnb correct ham '<1234@example.org>' correct a verdict by message id
 @choosing
 @click.option("--message", metavar="REF", help="Only events of this message: a file, message id, "
               "digest or signature.")  # fmt: skip
-@click.option("--limit", type=click.IntRange(0, MOST), default=50, metavar="N",
-              help="How many at most; 0 shows all.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--limit", type=Count(), default=50, metavar="N",
+              help="Maximum number; 0 shows all.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @pass_session
 def journal(session: CliSession, /, limit: int, as_json: bool, **filters: Any) -> None:
     """List training events, newest first: number, time, kind, labels, user and channel, message."""
@@ -65,9 +66,9 @@ def _event_row(line: dict[str, Any]) -> tuple[str, ...]:
 @click.option("--decision", type=click.Choice([*ANSWERS]),
               help="Only verdicts with this decision.")  # fmt: skip
 @click.option("--since", metavar="TIME", help="Only later verdicts: 12h, 7d, 2w, or a date.")
-@click.option("--limit", type=click.IntRange(0, MOST), default=50, metavar="N",
-              help="How many at most; 0 shows all.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--limit", type=Count(), default=50, metavar="N",
+              help="Maximum number; 0 shows all.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @pass_session
 def history(
     session: CliSession,

@@ -33,8 +33,9 @@ class Count(click.IntRange):
 
     def convert(self, value: Any, param: Parameter | None, ctx: Context | None) -> int:
         """Convert the text; `all` is the largest number."""
-        number: int = sys.maxsize if value == "all" else super().convert(value, param, ctx)
-        return number
+        if value == "all":
+            return sys.maxsize
+        return min(super().convert(value, param, ctx), sys.maxsize)
 
 
 def spelt(name: str) -> str:

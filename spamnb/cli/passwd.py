@@ -30,7 +30,9 @@ pwgen 20 1 | spamnb passwd alice@example.org       read the password from a prog
 @click.argument("addresses", nargs=-1, metavar="[ADDRESS]...")
 @click.option("--remove", is_flag=True, help="Delete the login.")
 @click.option("--list", "listed", is_flag=True, help="List the logins.")
-@click.option("--json", "as_json", is_flag=True, help="With --list: one JSON object per line.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="With --list: print one JSON object per line."
+)
 @click.option("--file", metavar="FILE", help="File of the logins. Default: delivery.passwords, or "
               "`passwords` in the home.")  # fmt: skip
 @pass_session

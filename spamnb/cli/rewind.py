@@ -10,7 +10,8 @@ from spamnb.cli.daemon_client import refuse_while_served, teacher
 from spamnb.cli.event_options import agreed, chosen, since_us
 from spamnb.cli.help import command
 from spamnb.cli.messages import named
-from spamnb.cli.printing import MOST, safe, say, say_json, shown_time, table
+from spamnb.cli.options import Count
+from spamnb.cli.printing import safe, say, say_json, shown_time, table
 from spamnb.cli.session import CliSession, pass_session
 from spamnb.errors import UserError
 
@@ -69,7 +70,7 @@ def rewind(session: CliSession, moment: str, yes: bool, as_json: bool) -> None:
 
 
 @command("Retrain from the journal, with exclusions.", RELEARN_EXAMPLES)
-@click.option("--without", multiple=True, metavar="WHO", help="Leave out the events of this user; "
+@click.option("--without", multiple=True, metavar="USER", help="Leave out the events of this user; "
               "repeatable.")  # fmt: skip
 @click.option("--without-channel", multiple=True, metavar="CHANNEL", help="Leave out the events of "
               "this channel; repeatable.")  # fmt: skip
@@ -139,8 +140,8 @@ def _done(done: Rebuilt[Any], counts: dict[str, int], summary: str, *, as_json: 
 
 @command("Show which training led to a verdict.", BISECT_EXAMPLES)
 @click.argument("message", metavar="MESSAGE")
-@click.option("--limit", type=click.IntRange(0, MOST), default=20, metavar="N",
-              help="How many at most; 0 shows all.")  # fmt: skip
+@click.option("--limit", type=Count(), default=20, metavar="N",
+              help="Maximum number; 0 shows all.")  # fmt: skip
 @JSON
 @pass_session
 def bisect(session: CliSession, message: str, limit: int, as_json: bool) -> None:

@@ -40,8 +40,8 @@ spamnb explain --json new.eml
 
 @command("Show the verdict on messages.", SCORE_EXAMPLES)
 @click.argument("paths", nargs=-1, metavar="[PATH...|-]")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line: path, id, label, "
-              "probability, log_odds, decision, evidence, clues.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line: path, id, "
+              "label, probability, log_odds, decision, evidence, clues.")  # fmt: skip
 @click.option("--clues", type=Count(), default=0, metavar="N",
               help="Add the N strongest clues of each message; `all` adds all.")  # fmt: skip
 @click.option("--exit-code", is_flag=True, help="Return the verdict on one message as the exit "

@@ -145,7 +145,7 @@ def export(session: CliSession, file: str, with_key: bool) -> None:
     The first line is the header: format, version, kind, labels, fingerprint of the key, recipe,
     messages and tokens of each label, bias, temperatures, number of features. Then one line per
     feature: id (16 hex digits), n (messages of each label), w (corrections in 2^-20 nats), day
-    (last trained, days since 2000-01-01), place and token.
+    (last trained, days since 2000-01-01), location and token.
     """
     from spamnb.service.maintenance.export_import import export as lines
 

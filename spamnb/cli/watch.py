@@ -36,7 +36,7 @@ AGAIN_S = 10.0
 
 
 @command("Train with messages moved in Maildirs.", WATCH_EXAMPLES)
-@click.argument("maildirs", nargs=-1, required=True, metavar="[WHO=]MAILDIR...")
+@click.argument("maildirs", nargs=-1, required=True, metavar="[USER=]MAILDIR...")
 @click.option("--quiet", "quiet_s", type=Number(0), default=30.0, show_default=True,
               metavar="SECONDS", help="Time that a moved message must stay in its folder before it "
               "is trained.")  # fmt: skip
@@ -58,9 +58,9 @@ def watch(
 ) -> None:
     """Train with moved messages: into Junk is spam, out of Junk is ham.
 
-    Deleted messages, and messages that the filter itself put into a folder, are not trained. WHO
-    is the user, by default the folder's owner. The first run only records the current state; use
-    `spamnb train` for mail that is already there. Works with and without a running daemon.
+    Deleted messages, and messages that the filter itself put into a folder, are not trained. The
+    events name USER, by default the folder's owner. The first run only records the current state;
+    use `spamnb train` for mail that is already there. Works with and without a running daemon.
     """
     from spamnb.endpoints.maildir.checkpoint import FileCheckpoint
     from spamnb.endpoints.maildir.folder_roles import Folders

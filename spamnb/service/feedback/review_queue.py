@@ -33,9 +33,9 @@ from spamnb.store.files import durable_write, make_folder, refused, sync_folder
 VERSION = 1
 _NAME = re.compile(r"[0-9a-f]{13}-[0-9a-fs][0-9a-f]{23}")
 """time, sender, label and message; "s" marks a stranger, identified by network"""
-_WHO_DIGITS = 8
-_PERSON = slice(14, 14 + _WHO_DIGITS)
-_LABEL_AND_MESSAGE = slice(14 + _WHO_DIGITS, None)
+_PERSON_DIGITS = 8
+_PERSON = slice(14, 14 + _PERSON_DIGITS)
+_LABEL_AND_MESSAGE = slice(14 + _PERSON_DIGITS, None)
 _STRANGER = "s"
 _HEAD_BYTES = 1 << 16
 
@@ -192,7 +192,7 @@ def _key(entry: ReviewItem, raw: bytes) -> str:
     what = raw or entry.digest.encode() or " ".join(entry.refs).encode("utf-8", "replace")
     prefix = f"{entry.label}\0{entry.trust}\0".encode("utf-8", "replace") + user + b"\0"
     source = entry.client.encode() or user
-    person = blake2b(source, digest_size=_WHO_DIGITS // 2).hexdigest()
+    person = blake2b(source, digest_size=_PERSON_DIGITS // 2).hexdigest()
     if entry.trust == "stranger":
         person = _STRANGER + person[1:]
     return person + blake2b(prefix + what, digest_size=8).hexdigest()
