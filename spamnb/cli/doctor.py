@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -251,14 +250,13 @@ def _maildir(text: str, options: _DoctorOptions) -> Any:
 
 
 def _owner(root: Path) -> str:
+    from spamnb.service.admin.request import login_of
+
     try:
         uid = _owner_stat(root).st_uid
     except OSError as error:
         raise PeerError(f"{root} cannot be opened: {error.strerror}") from error
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    return login_of(uid)
 
 
 def _owner_stat(root: Path) -> os.stat_result:

@@ -10,7 +10,6 @@ Failure: SettingsError, StoreError.
 from __future__ import annotations
 
 import os
-import pwd
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -133,13 +132,12 @@ pass_session = click.make_pass_decorator(CliSession, ensure=True)
 
 def speaker() -> str:
     """Return the name of the user; under sudo, of the user who called it."""
+    from spamnb.service.admin.request import login_of
+
     uid = os.getuid()
     if uid == 0 and os.environ.get("SUDO_USER"):
         return os.environ["SUDO_USER"]
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    return login_of(uid)
 
 
 def become_owner(home: Path) -> bool:

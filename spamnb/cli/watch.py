@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pwd
 import signal
 import sys
 import threading
@@ -117,6 +116,7 @@ def _show(answers: Iterator[tuple[Feedback, Answer, Path]], *, as_json: bool) ->
 
 def _maildir(text: str) -> Maildir:
     from spamnb.endpoints.maildir.watcher import Maildir
+    from spamnb.service.admin.request import login_of
 
     user, equals, path = text.partition("=")
     root = Path(path if equals else text).expanduser().absolute()
@@ -124,14 +124,7 @@ def _maildir(text: str) -> Maildir:
         owner = root.stat().st_uid
     except OSError as error:
         raise UserError(f"{root} cannot be watched: {error.strerror}") from error
-    return Maildir(root, user if equals else _name_of(owner))
-
-
-def _name_of(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    return Maildir(root, user if equals else login_of(owner))
 
 
 class _WatchTarget:

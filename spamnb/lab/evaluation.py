@@ -7,7 +7,6 @@ Failure: UserError for messages that no protocol can use (one class only, fewer 
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -32,6 +31,7 @@ from spamnb.lab.trial import (
     Samples,
     read_samples,
 )
+from spamnb.service.training.worker_pool import cpu_seconds
 
 __all__ = ["Evaluation", "Options", "by_time", "evaluate", "shuffled"]
 
@@ -129,16 +129,16 @@ class Evaluation:
 def evaluate(messages: Iterable[Labelled], options: Options | None = None) -> Evaluation:
     """Train and score a fresh model on (raw, "ham" or "spam") pairs, in the order given."""
     options = options or Options()
-    started, cpu = time.perf_counter(), _cpu_seconds()
+    started, cpu = time.perf_counter(), cpu_seconds()
     samples = read_samples(messages, options)
     _refuse_few(samples.truth == 1)
     scored = run(samples, options)
     results = message_results(samples, scored, options)
     estimate = _estimate_bayes_error(samples, scored, results)
-    seconds, cpu_seconds = time.perf_counter() - started, _cpu_seconds() - cpu
+    seconds, used = time.perf_counter() - started, cpu_seconds() - cpu
     outcomes = Outcomes(results.truth, results.log_odds, results.probability, results.decided)
     metrics = report(outcomes, resamples=options.resamples, seed=1)
-    return Evaluation(metrics, results, options, seconds, cpu_seconds, estimate)
+    return Evaluation(metrics, results, options, seconds, used, estimate)
 
 
 def _estimate_bayes_error(
@@ -177,8 +177,3 @@ def _cost(truth: Bools, P: Floats, decision: Ints, costs: Costs) -> dict[str, fl
         "expected": float((P * spam + (1 - P) * ham).mean()),
         "unfiltered": float(table[0][truth.astype(int)].mean()),
     }
-
-
-def _cpu_seconds() -> float:
-    """CPU time of this process and of its ended children."""
-    return sum(os.times()[:4])

@@ -54,7 +54,10 @@ class _Input(io.TextIOWrapper):
 def spamnb(home, *words, stdin=b""):
     """Run a command in this process on a real store, and catch its output."""
     out, err = io.StringIO(), io.StringIO()
-    old, sys.stdin = sys.stdin, _Input(io.BytesIO(stdin))
+    given = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
+    given.write(stdin)
+    given.seek(0)
+    old, sys.stdin = sys.stdin, _Input(given)
     where = [] if home is None else ["--home", str(home)]
     try:
         with redirect_stdout(out), redirect_stderr(err):
@@ -64,6 +67,7 @@ def spamnb(home, *words, stdin=b""):
     finally:
         # A program that ends ignores further interrupts; this process goes on.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.stdin.close()
         sys.stdin = old
         _let_go(home)
     raise AssertionError("the program did not end")

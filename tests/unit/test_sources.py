@@ -1,6 +1,5 @@
 """Where messages lie: files, folders, Maildirs, mboxes, standard input, and what is no mail."""
 
-import io
 import os
 import subprocess
 import sys
@@ -143,9 +142,10 @@ def test_names_that_are_no_text_are_read(tmp_path):
 @pytest.mark.parametrize("numbers", [[1], [1, 2, 3]])
 def test_standard_input_is_a_message_or_an_mbox(tmp_path, monkeypatch, numbers):
     """`-` reads standard input once, and splits an mbox."""
-    data = mail(1) if numbers == [1] else mbox(numbers)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-    found = read("-")
+    given = put(tmp_path / "given", mail(1) if numbers == [1] else mbox(numbers))
+    with given.open() as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        found = read("-")
     assert len(found) == len(numbers)
     assert all(b"Message-ID" in raw for raw in found)
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spamnb.errors import UserError
+from spamnb.service.admin.request import login_of
 
 USER = "spamnb"
 """the default user"""
@@ -41,7 +42,7 @@ def identity(user: str, group: str, home: Path) -> Identity | None:
     Only root can change its user. Root stays root only with `user = "root"`.
     """
     if os.geteuid() != 0:
-        if user and user != _name(os.geteuid()):
+        if user and user != login_of(os.geteuid()):
             raise UserError(
                 f"only root can start the daemon as {user}",
                 hint="start it as root, or leave serve.user empty",
@@ -56,13 +57,6 @@ def identity(user: str, group: str, home: Path) -> Identity | None:
             f"the user {found.pw_name} has the user id of root", hint="set serve.user to another"
         )
     return Identity(found.pw_name, found.pw_uid, gid)
-
-
-def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def _user(name: str) -> pwd.struct_passwd:

@@ -26,11 +26,11 @@ from spamnb.daemon.processes.channel import ChildChannel
 from spamnb.daemon.processes.shared_state import ProcessState, SharedState
 from spamnb.daemon.roles.learner_state import LearnerState
 from spamnb.daemon.roles.model_holder import LearnerConfig, ModelHolder
-from spamnb.endpoints.control.server import ControlServer, Roles, login_of
+from spamnb.endpoints.control.server import ControlServer, Roles
 from spamnb.errors import SpamnbError, StoreBusyError, StoreError, UserError
 from spamnb.service.admin.model_config import read_clock
 from spamnb.service.admin.operations import Administration
-from spamnb.service.admin.request import Caller
+from spamnb.service.admin.request import Caller, login_of
 from spamnb.service.feedback.spool import Spool, SpoolFile
 from spamnb.service.scanning.spamtraps import TRAPS_FOLDER
 from spamnb.service.telemetry.log import Log, incident

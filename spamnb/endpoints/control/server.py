@@ -12,7 +12,6 @@ other exception is logged once with an incident id, and the reply names the id a
 from __future__ import annotations
 
 import os
-import pwd
 import select
 import socket
 import struct
@@ -35,6 +34,7 @@ from spamnb.service.admin.request import (
     Header,
     RequestHandler,
     Role,
+    login_of,
 )
 from spamnb.service.telemetry.log import Log, incident, silent
 
@@ -73,14 +73,6 @@ class Roles:
         elif uid in self._delegates:
             role = "delegate"
         return Caller(uid, role, login_of(uid))
-
-
-def login_of(uid: int) -> str:
-    """The name of a user; the uid as text if there is none."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 class _BodyBudget:

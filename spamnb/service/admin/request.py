@@ -7,6 +7,7 @@ for a caller who acts for another user without the right.
 
 from __future__ import annotations
 
+import pwd
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
@@ -35,6 +36,14 @@ class Caller:
     uid: int
     role: Role
     login: str
+
+
+def login_of(uid: int) -> str:
+    """Return the name of a user; the uid as text if there is none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 class AdminRequest(NamedTuple):

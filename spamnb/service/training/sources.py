@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import errno
-import io
 import itertools
 import mmap
 import os
@@ -276,11 +275,7 @@ def _pieces(source: BinaryIO) -> Iterator[bytes]:
     Python runs the handler of a signal after the system call, so Ctrl-C between two reads would
     wait for more input (4 of 120 interrupted commands). The wakeup descriptor ends the wait.
     """
-    try:
-        stream = source.fileno()
-    except io.UnsupportedOperation:  # in memory
-        yield source.read()
-        return
+    stream = source.fileno()
     woken, wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     before = signal.set_wakeup_fd(wakeup)
     try:

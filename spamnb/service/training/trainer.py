@@ -40,7 +40,7 @@ from spamnb.service.engine.requests import Learn, Source
 from spamnb.service.engine.words import MergedWords
 from spamnb.service.training.packing import MessageName, PackedBatch, Packer, examples
 from spamnb.service.training.sources import MessageSpan, SourceMessage, Unreadable, read_unit, units
-from spamnb.service.training.worker_pool import Pool, cores, tune_memory
+from spamnb.service.training.worker_pool import Pool, cores, cpu_seconds, tune_memory
 from spamnb.store.lmdb.store import open_store
 from spamnb.store.maintenance import trim
 
@@ -166,7 +166,7 @@ def train(
 
     `progress` is first called after the workers were forked, so it may start a display thread.
     """
-    began, cpu = time.monotonic(), _cpu_seconds()
+    began, cpu = time.monotonic(), cpu_seconds()
     tune_memory()
     training_options = training_options or TrainingOptions()
     refuse_twins(sources)
@@ -204,7 +204,7 @@ def train(
         unreadable_paths=tuple(tally.unreadable),
         labels={label: given[k] for k, (label, _) in enumerate(sources)},
         seconds=time.monotonic() - began,
-        cpu_seconds=_cpu_seconds() - cpu,
+        cpu_seconds=cpu_seconds() - cpu,
     )
 
 
@@ -216,11 +216,6 @@ def mixed(found: list[MessageSpan]) -> list[MessageSpan]:
     """
     random.Random(0).shuffle(found)  # noqa: S311 - reproducible, not secret
     return found
-
-
-def _cpu_seconds() -> float:
-    """Return the CPU time of this process and of its ended workers."""
-    return sum(os.times()[:4])
 
 
 def refuse_twins(sources: Sequence[tuple[str, str]]) -> None:

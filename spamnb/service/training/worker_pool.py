@@ -44,6 +44,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def cpu_seconds() -> float:
+    """Return the CPU time of this process and of its ended workers."""
+    return sum(os.times()[:4])
+
+
 class Pool(Generic[Task, Result]):
     """Workers that all run one function; `start` returns it, in each worker after the fork."""
 
