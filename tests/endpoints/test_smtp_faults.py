@@ -472,6 +472,24 @@ def test_an_internal_error_ends_one_session_only(on_loop):
     on_loop(main())
 
 
+def test_a_scan_result_that_cannot_be_applied_ends_the_session(on_loop):
+    """There is no second result to wait for: the client gets 421, the next hop no message."""
+
+    async def main():
+        async with Rig({}, StubScanner(ScanResult(tag="no bytes"))) as rig:
+            rig.may_fault = True
+            client = await rig.client()
+            await client.start()
+            assert (await client.ask(MESSAGE + b"\r\n.\r\n")).startswith(b"421 4.3.0")
+            assert await client.ended() == b""
+            await until(lambda: rig.messages)
+            assert not rig.server.messages
+            fault = next(line for line in rig.log if line["event"] == "fault")
+            assert rig.messages[0]["incident"] == fault["incident"]
+
+    on_loop(main())
+
+
 def test_ehlo_may_be_unknown_to_the_next_hop(on_loop):
     """The client gets the refusal of the next hop, and can send HELO."""
 
