@@ -45,6 +45,7 @@ def _show(found: ModelStats) -> None:
         ("home", found.home),
         ("kind", found.kind),
         *((f"messages {label}", str(count)) for label, count in found.messages.items()),
+        *((f"  of a prior, {label}", str(count)) for label, count in found.prior.items() if count),
         ("features", str(found.features)),
         ("words", str(found.words)),
         ("journal", f"{found.events} events, {found.folded} in the checkpoint"),
@@ -130,6 +131,7 @@ EXPORT_EXAMPLES = """
 spamnb export counts.jsonl                  a header, then one line per feature
 spamnb export - | head                      print the first lines
 spamnb export --with-key counts.jsonl       to create a new model with `import --as-new`
+spamnb export --prior prior.jsonl           to give other models a start, see `import`
 """
 
 
@@ -138,21 +140,29 @@ spamnb export --with-key counts.jsonl       to create a new model with `import -
 @click.option("--with-key", is_flag=True, help="Include the secret key, for `import --as-new`. "
               "With the key one can construct words that this filter confuses with "
               "others.")  # fmt: skip
+@click.option("--prior", is_flag=True, help="Export a prior instead: common words and shapes of "
+              "mail without addresses, hosts and links, for models with other keys.")  # fmt: skip
 @pass_session
-def export(session: CliSession, file: str, with_key: bool) -> None:
+def export(session: CliSession, file: str, with_key: bool, prior: bool) -> None:
     """Export the model as JSON lines.
 
     The first line is the header: format, version, kind, labels, fingerprint of the key, recipe,
     messages and tokens of each label, bias, temperatures, number of features. Then one line per
     feature: id (16 hex digits), n (messages of each label), w (corrections in 2^-20 nats), day
     (last trained, days since 2000-01-01), location and token.
+
+    A prior has 5 % of the counts, but at most of 300 messages, and words that many messages have.
+    They may be names: read it before you give it away.
     """
     from spamnb.service.maintenance.export_import import export as lines
+    from spamnb.service.maintenance.prior import make_prior
 
+    if with_key and prior:
+        raise UserError("a prior has no key", hint="leave out --with-key or --prior")
     if with_key:
         warn("the export contains the secret key: protect it like the model")
     with session.open(readonly=True) as model, _written(file) as out:
-        out.writelines(lines(model.store, with_key=with_key))
+        out.writelines(make_prior(model.store) if prior else lines(model.store, with_key=with_key))
 
 
 @contextmanager
@@ -183,12 +193,15 @@ IMPORT_EXAMPLES = """
 spamnb import counts.jsonl                  add the counts of another copy of this model
 spamnb undo 1042                            undo the import, by its event number
 spamnb --home new/ import --as-new counts.jsonl
+spamnb import --as-new prior.jsonl          make a model with a prior, and a key of its own
+spamnb import prior.jsonl                   add a prior to a model
 """
 
 
 @command("Add an export to the model.", IMPORT_EXAMPLES, name="import")
 @click.argument("file", default="-")
-@click.option("--as-new", is_flag=True, help="Create a new model; needs an export --with-key.")
+@click.option("--as-new", is_flag=True, help="Create a new model; needs an export --with-key, or a "
+              "prior.")  # fmt: skip
 @JSON
 @pass_session
 def import_(session: CliSession, file: str, as_new: bool, as_json: bool) -> None:
@@ -196,6 +209,10 @@ def import_(session: CliSession, file: str, as_new: bool, as_json: bool) -> None
 
     The export must come from a copy of this model, because feature ids depend on the secret key:
     fingerprint, kind and labels must match. Importing a file twice counts it twice.
+
+    A prior (`export --prior`) may come from any model of mail with the same labels. It counts as
+    300 messages at most, so the model's own training soon outweighs it. The journal lists it under
+    the channel prior. Import a prior only from a server that you trust and that gets similar mail.
     """
     from spamnb.store.paths import open_named
 
@@ -214,13 +231,22 @@ def import_(session: CliSession, file: str, as_new: bool, as_json: bool) -> None
 
 
 def _create(session: CliSession, path: str) -> None:
-    """Create the model that an export describes."""
-    from spamnb.service.maintenance.export_import import create
+    """Create the model that an export describes, or one with a new key for a prior."""
+    from spamnb.cli.train import refuse_odd
+    from spamnb.service.engine.filter import new_recipe
+    from spamnb.service.maintenance.export_import import create, read_export, recipe_of
+    from spamnb.service.maintenance.prior import is_prior, read_prior
     from spamnb.store.paths import open_named
 
     try:
         with os.fdopen(open_named(path), encoding="utf-8") as lines:
-            create(session.home, lines)
+            if is_prior(lines):
+                labels = read_prior(lines).labels
+                refuse_odd(labels)
+                recipe = new_recipe(labels=labels)
+            else:
+                recipe = recipe_of(read_export(lines))
+        create(session.home, recipe)
     except UnicodeDecodeError as error:
         raise UserError(f"{path} cannot be read: {error}") from error
 

@@ -171,7 +171,7 @@ def _recipe(
         model = session.settings.model
         labels = _labels(session.settings.labels, [label for label, _ in sources])
         if not plain:
-            _refuse_odd(labels)
+            refuse_odd(labels)
         keep = model.vocabulary and not no_vocabulary
         return new_recipe(kind or model.kind, labels, vocabulary=keep, documents=plain)
     if kind and kind != there.kind:
@@ -247,7 +247,7 @@ def _labels(configured: tuple[str, ...], given: list[str]) -> tuple[str, ...]:
     return names
 
 
-def _refuse_odd(labels: tuple[str, ...]) -> None:
+def refuse_odd(labels: tuple[str, ...]) -> None:
     """Refuse labels that cannot be part of headers, addresses and file names."""
     from spamnb.settings.types import LABELS
 

@@ -174,6 +174,38 @@ def test_import_as_new_needs_a_key_and_an_empty_place(home, tmp_path):
     assert same == spamnb(home, "score", ONE_SPAM).out
 
 
+def test_a_prior_starts_a_model_and_is_told_apart(trained, tmp_path):
+    """stats, journal and bisect show what comes from the prior; one undo takes it back."""
+    target, new = tmp_path / "prior.jsonl", tmp_path / "new"
+    assert spamnb(trained, "export", "--prior", target).code == 0
+    assert spamnb(trained, "export", "--prior", "--with-key").code == 2
+    assert spamnb(new, "import", target).code == 2
+    assert spamnb(new, "import", "--as-new", target).code == 0
+    assert spamnb(new, "import", "--as-new", target).code == 2
+    assert spamnb(new, "train", HAM, SPAM).code == 0
+    found = spamnb(new, "stats", "--json").json[0]
+    assert found["messages"] == {"ham": 210, "spam": 210}
+    assert found["prior"] == {"ham": 10, "spam": 10}
+    assert "of a prior, ham   10" in spamnb(new, "stats").out
+    assert "of a prior" not in spamnb(trained, "stats").out
+    event = spamnb(new, "journal", "--channel", "prior", "--json").json[0]
+    assert (event["event"], event["kind"]) == (1, "import")
+    assert "/prior" in spamnb(new, "bisect", ONE_SPAM, "--limit", 0).out
+    assert spamnb(new, "undo", event["event"]).code == 0
+    found = spamnb(new, "stats", "--json").json[0]
+    assert (found["messages"]["ham"], found["prior"]["ham"]) == (200, 0)
+    assert spamnb(new, "check").code == 0
+
+
+def test_a_prior_with_odd_labels_makes_no_model(trained, tmp_path):
+    """Labels of a new model must fit into headers and file names."""
+    lines = spamnb(trained, "export", "--prior").out.replace('["ham","spam"]', '["ham","a b"]')
+    (tmp_path / "odd").write_text(lines)
+    done = spamnb(tmp_path / "new", "import", "--as-new", tmp_path / "odd")
+    assert (done.code, "labels" in done.err) == (2, True)
+    assert not (tmp_path / "new").exists()
+
+
 def test_import_refuses_what_is_no_export(home, tmp_path):
     """A wrong file changes nothing."""
     (tmp_path / "wrong").write_bytes(b"\xff\xfe")

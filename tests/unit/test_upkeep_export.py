@@ -92,6 +92,8 @@ def changed(lines, number, **values):
         lambda _: ["{}"],
         lambda _: ["[1]"],
         lambda _: ["\x00"],
+        lambda _: ["[" * 100_000],
+        lambda lines: [lines[0], "[" * 100_000, *lines[2:]],
         lambda lines: lines[1:],
         lambda lines: lines[:-1],
         lambda lines: [*lines, lines[-1]],

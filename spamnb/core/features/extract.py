@@ -398,6 +398,14 @@ def id_of(key: Key, location: TokenLocation, word: bytes) -> int:
     return int(extract(key, [[(location, b"", word)]]).ids[0])
 
 
+def ids_of(key: Key, tokens: Sequence[Field]) -> U64:
+    """The ids of words and lines that are features already: they are not cut or folded again."""
+    seeds, _, _ = key.seeds(list(tokens))
+    texts = [text for _, _, text in tokens]
+    sizes = np.fromiter(map(len, texts), np.int64, len(texts))
+    return _hash(key, b"".join((*texts, _PADDING)), sizes.cumsum() - sizes, sizes, seeds)
+
+
 def extract(key: Key, messages: Sequence[list[Field]]) -> Features:
     """The features of these messages. Memory: about 20 bytes for each byte of their text."""
     fields = list(itertools.chain.from_iterable(messages))

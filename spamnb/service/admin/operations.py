@@ -57,6 +57,7 @@ from spamnb.service.feedback.spool import SpoolFile
 from spamnb.service.maintenance.expiry import expire
 from spamnb.service.maintenance.expiry_clock import warning
 from spamnb.service.maintenance.export_import import merge, read_export
+from spamnb.service.maintenance.prior import Prior, add_prior, is_prior, read_prior
 from spamnb.service.telemetry import status
 from spamnb.service.telemetry.metrics import prometheus
 from spamnb.service.telemetry.status import Facts
@@ -231,19 +232,22 @@ def _bypass(admin: Administration, _: AdminRequest, fields: Header) -> AdminResp
 
 
 def _import(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
-    """Add an export, which may be larger than the memory."""
+    """Add an export, which may be larger than the memory, or a prior."""
     with tempfile.TemporaryFile(dir=admin.model.config.home) as file:
         request.pour(_IMPORT_BYTES, file.fileno())
         file.seek(0)
         try:
             with io.TextIOWrapper(file, "utf-8") as lines:
-                exported = read_export(lines)
+                found = read_prior(lines) if is_prior(lines) else read_export(lines)
         except UnicodeDecodeError as error:
             raise UserError(f"this is not an export: {error}") from error
     source = _source(request, fields)
     with admin.model.service() as service:
-        receipt = merge(service.model, exported, source=source)
-    return AdminResponse({"receipt": receipt.as_dict(), "features": len(exported.bulk.ids)})
+        if isinstance(found, Prior):
+            receipt = add_prior(service.model, found, source=source)
+        else:
+            receipt = merge(service.model, found, source=source)
+    return AdminResponse({"receipt": receipt.as_dict(), "features": found.features})
 
 
 def _expire(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:

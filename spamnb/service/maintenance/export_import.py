@@ -52,6 +52,8 @@ _CONSTANTS = (
     "vocabulary", "occurrences", "documents", "groups", "alpha", "kappa", "r", "eta", "rate_bias",
     "rate_temper",
 )  # fmt: skip
+MALFORMED = ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError
+"""what parsing a line raises if it is not one of a right file"""
 _LOCATIONS = {location.name.lower(): location for location in TokenLocation}
 
 
@@ -63,13 +65,13 @@ def export(store: Store, *, with_key: bool = False) -> Iterator[str]:
     recipe = store.recipe
     with store.read() as view:
         count = sum(len(ids) for ids, _ in view.features())
-        yield _line(_header(recipe, view.totals(), count, with_key=with_key))
+        yield json_line(_header(recipe, view.totals(), count, with_key=with_key))
         words = view.all_words()
         word = next(words, None)
         for feature in _rows(view):
             while word is not None and word.id < feature.id:
                 word = next(words, None)
-            yield _line(_feature(feature, word if word and word.id == feature.id else None))
+            yield json_line(_feature(feature, word if word and word.id == feature.id else None))
 
 
 class _Row(NamedTuple):
@@ -111,7 +113,8 @@ def _feature(row: _Row, word: Word | None) -> dict[str, Any]:
     return plain
 
 
-def _line(value: dict[str, Any]) -> str:
+def json_line(value: dict[str, Any]) -> str:
+    """Return a value as one line of JSON."""
     return json.dumps(value, separators=(",", ":")) + "\n"
 
 
@@ -126,6 +129,11 @@ class Exported:
     bulk: BulkChange
     words: Words
 
+    @property
+    def features(self) -> int:
+        """How many features it has."""
+        return len(self.bulk.ids)
+
 
 def read_export(lines: Iterable[str]) -> Exported:
     """Parse the lines of an export; UserError if they are invalid or incomplete."""
@@ -135,11 +143,11 @@ def read_export(lines: Iterable[str]) -> Exported:
     for number, line in numbered:
         try:
             columns.take(json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except MALFORMED as error:
             raise _bad(f"line {number} is not a valid feature: {error}") from error
     try:
         bulk = columns.bulk(header)
-    except (ValueError, OverflowError, TypeError) as error:
+    except MALFORMED as error:
         raise _bad(f"its numbers are invalid: {error}") from error
     _complete(header, bulk)
     return Exported(header, bulk, columns.words())
@@ -184,21 +192,22 @@ class _Columns:
         """Return the change that adds all features."""
         labels, groups = len(header["labels"]), header["recipe"]["groups"]
         shape = (len(self.ids), labels)
-        n = _ints(self.n, shape, 0, (1 << 32) - 1)
+        n = integers(self.n, shape, 0, (1 << 32) - 1)
         return BulkChange(
             ids=np.array(self.ids, np.uint64),
             n=n,
-            w=_ints(self.w, shape, -(1 << 31), (1 << 31) - 1),
-            messages=_ints(header["messages"], (labels,), 0),
-            bias=_ints(header["bias"], (groups, labels)),
-            temperatures=_ints(header["temperatures"], (groups,)),
-            days=_ints(self.days, shape[:1], 0, 65_535).astype(np.uint16),
+            w=integers(self.w, shape, -(1 << 31), (1 << 31) - 1),
+            messages=integers(header["messages"], (labels,), 0),
+            bias=integers(header["bias"], (groups, labels)),
+            temperatures=integers(header["temperatures"], (groups,)),
+            days=integers(self.days, shape[:1], 0, 65_535).astype(np.uint16),
         )
 
 
-def _ints(
+def integers(
     values: Any, shape: tuple[int, ...], least: int = -(1 << 53), most: int = 1 << 53
 ) -> NDArray[np.int64]:
+    """Return values of a parsed line as an array; ValueError for a wrong shape, type or range."""
     found = np.array(values if len(values) else np.zeros(shape, np.int64))
     if found.dtype.kind not in "iu" or found.shape != shape:
         raise ValueError(f"expected integers of the shape {shape}")
@@ -222,7 +231,7 @@ def _read_header(line: str) -> dict[str, Any]:
             raise _bad("its fingerprint is not a string")
         if missing or header["recipe"].keys() != set(_CONSTANTS):
             raise _bad(f"the header lacks {', '.join(missing) or 'constants'}")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except MALFORMED as error:
         raise _bad("the first line is not a header") from error
     return dict(header)
 
@@ -244,9 +253,8 @@ def _bad(why: str) -> UserError:
     return UserError(f"not a valid, complete export: {why}", hint="create one with `spamnb export`")
 
 
-def create(home: Path, lines: Iterable[str]) -> None:
-    """Create an empty model with the recipe and key of an export."""
-    recipe = recipe_of(read_export(lines))
+def create(home: Path, recipe: Recipe) -> None:
+    """Create an empty model with a recipe."""
     if (home / DATA_FILE).exists():
         raise RefusedError(f"there is already a model in {home}", hint="name another --home")
     open_store(home, create=recipe).close()
@@ -273,7 +281,12 @@ def recipe_of(exported: Exported) -> Recipe:
 def merge(model: Filter, exported: Exported, *, source: Source) -> Receipt:
     """Add an export to a model, as one event that `undo` reverts."""
     _same_model(model.recipe, exported.header)
-    request = BulkLoad(exported.bulk, False, source, now_us(), MergedWords([exported.words]))
+    return load(model, exported.bulk, exported.words, source)
+
+
+def load(model: Filter, bulk: BulkChange, words: Words, source: Source) -> Receipt:
+    """Add counts and corrections of many features to a model, as one event."""
+    request = BulkLoad(bulk, False, source, now_us(), MergedWords([words]))
     receipt = model.teach([request])[0]
     if receipt.error is not None:
         raise receipt.error

@@ -11,6 +11,7 @@ from typing import Any
 
 from spamnb.core.features.extract import Key
 from spamnb.core.model.costs import Costs, thresholds
+from spamnb.service.maintenance.prior import messages_of_priors
 from spamnb.store import check as audit
 from spamnb.store.contract import Store
 from spamnb.store.history.verdict_history import History
@@ -27,6 +28,8 @@ class ModelStats:
     fingerprint: str
     """of the key: equal for models whose exports can be merged"""
     messages: dict[str, int]
+    prior: dict[str, int]
+    """of these, what priors that can still be undone count as"""
     features: int
     words: int
     events: int
@@ -56,6 +59,7 @@ def stats(home: Path, store: Store, history: History | None, costs: Costs) -> Mo
     with store.read() as view:
         totals, base = view.totals(), view.base_totals()
         words = sum(1 for _ in view.all_words())
+        prior = messages_of_priors(view, len(recipe.labels))
     size = (home / DATA_FILE).stat().st_size
     return ModelStats(
         home=str(home),
@@ -63,6 +67,7 @@ def stats(home: Path, store: Store, history: History | None, costs: Costs) -> Mo
         labels=recipe.labels,
         fingerprint=Key(recipe.key).fingerprint().hex(),
         messages=dict(zip(recipe.labels, totals.messages.tolist(), strict=True)),
+        prior=dict(zip(recipe.labels, prior.tolist(), strict=True)),
         features=totals.known,
         words=words,
         events=totals.last_seq - base.last_seq,

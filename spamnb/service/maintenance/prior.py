@@ -1,0 +1,274 @@
+"""Give a new model a little of what another one learnt: a prior, as text.
+
+An export holds ids, which another key cannot read. A prior holds the texts themselves, and only
+those of locations that are alike on every server (`TRAVELS`): no address, host or link. It is JSON
+lines; the first is the header:
+
+    {"format": "spamnb prior", "version": 1, "labels": ["ham", "spam"],
+     "messages": [of each label], "features": how many lines follow}
+
+Then one line for each feature:
+
+    {"location": "subject", "token": "cheap", "n": [messages of each label],
+     "w": [corrections of each label, 2^-20 nats]}
+
+and `name` for locations that have several kinds of lines. It has a small share of the counts, so that
+it weighs as much as `WEIGHT` messages, and half of the corrections. Adding it is one event of the
+channel `CHANNEL`, so `undo` reverts it, and lists of events show it.
+
+Must not know terminals. Failure: RefusedError for a model that has or takes no prior, UserError for
+a text that is no prior; nothing is changed then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import TextIOBase
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from spamnb.core.features.extract import Key, ids_of
+from spamnb.core.features.lines import LINE_BYTES
+from spamnb.core.features.tokens import Field, TokenLocation
+from spamnb.core.model.events import STEP_ONE, BulkChange, Ints, Recipe, no_totals
+from spamnb.core.model.training_rows import day_of
+from spamnb.errors import RefusedError, UserError
+from spamnb.service.engine.clock import now_us
+from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.receipt import Receipt
+from spamnb.service.engine.requests import Source
+from spamnb.service.maintenance.event_filter import EventFilter, in_force
+from spamnb.service.maintenance.export_import import MALFORMED, integers, json_line, load
+from spamnb.store.contract import ReadView, Store, Word, packed
+
+FORMAT = "spamnb prior"
+VERSION = 1
+CHANNEL = "prior"
+SHARE = 0.05
+"""The share of the counts of a model of up to 6,000 messages."""
+WEIGHT = 300
+"""How many messages a prior counts as; a few hundred of the model's own outweigh it
+(docs/decisions/0035)."""
+FEATURES = 100_000
+"""Most features of a prior. 6,000 messages give 14,000."""
+MESSAGES = 1 << 16
+"""Most messages of each label in a prior."""
+CORRECTION = 8 * STEP_ONE
+"""The largest correction in a prior; of 3,000 messages the largest is .9 nats."""
+LINE = 2048
+"""Most characters of a line: six for each byte of a text, and the numbers."""
+
+TEXTS = (TokenLocation.BODY, TokenLocation.SUBJECT, TokenLocation.HIDDEN, TokenLocation.CONTENT)
+TRAVELS: dict[TokenLocation, frozenset[bytes]] = {
+    **dict.fromkeys(
+        (
+            *TEXTS,
+            *(TokenLocation.PART, TokenLocation.MARKUP, TokenLocation.MARK),
+            *(TokenLocation.AGREEMENT, TokenLocation.SENDER, TokenLocation.STYLE),
+        ),
+        frozenset({b""}),
+    ),
+    TokenLocation.HEADER: frozenset(
+        {
+            *(b"date", b"importance", b"precedence", b"priority", b"user-agent", b"x-mailer"),
+            *(b"x-mimeole", b"x-msmail-priority", b"x-priority"),
+        }
+    ),
+    TokenLocation.HEADER_ORDER: frozenset({b"", b"main", b"all"}),
+    TokenLocation.ID_SHAPE: frozenset({b"", b"pattern", b"local part"}),
+    TokenLocation.FROM_SHAPE: frozenset({b"", b"case", b"header", b"local part"}),
+    TokenLocation.LINK_SHAPE: frozenset({b"", b"host", b"path"}),
+}
+"""Locations, and the names in them, that tell the same on another server and of other people."""
+_LOCATIONS = {location.name.lower(): location for location in TRAVELS}
+
+
+# --- make ----------------------------------------------------------------------------------------
+
+
+def make_prior(store: Store) -> Iterator[str]:
+    """Yield the prior of a model as lines of JSON, from one snapshot."""
+    _check_kind(store.recipe)
+    if not store.recipe.vocabulary:
+        raise RefusedError("the model has no vocabulary, so it has no prior")
+    with store.read() as view:
+        messages = view.totals().messages
+        share = min(SHARE, WEIGHT / max(int(messages.sum()), 1))
+        counted = np.rint(share * messages).astype(np.int64)
+        if 0 in counted:
+            raise RefusedError(
+                "the model has too few messages for a prior", hint="train 20 of each label or more"
+            )
+        lines = list(islice(_features(Key(store.recipe.key), view, share), FEATURES))
+    yield json_line(
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            "labels": list(store.recipe.labels),
+            "messages": counted.tolist(),
+            "features": len(lines),
+        }
+    )
+    yield from lines
+
+
+def _features(key: Key, view: ReadView, share: float) -> Iterator[str]:
+    for ids, records in view.features():
+        n = np.rint(share * records.n).astype(np.int64)
+        rows = n.any(axis=1).nonzero()[0]
+        w = np.rint(records.w[rows] / 2).astype(np.int64)
+        words = _tokens(key, view.words(ids[rows]))
+        for token, counts, corrections in zip(words, n[rows].tolist(), w.tolist(), strict=True):
+            if token is not None:
+                yield _line(token, counts, corrections)
+
+
+def _tokens(key: Key, words: list[Word | None]) -> list[Field | None]:
+    """Return the token of each word that travels.
+
+    The vocabulary joins name and text and does not mark a word that was cut. So both readings are
+    hashed, and the one that has the word's id is right.
+    """
+    found: dict[int, Field] = {}
+    readings = [token for word in words if word is not None for token in _readings(word)]
+    found = dict(zip(ids_of(key, readings).tolist(), readings, strict=True))
+    return [None if word is None else found.get(word.id) for word in words]
+
+
+def _readings(word: Word) -> Iterator[Field]:
+    location = TokenLocation(word.location)
+    name, _, rest = word.text.partition(b":")
+    for token in ((location, b"", word.text), (location, name, rest)):
+        if _travels(token):
+            yield token
+
+
+def _travels(token: Field) -> bool:
+    location, name, text = token
+    if name not in TRAVELS.get(location, ()) or not 0 < len(text) <= LINE_BYTES:
+        return False
+    if location in TEXTS and b"." in text:
+        return False  # host names, which plain text contains as words
+    # In lines of FROM_SHAPE it is the sign between two runs of `a`.
+    return b"@" not in text or location is TokenLocation.FROM_SHAPE
+
+
+def _line(token: Field, n: list[int], w: list[int]) -> str:
+    location, name, text = token
+    named = {"name": name.decode()} if name else {}
+    shown = text.decode("utf-8", "surrogateescape")
+    return json_line({"location": location.name.lower(), **named, "token": shown, "n": n, "w": w})
+
+
+# --- add -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """A parsed prior."""
+
+    labels: tuple[str, ...]
+    messages: Ints
+    tokens: list[Field]
+    n: Ints
+    w: Ints
+
+    @property
+    def features(self) -> int:
+        """How many features it has."""
+        return len(self.tokens)
+
+
+def is_prior(lines: TextIOBase) -> bool:
+    """Return whether a text begins as a prior does; the text is read from its start again."""
+    start = lines.readline(LINE)
+    lines.seek(0)
+    return start.startswith(json_line({"format": FORMAT}).rstrip("}\n"))
+
+
+def read_prior(lines: TextIOBase) -> Prior:
+    """Parse a prior; UserError if it is invalid, incomplete or beyond the limits."""
+    bounded = iter(lambda: lines.readline(LINE), "")
+    try:
+        header = json.loads(next(bounded, ""))
+        if header["version"] != VERSION:
+            raise _invalid(f"its version is {header['version']}, this program reads {VERSION}")
+        rows = [json.loads(line) for line in islice(bounded, FEATURES + 1)]
+        return _parsed(header, rows)
+    except MALFORMED as error:
+        raise _invalid(str(error)) from error
+
+
+def _parsed(header: dict[str, Any], rows: list[dict[str, Any]]) -> Prior:
+    labels, shape = tuple(header["labels"]), (len(rows), len(header["labels"]))
+    if len(rows) != header["features"] or len(rows) > FEATURES:
+        raise ValueError(f"{len(rows)} features instead of {header['features']}")
+    messages = integers(header["messages"], shape[1:], 1, MESSAGES)
+    n = integers([row["n"] for row in rows], shape, 0)
+    if (n > messages).any() or not n.any(axis=1).all():
+        raise ValueError("a feature occurs in no message, or in more than there are")
+    w = integers([row["w"] for row in rows], shape, -CORRECTION, CORRECTION)
+    tokens = [_token(row) for row in rows]
+    if len(set(tokens)) < len(tokens):
+        raise ValueError("a feature occurs twice")
+    return Prior(labels, messages, tokens, n, w)
+
+
+def _token(row: dict[str, Any]) -> Field:
+    text = row["token"].encode("utf-8", "surrogateescape")
+    token = _LOCATIONS[row["location"]], row.get("name", "").encode(), text
+    if not _travels(token):
+        raise ValueError(f"{row['token']!r} of {row['location']} cannot be in a prior")
+    return token
+
+
+def add_prior(model: Filter, prior: Prior, *, source: Source) -> Receipt:
+    """Add a prior to a model, as one event that `undo` reverts."""
+    recipe = model.recipe
+    _check_kind(recipe)
+    if prior.labels != recipe.labels:
+        raise UserError(f"the prior's labels are {prior.labels}, this model's are {recipe.labels}")
+    ids = ids_of(Key(recipe.key), prior.tokens)
+    order = ids.argsort()
+    nothing = no_totals(recipe.groups, len(recipe.labels))
+    bulk = BulkChange(
+        ids=ids[order],
+        n=prior.n[order],
+        w=prior.w[order],
+        messages=prior.messages,
+        bias=nothing.bias,
+        temperatures=nothing.temperatures,
+        days=np.full(len(ids), day_of(now_us()), np.uint16),
+    )
+    words = packed(map(_word, ids.tolist(), prior.tokens))
+    return load(model, bulk, words, source._replace(channel=CHANNEL))
+
+
+def _word(id_: int, token: Field) -> Word:
+    location, name, text = token
+    return Word(id_, location, name + b":" + text if name else text)
+
+
+def _check_kind(recipe: Recipe) -> None:
+    if recipe.kind != "corrected" or recipe.documents:
+        raise RefusedError("only models of mail of the kind corrected have a prior")
+
+
+def _invalid(why: str) -> UserError:
+    return UserError(
+        f"not a valid, complete prior: {why[:200]}", hint="make one with `spamnb export --prior`"
+    )
+
+
+def messages_of_priors(view: ReadView, labels: int) -> Ints:
+    """Return how many messages of each label the priors in force count as."""
+    events = map(view.event, in_force(view, EventFilter(channel=(CHANNEL,))))
+    total = np.zeros(labels, np.int64)
+    for event in events:
+        if event is not None and event.bulk is not None:
+            total += event.bulk.messages
+    return total

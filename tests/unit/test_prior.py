@@ -1,0 +1,228 @@
+"""A prior carries what is alike everywhere, weighs little, and nothing malformed is added."""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spamnb.errors import RefusedError, UserError
+from spamnb.service.engine.filter import OWNER, Filter, new_recipe
+from spamnb.service.engine.requests import Learn
+from spamnb.service.maintenance import prior as priors
+from spamnb.service.maintenance.export_import import export
+from spamnb.service.maintenance.prior import (
+    add_prior,
+    is_prior,
+    make_prior,
+    messages_of_priors,
+    read_prior,
+)
+from spamnb.store import check as audit
+from spamnb.store.memory import MemoryStore
+
+SAMPLE = Path(__file__).parents[2] / "corpora" / "sample"
+
+
+def empty(**options):
+    return Filter(MemoryStore(new_recipe(**options)))
+
+
+def mail():
+    pairs = zip(*(sorted((SAMPLE / label).iterdir()) for label in ("ham", "spam")), strict=True)
+    return [(path.read_bytes(), label) for pair in pairs for label, path in enumerate(pair)]
+
+
+def teach(model, rows):
+    requests = [Learn(model.example(raw), label, OWNER, 1) for raw, label in rows]
+    assert all(receipt.error is None for receipt in model.teach(requests))
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """Give a model of the sample."""
+    model = empty()
+    teach(model, mail())
+    return model
+
+
+@pytest.fixture(scope="module")
+def text(trained):
+    """Give the prior of the sample."""
+    return "".join(make_prior(trained.store))
+
+
+def add(model, text):
+    return add_prior(model, read_prior(io.StringIO(text)), source=OWNER)
+
+
+def features(model):
+    with model.store.read() as view:
+        return audit.collect(view.features(), 2)
+
+
+def test_every_feature_of_a_prior_is_found_under_another_key(text):
+    """The ids of the prior under a new key are ids that mail has under this key."""
+    model = empty()
+    add(model, text)
+    ids, records = features(model)
+    assert len(ids) == json.loads(text.partition("\n")[0])["features"] > 400
+    seen = np.unique(np.concatenate([i for raw, _ in mail() for i in model.example(raw).ids]))
+    assert np.isin(ids, seen).all()
+    assert records.n.sum(axis=0).min() > 0
+    with model.store.read() as view:
+        assert audit.check(view) == []
+        assert {word.id for word in view.all_words()} == set(ids.tolist())
+
+
+def test_a_new_model_with_a_prior_knows_ham_from_spam(text):
+    """Without own training, spam of the same kind has the higher scores."""
+    model = empty()
+    add(model, text)
+    P = [[], []]
+    for raw, label in mail()[:100]:
+        P[label].append(model.score(raw).log_odds)
+    assert np.median(P[1]) > np.median(P[0]) + 0.5
+
+
+def test_one_undo_takes_a_prior_back(text):
+    """After the undo no count is left, and no message is told as one of a prior."""
+    model = empty()
+    receipt = add(model, text)
+    with model.store.read() as view:
+        assert messages_of_priors(view, 2).tolist() == [10, 10]
+        assert view.totals().messages.tolist() == [10, 10]
+    model.undo(receipt)
+    with model.store.read() as view:
+        assert messages_of_priors(view, 2).tolist() == view.totals().messages.tolist() == [0, 0]
+    assert len(features(model)[0]) == 0
+
+
+def test_own_training_outweighs_a_prior_that_contradicts_it(text):
+    """After 400 messages with turned labels, these labels are the model's."""
+    model = empty()
+    add(model, text)
+    turned = [(raw, 1 - label) for raw, label in mail()]
+    teach(model, turned)
+    right = [(model.score(raw).log_odds > 0) == bool(label) for raw, label in turned]
+    assert np.mean(right) > 0.95
+
+
+def test_a_prior_names_no_sender_recipient_host_or_link():
+    """What only these people, hosts and lists have stays out, however often it occurs."""
+    model = empty()
+    raw = (
+        "Received: from relay.hostone.example ([192.0.2.7]) by mx.hosttwo.example; x\n"
+        "Return-Path: <pathuser@hosttwo.example>\nList-Id: <listname.hosttwo.example>\n"
+        "Delivered-To: recipientuser@hosttwo.example\nX-Mailer: commonmailer 1\n"
+        "From: Sendername Surname <senderuser@hostone.example>\nTo: recipientuser@hosttwo.example\n"
+        "Message-ID: <{n}@idhost.example>\nSubject: shared subject\n\n"
+        "hello shared text, write to bodyuser@hostone.example or http://linkhost.example/linkpath\n"
+    )
+    teach(model, [(raw.format(n=n).encode(), n % 2) for n in range(60)])
+    shown = "".join(make_prior(model.store))
+    for word in ("shared", "commonmailer"):
+        assert f'"token":"{word}"' in shown
+    assert "@" not in shown.replace("a@a.a", "").replace('aa@aa.a"', "")
+    people = ("pathuser", "listname", "recipientuser", "sendername", "senderuser", "bodyuser")
+    for name in (*people, "idhost", "linkhost", "hostone", "hosttwo"):
+        assert name not in shown.lower()
+
+
+def test_a_prior_weighs_no_more_than_its_limit(trained, monkeypatch):
+    """However much the model has learnt, the prior counts as a fixed number of messages."""
+    monkeypatch.setattr(priors, "WEIGHT", 8)
+    header = json.loads(next(make_prior(trained.store)))
+    assert header["messages"] == [4, 4]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: empty(kind="multinomial"),
+        lambda: empty(documents=True),
+        lambda: empty(vocabulary=False),
+        empty,
+    ],
+)
+def test_a_model_without_mail_or_texts_has_no_prior(made):
+    """Another kind, documents, no vocabulary, or too few messages: refused."""
+    with pytest.raises(RefusedError):
+        list(make_prior(made().store))
+
+
+def test_only_a_fitting_model_takes_a_prior(text):
+    """Labels and kind must be those of the prior; nothing is changed otherwise."""
+    for options in ({"labels": ("spam", "ham")}, {"kind": "bernoulli"}, {"documents": True}):
+        model = empty(**options)
+        with pytest.raises((UserError, RefusedError)):
+            add(model, text)
+        assert len(features(model)[0]) == 0
+
+
+def test_an_export_is_no_prior(trained, text):
+    """The first line tells them apart, and reading it takes nothing away."""
+    lines = io.StringIO(text)
+    assert is_prior(lines)
+    assert lines.read() == text
+    assert not any(map(is_prior, map(io.StringIO, ["", "{}", next(export(trained.store))])))
+
+
+def changed(lines, number, **values):
+    lines = list(lines)
+    lines[number] = json.dumps(json.loads(lines[number]) | values)
+    return lines
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda _: [],
+        lambda _: ["[" * 100_000],
+        lambda _: ["x" * 5_000_000],
+        lambda lines: lines[:-1],
+        lambda lines: [*lines, lines[-1]],
+        lambda lines: [lines[0], *lines[1:-1], lines[1]],
+        lambda lines: changed(lines, 0, version=2),
+        lambda lines: changed(lines, 0, labels=3),
+        lambda lines: changed(lines, 0, labels=["ham"]),
+        lambda lines: changed(lines, 0, messages=[10]),
+        lambda lines: changed(lines, 0, messages=[0, 10]),
+        lambda lines: changed(lines, 0, messages=[10, 1 << 40]),
+        lambda lines: changed(lines, 0, messages=[10, 1e3]),
+        lambda lines: changed(lines, 0, features=True),
+        lambda lines: changed(lines, 1, n=[11, 0]),
+        lambda lines: changed(lines, 1, n=[-1, 0]),
+        lambda lines: changed(lines, 1, n=[0, 0]),
+        lambda lines: changed(lines, 1, n=[1]),
+        lambda lines: changed(lines, 1, n=[1 << 80, 1]),
+        lambda lines: changed(lines, 1, w=[1 << 24, 0]),
+        lambda lines: changed(lines, 1, w=[0.5, 0]),
+        lambda lines: changed(lines, 1, w=None),
+        lambda lines: changed(lines, 1, location="from"),
+        lambda lines: changed(lines, 1, location=["body"]),
+        lambda lines: changed(lines, 1, location="header", name="list-id"),
+        lambda lines: changed(lines, 1, token=""),
+        lambda lines: changed(lines, 1, token="x" * 129),
+        lambda lines: changed(lines, 1, token="x" * 9_000),
+        lambda lines: changed(lines, 1, location="mark", token="a@example.org"),
+        lambda lines: changed(lines, 1, location="body", token="example.org"),
+        lambda lines: changed(lines, 1, token="\ud800"),
+        lambda lines: changed(lines, 1, name=7),
+        lambda lines: [lines[0], "[]", *lines[2:]],
+        lambda lines: [lines[0], "[" * 2_000, *lines[2:]],
+    ],
+)
+def test_what_is_no_whole_prior_is_refused(text, spoil):
+    """Sizes, ranges, locations and texts are checked before anything is added."""
+    lines = [line.rstrip("\n") for line in text.splitlines()]
+    with pytest.raises(UserError):
+        read_prior(io.StringIO("\n".join(spoil(lines))))
+
+
+def test_a_prior_with_too_many_features_is_refused(text, monkeypatch):
+    """No more lines are read than a prior may have."""
+    monkeypatch.setattr(priors, "FEATURES", 100)
+    with pytest.raises(UserError, match="101 features"):
+        read_prior(io.StringIO(text))
