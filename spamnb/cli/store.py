@@ -16,7 +16,7 @@ from spamnb.cli.help import command
 from spamnb.cli.messages import kept_file
 from spamnb.cli.printing import safe, say, say_json, table, warn
 from spamnb.cli.session import CliSession, pass_session
-from spamnb.errors import RefusedError, UserError
+from spamnb.errors import RefusedError, StoreMissingError, UserError
 
 if TYPE_CHECKING:
     from spamnb.service.maintenance.stats import ModelStats
@@ -220,6 +220,10 @@ def import_(session: CliSession, file: str, as_new: bool, as_json: bool) -> None
         path = kept_file(file)
         if as_new:
             _create(session, path)
+        elif not session.home.is_dir():
+            raise StoreMissingError(
+                f"there is no model in {session.home}", hint="add --as-new to create one"
+            )
         with asking(session, long=True) as client, os.fdopen(open_named(path), "rb") as lines:
             if as_new:
                 client.ask("reload", settings=False)

@@ -179,7 +179,8 @@ def test_a_prior_starts_a_model_and_is_told_apart(trained, tmp_path):
     target, new = tmp_path / "prior.jsonl", tmp_path / "new"
     assert spamnb(trained, "export", "--prior", target).code == 0
     assert spamnb(trained, "export", "--prior", "--with-key").code == 2
-    assert spamnb(new, "import", target).code == 2
+    missing = spamnb(new, "import", target)
+    assert (missing.code, "no model" in missing.err) == (3, True)
     assert spamnb(new, "import", "--as-new", target).code == 0
     assert spamnb(new, "import", "--as-new", target).code == 2
     assert spamnb(new, "train", HAM, SPAM).code == 0
@@ -191,6 +192,8 @@ def test_a_prior_starts_a_model_and_is_told_apart(trained, tmp_path):
     event = spamnb(new, "journal", "--channel", "prior", "--json").json[0]
     assert (event["event"], event["kind"]) == (1, "import")
     assert "/prior" in spamnb(new, "bisect", ONE_SPAM, "--limit", 0).out
+    assert spamnb(new, "relearn", "--without", "mallory", "--yes").code == 0
+    assert spamnb(new, "stats", "--json").json[0]["prior"] == {"ham": 10, "spam": 10}
     assert spamnb(new, "undo", event["event"]).code == 0
     found = spamnb(new, "stats", "--json").json[0]
     assert (found["messages"]["ham"], found["prior"]["ham"]) == (200, 0)

@@ -55,10 +55,8 @@ WEIGHT = 300
 (docs/decisions/0035)."""
 FEATURES = 100_000
 """Most features of a prior. 6,000 messages give 14,000."""
-MESSAGES = 1 << 16
-"""Most messages of each label in a prior."""
-CORRECTION = 8 * STEP_ONE
-"""The largest correction in a prior; of 3,000 messages the largest is .9 nats."""
+CORRECTION = 2 * STEP_ONE
+"""The largest correction in a prior; that of 3,000 messages is .9 nats."""
 LINE = 2048
 """Most characters of a line: six for each byte of a text, and the numbers."""
 
@@ -120,7 +118,7 @@ def _features(key: Key, view: ReadView, share: float) -> Iterator[str]:
     for ids, records in view.features():
         n = np.rint(share * records.n).astype(np.int64)
         rows = n.any(axis=1).nonzero()[0]
-        w = np.rint(records.w[rows] / 2).astype(np.int64)
+        w = np.rint(records.w[rows] / 2).clip(-CORRECTION, CORRECTION).astype(np.int64)
         words = _tokens(key, view.words(ids[rows]))
         for token, counts, corrections in zip(words, n[rows].tolist(), w.tolist(), strict=True):
             if token is not None:
@@ -207,7 +205,10 @@ def _parsed(header: dict[str, Any], rows: list[dict[str, Any]]) -> Prior:
     labels, shape = tuple(header["labels"]), (len(rows), len(header["labels"]))
     if len(rows) != header["features"] or len(rows) > FEATURES:
         raise ValueError(f"{len(rows)} features instead of {header['features']}")
-    messages = integers(header["messages"], shape[1:], 1, MESSAGES)
+    messages = integers(header["messages"], shape[1:], 1, WEIGHT)
+    # Each label is rounded.
+    if not set(map(type, labels)) == {str} or messages.sum() > WEIGHT + len(labels):
+        raise ValueError(f"its labels are no texts, or have more than {WEIGHT} messages")
     n = integers([row["n"] for row in rows], shape, 0)
     if (n > messages).any() or not n.any(axis=1).all():
         raise ValueError("a feature occurs in no message, or in more than there are")
