@@ -12,9 +12,9 @@ Then one line for each feature:
     {"location": "subject", "token": "cheap", "n": [messages of each label],
      "w": [corrections of each label, 2^-20 nats]}
 
-and `name` for locations that have several kinds of lines. It has a small share of the counts, so that
-it weighs as much as `WEIGHT` messages, and half of the corrections. Adding it is one event of the
-channel `CHANNEL`, so `undo` reverts it, and lists of events show it.
+and `name` for locations that have several kinds of lines. It has a small share of the counts, so
+that it weighs as much as `WEIGHT` messages, and half of the corrections. Adding it is one event of
+the channel `CHANNEL`, so `undo` reverts it, and lists of events show it.
 
 Must not know terminals. Failure: RefusedError for a model that has or takes no prior, UserError for
 a text that is no prior; nothing is changed then.
