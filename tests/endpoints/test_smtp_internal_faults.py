@@ -1,0 +1,44 @@
+"""A fault of the relay itself: it ends one session, with a 421."""
+
+from support.relay import MESSAGE, Rig, StubScanner, until
+
+from spamnb.service.scanning.types import ScanResult
+
+
+def test_an_internal_error_ends_one_session_only(on_loop):
+    """The client gets 421 without the cause, which is in the log under an incident id."""
+
+    async def main():
+        async with Rig({}) as rig:
+            rig.may_fault = True
+            good = await rig.client()
+            await good.start()
+            rig.relay.refusal_for = None
+            bad = await rig.client()
+            assert (await bad.reply()).startswith(b"421 4.3.0")
+            assert await bad.ended() == b""
+            assert (await good.ask(MESSAGE + b"\r\n.\r\n")).startswith(b"250")
+            assert rig.meters.value("faults") == 1
+            fault = next(line for line in rig.log if line["event"] == "fault")
+            assert "NoneType" in fault["error"]
+            assert len(fault["incident"]) == 8
+
+    on_loop(main())
+
+
+def test_a_scan_result_that_cannot_be_applied_ends_the_session(on_loop):
+    """There is no second result to wait for: the client gets 421, the next hop no message."""
+
+    async def main():
+        async with Rig({}, StubScanner(ScanResult(tag="no bytes"))) as rig:
+            rig.may_fault = True
+            client = await rig.client()
+            await client.start()
+            assert (await client.ask(MESSAGE + b"\r\n.\r\n")).startswith(b"421 4.3.0")
+            assert await client.ended() == b""
+            await until(lambda: rig.messages)
+            assert not rig.server.messages
+            fault = next(line for line in rig.log if line["event"] == "fault")
+            assert rig.messages[0]["incident"] == fault["incident"]
+
+    on_loop(main())
