@@ -462,6 +462,4 @@ def test_a_correction_by_signature_decodes_one_entry(desk, model, trust):
     finally:
         sys.setprofile(None)
     assert answer.state == "learnt"
-    assert (calls["entry decoded"], calls["request made"]) == (1, 1)
-    # The other one: to find an admin's reference, or the stored event for a user's quota.
-    assert calls["snapshot"] == 2
+    assert set(calls.values()) == {1}

@@ -197,8 +197,8 @@ class Filter:
         """
         if not isinstance(ref, str):
             return self.score(ref, remember=False)
+        example = find_example(self.store, self.history, ref)
         with self.store.read() as view:
-            example = find_example(view, self.history, ref)
             return score_examples(self.recipe, self.costs, view, [example])[0]
 
     def remember(
@@ -265,10 +265,11 @@ class Filter:
         unknown label, RefError if no single message matches, RefusedError as `learn`.
         """
         self.label(label)
-        found = ref if isinstance(ref, (str, Example)) else self.example(_content(ref))
+        if isinstance(ref, str):
+            found = find_example(self.store, self.history, ref)
+        else:
+            found = ref if isinstance(ref, Example) else self.example(_content(ref))
         with self.store.read() as view:
-            if isinstance(found, str):
-                found = find_example(view, self.history, found)
             request = self.correction(view, found, label, source)
         return self._run(request)
 
@@ -285,12 +286,7 @@ class Filter:
         `ref` is as in `correct`. Raises RefError for a message that was never learnt, RefusedError
         for one that is part of the checkpoint.
         """
-        if not isinstance(ref, str):
-            digest = self.example(ref).digest
-        else:
-            with self.store.read() as view:
-                digest = find_digest(view, self.history, ref)
-        return self._run(Forget(digest, source, now_us()))
+        return self._run(Forget(self.digest(ref), source, now_us()))
 
     def undo(self, receipt: Receipt | int, *, source: Source = OWNER) -> Receipt:
         """Undo one training event, given its receipt or its number in the journal.
@@ -332,8 +328,7 @@ class Filter:
         """Return the digest of a raw message, or of the one that a reference names."""
         if not isinstance(ref, str):
             return self.example(ref).digest
-        with self.store.read() as view:
-            return find_digest(view, self.history, ref)
+        return find_digest(self.store, self.history, ref)
 
     def trained_label(self, raw: bytes) -> str | None:
         """Return the label that a message is trained with; None if it is not."""
@@ -345,8 +340,7 @@ class Filter:
         """Return the ids of a raw message, or of the one that a reference names."""
         if not isinstance(ref, str):
             return self.example(ref)
-        with self.store.read() as view:
-            return find_example(view, self.history, ref)
+        return find_example(self.store, self.history, ref)
 
     def example(self, raw: bytes) -> Example:
         """Return the digest, Message-ID and feature ids of a raw message under this model's key."""

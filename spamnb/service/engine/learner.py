@@ -46,6 +46,11 @@ from spamnb.service.engine.scoring import score_examples
 from spamnb.service.engine.step_budget import StepBudgets
 from spamnb.service.engine.words import MergedWords, WordSource
 from spamnb.store.contract import ReadView, WriteView
+from spamnb.store.rows.codec import encode_event
+
+FEATURE_BYTES = 60
+"""Size of a new feature beside its text: a row of 41 bytes and 19 in the vocabulary, as measured
+with 200,000 random words."""
 
 
 class Learner:
@@ -99,6 +104,7 @@ class Learner:
         scored = scored and bool(plan.example.digest)
         times = plan.example.times
         before = self._probability(training_rows, message_rows, times) if scored else None
+        size = self._new_bytes(plan) if scored else 0
         event = _MAKERS[plan.kind](self, plan, training_rows, journal)
         if scored:
             message_rows = training_rows.message_rows(plan.rows, plan.sizes)
@@ -113,7 +119,18 @@ class Learner:
             after=self._planner.name(plan.after),
             probability_before=before,
             probability_after=after,
+            stored_bytes=size + len(encode_event(event)) if scored else 0,
         )
+
+    def _new_bytes(self, plan: PlannedEvent) -> int:
+        """Return the size that the new features of a message and their texts will take."""
+        assert plan.message_rows is not None
+        is_new = plan.message_rows.cells[: len(self.recipe.labels)].sum(axis=0) == 0
+        masks = np.split(is_new, np.cumsum(plan.sizes)[:-1])
+        new = [part[mask] for part, mask in zip(plan.example.ids, masks, strict=True)]
+        words = plan.example.words if self.recipe.vocabulary else None
+        texts = sum(int(words.words(part).sizes.sum()) for part in new) if words else 0
+        return FEATURE_BYTES * sum(map(len, new)) + texts
 
     def make_learn(
         self, plan: PlannedEvent, training_rows: TrainingRows, journal: PendingJournal

@@ -13,7 +13,7 @@ from base64 import b32decode, b32encode
 from spamnb.core.mail.message import bare_id
 from spamnb.errors import RefError
 from spamnb.service.engine.requests import Example
-from spamnb.store.contract import ReadView
+from spamnb.store.contract import Store
 from spamnb.store.history.entry import HistoryEntry
 from spamnb.store.history.verdict_history import History
 
@@ -34,14 +34,14 @@ def signature_bytes(text: str) -> bytes:
     return b32decode(text[1:].upper() + "======")
 
 
-def find_example(view: ReadView, history: History | None, ref: str) -> Example:
+def find_example(store: Store, history: History | None, ref: str) -> Example:
     """Return the ids of the message that a reference names; RefError if they are not stored."""
-    digest, entries = _find(view, history, ref)
+    digest, entries = _find(store, history, ref)
     if entries:
-        entry = entries[0]
-        return Example(entry.digest, entry.message_id, entry.ids, entry.times)
-    live = view.live(digest)
-    event = view.event(live.seq) if live and not live.folded else None
+        return entry_example(entries[0])
+    with store.read() as view:
+        live = view.live(digest)
+        event = view.event(live.seq) if live and not live.folded else None
     if event is None:
         raise RefError(
             f"the features of message {ref} are no longer stored, only its digest",
@@ -50,13 +50,21 @@ def find_example(view: ReadView, history: History | None, ref: str) -> Example:
     return Example(event.digest, event.message_id, event.ids, event.times)
 
 
-def find_digest(view: ReadView, history: History | None, ref: str) -> bytes:
+def entry_example(entry: HistoryEntry) -> Example:
+    """Return the message of a history entry."""
+    return Example(entry.digest, entry.message_id, entry.ids, entry.times)
+
+
+def find_digest(store: Store, history: History | None, ref: str) -> bytes:
     """Return the digest of the message that a reference names; RefError if not exactly one."""
-    return _find(view, history, ref)[0]
+    return _find(store, history, ref)[0]
 
 
-def _find(view: ReadView, history: History | None, ref: str) -> tuple[bytes, list[HistoryEntry]]:
-    """Return the digest of the one message, and its history entries, newest first."""
+def _find(store: Store, history: History | None, ref: str) -> tuple[bytes, list[HistoryEntry]]:
+    """Return the digest of the one message, and its history entries, newest first.
+
+    The store is read only for a message that the history cannot name alone.
+    """
     ref = ref.strip()
     # A Message-ID may look like a signature or a digest.
     if _SIGNATURE.fullmatch(ref) and history:
@@ -65,12 +73,18 @@ def _find(view: ReadView, history: History | None, ref: str) -> tuple[bytes, lis
     elif _DIGEST.fullmatch(ref):
         digest = bytes.fromhex(ref)
         entries = history.find(digest=digest) if history else []
-        if entries or view.live(digest) is not None:
+        if entries or _is_live(store, digest):
             return digest, entries
     message_id = bare_id(ref)
     entries = history.find(message_id=message_id) if history and message_id else []
-    known = [*view.digests(message_id), *(entry.digest for entry in entries)]
+    with store.read() as view:
+        known = [*view.digests(message_id), *(entry.digest for entry in entries)]
     return _only(ref, known), entries
+
+
+def _is_live(store: Store, digest: bytes) -> bool:
+    with store.read() as view:
+        return view.live(digest) is not None
 
 
 def _only(ref: str, digests: list[bytes]) -> bytes:

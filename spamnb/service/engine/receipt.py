@@ -30,6 +30,8 @@ class Receipt(NamedTuple):
     """why nothing changed"""
     error: SpamnbError | None = None
     """why the request was refused; only from batches, because a single call raises it"""
+    stored_bytes: int = 0
+    """that the change added to the model and its journal; only with probabilities"""
     already: int = 0
     """if nothing changed: the event that set the message's label; not for `undo`"""
 

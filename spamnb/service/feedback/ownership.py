@@ -24,7 +24,7 @@ from spamnb.core.mail.message import bare_id
 from spamnb.core.model.events import Ids
 from spamnb.errors import RefError
 from spamnb.service.engine.filter import Filter
-from spamnb.service.engine.lookup import find_example, signature_bytes
+from spamnb.service.engine.lookup import entry_example, signature_bytes
 from spamnb.service.engine.requests import Example
 from spamnb.service.feedback.trust import delivered_to, is_local_stranger
 from spamnb.service.feedback.types import Feedback
@@ -75,8 +75,7 @@ class OwnershipCheck:
         unknown: RefError | None = None
         for ref in feedback.refs[:_MAX_REFS]:
             try:
-                with self.model.store.read() as view:
-                    return ResolvedMessage(find_example(view, self.model.history, ref), proven=True)
+                return ResolvedMessage(self.model.lookup(ref), proven=True)
             except RefError as error:
                 unknown = unknown or error
         if not feedback.raw:
@@ -84,13 +83,13 @@ class OwnershipCheck:
             raise unknown
         given = self.model.example(feedback.raw)
         signed = None if self._entries(digest=given.digest) else self._signed(feedback.raw, given)
-        return ResolvedMessage(_example(signed) if signed else given, proven=True)
+        return ResolvedMessage(entry_example(signed) if signed else given, proven=True)
 
     def _for_user(self, feedback: Feedback) -> ResolvedMessage:
         """Messages that were delivered to the user."""
         for ref in feedback.refs[:_MAX_REFS]:
             if entry := self._own(feedback.user, ref):
-                return ResolvedMessage(_example(entry), proven=True)
+                return ResolvedMessage(entry_example(entry), proven=True)
         if not feedback.raw:
             user = feedback.user
             return ResolvedMessage(
@@ -101,7 +100,7 @@ class OwnershipCheck:
             return ResolvedMessage(given, proven=True)
         entry = self._signed(feedback.raw, given, feedback.user) or self._attached(feedback)
         if entry:
-            return ResolvedMessage(_example(entry), proven=True)
+            return ResolvedMessage(entry_example(entry), proven=True)
         learn = self.rules.unproven == "learn" or (
             feedback.vouched and self.rules.unproven != "refuse"
         )
@@ -113,12 +112,12 @@ class OwnershipCheck:
         """Messages whose signature the stranger shows, if delivered to the address they claim."""
         local = is_local_stranger(feedback, self.rules)
         if local and (named := self._named_by_signature(feedback)):
-            return ResolvedMessage(_example(named), proven=True)
+            return ResolvedMessage(entry_example(named), proven=True)
         given = self.model.example(feedback.raw) if feedback.raw else None
         if local and given is not None:
             entry = self._signed(feedback.raw, given, feedback.user) or self._attached(feedback)
             if entry:
-                return ResolvedMessage(_example(entry), proven=True)
+                return ResolvedMessage(entry_example(entry), proven=True)
         reason = "nothing proves that the message was delivered to the sender of the report"
         return ResolvedMessage(given or self._known(feedback.refs), proven=False, reason=reason)
 
@@ -139,8 +138,7 @@ class OwnershipCheck:
     def _known(self, refs: Sequence[str]) -> Example | None:
         for ref in refs[:_MAX_REFS]:
             try:
-                with self.model.store.read() as view:
-                    return find_example(view, self.model.history, ref)
+                return self.model.lookup(ref)
             except RefError:
                 continue
         return None
@@ -203,10 +201,6 @@ class OwnershipCheck:
 def _split_head(raw: bytes) -> tuple[bytes, bytes]:
     end = _END_OF_HEAD.search(raw)
     return (raw[: end.start()], raw[end.end() :]) if end else (raw, b"")
-
-
-def _example(entry: HistoryEntry) -> Example:
-    return Example(entry.digest, entry.message_id, entry.ids, entry.times)
 
 
 def _are_similar(one: Sequence[Ids], other: Sequence[Ids]) -> bool:

@@ -25,7 +25,6 @@ from spamnb.errors import RefError, RefusedError, UserError
 from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.extraction import example_of
 from spamnb.service.engine.filter import Filter
-from spamnb.service.engine.lookup import find_example
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import Example, Forget, Learn, Source
 from spamnb.service.engine.scoring import score_examples
@@ -49,9 +48,6 @@ from spamnb.store.rows.codec import encode_event
 
 _MAX_COUNTED_EVENTS = 5000
 """Events of today that are counted at the start, so that a restart does not reset the quotas."""
-FEATURE_BYTES = 60
-"""Size of a new feature beside its text: a row of 41 bytes and 19 in the vocabulary, as measured
-with 200,000 random words."""
 _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f]{0,320}")
 """a sender's name: it is stored in the journal and shown on terminals"""
 
@@ -131,10 +127,12 @@ class FeedbackService:
             self._count_today()
         proven = feedback.trust != "stranger" or self._ownership.may_prove(feedback)
         try:
+            keys = keys_of(feedback, self.rules, proven=proven)
             # Before any message is read.
-            self._quota.check(keys_of(feedback, self.rules, proven=proven), now_us())
+            self._quota.check(keys, now_us())
             resolved = self._ownership.resolve(feedback)
-            proven, keys = resolved.proven, keys_of(feedback, self.rules, proven=resolved.proven)
+            if resolved.proven != proven:
+                proven, keys = resolved.proven, keys_of(feedback, self.rules, proven=not proven)
             return self._within_quota(keys, lambda: self._apply(feedback, policy, resolved))
         except UserError as error:
             return _refused(error, proven=proven)
@@ -149,21 +147,9 @@ class FeedbackService:
         finally:
             if state not in ("learnt", "review"):
                 self._quota.give_back(keys)
-        if keys and state == "learnt" and answer.receipt:
-            self._quota.charge(keys, self._journal_bytes(answer.receipt.event))
+        if state == "learnt" and answer.receipt:
+            self._quota.charge(keys, answer.receipt.stored_bytes)
         return answer
-
-    def _journal_bytes(self, event: int) -> int:
-        with self.model.store.read() as view:
-            found = view.event(event)
-        return len(encode_event(found)) if found else 0
-
-    def _new_bytes(self, view: ReadView, example: Example) -> int:
-        """The size that the message's new features and their texts will take."""
-        new = [part[view.gather(part).n.sum(axis=1) == 0] for part in example.ids]
-        word_source = example.words if self.model.recipe.vocabulary else None
-        texts = sum(int(word_source.words(part).sizes.sum()) for part in new) if word_source else 0
-        return FEATURE_BYTES * sum(map(len, new)) + texts
 
     def _admit(self, feedback: Feedback) -> ChannelPolicy:
         """Refuse feedback that is invalid for any message; returns its channel's policy."""
@@ -185,14 +171,10 @@ class FeedbackService:
         if not resolved.proven:
             return self._unproven(feedback, resolved)
         assert resolved.example is not None, "a proven message was found"
-        keys = keys_of(feedback, self.rules, proven=True)
-        return self._learn(resolved.example, feedback, policy, keys)
+        return self._learn(resolved.example, feedback, policy)
 
-    def _learn(
-        self, example: Example, feedback: Feedback, policy: ChannelPolicy, keys: list[Key]
-    ) -> Answer:
+    def _learn(self, example: Example, feedback: Feedback, policy: ChannelPolicy) -> Answer:
         with self.model.store.read() as view:
-            size = self._new_bytes(view, example) if keys else 0
             request = self._request(view, example, feedback, policy)
         if isinstance(request, Verdict):
             reason = "it contradicts a high-confidence verdict"
@@ -200,10 +182,7 @@ class FeedbackService:
         receipt = self.model.teach([request], scored=True)[0]
         if receipt.error is not None:
             raise receipt.error
-        answer = _answer(receipt)
-        if answer.state == "learnt":
-            self._quota.charge(keys, size)
-        return answer
+        return _answer(receipt)
 
     def _request(
         self, view: ReadView, example: Example, feedback: Feedback, policy: ChannelPolicy
@@ -278,10 +257,9 @@ class FeedbackService:
         """
         entry, raw = self.review_queue.get(name)
         feedback = Feedback(entry.label, raw, entry.refs, entry.user, entry.channel, "admin")
-        with self.model.store.read() as view:
-            example = None if raw else find_example(view, self.model.history, entry.digest)
+        example = self.model.lookup(raw or entry.digest)
         policy = ChannelPolicy(immediate=entry.trust != "stranger")
-        answer = self._learn(example or self.model.example(raw), feedback, policy, keys=[])
+        answer = self._learn(example, feedback, policy)
         self.review_queue.drop(name)
         return replace(answer, review=name)
 
