@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +15,7 @@ import click
 
 from spamnb.cli.daemon_client import checked, served, teacher
 from spamnb.cli.help import command
+from spamnb.cli.import_ahead import import_ahead
 from spamnb.cli.options import Number
 from spamnb.cli.printing import safe, say, say_json, wants_colour
 from spamnb.cli.session import CliSession, pass_session
@@ -34,14 +34,6 @@ spamnb doctor --smtp localhost:25 --rcpt alice@example.org --imap localhost:143 
 spamnb doctor --rcpt alice@example.org --maildir ~/Maildir      with a running `spamnb watch`
 """
 _IMAP_PORT = 993
-_LATER = (
-    "spamnb.endpoints.net.smtp_client",
-    "spamnb.endpoints.control.protocol",
-    "spamnb.service.admin.home_model",
-    "spamnb.settings.model",
-    "spamnb.store.paths",
-    "spamnb.service.diagnostics.records",
-)
 _MARKS = {"ok": "green", "broken": "red", "skipped": "yellow"}
 
 
@@ -112,7 +104,7 @@ def _ports(session: CliSession, options: _DoctorOptions) -> DoctorPorts:
     """Build the ports from the options; invalid options raise before anything is sent."""
     from spamnb.service.diagnostics.ports import DoctorPorts, checked_recipient
 
-    _import_ahead()
+    import_ahead()
     if options.imap and options.maildir:
         raise UserError("--imap and --maildir exclude each other")
     rcpt = checked_recipient(options.rcpt) if options.rcpt else ""
@@ -130,12 +122,6 @@ def _ports(session: CliSession, options: _DoctorOptions) -> DoctorPorts:
         rcpt=rcpt,
         wait_s=options.wait_s,
     )
-
-
-def _import_ahead() -> None:
-    """Import early: root becomes the model's owner, who may not be able to read this package."""
-    for module in _LATER:
-        import_module(module)
 
 
 def _first_listener(session: CliSession) -> str:

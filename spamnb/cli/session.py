@@ -10,15 +10,14 @@ Failure: SettingsError, StoreError.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from spamnb.cli.import_ahead import import_ahead
 from spamnb.cli.printing import warn
 
 if TYPE_CHECKING:
@@ -29,25 +28,6 @@ if TYPE_CHECKING:
     from spamnb.settings import Settings
     from spamnb.store.history.verdict_history import History
 
-_LATER = (
-    "spamnb.daemon.processes.logs",
-    "spamnb.lab.multiclass",
-    "spamnb.service.admin.home_model",
-    "spamnb.settings.model",
-    "spamnb.lab.label_thresholds",
-    "spamnb.service.training.bulk_scoring",
-    "spamnb.service.training.trainer",
-    "spamnb.lab.tune",
-    "spamnb.service.maintenance.stats",
-    "spamnb.store.maintenance",
-    "multiprocessing.popen_fork",
-    "multiprocessing.queues",
-    "multiprocessing.synchronize",
-    "rich.console",
-    "rich.progress",
-    "rich.table",
-)
-"""modules that commands import after `home` has changed the user"""
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -150,23 +130,10 @@ def become_owner(home: Path) -> bool:
         return False
     if owner.st_uid == 0:
         return False
-    _import_ahead()
+    import_ahead()
     os.setegid(owner.st_gid)
     os.seteuid(owner.st_uid)
     return True
-
-
-def _import_ahead() -> None:
-    """Import what is needed later: only root can read a Python installation below /root."""
-    import encodings
-    import pkgutil
-
-    for module in _LATER:
-        import_module(module)
-    for _, name, _ in pkgutil.iter_modules(encodings.__path__):
-        # The codecs of mail; those of other systems (mbcs, oem) cannot be imported here.
-        with suppress(ImportError):
-            import_module(f"encodings.{name}")
 
 
 def one_thread() -> None:

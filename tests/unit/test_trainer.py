@@ -282,6 +282,8 @@ def test_a_file_without_permission_is_skipped(tmp_path):
         "from pathlib import Path\n"
         "from spamnb.service.engine.filter import new_recipe\n"
         "from spamnb.service.training.trainer import train\n"
+        "from spamnb.cli.import_ahead import import_ahead\n"
+        "import_ahead()\n"
         "os.chdir(sys.argv[1])\n"
         "if os.geteuid() == 0:\n"
         "    os.setresgid(65534, 65534, 65534), os.setresuid(65534, 65534, 65534)\n"

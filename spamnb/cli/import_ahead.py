@@ -1,0 +1,51 @@
+"""Import every module of the program before root becomes a user that cannot read the program.
+
+A program below /root is an example. Commands import most modules when they need them, which fails
+after the change of the user.
+"""
+
+from __future__ import annotations
+
+import encodings
+import stat
+import sys
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules, walk_packages
+
+import spamnb
+
+_LIBRARIES = (
+    *("lmdb._envid", "numpy.random", "rich.console", "rich.progress", "rich.table", "smtplib"),
+    *("multiprocessing.popen_fork", "multiprocessing.queues", "multiprocessing.synchronize"),
+)
+"""modules that libraries import when they are used"""
+
+
+def import_ahead() -> None:
+    """Import everything, unless every user can read the program."""
+    if not is_world_readable():
+        import_all()
+
+
+def is_world_readable() -> bool:
+    """Whether every user can read the program and its libraries."""
+    folders = [Path(path).absolute() for path in (*spamnb.__path__, *sys.path)]
+    return all(_is_world_readable(path) for path in folders if path.is_dir())
+
+
+def _is_world_readable(folder: Path) -> bool:
+    modes = [path.stat().st_mode for path in (folder, *folder.parents)]
+    return bool(modes[0] & stat.S_IROTH) and all(mode & stat.S_IXOTH for mode in modes)
+
+
+def import_all() -> None:
+    """Import all modules of the program, and of libraries what they import later."""
+    own = (module.name for module in walk_packages(spamnb.__path__, "spamnb."))
+    codecs = (f"encodings.{module.name}" for module in iter_modules(encodings.__path__))
+    for name in (*own, *_LIBRARIES, *codecs):
+        # Optional libraries may be missing, and codecs of other systems cannot be imported here.
+        if not name.endswith(".__main__"):
+            with suppress(ImportError):
+                import_module(name)
