@@ -7,10 +7,14 @@ import pytest
 from support.daemon import environment, serve, settings_in, until
 from support.learner import as_user
 
+from spamnb.cli.import_ahead import is_world_readable
 from spamnb.endpoints.control.protocol import ControlClient
 from spamnb.service.engine.filter import Filter, new_recipe
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can serve as another user")
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can serve as another user"),
+    pytest.mark.skipif(not is_world_readable(), reason="no other user can run the program here"),
+]
 NOBODY = pwd.getpwnam("nobody")
 
 

@@ -191,6 +191,18 @@ def test_old_messages_and_old_halves_go(quarantine, monkeypatch):
     assert files(quarantine) == [".lock", f"{new}.eml", f"{new}.json"]
 
 
+def test_a_flood_that_expires_costs_two_syncs(quarantine, monkeypatch):
+    """Messages of one day expire within one scan, which must not wait for minutes."""
+    now = quarantine.get(quarantine.keep(RAW, ENVELOPE, {})).time_us
+    for _ in range(20):
+        quarantine.keep(RAW, ENVELOPE, {})
+    synced = []
+    monkeypatch.setattr("spamnb.service.scanning.quarantine.sync_folder", synced.append)
+    assert quarantine.expire(now + 31 * 86_400_000_000) == 21
+    assert synced == [quarantine.folder] * 2
+    assert files(quarantine) == [".lock"]
+
+
 # --- releasing -----------------------------------------------------------------------------------
 
 

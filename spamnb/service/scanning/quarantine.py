@@ -287,33 +287,41 @@ class Quarantine:
     # -- deleting -------------------------------------------------------------------------------
 
     def delete(self, identity: str, reason: str = "requested") -> None:
-        """Delete a message; the sidecar first, so that no listed message lacks its body."""
-        sidecar = self._path(identity, "json")
+        """Delete a message."""
+        if not self._delete([identity], reason):
+            raise RefError(f"there is no message {identity} in quarantine")
+
+    def _delete(self, identities: list[str], reason: str) -> int:
+        """Delete messages; returns how many there were.
+
+        All sidecars go first, so that no listed message lacks its body. Two syncs for all: with two
+        for each, 3,000 expired messages took 27 s, of the one scan that found them.
+        """
+        sidecars = {identity: self._path(identity, "json") for identity in identities}
         try:
             with self._locked():
-                sidecar.unlink()
+                gone = [identity for identity, path in sidecars.items() if _unlinked(path)]
             sync_folder(self.folder)
-            self._path(identity, "eml").unlink(missing_ok=True)
+            for identity in gone:
+                self._path(identity, "eml").unlink(missing_ok=True)
             sync_folder(self.folder)
-            self._log_deletion(identity, reason)
-        except FileNotFoundError as error:
-            raise RefError(f"there is no message {identity} in quarantine") from error
+        except FileNotFoundError:
+            return 0
         except OSError as error:
-            raise refused(error, sidecar) from error
+            raise refused(error, self.folder) from error
+        for identity in gone:
+            self._log_deletion(identity, reason)
+        return len(gone)
 
     def expire(self, now: int) -> int:
         """Delete messages that are too old, and incomplete ones; returns how many messages.
 
         `now` is the expiry clock's time (`expiry_clock`), not the system clock's.
         """
-        gone = 0
         # By name only: reading 200,000 sidecars takes longer than a scan may.
         oldest = _stamp(now - self.limits.keep_days * _DAY_US)
-        for identity in self._ids():
-            if identity < oldest:
-                with suppress(RefError):
-                    self.delete(identity, f"older than {self.limits.keep_days} days")
-                    gone += 1
+        old = [identity for identity in self._ids() if identity < oldest]
+        gone = self._delete(old, f"older than {self.limits.keep_days} days") if old else 0
         listed = set(self._ids())
         for file in self._files():
             whole = file.name.endswith(".json") or file.name.removesuffix(".eml") in listed
@@ -419,6 +427,15 @@ def _stamp(time_us: int) -> str:
     """The time as IDs begin with; sorts by time."""
     second = time.strftime("%Y%m%dT%H%M%S", time.gmtime(time_us // 1_000_000))
     return f"{second}{time_us % 1_000_000:06d}"
+
+
+def _unlinked(path: Path) -> bool:
+    """Delete a file; whether it was there."""
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _is_old(file: os.DirEntry[str], now: int) -> bool:
