@@ -1,5 +1,6 @@
 """Envelopes at the delivery agent: exact addresses, known users, no relaying, XFORWARD."""
 
+import os
 import re
 
 import pytest
@@ -8,6 +9,9 @@ from hypothesis import strategies as st
 from support.delivery_agent import MESSAGE, files, running_agent, sent, start_child
 
 from spamnb.core.mail.envelope import Client
+from spamnb.endpoints.smtp.delivery import replies
+from spamnb.endpoints.smtp.delivery.params import DeliveryParams
+from spamnb.endpoints.smtp.delivery.recipients import Recipients
 from spamnb.endpoints.smtp.protocol.address_syntax import read_client, read_path
 
 # -- addresses ------------------------------------------------------------------------------------
@@ -130,6 +134,21 @@ def test_guessing_names_does_not_fill_the_disk(mail):
         client.say(b"MAIL FROM:<a@b.example>")
         assert client.say(b"RCPT TO:<three@x.example>")[:9] == b"550 5.1.1"
         assert client.say(b"RCPT TO:<two@x.example>")[:3] == b"250"
+
+
+def test_guessing_names_costs_no_listing_each(tmp_path, monkeypatch):
+    """Thousands of guessed recipients do not list the mailboxes each time, in the event loop."""
+    for name in ("one", "two"):
+        (tmp_path / "root" / name).mkdir(parents=True)
+    os.utime(tmp_path / "root", (1, 1))
+    listed, real = [], os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: listed.append(path) or real(path))
+    recipients = Recipients(DeliveryParams(root=str(tmp_path / "root"), mailboxes=2))
+    for number in range(10):
+        assert recipients.find(f"guess{number}@x.example") == replies.UNKNOWN_USER
+    assert len(listed) == 1
+    (tmp_path / "root" / "two").rmdir()
+    assert not isinstance(recipients.find("three@x.example"), str)
 
 
 # -- XFORWARD -------------------------------------------------------------------------------------
