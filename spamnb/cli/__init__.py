@@ -1,1 +1,1 @@
-"""You type this; it prints."""
+"""The command line: one module for each command, or for a few related ones."""

@@ -1,7 +1,7 @@
 """Decode bytes to characters: by charset, and by the encoded words of headers (RFC 2047).
 
 Holds the only table of codecs that may read mail: no name from a message ever reaches Python's
-codec registry, where `rot13`, `zlib` and `unicode_escape` live beside `utf-8`. It must not know
+codec registry, which has `rot13`, `zlib` and `unicode_escape` besides `utf-8`. It must not know
 where the bytes stood in a message.
 
 Invariants: ASCII stays `bytes`, everything else becomes `str`; `to_text` never raises; work is

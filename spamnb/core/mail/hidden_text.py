@@ -180,7 +180,7 @@ def _sets(declared: dict[str, str], name: str) -> bool:
 
 
 def _is_sheet_hiding(node: Any) -> bool:
-    """Whether a sheet hides this element and its own style does not show it again."""
+    """Whether a style sheet hides this element and its own style does not show it again."""
     return not {"display", "visibility"} & _style_of(node).keys()
 
 

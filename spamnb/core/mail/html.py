@@ -1,7 +1,7 @@
 """Read HTML: the visible text, the hidden text, the link targets, and the tag names.
 
-Holds the guard before the parser; the tricks of hiding are in `hiding`. It must not know where the
-HTML came from nor what becomes of its parts.
+Holds the guard before the parser; the ways to hide text are in `hidden_text`. It must not know
+where the HTML came from nor what becomes of its parts.
 
 Invariants: nothing reaches Lexbor before its size, tags, attributes and elements that multiply are
 bounded; only elements matched by a selector in C are touched from Python (walking all of them

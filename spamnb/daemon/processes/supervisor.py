@@ -1,4 +1,4 @@
-"""The supervisor: starts the daemon's processes, restarts those that die, and stops them in order.
+"""The supervisor starts the daemon's processes, restarts those that end, and stops all in order.
 
 It never reads mail. Every second it checks the shared state: a process without a heartbeat for too
 long is killed, and the messages that it was scanning become known crashers. The supervisor reads

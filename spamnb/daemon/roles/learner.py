@@ -123,7 +123,7 @@ class _LearnerRun:
         return 0 if done else 1
 
     def _beat(self) -> None:
-        """Record a heartbeat, unless a request or a chore hangs."""
+        """Record a heartbeat, unless a request or the maintenance hangs."""
         if max(self._server.busy_s(), self._maintenance.busy_s()) < STUCK_S:
             self._sockets.shared.beat(self._sockets.slot)
         self._sockets.shared.set_open(self._sockets.slot, self._server.connections)
@@ -193,7 +193,7 @@ class _Maintenance:
         self._take = take
         self._stop = threading.Event()
         self._began = self._clock_due = 0.0
-        self._thread = threading.Thread(target=self._run, name="chores", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="maintenance", daemon=True)
         self._logged = ""
 
     def start(self) -> None:

@@ -266,8 +266,8 @@ class ScanProcess:
         if left_s > 0 and now < job.end_by:
             self._timer = loop.call_later(min(left_s, job.end_by - now) + 0.01, self._look)
             return
-        is_guilty = left_s <= 0 and bool(self._links.shared.in_flight(self._slot))
-        self._end(wire, "overrun" if is_guilty else "busy", is_guilty=is_guilty)
+        is_crasher = left_s <= 0 and bool(self._links.shared.in_flight(self._slot))
+        self._end(wire, "overrun" if is_crasher else "busy", is_crasher=is_crasher)
 
     def _own_s(self, wire: _JobConnection) -> float:
         """Return the time that the process has spent on the message."""
@@ -307,11 +307,11 @@ class ScanProcess:
         held = job is not None and bool(self._links.shared.in_flight(self._slot))
         if job is not None and held:
             job.deaths += 1
-        is_guilty = held and job is not None and job.deaths >= DEATHS
-        self._end(wire, "known_crasher" if is_guilty else "fault", is_guilty=is_guilty)
+        is_crasher = held and job is not None and job.deaths >= DEATHS
+        self._end(wire, "known_crasher" if is_crasher else "fault", is_crasher=is_crasher)
 
-    def _end(self, wire: _JobConnection, reason: str, *, is_guilty: bool) -> None:
-        """Reap the process; a guilty message becomes a known crasher."""
+    def _end(self, wire: _JobConnection, reason: str, *, is_crasher: bool) -> None:
+        """Reap the process; a message that crashed it becomes a known crasher."""
         if wire.over:
             return
         wire.over = True
@@ -321,7 +321,7 @@ class ScanProcess:
         child.signal(signal.SIGKILL)
         code = child.buried()
         shared.set_state(self._slot, ProcessState.DEAD)
-        known_crasher = shared.mark_crashers(self._slot) if is_guilty else []
+        known_crasher = shared.mark_crashers(self._slot) if is_crasher else []
         shared.release(self._slot)
         self._wire, self._ready = None, False
         if not was_ready and not self._stale:
@@ -335,7 +335,7 @@ class ScanProcess:
             | {"known_crashers": [digest.hex() for digest in known_crasher]}
             | exit_words(code)
         )
-        if job is not None and reason == "fault" and not is_guilty:
+        if job is not None and reason == "fault" and not is_crasher:
             self._job = None
             self._pool.again(job)
         else:

@@ -6,8 +6,8 @@
        or {"ok": false, "error": "one line", "hint": "...", "error_type": "RefError", "code": 2}
 
 One line each way, in UTF-8, ended by a line feed; `bytes` (default 0) says how many bytes follow. A
-connection may carry many requests, one after the other. So a shell or a few lines of any language
-can speak it. The server identifies the client by the socket's credentials.
+connection may carry many requests, one after the other. So a shell script, or a few lines
+of any language, can be a client. The server identifies the client by the socket's credentials.
 
 Must not know the model or what requests mean. Failure: StoreBusyError if no server answers, the
 server's own error class for a refused request, PeerError for an invalid reply.

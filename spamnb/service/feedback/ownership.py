@@ -144,7 +144,7 @@ class OwnershipCheck:
         return None
 
     def _own(self, user: str, ref: str) -> HistoryEntry | None:
-        """The one message delivered to `who` that a reference names."""
+        """The one message delivered to `user` that a reference names."""
         mine = [entry for entry in self._named(ref) if self._is_own(user, entry)]
         if len({entry.digest for entry in mine}) > 1:
             listed = ", ".join(dict.fromkeys(entry.digest.hex() for entry in mine))

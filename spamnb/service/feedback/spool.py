@@ -1,4 +1,4 @@
-"""The spool: a folder where delivery agents leave feedback while the daemon is down.
+"""The spool: a folder into which programs write feedback, also while no daemon runs.
 
 A folder into which every user may write and which only its owner may list (mode 1733). The writer
 creates a file under a name that begins with a dot, syncs it, makes its voucher, and renames it to
@@ -17,11 +17,11 @@ were written, by their times. A name that begins with `BOOT.TICKS.PID.` is more 
 the machine, and when in it the writer started (field 22 of /proc/PID/stat). Steps of the clock do
 not change that, and writers within one tick are ordered by their numbers.
 
-A file's owner does not prove who left it: the owner of a folder may rename every file in it into
-the spool, also mail that another user wrote there. A folder is proof: only a user with write access
-to a folder can move it to another parent (rename(2)), so an empty folder here that only its owner
-may write was made here by its owner. A file counts as its owner's feedback if that owner has made
-its voucher. The inode in the name binds the voucher to the one file.
+A file's owner is not necessarily its author: a user with write access to a folder may rename every
+file in it into the spool, also mail that another user wrote there. A folder is proof: only a user
+with write access to a folder can move it to another parent (rename(2)), so an empty folder here
+that only its owner may write was made here by its owner. A file counts as its owner's feedback if
+that owner has made its voucher. The inode in the name binds the voucher to the one file.
 
 Feedback must be a plain file with one name that only its owner may write: a hard link could be
 another user's secret, a symbolic one an endless device, and a pipe blocks on open. Other entries
@@ -64,7 +64,7 @@ _STEP = 1 << 18
 """entries that one call lists: some 0.2 s"""
 _HINT = f"a folder of the daemon's user with mode {MODE:o}; see feedback.spool"
 FAILED = ".failed-"
-"""begins the name of an empty file: a message that could not be left"""
+"""begins the name of an empty file: a message that could not be written to the spool"""
 _ASIDE = ".aside-"
 _HEAD_BYTES = 1 << 16
 _SETTLED_NS = 1_000_000_000
@@ -192,7 +192,7 @@ class Spool:
             return 0
 
     def failed(self) -> int:
-        """The number of lost messages: the Dovecot script leaves a mark for each."""
+        """The number of lost messages: the Dovecot script creates an empty file for each."""
         try:
             return sum(name.startswith(FAILED) for name in os.listdir(self.folder))  # noqa: PTH208
         except OSError:
@@ -324,7 +324,7 @@ class Spool:
 
 
 def problem(folder: Path) -> UserError | None:
-    """Why other users cannot leave feedback here, or this user cannot read it; None if both can."""
+    """Why other users cannot write feedback here, or this user cannot read it; None if both can."""
     try:
         about = folder.stat()
     except OSError as error:

@@ -13,8 +13,8 @@ Authentication-Results (`LocalHosts.authserv_ids`) say that DKIM or SPF passed f
 aligned with the listed address (the same, or one within the other). That server has to remove
 forged fields under its name (RFC 8601 5); OpenDKIM and similar do. Where no server does, an entry
 may name the client's network as its proof, or say that it needs none: then any client that uses the
-address is allowed. Blocking needs no proof and takes no such word. Allow overrides block, so one
-sender at a blocked domain can be allowed.
+address is allowed. Entries of the block list need no proof, and must not have such a word. Allow
+overrides block, so one sender at a blocked domain can be allowed.
 
 The list that decided is named as the verdict's reason, and nothing is learnt from it. Must not know
 models or sockets. Failure: SettingsError with file and line when lists are loaded; checking a

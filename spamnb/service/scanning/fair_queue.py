@@ -5,8 +5,8 @@
 The next item is that of the client with the lowest cost so far; items of one client keep their
 order. So a client that sends a hundred items delays another client's item by one of its own, and a
 client with costlier items gets fewer turns. A new client starts at the cost of the client that was
-served last, so absence earns no credit (start-time fair queueing, Goyal 1996). Pure; for one thread
-only.
+served last, so a client gets no credit for idle time (start-time fair queueing, Goyal 1996). Pure;
+for one thread only.
 """
 
 from __future__ import annotations

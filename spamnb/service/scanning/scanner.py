@@ -11,9 +11,9 @@ clients; one that was queued too long is not scanned (`busy`). Order of preceden
 large, known crasher, access lists, model; then own clients and `observe` remove the headers again.
 
 A message that is not scanned is delivered with an X-Spamnb header that gives the reason, or
-deferred: `Fallbacks` decides it, here alone. A message is counted once, when its result is handed
-out. The incident id is in the facts and in one log record; reply and
-headers hold nothing internal. Must not know sockets or event loops.
+deferred, by `Fallbacks`; no other module decides this. A message is counted once, when its result
+is returned. The incident id is in the facts and in one log record; reply and headers contain
+nothing internal. Must not know sockets or event loops.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests and results of scanning, its options, and what it needs of others. Values only.
+"""Requests, results and options of scanning, and the interfaces that it needs. Values only.
 
 Everything that passes between an endpoint and the scanner: the endpoint knows no models, rules,
 fallbacks or quarantine, and the scanner knows no sockets. A `MessageScanner` calls back exactly

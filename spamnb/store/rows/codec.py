@@ -10,7 +10,7 @@ Row of a feature, 10 + 8 K bytes, packed (26 at two labels):
 Event, version 2 (its seq is in the journal's key):
 
     u8 version | u8 kind | u8 flags | i16 before | i16 after | i64 time_us
-    varint previous | chunk digest | text message_id | text who | text channel
+    varint previous | chunk digest | text message_id | text user | text channel
     u8 G | varint K | G * ids | [ints times, one for each id of all groups]      flag 2
     update delta | [update net_update]                                             flag 1
     [varint undoes]                                                             flag 8

@@ -234,7 +234,7 @@ class MessageTransfer:
             self._stored = clean + self._stored[len(header) :]
 
     def scan_fault(self, incident: str) -> bool:
-        """Handle a fault of the daemon while it scans the message: mail passes whatever fails.
+        """Handle a fault of the daemon during the scan: the message is passed on unscanned.
 
         Returns False if there is no scan, or if this is not the first fault.
         """
