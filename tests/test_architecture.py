@@ -349,7 +349,7 @@ def test_a_good_house_gives_no_complaint(rule):
     ],
 )
 def test_a_seeded_fault_is_found(rule, module, text):
-    """A house that breaks one rule in one place gives a complaint that names the place."""
+    """A package that breaks one rule in one place gives a complaint that names the place."""
     found = rule(GOOD | {module: text})
     assert len(found) == 1
     assert module in found[0]

@@ -23,7 +23,7 @@ def trained_once():
 
 
 @pytest.fixture
-def house(trained_once):
+def site(trained_once):
     """A home of another user beside a folder that root alone may enter."""
     place = Path(tempfile.mkdtemp(prefix="spamnb-root-"))
     place.chmod(0o755)
@@ -35,13 +35,13 @@ def house(trained_once):
     shutil.rmtree(place)
 
 
-def owners(house):
-    return {path.stat().st_uid for path in (house / "home").rglob("*")}
+def owners(site):
+    return {path.stat().st_uid for path in (site / "home").rglob("*")}
 
 
-def private(house, name, source):
+def private(site, name, source):
     """A file that root alone can read."""
-    target = house / "root" / name
+    target = site / "root" / name
     shutil.copy(source, target)
     target.chmod(0o600)
     return target
@@ -51,101 +51,101 @@ def private(house, name, source):
     "words", [["score"], ["score", "--remember"], ["explain"], ["correct", "ham"], ["forget"],
               ["score", "--jobs", "2"]],
 )  # fmt: skip
-def test_a_message_that_root_names_is_read_as_root(house, words):
+def test_a_message_that_root_names_is_read_as_root(site, words):
     """The owner of the home cannot read it, and need not."""
-    message = private(house, "one.eml", ONE_HAM)
-    done = program(house / "home", *words, message)
+    message = private(site, "one.eml", ONE_HAM)
+    done = program(site / "home", *words, message)
     assert done.code == 0, done.err
-    assert owners(house) == {OWNER}
+    assert owners(site) == {OWNER}
 
 
-def test_training_reads_folders_of_root(house):
+def test_training_reads_folders_of_root(site):
     """The readers that it starts read them too, as does the one that makes a new home."""
     for name in ("ham", "spam"):
-        shutil.copytree(SAMPLE / name, house / "root" / name)
-    done = program(house / "home", "train", house / "root" / "ham", house / "root" / "spam")
+        shutil.copytree(SAMPLE / name, site / "root" / name)
+    done = program(site / "home", "train", site / "root" / "ham", site / "root" / "spam")
     assert done.code == 0, done.err
     assert " unreadable" not in done.out
-    assert owners(house) == {OWNER}
+    assert owners(site) == {OWNER}
 
 
 @pytest.mark.parametrize("command", ["backup", "export"])
-def test_a_file_that_root_lets_write_is_roots(house, command):
+def test_a_file_that_root_lets_write_is_roots(site, command):
     """It is written where the owner may not write, is private, and belongs to root."""
-    target = house / "root" / "copy"
+    target = site / "root" / "copy"
     for _ in range(2):
-        done = program(house / "home", command, target)
+        done = program(site / "home", command, target)
         assert done.code == 0, done.err
     about = target.stat()
     assert (about.st_uid, about.st_mode & 0o777) == (0, 0o600)
-    assert [path.name for path in (house / "root").iterdir()] == ["copy"]
-    assert owners(house) == {OWNER}
+    assert [path.name for path in (site / "root").iterdir()] == ["copy"]
+    assert owners(site) == {OWNER}
 
 
-def test_a_backup_of_root_comes_back_into_the_home(house):
+def test_a_backup_of_root_comes_back_into_the_home(site):
     """The backup is read as root; the model that is made belongs to the owner of the home."""
-    copy = house / "root" / "copy"
-    assert program(house / "home", "backup", copy).code == 0
-    done = program(house / "home", "restore", "--force", copy)
+    copy = site / "root" / "copy"
+    assert program(site / "home", "backup", copy).code == 0
+    done = program(site / "home", "restore", "--force", copy)
     assert done.code == 0, done.err
-    assert owners(house) == {OWNER}
+    assert owners(site) == {OWNER}
 
 
-def test_an_export_of_root_is_imported(house):
+def test_an_export_of_root_is_imported(site):
     """It is read as root."""
-    copy = house / "root" / "counts"
-    assert program(house / "home", "export", copy).code == 0
-    done = program(house / "home", "import", copy)
+    copy = site / "root" / "counts"
+    assert program(site / "home", "export", copy).code == 0
+    done = program(site / "home", "import", copy)
     assert done.code == 0, done.err
-    assert owners(house) == {OWNER}
+    assert owners(site) == {OWNER}
 
 
-def test_a_maildir_of_root_is_watched(house):
+def test_a_maildir_of_root_is_watched(site):
     """Its messages are read as root; what the watcher remembers is the owner's."""
-    maildir = house / "root" / "Maildir"
+    maildir = site / "root" / "Maildir"
     for part in ("new", "cur", "tmp", ".Junk/new", ".Junk/cur", ".Junk/tmp"):
         (maildir / part).mkdir(parents=True)
-    assert program(house / "home", "watch", "--once", maildir).code == 0
+    assert program(site / "home", "watch", "--once", maildir).code == 0
     shutil.copy(ONE_HAM, maildir / ".Junk" / "cur" / "1.x:2,S")
-    done = program(house / "home", "watch", "--once", maildir)
+    done = program(site / "home", "watch", "--once", maildir)
     assert done.code == 0, done.err
     assert "-> spam" in done.out
-    assert owners(house) == {OWNER}
+    assert owners(site) == {OWNER}
 
 
 @pytest.mark.parametrize("words", [["score"], ["correct", "ham"], ["restore", "--force"]])
-def test_the_owner_cannot_lead_root_to_a_file_of_root(house, words):
+def test_the_owner_cannot_lead_root_to_a_file_of_root(site, words):
     """A link that the owner made is not followed with rights that the owner has not."""
-    secret = private(house, "secret.eml", ONE_SPAM)
-    theirs = house / "home" / "theirs"
+    secret = private(site, "secret.eml", ONE_SPAM)
+    theirs = site / "home" / "theirs"
     theirs.mkdir()
     (theirs / "link.eml").symlink_to(secret)
-    (theirs / "folder").symlink_to(house / "root")
+    (theirs / "folder").symlink_to(site / "root")
     for path in (theirs, theirs / "link.eml", theirs / "folder"):
         os.lchown(path, OWNER, OWNER)
     for name in ("link.eml", "folder/secret.eml"):
-        done = program(house / "home", *words, theirs / name)
+        done = program(site / "home", *words, theirs / name)
         assert done.code in {2, 3}, done.out
         assert "link" in done.err
 
 
 @pytest.mark.parametrize("command", ["backup", "export"])
-def test_the_owner_cannot_have_root_write_through_a_link(house, command):
+def test_the_owner_cannot_have_root_write_through_a_link(site, command):
     """What root owns behind such a link stays as it is."""
-    (house / "root" / "precious").write_text("kept")
-    theirs = house / "home" / "theirs"
+    (site / "root" / "precious").write_text("kept")
+    theirs = site / "home" / "theirs"
     theirs.mkdir()
-    (theirs / "out").symlink_to(house / "root" / "precious")
+    (theirs / "out").symlink_to(site / "root" / "precious")
     for path in (theirs, theirs / "out"):
         os.lchown(path, OWNER, OWNER)
-    done = program(house / "home", command, theirs / "out")
+    done = program(site / "home", command, theirs / "out")
     assert done.code in {2, 3}
     assert "link" in done.err
-    assert (house / "root" / "precious").read_text() == "kept"
+    assert (site / "root" / "precious").read_text() == "kept"
 
 
-def test_a_link_of_root_is_followed(house):
+def test_a_link_of_root_is_followed(site):
     """As everywhere."""
-    message = private(house, "one.eml", ONE_HAM)
-    (house / "root" / "link.eml").symlink_to(message)
-    assert program(house / "home", "score", house / "root" / "link.eml").code == 0
+    message = private(site, "one.eml", ONE_HAM)
+    (site / "root" / "link.eml").symlink_to(message)
+    assert program(site / "home", "score", site / "root" / "link.eml").code == 0

@@ -51,7 +51,7 @@ def test_mail_goes_to_each_recipient_with_its_trace(mail):
 
 def test_delivery_does_not_change_the_digest(mail):
     """The digest in the Maildir is the one before, also with a Received line of the agent."""
-    house = LocalHosts(hosts=("mx.x.example",))
+    local_hosts = LocalHosts(hosts=("mx.x.example",))
     settings = {"received": True, "hostname": "mx.x.example"}
     with running_agent(root=str(mail), **settings) as agent:
         for message in (MESSAGE, JUNK + MESSAGE, b"no header\r\n", b" begins\r\n\r\nx\r\n",
@@ -60,7 +60,7 @@ def test_delivery_does_not_change_the_digest(mail):
             (path,) = files(mail)
             raw = path.read_bytes()
             assert b"\tby mx.x.example with ESMTP;\n" in raw
-            assert read(raw, house).digest == read(message, house).digest
+            assert read(raw, local_hosts).digest == read(message, local_hosts).digest
             path.unlink()
 
 
@@ -193,7 +193,7 @@ asyncio.run(life())
 """
 
 
-def test_a_killed_post_office_has_every_message_it_said_250_for(mail):
+def test_a_killed_delivery_agent_has_every_message_it_said_250_for(mail):
     """After kill -9 in the middle of deliveries, all that was answered is there, and whole."""
     for turn in range(3):
         process = subprocess.Popen(

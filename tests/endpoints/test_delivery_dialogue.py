@@ -365,20 +365,20 @@ NOISE = st.one_of(
 
 @settings(max_examples=60)
 @given(st.lists(NOISE, max_size=20))
-def test_no_noise_is_an_internal_error(noisy_office, noise):
+def test_no_noise_is_an_internal_error(noisy_agent, noise):
     """Every line of the answer to any bytes is a proper reply, and no exception is raised."""
-    before = noisy_office.meters.value("faults")
+    before = noisy_agent.meters.value("faults")
     # The agent may close the connection before all is sent.
-    with noisy_office.raw() as client, contextlib.suppress(ConnectionError):
+    with noisy_agent.raw() as client, contextlib.suppress(ConnectionError):
         client.sock.settimeout(5)
         client.send(b"".join(noise) + b"\r\n.\r\n" + b"QUIT\r\n" * 4)
         for line in client.file:
             assert re.fullmatch(rb"[2345]\d\d[ -][ -~]*\r\n", line)
-    assert noisy_office.meters.value("faults") == before
+    assert noisy_agent.meters.value("faults") == before
 
 
 @pytest.fixture(scope="module")
-def noisy_office(tmp_path_factory):
+def noisy_agent(tmp_path_factory):
     folder = tmp_path_factory.mktemp("noise")
     people = logins(folder / "passwords", alice=("secret",))
     with running_agent(root=str(folder / "mail"), passwords=people, plain_login=True) as rig:

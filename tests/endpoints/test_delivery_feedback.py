@@ -336,7 +336,7 @@ def model(tmp_path):
 
 
 @pytest.fixture
-def desk(model, tmp_path):
+def feedback_service(model, tmp_path):
     return FeedbackService(model, ReviewQueue(tmp_path / "review"))
 
 
@@ -350,9 +350,9 @@ def scored(model, raw, to):
 
 
 @pytest.fixture
-def agent(settings, desk):
+def agent(settings, feedback_service):
     with running_agent(**settings) as rig:
-        rig.teach = desk.teach
+        rig.teach = feedback_service.teach
         yield rig
 
 
@@ -374,15 +374,15 @@ def test_a_report_by_mail_is_learnt_at_once(agent, model):
     assert learnt(model, SPAM) == "ham"
 
 
-def test_a_person_teaches_their_own_mail_only(agent, desk, model):
+def test_a_person_teaches_their_own_mail_only(agent, feedback_service, model):
     """A report on a message that was delivered to another user is queued for review."""
     kept = scored(model, SPAM, BOB)
     assert send(agent, report(kept), login=True) == "250 2.0.0 1 waits for review"
     assert learnt(model, SPAM) is None
-    assert len(list(desk.review_queue.entries())) == 1
+    assert len(list(feedback_service.review_queue.entries())) == 1
 
 
-def test_a_stranger_teaches_nothing(agent, desk, model):
+def test_a_stranger_teaches_nothing(agent, feedback_service, model):
     """A stranger's report of their own message, or of one they sent here, is not learnt."""
     scored(model, SPAM, ALICE)
     told = {MESSAGE: f"250 {NOTHING}", SPAM: f"250 {NOTHING}"}
@@ -391,7 +391,7 @@ def test_a_stranger_teaches_nothing(agent, desk, model):
             assert send(agent, raw, sender=sender) == told.get(raw, THANKS)
     assert learnt(model, SPAM) is None
     assert learnt(model, MESSAGE) is None
-    assert all(entry.trust == "stranger" for entry in desk.review_queue.entries())
+    assert all(entry.trust == "stranger" for entry in feedback_service.review_queue.entries())
 
 
 def test_a_signature_proves_the_recipient(agent, model):
@@ -403,13 +403,13 @@ def test_a_signature_proves_the_recipient(agent, model):
     assert learnt(model, SPAM) == "spam"
 
 
-def test_an_outsider_with_a_signature_teaches_nothing(agent, desk, model):
+def test_an_outsider_with_a_signature_teaches_nothing(agent, feedback_service, model):
     """A recipient at another site shows the signature of mail that was sent to them: no proof."""
     kept = scored(model, SPAM, "mallory@evil.example")
     for sender in ("mallory@evil.example", "mallory", "mallory@EVIL.example.", "bob@x.example"):
         assert send(agent, report(kept), sender=sender) == THANKS
     assert learnt(model, SPAM) is None
-    assert {entry.trust for entry in desk.review_queue.entries()} == {"stranger"}
+    assert {entry.trust for entry in feedback_service.review_queue.entries()} == {"stranger"}
 
 
 def test_a_plain_forward_is_found_again(agent, model):
@@ -442,7 +442,7 @@ def test_a_resent_message_is_the_message(agent, model):
     assert learnt(model, SPAM) == "spam"
 
 
-def test_a_provider_reports_and_it_waits(agent, desk, model):
+def test_a_provider_reports_and_it_waits(agent, feedback_service, model):
     """An abuse report of an unverified provider is queued for review."""
     scored(model, SPAM, ALICE)
     arf = (
@@ -454,7 +454,7 @@ def test_a_provider_reports_and_it_waits(agent, desk, model):
     )  # fmt: skip
     assert send(agent, arf, sender="fbl@isp.example") == THANKS
     assert learnt(model, SPAM) is None
-    (entry,) = desk.review_queue.entries()
+    (entry,) = feedback_service.review_queue.entries()
     assert (entry.channel, entry.label) == ("arf", "spam")
-    desk.accept(entry.name)
+    feedback_service.accept(entry.name)
     assert learnt(model, SPAM) == "spam"

@@ -71,10 +71,10 @@ def test_a_report_says_where_it_came_from(settings):
 def test_a_flood_without_proof_costs_those_with_proof_nothing(settings, model, tmp_path):
     """Unproven reports do not use up the quota of users, and discarded ones are not thanked for."""
     rules = TeachingRules(stranger_per_day=3, strangers_per_day=6)
-    desk = FeedbackService(model, ReviewQueue(tmp_path / "review"), rules)
+    feedback_service = FeedbackService(model, ReviewQueue(tmp_path / "review"), rules)
     kept = scored(model, SPAM, BOB)
     with running_agent(**settings) as rig:
-        rig.teach = desk.teach
+        rig.teach = feedback_service.teach
         for number in range(10):
             raw = report(MESSAGE.replace(b"<1@", b"<%d@" % number))
             sender = ALICE if number % 2 else f"x{number}@evil.example"

@@ -49,11 +49,11 @@ def test_what_is_announced(on_loop):
         async with Rig({}, server=Server(offers=offers)) as rig:
             client = await rig.client()
             assert await client.hello() == (
-                b"250-door.example\r\n250-SIZE\r\n250-XFORWARD NAME ADDR\r\n"
+                b"250-relay.example\r\n250-SIZE\r\n250-XFORWARD NAME ADDR\r\n"
                 b"250-8BITMIME\r\n250 dsn\r\n"
             )
             again = await client.ask(b"HELO me\r\n")
-            assert again == b"250 door.example\r\n"
+            assert again == b"250 relay.example\r\n"
             assert rig.server.connections[0].commands == [b"EHLO client.example", b"HELO me"]
 
     on_loop(main())

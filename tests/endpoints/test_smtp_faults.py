@@ -460,7 +460,7 @@ def test_ehlo_may_be_unknown_to_the_next_hop(on_loop):
         async with Rig({}, server=server) as rig:
             client = await rig.client()
             assert (await client.hello()).startswith(b"502")
-            assert (await client.ask(b"HELO x\r\n")) == b"250 door.example\r\n"
+            assert (await client.ask(b"HELO x\r\n")) == b"250 relay.example\r\n"
             assert (await client.envelope()).startswith(b"354")
             assert (await client.ask(MESSAGE + b"\r\n.\r\n")).startswith(b"250")
             assert len(rig.server.connections) == 1

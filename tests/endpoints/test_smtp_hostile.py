@@ -133,7 +133,7 @@ def test_an_odd_size_of_the_next_hop_is_none(on_loop, size):
             rig.server.offers = (f"SIZE {size}", "PIPELINING")
             client = await rig.client()
             said = await client.hello()
-            assert said == b"250-door.example\r\n250-SIZE\r\n250 PIPELINING\r\n"
+            assert said == b"250-relay.example\r\n250-SIZE\r\n250 PIPELINING\r\n"
 
     on_loop(main())
 

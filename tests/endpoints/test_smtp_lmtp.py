@@ -146,7 +146,7 @@ def test_each_side_speaks_its_own_language(on_loop):
     async def main():
         async with Rig({"protocol": "lmtp"}) as rig:
             client = await rig.client()
-            assert await client.reply() == b"220 door.example LMTP\r\n"
+            assert await client.reply() == b"220 relay.example LMTP\r\n"
             assert (await client.ask(b"EHLO x\r\n")).startswith(b"500")
             assert (await client.ask(b"HELO x\r\n")).startswith(b"500")
             assert (await client.ask(LHLO)).startswith(b"250")

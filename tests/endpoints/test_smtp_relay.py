@@ -24,7 +24,7 @@ def test_a_message_arrives_with_its_envelope_byte_for_byte(on_loop):
         async with Rig({}, StubScanner(ScanResult(add=ADDED, facts={"p": 1}))) as rig:
             client = await rig.client()
             offered = await client.hello()
-            assert offered.startswith(b"250-door.example\r\n")
+            assert offered.startswith(b"250-relay.example\r\n")
             assert b"250-SIZE 10240000\r\n" in offered
             mail = b"mail from:<A@Example.org> SIZE=100 ENVID=q+3Dx"
             assert (await client.ask(mail + b"\r\n")).startswith(b"250")

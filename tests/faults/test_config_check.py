@@ -105,7 +105,7 @@ def test_ports_of_the_kernels_choice_are_not_one_address(tmp_path):
     assert found(tmp_path, one.format("a") + one.format("b")) == []
 
 
-def test_the_post_office_has_an_address_too(tmp_path):
+def test_the_delivery_agent_has_an_address_too(tmp_path):
     """A listener on the address of the delivery agent is told."""
     text = '[listener.a]\naddress = "127.0.0.1:{0}"\n[delivery]\naddress = "localhost:{0}"\n'
     (line,) = found(tmp_path, text.format(free_port()))

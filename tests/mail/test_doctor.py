@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.doctor import CHECKS, House, Told
+from support.doctor import CHECKS, Site, Told
 from support.postfix import free_ports, until
 
 EMBEDDED = """
@@ -27,7 +27,7 @@ reject = "quarantine"
 """
 
 
-class Embedded(House):
+class Embedded(Site):
     """Without any mail server: the built-in delivery agent, and `spamnb watch`."""
 
     def __init__(self, folder):
@@ -147,7 +147,7 @@ def test_it_is_kept_in_quarantine(embedded, unchanged):
 
 
 def test_without_our_headers(embedded, unchanged):
-    """Mail that goes around the front door, straight to the delivery agent."""
+    """Mail that is sent directly to the delivery agent, without the relay."""
     with embedded.watch():
         told = embedded.doctor_of("bob", "--smtp", f"127.0.0.1:{embedded.post}")
     assert "headers" in told.names("broken")
@@ -223,16 +223,16 @@ def test_root_reads_as_the_owner_of_each_file():
         place.chmod(0o755)
         (place / "home").mkdir(mode=0o700)
         os.chown(place / "home", 54_321, 54_321)
-        house = House(place, "")
+        site = Site(place, "")
         for part in ("Maildir/cur", "Maildir/.Junk/cur"):
             (place / part).mkdir(parents=True)
         for path in (place / "Maildir", *(place / "Maildir").rglob("*")):
             os.chown(path, 54_322, 54_322)
             path.chmod(0o700)
-        told = house.doctor("--maildir", place / "Maildir")
+        told = site.doctor("--maildir", place / "Maildir")
         told.is_broken("daemon", "no daemon", "spamnb serve")
         assert told.names("ok") == ["model", "mailbox"], told.whole
         assert "of 54322" in told.checks["mailbox"]["what"]
-        assert {path.stat().st_uid for path in house.daemon.home.rglob("*")} == {54_321}
+        assert {path.stat().st_uid for path in site.daemon.home.rglob("*")} == {54_321}
     finally:
         shutil.rmtree(place)

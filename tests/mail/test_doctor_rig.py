@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support import dovecot_versions
-from support.doctor import CHECKS, House
+from support.doctor import CHECKS, Site
 from support.dovecot import with_teaching
 from support.postfix import Rig, needs_rig, until
 from test_postfix import joined
@@ -25,7 +25,7 @@ spool = "{spool}"
 """
 
 
-class Served(House):
+class Served(Site):
     """Postfix, the daemon, Dovecot; alice has a mailbox."""
 
     def __init__(self, folder):
@@ -82,14 +82,14 @@ class Served(House):
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    house = Served(tmp_path_factory.mktemp("served"))
+    site = Served(tmp_path_factory.mktemp("served"))
     try:
-        house.daemon.start()
-        house.rig.start()
-        yield house
+        site.daemon.start()
+        site.rig.start()
+        yield site
     finally:
-        house.daemon.stop()
-        house.rig.stop()
+        site.daemon.stop()
+        site.rig.stop()
 
 
 @pytest.fixture

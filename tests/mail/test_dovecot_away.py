@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from functools import partial
 
 import pytest
-from support.dovecot import House, copy_and_delete, fetch_and_append, move
+from support.dovecot import Site, copy_and_delete, fetch_and_append, move
 from support.postfix import needs_rig, until
 
 pytestmark = needs_rig
@@ -105,11 +105,11 @@ def sorted_by(key, rows):
     return dict(found)
 
 
-def check(house, before, words):
+def check(site, before, words):
     """Compare the journal with the labels; spool and review list are empty."""
     told = [
         (event["user"], event["message_id"].removesuffix("@x"), event["before"], event["after"])
-        for event in house.journal()[before:]
+        for event in site.journal()[before:]
     ]
     changes, wanted = [row for row in told if row[2] != row[3]], changes_of(words)
     for key in (0, 1):  # in the order of each person, and in that of each message
@@ -117,14 +117,14 @@ def check(house, before, words):
     # Said twice, a word may teach twice, if other messages have spoken against it in between.
     learnt = Counter((user, name, label) for user, name, _, label in told)
     assert learnt <= Counter(words), learnt - Counter(words)
-    assert list(house.spool.iterdir()) == []
-    assert house.daemon.spamnb("review", "list").strip() == ""
-    house.daemon.spamnb("check")
+    assert list(site.spool.iterdir()) == []
+    assert site.daemon.spamnb("review", "list").strip() == ""
+    site.daemon.spamnb("check")
 
 
-def away(house, end, for_s, times, deaths=0):
+def away(site, end, for_s, times, deaths=0):
     """End the daemon while users file, start it, and kill it `deaths` times before the end."""
-    people, before = (house.alice, house.bob), len(house.journal())
+    people, before = (site.alice, site.bob), len(site.journal())
     steps = [mixed(laid(person, times, before)) for person in people]
     lists = [f"{before}.list.{number}." for number in range(TOGETHER)]
     for person in people:
@@ -136,23 +136,23 @@ def away(house, end, for_s, times, deaths=0):
     for name in lists:
         for person, step in zip(people, ((move, *IN), UNFLAGGED), strict=True):
             file_all(person, [(name, step)], 0, words)
-    assert house.waiting() == len(words), "each word is one file"
+    assert site.waiting() == len(words), "each word is one file"
     time.sleep(max(0.0, back - time.monotonic()))
     for death in range(1, deaths + 1):
-        house.daemon.begin()
+        site.daemon.begin()
         few = len(words) * (deaths + 1 - death) // (deaths + 1)
-        until(lambda few=few: house.waiting() <= few, what="the middle of the spool")
-        house.daemon.kill()
-        assert house.waiting() > 0, "it was killed too late"
-    house.daemon.start()
-    until(lambda: not house.waiting(), what="the spool's end")
-    check(house, before, words)
+        until(lambda few=few: site.waiting() <= few, what="the middle of the spool")
+        site.daemon.kill()
+        assert site.waiting() > 0, "it was killed too late"
+    site.daemon.start()
+    until(lambda: not site.waiting(), what="the spool's end")
+    check(site, before, words)
     print(f"{len(words)} words, {len(changes_of(words))} events, away for {for_s} s")
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory):
-    made = House(tmp_path_factory.mktemp("away"))
+def site(tmp_path_factory):
+    made = Site(tmp_path_factory.mktemp("away"))
     yield made
     made.close()
 
@@ -161,20 +161,20 @@ ENDS = {"told to stop": "stop", "killed": "kill"}
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_away_for_some_seconds(house, end):
+def test_away_for_some_seconds(site, end):
     """The labels of the meantime are learnt once and in order: the last label is in force."""
-    away(house, getattr(house.daemon, ENDS[end]), 1, times=1)
+    away(site, getattr(site.daemon, ENDS[end]), 1, times=1)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("end", ENDS)
-def test_away_for_a_minute(house, end):
+def test_away_for_a_minute(site, end):
     """The same for a minute and two hundred messages."""
-    away(house, getattr(house.daemon, ENDS[end]), 60, times=10)
+    away(site, getattr(site.daemon, ENDS[end]), 60, times=10)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("end", ENDS)
-def test_killed_in_the_middle_of_catching_up(house, end):
+def test_killed_in_the_middle_of_catching_up(site, end):
     """... and killed three times before all was learnt: still each word once."""
-    away(house, getattr(house.daemon, ENDS[end]), 60, times=10, deaths=3)
+    away(site, getattr(site.daemon, ENDS[end]), 60, times=10, deaths=3)

@@ -67,7 +67,7 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=["before", "after"])
-def house(request, model, tmp_path_factory):
+def site(request, model, tmp_path_factory):
     """Everything up, in one of the two ways."""
     yield from running(model, tmp_path_factory.mktemp(request.param), request.param)
 
@@ -93,9 +93,9 @@ def running(model, tmp_path, way, more=lambda _: ""):
         rig.stop()
 
 
-def test_mail_is_judged_and_filed(house):
+def test_mail_is_judged_and_filed(site):
     """Ham comes to the inbox, spam to Junk, both with our headers, and nothing is bounced."""
-    rig = house
+    rig = site
     rig.send(mail_of("ham", 3), ["alice@example.org", "bob@example.org"])
     rig.send(mail_of("spam", 3), ["alice@example.org"])
     good = until(lambda: rig.delivered("bob", "X-Spam-Flag"))
@@ -108,9 +108,9 @@ def test_mail_is_judged_and_filed(house):
     assert "203.0.113.9" in rig.daemon.log.read_text()
 
 
-def test_what_the_sender_asked_for_goes_through(house):
+def test_what_the_sender_asked_for_goes_through(site):
     """DSN parameters, 8-bit text, long lines and dots arrive as they were sent."""
-    rig = house
+    rig = site
     text = b"Subject: whole\r\n\r\n.dot\r\n" + "blå".encode() + b"\r\n" + b"x" * 3000 + b"\r\n"
     options = {
         "mail_options": ["BODY=8BITMIME", "RET=HDRS", "ENVID=Abc+2Bd"],
@@ -123,9 +123,9 @@ def test_what_the_sender_asked_for_goes_through(house):
     assert arrived.count(b"x") >= 3000
 
 
-def test_nothing_is_lost_while_the_daemon_is_away(house):
+def test_nothing_is_lost_while_the_daemon_is_away(site):
     """Before the queue the sender is asked to wait; after it Postfix does."""
-    rig = house
+    rig = site
     rig.daemon.stop()
     raw = b"Subject: patience\r\n\r\ntext\r\n"
     if rig.way == "before":
@@ -162,7 +162,7 @@ def with_feedback(rig):
 
 
 def test_people_teach_by_mail_and_strangers_do_not(model, tmp_path):
-    """Who logged in is heard, in their own name; a stranger's report is refused at the door."""
+    """Reports of a logged-in user count under that user; Postfix refuses those of strangers."""
     for rig in running(model, tmp_path, "before", with_feedback):
 
         def newest(rig=rig):

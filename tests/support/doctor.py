@@ -48,7 +48,7 @@ class Told:
         assert self.whole["ok"] is False
 
 
-class House:
+class Site:
     """A daemon with a model of the sample, and `spamnb doctor` for it."""
 
     def __init__(self, folder, toml):

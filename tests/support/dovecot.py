@@ -71,7 +71,7 @@ class Person:
         return found[-1].decode()
 
 
-class House:
+class Site:
     """The daemon and Dovecot; Postfix is not needed here."""
 
     def __init__(self, folder):

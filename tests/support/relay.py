@@ -256,7 +256,7 @@ class Rig:
         loop = asyncio.get_running_loop()
         upstream = await self.start_hops(loop)
         params = ListenerParams(
-            address=Address("127.0.0.1", 0), upstream=upstream, hostname="door.example"
+            address=Address("127.0.0.1", 0), upstream=upstream, hostname="relay.example"
         )
         self.params = replace(params, **({"times": BRISK} | self.changes))
         self.relay = RelayListener(

@@ -18,7 +18,9 @@ HELD = object()
 """in a script: the next hop sends nothing"""
 LOST = object()
 """in a script: the next hop disconnects"""
-PARAMS = ListenerParams(Address("127.0.0.1", 25), Address("127.0.0.1", 26), hostname="door.example")
+PARAMS = ListenerParams(
+    Address("127.0.0.1", 25), Address("127.0.0.1", 26), hostname="relay.example"
+)
 EHLO, MAIL, RCPT, DATA, QUIT = (
     b"EHLO c.example\r\n",
     b"MAIL FROM:<a@x.example>\r\n",

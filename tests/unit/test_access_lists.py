@@ -17,7 +17,7 @@ from spamnb.service.scanning.access_lists import (
     passes,
 )
 
-HOUSE = LocalHosts(authserv_ids=("mx.example",))
+LOCAL = LocalHosts(authserv_ids=("mx.example",))
 PASSED = b"Authentication-Results: mx.example; dkim=pass header.d=friend.example\r\n"
 
 
@@ -25,7 +25,7 @@ def envelope(sender="", to=("bob@b.example",), client="192.0.2.7"):
     return Envelope(sender=sender, recipients=to, client=Client(address=client))
 
 
-def ruled(rules, *, head=b"", local=HOUSE, **said):
+def ruled(rules, *, head=b"", local=LOCAL, **said):
     return rules.on(envelope(**said), head + b"\r\nbody\r\n", local)
 
 
@@ -51,7 +51,7 @@ def test_a_list_is_read_and_read_again(tmp_path):
     assert rules.allow.sender == {"ann@a.example"}
     again = AccessLists.load(RuleFiles(allow=str(file)))
     assert (again.allow.domain, again.allow.recipient) == ({"b.example"}, {"@c.example"})
-    assert AccessLists.load(RuleFiles()).on(envelope(), b"", HOUSE) is None
+    assert AccessLists.load(RuleFiles()).on(envelope(), b"", LOCAL) is None
 
 
 @pytest.mark.parametrize(
@@ -152,8 +152,8 @@ def test_a_sender_may_be_vouched_for_by_the_clients_network():
     """Where no server checks DKIM and SPF: mail of this sender from these clients is let in."""
     rules = allow("sender ann@a.example 192.0.2.0/24\nsender ann@a.example 2001:db8::/32")
     for client, inside in (("192.0.2.9", True), ("2001:db8::1", True), ("198.51.100.1", False)):
-        for house in (HOUSE, LocalHosts()):
-            ruling = ruled(rules, sender="Ann@A.example", client=client, local=house)
+        for local_hosts in (LOCAL, LocalHosts()):
+            ruling = ruled(rules, sender="Ann@A.example", client=client, local=local_hosts)
             assert (ruling is not None) == inside
     assert ruled(rules, sender="ann@a.example").entry == "ann@a.example 192.0.2.0/24"
     assert ruled(rules, sender="eve@a.example") is None
@@ -195,7 +195,7 @@ def test_entries_that_never_match_are_told():
     assert rules.warning(LocalHosts()).startswith(
         "2 senders and domains of the allow list never match"
     )
-    assert rules.warning(HOUSE) == ""
+    assert rules.warning(LOCAL) == ""
     for text in ("client 192.0.2.1", "sender ann@a.example unauthenticated", ""):
         assert allow(text).warning(LocalHosts()) == ""
     assert block("sender ann@a.example").warning(LocalHosts()) == ""

@@ -30,11 +30,11 @@ def test_reports_are_never_refused():
 
 def test_a_door_has_no_more_places_than_descriptors():
     """A connection takes two, so few descriptors mean few places, and never none."""
-    door = listener_params_of(Settings(), ListenerSettings(upstream="127.0.0.1:25"), "", 2)
-    assert fitting(door, 1 << 20, 1) == door
-    assert fitting(door, 1024, 1).limits.connections == 341
-    assert fitting(door, 1024, 2).limits.connections == 170
-    assert fitting(door, 3, 8).limits.connections == 1
+    params = listener_params_of(Settings(), ListenerSettings(upstream="127.0.0.1:25"), "", 2)
+    assert fitting(params, 1 << 20, 1) == params
+    assert fitting(params, 1024, 1).limits.connections == 341
+    assert fitting(params, 1024, 2).limits.connections == 170
+    assert fitting(params, 3, 8).limits.connections == 1
 
 
 def site(**more):

@@ -27,8 +27,8 @@ class Box:
 
     user, about, advice, channels = "ann", "a box", "who tells?", frozenset(("maildir",))
 
-    def __init__(self, house):
-        self.local = house
+    def __init__(self, site):
+        self.local = site
         self.side, self.raw = "inbox", b""
 
     def find(self, ident):
@@ -49,7 +49,7 @@ class Box:
         pass
 
 
-class House:
+class Site:
     """A model, a feedback service, and a transport that adds the headers and fills the mailbox."""
 
     flag, verdict, signed = "NO", "deliver; label=ham; p=0.1000", True
@@ -60,13 +60,15 @@ class House:
         self.status = WELL
         self.user, self.channel, self.label = "ann", "maildir", ""
         self.model = Filter.open(home)
-        self.desk = FeedbackService(self.model, ReviewQueue(home / "review"))
+        self.feedback_service = FeedbackService(self.model, ReviewQueue(home / "review"))
 
     def word(self, label, raw):
-        self.desk.teach(Feedback(self.label or label, raw, (), self.user, self.channel, "admin"))
+        self.feedback_service.teach(
+            Feedback(self.label or label, raw, (), self.user, self.channel, "admin")
+        )
 
     def forget(self, feedback):
-        return self.desk.teach(Feedback("", b"", feedback.refs, "root", "cli", "admin"))
+        return self.feedback_service.teach(Feedback("", b"", feedback.refs, "root", "cli", "admin"))
 
     def submit(self, raw, _):
         signature = self.model.score(raw).signature if self.signed else ""
@@ -111,8 +113,8 @@ def shared(tmp_path_factory):
 
 
 @pytest.fixture
-def house(shared):
-    made = House(shared)
+def site(shared):
+    made = Site(shared)
     before = made.sums()
     yield made
     assert made.sums() == before
@@ -130,9 +132,9 @@ def broken(findings, name, what):
     return states(findings, "broken")
 
 
-def test_all_is_well(house):
+def test_all_is_well(site):
     """All checks run in order, and everything is removed."""
-    found = house.findings()
+    found = site.findings()
     assert list(found) == NAMES
     assert states(found, "ok") == NAMES, found
 
@@ -152,61 +154,61 @@ def test_all_is_well(house):
         ({"label": "ham"}, "learning", "ham was learnt, not spam"),
     ],
 )
-def test_one_thing_is_wrong(house, change, check, what):
+def test_one_thing_is_wrong(site, change, check, what):
     """Only the failed check is broken, with a hint."""
     for name, value in change.items():
-        setattr(house, name, value)
-    assert broken(house.findings(), check, what) == [check]
+        setattr(site, name, value)
+    assert broken(site.findings(), check, what) == [check]
 
 
-def test_a_message_filed_without_the_flag_is_told(house):
+def test_a_message_filed_without_the_flag_is_told(site):
     """A message in Junk without the junk flag breaks the filing check."""
-    house.box.side = "junk"
-    assert broken(house.findings(), "filing", "is in Junk") == ["filing"]
+    site.box.side = "junk"
+    assert broken(site.findings(), "filing", "is in Junk") == ["filing"]
 
 
-def test_observed_mail_has_the_signature_alone(house):
+def test_observed_mail_has_the_signature_alone(site):
     """Observed mail has the signature only, which is enough to learn."""
-    house.flag = house.verdict = ""
-    found = house.findings()
+    site.flag = site.verdict = ""
+    found = site.findings()
     assert states(found, "ok") == NAMES
     assert "observed" in found["headers"].what
 
 
-def test_another_model_signed_it(house, tmp_path):
+def test_another_model_signed_it(site, tmp_path):
     """A signature of another model is not in the history."""
     with Filter.open(tmp_path / "other", create=True) as other:
         foreign = other.score(b"Subject: x\n\nx\n").signature
-    submit = house.submit
+    submit = site.submit
 
     def submitted(raw, rcpt):
         submit(raw, rcpt)
-        own = signature_text(recent(house.model.history, 1)[0].signature)
-        house.box.raw = house.box.raw.replace(own.encode(), foreign.encode())
+        own = signature_text(recent(site.model.history, 1)[0].signature)
+        site.box.raw = site.box.raw.replace(own.encode(), foreign.encode())
         return "taken"
 
-    assert broken(house.findings(submit=submitted), "verdict", "does not know") == ["verdict"]
+    assert broken(site.findings(submit=submitted), "verdict", "does not know") == ["verdict"]
 
 
-def test_unreported_moves_are_told(house):
+def test_unreported_moves_are_told(site):
     """The hint for unreported moves is the mailbox's."""
-    house.word = lambda *_: None
-    found = house.findings()
+    site.word = lambda *_: None
+    found = site.findings()
     assert broken(found, "learning", "nothing was learnt") == ["learning"]
     assert found["learning"].todo == "who tells?"
     assert "spamnb forget" in found[CLEANING].todo
 
 
-def test_a_word_that_waits_for_review_is_found_and_dropped(house):
+def test_a_word_that_waits_for_review_is_found_and_dropped(site):
     """Feedback in review is reported with its reason and removed."""
-    house.word = lambda label, raw: house.desk.teach(
+    site.word = lambda label, raw: site.feedback_service.teach(
         Feedback(label, raw, (), "ann", "arf", "stranger")
     )
-    assert broken(house.findings(), "learning", "waits for review") == ["learning"]
-    assert list(house.desk.review_queue.entries()) == []
+    assert broken(site.findings(), "learning", "waits for review") == ["learning"]
+    assert list(site.feedback_service.review_queue.entries()) == []
 
 
-def test_a_connection_that_breaks_is_made_anew_to_clean_up(house):
+def test_a_connection_that_breaks_is_made_anew_to_clean_up(site):
     """After a lost connection, a new one deletes the message."""
 
     class Fickle(Box):
@@ -216,62 +218,62 @@ def test_a_connection_that_breaks_is_made_anew_to_clean_up(house):
         def purge(self, _):
             raise PeerError("the IMAP server: gone")
 
-    fickle = Fickle(house)
-    boxes = iter([fickle, house.box])
+    fickle = Fickle(site)
+    boxes = iter([fickle, site.box])
 
     def submitted(raw, rcpt):
-        house.submit(raw, rcpt)
-        fickle.raw = house.box.raw
+        site.submit(raw, rcpt)
+        fickle.raw = site.box.raw
         return "taken"
 
-    found = house.findings(submit=submitted, open_mailbox=lambda: next(boxes))
+    found = site.findings(submit=submitted, open_mailbox=lambda: next(boxes))
     assert broken(found, "move", "gone") == ["move"]
     assert found[CLEANING].state == "ok"
 
 
-def test_what_cannot_be_deleted_is_told(house):
+def test_what_cannot_be_deleted_is_told(site):
     """A failed deletion names the message and the remedy."""
-    real = house.box.purge
+    real = site.box.purge
 
     def refused(ident):
         real(ident)
         raise PeerError("read-only")
 
-    house.box.purge = refused
-    found = house.findings()
+    site.box.purge = refused
+    found = site.findings()
     assert broken(found, CLEANING, "was not deleted: read-only") == [CLEANING]
     assert "spamnb forget" in found[CLEANING].todo
 
 
-def test_what_cannot_be_forgotten_is_told(house):
+def test_what_cannot_be_forgotten_is_told(site):
     """If forgetting is refused, the result says that the message is still learnt."""
-    real = house.forget
+    real = site.forget
 
     def refused(_):
-        raise PeerError("the desk is closed")
+        raise PeerError("the socket is closed")
 
-    house.forget = refused
-    found = house.findings()
-    assert "the desk is closed; the message is still learnt" in found[CLEANING].what
-    with house.model.store.read() as view:
+    site.forget = refused
+    found = site.findings()
+    assert "the socket is closed; the message is still learnt" in found[CLEANING].what
+    with site.model.store.read() as view:
         event = next(view.events(newest_first=True))
     real(Feedback("", refs=(event.digest.hex(),)))
 
 
-def test_an_interrupt_is_cleaned_up(house):
+def test_an_interrupt_is_cleaned_up(site):
     """An interrupt is cleaned up."""
-    taught = house.word
+    taught = site.word
 
     def word(label, raw):
         taught(label, raw)
         raise KeyboardInterrupt
 
-    house.word = word
+    site.word = word
     means = DoctorPorts(
         lambda: WELL,
-        lambda: ModelRecords(lambda: Filter.open(house.home), house.home, house.forget),
-        lambda: house.box,
-        house.submit,
+        lambda: ModelRecords(lambda: Filter.open(site.home), site.home, site.forget),
+        lambda: site.box,
+        site.submit,
         "ann@example.org",
         0.3,
     )
@@ -284,12 +286,12 @@ def test_an_interrupt_is_cleaned_up(house):
 def test_a_label_that_was_never_learnt(tmp_path):
     """A model with ham only breaks the model check."""
     Filter.open(tmp_path / "home", create=True).close()
-    house = House(tmp_path / "home")
-    house.model.learn(b"Subject: x\n\nx\n", "ham")
-    found = house.findings()
+    site = Site(tmp_path / "home")
+    site.model.learn(b"Subject: x\n\nx\n", "ham")
+    found = site.findings()
     assert broken(found, "model", "no spam was ever learnt") == ["model"]
     assert states(found, "skipped")[0] == "delivery"
-    house.model.close()
+    site.model.close()
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def model(tmp_path):
 
 
 @pytest.fixture
-def desk(model, tmp_path):
+def feedback_service(model, tmp_path):
     return FeedbackService(model, ReviewQueue(tmp_path / "review"))
 
 
@@ -80,31 +80,31 @@ def events(model):
 # --- admins -----------------------------------------------------------------------------------
 
 
-def test_an_admin_teaches_of_every_message(desk, model):
+def test_an_admin_teaches_of_every_message(feedback_service, model):
     """Law 9: afterwards the message is judged as they said; the receipt tells it."""
     raw = mail(1, "cheap pills and a casino bonus")
-    answer = desk.teach(Feedback("ham", raw, user="root", trust="admin"))
+    answer = feedback_service.teach(Feedback("ham", raw, user="root", trust="admin"))
     assert (answer.state, answer.receipt.after) == ("learnt", "ham")
     assert answer.receipt.probability_after < answer.receipt.probability_before
     assert model.score(raw).decision == "deliver"
 
 
-def test_a_duplicate_is_a_success_that_changes_nothing(desk, model):
+def test_a_duplicate_is_a_success_that_changes_nothing(feedback_service, model):
     """A repeated label changes nothing and is a success."""
     said = Feedback("spam", mail(1), user="root", trust="admin")
-    first, held = desk.teach(said), events(model)
-    again = desk.teach(said)
+    first, held = feedback_service.teach(said), events(model)
+    again = feedback_service.teach(said)
     assert (first.state, again.state, events(model)) == ("learnt", "unchanged", held)
     assert (again.receipt.event, again.receipt.already) == (0, first.receipt.event)
 
 
-def test_a_contradiction_moves(desk, model):
+def test_a_contradiction_moves(feedback_service, model):
     """The same message under another label: it is moved, and counted once."""
     said = Feedback("spam", mail(1), user="root", trust="admin")
-    desk.teach(said)
-    answer = desk.teach(replace(said, label="ham"))
+    feedback_service.teach(said)
+    answer = feedback_service.teach(replace(said, label="ham"))
     assert (answer.receipt.before, answer.receipt.after) == ("spam", "ham")
-    assert desk.teach(replace(said, label="")).receipt.before == "ham"
+    assert feedback_service.teach(replace(said, label="")).receipt.before == "ham"
 
 
 @pytest.mark.parametrize(
@@ -120,10 +120,10 @@ def test_a_contradiction_moves(desk, model):
         (Feedback("spam", b"S: x\n\nx\n", user="a" * 400), "RefusedError"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_the_reason(desk, model, said, error_type):
+def test_what_makes_no_sense_is_refused_with_the_reason(feedback_service, model, said, error_type):
     """An answer like any other, with the type of error; nothing is learnt."""
     held = events(model)
-    answer = desk.teach(said)
+    answer = feedback_service.teach(said)
     assert (answer.state, answer.facts["error_type"], bool(answer.reason)) == (
         "refused",
         error_type,
@@ -134,8 +134,12 @@ def test_what_makes_no_sense_is_refused_with_the_reason(desk, model, said, error
 
 def test_a_message_that_is_too_large_is_refused(model, tmp_path):
     """Above the limit nothing is read."""
-    desk = FeedbackService(model, ReviewQueue(tmp_path / "review"), TeachingRules(limit_bytes=100))
-    answer = desk.teach(Feedback("spam", mail(1, "x" * 100), user="root", trust="admin"))
+    feedback_service = FeedbackService(
+        model, ReviewQueue(tmp_path / "review"), TeachingRules(limit_bytes=100)
+    )
+    answer = feedback_service.teach(
+        Feedback("spam", mail(1, "x" * 100), user="root", trust="admin")
+    )
     assert answer.state == "refused"
 
 
@@ -143,7 +147,7 @@ def test_a_message_that_is_too_large_is_refused(model, tmp_path):
 
 
 @pytest.mark.parametrize("by", ["signature", "digest", "message id", "raw", "header"])
-def test_a_user_teaches_of_messages_delivered_to_them(desk, model, by):
+def test_a_user_teaches_of_messages_delivered_to_them(feedback_service, model, by):
     """Any reference to the message will do, and the next verdict agrees with the label."""
     raw = mail(1, "cheap pills and a casino bonus")
     signature = delivered(model, raw, "bob@example.org", "Alice@Example.org")
@@ -151,63 +155,65 @@ def test_a_user_teaches_of_messages_delivered_to_them(desk, model, by):
     refs = {"signature": (signature,), "digest": (digest,), "message id": ("<1@a.example>",)}
     body = {"raw": raw, "header": signed(raw + b"-- \nlist footer\n", signature)}
     said = Feedback("ham", body.get(by, b""), refs.get(by, ()), ALICE)
-    assert desk.teach(said).state == "learnt"
+    assert feedback_service.teach(said).state == "learnt"
     assert model.score(raw).decision == "deliver"
 
 
 @pytest.mark.parametrize("by", ["signature", "digest", "message id"])
-def test_a_user_names_no_message_of_others(desk, model, by):
+def test_a_user_names_no_message_of_others(feedback_service, model, by):
     """Another user's message gives the same answer as an unknown one."""
     raw = mail(1)
     signature = delivered(model, raw, "bob@example.org")
     digest = model.example(raw).digest.hex()
     ref = {"signature": signature, "digest": digest, "message id": "1@a.example"}[by]
     held = events(model)
-    theirs = desk.teach(Feedback("spam", b"", (ref,), ALICE))
-    unknown = desk.teach(Feedback("spam", b"", ("2@a.example",), ALICE))
+    theirs = feedback_service.teach(Feedback("spam", b"", (ref,), ALICE))
+    unknown = feedback_service.teach(Feedback("spam", b"", ("2@a.example",), ALICE))
     assert theirs.state == unknown.state == "refused"
     assert theirs.reason == unknown.reason
     assert events(model) == held
 
 
-def test_a_users_message_that_is_unknown_waits_for_review(desk, model):
+def test_a_users_message_that_is_unknown_waits_for_review(feedback_service, model):
     """It may have come before we did: an admin looks at it, nothing is learnt until then."""
     held = events(model)
-    answer = desk.teach(Feedback("spam", mail(1), user=ALICE))
+    answer = feedback_service.teach(Feedback("spam", mail(1), user=ALICE))
     assert (answer.state, events(model)) == ("review", held)
-    assert desk.review_queue.get(answer.review)[1] == mail(1)
+    assert feedback_service.review_queue.get(answer.review)[1] == mail(1)
 
 
 @pytest.mark.parametrize(("rule", "state"), [("refuse", "refused"), ("learn", "learnt")])
 def test_the_house_may_decide_otherwise_on_unknown_messages(model, tmp_path, rule, state):
     """`feedback.unproven` decides about messages that are not in the history."""
-    desk = FeedbackService(model, ReviewQueue(tmp_path / "review"), TeachingRules(unproven=rule))
-    assert desk.teach(Feedback("spam", mail(1), user=ALICE)).state == state
+    feedback_service = FeedbackService(
+        model, ReviewQueue(tmp_path / "review"), TeachingRules(unproven=rule)
+    )
+    assert feedback_service.teach(Feedback("spam", mail(1), user=ALICE)).state == state
 
 
-def test_a_user_takes_back_their_own_events_only(desk, model):
+def test_a_user_takes_back_their_own_events_only(feedback_service, model):
     """A user may undo their own events only."""
     raw = mail(1)
     delivered(model, raw, ALICE)
-    mine = desk.teach(Feedback("spam", raw, user=ALICE)).receipt.event
-    assert desk.undo(1, Feedback("", user=ALICE)).state == "refused"
-    assert desk.undo(mine, Feedback("", user="mallory@example.org")).state == "refused"
-    assert desk.undo(mine, Feedback("", user=ALICE.upper())).state == "learnt"
-    assert desk.undo(1, Feedback("", user="root", trust="admin")).state == "learnt"
+    mine = feedback_service.teach(Feedback("spam", raw, user=ALICE)).receipt.event
+    assert feedback_service.undo(1, Feedback("", user=ALICE)).state == "refused"
+    assert feedback_service.undo(mine, Feedback("", user="mallory@example.org")).state == "refused"
+    assert feedback_service.undo(mine, Feedback("", user=ALICE.upper())).state == "learnt"
+    assert feedback_service.undo(1, Feedback("", user="root", trust="admin")).state == "learnt"
 
 
 # --- strangers --------------------------------------------------------------------------------
 
 
-def test_a_stranger_is_heard_with_a_signature_of_their_own_message(desk, model):
+def test_a_stranger_is_heard_with_a_signature_of_their_own_message(feedback_service, model):
     """A stranger needs the signature of a message delivered to the claimed address."""
     signature = delivered(model, mail(1, "a new catalogue of garden tools"), ALICE)
     said = Feedback("spam", b"", (signature,), ALICE, "address", "stranger", domain="example.org")
-    assert desk.teach(said).state == "learnt"
+    assert feedback_service.teach(said).state == "learnt"
 
 
 @pytest.mark.parametrize("by", ["message id", "digest", "raw", "guess", "foreign signature"])
-def test_a_stranger_without_proof_teaches_nothing(desk, model, by):
+def test_a_stranger_without_proof_teaches_nothing(feedback_service, model, by):
     """The message id and the text prove nothing: the message's sender knows both."""
     raw = mail(1, "a new catalogue of garden tools")
     delivered(model, raw, ALICE)
@@ -222,15 +228,15 @@ def test_a_stranger_without_proof_teaches_nothing(desk, model, by):
         domain="example.org",
     )  # fmt: skip
     held = events(model)
-    answer = desk.teach(said)
+    answer = feedback_service.teach(said)
     assert (answer.state, events(model)) == ("refused" if by == "guess" else "review", held)
 
 
 @pytest.mark.parametrize("channel", ["address", "arf"])
-def test_a_careful_channel_does_not_contradict_a_sure_verdict(desk, model, channel):
+def test_a_careful_channel_does_not_contradict_a_sure_verdict(feedback_service, model, channel):
     """A label of a stranger against a very sure verdict waits for review."""
     text = "cheap pills, a casino bonus " + " ".join(f"pill{n}" for n in range(80))
-    desk.batch(
+    feedback_service.batch(
         [
             ("spam", mail(f"c{number}", text, subject="cheap casino bonus pills"))
             for number in range(1_500)
@@ -241,11 +247,13 @@ def test_a_careful_channel_does_not_contradict_a_sure_verdict(desk, model, chann
     assert model.score(raw, remember=False).probability > 0.999
     signature, held = delivered(model, raw, ALICE), events(model)
     trust = "stranger" if channel == "address" else "user"
-    answer = desk.teach(
+    answer = feedback_service.teach(
         Feedback("ham", b"", (signature,), ALICE, channel, trust, domain="example.org")
     )
     assert (answer.state, events(model)) == ("review", held)
-    assert desk.teach(Feedback("ham", b"", (signature,), ALICE, "imap")).state == "learnt"
+    assert (
+        feedback_service.teach(Feedback("ham", b"", (signature,), ALICE, "imap")).state == "learnt"
+    )
 
 
 def test_a_channel_that_is_less_worth_takes_smaller_steps(tmp_path):
@@ -254,9 +262,9 @@ def test_a_channel_that_is_less_worth_takes_smaller_steps(tmp_path):
     for channel in ("address", "trap"):
         with Filter.open(tmp_path / channel, create=True, recipe=MADE) as model:
             teach_some(model)
-            desk = FeedbackService(model, ReviewQueue(tmp_path / "review"))
+            feedback_service = FeedbackService(model, ReviewQueue(tmp_path / "review"))
             raw = mail(1, "a new catalogue of garden tools")
-            answer = desk.teach(Feedback("spam", raw, (), "root", channel, "admin"))
+            answer = feedback_service.teach(Feedback("spam", raw, (), "root", channel, "admin"))
             moved[channel] = answer.receipt.probability_after
             with model.store.read() as view:
                 counts[channel] = view.totals().messages.tolist()
@@ -268,34 +276,34 @@ def test_a_channel_that_is_less_worth_takes_smaller_steps(tmp_path):
 # --- signatures within ------------------------------------------------------------------------
 
 
-def test_a_signature_line_on_another_message_is_not_believed(desk, model):
+def test_a_signature_line_on_another_message_is_not_believed(feedback_service, model):
     """A signature line copied onto another message does not make either of them learnt."""
     request = mail(1, "the letter of our garden club: tools, seeds and dates", subject="garden")
     signature = delivered(model, request, ALICE)
     text = b"From: Watches <sale@w.example>\nSubject: sale\n\ntotally other words for you\n"
     spam = signed(text, signature)
-    answer = desk.teach(Feedback("spam", spam, user=ALICE))
+    answer = feedback_service.teach(Feedback("spam", spam, user=ALICE))
     assert answer.state == "review"
-    answer = desk.teach(Feedback("spam", spam, user="root", trust="admin"))
+    answer = feedback_service.teach(Feedback("spam", spam, user="root", trust="admin"))
     assert answer.receipt.digest == model.example(spam).digest.hex()
 
 
-def test_an_attached_message_is_found_by_its_signature_line(desk, model):
+def test_an_attached_message_is_found_by_its_signature_line(feedback_service, model):
     """Forwarded with its header, by a user: the message inside is the one that is meant."""
     raw = mail(1, "a new catalogue of garden tools")
     signature = delivered(model, raw, ALICE)
     forward = b"From: alice@example.org\nSubject: Fwd\n\nsee below\n\n" + signed(raw, signature)
-    answer = desk.teach(Feedback("spam", forward, user=ALICE))
+    answer = feedback_service.teach(Feedback("spam", forward, user=ALICE))
     assert (answer.state, answer.receipt.digest) == ("learnt", model.example(raw).digest.hex())
 
 
-def test_a_line_in_the_body_does_not_hide_the_message_that_carries_it(desk, model):
+def test_a_line_in_the_body_does_not_hide_the_message_that_carries_it(feedback_service, model):
     """A stamped message that quotes another's line is itself what is taught."""
     request, spam = mail(1, "the letter of our garden club"), mail(2, "cheap watches for you")
     inside = delivered(model, request, ALICE)
     spam += f"\nX-Spamnb-Signature: {inside}\n".encode()
     outside = delivered(model, spam, ALICE)
-    answer = desk.teach(Feedback("spam", signed(spam, outside), user=ALICE))
+    answer = feedback_service.teach(Feedback("spam", signed(spam, outside), user=ALICE))
     assert answer.receipt.digest == model.example(spam).digest.hex()
 
 
@@ -308,9 +316,9 @@ def test_a_person_is_stopped_at_their_cap_and_others_are_not(model, tmp_path):
     raws = [mail(number, f"words{number} of garden") for number in range(5)]
     for raw in raws:
         delivered(model, raw, ALICE, "bob@example.org")
-    desk = FeedbackService(model, ReviewQueue(tmp_path / "review"), rules)
+    feedback_service = FeedbackService(model, ReviewQueue(tmp_path / "review"), rules)
     said = [Feedback("spam", raw, user=ALICE) for raw in raws]
-    assert [desk.teach(one).state for one in said] == ["learnt"] * 3 + ["refused"] * 2
+    assert [feedback_service.teach(one).state for one in said] == ["learnt"] * 3 + ["refused"] * 2
     again = FeedbackService(model, ReviewQueue(tmp_path / "review"), rules)
     assert again.teach(said[4]).state == "refused"
     assert again.teach(replace(said[4], user="bob@example.org")).state == "learnt"
@@ -318,22 +326,28 @@ def test_a_person_is_stopped_at_their_cap_and_others_are_not(model, tmp_path):
 
 def test_what_changes_nothing_does_not_count_towards_the_cap(model, tmp_path):
     """A mail program that says the same again and again uses nothing up."""
-    desk = FeedbackService(model, ReviewQueue(tmp_path / "review"), TeachingRules(user_per_day=2))
+    feedback_service = FeedbackService(
+        model, ReviewQueue(tmp_path / "review"), TeachingRules(user_per_day=2)
+    )
     raws = [mail(number, f"words{number} of garden") for number in range(2)]
     for raw in raws:
         delivered(model, raw, ALICE)
     for _ in range(5):
-        assert desk.teach(Feedback("spam", raws[0], user=ALICE)).state in ("learnt", "unchanged")
-    assert desk.teach(Feedback("spam", raws[1], user=ALICE)).state == "learnt"
+        assert feedback_service.teach(Feedback("spam", raws[0], user=ALICE)).state in (
+            "learnt",
+            "unchanged",
+        )
+    assert feedback_service.teach(Feedback("spam", raws[1], user=ALICE)).state == "learnt"
 
 
 def test_strangers_share_a_cap(model, tmp_path):
     """Names cost a stranger nothing, so all of them together are bounded."""
     rules = TeachingRules(stranger_per_day=2, strangers_per_day=4)
-    desk = FeedbackService(model, ReviewQueue(tmp_path / "review"), rules)
+    feedback_service = FeedbackService(model, ReviewQueue(tmp_path / "review"), rules)
     said = Feedback("ham", channel="address", trust="stranger")
     states = [
-        desk.teach(replace(said, raw=mail(n), user=f"x{n // 3}@a.example")).state for n in range(9)
+        feedback_service.teach(replace(said, raw=mail(n), user=f"x{n // 3}@a.example")).state
+        for n in range(9)
     ]
     assert states == ["review", "review", "refused"] * 2 + ["refused"] * 3
 
@@ -341,12 +355,12 @@ def test_strangers_share_a_cap(model, tmp_path):
 def test_every_word_is_counted_and_timed(model, tmp_path):
     """What people say shows in the numbers, whatever became of it."""
     meters = Meters()
-    desk = FeedbackService(model, ReviewQueue(tmp_path / "review"), meters=meters)
+    feedback_service = FeedbackService(model, ReviewQueue(tmp_path / "review"), meters=meters)
     admin = Feedback("spam", mail(1), user="root", trust="admin")
     for said in (admin, admin, replace(admin, label="ham"), replace(admin, label="")):
-        desk.teach(said)
-    desk.teach(Feedback("spam", mail(2), user=ALICE))
-    desk.teach(Feedback("spam", b"", ("x@y",), ALICE))
+        feedback_service.teach(said)
+    feedback_service.teach(Feedback("spam", mail(2), user=ALICE))
+    feedback_service.teach(Feedback("spam", b"", ("x@y",), ALICE))
     found = {
         name: meters.value(name)
         for name in ("learned_spam", "learned_ham", "forgotten", "feedback_unchanged",
@@ -358,35 +372,37 @@ def test_every_word_is_counted_and_timed(model, tmp_path):
 # --- review -----------------------------------------------------------------------------------
 
 
-def test_what_waits_is_learnt_in_the_name_of_who_said_it(desk, model):
+def test_what_waits_is_learnt_in_the_name_of_who_said_it(feedback_service, model):
     """An accepted label is learnt immediately, and undone with all labels of its user."""
     raw = mail(1, "cheap pills and a casino bonus")
-    name = desk.teach(Feedback("ham", raw, user=ALICE, channel="imap")).review
-    answer = desk.accept(name)
+    name = feedback_service.teach(Feedback("ham", raw, user=ALICE, channel="imap")).review
+    answer = feedback_service.accept(name)
     assert (answer.state, answer.receipt.after) == ("learnt", "ham")
     assert model.score(raw).decision == "deliver"
     with model.store.read() as view:
         event = view.event(answer.receipt.event)
     assert (event.user, event.channel) == (ALICE, "imap")
-    assert desk.review_queue.count() == 0
-    assert desk.accept(name).state == "refused"
+    assert feedback_service.review_queue.count() == 0
+    assert feedback_service.accept(name).state == "refused"
 
 
-def test_what_is_looked_at_is_what_is_learnt(desk, model):
+def test_what_is_looked_at_is_what_is_learnt(feedback_service, model):
     """References beside a stranger's message name another one: the message is what counts."""
     other = delivered(model, mail(2, "the letter of our garden club"), "bob@example.org")
     raw = mail(1, "cheap watches for you")
-    name = desk.teach(Feedback("spam", raw, (other,), ALICE, "address", "stranger")).review
-    assert desk.accept(name).receipt.digest == model.example(raw).digest.hex()
+    name = feedback_service.teach(
+        Feedback("spam", raw, (other,), ALICE, "address", "stranger")
+    ).review
+    assert feedback_service.accept(name).receipt.digest == model.example(raw).digest.hex()
 
 
-def test_what_is_refused_in_review_teaches_nothing(desk, model):
+def test_what_is_refused_in_review_teaches_nothing(feedback_service, model):
     """It goes, and the model is as it was."""
     held = events(model)
-    name = desk.teach(Feedback("ham", mail(1), user=ALICE)).review
-    assert desk.refuse(name).state == "unchanged"
-    assert (events(model), desk.review_queue.count()) == (held, 0)
-    assert desk.refuse("../../etc/passwd").state == "refused"
+    name = feedback_service.teach(Feedback("ham", mail(1), user=ALICE)).review
+    assert feedback_service.refuse(name).state == "unchanged"
+    assert (events(model), feedback_service.review_queue.count()) == (held, 0)
+    assert feedback_service.refuse("../../etc/passwd").state == "refused"
 
 
 # --- ownership --------------------------------------------------------------------------------
@@ -437,12 +453,12 @@ def test_no_code_passes_a_score_to_the_feedback_service():
 
 
 @pytest.mark.parametrize("trust", ["admin", "user"])
-def test_a_correction_by_signature_decodes_one_entry(desk, model, trust):
+def test_a_correction_by_signature_decodes_one_entry(feedback_service, model, trust):
     """One history entry is decoded, and the state is read from one snapshot before the commit."""
     signature = delivered(model, mail(1, "cheap pills and a casino bonus"), ALICE)
     delivered(model, mail(1, "cheap pills and a casino bonus"), ALICE)
     first = delivered(model, mail(2), ALICE)  # it counts today's events
-    desk.teach(Feedback("spam", refs=(first,), user=ALICE, trust=trust))
+    feedback_service.teach(Feedback("spam", refs=(first,), user=ALICE, trust=trust))
     counted = {
         entry.decode_entry.__code__: "entry decoded",
         FeedbackService._request.__code__: "request made",
@@ -458,7 +474,7 @@ def test_a_correction_by_signature_decodes_one_entry(desk, model, trust):
     said = Feedback("ham", refs=(signature,), user=ALICE, trust=trust)
     sys.setprofile(count)
     try:
-        answer = desk.teach(said)
+        answer = feedback_service.teach(said)
     finally:
         sys.setprofile(None)
     assert answer.state == "learnt"

@@ -101,13 +101,13 @@ def test_what_a_message_says_is_its_identity(change: tuple[bytes, bytes]) -> Non
 def test_own_hops_go_and_those_of_others_stay() -> None:
     """A Received line of a local host does not count; case does not matter."""
     ours = b"Received: from x.example by MX.example.net (Postfix); Mon, 1 Jan 2024\n"
-    house = LocalHosts(hosts=("mx.Example.net",))
-    assert read(ours + MESSAGE, house) == read(MESSAGE, house)
+    local_hosts = LocalHosts(hosts=("mx.Example.net",))
+    assert read(ours + MESSAGE, local_hosts) == read(MESSAGE, local_hosts)
     assert read(ours + MESSAGE).digest != read(MESSAGE).digest
     other = b"Received: from mx.example.net by evil.example; Mon\n"
-    assert read(other + MESSAGE, house).digest != read(MESSAGE, house).digest
+    assert read(other + MESSAGE, local_hosts).digest != read(MESSAGE, local_hosts).digest
     bare = b"Received: (qmail 1 invoked from network)\n"
-    assert read(bare + MESSAGE, house).digest != read(MESSAGE, house).digest
+    assert read(bare + MESSAGE, local_hosts).digest != read(MESSAGE, local_hosts).digest
 
 
 @pytest.mark.parametrize(
@@ -121,12 +121,12 @@ def test_own_hops_go_and_those_of_others_stay() -> None:
 )
 def test_results_count_only_from_our_own_servers(line: bytes) -> None:
     """Only results of a local server count; a result names its author."""
-    house = LocalHosts(authserv_ids=("mx.example.net",))
+    local_hosts = LocalHosts(authserv_ids=("mx.example.net",))
     name = line.partition(b":")[0].lower()
-    assert name in dict(read(line + MESSAGE, house).headers)
+    assert name in dict(read(line + MESSAGE, local_hosts).headers)
     assert name not in dict(read(line + MESSAGE, LocalHosts(authserv_ids=("other.net",))).headers)
     assert name not in dict(read(line + MESSAGE).headers)
-    assert name not in dict(read(name + b":\n" + MESSAGE, house).headers)
+    assert name not in dict(read(name + b":\n" + MESSAGE, local_hosts).headers)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_the_digest_covers_what_the_limits_cut() -> None:
 
 
 def test_a_house_without_names_is_the_default() -> None:
-    """Who says nothing about the house gets the strictest reading."""
+    """Without names of local hosts, no header counts as written by local delivery."""
     assert read(MESSAGE, LocalHosts()) == read(MESSAGE)
     assert canonical(MESSAGE, LocalHosts()) == canonical(MESSAGE)
 

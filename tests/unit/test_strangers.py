@@ -23,7 +23,7 @@ def model(tmp_path):
         yield model
 
 
-def desk_of(model, tmp_path, **rules):
+def service_of(model, tmp_path, **rules):
     return FeedbackService(model, ReviewQueue(tmp_path / "review"), TeachingRules(**rules))
 
 
@@ -52,7 +52,7 @@ def stranger(signature, user, **more):
 @pytest.mark.parametrize("known", [{"served": SITE}, {}])
 def test_the_domain_of_a_stranger_must_be_served_here(model, tmp_path, user, to, state, known):
     """A signature reaches outsiders with outgoing mail, so it proves nothing for them."""
-    desk = desk_of(model, tmp_path, **known)
+    feedback_service = service_of(model, tmp_path, **known)
     raw = mail(1, "a new catalogue of garden tools")
     signature, held = delivered(model, raw, *to.split()), events(model)
     said = [
@@ -60,7 +60,7 @@ def test_the_domain_of_a_stranger_must_be_served_here(model, tmp_path, user, to,
         replace(stranger("", user, domain="example.org"), raw=signed(raw, signature), refs=()),
         replace(stranger(signature, user, domain="example.org"), channel="arf"),
     ]
-    answers = [desk.teach(one).state for one in said]
+    answers = [feedback_service.teach(one).state for one in said]
     assert set(answers) <= {state, "unchanged"}
     assert answers[0] == state
     assert (events(model) > held) is (state == "learnt")
@@ -69,35 +69,42 @@ def test_the_domain_of_a_stranger_must_be_served_here(model, tmp_path, user, to,
 def test_no_stranger_teaches_where_no_domain_is_known(model, tmp_path):
     """Neither settings nor the address that took the report tell: the word waits."""
     signature = delivered(model, mail(1), ALICE)
-    assert desk_of(model, tmp_path).teach(stranger(signature, ALICE)).state == "review"
+    assert service_of(model, tmp_path).teach(stranger(signature, ALICE)).state == "review"
 
 
 def test_a_user_is_no_recipient_at_another_site(model, tmp_path):
     """An address at another site is never a local user's."""
-    desk, raw = desk_of(model, tmp_path, served=SITE), mail(1)
+    feedback_service, raw = service_of(model, tmp_path, served=SITE), mail(1)
     signature = delivered(model, raw, "alice@evil.example")
     said = Feedback("spam", b"", (signature,), "alice@evil.example")
-    assert desk.teach(said).state == "refused"
+    assert feedback_service.teach(said).state == "refused"
     delivered(model, raw, ALICE)
-    assert desk.teach(replace(said, raw=raw, refs=(), user=ALICE)).state == "learnt"
+    assert feedback_service.teach(replace(said, raw=raw, refs=(), user=ALICE)).state == "learnt"
 
 
 def test_the_delimiter_of_the_site_tells_mailboxes_apart(model, tmp_path):
     """Where nothing follows a mailbox's name, bob+x is another person than bob."""
     signature = delivered(model, mail(1), BOB)
     other = stranger(signature, "bob+x@example.org")
-    assert desk_of(model, tmp_path, served=SITE, delimiter="").teach(other).state == "review"
-    assert desk_of(model, tmp_path, served=SITE, delimiter="+").teach(other).state == "learnt"
+    assert service_of(model, tmp_path, served=SITE, delimiter="").teach(other).state == "review"
+    assert service_of(model, tmp_path, served=SITE, delimiter="+").teach(other).state == "learnt"
 
 
 @pytest.mark.parametrize("channel", ["address", "arf", "cli", "imap", "maildir", "api"])
 def test_a_strangers_word_never_insists(model, tmp_path, channel):
     """Nor when an admin has accepted it: others accept a hundred entries in one command."""
-    desk, raw = desk_of(model, tmp_path, served=SITE), mail(1, "cheap pills and a casino bonus")
+    feedback_service, raw = (
+        service_of(model, tmp_path, served=SITE),
+        mail(1, "cheap pills and a casino bonus"),
+    )
     signature = delivered(model, raw, ALICE)
-    learnt = desk.teach(replace(stranger(signature, ALICE), label="spam", channel=channel))
-    waits = desk.teach(replace(stranger("", "x@evil.example"), raw=mail(2), channel=channel))
-    accepted = desk.accept(waits.review)
+    learnt = feedback_service.teach(
+        replace(stranger(signature, ALICE), label="spam", channel=channel)
+    )
+    waits = feedback_service.teach(
+        replace(stranger("", "x@evil.example"), raw=mail(2), channel=channel)
+    )
+    accepted = feedback_service.accept(waits.review)
     with model.store.read() as view:
         found = [view.event(one.receipt.event) for one in (learnt, accepted)]
     assert [event.immediate for event in found] == [False, False]
@@ -108,50 +115,57 @@ def test_a_strangers_word_never_insists(model, tmp_path, channel):
 
 def test_what_is_not_proven_is_counted_apart(model, tmp_path):
     """A flood under any names, also under the victim's, leaves those with a signature theirs."""
-    desk = desk_of(model, tmp_path, served=SITE, stranger_per_day=2, strangers_per_day=4)
+    feedback_service = service_of(
+        model, tmp_path, served=SITE, stranger_per_day=2, strangers_per_day=4
+    )
     signatures = [delivered(model, mail(number), BOB) for number in range(3)]
     for number in range(20):
         flood = replace(stranger("", BOB if number % 2 else f"x{number}@a.example"), refs=())
-        desk.teach(replace(flood, raw=mail(100 + number)))
-    answers = [desk.teach(stranger(one, BOB)) for one in signatures]
+        feedback_service.teach(replace(flood, raw=mail(100 + number)))
+    answers = [feedback_service.teach(stranger(one, BOB)) for one in signatures]
     assert [answer.state for answer in answers] == ["learnt", "learnt", "refused"]
     assert (answers[2].facts["error_type"], answers[2].facts["proven"]) == ("LimitError", True)
 
 
 def test_a_flood_of_one_network_leaves_other_networks_their_review(model, tmp_path):
     """Names cost nothing and networks do: what cannot be proven is counted by them."""
-    desk = desk_of(model, tmp_path, stranger_per_day=3, strangers_per_day=10)
+    feedback_service = service_of(model, tmp_path, stranger_per_day=3, strangers_per_day=10)
     said = replace(stranger("", ""), refs=())
     states = [
-        desk.teach(replace(said, raw=mail(n), user=f"x{n}@a.example", client="192.0.2.7")).state
+        feedback_service.teach(
+            replace(said, raw=mail(n), user=f"x{n}@a.example", client="192.0.2.7")
+        ).state
         for n in range(8)
     ]
     assert states == ["review"] * 3 + ["refused"] * 5
     other = replace(said, raw=mail(9), user="x9@a.example", client="192.0.2.8")
-    assert desk.teach(other).state == "review"
+    assert feedback_service.teach(other).state == "review"
 
 
 def test_a_spent_quota_is_refused_before_the_message_is_read(model, tmp_path):
     """A flood beyond its quota costs no reading, whatever signature it invents."""
-    desk = desk_of(model, tmp_path, served=SITE, stranger_per_day=1)
+    feedback_service = service_of(model, tmp_path, served=SITE, stranger_per_day=1)
     flood = replace(stranger("", "x@a.example", client="192.0.2.7"), refs=())
-    assert desk.teach(replace(flood, raw=mail(1))).state == "review"
+    assert feedback_service.teach(replace(flood, raw=mail(1))).state == "review"
     read = []
-    desk.model.example = read.append
+    feedback_service.model.example = read.append
     raw = signed(mail(2), "s" + "a" * 26)
-    assert desk.teach(replace(flood, raw=raw, user=ALICE)).facts["error_type"] == "LimitError"
+    assert (
+        feedback_service.teach(replace(flood, raw=raw, user=ALICE)).facts["error_type"]
+        == "LimitError"
+    )
     assert read == []
 
 
 def test_after_a_restart_a_strangers_words_are_not_the_users(model, tmp_path):
     """The journal tells them apart: what was forged in alice's name uses up no word of hers."""
     rules = {"served": SITE, "user_per_day": 2, "stranger_per_day": 2}
-    desk = desk_of(model, tmp_path, **rules)
+    feedback_service = service_of(model, tmp_path, **rules)
     raws = [mail(number, f"a letter about garden tools {number}") for number in range(4)]
     signatures = [delivered(model, raw, ALICE) for raw in raws]
     for one in signatures[:2]:
-        assert desk.teach(stranger(one, ALICE)).state == "learnt"
-    again = desk_of(model, tmp_path, **rules)
+        assert feedback_service.teach(stranger(one, ALICE)).state == "learnt"
+    again = service_of(model, tmp_path, **rules)
     assert again.teach(stranger(signatures[2], ALICE)).facts["error_type"] == "LimitError"
     users = [again.teach(Feedback("spam", b"", (one,), ALICE)).state for one in signatures[2:]]
     assert users == ["learnt"] * 2
@@ -160,11 +174,11 @@ def test_after_a_restart_a_strangers_words_are_not_the_users(model, tmp_path):
 @pytest.mark.parametrize("rule", ["stranger_per_day", "strangers_per_day"])
 def test_a_site_may_hear_no_stranger(model, tmp_path, rule):
     """With 0 all are refused for good, with a signature too: it does not help to come again."""
-    desk = desk_of(model, tmp_path, served=SITE, **{rule: 0})
+    feedback_service = service_of(model, tmp_path, served=SITE, **{rule: 0})
     signature = delivered(model, mail(1), ALICE)
     for said in (stranger(signature, ALICE), replace(stranger("", "x@a.example"), raw=mail(2))):
-        assert desk.teach(said).facts["error_type"] == "RefusedError"
-    assert desk.teach(Feedback("spam", b"", (signature,), ALICE)).state == "learnt"
+        assert feedback_service.teach(said).facts["error_type"] == "RefusedError"
+    assert feedback_service.teach(Feedback("spam", b"", (signature,), ALICE)).state == "learnt"
 
 
 # --- bytes ------------------------------------------------------------------------------------
@@ -177,54 +191,54 @@ def random_mail(number, words=3000):
 
 def test_the_bytes_of_one_person_are_bounded(model, tmp_path):
     """Random words fill the disk: the person is stopped, another one is not."""
-    desk = desk_of(model, tmp_path, user_bytes_per_day=500_000)
+    feedback_service = service_of(model, tmp_path, user_bytes_per_day=500_000)
     raws = [random_mail(number) for number in range(6)]
     for raw in raws:
         delivered(model, raw, ALICE, BOB)
-    answers = [desk.teach(Feedback("spam", raw, user=ALICE)) for raw in raws]
+    answers = [feedback_service.teach(Feedback("spam", raw, user=ALICE)) for raw in raws]
     assert [answer.state for answer in answers] == ["learnt"] * 3 + ["refused"] * 3
     assert (answers[3].facts["error_type"], "bytes a day" in answers[3].reason) == (
         "LimitError",
         True,
     )
-    assert desk.teach(Feedback("spam", raws[3], user=BOB)).state == "learnt"
+    assert feedback_service.teach(Feedback("spam", raws[3], user=BOB)).state == "learnt"
 
 
 def test_ordinary_words_take_few_of_the_bytes(model, tmp_path):
     """A message of known words costs its line in the journal and no more."""
-    desk = desk_of(model, tmp_path, user_bytes_per_day=250_000)
+    feedback_service = service_of(model, tmp_path, user_bytes_per_day=250_000)
     for number in range(100):
         raw = mail(number, "cheap pills and a casino bonus", subject="the minutes")
         delivered(model, raw, ALICE)
-        assert desk.teach(Feedback("spam", raw, user=ALICE)).state == "learnt"
+        assert feedback_service.teach(Feedback("spam", raw, user=ALICE)).state == "learnt"
 
 
 def test_moves_and_undos_are_counted(model, tmp_path):
     """One large message called spam and ham in turn, or an undo undone, fills the journal."""
-    desk = desk_of(model, tmp_path, user_bytes_per_day=300_000)
+    feedback_service = service_of(model, tmp_path, user_bytes_per_day=300_000)
     raw = random_mail(1)
     delivered(model, raw, ALICE)
     said = Feedback("spam", raw, user=ALICE)
-    event = desk.teach(said).receipt.event
+    event = feedback_service.teach(said).receipt.event
     states = []
     for _ in range(20):
-        answer = desk.undo(event, Feedback("", user=ALICE))
+        answer = feedback_service.undo(event, Feedback("", user=ALICE))
         states.append(answer.state)
         event = answer.receipt.event if answer.receipt else event
     assert states[0] == "learnt"
     assert states[-1] == "refused"
-    moves = [desk.teach(replace(said, label=label)).state for label in ("ham", "spam")]
+    moves = [feedback_service.teach(replace(said, label=label)).state for label in ("ham", "spam")]
     assert moves == ["refused"] * 2
 
 
 def test_undos_are_counted_as_changes(model, tmp_path):
     """Each is an event of the journal, however small."""
-    desk = desk_of(model, tmp_path, user_per_day=3)
+    feedback_service = service_of(model, tmp_path, user_per_day=3)
     raw = mail(1)
     delivered(model, raw, ALICE)
-    event, states = desk.teach(Feedback("spam", raw, user=ALICE)).receipt.event, []
+    event, states = feedback_service.teach(Feedback("spam", raw, user=ALICE)).receipt.event, []
     for _ in range(4):
-        answer = desk.undo(event, Feedback("", user=ALICE))
+        answer = feedback_service.undo(event, Feedback("", user=ALICE))
         states.append(answer.state)
         event = answer.receipt.event if answer.receipt else event
     assert states == ["learnt"] * 2 + ["refused"] * 2

@@ -25,7 +25,7 @@ from spamnb.service.scanning.scanner import REFUSED_REPLY, ScanPolicy, notes_of
 # --- judged --------------------------------------------------------------------------------------
 
 
-def test_a_letter_is_judged_as_the_filter_would(scan_rig, home, surest):
+def test_a_message_is_scored_as_the_filter_would(scan_rig, home, surest):
     """The same verdict, in headers, in facts and in the history, with the recipients."""
     one = scan_rig()
     outcome = one.scan(surest["spam"])
@@ -66,7 +66,7 @@ def test_what_is_judged_is_what_a_mailbox_will_hold(scan_rig, home, surest):
             assert model.score(as_delivered(raw), remember=False).digest == digest
 
 
-def test_letters_of_one_turn_are_judged_together(scan_rig, home, surest):
+def test_messages_of_one_turn_are_scored_together(scan_rig, home, surest):
     """All are answered, each with its own verdict, with one write to the history for each few."""
     later = []
     one = scan_rig(call_soon=later.append)
@@ -267,7 +267,7 @@ def test_a_list_believes_our_own_servers_alone(scan_rig, surest):
     assert scan_rig(rules=rules, plan=plan).scan(raw).facts["reason"] == "allow-domain"
 
 
-def test_new_settings_hold_for_new_letters(scan_rig, surest):
+def test_new_settings_hold_for_new_messages(scan_rig, surest):
     """A reload needs no new scanner."""
     one = scan_rig()
     assert one.scan(surest["spam"], before_queue=True).action == "relay"

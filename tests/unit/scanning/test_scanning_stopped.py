@@ -46,7 +46,7 @@ def test_what_waited_too_long_in_the_worker_is_deferred(scan_rig, surest):
     assert one.meters.value("unscanned_deferred") == 1
 
 
-def test_a_letter_that_is_taken_back_is_not_judged(scan_rig, surest):
+def test_a_message_that_is_stopped_is_not_scored(scan_rig, surest):
     """The session that wanted the answer has ended."""
     later, answers = [], []
     one = scan_rig(call_soon=later.append)
@@ -56,7 +56,7 @@ def test_a_letter_that_is_taken_back_is_not_judged(scan_rig, surest):
     assert one.meters.value("scanned") == 0
 
 
-def test_what_is_kept_for_a_letter_that_was_taken_back_is_withdrawn(scan_rig, home, surest):
+def test_what_is_kept_for_a_message_that_was_stopped_is_withdrawn(scan_rig, home, surest):
     """The disk was slow, and the sender will send the message again."""
     quarantine, works, answers = Quarantine(home / "quarantine"), [], []
     one = scan_rig(HARSH, quarantine=quarantine, run_in_thread=lambda *both: works.append(both))
