@@ -91,7 +91,7 @@ def own_imports(sources):
 
 
 def floor(name):
-    """Tell the height of a module's floor; the package itself stands above all."""
+    """Return the number of a module's layer; the package itself is above all."""
     if name == "spamnb":
         return len(FLOORS)
     parts = name.split(".")

@@ -1,4 +1,4 @@
-"""`scripts/run`: from a clone to mail that is judged, by its own words."""
+"""`scripts/run`: from a clone to scanned mail, with the printed commands."""
 
 import os
 import re
@@ -144,7 +144,7 @@ def test_a_python_that_is_named_is_taken_or_refused(tmp_path):
 
 
 def installed(folder, what):
-    """What pip is told to install when an environment is set up for something."""
+    """The arguments of pip when an environment is set up."""
     words = folder / "words"
     words.write_text("")
     done = subprocess.run(

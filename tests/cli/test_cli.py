@@ -64,7 +64,7 @@ def test_train_can_make_a_classical_model_without_words(tmp_path):
     ],
 )
 def test_train_refuses_what_makes_no_sense(tmp_path, words, said):
-    """The user's mistakes are told in one line, exit 2, and no model is made."""
+    """A mistake of the user is reported in one line with exit 2, and no model is made."""
     done = spamnb(tmp_path / "new", *words)
     assert done.code == 2
     assert said in done.err
@@ -73,7 +73,7 @@ def test_train_refuses_what_makes_no_sense(tmp_path, words, said):
 
 
 def test_train_refuses_an_empty_folder(tmp_path):
-    """A folder without mail is told, not counted as none."""
+    """A folder without mail is an error, not a count of zero."""
     (tmp_path / "empty").mkdir()
     done = spamnb(tmp_path / "new", "train", HAM, tmp_path / "empty")
     assert (done.code, "no messages in" in done.err) == (2, True)
@@ -90,7 +90,7 @@ def test_train_skips_what_cannot_be_read(tmp_path):
 
 
 def test_train_that_could_read_nothing_fails(home, tmp_path):
-    """A script that names the wrong folder is told, and not by a number in a line of success."""
+    """A wrong folder is an error, not only a number in a line of success."""
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "photo").write_bytes(bytes(range(128, 256)) * 100)
@@ -160,7 +160,7 @@ def test_score_reads_folders_and_standard_input(trained):
 
 
 def test_score_tells_what_it_cannot_read_and_goes_on(trained, tmp_path):
-    """One bad file hides no verdict; the exit code tells of it."""
+    """One bad file hides no verdict; the exit code reports the bad file."""
     bad = tmp_path / "bad.eml"
     bad.write_bytes(b"\x00\x01")
     done = spamnb(trained, "score", bad, ONE_HAM)
@@ -170,7 +170,7 @@ def test_score_tells_what_it_cannot_read_and_goes_on(trained, tmp_path):
 
 
 def test_score_changes_nothing(home):
-    """Scoring writes nothing, unless it is told to remember."""
+    """Scoring writes nothing without --remember."""
     before = (home / "data.mdb").read_bytes()
     spamnb(home, "score", SAMPLE)
     assert (home / "data.mdb").read_bytes() == before
@@ -313,7 +313,7 @@ def test_explain_knows_a_taught_message_by_its_digest(home):
 
 
 def test_a_correction_works_at_once_and_can_be_undone(home):
-    """Afterwards the message is judged as the person said; undo brings the old verdict back."""
+    """After a correction the verdict has the user's label; undo restores the old verdict."""
     before = spamnb(home, "score", ONE_SPAM).out
     done = spamnb(home, "correct", "--json", "ham", ONE_SPAM)
     receipt = done.json[0]
@@ -338,7 +338,7 @@ def test_correct_takes_pipes_ids_and_signatures(home, tmp_path):
 
 
 def test_correct_refuses_labels_the_model_has_not(home):
-    """A mistyped label is told before anything is read."""
+    """A mistyped label is reported before anything is read."""
     done = spamnb(home, "correct", "spma", ONE_SPAM)
     assert (done.code, "no label 'spma'" in done.err, "ham, spam" in done.err) == (2, True, True)
 

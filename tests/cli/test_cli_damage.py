@@ -78,7 +78,7 @@ def damaged(request, sound, tmp_path):
 
 @pytest.mark.parametrize("words", [("check",), ("stats",), ("backup", "copy"), ("export", "text")])
 def test_a_damaged_model_is_told_in_one_line(damaged, words, tmp_path):
-    """What reads a whole model tells of damage in one line with exit 3, and never aborts."""
+    """A command that reads the whole model reports damage in one line with exit 3."""
     done = forked(damaged, *words, cwd=tmp_path)
     assert done.code in ({FOUND, STORE_FAILED} if words == ("check",) else {0, STORE_FAILED})
     if done.code == STORE_FAILED:
@@ -88,14 +88,14 @@ def test_a_damaged_model_is_told_in_one_line(damaged, words, tmp_path):
 
 @pytest.mark.parametrize("words", [("score", str(ONE_HAM)), ("explain", str(ONE_HAM))])
 def test_one_message_is_judged_or_the_damage_is_told(damaged, words):
-    """A verdict needs few pages; where one of them is damaged, that is told."""
+    """A verdict needs few pages; if one of them is damaged, the command reports it."""
     done = forked(damaged, *words)
     assert done.code in {0, STORE_FAILED}
     assert done.code == 0 or len(done.err.splitlines()) == 1
 
 
 def test_an_abort_of_the_engine_is_told(sound, tmp_path):
-    """The engine's own word stands in the one line; a mail system is told to try again."""
+    """The line contains LMDB's message; the exit code makes a mail system try again."""
     code = (
         "import ctypes, sys\n"
         "from spamnb.cli.child_process import guarded\n"
@@ -119,7 +119,7 @@ def test_an_abort_of_the_engine_is_told(sound, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_reach_the_command(sound, number):
-    """A command that is told to end, ends, as if no process stood between."""
+    """A signal ends the command as if it ran without a child process."""
     with subprocess.Popen(
         [*PROGRAM, "--home", str(sound), "score", "-"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),

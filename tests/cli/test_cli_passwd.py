@@ -20,7 +20,7 @@ def test_a_login_is_made_and_works(tmp_path):
 
 
 def test_a_new_password_keeps_the_addresses(tmp_path):
-    """Who has several addresses names them once."""
+    """A user with several addresses gives them once; a new password keeps them."""
     spamnb(tmp_path, "passwd", "alice", "a@x.example", "b@x.example", stdin=b"one\n")
     spamnb(tmp_path, "passwd", "bob@x.example", stdin=b"two\n")
     spamnb(tmp_path, "passwd", "ALICE", stdin=b"three\n")

@@ -210,7 +210,7 @@ def test_paths_that_are_no_text_are_scored_all_the_same(trained, tmp_path):
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_every_terminal_gets_what_it_can_show(trained, encoding):
-    """A letter that the terminal has not is no reason to stop."""
+    """A character that the terminal's encoding lacks does not stop the command."""
     command = [*PROGRAM, "--home", str(trained), "explain", str(ONE_SPAM)]
     kept = environment(PYTHONIOENCODING=encoding)
     done = subprocess.run(command, capture_output=True, check=False, env=kept)

@@ -109,7 +109,7 @@ def test_the_message_comes_out_byte_for_byte(home):
 
 
 def test_a_release_sends_it_on_and_teaches(home, hop):
-    """The next hop has it with its envelope; it is gone here, and judged as ham from now on."""
+    """The next hop gets the message with its envelope; it leaves quarantine and is ham."""
     address, heard = hop
     identity = kept(home, address)
     done = spamnb(home, "quarantine", "release", identity, "--learn")

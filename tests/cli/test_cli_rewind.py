@@ -137,7 +137,7 @@ def test_rewind_before_the_checkpoint_is_refused(home):
 
 
 def test_rewind_where_all_is_in_the_checkpoint_says_so(home):
-    """It does not speak of a time before its end, which may be wrong."""
+    """If all events are in the checkpoint, the error gives no earliest time: it is not known."""
     with Filter.open(home, history=False) as model:
         model.store.transact(lambda view: view.fold(1 << 60, 1000))
     refused = spamnb(home, "rewind", "1m", "--yes")
@@ -178,7 +178,7 @@ def test_relearn_with_another_constant(home):
 
 @pytest.mark.parametrize("words", [["rewind", "2020-01-01"], ["relearn", "--without", "ann"]])
 def test_a_model_in_use_is_not_replaced(home, words):
-    """Whoever has it open would go on with a file that is no more."""
+    """A process that has the model open would continue with a deleted file."""
     with Filter.open(home, history=False):
         refused = spamnb(home, *words, "--yes")
     assert refused.code == 3

@@ -218,7 +218,7 @@ def test_import_refuses_what_is_no_export(home, tmp_path):
 
 
 def test_expire_follows_the_settings(home, tmp_path):
-    """What is young stays; the figures are told."""
+    """New data stays; the figures are printed."""
     done = spamnb(home, "expire", "--json")
     assert done.json == [{"events_folded": 0, "features_dropped": 0, "verdicts_forgotten": 0}]
 
@@ -325,7 +325,7 @@ def test_completion_for_every_shell(shell):
 
 
 def test_verbose_adds_the_traceback(tmp_path):
-    """-v tells where an error arose; without it there is one line."""
+    """-v prints a traceback; without it an error is one line."""
     done = spamnb(tmp_path / "none", "-v", "stats")
     assert "Traceback" in done.err
     assert done.err.splitlines()[-1].startswith("spamnb: there is no model")

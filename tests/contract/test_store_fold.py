@@ -183,7 +183,7 @@ class TestAudit:
             assert any("reading stopped" in fault for fault in check(view))
 
     def test_candidates_for_expiry(self, store):
-        """Old, rare features are listed; `named` tells which of them a journal event names."""
+        """Old, rare features are listed; `named` marks those that a journal event names."""
         old, new = NOON_2026, NOON_2026 + 100 * DAY_US
         learn(store, mail(1, 1, 2), HAM, time_us=old)
         learn(store, mail(2, 2, 3), HAM, time_us=new)

@@ -126,7 +126,7 @@ def test_lmtp_refuses_for_each_recipient(mail):
 
 
 def test_a_unix_socket_is_a_listener_too(tmp_path, mail):
-    """LMTP over a unix socket, as an MTA on the same host speaks it; its peer is called `unix`."""
+    """LMTP over a unix socket, as an MTA on the same host uses it; the peer is named `unix`."""
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(tmp_path / "lmtp"))
     with (
@@ -255,7 +255,7 @@ def test_settings_are_renewed_between_transactions(tmp_path, mail):
 
 
 def test_a_certificate_works(tmp_path, mail):
-    """STARTTLS as clients speak it; what was said before it is forgotten (RFC 3207 4.2)."""
+    """STARTTLS works, and resets all state of the client (RFC 3207 4.2)."""
     import ssl
 
     cert, key = certificate(tmp_path)

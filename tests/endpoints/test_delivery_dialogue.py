@@ -122,7 +122,7 @@ def test_only_one_ending_ends_a_message(agent, mail, end):
 
 @pytest.mark.parametrize("cut", range(1, 12))
 def test_an_end_in_pieces_is_an_end(agent, mail, cut):
-    """The final dot is found wherever the network cuts it, and commands behind it are heard."""
+    """The final dot is found across any split of packets, and later commands are executed."""
     wire = b"S: x\r\n\r\n..a\r\n.\r\nNOOP\r\n"
     with start_child(agent, b"RCPT TO:<bob@x.example>", b"DATA") as client:
         client.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -318,7 +318,7 @@ def test_a_client_that_sends_slowly_is_disconnected(mail):
 
 
 def test_closing_down_lets_a_message_end(mail):
-    """At the end a transaction under way is finished and answered; the idle are told to go."""
+    """At a stop a running transaction is finished and answered; idle clients get 421."""
     with running_agent(root=str(mail)) as agent:
         idle = agent.raw()
         client = start_child(agent, b"RCPT TO:<bob@x.example>", b"DATA")

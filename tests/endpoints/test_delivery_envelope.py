@@ -171,7 +171,7 @@ def test_xforward_names_the_client(agent):
 
 
 def test_xforward_by_others_is_refused(mail):
-    """Who is not a trusted peer is not offered it and is not believed."""
+    """A client that is not a trusted peer gets no XFORWARD, and its values are ignored."""
     with running_agent(root=str(mail), peers=("192.0.2.0/24",)) as agent, agent.raw() as client:
         assert b"XFORWARD" not in client.say(b"EHLO mx")
         assert client.say(b"XFORWARD ADDR=192.0.2.1")[:9] == b"550 5.7.1"

@@ -182,7 +182,7 @@ def replied(text):
 
 
 def test_a_report_of_nothing_teaches_nothing(settings):
-    """It is told in the reply; a stranger's mail is not bounced, for its sender may be forged."""
+    """The reply reports it; a stranger's mail is not rejected, because its sender may be forged."""
     with running_agent(**settings) as rig:
         assert send(rig, MESSAGE, login=True) == "250 2.0.0 nothing was learnt"
         assert send(rig, MESSAGE) == f"250 {NOTHING}"
@@ -203,7 +203,7 @@ def test_without_its_teacher_a_report_is_put_off(settings, trouble):
 
 
 def test_a_teacher_that_does_not_answer_is_not_waited_for(settings):
-    """After its time the sender is told to come again."""
+    """After the time limit the sender gets a temporary error."""
     late = threading.Event()
     with running_agent(**settings | {"teach_timeout_s": 0.2}) as rig:
         rig.teach = lambda _: late.wait(20)
@@ -395,7 +395,7 @@ def test_a_stranger_teaches_nothing(agent, feedback_service, model):
 
 
 def test_a_signature_proves_the_recipient(agent, model):
-    """Without a login, the signature of a message of theirs counts, and for them alone."""
+    """Without a login, a signature counts only for the address of the delivered message."""
     kept = scored(model, SPAM, ALICE)
     assert send(agent, report(kept), sender=BOB)[:3] == "250"
     assert learnt(model, SPAM) is None

@@ -55,7 +55,7 @@ def plain(name, password):
 
 
 def test_a_login_line_without_end_is_the_clients_fault(agent):
-    """It is told so and sent away: no incident, and its rest is no command."""
+    """The client gets an error and is disconnected: no incident, and the rest is no command."""
     with agent.raw() as client:
         client.say(b"EHLO me.example")
         assert client.say(b"AUTH LOGIN")[:3] == b"334"

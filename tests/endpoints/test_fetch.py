@@ -153,7 +153,7 @@ def test_a_wrong_hash_is_refused(tmp_path, site, call, kind):
 
 
 def test_an_unknown_hash_is_trusted_once(tmp_path, site, call):
-    """The first file's hash is told and recorded; another file at that address is refused later."""
+    """The first file's hash is printed and recorded; another file there is refused later."""
     url = f"{site.root}/set.tar.gz"
     site.files["/set.tar.gz"] = first = tar_of([("ham/1", MAIL)])
     done = call({"urls": [url]})

@@ -192,7 +192,7 @@ def test_a_250_before_the_dot_is_not_believed(on_loop):
 
 @pytest.mark.parametrize("word", [b"552 5.3.4 too much\r\n", b"452 4.3.1 full\r\n"])
 def test_a_refusal_in_the_middle_of_a_message_is_kept_for_its_end(on_loop, word):
-    """What the next hop says of half a message is said when the client can hear it."""
+    """A reply of the next hop to half a message reaches the client after its final dot."""
 
     async def main():
         async with Rig({}) as rig:

@@ -296,7 +296,7 @@ def test_who_burdens_the_memory_most_makes_room():
 
 
 class Held:
-    """A reader that remembers what it was told."""
+    """A reader that records the calls of the budget."""
 
     def __init__(self, share=None, memory_cost=0.0, size=400_001):
         self.share, self.its_burden, self.size = share, memory_cost, size

@@ -36,7 +36,7 @@ def test_what_is_kept_too_late_is_taken_back(on_loop):
 
 
 def test_what_is_kept_for_a_client_that_left_is_taken_back(on_loop):
-    """Who heard no 250 sends again, so what was kept meanwhile would be there twice."""
+    """A client without a 250 sends again, so a kept message would exist twice."""
 
     async def main():
         async with Rig({}) as rig:

@@ -29,7 +29,7 @@ def test_new_settings_hold_between_messages(on_loop):
 
 
 def test_a_kept_connection_follows_new_settings(on_loop):
-    """Who is trusted no more, and where mail goes now, hold for the next message on it."""
+    """On an open connection new settings of trust and next hop apply to the next message."""
 
     async def main():
         async with Rig({}) as rig, Rig({}) as other:

@@ -10,7 +10,7 @@ GOOD, BAD = b"250 2.0.0 first\r\n", b"452 4.2.2 second is full\r\n"
 
 
 def test_smtp_before_lmtp_takes_one_recipient(on_loop):
-    """One reply cannot tell of two recipients: the second one gets a new transaction."""
+    """One reply cannot report two recipients: the second one gets a new transaction."""
 
     async def main():
         server = Server(lmtp=True)

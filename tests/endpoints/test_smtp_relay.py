@@ -263,7 +263,7 @@ def test_a_large_message_streams_and_is_marked(on_loop):
 
 
 def test_a_large_message_is_judged_by_its_head(on_loop):
-    """As shipped the first bytes are judged, exactly as many as the limit allows."""
+    """By default the first bytes are scanned, exactly as many as the limit allows."""
     body = b"Subject: x\r\n\r\n" + (b"y" * 70 + b"\r\n") * 200
 
     async def main():

@@ -21,7 +21,7 @@ QUICK = SendPlan(hostname="mx.example", connect_s=2, command_s=2, final_s=2)
 
 
 class Hop:
-    """A next hop that says what it was told to, and keeps what it heard."""
+    """A next hop with scripted replies that records what it receives."""
 
     def __init__(self, script, path=""):
         self.script = dict(script)
@@ -165,7 +165,7 @@ def test_a_next_hop_that_says_nothing_after_the_dot_leaves_doubt(hop):
 
 
 def test_a_refusal_after_the_dot_is_each_recipients(hop):
-    """The next hop judged the whole message."""
+    """The next hop replied to the whole message."""
     assert sent(hop(final=b"554 5.7.1 no\r\n")) == [ReleaseReply(554, "5.7.1 no")] * 2
 
 

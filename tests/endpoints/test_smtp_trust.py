@@ -1,4 +1,4 @@
-"""Who may connect, send where, and say what of others: each rule with a peer that breaks it."""
+"""Rules for connections, recipients and XFORWARD, each with a peer that breaks it."""
 
 import asyncio
 import socket
@@ -175,7 +175,7 @@ BROKEN = {
 @pytest.mark.parametrize("name", HEADERS)
 @pytest.mark.parametrize("size", [1, 1000], ids=["bytewise", "whole"])
 def test_a_proxy_names_its_client(on_loop, name, size):
-    """Trust, and the log, go by the address that the header names; we speak only after it."""
+    """Trust and log use the address in the PROXY header; the relay sends nothing before it."""
     header, address = HEADERS[name]
 
     async def main():

@@ -88,7 +88,7 @@ def test_each_problem_is_told_in_a_line(tmp_path, text, said):
     ],
 )
 def test_two_listeners_on_one_address(tmp_path, first, second):
-    """Two listeners that cannot both listen are told, in whatever words the address is written."""
+    """Two listeners on one address are reported, in any spelling of the address."""
     values = {"port": free_port(), "here": tmp_path}
     text = "".join(
         f'[listener.{name}]\naddress = "{address.format(**values)}"\npeers = ["127.0.0.1"]\n'
@@ -106,14 +106,14 @@ def test_ports_of_the_kernels_choice_are_not_one_address(tmp_path):
 
 
 def test_the_delivery_agent_has_an_address_too(tmp_path):
-    """A listener on the address of the delivery agent is told."""
+    """A listener on the address of the delivery agent is reported."""
     text = '[listener.a]\naddress = "127.0.0.1:{0}"\n[delivery]\naddress = "localhost:{0}"\n'
     (line,) = found(tmp_path, text.format(free_port()))
     assert "listener.a and the delivery agent both listen on" in line
 
 
 def test_mail_that_would_go_in_a_ring(tmp_path):
-    """A next hop that is a listener of this daemon is told, also by another name."""
+    """A next hop that is a listener of this daemon is reported, also under another name."""
     text = '[listener.{}]\naddress = "127.0.0.1:{}"\nupstream = "localhost:{}"\n'
     one, other = free_port(), free_port()
     told = found(tmp_path, text.format("a", one, other) + text.format("b", other, 9))
@@ -123,7 +123,7 @@ def test_mail_that_would_go_in_a_ring(tmp_path):
 
 
 def test_an_address_that_another_program_has(tmp_path):
-    """A port that is taken is told."""
+    """A port in use is reported."""
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         text = '[listener.a]\naddress = "127.0.0.1:{}"\nupstream = "127.0.0.1:9"\n'
         (line,) = found(tmp_path, text.format(taken.getsockname()[1]))
@@ -139,7 +139,7 @@ def test_the_addresses_of_the_running_daemon_are_no_problem(tmp_path):
 
 
 def test_an_unknown_user(tmp_path):
-    """A user that is not there is told, beside every other problem."""
+    """An unknown user is reported, together with every other problem."""
     told = found(tmp_path, '[rules]\nallow = "/none"', user="no-such-user")
     assert len(told) == 2
     assert "no-such-user" in told[0]

@@ -222,7 +222,7 @@ def test_without_a_model_it_says_so(tmp_path):
 
 
 def test_an_empty_model_is_made_if_asked_for(tmp_path):
-    """--create starts from nothing: mail flows, judged with nothing learnt."""
+    """--create makes an empty model; mail is scanned with it."""
     with serve(tmp_path, "--create").ready() as daemon:
         (raw,) = delivered(tmp_path, send(daemon.port()))
         assert "p=0.5" in header(raw, "X-Spamnb-Verdict")
@@ -327,7 +327,7 @@ def test_a_damaged_model_lets_mail_flow_unscanned(home):
 
 
 def test_a_helper_that_hangs_is_cut_off(home):
-    """At the deadline it is killed; a message that it had not begun is judged the next time."""
+    """At the deadline it is killed; a message not begun is scanned at the next attempt."""
     long = "x " * 40_000
     config = settings_in(home, more="[timeouts]\nscan_s = 3.0\n")
     with serve(home, config=config).ready() as daemon:

@@ -23,7 +23,7 @@ LARGE = b"Subject: large\r\n\r\n" + LINE * ((20 << 20) // len(LINE))
 
 
 class Upstream:
-    """A next hop that counts connections, and reads the body of a message when it is told to."""
+    """A next hop that counts connections, and reads the body of a message on request."""
 
     def __init__(self):
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=128)
@@ -116,7 +116,7 @@ def silent_client(port):
 
 @pytest.mark.usefixtures("_descriptors")
 def test_silent_clients_stop_no_mail_and_cost_little(home, upstream):
-    """2,000 that say nothing: mail flows, the next hop hears of none, each costs 16 KB at most."""
+    """2,000 idle clients: mail flows, the next hop gets no connection, each costs 16 KB at most."""
     # Their time must not be over before the last of them has come, on a busy machine.
     config = settings_in(
         home, listener=f'upstream = "{upstream.address}"', more="[timeouts]\nfirst_mail_s = 600\n"

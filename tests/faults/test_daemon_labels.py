@@ -72,7 +72,7 @@ def test_all_labels_but_spam_are_mail(tmp_path, labels):
 
 
 def test_a_model_of_documents_takes_corrections_while_it_is_served(tmp_path):
-    """Mail that passes is judged as text; a document is corrected by its file."""
+    """Relayed mail is scored as text; a document is corrected by its file."""
     for number, (text, label) in enumerate(documentcraft.collection(120, 3)):
         place = tmp_path / "texts" / label
         place.mkdir(parents=True, exist_ok=True)

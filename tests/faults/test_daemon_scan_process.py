@@ -1,4 +1,4 @@
-"""The worker's side of the scan helpers: deadlines, deaths and shares, with stand-in helpers."""
+"""The worker's side of scan processes: deadlines, crashes and shares, with stand-ins."""
 
 import asyncio
 import os
@@ -39,7 +39,7 @@ def shared():
 
 
 class Side:
-    """A worker's side, and all that it was told."""
+    """A worker's side, and its log records."""
 
     def __init__(
         self, shared, scan_s=SCAN_S, wait_s=WAIT_S, *, entry="stand_in", home="/", slots=1
@@ -103,7 +103,7 @@ def test_at_the_deadline_it_is_killed_and_the_message_is_a_known_crasher(runner,
 
 
 def test_a_message_that_kills_two_helpers_is_a_known_crasher(runner, shared):
-    """A crash is blamed on the message in hand, once it has happened twice, and is counted."""
+    """A message that was being scanned at two crashes is a known crasher; crashes are counted."""
 
     async def run():
         side = Side(shared)
@@ -122,7 +122,7 @@ def test_a_message_that_kills_two_helpers_is_a_known_crasher(runner, shared):
 
 
 def test_a_helper_that_was_killed_leaves_no_known_crasher(runner, shared, tmp_path):
-    """A message that one helper died with is judged by the next; so are those that wait."""
+    """After a crash the next scan process scans the message, and those that wait."""
 
     async def run():
         side = Side(shared)
@@ -137,7 +137,7 @@ def test_a_helper_that_was_killed_leaves_no_known_crasher(runner, shared, tmp_pa
 
 
 def test_a_message_that_was_not_begun_is_neither_a_known_crasher_nor_passed(runner, shared):
-    """Helpers that die before they have it in hand cost it time alone; then it is busy."""
+    """Scan processes that end before they begin the message delay it; then it is busy."""
 
     async def run():
         side = Side(shared, wait_s=2.0)
@@ -150,7 +150,7 @@ def test_a_message_that_was_not_begun_is_neither_a_known_crasher_nor_passed(runn
 
 
 def test_the_time_in_the_queue_is_no_time_of_the_message(runner, shared):
-    """Messages wait far longer than a scan may take: each is judged, none is a known crasher."""
+    """Messages wait far longer than a scan may take: each is scanned, none is a known crasher."""
 
     async def run():
         side = Side(shared, scan_s=1.0)
@@ -165,7 +165,7 @@ def test_the_time_in_the_queue_is_no_time_of_the_message(runner, shared):
 
 
 def test_the_start_of_a_helper_is_no_time_of_the_message(runner, shared, tmp_path):
-    """A helper that starts slower than a scan may take judges what waited for it."""
+    """A scan process that starts slower than a scan may take scans the waiting message."""
     (tmp_path / "slow").touch()
 
     async def run():
@@ -180,7 +180,7 @@ def test_the_start_of_a_helper_is_no_time_of_the_message(runner, shared, tmp_pat
 
 
 def test_the_wait_for_a_core_is_no_time_of_the_message(runner, shared):
-    """On a machine with too much to do a scan takes long, and is not broken off for that."""
+    """On a busy machine a scan takes long; the wait for a core does not count."""
     if not starved_s(os.getpid()):
         pytest.skip("the kernel does not tell how long a process waits for a core")
     core = min(os.sched_getaffinity(0))
@@ -205,7 +205,7 @@ def test_the_wait_for_a_core_is_no_time_of_the_message(runner, shared):
 
 
 def test_what_waited_too_long_is_busy(runner, shared):
-    """A message that no helper could begin in time is answered, and is no known crasher."""
+    """A message that no scan process could begin in time is answered, and is no known crasher."""
 
     async def run():
         side = Side(shared, wait_s=1.0)
@@ -221,7 +221,7 @@ def test_what_waited_too_long_is_busy(runner, shared):
 
 
 def test_what_is_taken_back_waits_no_longer(runner, shared):
-    """The message of a session that ended takes no helper's time, and is not answered."""
+    """The message of a session that ended is neither scanned nor answered."""
 
     async def run():
         side = Side(shared)
@@ -253,7 +253,7 @@ def test_a_burst_of_one_client_does_not_starve_another(runner, shared):
 
 
 def test_as_many_helpers_as_slots_work_at_a_time(runner, shared):
-    """Two helpers judge two messages; a third is not started for want of a slot."""
+    """Two scan processes scan two messages; there is no slot for a third one."""
 
     async def run():
         side = Side(shared, slots=2)
@@ -265,7 +265,7 @@ def test_as_many_helpers_as_slots_work_at_a_time(runner, shared):
 
 
 def test_helpers_that_cannot_start_are_a_fault(runner, shared):
-    """Where no helper becomes ready the policy for faults decides, not the one for a full queue."""
+    """If no scan process becomes ready, the fallback is that of faults, not of a full queue."""
 
     async def run():
         side = Side(shared, wait_s=2.0, entry="broken")
@@ -295,7 +295,7 @@ def test_what_it_says_may_be_nonsense(runner, shared):
 
 
 def test_a_helper_that_cannot_be_started_is_tried_again(runner, shared):
-    """Out of descriptors for once: what waits is judged when there are some again."""
+    """Without free descriptors messages wait; they are scanned when some are free again."""
 
     async def main():
         side = Side(shared)
@@ -317,7 +317,7 @@ def test_a_helper_that_cannot_be_started_is_tried_again(runner, shared):
 
 
 def test_new_settings_give_a_new_helper(runner, shared):
-    """A helper that knows old settings finishes its message and is let go."""
+    """A scan process with old settings finishes its message and is stopped."""
 
     async def run():
         side = Side(shared)
@@ -334,7 +334,7 @@ def test_new_settings_give_a_new_helper(runner, shared):
 
 
 def test_new_settings_are_in_force_for_what_waits(runner, shared, tmp_path):
-    """A queue that never empties keeps no helper with old settings, and none is forgotten."""
+    """With a queue that is never empty, scan processes with old settings are replaced, too."""
 
     async def run():
         side = Side(shared)
@@ -357,7 +357,7 @@ def test_new_settings_are_in_force_for_what_waits(runner, shared, tmp_path):
 
 
 def test_it_ends_with_its_worker(shared):
-    """A worker that is killed leaves no helper behind."""
+    """A worker that is killed leaves no scan process behind."""
     code = f"""
 import asyncio, os, signal, sys
 sys.path[:0] = {[str(TESTS / "faults"), str(TESTS)]!r}

@@ -1,4 +1,4 @@
-"""Strangers at a running daemon: what they get to prove a word with, and what they are told."""
+"""Feedback of strangers to a running daemon: their signatures, and the replies."""
 
 import re
 import smtplib

@@ -1,4 +1,4 @@
-"""The supervisor, with stand-ins for the processes it looks after: they die, hang, and are told."""
+"""The supervisor with stand-in processes, which crash, hang and get new settings."""
 
 import os
 import resource
@@ -62,7 +62,7 @@ def test_every_process_is_there_and_ends_in_order(started, tmp_path):
 
 
 def test_a_dead_process_is_replaced_and_its_queue_goes_on(started):
-    """A connection that waits while its worker dies is served by the next one."""
+    """The next worker serves a connection that waited while the last one crashed."""
     daemon = started()
     (pid,) = daemon.children("worker")
     os.kill(pid, signal.SIGSTOP)
@@ -178,7 +178,7 @@ def test_wrong_settings_change_nothing_and_are_told(started, tmp_path):
 
 
 def test_what_needs_a_restart_is_named_at_a_reload(started, tmp_path):
-    """Keys that only a start takes are told, by name."""
+    """Changed settings that need a restart are logged by name."""
     daemon = started()
     settings_in(tmp_path, workers=3, address="127.0.0.1:1")
     daemon.signal(signal.SIGHUP)
@@ -212,7 +212,7 @@ def test_the_bypass_file_is_seen_by_all(started, tmp_path):
 
 
 def test_the_service_manager_is_told(started, tmp_path):
-    """READY when everyone is, WATCHDOG while all live, RELOADING and READY, STOPPING."""
+    """READY with the last process, WATCHDOG while all respond, RELOADING and READY, STOPPING."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "n"))
         manager.settimeout(50)

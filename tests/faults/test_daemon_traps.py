@@ -20,7 +20,7 @@ def journal(folder, config):
 
 
 def test_what_comes_to_a_trap_is_learnt_as_spam(home):
-    """By the learner, in the trap's name, with the message delivered as ever."""
+    """The learner learns it under the trap's name; the message is delivered as usual."""
     config = settings_in(home, more=TRAPS)
     with serve(home, config=config) as running:
         running.ready()

@@ -106,7 +106,7 @@ def test_without_room_for_the_new_one_it_is_tried_again(folder, monkeypatch):
 
 
 def test_a_folder_that_is_taken_away_is_made_again(folder):
-    """Whoever removes it loses what was in it, and no later verdict."""
+    """If the history is removed, its entries are lost, but no later verdict."""
     with start_child(folder) as history:
         shutil.rmtree(folder)
         history.add([entry(2)])

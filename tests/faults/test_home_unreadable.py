@@ -1,4 +1,4 @@
-"""A home that the daemon cannot read: the daemon tells why, in its status and in its log."""
+"""A home that the daemon cannot read: status and log give the reason."""
 
 import os
 import pwd

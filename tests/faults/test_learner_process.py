@@ -60,7 +60,7 @@ def test_a_label_is_learnt_durably_and_told_in_a_receipt(running):
 
 
 def test_sorted_mail_is_learnt_in_one_transaction(running):
-    """`batch`: many messages, one answer; duplicates and strange labels are told."""
+    """`batch`: many messages, one answer; duplicates and unknown labels are reported."""
     raws = [mail(f"b{n}") for n in range(50)]
     said = {"sizes": [len(raw) for raw in raws], "labels": ["ham", "spam"] * 25}
     told = running.ask("batch", b"".join(raws), **said).header
@@ -332,7 +332,7 @@ def test_users_of_the_machine_are_not_told_where_a_fault_lies(place):
 
 
 def test_with_a_damaged_model_it_lives_on(place):
-    """The fault is named, told once in the log, and a model that is put right is taken up."""
+    """The fault is logged once, and a repaired model is opened."""
     home = place / "m"
     train(home, [(side, str(SAMPLE / side)) for side in ("ham", "spam")], recipe=new_recipe())
     whole = (home / "data.mdb").read_bytes()
@@ -420,7 +420,7 @@ def test_the_owner_of_a_spool_file_is_the_user(place):
 
 @needs_root
 def test_a_file_of_roots_teaches_as_a_user_at_most(place):
-    """Neither moved out of a user's folder nor left by root itself: no file speaks as an admin."""
+    """No file counts as an admin's, neither one moved from a user's folder nor one of root."""
     home = place / "m"
     with learner(home, place) as running:
         until((home / "spool").is_dir)

@@ -152,7 +152,7 @@ class TestTogether:
             assert numbers(other) == [3, 2, 1]
 
     def test_a_forked_child_cannot_loosen_the_lock(self, tmp_path):
-        """It is told so, and what the parent holds stays held."""
+        """The child gets an error, and the lock of the parent stays."""
         with opened(tmp_path / "h") as history:
             with history._append_file._locked():
                 child = os.fork()
@@ -270,7 +270,7 @@ def add_till_told(history):
 
 class TestRoom:
     def test_no_room_for_what_is_added(self, tmp_path):
-        """It is told, nothing is torn, and with room again it goes on."""
+        """A full disk is an error; no entry is torn, and with free space appending works again."""
         with opened(tmp_path / "h") as history:
             history.add([entry(1)])
             size = history._append_file.size()

@@ -46,7 +46,7 @@ class TestEntries:
             assert (again.label, again.decision, again.notes) == (one.label, "junk", one.notes)
 
     def test_other_versions_and_broken_notes(self):
-        """A newer program's entry and a broken one are told apart."""
+        """An entry of a newer version and a damaged one are distinguished."""
         raw = encode_entry(entry(1, notes={"a": "b"}))
         with pytest.raises(StoreVersionError):
             decode_entry(b"\x63" + raw[1:])
@@ -133,7 +133,7 @@ class TestBounds:
         assert history.expire(NOON_2026 + 90 * DAY_US) == 3
 
     def test_a_signature_names_one_entry(self, history):
-        """Who gives one twice keeps the first, and no name finds the second."""
+        """Of two entries with one signature the first stays; no reference finds the second."""
         history.add([entry(1), entry(2, signature=entry(1).signature)])
         history.add([entry(3, signature=entry(1).signature)])
         assert [e.time_us for e in history.newest()] == [entry(1).time_us]
@@ -198,7 +198,7 @@ class TestFlushing:
                 assert history._append_file.size() == 0
 
     def test_a_flush_that_fails_is_not_the_end(self, tmp_path, monkeypatch):
-        """The thread lives on after a full disk."""
+        """The thread continues after a full disk."""
         called = threading.Semaphore(0)
 
         def fail(_):
@@ -317,7 +317,7 @@ class TestDamage:
 
     @pytest.mark.parametrize("what", ["add", "recent"])
     def test_others_wait_while_a_new_one_is_begun(self, tmp_path, monkeypatch, what):
-        """Who adds or reads while another thread sets the file aside meets the new one."""
+        """A thread that adds or reads while another one replaces the file uses the new file."""
         with contextlib.closing(History.open(tmp_path / "history")) as history:
             told: list[object] = []
 

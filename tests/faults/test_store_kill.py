@@ -138,7 +138,7 @@ def kills(folder, count):
 
 
 def test_ten_kills(tmp_path):
-    """After a kill at a random instant the store opens and is sound, with all that was told."""
+    """After a kill at any time the store is consistent and has every acknowledged event."""
     kills(tmp_path / "model", 2 * len(WAYS))
 
 
@@ -176,7 +176,7 @@ def test_a_commit_is_on_the_disk_before_it_is_told(tmp_path):
 
 
 def fill(folder):
-    """Learn until the disk is full; how many were told as learnt."""
+    """Learn until the disk is full; returns how many were acknowledged."""
     store = open_store(folder, create=RECIPE)
     done = 0
     try:

@@ -140,7 +140,7 @@ def test_it_arrives_elsewhere(embedded, unchanged):
 
 
 def test_it_is_kept_in_quarantine(embedded, unchanged):
-    """It never arrives: why is told, and quarantine does not keep it either."""
+    """A message in quarantine does not arrive: the doctor says so, and deletes it there."""
     told = embedded.doctor_of("bob", "--rcpt", "bob@kept.example", "--wait", "1")
     told.is_broken("arrival", "in quarantine", "[actions]")
     assert embedded.daemon.spamnb("quarantine", "list") == ""

@@ -123,7 +123,7 @@ def test_a_thousand_in_one_move(site):
 
 
 def test_a_move_that_cannot_be_handed_over_is_told(site):
-    """The person's move goes well, and `spamnb status` tells the administrator that it was lost."""
+    """The user's move succeeds, and `spamnb status` reports the lost label."""
     teach = site.rig.root / "bin/spamnb-teach"
     whole = teach.read_text()
     teach.write_text(whole.replace("dd bs=64k conv=fsync", "false"))  # as on a disk that is full

@@ -48,7 +48,7 @@ def introduction():
 
 
 def delivering(rig):
-    """Postfix takes mail as ever, and hands it to its recipients' server by way of spamnb."""
+    """Postfix accepts mail as usual, and delivers it through spamnb."""
     port, section = rig.port, "In front of an LMTP server"
     rig.master = f"127.0.0.1:{port['mx']} inet n - n - - smtpd\n"
     there = {"127.0.0.1:10025": f"127.0.0.1:{port['filter']}"}
@@ -191,7 +191,7 @@ def trusts(rig):
 
 
 def test_only_a_login_makes_a_report_that_of_a_user(model, tmp_path):
-    """A webmail that logs in on this machine speaks for its user, the sendmail command does not."""
+    """Reports of an authenticated webmail count for its user, those of sendmail do not."""
     for rig in running(model, tmp_path, "before", with_feedback):
         report = report_of(mail_of("spam", 6), "alice@example.org", "spam@example.org")
         rig.submit(report, ["spam@example.org"], "alice")

@@ -188,7 +188,7 @@ def test_nothing_learnt_is_nothing_to_say(model):
 
 
 def test_a_model_can_be_kept_and_copied(model):
-    """A pickled or copied model, also one that has judged, is the same and goes its own way."""
+    """A pickled or copied model, also after predictions, is equal and independent."""
     walked = fresh(model).learn([1.0] * WIDTH, "ham").learn([2.0] * WIDTH, "spam")
     before = walked.predict_proba([[1.0] * WIDTH])
     for other in (pickle.loads(pickle.dumps(walked)), copy.deepcopy(walked)):

@@ -1,4 +1,4 @@
-"""Snippets of configuration as the documentation prints them: what is told is what is tested."""
+"""Snippets of configuration from the documentation, for the tests."""
 
 import re
 from pathlib import Path

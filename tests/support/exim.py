@@ -65,7 +65,7 @@ begin retry
 
 
 def why_not():
-    """Tell why Exim cannot run here; nothing if it can."""
+    """Return why Exim cannot run here; empty if it can."""
     if os.geteuid() != 0:
         return "Exim needs root to start"
     if PROGRAM is None:
@@ -81,7 +81,7 @@ needs_exim = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 
 
 class Exim:
-    """Exim as told by the recipe, ready to be started."""
+    """Exim configured by the guide, ready to start."""
 
     def __init__(self):
         self.root = Path(tempfile.mkdtemp(prefix="spamnb-exim-"))

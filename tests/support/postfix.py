@@ -102,7 +102,7 @@ postlog    unix-dgram n - n - 1 postlogd
 
 
 def why_not():
-    """Tell why the rig cannot run here; nothing if it can."""
+    """Return why Postfix cannot run here; empty if it can."""
     if os.geteuid() != 0:
         return "Postfix and Dovecot need root to start"
     missing = [name for name in PROGRAMS if shutil.which(name) is None] + dovecot_versions.missing()

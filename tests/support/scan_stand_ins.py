@@ -13,7 +13,7 @@ DIGEST = b"d" * 16
 
 
 def stand_in(start, shared, channel):
-    """Do what each message tells it to do."""
+    """Execute the command in each message."""
     if start.home != "/" and (Path(start.home) / "slow").exists():
         time.sleep(2.0)
     shared.set_state(start.slot, ProcessState.READY)

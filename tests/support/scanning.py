@@ -59,7 +59,7 @@ class Clock:
 
 
 class Helper:
-    """Judges aside, when it is told to, as a process of its own would: through JSON."""
+    """Scans on request, as a scan process does: through JSON."""
 
     def __init__(self, model_session):
         self.model_session, self.jobs = model_session, []

@@ -70,7 +70,7 @@ class Books:
 
 
 def memory_of(pids):
-    """Bytes that are theirs alone."""
+    """Private bytes of these processes."""
     total = 0
     for pid in pids:
         with suppress(OSError):

@@ -39,7 +39,7 @@ class Letter:
 
 @dataclass
 class Outcome:
-    """What became of all letters."""
+    """The results of all messages."""
 
     done: list = field(default_factory=list)
     given_up: list = field(default_factory=list)
@@ -97,7 +97,7 @@ RUDE = ("endless-line", "leaves-in-data", "says-nothing", "garbage")
 
 
 def requests(seed, hostile=0.05):
-    """Letters without end."""
+    """An endless series of messages."""
     rng = random.Random(seed)
     number = 0
     while True:
@@ -194,7 +194,7 @@ def be_rude(port, kind, stop):
 
 
 class Sender:
-    """Threads that send letters until told to stop, then finish what they began."""
+    """Threads that send messages until stopped, then finish the current ones."""
 
     def __init__(self, port, seed, threads):
         self.port = port
@@ -238,7 +238,7 @@ class Sender:
             connection.close()
 
     def attempt(self, connection, request):
-        """Send a letter once, over this connection or a new one; give back what can be used."""
+        """Send a message once, over this connection or a new one; return a usable connection."""
         request.tries += 1
         try:
             if connection is None or self.rng.random() < 0.3:
@@ -269,7 +269,7 @@ class Sender:
                 self.waiting.append(request)
 
     def finish(self):
-        """No new letters; wait until the begun ones are through."""
+        """Start no new message; wait until the current ones are done."""
         self.stopped.set()
         for thread in self.threads:
             thread.join()

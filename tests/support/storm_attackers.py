@@ -107,7 +107,7 @@ def hold(front, _number, rng):
 
 
 def dribble(front, number, rng):
-    """A megabyte at once, then two bytes now and then."""
+    """A megabyte in one burst, then two bytes now and then."""
     client = Client(front, f"127.5.{number % 20}.{1 + rng.randrange(200)}")
     try:
         if client.begin(f"victim@{DOMAIN}"):
@@ -142,7 +142,7 @@ def evade(front, number, rng):
 
 
 def report(delivery, number, rng):
-    """Reports of strangers to spam@, with mail that nobody here has had."""
+    """Reports of strangers to spam@, with mail that was never delivered here."""
     client = Client(delivery, f"127.7.0.{1 + number % 200}")
     try:
         user = f"p{rng.getrandbits(32):x}@attacker.example"
@@ -180,7 +180,7 @@ def forever(attack, target, number):
 
 
 def run(front, delivery, spool):
-    """All attacks at once; those on the spool come from a process of another user."""
+    """All attacks in parallel; those on the spool come from a process of another user."""
     os.nice(19)
     if os.geteuid() == 0 and os.fork() == 0:
         os.setgid(FLOOD_UID)

@@ -4,7 +4,7 @@ from spamnb.endpoints.net.admission import OpenConnections
 
 
 def test_both_limits_hold_and_places_become_free():
-    """One client has a limit of its own, all clients have one together; who leaves makes room."""
+    """Each client has a limit, and all together have one; a closed connection frees a slot."""
     connections = OpenConnections()
     for _ in range(2):
         assert connections.full("a", 3, 2) == ""

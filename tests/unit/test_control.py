@@ -196,7 +196,7 @@ _LINES = st.one_of(
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(_LINES, max_size=6))
 def test_no_bytes_stop_the_server(server, lines):
-    """Arbitrary lines, short bodies, huge numbers: it answers in its form and lives on."""
+    """After arbitrary lines, short bodies and huge numbers the server still replies."""
     replies(raw(server[1], b"".join(lines)))
     with ControlClient(server[1], 10) as caller:
         assert caller.ask("echo", b"alive").body == b"alive"
@@ -268,7 +268,7 @@ def test_after_a_fault_at_the_start_of_a_connection_the_next_is_served(tmp_path)
 
 
 def test_one_user_does_not_shut_the_others_out(tmp_path):
-    """Who is no admin gets a share of the connections."""
+    """A user who is no admin gets a share of the connections."""
     limits = ControlLimits(connections=64, each_user=2)
     with serving(tmp_path, limits=limits, roles=Nobody) as (_, path):
         callers = [ControlClient(path, 10) for _ in range(2)]
@@ -281,7 +281,7 @@ def test_one_user_does_not_shut_the_others_out(tmp_path):
 
 
 def test_all_users_together_do_not_shut_the_admins_out(tmp_path):
-    """However many users there are, half of the connections are not theirs."""
+    """All users together, admins excepted, get half of the connections."""
     limits, admins = ControlLimits(connections=6, each_user=6), []
 
     class Turn:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("no_system_file")
 
 
 def found(one_in=20):
-    """What judged messages promise, and the costs for it."""
+    """The ham loss bound of scored messages, and the costs that meet it."""
     odds = np.random.default_rng(1).normal(0, 3, 400)
     outcome = ham_loss_bound(odds > 1.5, odds, one_in)
     return outcome, costs_for(Costs(), outcome)

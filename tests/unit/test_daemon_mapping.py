@@ -1,4 +1,4 @@
-"""From settings to what the daemon's parts are told."""
+"""From settings to the parameters of the daemon's parts."""
 
 from dataclasses import replace
 from pathlib import Path

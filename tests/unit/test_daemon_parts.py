@@ -50,7 +50,7 @@ def test_each_slot_has_its_own_socket_on_one_port(sockets):
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_port_in_use_is_told_in_one_line(sockets, shared):
-    """Nobody shares a port unnoticed, not even a second daemon of the same user."""
+    """A second daemon of the same user cannot share a port."""
     with socket.socket() as other:
         if shared:
             other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -93,7 +93,7 @@ def test_a_name_may_have_several_addresses(sockets):
 
 
 def test_a_unix_socket_is_for_owner_and_group(sockets, tmp_path):
-    """Whoever is neither owner nor group cannot connect; the file goes with the daemon."""
+    """Other users cannot connect; the socket file is removed with the daemon."""
     path = tmp_path / "s"
     sockets.add("local", BindAddress(path=str(path)), 3)
     assert stat.S_IMODE(path.stat().st_mode) == 0o660
@@ -142,7 +142,7 @@ def test_a_folder_that_may_not_be_written_is_not_called_a_port(tmp_path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_a_link_put_in_a_sockets_place_gives_nothing_away(sockets, tmp_path):
-    """Whoever owns the folder cannot have root give them another's file."""
+    """The owner of the folder cannot make root give away another user's file."""
     secret, path = tmp_path / "secret", tmp_path / "mail.sock"
     secret.write_text("")
     sockets.add("mx", BindAddress(path=str(path)), 1)
@@ -203,7 +203,7 @@ def test_sockets_of_the_service_manager_are_found_by_name(sockets, tmp_path):
 
 
 def test_sockets_for_another_process_are_left_alone():
-    """LISTEN_PID names whom they are for."""
+    """LISTEN_PID names the process that the sockets are for."""
     assert inherited({"LISTEN_PID": "1", "LISTEN_FDS": "2"}) == {}
     assert inherited({}) == {}
 
@@ -310,7 +310,7 @@ def test_a_long_line_does_not_wait_for_the_logs_reader():
 
 
 def test_a_log_without_a_reader_stops_nothing():
-    """A full pipe loses lines instead of blocking, and a later line tells how many."""
+    """A full pipe loses lines instead of blocking, and a later line reports how many."""
     reader, writer = os.pipe()
     log = Log(LogSettings(file=f"/proc/self/fd/{writer}", format="json"))
     for number in range(2000):

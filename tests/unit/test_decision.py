@@ -75,7 +75,7 @@ def test_default_thresholds():
 
 
 def test_hardly_different_costs_overflow_nothing():
-    """The smallest difference of costs that a float can tell gives a threshold, not an error."""
+    """The smallest difference of costs that a float represents gives a threshold, not an error."""
     edge = thresholds(Costs((0, 9), (5e-324, 1), (1, 5e-324), (2, 0)))
     assert [t.probability for t in edge] == pytest.approx([0, 0, 0.5, 1])
     assert np.isfinite([t.log_odds for t in edge[1:]]).all()

@@ -108,7 +108,7 @@ def test_words_alike_in_their_pieces_differ(one, other):
 
 
 def test_two_keys_share_no_id():
-    """What one model calls a word says nothing about another's; the fingerprint tells the key."""
+    """Two models have different ids for a word; the fingerprint identifies the key."""
     text = b" ".join(b"word%d" % number for number in range(20_000))
     one, other = read([text]), read([text], secret=OTHER)
     assert len(np.intersect1d(one.ids, other.ids)) == 0

@@ -81,7 +81,7 @@ def events(model):
 
 
 def test_an_admin_teaches_of_every_message(feedback_service, model):
-    """Law 9: afterwards the message is judged as they said; the receipt tells it."""
+    """After a correction the verdict has the user's label; the receipt shows both probabilities."""
     raw = mail(1, "cheap pills and a casino bonus")
     answer = feedback_service.teach(Feedback("ham", raw, user="root", trust="admin"))
     assert (answer.state, answer.receipt.after) == ("learnt", "ham")

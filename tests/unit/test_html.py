@@ -233,7 +233,7 @@ FILL = b"fill " * (limits.HTML_UNCHECKED // 5 + 1)
     ids=["starts", "ends", "attributes", "open-tag", "quoted", "open-quote"],
 )
 def test_html_beyond_the_guard_is_stripped(source: bytes) -> None:
-    """What would cost the parser too much is read without it, and told."""
+    """HTML that would cost the parser too much is read without it, and marked."""
     found, odd = page(b"hello &amp; <a href=http://x/>" + source + b" bye")
     assert "html:stripped" in odd
     assert found.text.startswith(b"hello & ")

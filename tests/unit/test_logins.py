@@ -52,7 +52,7 @@ def test_the_right_password_is_right_and_others_are_not(tmp_path):
 
 
 def test_an_unknown_login_costs_as_much_as_a_wrong_password(tmp_path):
-    """The time to say no does not tell whether there is such a person."""
+    """The time of a rejection does not reveal whether the user exists."""
     known = Passwords(file_of(tmp_path / "p", Login("alice", hashed("x", Cost(ln=13, r=8, p=1)))))
 
     def cost(name):
@@ -165,7 +165,7 @@ def test_a_login_of_ones_own_does_not_help_to_guess_at_others():
 
 
 def test_many_addresses_take_no_memory():
-    """Who guesses from everywhere does not fill the memory."""
+    """Guesses from many addresses do not fill the memory."""
     attempts = FailedLogins()
     for number in range(FailedLogins.KNOWN + 500):
         attempts.wrong(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", 0.0)

@@ -55,7 +55,7 @@ def test_values_say_what_their_senders_meant(value: bytes, said: bytes | str) ->
     ],
 )
 def test_odd_values_leave_marks(value: bytes, mark: str) -> None:
-    """What is broken or made to deceive is kept and told."""
+    """Broken and deceptive fields are kept and marked."""
     assert mark in subject(value).oddities
 
 

@@ -23,7 +23,7 @@ def judged(seed, size=400, better=1.0):
 
 
 def both_sorts(marks):
-    """Tell whether there is ham and spam."""
+    """Return whether there is ham and spam."""
     return 0 < sum(spam for spam, _ in marks) < len(marks)
 
 

@@ -59,7 +59,7 @@ def test_blanks_after_a_boundary_are_forgiven(line: bytes) -> None:
     ],
 )
 def test_broken_structure_is_read_as_text(head: bytes, mark: str) -> None:
-    """No text is lost where the structure is broken, and a mark tells it."""
+    """Broken structure loses no text and leaves a mark."""
     message = read(b"Content-Type: " + head + b"\n\nhello\n")
     assert texts(message) == [b"hello"]
     assert mark in message.oddities
@@ -121,7 +121,7 @@ def test_nesting_is_bounded(step: str) -> None:
 
 
 def test_parts_are_bounded() -> None:
-    """Beyond the limit, parts are not read and a mark tells it."""
+    """Parts beyond the limit are not read and leave a mark."""
     message = read(multipart(*[b"\nx"] * 1000))
     assert len(message.parts) <= limits.PARTS + 1
     assert "mime:parts" in message.oddities
@@ -175,7 +175,7 @@ def test_file_names_are_read_in_every_spelling(fields: bytes, name: bytes | str)
     ],
 )
 def test_odd_parameters_leave_marks(value: bytes, mark: str) -> None:
-    """Parameters that contradict each other or never end are told."""
+    """Parameters that contradict each other or never end leave a mark."""
     assert mark in read(b"Content-Type: " + value + b"\n\nx").oddities
 
 

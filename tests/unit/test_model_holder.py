@@ -40,7 +40,7 @@ def is_open(learning):
 
 
 def test_new_settings_are_in_force_for_the_next_request(holder, learning):
-    """Who is at the old service finishes there; then it is closed, and the store with the last."""
+    """Requests of the old service finish there; the last one closes the service and the store."""
     with holder.service() as old:
         holder.apply_settings(replace(learning, teaching=TeachingRules(limit_bytes=3)))
         with holder.service() as new:
@@ -81,7 +81,7 @@ def test_who_comes_while_settings_change_waits_for_them(holder, learning, monkey
 
 
 def test_a_request_after_the_end_gets_a_temporary_error(holder, learning):
-    """Closed while a request is in hand: it ends well, the next one is refused."""
+    """At a close a running request finishes; the next one is refused."""
     with holder.service() as service:
         holder.close()
         assert service.teach(SAID).state == "learnt"
@@ -108,7 +108,7 @@ def test_a_model_that_proves_damaged_is_let_go_and_looked_for(holder, monkeypatc
 
 
 def test_a_model_that_is_missing_is_tried_less_and_less(tmp_path, monkeypatch):
-    """The pause doubles up to a minute, the log tells it once, and each caller gets an error."""
+    """The pause doubles up to a minute, the log reports it once, and each caller gets an error."""
     now = [1000.0]
     monkeypatch.setattr(place, "time", SimpleNamespace(monotonic=lambda: now[0]))
     logged, tried = [], []

@@ -83,7 +83,7 @@ def test_a_document_may_have_several_labels(cross):
 
 
 def test_too_few_of_a_label_are_refused(cross):
-    """A label without documents cannot be judged."""
+    """A label without documents cannot be evaluated."""
     with pytest.raises(UserError, match="0 weather"):
         evaluate_labels([(b"x %d" % i, "trade") for i in range(20)],
                         replace(cross, protocol="folds", labels=("trade", "weather")))  # fmt: skip

@@ -49,7 +49,7 @@ def _flat(value):
 
 
 def bits(tree):
-    """What a parsed pattern speaks of: its characters, and its runs of plain ones."""
+    """The characters of a parsed pattern, and its literal runs."""
     run = ""
     for op, value in tree:
         if op is ops.LITERAL:

@@ -259,7 +259,7 @@ def test_only_those_who_did_not_get_it_are_tried_again(quarantine):
 
 
 def test_a_release_that_never_ended_is_not_begun_again_unasked(quarantine):
-    """Killed while sending, or no reply to the final dot: the admin is told that it may be out."""
+    """After a kill while sending, or no final reply, the record says that it may be sent."""
     identity = quarantine.keep(RAW, ENVELOPE, {})
 
     def killed(released):

@@ -172,7 +172,7 @@ def test_an_idle_next_hop_that_leaves_is_connected_again():
 
 @pytest.mark.parametrize("client", ["smtp", "lmtp"])
 def test_lmtp_has_a_reply_for_each_recipient(client):
-    """A client that speaks LMTP gets each; one that speaks SMTP may have one recipient only."""
+    """An LMTP client gets each reply; an SMTP client may have one recipient only."""
     script = {"end": [QUEUED, b"452 4.2.2 full\r\n"]}
     driver = SessionDriver(script, lmtp=True, protocol=client)
     driver.send(EHLO.replace(b"EHLO", b"LHLO") if client == "lmtp" else EHLO)
@@ -214,7 +214,7 @@ def test_a_client_that_shuts_its_side_gets_its_replies():
 
 
 def test_a_client_that_shuts_its_side_within_its_message_has_sent_none():
-    """The session ends at once, and the next hop's connection is aborted."""
+    """The session ends immediately, and the next hop's connection is aborted."""
     driver = in_state("collect")
     driver.run(driver.session.client_eof)
     assert driver.log[0]["action"] == "client-lost"
@@ -246,7 +246,7 @@ def test_a_next_hop_that_leaves_within_a_message(state):
 @pytest.mark.parametrize("refusal", [b"552 5.3.4 too much\r\n", b"452 4.3.1 full\r\n"])
 @pytest.mark.parametrize("state", ["collect", "scan_head", "stream"])
 def test_a_rejection_of_half_a_message_is_kept_for_its_end(state, refusal):
-    """The client gets it when it has sent all; the action says whose rejection it is."""
+    """The client gets it after its last byte; the action says which side rejected."""
     driver = in_state(state)
     driver.run(driver.session.upstream_bytes, refusal)
     if state == "scan_head":
@@ -457,7 +457,7 @@ def test_new_settings_apply_between_two_messages():
 
 @pytest.mark.parametrize("state", [None, *STATES])
 def test_draining_ends_a_session_after_its_message(state):
-    """An idle one at once; `stop` ends the others."""
+    """An idle session ends immediately; `stop` ends the others."""
     driver = SessionDriver() if state is None else in_state(state)
     driver.run(driver.session.drain)
     assert driver.is_closed == (state is None)

@@ -125,7 +125,7 @@ def test_new_words_go_on_coming(tmp_path):
     ("model", "oracle"), [(multinomial, MultinomialNB), (bernoulli, BernoulliNB)]
 )
 def test_the_event_models_equal_scikit_learn_on_it(sample, model, oracle):
-    """Learnt on half of the sample, the other half scores the same to 1e-9, and is told apart."""
+    """Half of the sample is learnt; the other half scores the same to 1e-9, with right labels."""
     messages = [frozenset(re.findall(rb"[\w$!]+", raw)) for raw in sample.values()]
     y = np.array([name.startswith("spam") for name in sample]).astype(int)
     learnt = np.arange(len(y)) % 2 == 0

@@ -135,7 +135,7 @@ def test_occurrences_add_up_too(tmp_path):
 
 
 def test_clues_by_reference_have_the_texts_of_the_words(model):
-    """The vocabulary tells the same words as the message does, for all that were learnt."""
+    """The vocabulary has the same words as the message, for all that were learnt."""
     raw = sample("spam", 0, 1)[0]
     verdict = model.score(raw)
     told = model.explain(verdict.signature)

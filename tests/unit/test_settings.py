@@ -45,7 +45,7 @@ def test_the_example_is_a_file_that_changes_nothing(tmp_path):
 
 
 def test_every_setting_has_its_reason_in_the_example():
-    """The example tells why, not only what."""
+    """The example explains each default."""
     words = " ".join(example().replace("#", " ").split())
     for setting in SETTINGS:
         assert " ".join(setting.reason.split()) in words
@@ -89,7 +89,7 @@ def test_variables_carry_every_sort_of_value():
 
 
 def test_foreign_variables_are_left_alone_but_near_misses_are_not():
-    """Containers set variables with our prefix; a typing mistake is told."""
+    """Unknown variables with the prefix are ignored (containers set some); typos are errors."""
     assert load(environment={"SPAMNB_PORT": "tcp://10.0.0.1"}) == Settings()
     with pytest.raises(SettingsError, match="SPAMNB_STORE_LIMIT_BYTE ") as caught:
         load(environment={"SPAMNB_STORE_LIMIT_BYTE": "1"})

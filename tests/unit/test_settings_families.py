@@ -62,7 +62,7 @@ def test_the_keys_of_a_family_are_all_that_its_members_hold(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_commented_example_is_right_without_its_comments(tmp_path, family):
-    """Whoever uncomments a family of the example gets what it says."""
+    """An uncommented family of the example has the values that it shows."""
     text = example()
     start = text.index(f"\n# [{family}.") + 1
     lines = text[start:].split("\n\n\n")[0].splitlines()
@@ -127,7 +127,7 @@ def test_what_is_shown_means_the_same(tmp_path):
 
 
 def test_a_process_hands_the_settings_to_another(tmp_path):
-    """What a child is told is the whole tree, through JSON and back."""
+    """A child process gets all settings, through JSON and back."""
     import json
 
     first = loaded(tmp_path, TWO + '[costs]\njunk = [50, 0.04]\n[log]\nlevel = "debug"\n')

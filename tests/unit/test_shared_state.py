@@ -84,7 +84,7 @@ def test_a_slot_shows_its_process(shared):
 
 
 def test_a_sign_of_life_grows_old(shared):
-    """The age of the last heartbeat tells a process that hangs from one that works."""
+    """The age of the last heartbeat shows that a process hangs."""
     shared.begin(2)
     shared.begin(3)
     while shared.status(3).beat_age_s < 0.01:
@@ -104,7 +104,7 @@ def test_a_message_that_a_dead_process_was_scanning_is_a_known_crasher(shared):
 
 
 def test_what_was_released_is_no_known_crasher(shared):
-    """A process that dies later, of something else, blames no message."""
+    """A crash after the scan makes no message a known crasher."""
     register = InFlightGuard(shared, 2)
     register.mark(b"a" * 16)
     register.release()

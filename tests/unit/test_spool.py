@@ -90,7 +90,7 @@ def test_files_are_taken_in_the_order_in_which_they_were_written(spool):
 
 
 def test_a_clock_that_is_set_back_turns_no_words_round(spool):
-    """What the name tells of this boot goes before the file's time; numbers, not letters."""
+    """Boot and ticks in the name precede the file's time; they are compared as numbers."""
     now = time.time()
     names = [f"{BOOT}.900.7.x.spam", f"{BOOT}.1000.40.x.ham", f"{BOOT}.1000.101.x.spam"]
     for steps, name in enumerate(names):

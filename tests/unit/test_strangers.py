@@ -67,7 +67,7 @@ def test_the_domain_of_a_stranger_must_be_served_here(model, tmp_path, user, to,
 
 
 def test_no_stranger_teaches_where_no_domain_is_known(model, tmp_path):
-    """Neither settings nor the address that took the report tell: the word waits."""
+    """Without known domains of this site the report is queued."""
     signature = delivered(model, mail(1), ALICE)
     assert service_of(model, tmp_path).teach(stranger(signature, ALICE)).state == "review"
 
@@ -114,7 +114,7 @@ def test_a_strangers_word_never_insists(model, tmp_path, channel):
 
 
 def test_what_is_not_proven_is_counted_apart(model, tmp_path):
-    """A flood under any names, also under the victim's, leaves those with a signature theirs."""
+    """A flood of unproven reports, also under the victim's name, uses no quota of proven ones."""
     feedback_service = service_of(
         model, tmp_path, served=SITE, stranger_per_day=2, strangers_per_day=4
     )
@@ -158,7 +158,7 @@ def test_a_spent_quota_is_refused_before_the_message_is_read(model, tmp_path):
 
 
 def test_after_a_restart_a_strangers_words_are_not_the_users(model, tmp_path):
-    """The journal tells them apart: what was forged in alice's name uses up no word of hers."""
+    """After a restart, a stranger's reports in alice's name do not use up alice's quota."""
     rules = {"served": SITE, "user_per_day": 2, "stranger_per_day": 2}
     feedback_service = service_of(model, tmp_path, **rules)
     raws = [mail(number, f"a letter about garden tools {number}") for number in range(4)]

@@ -1,4 +1,4 @@
-"""Places: what of a message is read where, and the oddities that are told in words of our own."""
+"""Token locations, and the marks for oddities."""
 
 import pytest
 

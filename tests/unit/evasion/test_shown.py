@@ -109,7 +109,7 @@ CHARSETS = (
 
 @pytest.mark.parametrize(("label", "codec"), CHARSETS)
 def test_charsets_of_other_widths_are_read(label: str, codec: str) -> None:
-    """Zero bytes tell the byte order and the width where the label does not."""
+    """Without a charset the zero bytes show byte order and width."""
     assert found_in(f"text/plain; charset={label}", f"\n{TEXT}\n".encode(codec)) >= PAYLOAD
 
 

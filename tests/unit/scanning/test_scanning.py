@@ -206,7 +206,7 @@ def test_a_quarantine_that_takes_nothing_means_deliver_with_headers(scan_rig, ho
 
 
 def test_observing_adds_the_signature_and_nothing_else(scan_rig, surest):
-    """The facts tell what would have happened."""
+    """The facts contain the action that would have been applied."""
     one = scan_rig(replace(HARSH, observe=True))
     outcome = one.scan(surest["spam"], before_queue=True)
     assert outcome.action == "relay"
@@ -297,7 +297,7 @@ def test_notes_hold_no_more_than_they_may():
 
 
 def test_bypass_passes_all_mail_at_once(scan_rig, surest):
-    """Nothing is opened, nothing is judged, and the header says so."""
+    """The model is not opened, no message is scanned, and the header says so."""
     one = scan_rig(HARSH, at=Path("/nowhere"), bypassed=lambda: True)
     outcome = one.scan(surest["spam"])
     assert as_block(outcome.add) == b"X-Spamnb-Verdict: unscanned; reason=bypass\r\n"

@@ -1,4 +1,4 @@
-"""Scanning when something fails: at every step mail goes on, by policy, and is told once."""
+"""Faults at every step of a scan: the policy decides, and the fault is logged once."""
 
 import json
 import os
@@ -47,7 +47,7 @@ class Register(NoCrashRegister):
 
 
 def test_a_message_that_killed_a_process_passes_at_once(scan_rig, surest):
-    """Its digest was in hand while it was judged, and its companions are judged as ever."""
+    """Each message is marked during its scan; the others of the batch are scanned as usual."""
     register, later, answers = Register(), [], []
     one = scan_rig(
         replace(HARSH, on_fault="defer"), crash_register=register, call_soon=later.append
@@ -63,7 +63,7 @@ def test_a_message_that_killed_a_process_passes_at_once(scan_rig, surest):
 
 
 def test_large_messages_are_judged_aside(scan_rig, home, surest):
-    """Meanwhile others are judged here; the answer is the same as if it were judged here."""
+    """The worker scans other messages meanwhile; the result equals a scan in the worker."""
     plan = SessionConfig(home, costs=COSTS, clues=2)
     helper = Helper(ModelSession(plan))
     one = scan_rig(ScanPolicy(large_bytes=10_000), offload=helper, plan=plan)
@@ -128,7 +128,7 @@ def test_a_helper_that_answers_nonsense_or_raises_is_a_fault(scan_rig, surest):
 
 
 def test_findings_travel_as_json():
-    """What a helper says is what its worker hears."""
+    """The worker gets the result of the scan process unchanged."""
     for found in (
         ScanFault("model", "abc"),
         ScanVerdict("spam", 0.5, 0.0, "unsure", "s", "untrained"),
@@ -290,7 +290,7 @@ def test_a_history_that_cannot_be_opened_costs_the_signature_alone(scan_rig, hom
 
 
 def test_a_busy_store_is_no_reason_to_close_it(scan_rig, surest, monkeypatch):
-    """All reader slots taken: this message falls back, the next is judged."""
+    """Without a free reader slot this message gets the fallback; the next one is scanned."""
     one = scan_rig()
     one.scan(surest["ham"])
     with monkeypatch.context() as patch:

@@ -49,7 +49,7 @@ def test_mail_to_other_sites_gets_no_signature(scan_rig, surest, policy, client,
 
 
 def test_local_mail_to_other_sites_gets_no_signature(scan_rig, surest):
-    """What Postfix calls local is sent by the site's people, unless it is judged."""
+    """Mail that Postfix reports as local is observed, unless scan.local is enforce."""
     local = replace(ENVELOPE, client=Client(source="LOCAL"))
     assert SIGNATURE not in fields(as_block(scan_rig(ScanPolicy()).scan(surest["ham"], local).add))
     judged = scan_rig(ScanPolicy(local="enforce")).scan(surest["ham"], local)

@@ -13,13 +13,13 @@ from spamnb.service.scanning.scanner import BUSY_REPLY, ScanPolicy
 
 
 def turns(later, count):
-    """Judge in so many turns of the loop."""
+    """Scan in so many turns of the loop."""
     for _ in range(count):
         later.pop(0)()
 
 
 def test_a_burst_of_one_client_does_not_delay_another(scan_rig, surest):
-    """Messages that are judged in the worker wait by client: the other's is in the next turn."""
+    """Queued messages are ordered by client: another client's message is in the next turn."""
     later, order = [], []
     one = scan_rig(call_soon=later.append)
     other = replace(ENVELOPE, client=Client(address="198.51.100.1"))
@@ -37,7 +37,7 @@ def test_a_burst_of_one_client_does_not_delay_another(scan_rig, surest):
 
 
 def test_what_waited_too_long_in_the_worker_is_deferred(scan_rig, surest):
-    """It is not judged any more: its sender is told to come again, as is due."""
+    """A message that waited too long is not scanned: the sender gets a temporary error."""
     later, answers = [], []
     one = scan_rig(ScanPolicy(wait_s=-1.0), call_soon=later.append)
     one.scanner.scan(request_of(surest["ham"], ENVELOPE), answers.append)
