@@ -1,8 +1,8 @@
 """Decode bytes to characters: by charset, and by the encoded words of headers (RFC 2047).
 
-Holds the only table of codecs that may read mail: no name from a message ever reaches Python's
-codec registry, which has `rot13`, `zlib` and `unicode_escape` besides `utf-8`. It must not know
-where the bytes stood in a message.
+Marks characters that are used to deceive. Holds the only table of codecs that may read mail: no
+name from a message ever reaches Python's codec registry, which has `rot13`, `zlib` and
+`unicode_escape` besides `utf-8`. It must not know where the bytes stood in a message.
 
 Invariants: ASCII stays `bytes`, everything else becomes `str`; `to_text` never raises; work is
 linear and the detector sees a bounded sample. A wrong or missing declaration leaves a mark.
@@ -121,6 +121,7 @@ _NO_SIGNS: Final = str.maketrans("", "", "-_ .:'\"")
 _DIGITS = re.compile(r"(?:windows|ibm|dos|xcp|mswin|win)(?=\d)")
 _UNKNOWN: Final = "?"
 _WORD = re.compile(rb"=\?([^?\s]{1,60})\?([bBqQ])\?([^?]*+)\?=")
+_ASCII: Final = bytes(range(128))
 
 
 def _spelling(label: str) -> str:
@@ -138,6 +139,34 @@ SHIFTED: Final = frozenset(
     or name.startswith(("utf_7", "utf_16", "utf_32", "iso2022"))
 )
 """codecs whose bytes look like ASCII and mean something else"""
+
+_UNSEEN: Final = (
+    "\0-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5"
+    "\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff0-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+"""Control characters, and those that Unicode calls default ignorable: programs show nothing for
+them, so they can split a word invisibly."""
+ZERO_WIDTH = re.compile(f"[{_UNSEEN}]+")
+_EUROPEAN: Final = "[A-Za-z\u00c0-\u024f\u0370-\u052f]"
+SPLIT_WORD = re.compile(f"{_EUROPEAN}{ZERO_WIDTH.pattern}{_EUROPEAN}")
+BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]")
+_STYLED: Final = "\U0001d400-\U0001d7ff\uff21-\uff3a\uff41-\uff5a\u24b6-\u24e9\U0001f130-\U0001f189"
+LETTERS = re.compile(f"[{_STYLED}]")
+STYLED = re.compile(f"[{_STYLED}]{{3}}")
+# Letters that look like Latin ones: Cyrillic, Armenian, Cherokee, and some of Greek (kΩ, μm and Δx
+# are legitimate). Ranges in `re` take 12 ns a character, properties in `regex` 30.
+_LATIN: Final = "A-Za-zÀ-ÖØ-öø-ɏ"
+_LOOKS: Final = "\u0400-\u052f\u0531-\u0587\u13a0-\u13ff\uab70-\uabbfΑΒΕΖΗΙΚΜΝΟΡΤΥΧοικνρυ"
+# Any character of interest: one search instead of five.
+NOTABLE = re.compile(f"[{_LOOKS}{_STYLED}{_UNSEEN}]")
+CONTROLS: Final = bytes((*range(9), *range(14, 32), 127))
+
+LOOKS = re.compile(f"[{_LOOKS}]")
+# The look-alike comes first: a search that starts at any Latin letter took ten times as long.
+MIXED = re.compile(
+    f"[{_LOOKS}](?:[\u0300-\u036f]?[{_LATIN}]|(?<=[{_LATIN}].)|(?<=[{_LATIN}][\u0300-\u036f].))"
+)
 
 
 def codec_of(label: str) -> str:
@@ -214,6 +243,43 @@ def to_text(raw: bytes, label: str, marks: set[str], where: str) -> Text:
     return compact_text(_guessed(raw))
 
 
+def non_ascii(text: str) -> str:
+    """The characters beyond ASCII, joined: 1 ns a character of ASCII, with `re` 8."""
+    raw = text.encode("utf-8", "surrogatepass").translate(None, _ASCII)
+    return raw.decode("utf-8", "surrogatepass")
+
+
+def clean_text(text: Text, marks: set[str]) -> Text:
+    """Remove invisible characters from a text; marks their misuse and that of look-alikes.
+
+    A no-break space becomes a space: most html is ASCII but for these, and so it stays bytes.
+    """
+    if isinstance(text, bytes):
+        bare = text.translate(None, CONTROLS)
+        if len(bare) < len(text):
+            marks.add("text:zero-width")
+        return bare
+    text = text.replace("\xa0", " ")
+    if text.isascii():
+        return compact_text(text)
+    # each once, in any order: 0.4 us for most texts, 16 ms for 262,144 of them
+    signs = "".join(set(non_ascii(text)))
+    if NOTABLE.search(signs) is None:
+        return text
+    if ZERO_WIDTH.search(signs) is not None:
+        if SPLIT_WORD.search(text) is not None:
+            marks.add("text:zero-width")
+        text = ZERO_WIDTH.sub("", text)
+    if BIDI.search(signs) is not None:
+        marks.add("text:bidi")
+    sample = text[: limits.SCRIPT_SAMPLE]
+    if LOOKS.search(signs) is not None and MIXED.search(sample) is not None:
+        marks.add("text:mixed-script")
+    if LETTERS.search(signs) is not None and STYLED.search(sample) is not None:
+        marks.add("text:styled-letters")
+    return compact_text(text)
+
+
 def _word(charset: bytes, kind: bytes, text: bytes, marks: set[str]) -> tuple[str, bytes]:
     label = charset.partition(b"*")[0].decode("latin-1").lower()
     if kind in b"qQ":
@@ -264,6 +330,6 @@ def _string(raw: bytes, label: str, marks: set[str]) -> str:
 def header_text(value: bytes, marks: set[str]) -> Text:
     """Decode a field's value that is not plain ASCII."""
     if b"=?" in value:
-        return compact_text(_words(value, marks))
+        return clean_text(compact_text(_words(value, marks)), marks)
     marks.add("header:8bit")
-    return to_text(value, "", marks, "header")
+    return clean_text(to_text(value, "", marks, "header"), marks)

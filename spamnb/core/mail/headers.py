@@ -17,7 +17,6 @@ from typing import Final
 
 from spamnb.core.mail import limits
 from spamnb.core.mail.charset import Text, header_text
-from spamnb.core.mail.confusables import clean_text
 from spamnb.core.mail.local_hosts import LocalHosts
 
 Fields = list[tuple[bytes, bytes]]
@@ -253,7 +252,7 @@ def decoded(value: bytes, marks: set[str]) -> Text:
     """Decode a field's value."""
     if b"=?" not in value and value.isascii():
         return value
-    return clean_text(header_text(value, marks), marks)
+    return header_text(value, marks)
 
 
 def has_long_visible(block: Block) -> bool:

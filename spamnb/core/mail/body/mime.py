@@ -27,8 +27,7 @@ from spamnb.core.mail.body.parameters import (
 from spamnb.core.mail.body.parts import ASIDE, INSTEAD, DecodedPart, Entity, Part, ReadingState
 from spamnb.core.mail.body.text_shares import both_ends, squeeze, text_shares
 from spamnb.core.mail.body.transfer import UU_BEGIN, Y_BEGIN, decode_transfer, unfold_text
-from spamnb.core.mail.charset import is_wide, to_text
-from spamnb.core.mail.confusables import clean_text
+from spamnb.core.mail.charset import clean_text, is_wide, to_text
 from spamnb.core.mail.html import read_html
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.marks import PARTLY

@@ -20,8 +20,7 @@ from urllib.parse import unquote_to_bytes
 
 from spamnb.core.mail import headers, limits
 from spamnb.core.mail.body.transfer import KNOWN
-from spamnb.core.mail.charset import Text, to_text
-from spamnb.core.mail.confusables import clean_text
+from spamnb.core.mail.charset import Text, clean_text, to_text
 from spamnb.core.mail.marks import PARTLY
 
 Special = dict[bytes, bytes]
