@@ -36,10 +36,19 @@ class RunningDaemon(NamedTuple):
     control: Path
     role: str
     login: str
+    client: ControlClient
+    """the connection by which it was found"""
 
 
 def served(session: CliSession) -> RunningDaemon | None:
-    """Find the daemon that serves the home; None if there is none."""
+    """Find the daemon that serves the home; None if there is none. Its client is closed."""
+    if found := _connected(session):
+        found.client.close()
+    return found
+
+
+def _connected(session: CliSession) -> RunningDaemon | None:
+    """Connect to the daemon that serves the home; None if there is none."""
     from spamnb.settings import control_of
 
     home = os.path.realpath(session.home)
@@ -74,12 +83,15 @@ def _ping(path: Path, home: str) -> RunningDaemon | None:
         if isinstance(error.__cause__, TimeoutError | BlockingIOError):
             raise
         return None
-    with caller:
+    try:
         reply = caller.ask("ping").header
+    except BaseException:
+        caller.close()
+        raise
     if home and reply.get("home") != home:
+        caller.close()
         return None
-    role, login = str(reply.get("role")), str(reply.get("login"))
-    return RunningDaemon(path, role, login)
+    return RunningDaemon(path, str(reply.get("role")), str(reply.get("login")), caller)
 
 
 def refuse_while_served(session: CliSession, what: str) -> None:
@@ -97,7 +109,7 @@ def asking(session: CliSession, *, long: bool = False) -> Iterator[AdminClient]:
 
     `long`: the operation may take minutes.
     """
-    with _client(session, served(session), long=long) as client:
+    with _client(session, _connected(session), long=long) as client:
         yield client
 
 
@@ -105,9 +117,10 @@ def _client(
     session: CliSession, daemon: RunningDaemon | None, *, long: bool = False
 ) -> ControlClient | LocalClient:
     if daemon is not None:
-        from spamnb.endpoints.control.protocol import ANSWER_S, LONG_S, ControlClient
+        from spamnb.endpoints.control.protocol import ANSWER_S, LONG_S
 
-        return ControlClient(daemon.control, LONG_S if long else ANSWER_S)
+        daemon.client.wait_s = LONG_S if long else ANSWER_S
+        return daemon.client
     from spamnb.service.admin.home_model import LocalClient
 
     return LocalClient(session.model_config(), speaker(), warn)
@@ -118,7 +131,7 @@ def teacher(session: CliSession) -> Iterator[tuple[AdminClient, Feedback]]:
     """Yield a client, and a `Feedback` to fill in with this user's name."""
     from spamnb.service.feedback.types import Feedback
 
-    daemon = served(session)
+    daemon = _connected(session)
     me = Feedback("", user=speaker(), channel="cli", trust="admin")
     if daemon is not None and daemon.role != "admin":
         me = Feedback("", channel="cli", trust="user")

@@ -149,7 +149,8 @@ class ControlClient(AdminClient):
 
     def __init__(self, path: Path | str, wait_s: float = ANSWER_S) -> None:
         self._path = Path(path)
-        self._wait_s = wait_s
+        self.wait_s = wait_s
+        """how long to wait for each reply"""
         self._frames = Frames(connected(self._path, wait_s))
         self._used = time.monotonic()
 
@@ -174,7 +175,7 @@ class ControlClient(AdminClient):
         try:
             # The server may refuse without reading all of the request; its reply can still be read.
             with suppress(BrokenPipeError, ConnectionResetError):
-                self._frames.send({"op": op, **fields}, body, wait_s=self._wait_s)
+                self._frames.send({"op": op, **fields}, body, wait_s=self.wait_s)
         except OSError as error:
             raise _not_answering(error) from error
         return self._read_reply()
@@ -182,11 +183,11 @@ class ControlClient(AdminClient):
     def _reconnect_if_idle(self) -> None:
         if time.monotonic() - self._used > _IDLE_S:
             self.close()
-            self._frames = Frames(connected(self._path, self._wait_s))
+            self._frames = Frames(connected(self._path, self.wait_s))
 
     def _read_reply(self) -> AdminResponse:
         """Read a reply; an error in it is raised."""
-        frames, wait_s = self._frames, self._wait_s
+        frames, wait_s = self._frames, self.wait_s
         try:
             header = frames.line(wait_s, wait_s)
             if header is None:
@@ -208,7 +209,7 @@ class ControlClient(AdminClient):
         self._reconnect_if_idle()
         line = json.dumps({"op": op, **fields, "bytes": size}).encode() + b"\n"
         connection = self._frames.connection
-        connection.settimeout(self._wait_s)
+        connection.settimeout(self.wait_s)
         try:
             with suppress(BrokenPipeError, ConnectionResetError):
                 connection.sendall(line)
