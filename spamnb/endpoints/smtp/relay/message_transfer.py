@@ -100,7 +100,7 @@ class MessageTransfer:
 
     def __init__(self, client: ClientState, hop: NextHop, output: Output) -> None:
         self._client, self._hop, self._output = client, hop, output
-        self._params, self.envelope = client.params, client.envelope()
+        self._params = client.params
         self.state: TransferState = "collect"
         self._framer = DataFramer()
         self._stored: bytes | bytearray = bytearray()
@@ -129,6 +129,7 @@ class MessageTransfer:
         self.action = "relay"
         self.facts: dict[str, object] = {}
         """for the log line"""
+        self.envelope = client.envelope()
         output.deadline = output.now + self._params.times.data_s
 
     # -- from the client --------------------------------------------------------------------------
@@ -202,7 +203,6 @@ class MessageTransfer:
 
     def _scan(self, state: TransferState) -> None:
         self.state = state
-        self._output.deadline = self._output.now + self._params.times.scan_total_s
         self._clean_header()
         whole, is_dotted = state == "scan", self._framer.dotted
         # What is scanned is what is sent, with one copy.
@@ -222,6 +222,7 @@ class MessageTransfer:
             before_queue=self._params.queue == "before",
             whole=whole,
         )
+        self._output.deadline = self._output.now + self._params.times.scan_total_s
         self._output.add(StartScan(self._request))
 
     def _clean_header(self) -> None:
