@@ -151,8 +151,9 @@ def export(session: CliSession, file: str, with_key: bool, prior: bool) -> None:
     feature: id (16 hex digits), n (messages of each label), w (corrections in 2^-20 nats), day
     (last trained, days since 2000-01-01), location and token.
 
-    A prior has 5 % of the counts, but at most of 300 messages, and words that many messages have.
-    They may be names: read it before you give it away.
+    A prior has 5 % of the counts, but at most of 300 messages, and words that many messages have,
+    without those in the names and addresses of senders and recipients. It may still contain other
+    names: read it before you give it away.
     """
     from spamnb.service.maintenance.export_import import export as lines
     from spamnb.service.maintenance.prior import make_prior

@@ -118,15 +118,15 @@ def test_a_prior_names_no_sender_recipient_host_or_link():
         "Delivered-To: recipientuser@hosttwo.example\nX-Mailer: commonmailer 1\n"
         "From: Sendername Surname <senderuser@hostone.example>\nTo: recipientuser@hosttwo.example\n"
         "Message-ID: <{n}@idhost.example>\nSubject: shared subject\n\n"
-        "hello shared text, write to bodyuser@hostone.example or http://linkhost.example/linkpath\n"
+        "hello shared text, Surname wrote; write to bodyuser@hostone.example or http://linkhost.example/linkpath\n"
     )
     teach(model, [(raw.format(n=n).encode(), n % 2) for n in range(60)])
     shown = "".join(make_prior(model.store))
     for word in ("shared", "commonmailer"):
         assert f'"token":"{word}"' in shown
     assert "@" not in shown.replace("a@a.a", "").replace('aa@aa.a"', "")
-    people = ("pathuser", "listname", "recipientuser", "sendername", "senderuser", "bodyuser")
-    for name in (*people, "idhost", "linkhost", "hostone", "hosttwo"):
+    people = ("pathuser", "listname", "recipientuser", "sendername", "surname", "senderuser")
+    for name in (*people, "bodyuser", "idhost", "linkhost", "hostone", "hosttwo"):
         assert name not in shown.lower()
 
 

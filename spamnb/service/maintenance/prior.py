@@ -1,8 +1,8 @@
 """Give a new model a little of what another one learnt: a prior, as text.
 
 An export holds ids, which another key cannot read. A prior holds the texts themselves, and only
-those of locations that are alike on every server (`TRAVELS`): no address, host or link. It is JSON
-lines; the first is the header:
+those of locations that are alike on every server (`TRAVELS`): no address, host or link, and no word
+of the name or address of a sender or recipient. It is JSON lines; the first is the header:
 
     {"format": "spamnb prior", "version": 1, "labels": ["ham", "spam"],
      "messages": [of each label], "features": how many lines follow}
@@ -23,6 +23,7 @@ a text that is no prior; nothing is changed then.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import TextIOBase
@@ -34,6 +35,7 @@ import numpy as np
 from spamnb.core.features.extract import Key, ids_of
 from spamnb.core.features.lines import LINE_BYTES
 from spamnb.core.features.tokens import Field, TokenLocation
+from spamnb.core.features.words import MIN_BYTES
 from spamnb.core.model.events import STEP_ONE, BulkChange, Ints, Recipe, no_totals
 from spamnb.core.model.training_rows import day_of
 from spamnb.errors import RefusedError, UserError
@@ -82,6 +84,8 @@ TRAVELS: dict[TokenLocation, frozenset[bytes]] = {
     TokenLocation.LINK_SHAPE: frozenset({b"", b"host", b"path"}),
 }
 """Locations, and the names in them, that tell the same on another server and of other people."""
+_PEOPLE = (TokenLocation.FROM, TokenLocation.REPLY, TokenLocation.TO)
+_JOINTS = re.compile(rb"[-._'@]")
 _LOCATIONS = {location.name.lower(): location for location in TRAVELS}
 
 
@@ -101,7 +105,8 @@ def make_prior(store: Store) -> Iterator[str]:
             raise RefusedError(
                 "the model has too few messages for a prior", hint="train 20 of each label or more"
             )
-        lines = list(islice(_features(Key(store.recipe.key), view, share), FEATURES))
+        texts = _features(Key(store.recipe.key), view, share, _names(view))
+        lines = list(islice(texts, FEATURES))
     yield json_line(
         {
             "format": FORMAT,
@@ -114,15 +119,27 @@ def make_prior(store: Store) -> Iterator[str]:
     yield from lines
 
 
-def _features(key: Key, view: ReadView, share: float) -> Iterator[str]:
+def _names(view: ReadView) -> set[bytes]:
+    """Return the words that occur in the names and addresses of senders and recipients."""
+    named = (word.text.lower() for word in view.all_words() if word.location in _PEOPLE)
+    parts = (part for text in named for part in _JOINTS.split(text))
+    return {part for part in parts if len(part) >= MIN_BYTES}
+
+
+def _features(key: Key, view: ReadView, share: float, names: set[bytes]) -> Iterator[str]:
     for ids, records in view.features():
         n = np.rint(share * records.n).astype(np.int64)
         rows = n.any(axis=1).nonzero()[0]
         w = np.rint(records.w[rows] / 2).clip(-CORRECTION, CORRECTION).astype(np.int64)
         words = _tokens(key, view.words(ids[rows]))
         for token, counts, corrections in zip(words, n[rows].tolist(), w.tolist(), strict=True):
-            if token is not None:
+            if token is not None and not _is_named(token, names):
                 yield _line(token, counts, corrections)
+
+
+def _is_named(token: Field, names: set[bytes]) -> bool:
+    location, _, text = token
+    return location in TEXTS and not names.isdisjoint(_JOINTS.split(text.lower()))
 
 
 def _tokens(key: Key, words: list[Word | None]) -> list[Field | None]:
