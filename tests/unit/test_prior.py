@@ -86,6 +86,19 @@ def test_a_new_model_with_a_prior_knows_ham_from_spam(text):
     assert np.median(P[1]) > np.median(P[0]) + 0.5
 
 
+def test_a_model_of_three_labels_has_a_prior_for_its_like():
+    """Counts and corrections are kept label by label."""
+    labels = ("ham", "spam", "news")
+    model, other = empty(labels=labels), empty(labels=labels)
+    head = "From: a@b.example\nMessage-ID: <{0}@b.example>\nSubject: kind{1}\n\nword{1} common"
+    teach(model, [(head.format(n, n % 3).encode(), n % 3) for n in range(90)])
+    add(other, "".join(make_prior(model.store)))
+    verdict = other.score(head.format(100, 2).encode())
+    assert verdict.label == "news"
+    with other.store.read() as view:
+        assert view.totals().messages.tolist() == [2, 2, 2]
+
+
 def test_one_undo_takes_a_prior_back(text):
     """After the undo no count is left, and no message is told as one of a prior."""
     model = empty()

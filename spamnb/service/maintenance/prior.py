@@ -103,7 +103,8 @@ def make_prior(store: Store) -> Iterator[str]:
         counted = np.rint(share * messages).astype(np.int64)
         if 0 in counted:
             raise RefusedError(
-                "the model has too few messages for a prior", hint="train 20 of each label or more"
+                "the model has too few messages for a prior",
+                hint="train more messages of each label",
             )
         texts = _features(Key(store.recipe.key), view, share, _names(view))
         lines = list(islice(texts, FEATURES))
@@ -145,10 +146,9 @@ def _is_named(token: Field, names: set[bytes]) -> bool:
 def _tokens(key: Key, words: list[Word | None]) -> list[Field | None]:
     """Return the token of each word that travels.
 
-    The vocabulary joins name and text and does not mark a word that was cut. So both readings are
-    hashed, and the one that has the word's id is right.
+    The vocabulary joins name and text. So both readings are hashed, and the one that has the
+    word's id is right; a word that was cut has none.
     """
-    found: dict[int, Field] = {}
     readings = [token for word in words if word is not None for token in _readings(word)]
     found = dict(zip(ids_of(key, readings).tolist(), readings, strict=True))
     return [None if word is None else found.get(word.id) for word in words]
