@@ -10,7 +10,8 @@ import spamnb.core.mail
 from spamnb.core.features import header_shapes, text_shapes, tokens
 from spamnb.core.features.clue_texts import location_shown, text_shown
 from spamnb.core.features.extract import Key, extract
-from spamnb.core.features.lines import LINE_BYTES, ROUGH_BYTES, lines_of, rough
+from spamnb.core.features.rough_shape import rough
+from spamnb.core.features.spans import LINE_BYTES, ROUGH_BYTES, spans_of
 from spamnb.core.features.tokens import SHAPES, TokenLocation, fields
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.message import read
@@ -183,16 +184,16 @@ def test_headers_of_an_attached_message_have_no_order():
 )
 def test_rough_shape(text, shape):
     """Runs of letters and of digits become one sign; everything else stays."""
-    assert rough(text) == shape
+    assert rough([text]) == [shape]
 
 
 def test_lines_are_cut_and_keep_their_text():
     """Empty lines are no features, long ones are cut, and each line knows its text."""
-    found = lines_of([b"", b"one\n\ntwo", b"x" * 500], [b"-" * 500, b"ab\ncd"])
+    found = spans_of([], [b"", b"one\n\ntwo", b"x" * 500], [b"-" * 500, b"ab\ncd"])
     texts = [found.text[a:b] for a, b in zip(found.starts, found.ends, strict=True)]
     assert texts == [b"one", b"two", b"x" * LINE_BYTES, b"-" * ROUGH_BYTES, b"a", b"a"]
     assert found.owner.tolist() == [1, 1, 2, 3, 4, 4]
-    assert len(lines_of([], []).starts) == 0
+    assert len(spans_of([], [], []).starts) == 0
 
 
 def test_codes_of_header_names_are_distinct_and_keep_their_place():

@@ -11,10 +11,9 @@ exception; the work is bounded by the constants here, and by the size of a heade
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import groupby, islice, pairwise
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 HOPS = 8
@@ -79,8 +78,7 @@ class Hop(NamedTuple):
 _DELIMITERS = bytes.maketrans(b'<>"\t', b"    ")
 _HOP = re.compile(rb"from (\S{1,255})(?: \((\S{1,255})? ?\[([0-9A-Fa-f.:IPv]{1,60})\])?")
 _NAME_WORD = re.compile(rb"[a-z\x80-\xff]{3,}")
-_FOUR = re.compile(rb"(?=(.{4}))", re.DOTALL)
-_RUNS = [(re.compile(letter + rb"+"), letter) for letter in (b"a", b"A", b"9")]
+_REPEATED = re.compile(rb"(?<=a)a+|(?<=A)A+|(?<=9)9+")
 _CASE = bytes.maketrans(_LETTERS + _DIGITS, b"a" * 26 + b"A" * 26 + b"9" * 10)
 
 
@@ -101,13 +99,14 @@ def address_in(value: bytes) -> HeaderAddress:
     return HeaderAddress(local, host, name, registered(host))
 
 
-def order(names: Iterable[bytes]) -> tuple[list[bytes], bytes, bytes]:
+def order(names: Sequence[bytes]) -> tuple[list[bytes], bytes, bytes]:
     """Neighbouring names, the sequence of the main ones, and that of all but Received.
 
     The usual names are codes: most pairs then are hashed in one step, and stored in four bytes.
     """
-    codes = [_CODES.get(name, name) for name, _ in groupby(names)][:NAMES_READ]
-    main = b">".join([code for code in codes if code in _MAIN_CODES])
+    changed = [name for before, name in pairwise((b"", *names)) if name != before][:NAMES_READ]
+    codes = list(map(_CODES.get, changed, changed))
+    main = b">".join(filter(_MAIN_CODES.__contains__, codes))
     others = b">".join([code for code in codes if code != _RECEIVED])
     return list(map(b">".join, pairwise((b"^", *codes, b"$")))), main, others
 
@@ -124,9 +123,7 @@ def pattern(value: bytes) -> bytes:
 
 def author_lines(value: bytes, author: HeaderAddress) -> tuple[bytes, list[bytes]]:
     """The case of the author's header, and facts about it."""
-    case = pattern(value)
-    for run, letter in _RUNS:
-        case = run.sub(letter, case)
+    case = _REPEATED.sub(b"", pattern(value))
     top = author.host.rpartition(b".")[2]
     name, local = len(author.name.split()), len(author.local)
     return case[:60], [b"words %d" % name, b"length %d" % local, b"top " + top]
@@ -193,7 +190,7 @@ def agreement(
     found.append(b"no reply" if reply is None else _fact(b"reply", same))
     if not links:
         return [*found, b"no links"]
-    top = Counter(links).most_common(1)[0][0]
+    top = max(dict.fromkeys(links), key=links.count)
     return [
         *found,
         _fact(b"links", top == domain),
@@ -230,4 +227,5 @@ def address_parts(author: HeaderAddress) -> list[bytes]:
     if not author.host:
         return []
     address = author.local + b"@" + author.host
-    return _FOUR.findall(b"^" + address[:ADDRESS_BYTES] + b"$")
+    address = b"^" + address[:ADDRESS_BYTES] + b"$"
+    return [address[at : at + 4] for at in range(len(address) - 3)]

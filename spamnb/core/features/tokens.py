@@ -236,10 +236,8 @@ def fields(message: Message) -> list[Field]:
         own.append((name, text))
     names = [name for name, _ in headers]
     links: list[bytes] = []
-    for part in message.parts:
-        _part_fields(part, found, links)
-    text = next((text for location, _, text in found if location is TokenLocation.BODY), b"")
-    found += _shape_fields(own, text, links)
+    texts = [_part_fields(part, found, links) for part in message.parts]
+    found += _shape_fields(own, next(filter(None, texts), b""), links)
     found.append(
         (TokenLocation.MARK, b"", " ".join(marks(message, names)).encode("ascii", "replace"))
     )
@@ -309,7 +307,8 @@ def _written_shapes(
     )
 
 
-def _part_fields(part: Part, found: list[Field], links: list[bytes]) -> None:
+def _part_fields(part: Part, found: list[Field], links: list[bytes]) -> bytes:
+    """Add the fields and the links of a part; its text."""
     text, is_whole = (
         (part.text, True) if isinstance(part.text, bytes) else plain_and_whole(part.text)
     )
@@ -336,6 +335,7 @@ def _part_fields(part: Part, found: list[Field], links: list[bytes]) -> None:
     if part.digest:
         about_content = f"{part.digest.hex()} head{part.head[:4].hex()}"
         found.append((TokenLocation.DIGEST, b"", about_content.encode()))
+    return text
 
 
 def _bytes(text: Text) -> bytes:

@@ -1,0 +1,142 @@
+"""Cut texts into words or lines, in numpy: no Python loop handles single ones.
+
+A *word* is a run of letters, digits and any byte beyond ASCII; single dots, dashes, underscores,
+apostrophes and at signs inside join its parts. Of each word come: the word itself, folded to lower
+case; if it has capitals, also as it is written (1-AUC 0.050, else 0.054 %, decision 0001); if
+it has three parts or more, its last two (`example.com` of a host) or, if it begins with a digit,
+all but the last (the net of an address). Shorter than 3 bytes: no word; longer than 64: its first
+12 bytes, marked as cut.
+
+A *line* is a run of any bytes but the line feed, without joints and capitals, of at least one byte;
+longer ones lose their end. So words and lines are found in one pass.
+
+Must not know locations, hashing or the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spamnb.core.features.rough_shape import rough
+
+I64 = NDArray[np.int64]
+
+MIN_BYTES = 3
+MAX_BYTES = 64
+CUT_BYTES = 12
+LINE_BYTES = 128
+"""A longer line is cut; the names of all headers are the only lines that often are."""
+ROUGH_BYTES = 100
+_CAPITALS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_GLUE = b".-_'@"
+_WORD = _CAPITALS.lower() + b"0123456789$!%"
+_END = b"\n" * 8
+"""so that the last word ends, and is read in pieces of eight bytes, too"""
+
+SEPARATOR, JOINT, PART, CAPITAL = range(4)
+"""classes of bytes: a part of a word has those of the last two"""
+
+
+def _classes() -> bytes:
+    table = bytearray(128) + bytes([PART]) * 128
+    for kind, symbols in ((JOINT, _GLUE), (PART, _WORD), (CAPITAL, _CAPITALS)):
+        for symbol in symbols:
+            table[symbol] = kind
+    return bytes(table)
+
+
+_WORD_CLASSES = _classes()
+_LINE_CLASSES = bytes(SEPARATOR if symbol == ord("\n") else PART for symbol in range(256))
+
+
+class Spans(NamedTuple):
+    """Pieces of some texts: the bytes that they are in, and edges and text of each piece."""
+
+    text: bytes
+    """the joined texts as they are, followed by the same with their words in lower case"""
+    starts: I64
+    ends: I64
+    owner: I64
+    """the number of the text"""
+    cut: slice
+    """the words of which only the first bytes are left"""
+
+
+def _edges(kind: NDArray[np.uint8]) -> tuple[I64, I64, I64]:
+    """Starts and ends of words and lines, and the joints in words.
+
+    `kind` has a separator before the text: a byte that differs from the one before it in being
+    inside a word thus has its own position, and the end of one word is that of the byte after it.
+    """
+    inside = kind >= PART
+    joint = kind[1:-1] == JOINT
+    joint &= inside[:-2]
+    joint &= inside[2:]
+    inside[1:-1] |= joint
+    edges = (inside[1:] != inside[:-1]).nonzero()[0]
+    return edges[::2], edges[1::2], joint.nonzero()[0]
+
+
+def _tails(text: bytes, joints: I64, starts: I64, ends: I64) -> tuple[I64, I64, I64]:
+    """The tails of words with three parts or more: starts, ends, and the index of the word."""
+    # Joints are few, so the words of the joints are looked up, not the joints of all words.
+    whole = starts.searchsorted(joints, side="right") - 1
+    same = whole[1:] == whole[:-1]
+    same[:-1] = same[:-1] > same[1:]
+    second = same.nonzero()[0]
+    whole, before_last, last = whole.take(second), joints.take(second), joints.take(second + 1)
+    start = starts.take(whole)
+    number = np.frombuffer(text, np.uint8).take(start) < ord("A")
+    return (
+        np.where(number, start, before_last + 1),
+        np.where(number, last, ends.take(whole)),
+        whole,
+    )
+
+
+def _has_capitals(kind: NDArray[np.uint8], starts: I64, ends: I64) -> NDArray[np.bool_]:
+    """Whether there are capitals between these edges; none are beyond the end of `kind`."""
+    # Running count of capitals. numpy sums 32 bits in a third of the time of bytes.
+    upto = (kind == CAPITAL).view(np.uint8).cumsum(dtype=np.int32)
+    return np.asarray(upto.take(ends, mode="clip") != upto.take(starts, mode="clip"))
+
+
+def spans_of(words: Sequence[bytes], lines: Sequence[bytes], coarse: Sequence[bytes]) -> Spans:
+    """Cut the first texts into words, the others into lines, the last of them made rough."""
+    texts = [*words, *lines, *rough(coarse)]
+    begins = np.fromiter(chain((0,), map(len, texts)), np.int64, len(texts) + 1).cumsum()
+    begins += np.arange(len(begins))
+    text = b"\n".join((*texts, _END))
+    middle = int(begins[len(words)])
+    by_word, by_line = text[:middle], text[middle:]
+    classes = b"\0", by_word.translate(_WORD_CLASSES), by_line.translate(_LINE_CLASSES)
+    kind = np.frombuffer(b"".join(classes), np.uint8)
+    starts, ends, joints = _edges(kind)
+    bounds = starts.searchsorted(begins)
+    owner = np.arange(len(texts)).repeat(bounds[1:] - bounds[:-1])
+    # After words and lines come the tails of words.
+    tails, tail_ends, whole = _tails(text, joints, starts, ends)
+    starts, ends = np.concatenate((starts, tails)), np.concatenate((ends, tail_ends))
+    owner = np.concatenate((owner, owner.take(whole)))
+    line, shape, tail = bounds.take((len(words), len(words) + len(lines), -1)).tolist()
+    for first, most in ((line, LINE_BYTES), (shape, ROUGH_BYTES)):
+        np.minimum(ends[first:tail], starts[first:tail] + most, out=ends[first:tail])
+    size = ends - starts
+    size[line:tail] = MIN_BYTES  # lines of any size are features
+    fits = size <= MAX_BYTES
+    long = (~fits).nonzero()[0]
+    fits &= size >= MIN_BYTES
+    shown = fits & _has_capitals(kind[: middle + 1], starts, ends)
+    folded = fits.nonzero()[0]
+    taken = np.concatenate((folded, long, shown.nonzero()[0]))
+    starts, ends = starts.take(taken), ends.take(taken)
+    cut = slice(len(folded), len(folded) + len(long))
+    ends[cut] = starts[cut] + CUT_BYTES
+    starts[: cut.stop] += len(text)
+    ends[: cut.stop] += len(text)
+    return Spans(b"".join((text, by_word.lower(), by_line)), starts, ends, owner.take(taken), cut)
