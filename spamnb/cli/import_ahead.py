@@ -14,8 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules, walk_packages
 
-import spamnb
-
+_PROGRAM = str(Path(__file__).parent.parent)
 _LIBRARIES = (
     *("lmdb._envid", "numpy.random", "rich.console", "rich.progress", "rich.table", "smtplib"),
     *("multiprocessing.popen_fork", "multiprocessing.queues", "multiprocessing.synchronize"),
@@ -31,7 +30,7 @@ def import_ahead() -> None:
 
 def is_world_readable() -> bool:
     """Whether every user can read the program and its libraries."""
-    folders = [Path(path).absolute() for path in (*spamnb.__path__, *sys.path)]
+    folders = [Path(path).absolute() for path in (_PROGRAM, *sys.path)]
     return all(_is_world_readable(path) for path in folders if path.is_dir())
 
 
@@ -42,7 +41,7 @@ def _is_world_readable(folder: Path) -> bool:
 
 def import_all() -> None:
     """Import all modules of the program, and of libraries what they import later."""
-    own = (module.name for module in walk_packages(spamnb.__path__, "spamnb."))
+    own = (module.name for module in walk_packages([_PROGRAM], "spamnb."))
     codecs = (f"encodings.{module.name}" for module in iter_modules(encodings.__path__))
     for name in (*own, *_LIBRARIES, *codecs):
         # Optional libraries may be missing, and codecs of other systems cannot be imported here.

@@ -392,10 +392,12 @@ def id_of(key: Key, location: TokenLocation, word: bytes) -> int:
 
 def ids_of(key: Key, tokens: Sequence[Field]) -> U64:
     """The ids of words and lines that are features already: they are not cut or folded again."""
-    seeds, _, _ = key.seeds(list(tokens))
+    seeds, line = key.seeds(list(tokens))
     texts = [text for _, _, text in tokens]
     sizes = np.fromiter(map(len, texts), np.int64, len(texts))
-    return _hash(key, b"".join((*texts, _PADDING)), sizes.cumsum() - sizes, sizes, seeds)
+    return _hash(
+        key, b"".join((*texts, bytes(8))), sizes.cumsum() - sizes, sizes, seeds.sums.take(line, 1)
+    )
 
 
 def extract(key: Key, messages: Sequence[list[Field]]) -> Features:
