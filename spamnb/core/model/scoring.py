@@ -63,13 +63,13 @@ def group_temperatures(totals: Totals) -> list[float]:
     return [max(TEMPERATURE + moved / BIAS_ONE, 0.0) for moved in totals.temperatures.tolist()]
 
 
-def evidence(recipe: Recipe, messages: NDArray[np.int64], n: NDArray[np.number[Any]]) -> Floats:
-    """[K, F] r_f log p(f|k) of n [K, F]: the evidence of a feature, damped while it is rare.
+def _evidence(
+    recipe: Recipe, messages: NDArray[np.int64], counts: Floats, holders: Floats
+) -> Floats:
+    """[K, F] r_f log p(f|k) of counts [K, F]: the evidence of a feature, damped while it is rare.
 
     Labels come first here and below: sums over features then run along memory.
     """
-    counts = np.asarray(n, np.float64, order="C")
-    holders = np.add.reduce(counts)
     logs = np.log(counts + recipe.alpha)
     logs -= np.log(messages + 2 * recipe.alpha)[:, None]
     if 0 in messages.tolist():
@@ -107,8 +107,10 @@ def _values(
     w: NDArray[np.number[Any]],
 ) -> Floats:
     """[2K + 1, F] evidence, corrections, and whether the feature is known, from n and w [K, F]."""
-    known = np.logical_or.reduce(n)[None]
-    return np.concatenate((evidence(recipe, totals.messages, n), w, known), dtype=np.float64)
+    counts = np.asarray(n, np.float64, order="C")
+    holders = np.add.reduce(counts)
+    logs = _evidence(recipe, totals.messages, counts, holders)
+    return np.concatenate((logs, w, holders[None] > 0), dtype=np.float64)
 
 
 def _span(size: int, known: float) -> float:

@@ -1,7 +1,7 @@
 """Parse raw messages and extract their features, in batches.
 
-Batches stay small enough for the processor's cache: a message takes 60 us in a batch of 64, and
-90 us in a batch of 1,024.
+Batches stay small enough for the processor's cache: the features of parsed messages take 70 us a
+message in a batch of 64, 110 us in a batch of 256, and 200 us alone.
 """
 
 from __future__ import annotations
