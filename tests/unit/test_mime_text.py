@@ -6,6 +6,7 @@ import codecs
 import pytest
 
 from spamnb.core.mail import charset, limits
+from spamnb.core.mail.body.text_shares import squeeze
 from spamnb.core.mail.message import Part, read
 
 
@@ -203,3 +204,12 @@ def test_large_content_is_decoded_whole() -> None:
     content = bytes(range(256)) * 5000
     raw = b"Content-Type: image/png\nContent-Transfer-Encoding: base64\n\n"
     assert read(raw + base64.encodebytes(content)).parts[0].size == len(content)
+
+
+@pytest.mark.parametrize(
+    ("blanks", "left"),
+    [(b" " * 16, b"\n"), (b" \t\r\n" * 4, b"\n"), (b"\t" * 500, b"\n"), (b" \t" * 7 + b" ",) * 2],
+)
+def test_long_blanks_are_no_text(blanks: bytes, left: bytes) -> None:
+    """In a text that is too long, sixteen blanks of any kind are one line feed, fewer stay."""
+    assert squeeze(b"one" + blanks + b"two", html=False) == b"one" + left + b"two"

@@ -196,6 +196,16 @@ def test_lines_are_cut_and_keep_their_text():
     assert len(spans_of([], [], []).starts) == 0
 
 
+def test_a_line_is_one_feature_beside_words():
+    """A line has neither joints nor capitals that make features; the same text as words has."""
+    text = b"Mail.Example.COM <-> x"
+    found = spans_of([text], [text], [])
+    texts = [found.text[a:b] for a, b in zip(found.starts, found.ends, strict=True)]
+    words = [b"mail.example.com", b"example.com", b"Mail.Example.COM", b"Example.COM"]
+    assert sorted(texts) == sorted([*words, text])
+    assert found.owner.tolist().count(1) == 1
+
+
 def test_codes_of_header_names_are_distinct_and_keep_their_place():
     """Codes are part of ids on disk: names are appended, never moved."""
     codes = header_shapes._CODES

@@ -87,7 +87,7 @@ def _tails(text: bytes, joints: I64, starts: I64, ends: I64) -> tuple[I64, I64, 
     # Joints are few, so the words of the joints are looked up, not the joints of all words.
     whole = starts.searchsorted(joints, side="right") - 1
     same = whole[1:] == whole[:-1]
-    same[:-1] = same[:-1] > same[1:]
+    same[:-1] &= ~same[1:]
     second = same.nonzero()[0]
     whole, before_last, last = whole.take(second), joints.take(second), joints.take(second + 1)
     start = starts.take(whole)
@@ -104,6 +104,14 @@ def _has_capitals(kind: NDArray[np.uint8], starts: I64, ends: I64) -> NDArray[np
     # Running count of capitals. numpy sums 32 bits in a third of the time of bytes.
     upto = (kind == CAPITAL).view(np.uint8).cumsum(dtype=np.int32)
     return np.asarray(upto.take(ends, mode="clip") != upto.take(starts, mode="clip"))
+
+
+def _by_size(size: I64, capitals: NDArray[np.bool_]) -> tuple[I64, I64, I64]:
+    """Indexes of the words that fit, of those that are too long, and of those with capitals."""
+    fits = size <= MAX_BYTES
+    long = (~fits).nonzero()[0]
+    fits &= size >= MIN_BYTES
+    return fits.nonzero()[0], long, (fits & capitals).nonzero()[0]
 
 
 def spans_of(words: Sequence[bytes], lines: Sequence[bytes], coarse: Sequence[bytes]) -> Spans:
@@ -128,12 +136,9 @@ def spans_of(words: Sequence[bytes], lines: Sequence[bytes], coarse: Sequence[by
         np.minimum(ends[first:tail], starts[first:tail] + most, out=ends[first:tail])
     size = ends - starts
     size[line:tail] = MIN_BYTES  # lines of any size are features
-    fits = size <= MAX_BYTES
-    long = (~fits).nonzero()[0]
-    fits &= size >= MIN_BYTES
-    shown = fits & _has_capitals(kind[: middle + 1], starts, ends)
-    folded = fits.nonzero()[0]
-    taken = np.concatenate((folded, long, shown.nonzero()[0]))
+    capitals = _has_capitals(kind[: middle + 1], starts, ends)
+    folded, long, shown = _by_size(size, capitals)
+    taken = np.concatenate((folded, long, shown))
     starts, ends = starts.take(taken), ends.take(taken)
     cut = slice(len(folded), len(folded) + len(long))
     ends[cut] = starts[cut] + CUT_BYTES
