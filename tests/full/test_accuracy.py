@@ -81,6 +81,19 @@ def test_accuracy_is_as_promised_and_better_than_bogofilter(
     assert area < mean(bench, bench.measure_bogofilter, corpus, mode, noise_seeds[:1])[0]
 
 
+@pytest.mark.parametrize("seed", ORDERS)
+def test_taught_by_mistakes_alone_it_files_spam(bench, corpus, seed):
+    """Taught only mistakes and doubts: as much spam filed as by bogofilter, and no more ham."""
+    if shutil.which("bogofilter") is None:
+        pytest.skip("bogofilter is not installed")
+    rows = shuffled(corpus, seed)
+    filed = evaluate(rows, Options(seed=seed, feedback="errors")).results.decided
+    truth, theirs = bench.bogofilter_scores(rows, "errors")
+    print(seed, filed[truth].mean(), filed[~truth].sum())
+    assert filed[truth].mean() >= (theirs >= 0.99)[truth].mean()
+    assert filed[~truth].sum() <= (theirs >= 0.99)[~truth].sum()
+
+
 @pytest.mark.parametrize("seed", [7, 8])
 def test_one_class_after_the_other(corpus, tmp_path, seed):
     """Trained on ham and then on spam, at most 3 % of held-out ham is judged spam."""

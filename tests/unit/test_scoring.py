@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from spamnb.core.model.calibration import joint_lead, maturity
 from spamnb.core.model.events import BIAS_ONE
 from spamnb.core.model.kinds import KINDS
 from spamnb.core.model.scoring import KNOWN, SHARE, probabilities
@@ -227,13 +228,15 @@ def test_evidence_is_the_share_of_known_features(tmp_path):
 
 
 def test_the_bias_is_the_score_of_what_speaks_no_word(model, kind):
-    """The default's bias is the learnt one; the classical models' is their prior."""
+    """The default's bias is the learnt one, calibrated; the classical models' is their prior."""
     verdict = model.score(NEW[0])
     with model.store.read() as view:
         totals = view.totals()
     if kind == "corrected" and len(model.labels) == 2:
         of_group = (totals.bias[:, 1] - totals.bias[:, 0]) / BIAS_ONE
-        assert verdict.bias == pytest.approx(SHARE * of_group.sum())
+        lead = abs(verdict.log_odds)
+        calibration = lead / joint_lead(lead, maturity(totals))
+        assert verdict.bias == pytest.approx(calibration * SHARE * of_group.sum())
     if kind == "multinomial" and len(model.labels) == 2:
         N = totals.messages
         assert verdict.bias == pytest.approx(np.log(N[1]) - np.log(N[0]), abs=1e-6)

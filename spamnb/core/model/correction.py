@@ -43,12 +43,12 @@ def decision_margins(costs: Costs) -> dict[Role, float]:
     return {"spam": max(min(junk, default=0.0), 0.0), "ham": max(-min(above, default=0.0), 0.0)}
 
 
-def missing_nats(z: Sequence[float], label: int, margin: float) -> float:
-    """How many nats the label lacks against all others together."""
-    others = [value for k, value in enumerate(z) if k != label]
+def missing_nats(joint: Sequence[float], label: int, margin: float) -> float:
+    """How many nats the label lacks in the joint score against all others together."""
+    others = [value for k, value in enumerate(joint) if k != label]
     most = max(others)
     together = most + log(sum(exp(value - most) for value in others))
-    return together - z[label] + margin + EXTRA_NATS
+    return together - joint[label] + margin + EXTRA_NATS
 
 
 class FeatureHolders(NamedTuple):

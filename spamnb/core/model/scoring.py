@@ -3,9 +3,11 @@
 Three kinds, chosen when a model is made: the two classical event models (`bayes/`), and the
 default, *corrected*. Each group g of features is an expert: naive Bayes evidence, averaged over the
 group and multiplied by a temperature, plus corrections learnt from the expert's own errors:
-    z_gk = b_gk + tau_g E_gk + sum_{f in g} w[f,k] / sqrt(s_g),   z_k = SHARE sum_g z_gk
-    E_gk = sum_{f in g} r_f log p(f|k) / s_g^kappa,   r_f = n_f / (n_f + r),   P = softmax(z)
+    z_gk = b_gk + tau_g E_gk + sum_{f in g} w[f,k] / sqrt(s_g),   j_k = SHARE sum_g z_gk
+    E_gk = sum_{f in g} r_f log p(f|k) / s_g^kappa,   r_f = n_f / (n_f + r)
     s_g = min(|x_g|, KNOWN * the known features of x_g), at least 1
+Experts learn from j, the joint score. The score z of the verdict is j calibrated (`calibration`),
+and P = softmax(z).
 
 Pure arithmetic on arrays; must not know stores, messages or words. Invariants: nothing is clipped,
 so scores never saturate; shares plus bias equal the log-odds; every stored change is an integer
@@ -23,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from spamnb.core.model.calibration import calibrated, factor, maturity
 from spamnb.core.model.events import BIAS_ONE, STEP_ONE, Recipe, Records, Totals, Update
 from spamnb.core.model.likelihood import bernoulli, multinomial
 from spamnb.core.model.likelihood.batch import Batch, ClassPair
@@ -97,7 +100,9 @@ def scores(recipe: Recipe, totals: Totals, records: Records, view: RowView) -> F
         )
     values = _values(recipe, totals, records.n.T, records.w.T).take(view.rows, axis=1)
     sizes = view.sizes.tolist()
-    return np.array([z for z, _, _ in _score_messages(recipe, totals, values, sizes)])
+    mature = maturity(totals)
+    every = _score_messages(recipe, totals, values, sizes)
+    return np.array([calibrated(joint, mature) for joint, _, _ in every])
 
 
 def _values(
@@ -121,7 +126,7 @@ def _span(size: int, known: float) -> float:
 def _score_messages(
     recipe: Recipe, totals: Totals, values: Floats, sizes: Sequence[int]
 ) -> Iterator[tuple[list[float], list[list[float]], list[list[float]]]]:
-    """For each message z [K], z [G][K] of its experts and E [G][K], from `_values` [2K + 1, m].
+    """For each message j [K], z [G][K] of its experts and E [G][K], from `_values` [2K + 1, m].
 
     Plain numbers: for two labels and two groups they take half the time of arrays, and among 64
     messages 2 us more for each.
@@ -145,7 +150,10 @@ def _score_messages(
 def shares(
     recipe: Recipe, totals: Totals, records: Records, view: RowView, for_against: tuple[int, int]
 ) -> tuple[Floats, float]:
-    """For one message: each entry's share of z[s] - z[h], and the bias; they sum to it."""
+    """For one message: each entry's share of z[s] - z[h], and the bias; they sum to it.
+
+    The calibration of the message multiplies every share.
+    """
     s, h = for_against
     if recipe.kind != "corrected":
         model = _EVENT_MODELS[recipe.kind]
@@ -155,13 +163,16 @@ def shares(
         return entries, float(bias[0])
     K, slot = len(recipe.labels), np.arange(recipe.groups).repeat(view.sizes)
     values = _values(recipe, totals, records.n[view.rows].T, records.w[view.rows].T)
+    sizes = view.sizes.tolist()
+    joint, _, _ = next(_score_messages(recipe, totals, values, sizes))
+    share = SHARE * factor(joint, maturity(totals))
     known = np.bincount(slot, values[-1], recipe.groups).tolist()
-    span = np.array([*map(_span, view.sizes.tolist(), known)])
+    span = np.array([*map(_span, sizes, known)])
     tau = np.array(group_temperatures(totals))
     weighed = (tau / span**recipe.kappa)[slot] * (values[s] - values[h])
     corrected = (values[K + s] - values[K + h]) / np.sqrt(span)[slot] / STEP_ONE
     bias = totals.bias[:, s] - totals.bias[:, h]
-    return SHARE * (weighed + corrected), SHARE * float(bias.sum()) / BIAS_ONE
+    return share * (weighed + corrected), share * float(bias.sum()) / BIAS_ONE
 
 
 def probabilities(z: Floats) -> Floats:
@@ -184,9 +195,9 @@ class Prediction(NamedTuple):
     """The model's result for one message while it learns."""
 
     z: list[float]
-    """[K]"""
-    P: list[float]
-    """[K]"""
+    """[K] of the verdict"""
+    joint: list[float]
+    """[K] what the experts learn from"""
     experts: list[list[float]]
     """[G][K] z of each group"""
     E: list[list[float]]
@@ -197,8 +208,8 @@ def predict(recipe: Recipe, totals: Totals, cells: Floats, sizes: tuple[int, ...
     """Score one message with the corrected model, from its rows by group: n and w, [2K, m]."""
     K = len(recipe.labels)
     values = _values(recipe, totals, cells[:K], cells[K:])
-    z, experts, E = next(_score_messages(recipe, totals, values, sizes))
-    return Prediction(z, softmax(z), experts, E)
+    joint, experts, E = next(_score_messages(recipe, totals, values, sizes))
+    return Prediction(calibrated(joint, maturity(totals)), joint, experts, E)
 
 
 def softmax(z: list[float]) -> list[float]:
@@ -211,7 +222,8 @@ def softmax(z: list[float]) -> list[float]:
 
 def doubt(prediction: Prediction, label: int) -> float:
     """The part of a step, up to 1, that an untrusted label gets."""
-    return min(1.0, prediction.P[label] * len(prediction.P) / DOUBT)
+    P = softmax(prediction.joint)
+    return min(1.0, P[label] * len(P) / DOUBT)
 
 
 def step(
@@ -219,11 +231,11 @@ def step(
 ) -> Update:
     """One step of each expert towards a label; every number is rounded here and nowhere else.
 
-    An expert's error is that of the softmax of OWN z_gk + (1 - OWN) z_k. The step is for the
+    An expert's error is that of the softmax of OWN z_gk + (1 - OWN) j_k. The step is for the
     message as it is once learnt, when all of its features are known.
     RefusedError for a weight so large that a number leaves its range.
     """
-    errors = [_errors(prediction.z, expert, label, weight) for expert in prediction.experts]
+    errors = [_errors(prediction.joint, expert, label, weight) for expert in prediction.experts]
     eta, rate = recipe.eta / 2 * STEP_ONE, recipe.rate_temper * BIAS_ONE
     steps = [
         [round(eta * e / max(size, 1) ** 0.5) for e in error]
@@ -243,8 +255,8 @@ def step(
         raise RefusedError(f"a step of weight {weight:g} leaves its numbers' range") from overflow
 
 
-def _errors(z: list[float], expert: list[float], label: int, weight: float) -> list[float]:
-    P = softmax([OWN * a + (1 - OWN) * b for a, b in zip(expert, z, strict=True)])
+def _errors(joint: list[float], expert: list[float], label: int, weight: float) -> list[float]:
+    P = softmax([OWN * z + (1 - OWN) * j for z, j in zip(expert, joint, strict=True)])
     return [weight * ((k == label) - p) for k, p in enumerate(P)]
 
 

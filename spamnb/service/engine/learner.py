@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamnb.core.features.extract import Key, Words, digest_id, distinct
+from spamnb.core.model.calibration import joint_lead, maturity
 from spamnb.core.model.correction import (
     EXPECTED,
     FeatureHolders,
@@ -208,10 +209,11 @@ class Learner:
     ) -> Update:
         """Add what a person's label still lacks, on features that few other messages contain."""
         recipe, message_rows = self.recipe, training_rows.message_rows(plan.rows, plan.sizes)
-        z, label = training_rows.predict(recipe, message_rows).z, plan.after
-        if recipe.kind != "corrected" or self.matches_label(z, label):
+        seen, label = training_rows.predict(recipe, message_rows), plan.after
+        if recipe.kind != "corrected" or self.matches_label(seen.z, label):
             return update
-        nats = missing_nats(z, label, self._margins[self._roles[label]])
+        margin = joint_lead(self._margins[self._roles[label]], maturity(training_rows.totals))
+        nats = missing_nats(seen.joint, label, margin)
         holders = message_rows.cells[: len(recipe.labels)].sum(axis=0)
         message = FeatureHolders(
             plan.example.ids, holders, digest_id(self._key, plan.example.digest)
@@ -320,7 +322,7 @@ class Learner:
         labels = self.recipe.labels
         at = labels.index("spam") if "spam" in labels else len(labels) - 1
         if self.recipe.kind == "corrected":
-            return training_rows.predict(self.recipe, message_rows).P[at]
+            return softmax(training_rows.predict(self.recipe, message_rows).z)[at]
         records = training_rows.records_of(message_rows)
         rows = np.arange(len(message_rows.rows))
         view = RowView(rows, np.array([0, len(rows)]), np.array(message_rows.sizes), times)
