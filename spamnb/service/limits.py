@@ -59,6 +59,8 @@ class SpoolLimits(NamedTuple):
     file_bytes: int = 32 << 20
     each_owner: int = 200
     """files of one owner in one pass, so that the files of other owners are read too"""
+    owner_bytes: int = 8 << 20
+    """... and their bytes: learning takes about half a second for each megabyte"""
     max_invalid: int = 100
     """invalid entries kept for the administrator to inspect; more are removed"""
 

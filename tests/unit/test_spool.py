@@ -419,6 +419,16 @@ def test_one_owner_does_not_keep_the_others_waiting(tmp_path):
     assert [len(drained(spool)) for _ in range(4)] == [3, 3, 1, 0]
 
 
+def test_one_owner_with_large_files_does_not_keep_the_others_waiting(tmp_path):
+    """So many bytes of each in one look, at least one file, and the oldest first."""
+    spool = Spool(tmp_path / "spool", SpoolLimits(owner_bytes=1000))
+    spool.make()
+    for number, size in enumerate((400, 500, 300, 2000, 100)):
+        leave(spool, f"{number}.spam", b"x" * size, at=1_000_000 + number)
+    looks = [[left.name[0] for left in drained(spool)] for _ in range(5)]
+    assert looks == [["0", "1"], ["2"], ["3"], ["4"], []]
+
+
 def test_what_is_set_aside_is_bounded(tmp_path):
     """A flood of links fills no folder."""
     spool = Spool(tmp_path / "spool", SpoolLimits(max_invalid=3))

@@ -50,7 +50,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,6 +98,7 @@ class _SpoolEntry(NamedTuple):
     name: str
     uid: int
     inode: int
+    size: int
 
 
 class Spool:
@@ -263,8 +264,11 @@ class Spool:
         yield sorted(chain.from_iterable(by_owner.values()))
 
     def _shorten(self, batch: list[_SpoolEntry]) -> None:
+        """Leave the oldest files of one owner, up to the limits of a pass; at least one."""
         batch.sort()
-        del batch[self.limits.each_owner :]
+        ends = accumulate(one.size for one in batch[: self.limits.each_owner])
+        count = sum(end <= self.limits.owner_bytes for end in ends)
+        del batch[max(count, 1) :]
 
     def _candidates(self, labels: Collection[str], ahead_ns: int) -> Iterator[_SpoolEntry | None]:
         """Entries with a final name that are no folders; None after each `_STEP` entries.
@@ -375,7 +379,7 @@ def _spool_entry(entry: os.DirEntry[str], ahead_ns: int) -> _SpoolEntry | None:
     if stamp and stamp[1] == _boot():
         born_ns = int(stamp[2]) * _TICK_NS
     writer = int(stamp[3]) if stamp else 0
-    return _SpoolEntry(born_ns, writer, entry.name, about.st_uid, about.st_ino)
+    return _SpoolEntry(born_ns, writer, entry.name, about.st_uid, about.st_ino, about.st_size)
 
 
 def _voucher(name: str, inode: int) -> str:
