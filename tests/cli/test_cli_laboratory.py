@@ -19,6 +19,18 @@ def texts(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def few(tmp_path_factory):
+    """Folders with 60 ham and 60 spam, for options whose figures do not matter."""
+    folders = []
+    for name, source in (("ham", HAM), ("spam", SPAM)):
+        folder = tmp_path_factory.mktemp(name)
+        for number in range(60):
+            (folder / f"{number:04}.eml").symlink_to(f"{source}/{number:04}.eml")
+        folders.append(folder)
+    return folders
+
+
 def run(*words, code=0, home=None):
     done = spamnb(home, *words)
     assert done.code == code, done.err
@@ -59,11 +71,11 @@ def test_what_is_for_ham_and_spam_is_refused_for_other_labels(words):
     assert f"{words[0]} works only with the labels ham and spam" in done.err
 
 
-def test_feedback_protocols_and_the_promise(tmp_path):
+def test_feedback_protocols_and_the_loss_bound(tmp_path, few):
     """Every feedback option runs; too little evidence for the ham loss bound is reported."""
     for words in (["--feedback", "delayed", "--delay", "20"], ["--feedback", "partial"],
                   ["--protocol", "folds", "--jobs", "2"]):  # fmt: skip
-        out = run("evaluate", *words, HAM, SPAM).out
+        out = run("evaluate", *words, *few).out
         assert "Not enough evidence yet" in out
     out = run("evaluate", "--one-in", 20, HAM, SPAM).out
     assert "Least possible error: of 200 messages" in out
@@ -74,7 +86,7 @@ def test_feedback_protocols_and_the_promise(tmp_path):
     assert "At most 1 in 20" in run("--config", settings, "evaluate", HAM, SPAM).out
 
 
-def test_the_promise_is_applied(tmp_path):
+def test_the_loss_bound_is_applied(tmp_path):
     """--apply sets the ham loss bound, or removes it if the evidence does not suffice."""
     home, settings = mail_home(tmp_path), tmp_path / "s.toml"
     settings.write_text("[ham_loss]\none_in = 20\n")
@@ -105,14 +117,14 @@ def test_one_collection_teaches_and_another_is_judged(tmp_path):
     assert "1 paths" in run("evaluate", HAM, code=2).err
 
 
-def test_pictures_and_page_are_written(tmp_path):
+def test_pictures_and_page_are_written(tmp_path, few):
     """--plots and --report write files; a path that cannot be written is a usage error."""
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
     page, folder = tmp_path / "report.html", tmp_path / "plots"
-    run("evaluate", HAM, SPAM, "--plots", folder, "--report", page)
+    run("evaluate", *few, "--plots", folder, "--report", page)
     assert len(list(folder.glob("*.png"))) == 5
     assert page.read_text().startswith("<!doctype html>")
-    assert "cannot be written" in run("evaluate", HAM, SPAM, "--plots", page, code=2).err
+    assert "cannot be written" in run("evaluate", *few, "--plots", page, code=2).err
 
 
 def test_labels_of_ones_own_are_evaluated(texts):

@@ -154,9 +154,9 @@ def test_each_side_speaks_its_own_language(on_loop):
     on_loop(main())
 
 
-def test_fifty_thousand_recipients_cost_as_many_replies(on_loop):
+def test_many_recipients_get_as_many_replies(on_loop):
     """Recipients are as the next hop says; the envelope is whole, the log names a few."""
-    count = 50_000
+    count = 10_000
 
     async def main():
         async with Rig({"protocol": "lmtp"}) as rig:

@@ -136,15 +136,15 @@ def test_foreign_labels_are_refused():
         evaluate([*corpus(), (b"a: b\n\n", "work")], QUICK)
 
 
-def test_the_figures_have_the_promised_names():
+def test_the_figures_have_the_documented_names():
     """`evaluate --json` keeps its keys."""
     plain = evaluate(corpus(), replace(QUICK, order="shuffle")).as_dict()
-    promised = (
+    documented = (
         "corpus protocol order seed auc_complement_percent auc_complement_interval_percent "
         "ham_lost_percent spam_missed_percent lam_percent spam_missed_percent_at_ham_lost "
         "calibration_error brier seconds messages_per_second cpu_seconds"
     )
-    assert set(promised.split()) <= plain.keys()
+    assert set(documented.split()) <= plain.keys()
     assert plain["corpus"] == {"ham": 20, "spam": 20}
     assert set(plain["spam_missed_percent_at_ham_lost"]) == {"0.1", "1"}
 

@@ -32,7 +32,7 @@ def test_too_little_ham_is_not_enough_evidence():
 
 
 @pytest.mark.parametrize("one_in", [20, 100])
-def test_a_promise_is_kept(one_in):
+def test_the_bound_holds(one_in):
     """In at least 95 of 100 draws the true share of ham above the threshold is within the bound."""
     dice = np.random.default_rng(one_in)
     kept = 0

@@ -2,7 +2,7 @@
 
 All workers together have as many scan processes as the machine has cores, and each worker at least
 one (`bootstrap`). One pool for all workers would use the cores better when one worker has all the
-large mail, but would need one central process whose death stops all scans.
+large mail, but would need a central process; its crash would stop all scans.
 
 A message waits in the queue until a process is ready, in an order that is fair to the clients. Its
 time limit starts when it leaves the queue. A message whose scan could not start in time is answered

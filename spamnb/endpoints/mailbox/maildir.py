@@ -3,7 +3,7 @@
 Files are renamed from folder to folder, as mail programs do; none is written. Only files that
 arrived since `open` are read, so a mailbox of a hundred thousand messages costs only their names.
 
-Must not know what a move means, or who watches. Failure: PeerError.
+Must not know what a move means, or which program watches. Failure: PeerError.
 """
 
 from __future__ import annotations

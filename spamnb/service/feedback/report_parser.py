@@ -8,7 +8,7 @@ Mail programs report in five ways, which preserve the message to different degre
     quoted      a plain forward: found by the signature or the message id quoted in it
     nothing     none of these
 
-Pure. Must not know trust: it parses the content and not who sent it. The product's headers on the
+Pure. Must not know trust: it uses the content and not the sender. The product's headers on the
 outside belong to the report and not to the reported message, so no reference is taken from them.
 Never raises; the work is bounded (`core.mail.body.attachments`, `core.mail.limits`).
 """
