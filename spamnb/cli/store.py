@@ -229,7 +229,7 @@ def import_(session: CliSession, file: str, as_new: bool, as_json: bool) -> None
             if as_new:
                 client.ask("reload", settings=False)
             size = os.fstat(lines.fileno()).st_size
-            reply = client.pour("import", lines, size, **source_fields())
+            reply = client.ask_with_file("import", lines, size, **source_fields())
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror}") from error
     _show_import(reply["receipt"] | {"features": reply["features"]}, as_json=as_json)

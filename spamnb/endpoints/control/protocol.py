@@ -204,7 +204,7 @@ class ControlClient(AdminClient):
             raise failed(header)
         return AdminResponse(header, body)
 
-    def pour(self, op: str, file: BinaryIO, size: int, **fields: Any) -> Header:
+    def ask_with_file(self, op: str, file: BinaryIO, size: int, **fields: Any) -> Header:
         """Send a request whose bytes are a plain file of that size; returns the reply."""
         self._reconnect_if_idle()
         line = json.dumps({"op": op, **fields, "bytes": size}).encode() + b"\n"

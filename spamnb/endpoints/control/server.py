@@ -196,7 +196,7 @@ class ControlServer:
                 self._warn("control: no connection can be accepted", error)
                 time.sleep(0.1)
                 continue
-            self._welcome(connection)
+            self._serve(connection)
 
     def contained(self, what: str, run: Callable[[], T], failed: Callable[[str], T]) -> T:
         """Run a step; count and log an internal fault, and give its incident id to `failed`."""
@@ -209,7 +209,7 @@ class ControlServer:
     def _warn(self, event: str, error: Exception) -> None:
         self.log({"event": event, "level": "warning", "error": str(error)})
 
-    def _welcome(self, connection: socket.socket) -> None:
+    def _serve(self, connection: socket.socket) -> None:
         def admit() -> None:
             try:
                 self._admit(connection)
@@ -301,7 +301,7 @@ class _Connection:
     def _handle(self, header: Header) -> AdminResponse:
         try:
             reply = self._server._handler(  # noqa: SLF001 - as above
-                AdminRequest(self.caller, header, self._body, self._pour)
+                AdminRequest(self.caller, header, self._body, self._save_body)
             )
             return AdminResponse({"ok": True, **reply.header}, reply.body)
         except SpamnbError as error:
@@ -325,7 +325,7 @@ class _Connection:
         self._left = 0
         return found
 
-    def _pour(self, most: int, handle: int) -> None:
+    def _save_body(self, most: int, handle: int) -> None:
         """Write the body to a file as it arrives."""
         self._sized(most)
         with open(handle, "wb", closefd=False) as file:

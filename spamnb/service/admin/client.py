@@ -22,7 +22,7 @@ class AdminClient(ABC):
         """Run an operation; its error is raised here."""
 
     @abstractmethod
-    def pour(self, op: str, file: BinaryIO, size: int, **fields: Any) -> Header:
+    def ask_with_file(self, op: str, file: BinaryIO, size: int, **fields: Any) -> Header:
         """Run an operation whose body is a plain file of that size; returns the reply."""
 
     @property

@@ -79,14 +79,16 @@ class LocalClient(AdminClient):
         """Run an operation; its error is raised here."""
         return self._run(op, io.BytesIO(body), fields)
 
-    def pour(self, op: str, file: BinaryIO, size: int, **fields: Any) -> Header:  # noqa: ARG002 - as of a socket
+    def ask_with_file(self, op: str, file: BinaryIO, size: int, **fields: Any) -> Header:  # noqa: ARG002 - as of a socket
         """Run an operation whose body is a file; returns the reply."""
         return self._run(op, file, fields).header
 
     def _run(self, op: str, file: BinaryIO, fields: Header) -> AdminResponse:
-        def pour(_: int, handle: int) -> None:
+        def save_body(_: int, handle: int) -> None:
             with open(handle, "wb", closefd=False) as copy:
                 shutil.copyfileobj(file, copy)
 
         header = {"op": op, **fields}
-        return self._administration(AdminRequest(self._caller, header, lambda _: file.read(), pour))
+        return self._administration(
+            AdminRequest(self._caller, header, lambda _: file.read(), save_body)
+        )

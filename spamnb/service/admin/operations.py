@@ -234,7 +234,7 @@ def _bypass(admin: Administration, _: AdminRequest, fields: Header) -> AdminResp
 def _import(admin: Administration, request: AdminRequest, fields: Header) -> AdminResponse:
     """Add an export, which may be larger than the memory, or a prior."""
     with tempfile.TemporaryFile(dir=admin.model.config.home) as file:
-        request.pour(_IMPORT_BYTES, file.fileno())
+        request.save_body(_IMPORT_BYTES, file.fileno())
         file.seek(0)
         try:
             with io.TextIOWrapper(file, "utf-8") as lines:

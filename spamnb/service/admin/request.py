@@ -53,7 +53,7 @@ class AdminRequest(NamedTuple):
     header: Header
     body: Callable[[int], bytes]
     """reads the body; UserError if it is longer than the given limit"""
-    pour: Callable[[int, int], None]
+    save_body: Callable[[int, int], None]
     """writes the body, at most so many bytes, to a descriptor"""
 
 

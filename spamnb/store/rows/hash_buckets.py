@@ -66,7 +66,7 @@ class Table(Protocol):
         """The values, empty for missing ones."""
 
     def put(self, key: bytes, value: Buffer, *, append: bool = False) -> None:
-        """Replace the value; `append` promises that the key is the greatest."""
+        """Replace the value; with `append` the key must be the greatest."""
 
     def put_many(self, items: Iterable[tuple[bytes, Buffer]]) -> None:
         """Replace the values."""

@@ -80,7 +80,7 @@ def summary(done: Sequence[tuple[ReportedMessage, Answer]]) -> str:
 def reply(
     report: FeedbackReport, done: Sequence[tuple[ReportedMessage, Answer]], *, authentic: bool
 ) -> str:
-    """The SMTP reply to a report that gets no receipt; discarded reports are not thanked for.
+    """The SMTP reply to a report that gets no receipt; it thanks only for accepted reports.
 
     A relay turns a rejection into a bounce, and an unauthenticated sender may be forged, so the
     bounce would go to an uninvolved user. Therefore only an authenticated user, or the recipient of
