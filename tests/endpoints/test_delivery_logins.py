@@ -44,6 +44,24 @@ def test_a_login_before_tls_is_none_after_it(people, tmp_path):
     assert [line["login"] for line in agent.logs] == [""]
 
 
+@pytest.mark.parametrize("is_silent", [False, True])
+@pytest.mark.parametrize("data", [b"", b"\x16\x03\x01\x02\x00\x01", b"\x16\x03\x01\x00\x05hello"])
+def test_a_handshake_that_fails_leaves_no_connection(people, tmp_path, data, is_silent):
+    """It is released when the client leaves, or when its time is over."""
+    cert, key = certificate(tmp_path)
+    settings = {"certificate": cert, "key": key, "connections": 2, "command_timeout_s": 0.2}
+    with running_agent(passwords=people, **settings) as agent, contextlib.ExitStack() as stack:
+        begun, until = 0, time.monotonic() + 60
+        while begun < 4:
+            assert time.monotonic() < until
+            client = stack.enter_context(agent.raw())
+            with contextlib.suppress(OSError):  # it was refused, or took too long
+                begun += client.say(b"EHLO me.example", b"STARTTLS")[:3] == b"220"
+                client.send(data)
+            if not is_silent or client.greeting[:3] != b"220":
+                client.close()
+
+
 @pytest.fixture
 def agent(people):
     with running_agent(passwords=people, plain_login=True) as rig:

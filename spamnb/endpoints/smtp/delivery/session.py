@@ -149,6 +149,9 @@ class DeliverySession(SMTP):
             transport.close()
             # It closes after all is sent; a client that reads nothing would keep it open forever.
             self.loop.call_later(_GOODBYE_S, transport.abort)
+            if self._tls_protocol and self.session and self.session.ssl is None:
+                # asyncio does not report the end of a connection that is closed in its handshake.
+                self.connection_lost(None)
 
     async def _handle_client(self) -> None:
         # A client that disconnects during a reply is no fault; nothing awaits this task.
