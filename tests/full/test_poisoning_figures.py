@@ -1,10 +1,11 @@
-"""The promised bound on one person's harm, measured on the public corpus if it is there."""
+"""The promised bounds on the harm of one person, and of five, if the public corpus is there."""
 
 import pytest
 from poisoning import site, spend
 
 pytestmark = pytest.mark.full
 MOST = 3.0
+MOST_OF_FIVE = 5.0
 
 
 @pytest.mark.parametrize("label", ["spam", "ham"])
@@ -17,3 +18,14 @@ def test_the_twenty_worst_words_cost_at_most_three_points(shared_corpora, label)
     assert after.ham_not_delivered <= before.ham_not_delivered + MOST
     assert after.spam_delivered <= before.spam_delivered + MOST
     assert after.ham_filed <= 1
+
+
+@pytest.mark.parametrize("label", ["spam", "ham"])
+def test_five_accounts_cost_at_most_five_points(shared_corpora, label):
+    """The worst moment of twenty corrections by each of five accounts that work together."""
+    made = site(shared_corpora / "spamassassin")
+    before = made.harm()
+    after = spend(made, label, 100, people=5)
+    worst = max(after, key=lambda harm: harm.of(label)[0])
+    print(label, before, worst, after[-1])
+    assert worst.of(label)[0] <= before.of(label)[0] + MOST_OF_FIVE
