@@ -123,6 +123,7 @@ def test_what_is_no_plain_file_is_not_replaced(trained, tmp_path):
     ("words", "said"),
     [
         (["undo", 10**26], "not in the range"),
+        (["journal", "--limit", -1], "not in the range"),
         (["history", "--decision", "nonsense"], "not one of"),
         (["correct", "ham", f"<{'a' * 300}@example.org>"], "no message with the reference"),
         (["explain", "a" * 300], "no message with the reference"),
