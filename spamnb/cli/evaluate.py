@@ -80,7 +80,7 @@ spamnb evaluate --plain collection/                plain text documents with oth
               help="Messages of a label, instead of HAM and SPAM; repeatable.")  # fmt: skip
 @click.option("--plain", is_flag=True, help="The input is plain text, not mail: given with "
               "--label, or as one collection (a folder per label, cats.txt, *.sgm).")  # fmt: skip
-@click.option("--against-rest", is_flag=True, help="One model per label against all other labels: "
+@click.option("--against-rest", is_flag=True, help="Each label against all other labels: "
               "for documents with several labels.")  # fmt: skip
 @pass_session
 @click.pass_context

@@ -1,8 +1,8 @@
 """Evaluate models with any number of labels: precision, recall and F1 of each label.
 
 `evaluate_labels` uses one model, for documents with one label each; labels are assigned both by
-the highest probability and by a threshold per label. `evaluate_against_rest` trains one model per
-label, for documents with several labels or none. Thresholds maximise F1 on training documents and
+the highest probability and by a threshold per label. `evaluate_against_rest` uses a `LabelMatrix`,
+for documents with several labels or none. Thresholds maximise F1 on training documents and
 never on the documents that they are applied to: by folds within the training part (holdout,
 cross), on the other folds (folds), or on the documents before (online). Must not know terminals.
 
@@ -18,12 +18,14 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.events import Ints, Recipe
 from spamnb.core.model.scoring import Floats, one_against_rest
 from spamnb.errors import UserError
-from spamnb.lab.protocols import FOLDS, ScoredMessages, parallel_map, run
+from spamnb.lab.label_matrix import LabelledRows, LabelMatrix, label_table, read_rows
+from spamnb.lab.protocols import FOLDS, ScoredMessages, run, run_models, with_noise
 from spamnb.lab.sources import read_each, shuffled
 from spamnb.lab.statistics.classification import (
     LabelMetrics,
@@ -125,7 +127,7 @@ class _LabelOutcomes(NamedTuple):
 def evaluate_collection(
     documents: Sequence[tuple[bytes, tuple[str, ...]]], options: Options, *, against_rest: bool
 ) -> LabelEvaluation:
-    """Evaluate one model of all labels; one per label for documents with several, or on request."""
+    """Evaluate one model of all labels; on request or for several labels, each against the rest."""
     given = [label for _, labels in documents for label in labels]
     single = all(len(labels) == 1 for _, labels in documents)
     names = tuple(sorted(set(given)))
@@ -170,38 +172,52 @@ def evaluate_labels(messages: Iterable[Labelled], options: Options) -> LabelEval
 def evaluate_against_rest(
     documents: Sequence[tuple[bytes, tuple[str, ...]]], options: Options
 ) -> LabelEvaluation:
-    """Evaluate one model per label of the options on documents with any number of labels."""
+    """Evaluate all labels of the options, each against the rest, on documents with any number."""
     started, cpu = time.perf_counter(), sum(os.times()[:4])
-    labels, binary = options.labels, replace(options, labels=(REST, "label"))
-    read = read_samples(((raw, REST) for raw, _ in documents), binary)
-    label_sets = [set(names) for _, names in documents]
-
-    def score_label(label: str) -> LabelResult:
-        truth = np.array([label in names for names in label_sets], np.int64)
-        return _against_rest(label, Samples(read.items, truth), replace(binary, progress=None))
-
+    if options.kind != "corrected":
+        raise UserError(
+            f"labels against the rest have no kind {options.kind}", hint="leave --kind out"
+        )
+    truth = label_table([names for _, names in documents], options.labels)
+    for label, present in zip(options.labels, truth.T, strict=True):
+        _refuse_few(present, ("other documents", label))
+    read = read_rows((raw for raw, _ in documents), options)
+    training_scores = _training_part_against_rest(read, truth, options)
+    scored = _run_against_rest(read, truth, options)
+    truth = truth[scored.which] == 1
     results = []
-    for result in parallel_map(score_label, labels, options.jobs):
-        results.append(result)
-        if options.progress:
-            options.progress(len(results), len(labels))
-    count = options.tested or len(documents)
+    for k, label in enumerate(options.labels):
+        odds, training = scored.z[:, k], None
+        if training_scores is not None:
+            training = training_scores.z[:, k], training_scores.truth[:, k]
+        outcomes = _apply_threshold(truth[:, k], odds, options, training)
+        results.append(_result(label, outcomes, quality(truth[:, k], odds > 0)))
     seconds, cpu_seconds = time.perf_counter() - started, sum(os.times()[:4]) - cpu
-    return LabelEvaluation(tuple(results), count, options, seconds, cpu_seconds)
+    return LabelEvaluation(tuple(results), len(truth), options, seconds, cpu_seconds)
 
 
-def _against_rest(label: str, samples: Samples, options: Options) -> LabelResult:
-    options = replace(options, jobs=1)
-    _refuse_few(samples.truth, ("other documents", label))
-    scored, training_scores = run(samples, options), _score_training_part(samples, options)
-    truth, odds = samples.truth[scored.which] == 1, scored.z[:, 1] - scored.z[:, 0]
-    training = training_scores and (
-        training_scores.z[:, 1],
-        samples.truth[training_scores.which] == 1,
-    )
-    return _result(
-        label, _apply_threshold(truth, odds, options, training), quality(truth, odds > 0)
-    )
+class _TrainingScores(NamedTuple):
+    """Scores [M, K] of training documents by folds, and their labels."""
+
+    z: Floats
+    truth: NDArray[np.bool_]
+
+
+def _run_against_rest(read: LabelledRows, truth: Ints, options: Options) -> ScoredMessages:
+    train_labels = with_noise(truth, options)
+    return run_models(lambda: LabelMatrix(read, train_labels), train_labels, options)
+
+
+def _training_part_against_rest(
+    read: LabelledRows, truth: Ints, options: Options
+) -> _TrainingScores | None:
+    """Score the training part by folds within it; None for protocols without such a part."""
+    first = _training_part(len(truth), options)
+    if first is None:
+        return None
+    folds = replace(options, protocol="folds", noise=0.0, progress=None)
+    scored = _run_against_rest(read, truth[:first], folds)
+    return _TrainingScores(scored.z, truth[:first] == 1)
 
 
 def _result(label: str, outcomes: _LabelOutcomes, most_probable: LabelMetrics) -> LabelResult:
@@ -256,13 +272,17 @@ def _score_training_part(samples: Samples, options: Options) -> ScoredMessages |
 
     None for protocols without a separate training part.
     """
-    count = len(samples.items)
-    first = {"holdout": 2 * count // 3, "cross": count - options.tested}.get(options.protocol)
+    first = _training_part(len(samples.items), options)
     if first is None:
         return None
     part = Samples(samples.items[:first], samples.truth[:first])
     scored = run(part, replace(options, protocol="folds", noise=0.0, progress=None))
     return ScoredMessages(scored.which, one_against_rest(scored.z))
+
+
+def _training_part(count: int, options: Options) -> int | None:
+    """How many documents, the first ones, are for training; None if there is no such part."""
+    return {"holdout": 2 * count // 3, "cross": count - options.tested}.get(options.protocol)
 
 
 def _apply_threshold(

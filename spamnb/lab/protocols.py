@@ -9,7 +9,7 @@ score another. Every protocol returns z of the messages that it scored. Must not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -34,31 +34,55 @@ class ScoredMessages(NamedTuple):
     """[M, K] scores by label"""
 
 
+class Model(Protocol):
+    """A model that is trained and scored on messages by their indices."""
+
+    def train(self, indices: Sequence[int]) -> None:
+        """Train the messages in order."""
+
+    def score(self, indices: Sequence[int]) -> Floats:
+        """Return z [M, K] of the messages."""
+
+    def score_then_train(self, index: int, choose: TrainingChoice) -> Floats:
+        """Score a message, then train what `choose` returns; return its z."""
+
+
+Maker = Callable[[], Model]
+"""returns a new model without training"""
+
+
 def run(samples: Samples, options: Options) -> ScoredMessages:
     """Train and score the samples by the protocol of the options."""
     train_labels = with_noise(samples.truth, options)
-    return PROTOCOLS[options.protocol](samples, train_labels, options)
+    return run_models(lambda: Trial(samples, train_labels, options), train_labels, options)
+
+
+def run_models(make: Maker, train_labels: Ints, options: Options) -> ScoredMessages:
+    """Train and score new models by the protocol; labels are [M], or [M, K] of 0 and 1."""
+    return PROTOCOLS[options.protocol](make, train_labels, options)
 
 
 def with_noise(truth: Ints, options: Options) -> Ints:
-    """Return the labels to train; a share of `options.noise` is replaced by another label."""
+    """Return the labels to train; a share of `options.noise` is replaced by another label.
+
+    Of a message with a row of labels [K], all are inverted.
+    """
     seed = options.seed if options.noise_seed is None else options.noise_seed
     rng = np.random.default_rng(seed)
     wrong = rng.random(len(truth)) < options.noise
+    if truth.ndim > 1:
+        return np.where(wrong[:, None], 1 - truth, truth)
     K = len(options.labels)
     other = rng.integers(1, K, len(truth)) if K > 2 else 1
     return np.where(wrong, (truth + other) % K, truth)
 
 
-def _online(samples: Samples, train_labels: Ints, options: Options) -> ScoredMessages:
-    count = len(samples.items)
-    trial, choice_at = (
-        Trial(samples, train_labels, options),
-        _FEEDBACK[options.feedback](train_labels, options),
-    )
+def _online(make: Maker, train_labels: Ints, options: Options) -> ScoredMessages:
+    count = len(train_labels)
+    model, choice_at = make(), _FEEDBACK[options.feedback](train_labels, options)
     z = np.zeros((count, len(options.labels)))
     for index in range(count):
-        z[index] = trial.score_then_train(index, choice_at(index))
+        z[index] = model.score_then_train(index, choice_at(index))
         _report_progress(options, index + 1, count)
     return ScoredMessages(np.arange(count), z)
 
@@ -72,8 +96,10 @@ def _errors(train_labels: Ints, _options: Options) -> Callable[[int], TrainingCh
     sure = UNSURE[1]
 
     def choice_at(index: int) -> TrainingChoice:
-        label = int(train_labels[index])
-        return lambda P: (index,) if P.max() < sure or int(P.argmax()) != label else ()
+        label = train_labels[index]
+        if label.ndim:
+            return lambda P: (index,) if np.where(label, P, 1 - P).min() < sure else ()
+        return lambda P: (index,) if P[label] < sure else ()
 
     return choice_at
 
@@ -98,31 +124,31 @@ _FEEDBACK: dict[str, Callable[[Ints, Options], Callable[[int], TrainingChoice]]]
 }
 
 
-def _holdout(samples: Samples, train_labels: Ints, options: Options) -> ScoredMessages:
-    return _split(samples, train_labels, options, 2 * len(samples.items) // 3)
+def _holdout(make: Maker, train_labels: Ints, options: Options) -> ScoredMessages:
+    return _split(make, train_labels, options, 2 * len(train_labels) // 3)
 
 
-def _cross(samples: Samples, train_labels: Ints, options: Options) -> ScoredMessages:
-    return _split(samples, train_labels, options, len(samples.items) - options.tested)
+def _cross(make: Maker, train_labels: Ints, options: Options) -> ScoredMessages:
+    return _split(make, train_labels, options, len(train_labels) - options.tested)
 
 
-def _split(samples: Samples, train_labels: Ints, options: Options, first: int) -> ScoredMessages:
-    trial = Trial(samples, train_labels, options)
-    tested = range(first, len(samples.items))
-    trial.train(range(first))
-    z = trial.score(tested)
-    _report_progress(options, len(samples.items), len(samples.items))
+def _split(make: Maker, train_labels: Ints, options: Options, first: int) -> ScoredMessages:
+    model = make()
+    tested = range(first, len(train_labels))
+    model.train(range(first))
+    z = model.score(tested)
+    _report_progress(options, len(train_labels), len(train_labels))
     return ScoredMessages(np.array(tested, np.int64), z)
 
 
-def _folds(samples: Samples, train_labels: Ints, options: Options) -> ScoredMessages:
+def _folds(make: Maker, train_labels: Ints, options: Options) -> ScoredMessages:
     """Each fold has its own model, so the scores do not depend on the number of processes."""
-    count = len(samples.items)
+    count = len(train_labels)
 
     def score_fold(fold: int) -> Floats:
-        trial = Trial(samples, train_labels, options)
-        trial.train([index for index in range(count) if index % FOLDS != fold])
-        return trial.score(range(fold, count, FOLDS))
+        model = make()
+        model.train([index for index in range(count) if index % FOLDS != fold])
+        return model.score(range(fold, count, FOLDS))
 
     z = np.zeros((count, len(options.labels)))
     for fold, part in enumerate(parallel_map(score_fold, range(FOLDS), options.jobs)):
@@ -142,7 +168,7 @@ def parallel_map(
         yield from pool.map(tasks)
 
 
-PROTOCOLS: dict[str, Callable[[Samples, Ints, Options], ScoredMessages]] = {
+PROTOCOLS: dict[str, Callable[[Maker, Ints, Options], ScoredMessages]] = {
     "online": _online,
     "holdout": _holdout,
     "folds": _folds,

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from spamnb.errors import StoreAccessError, StoreError, UserError
+from spamnb.lab.label_matrix import LabelMatrix, label_table, read_rows
 from spamnb.lab.label_thresholds import FILE, assigned, load, save
 from spamnb.lab.multiclass import evaluate_against_rest, evaluate_labels, thresholds_of
 from spamnb.lab.statistics.classification import macro_f1, pooled, quality
@@ -80,6 +81,40 @@ def test_a_document_may_have_several_labels(cross):
     assert all(result.by_threshold.f1 > 0.6 for result in found.results)
     assert sum(result.most_probable.documents for result in found.results) > 400 * 0.7
     assert found.confusion is None
+
+
+def test_labels_against_the_rest_do_not_depend_on_each_other(cross):
+    """A label gets the same scores alone as beside other labels."""
+    documents = rows(300)
+    read = read_rows((raw for raw, _ in documents), cross)
+    truth = label_table([(label,) for _, label in documents], ("trade", "crops", "rail"))
+    together, alone = (LabelMatrix(read, part) for part in (truth, truth[:, 1:2]))
+    for matrix in (together, alone):
+        matrix.train(range(200))
+    tested = range(200, 300)
+    np.testing.assert_allclose(
+        together.score(tested)[:, 1], alone.score(tested)[:, 0], rtol=1e-3, atol=1e-3
+    )
+
+
+def test_against_the_rest_has_one_kind_only(cross):
+    """A kind that is not evaluated against the rest is refused."""
+    documents = [(raw, (label,)) for raw, label in rows(40)]
+    with pytest.raises(UserError, match="no kind multinomial"):
+        evaluate_against_rest(documents, replace(cross, kind="multinomial"))
+
+
+@pytest.mark.parametrize("feedback", ["full", "errors", "delayed", "partial"])
+def test_labels_against_the_rest_can_be_evaluated_online(cross, feedback):
+    """Every feedback works with documents that have several labels."""
+    documents = [(raw, (label, "any")) for raw, label in rows(300)] + [(b"no label", ())]
+    options = replace(
+        cross, protocol="online", tested=0, labels=("trade", "any"), feedback=feedback,
+        delay=20, share=0.5,
+    )  # fmt: skip
+    found = evaluate_against_rest(documents, options)
+    assert found.documents == 301
+    assert found.results[0].break_even > 0.6
 
 
 def test_too_few_of_a_label_are_refused(cross):
