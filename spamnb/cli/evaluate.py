@@ -81,7 +81,7 @@ spamnb evaluate --plain collection/                plain text documents with oth
 @click.option("--plain", is_flag=True, help="The input is plain text, not mail: given with "
               "--label, or as one collection (a folder per label, cats.txt, *.sgm).")  # fmt: skip
 @click.option("--against-rest", is_flag=True, help="Each label against all other labels: "
-              "for documents with several labels.")  # fmt: skip
+              "for documents with several labels. `train` makes no such model.")  # fmt: skip
 @pass_session
 @click.pass_context
 def evaluate(ctx: click.Context, session: CliSession, /, **given: Any) -> None:
