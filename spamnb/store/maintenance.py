@@ -42,16 +42,16 @@ from spamnb.store.paths import (
     open_named,
     replacing,
 )
-from spamnb.store.rows.codec import row_type
+from spamnb.store.rows.codec import row_type, to_rows
 from spamnb.store.rows.hash_buckets import (
     REWRITE_BUCKET_BYTES,
     BucketLayout,
-    HashBuckets,
     Table,
     bulk_load,
 )
+from spamnb.store.rows.logged_rows import LOG_KEY, LogState
 from spamnb.store.rows.vocabulary import WORD_BYTES, Vocabulary, rebucket_words
-from spamnb.store.table_views import LAYOUT_KEYS, ROOM_KEY, Tables
+from spamnb.store.table_views import LAYOUT_KEYS, ROOM_KEY, TableReadView, Tables
 
 _PORTION = 1 << 25
 """bytes written in one transaction of a rewrite: limits LMDB's memory"""
@@ -113,26 +113,31 @@ def trim(path: str | Path) -> bool:
 def _rewrite(old: Environment, new: Environment, recipe: Recipe) -> None:
     with old.read() as tables:
         from_ = Tables(**tables)
-        row = row_type(len(recipe.labels))
+        view = TableReadView(from_, recipe)
         layouts = {
             name: BucketLayout.decode(from_.meta.get(key) or b"")
             for name, key in LAYOUT_KEYS.items()
         }
-        size = {"features": row.itemsize, "base": row.itemsize, "words": WORD_BYTES}
+        # The buckets alone do not tell how many rows there are: some are in the log only.
+        count = sum(len(ids) for ids, _ in view.features())
+        layouts["features"] = layouts["features"]._replace(rows=count)
+        row = row_type(len(recipe.labels)).itemsize
+        size = {"features": row, "base": row, "words": WORD_BYTES}
         snug = {
             name: BucketLayout().grown(layout.rows, max(1, REWRITE_BUCKET_BYTES // size[name]))
             for name, layout in layouts.items()
         }
-        for name in ("features", "base"):
-            buckets = HashBuckets(getattr(from_, name), layouts[name], row)
-            fill(new, name, bulk_load(buckets.blocks(), snug[name]))
+        for name, blocks in (("features", view.features()), ("base", view.base_features())):
+            fill(new, name, bulk_load((to_rows(*block) for block in blocks), snug[name]))
         fill(new, "words", rebucket_words(Vocabulary(from_.words, layouts["words"]), snug["words"]))
         for name in ("digests", "mids", "kept", "meta"):
             fill(new, name, ((key, bytes(value)) for key, value in tables[name].scan()))
         pages = Pages(new.page_bytes, 0)
         fill(new, "journal", _recut(from_.journal, pages))
+        log = LogState.decode(from_.meta.get(LOG_KEY))
     with new.write() as tables:
         tables["meta"].put(ROOM_KEY, pages.room.to_bytes(4, "little"))
+        tables["meta"].put(LOG_KEY, log._replace(first=log.last).encode())
         for name, layout in snug.items():
             tables["meta"].put(LAYOUT_KEYS[name], layout.encode())
 

@@ -38,6 +38,7 @@ from spamnb.store.lmdb.store import LmdbStore, open_store, read_recipe
 from spamnb.store.maintenance import Pairs, exclusive, fill, prove, put_in_place, temporary_folder
 from spamnb.store.rows.codec import decode_state, encode_recipe, encode_state
 from spamnb.store.rows.hash_buckets import BucketLayout
+from spamnb.store.rows.logged_rows import LOG_KEY, LogState
 from spamnb.store.table_views import (
     BASE_TOTALS_KEY,
     FORMAT,
@@ -118,6 +119,7 @@ def _meta(tables: Tables, recipe: Recipe) -> dict[bytes, bytes]:
         LAYOUT_KEYS["features"]: layout,
         _BASE_LAYOUT: layout,
         LAYOUT_KEYS["words"]: BucketLayout().encode(),
+        LOG_KEY: LogState.of_new_model().encode(),
     }
 
 

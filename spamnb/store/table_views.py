@@ -1,7 +1,8 @@
 """The read view and write view of `contract` over tables of bytes; independent of the engine.
 
-    meta      format, recipe, totals, base totals, bucket layouts, journal's free space, hot rows
+    meta      format, recipe, totals, base totals, bucket layouts, journal's free space, log's state
     features  buckets of rows: the live state          base      the same for the checkpoint
+    log       the rows that changed last, see `rows.logged_rows`
     words     buckets of texts                         journal, digests, mids, kept   see `journal`
 
 Must not know LMDB. Invariants: those of `contract`. The write view keeps layouts and the journal's
@@ -17,6 +18,7 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spamnb.core.features.extract import Words
 from spamnb.core.model.events import Event, Ids, Recipe, Records, Totals
@@ -26,6 +28,7 @@ from spamnb.store.apply_events import event_ids, first_totals, older
 from spamnb.store.contract import MessageState, Word
 from spamnb.store.journal import Index, Journal, Pages
 from spamnb.store.rows.codec import (
+    Rows,
     decode_totals,
     empty_rows,
     encode_recipe,
@@ -36,10 +39,10 @@ from spamnb.store.rows.codec import (
     to_rows,
 )
 from spamnb.store.rows.hash_buckets import BucketLayout, HashBuckets, Table
-from spamnb.store.rows.hot_rows import HotRows
+from spamnb.store.rows.logged_rows import LOG_KEY, LoggedRows, LogState, RecentRowsCache
 from spamnb.store.rows.vocabulary import Vocabulary
 
-FORMAT = 3
+FORMAT = 4
 """of the whole store; increased when the meaning of any table or the features of mail change"""
 FORMAT_KEY = b"format"
 RECIPE_KEY = b"recipe"
@@ -56,6 +59,7 @@ class Tables(NamedTuple):
 
     meta: Table
     features: Table
+    log: Table
     base: Table
     words: Table
     journal: Table
@@ -67,11 +71,12 @@ class Tables(NamedTuple):
 class TableReadView:
     """`contract.ReadView` over tables."""
 
-    _writes = False
-
-    def __init__(self, tables: Tables, recipe: Recipe) -> None:
+    def __init__(
+        self, tables: Tables, recipe: Recipe, recent: RecentRowsCache | None = None
+    ) -> None:
         self._tables = tables
         self._recipe = recipe
+        self._recent = recent or RecentRowsCache()
         self._labels = len(recipe.labels)
 
     def _meta(self, key: bytes) -> bytes | memoryview:
@@ -87,8 +92,9 @@ class TableReadView:
         return HashBuckets(getattr(self._tables, name), layout, row_type(self._labels))
 
     @cached_property
-    def _features(self) -> HotRows:
-        return HotRows(self._buckets("features"), self._tables.meta, writable=self._writes)
+    def _features(self) -> LoggedRows:
+        tables = self._tables
+        return LoggedRows(self._buckets("features"), tables.log, tables.meta, self._recent)
 
     @cached_property
     def _base(self) -> HashBuckets:
@@ -165,18 +171,21 @@ class TableReadView:
 class TableWriteView(TableReadView):
     """`contract.WriteView` over tables."""
 
-    _writes = True
-
-    def __init__(self, tables: Tables, recipe: Recipe, page_bytes: int) -> None:
-        super().__init__(tables, recipe)
+    def __init__(
+        self, tables: Tables, recipe: Recipe, recent: RecentRowsCache, page_bytes: int
+    ) -> None:
+        super().__init__(tables, recipe, recent)
         self._page_bytes = page_bytes
         self._next = 0
+        self._gathered: tuple[Ids, Rows] | None = None
         self._new_ids: list[Ids] = []
         self._pages: Pages | None = None
 
     def gather(self, ids: Ids) -> Records:
-        """Return the records of these features; keep their buckets for the following scatter."""
-        return records_of(self._features.find(ids, keep=True))
+        """Return the records of these features."""
+        rows = self._features.find(ids)
+        self._gathered = ids, rows
+        return records_of(rows)
 
     def put_totals(self, totals: Totals) -> None:
         """Replace the model's sums."""
@@ -186,14 +195,19 @@ class TableWriteView(TableReadView):
         """Write back rows."""
         if len(ids) == 0:
             return
-        empty = empty_rows(records)
-        existed = self._features.merge(to_rows(ids, records), ids, empty)
-        if not self._recipe.vocabulary:
-            return
-        if empty.any():
-            self._vocabulary.remove(ids[empty])
-        if not existed.all():
-            self._new_ids.append(ids[~existed & ~empty])
+        if self._recipe.vocabulary:
+            empty, unknown = empty_rows(records), self._unknown(ids)
+            if empty.any():
+                self._vocabulary.remove(ids[empty])
+            self._new_ids.append(ids[unknown & ~empty])
+        self._features.put(to_rows(ids, records))
+
+    def _unknown(self, ids: Ids) -> NDArray[np.bool_]:
+        """Tell which of these ids have no row; the rows were usually gathered just before."""
+        gathered, self._gathered = self._gathered, None
+        if gathered is None or not np.array_equal(gathered[0], ids):
+            gathered = ids, self._features.find(ids)
+        return empty_rows(records_of(gathered[1]))
 
     def put_words(self, words: Words) -> None:
         """Store the texts of new features."""
@@ -238,13 +252,13 @@ class TableWriteView(TableReadView):
     def _fold_batch(self, batch: list[Event]) -> None:
         ids = np.unique(np.concatenate([event_ids(event) for event in batch]))
         totals = self.base_totals()
-        training_rows = TrainingRows(totals, ids, records_of(self._base.find(ids, keep=True)))
+        training_rows = TrainingRows(totals, ids, records_of(self._base.find(ids)))
         for event in batch:
             training_rows.apply(event)
             training_rows.totals.last_seq = event.seq
         records = training_rows.to_records()
         if len(ids):
-            self._base.merge(to_rows(ids, records), ids, empty_rows(records))
+            self._base.merge(to_rows(ids, records), empty_rows(records))
         self._tables.meta.put(BASE_TOTALS_KEY, encode_totals(training_rows.totals))
         for event in batch:
             self._journal.remove(event.seq)
@@ -276,4 +290,5 @@ def create_model(tables: Tables, recipe: Recipe) -> None:
         meta.put(key, encode_totals(first_totals(recipe)))
     for key in LAYOUT_KEYS.values():
         meta.put(key, BucketLayout().encode())
+    meta.put(LOG_KEY, LogState.of_new_model().encode())
     meta.put(FORMAT_KEY, FORMAT.to_bytes(2, "little"))

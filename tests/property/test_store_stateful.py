@@ -26,7 +26,7 @@ from spamnb.core.model.events import NO_LABEL, EventKind, Recipe
 from spamnb.store.check import check, named, stale
 from spamnb.store.lmdb.store import open_store
 from spamnb.store.memory import MemoryStore
-from spamnb.store.rows import hot_rows, vocabulary
+from spamnb.store.rows import logged_rows, vocabulary
 from spamnb.store.table_views import LAYOUT_KEYS
 
 RECIPE = Recipe(kind="bernoulli", groups=2)
@@ -180,14 +180,14 @@ class CrowdedHistories(Histories):
     """The same with a page of hot rows that has room for few, and with pending words."""
 
     def __init__(self):
-        self.kept = hot_rows.MIN_MESSAGES, hot_rows.MAX_HOT_ROWS
+        self.kept = logged_rows.LEAST_BITS, logged_rows._ROWS_A_VALUE
         self.fresh = vocabulary.MAX_PENDING_WORDS, vocabulary.PENDING_JOINED
-        hot_rows.MIN_MESSAGES, hot_rows.MAX_HOT_ROWS = 1, 40
+        logged_rows.LEAST_BITS, logged_rows._ROWS_A_VALUE = 6, 7
         vocabulary.MAX_PENDING_WORDS, vocabulary.PENDING_JOINED = 25, 2
         super().__init__()
 
     def teardown(self):
-        hot_rows.MIN_MESSAGES, hot_rows.MAX_HOT_ROWS = self.kept
+        logged_rows.LEAST_BITS, logged_rows._ROWS_A_VALUE = self.kept
         vocabulary.MAX_PENDING_WORDS, vocabulary.PENDING_JOINED = self.fresh
         super().teardown()
 

@@ -26,6 +26,7 @@ from spamnb.store.lmdb.environment import Environment, release, share
 from spamnb.store.lmdb.sharing import MAP_SIZE, EnvironmentConfig, holds_data
 from spamnb.store.lmdb.table import LmdbTable
 from spamnb.store.rows.codec import decode_recipe
+from spamnb.store.rows.logged_rows import RecentRowsCache
 from spamnb.store.table_views import (
     FORMAT,
     FORMAT_KEY,
@@ -47,6 +48,7 @@ class LmdbStore:
         self._recipe = recipe
         self._readonly = readonly
         self._page_bytes = environment.page_bytes
+        self._recent = RecentRowsCache()
 
     @property
     def recipe(self) -> Recipe:
@@ -64,14 +66,14 @@ class LmdbStore:
     def read(self) -> Iterator[ReadView]:
         """Open a snapshot."""
         with self.environment.read() as tables:
-            yield TableReadView(Tables(**tables), self._recipe)
+            yield TableReadView(Tables(**tables), self._recipe, self._recent)
 
     @contextlib.contextmanager
     def write(self) -> Iterator[WriteView]:
         """Open the write transaction."""
         self._writable()
         with self.environment.write() as tables:
-            view = TableWriteView(Tables(**tables), self._recipe, self._page_bytes)
+            view = self._write_view(tables)
             yield view
             view.finish()
 
@@ -80,12 +82,15 @@ class LmdbStore:
         self._writable()
 
         def body(tables: dict[str, LmdbTable]) -> Result:
-            view = TableWriteView(Tables(**tables), self._recipe, self._page_bytes)
+            view = self._write_view(tables)
             result = run(view)
             view.finish()
             return result
 
         return self.environment.transact(body)
+
+    def _write_view(self, tables: dict[str, LmdbTable]) -> TableWriteView:
+        return TableWriteView(Tables(**tables), self._recipe, self._recent, self._page_bytes)
 
     def _writable(self) -> None:
         if self._readonly:

@@ -162,7 +162,7 @@ def keys_of(starts: Ids) -> list[bytes]:
     return keys
 
 
-def _ids(rows: Rows) -> Ids:
+def ids_of_rows(rows: Rows) -> Ids:
     """The ids of rows in an aligned array, which is searched four times faster than the column."""
     return np.ascontiguousarray(rows["id"])
 
@@ -204,17 +204,6 @@ def _slabs(starts: Ids) -> list[Slab]:
     return [(part, slice(a, b)) for part, (a, b) in zip(parts, pairwise(bounds), strict=True)]
 
 
-class _FoundRows(NamedTuple):
-    """The result of a search, for the merge that follows it."""
-
-    ids: Ids
-    there: Mask
-    slabs: list[Slab]
-    rows: Rows | None
-    at: NDArray[np.intp]
-    """where the ids are among the rows; both only if there was but one slab"""
-
-
 class HashBuckets:
     """Packed, id-sorted rows of one dtype, in the buckets of a table.
 
@@ -233,28 +222,19 @@ class HashBuckets:
         self.layout = layout
         self.dtype = dtype
         self.target = max(1, BUCKET_BYTES // dtype.itemsize)
-        self._last: _FoundRows | None = None
 
-    def find(self, ids: Ids, *, keep: bool = False) -> Rows:
-        """A row for each id, writable; zeros where there is none.
-
-        `keep` remembers what was read for the `merge` of the same ids in the same transaction.
-        """
-        out, there = np.zeros(len(ids), self.dtype), np.zeros(len(ids), np.bool_)
+    def find(self, ids: Ids) -> Rows:
+        """A row for each id, writable; zeros where there is none."""
+        out = np.zeros(len(ids), self.dtype)
         whole = opaque_rows(out)
-        slabs = _slabs(self.layout.starts(ids))
-        rows, at = None, _NOWHERE
-        for few, slab in slabs:
+        for few, slab in _slabs(self.layout.starts(ids)):
             rows = self._load(few)
-            at, found = locate(_ids(rows), ids[slab])
-            there[slab] = found
+            at, found = locate(ids_of_rows(rows), ids[slab])
             if found.all():
                 whole[slab] = opaque_rows(rows).take(at)
             else:
                 here = found.nonzero()[0]
                 whole[slab][here] = opaque_rows(rows).take(at[here])
-        if keep:
-            self._last = _FoundRows(ids, there, slabs, rows if len(slabs) == 1 else None, at)
         return out
 
     def _load(self, starts: Ids) -> Rows:
@@ -265,28 +245,29 @@ class HashBuckets:
             raise StoreDamagedError("a bucket does not hold a whole number of rows")
         return np.frombuffer(joined, self.dtype)
 
-    def merge(self, fresh: Rows, ids: Ids, gone: Mask) -> Mask:
-        """Replace rows by id and remove those marked `gone`; tells which ids were stored before."""
-        if self._last is None or not np.array_equal(self._last.ids, ids):
-            self.find(ids, keep=True)
-        old, last, self._last = self.layout, self._last, None
-        assert last is not None
-        new_ids = np.count_nonzero(~last.there & ~gone)
-        removed = np.count_nonzero(last.there & gone)
-        self.layout = old.grown(old.rows + int(new_ids) - int(removed), self.target)
-        added = self._split(old, [few for few, _ in last.slabs])
-        for (few, slab), more in zip(last.slabs, added, strict=True):
-            if last.rows is None:
-                rows = self._load(few)
-                at, found = locate(_ids(rows), ids[slab])
-            else:
-                rows, at, found = last.rows, last.at, last.there
+    def merge(self, fresh: Rows, gone: Mask) -> None:
+        """Replace sorted rows by id and remove those marked `gone`."""
+        ids, old = ids_of_rows(fresh), self.layout
+        slabs = _slabs(old.starts(ids))
+        there = np.zeros(len(ids), np.bool_)
+        for few, slab in slabs:
+            located = self._located(few, ids[slab])
+            there[slab] = located[2]
+        count = int(np.count_nonzero(~there & ~gone)) - int(np.count_nonzero(there & gone))
+        self.layout = old.grown(old.rows + count, self.target)
+        added = self._split(old, [few for few, _ in slabs])
+        for (few, slab), more in zip(slabs, added, strict=True):
+            rows, at, found = located if len(slabs) == 1 else self._located(few, ids[slab])
             if found.all() and not gone[slab].any():
                 opaque_rows(rows)[at] = opaque_rows(fresh[slab])
             else:
                 rows = merge_rows(rows, (at, found), fresh[slab], gone[slab])
             self._store(rows, union(few, more) if len(more) else few)
-        return last.there
+
+    def _located(self, starts: Ids, ids: Ids) -> tuple[Rows, NDArray[np.intp], Mask]:
+        """The rows of some buckets, and where the ids are among them."""
+        rows = self._load(starts)
+        return rows, *locate(ids_of_rows(rows), ids)
 
     def _split(self, old: BucketLayout, touched: list[Ids]) -> list[Ids]:
         """Split the buckets that are due, except the touched ones, which the caller writes.
@@ -307,7 +288,7 @@ class HashBuckets:
 
     def _store(self, rows: Rows, starts: Ids) -> None:
         """Write rows to the buckets at `starts`; they include all rows stored there before."""
-        bounds = np.concatenate((_ids(rows).searchsorted(starts), (len(rows),)))
+        bounds = np.concatenate((ids_of_rows(rows).searchsorted(starts), (len(rows),)))
         raw = rows.view(np.uint8).data if len(rows) else memoryview(b"")
         keys = keys_of(starts)
         ends = (bounds * self.dtype.itemsize).tolist()
@@ -328,7 +309,7 @@ class HashBuckets:
             keys, values = zip(*block, strict=True)
             rows = np.frombuffer(b"".join(values), self.dtype)
             counts = [len(value) // self.dtype.itemsize for value in values]
-            self.layout.verify([*keys], counts, _ids(rows))
+            self.layout.verify([*keys], counts, ids_of_rows(rows))
             yield rows
 
 
