@@ -25,9 +25,20 @@ from spamnb.store.history.entry import HistoryEntry
 from spamnb.store.history.verdict_history import History
 from spamnb.store.lmdb.store import open_store
 from spamnb.store.maintenance import backup, compact, restore
+from spamnb.store.rows import logged_rows
 
 HERE = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[1:3]))}
 WAYS = ("learn", "bulk", "compact", "backup", "history")
+
+
+LOG_BITS = 7
+"""a log of 128 rows: each lesson writes a third of all ids to their buckets"""
+
+
+@pytest.fixture(autouse=True)
+def short_log(monkeypatch):
+    monkeypatch.setattr(logged_rows, "LEAST_BITS", LOG_BITS)
+    monkeypatch.setattr(logged_rows, "MOST_BITS", LOG_BITS)
 
 
 # --- the victim -----------------------------------------------------------------------------------
@@ -299,6 +310,7 @@ def test_writers_and_readers_for_a_minute(tmp_path):
 
 
 if __name__ == "__main__":
+    logged_rows.LEAST_BITS = logged_rows.MOST_BITS = LOG_BITS
     what, where, number = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     if what == "writer":
         many_writers(where, number, float(sys.argv[4]))

@@ -1,5 +1,6 @@
 """The log of changed rows: what is logged, when rows reach their buckets, and damaged logs."""
 
+import contextlib
 import threading
 
 import numpy as np
@@ -87,7 +88,7 @@ def test_a_growing_model_gets_a_larger_log(store, monkeypatch):
     for number in range(1, 120):
         learn(store, some_mail(number), number % 2)
     state, starts, _ = tables_of(store)
-    assert state.capacity == 256
+    assert state.capacity == 512
     assert starts[0] == state.first
     assert sound(store)
 
@@ -101,6 +102,21 @@ def test_a_removed_row_covers_the_one_in_its_bucket(store):
         assert not view.gather(ids_of(*range(100, 105))).n.any()
         assert not np.isin(ids_of(*range(100, 105)), next(view.features())[0]).any()
     assert sound(store)
+
+
+def test_another_reader_sees_each_lesson_as_soon_as_it_is_acknowledged(store, tmp_path):
+    """A reader that keeps the log in memory reads what was added since, and after a large write."""
+    ids, everything = ids_of(*range(5)), ids_of(*range(200))
+    ones = np.ones((200, 2))
+    with contextlib.closing(open_store(tmp_path / "model", readonly=True)) as reader:
+        for number in range(1, 30):
+            learn(store, some_mail(number), HAM)
+            with reader.read() as view:
+                assert view.gather(ids).n[:, HAM].tolist() == [number] * 5
+        store.transact(lambda view: apply(view, bulk_event(view, everything, ones, ones)))
+        with reader.read() as view:
+            assert view.gather(ids).n[:, HAM].tolist() == [30] * 5
+        assert reader._recent is not store._recent
 
 
 def test_an_older_snapshot_keeps_its_rows(store):

@@ -35,7 +35,6 @@ from spamnb.store.rows.id_codec import Buffer
 
 _LAYOUT = struct.Struct("<BQQ")
 _KEY = np.dtype(">u8")
-_NOWHERE = np.zeros(0, np.intp)
 _ALL_BUT_LAST = ~np.uint64(1)
 
 Mask = NDArray[np.bool_]

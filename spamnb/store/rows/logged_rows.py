@@ -1,11 +1,11 @@
 """Feature rows whose changes are logged first, and written to their buckets range by range. Pure.
 
-A lesson changes 300 rows, and each row is in another bucket: written in place, it would rewrite a
-page of the file for each. So a transaction appends its rows to a log, as one value, and writes only
-the logged rows of one range of ids to their buckets, where the rows of hundreds of lessons share
-pages. The next transaction takes the next range: after `capacity` logged rows, every id had its
-turn, and log values that are older than that are deleted. A transaction of `capacity` rows or more
-(bulk training) writes everything at once and leaves an empty log.
+A lesson changes hundreds of rows, and each is in another bucket: written in place, each would
+rewrite a page of the file. So a transaction appends its rows to a log and writes only the logged
+rows of one range of ids to their buckets, where rows of hundreds of lessons share pages. The next
+transaction takes the next range: after `capacity` logged rows, all ids have been written once, and
+log values older than that are deleted. A transaction of `capacity` rows or more (bulk training)
+writes all rows at once and leaves an empty log.
 
     log       u64 start, big-endian: rows logged before    the changed rows, sorted by id
     meta      u64 capacity | u64 first | u64 last          the log holds the rows from first to last
@@ -43,11 +43,14 @@ from spamnb.store.rows.id_codec import Buffer
 
 LOG_KEY = b"log"
 LEAST_BITS, MOST_BITS = 12, 19
-"""limits of the capacity, 100 KB and 14 MB of rows at two labels"""
+"""limits of the capacity: 100 KB and 14 MB of rows at two labels"""
 _ROWS_A_VALUE = 8192
 _LAYER_RATIO = 4
+"""A layer has at least so many times the rows of the next newer one."""
 _COMMON = 8
+"""Rows of features in so many messages stay in memory once they were read from a bucket."""
 _MOST_KEPT = 1 << 18
+"""rows in memory above which no more are added from buckets"""
 _STATE = struct.Struct("<QQQ")
 _START = struct.Struct(">Q")
 
@@ -322,5 +325,5 @@ def _joined(block: Rows, logged: Rows) -> Rows:
 
 
 def _capacity(layout: BucketLayout) -> int:
-    """A quarter to a half of the rows: the log then takes a fifth of the space of the buckets."""
-    return 1 << min(max(layout.rows.bit_length() - 2, LEAST_BITS), MOST_BITS)
+    """Half of the rows to all of them: a smaller log would be written to buckets more often."""
+    return 1 << min(max(layout.rows.bit_length() - 1, LEAST_BITS), MOST_BITS)
