@@ -31,8 +31,8 @@ HERE = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, Path(__file__).paren
 WAYS = ("learn", "bulk", "compact", "backup", "history")
 
 
-LOG_BITS = 7
-"""a log of 128 rows: each lesson writes a third of all ids to their buckets"""
+LOG_BITS = 9
+"""a log of 512 rows: each lesson writes a tenth of all ids to their buckets"""
 
 
 @pytest.fixture(autouse=True)

@@ -177,12 +177,12 @@ class Histories(RuleBasedStateMachine):
 
 
 class CrowdedHistories(Histories):
-    """The same with a page of hot rows that has room for few, and with pending words."""
+    """The same with a short log of rows, and with pending words."""
 
     def __init__(self):
         self.kept = logged_rows.LEAST_BITS, logged_rows._ROWS_A_VALUE
         self.fresh = vocabulary.MAX_PENDING_WORDS, vocabulary.PENDING_JOINED
-        logged_rows.LEAST_BITS, logged_rows._ROWS_A_VALUE = 6, 7
+        logged_rows.LEAST_BITS, logged_rows._ROWS_A_VALUE = 8, 7
         vocabulary.MAX_PENDING_WORDS, vocabulary.PENDING_JOINED = 25, 2
         super().__init__()
 
@@ -198,5 +198,5 @@ TestHistories.settings = settings(
     max_examples=settings.default.max_examples // 2, stateful_step_count=20
 )
 TestCrowdedHistories = CrowdedHistories.TestCase
-TestCrowdedHistories.__doc__ = "The same with a page of hot rows that is always full."
+TestCrowdedHistories.__doc__ = "The same with a log of rows that goes round all the time."
 TestCrowdedHistories.settings = TestHistories.settings

@@ -17,9 +17,9 @@ from spamnb.store.rows.logged_rows import LOG_KEY, LogState, RecentRowsCache
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    """A model whose log holds 64 rows."""
-    monkeypatch.setattr(logged_rows, "LEAST_BITS", 6)
-    monkeypatch.setattr(logged_rows, "MOST_BITS", 6)
+    """A model whose log holds 128 rows."""
+    monkeypatch.setattr(logged_rows, "LEAST_BITS", 7)
+    monkeypatch.setattr(logged_rows, "MOST_BITS", 7)
     model = open_store(tmp_path / "model", create=RECIPE)
     yield model
     model.close()
@@ -54,7 +54,7 @@ def test_a_lesson_is_logged_and_writes_few_rows_to_buckets(store):
     """The changed rows are one value of the log; only a range of the ids goes to the buckets."""
     learn(store, some_mail(1), HAM)
     state, starts, in_buckets = tables_of(store)
-    assert state == (64, 0, 10)
+    assert state == (128, 0, 10)
     assert starts == [0]
     assert in_buckets < 10
     assert sound(store)
@@ -66,19 +66,19 @@ def test_after_a_turn_every_row_is_in_its_bucket_and_its_value_deleted(store):
         learn(store, some_mail(number), number % 2)
         state, starts, in_buckets = tables_of(store)
         assert starts == list(range(state.first, state.last, 10))
-        assert state.last - state.first <= 64 + 10
-        assert in_buckets >= 5 * (number - 8)
+        assert state.last - state.first <= 128 + 10
+        assert in_buckets >= 5 * (number - 14)
         assert sound(store)
     assert tables_of(store)[0].last == 290
 
 
 def test_a_large_transaction_writes_everything_and_empties_the_log(store):
-    """What exceeds the capacity is not logged."""
+    """What changes most buckets is not logged."""
     learn(store, some_mail(1), HAM)
     ids = ids_of(*range(200))
     ones = np.ones((200, 2))
     store.transact(lambda view: apply(view, bulk_event(view, ids, ones, ones)))
-    assert tables_of(store) == (LogState(64, 210, 210), [], 200)
+    assert tables_of(store) == (LogState(128, 210, 210), [], 200)
     assert sound(store)
 
 
@@ -163,20 +163,20 @@ def test_an_abandoned_transaction_leaves_no_rows_in_memory(store):
 
 def test_a_rewrite_empties_the_log(tmp_path, monkeypatch):
     """After `compact` all rows are in buckets, and learning goes on."""
-    monkeypatch.setattr(logged_rows, "LEAST_BITS", 6)
+    monkeypatch.setattr(logged_rows, "LEAST_BITS", 7)
     store = open_store(tmp_path / "model", create=RECIPE)
     for number in range(1, 20):
         learn(store, some_mail(number), number % 2)
     store.close()
     compact(tmp_path / "model")
     store = open_store(tmp_path / "model")
-    assert tables_of(store) == (LogState(64, 190, 190), [], 5 + 19 * 5)
+    assert tables_of(store) == (LogState(128, 190, 190), [], 5 + 19 * 5)
     learn(store, some_mail(20), HAM)
     assert sound(store)
     store.close()
 
 
-STATE = LogState(64, 140, 200)
+STATE = LogState(128, 80, 200)
 
 
 def _state(**changes):
@@ -197,17 +197,17 @@ def _swap(tables):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda tables: tables["log"].delete((140).to_bytes(8)),
+        lambda tables: tables["log"].delete((80).to_bytes(8)),
         lambda tables: tables["log"].delete((170).to_bytes(8)),
         lambda tables: tables["log"].delete((190).to_bytes(8)),
         lambda tables: tables["meta"].put(LOG_KEY, b"short"),
         lambda tables: tables["meta"].delete(LOG_KEY),
         _state(first=201),
-        _state(first=120),
+        _state(first=75),
         _state(first=145),
         _state(last=190),
         _state(last=210),
-        _state(capacity=63),
+        _state(capacity=127),
         _state(capacity=0),
         _cut,
         _swap,

@@ -4,7 +4,7 @@ A lesson changes hundreds of rows, and each is in another bucket: written in pla
 rewrite a page of the file. So a transaction appends its rows to a log and writes only the logged
 rows of one range of ids to their buckets, where rows of hundreds of lessons share pages. The next
 transaction takes the next range: after `capacity` logged rows, all ids have been written once, and
-log values older than that are deleted. A transaction of `capacity` rows or more (bulk training)
+log values older than that are deleted. A transaction that changes most buckets (bulk training)
 writes all rows at once and leaves an empty log.
 
     log       u64 start, big-endian: rows logged before    the changed rows, sorted by id
@@ -44,6 +44,8 @@ from spamnb.store.rows.id_codec import Buffer
 LOG_KEY = b"log"
 LEAST_BITS, MOST_BITS = 12, 19
 """limits of the capacity: 100 KB and 14 MB of rows at two labels"""
+_WHOLE_SHARE = 8
+"""A transaction of so large a part of the capacity changes most buckets anyway."""
 _ROWS_A_VALUE = 8192
 _LAYER_RATIO = 4
 """A layer has at least so many times the rows of the next newer one."""
@@ -266,7 +268,7 @@ class LoggedRows:
             return
         rows, old = self._changed[0].rows, self._state
         stop = old.last + len(rows)
-        whole = len(rows) >= old.capacity or _capacity(self.layout) > old.capacity
+        whole = len(rows) >= old.capacity // _WHOLE_SHARE or _capacity(self.layout) > old.capacity
         due = self._visible().between(old, old.last, old.last + old.capacity if whole else stop)
         self._write(newest(due))
         if whole:
