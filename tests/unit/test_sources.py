@@ -160,12 +160,12 @@ def test_a_huge_file_is_read_to_a_bound(tmp_path, monkeypatch):
 def test_the_copy_of_a_stream_is_removed_at_exit(tmp_path, gone):
     """A process leaves no temporary file; a temporary folder that is gone is no fault."""
     program = (
-        "import io, shutil, sys; from spamnb.service.training.sources import kept;"
-        f"path = kept(io.BytesIO(b'x')); {gone} and shutil.rmtree({str(tmp_path)!r}); print(path)"
+        "import shutil, sys; from spamnb.service.training.sources import kept;"
+        f"path = kept(sys.stdin.buffer); {gone} and shutil.rmtree({str(tmp_path)!r}); print(path)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], env=os.environ | {"TMPDIR": str(tmp_path)},
-        capture_output=True, text=True, check=True,
+        input="x", capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.startswith(str(tmp_path))
     assert done.stderr == ""
