@@ -131,6 +131,8 @@ def test_killed_at_every_step_each_word_is_learnt_once(place, early):
     assert session_io[:-1] == [-9] * (len(session_io) - 1)
     assert len(session_io) > 4
     assert live(Learner(spared, place, SERVER), lambda: not waiting(spared)) == 0
+    Spool(home / "spool").drain(("ham", "spam"), lambda _: None)
+    assert list((home / "spool").iterdir()) == []
     told = journal(home)
     assert told == journal(spared)
     changes = [(user, after, name) for _, user, before, after, name in told if before != after]

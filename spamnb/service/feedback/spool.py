@@ -66,6 +66,7 @@ _HINT = f"a folder of the daemon's user with mode {MODE:o}; see feedback.spool"
 FAILED = ".failed-"
 """begins the name of an empty file: a message that could not be written to the spool"""
 _ASIDE = ".aside-"
+_DONE = ".done-"
 _HEAD_BYTES = 1 << 16
 _SETTLED_NS = 1_000_000_000
 _STAMP = re.compile(r"([0-9a-f-]{36})\.([0-9]{1,15})\.([0-9]{1,9})\.")
@@ -171,14 +172,11 @@ class Spool:
             left = None
         if left is not None:
             teach(left)
-        # The voucher first: if it outlived its file, it would be valid for the inode's next file.
-        with suppress(OSError):
-            os.rmdir(_voucher(one.name, one.inode), dir_fd=folder)
         if left is None:
+            _remove_voucher(folder, one.name, one.inode)
             self._put_aside(folder, one.name)
             return False
-        with suppress(FileNotFoundError):
-            os.unlink(one.name, dir_fd=folder)
+        _delete(folder, one.name, one.inode)
         return True
 
     def waiting(self) -> int:
@@ -276,11 +274,13 @@ class Spool:
         `ahead_ns`: by how much the time of day is ahead of the monotonic clock.
         """
         aside = 0
-        with _listing(self.folder) as entries:
+        with _listing(self.folder) as (folder, entries):
             for count, entry in enumerate(entries, 1):
                 name = entry.name
                 if name.startswith("."):
                     aside += name.startswith(_ASIDE)
+                    if name.startswith(_DONE):
+                        _delete_done(folder, name)
                 elif name.rpartition(".")[2] in labels and name not in labels:
                     one = _spool_entry(entry, ahead_ns)
                     if one is not None:
@@ -353,15 +353,15 @@ def leave(folder: Path, label: str, raw: bytes, head: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _listing(folder: Path) -> Iterator[Iterator[os.DirEntry[str]]]:
-    """The entries of a folder, by a separate descriptor with its own position."""
+def _listing(folder: Path) -> Iterator[tuple[int, Iterator[os.DirEntry[str]]]]:
+    """The entries of a folder, and a separate descriptor with its own position."""
     try:
         handle = os.open(folder, _FOLDER)
     except OSError as error:
         raise refused(error, folder) from error
     try:
         with os.scandir(handle) as entries:
-            yield entries
+            yield handle, entries
     finally:
         os.close(handle)
 
@@ -384,6 +384,39 @@ def _spool_entry(entry: os.DirEntry[str], ahead_ns: int) -> _SpoolEntry | None:
 
 def _voucher(name: str, inode: int) -> str:
     return f".{name}.{inode}"
+
+
+def _remove_voucher(folder: int, name: str, inode: int) -> None:
+    with suppress(OSError):
+        os.rmdir(_voucher(name, inode), dir_fd=folder)
+
+
+def _delete(folder: int, name: str, inode: int) -> None:
+    """Delete a learned file; if the process is killed meanwhile, the next listing ends it.
+
+    The file gets another name first: without its voucher it would be set aside. The voucher is
+    removed before the file: it would be valid for the inode's next file of that name.
+    """
+    done = _DONE + name
+    try:
+        os.rename(name, done, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        done = name
+    _remove_voucher(folder, name, inode)
+    with suppress(FileNotFoundError):
+        os.unlink(done, dir_fd=folder)
+
+
+def _delete_done(folder: int, done: str) -> None:
+    """Delete a file that a killed process has left, and its voucher.
+
+    A file with two names may be a user's link to the waiting file of another user.
+    """
+    with suppress(OSError):
+        about = os.stat(done, dir_fd=folder, follow_symlinks=False)
+        if about.st_nlink == 1:
+            _remove_voucher(folder, done.removeprefix(_DONE), about.st_ino)
+        os.unlink(done, dir_fd=folder)
 
 
 def _vouched(folder: int, name: str, file: os.stat_result) -> bool:
