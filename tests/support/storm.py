@@ -33,7 +33,10 @@ SAMPLE = PROJECT / "corpora" / "sample"
 USER = "root" if os.geteuid() == 0 else ""
 TAUGHT = 100
 """Messages of each label that the model learns before the storm. All mail of the storm, honest and
-hostile, is made of them. The other messages of the sample measure the harm to others' mail."""
+hostile, is made of them."""
+OTHERS = 1000
+"""Other generated messages of each label. They measure the harm to the mail of other users: 100 of
+each had between 0 and 5 % of their spam delivered by models that were equally good."""
 PATIENCE_S = 600.0
 """how long a client tries: a process that dies young is replaced after up to 10 s"""
 TOML = """
@@ -143,6 +146,12 @@ class Storm:
             for raws in zip(sample("ham", 0, TAUGHT), sample("spam", 0, TAUGHT), strict=True):
                 for raw, label in zip(raws, ("ham", "spam"), strict=True):
                     model.learn(as_taught(raw), label)
+        count = str(OTHERS)
+        maker = [
+            sys.executable,
+            *map(str, (PROJECT / "scripts/make-sample", self.folder / "others")),
+        ]
+        subprocess.run([*maker, "--ham", count, "--spam", count, "--seed", "77"], check=True)
         self.results.harm["before"] = self.harm()
         sink = [sys.executable, str(HERE / "soak_sink.py"), str(self.sink_port), str(self.taken)]
         self.programs.append(subprocess.Popen(sink))
@@ -167,17 +176,18 @@ class Storm:
         return subprocess.Popen(words, start_new_session=True)
 
     def harm(self):
-        """Share of the other half's ham that is not delivered, and of its spam that is."""
+        """Share of other users' ham that is not delivered, and of their spam that is."""
         with Filter.open(self.home, readonly=True, history=False) as model:
             decisions = {
-                label: [
-                    verdict.decision
-                    for verdict in model.score_many(map(as_taught, sample(label, TAUGHT, 200)))
-                ]
+                label: [verdict.decision for verdict in model.score_many(self.others(label))]
                 for label in ("ham", "spam")
             }
         kept = {label: found.count("deliver") / len(found) for label, found in decisions.items()}
         return 1 - kept["ham"], kept["spam"]
+
+    def others(self, label):
+        paths = sorted((self.folder / "others" / label).iterdir())
+        return (path.read_bytes().replace(b"\n", b"\r\n") for path in paths)
 
     # -- honest mail ----------------------------------------------------------------------------
 
