@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from labelled_mail import folder
 
-from spamnb.core.features.tokens import TokenLocation
+from spamnb.core.features.locations import TokenLocation
 from spamnb.core.mail.message import canonical
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.decision import decide_many

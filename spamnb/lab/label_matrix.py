@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamnb.core.features.extract import Key, distinct, extract
-from spamnb.core.features.tokens import DOCUMENT_READ, Field, TokenLocation
+from spamnb.core.features.locations import Field, TokenLocation
+from spamnb.core.features.tokens import DOCUMENT_READ
 from spamnb.core.model.events import Ids, Ints
 from spamnb.core.model.scoring import Floats
 from spamnb.lab.trial import Options, read_samples, recipe_of

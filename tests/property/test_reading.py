@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from spamnb.core.features.clue_texts import location_shown, text_shown
 from spamnb.core.features.extract import Key, extract
-from spamnb.core.features.tokens import SHAPES, fields
+from spamnb.core.features.locations import SHAPES
+from spamnb.core.features.tokens import fields
 from spamnb.core.mail import limits
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.message import Message, canonical, read

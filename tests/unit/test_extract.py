@@ -10,8 +10,8 @@ import pytest
 
 from spamnb.core.features import extract as features
 from spamnb.core.features.extract import SEEDS_KEPT, Key, distinct, extract, join_pieces
+from spamnb.core.features.locations import ROUGH, SHAPES, WRITTEN, TokenLocation
 from spamnb.core.features.spans import CUT_BYTES, MAX_BYTES
-from spamnb.core.features.tokens import ROUGH, SHAPES, WRITTEN, TokenLocation
 from spamnb.core.mail.confusables import plain
 
 SECRET = bytes(range(32))

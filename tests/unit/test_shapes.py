@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import spamnb.core.mail
-from spamnb.core.features import header_shapes, text_shapes, tokens
+from spamnb.core.features import shapes as shape_lines
 from spamnb.core.features.clue_texts import location_shown, text_shown
 from spamnb.core.features.extract import Key, extract
-from spamnb.core.features.rough_shape import rough
-from spamnb.core.features.spans import LINE_BYTES, ROUGH_BYTES, spans_of
-from spamnb.core.features.tokens import SHAPES, TokenLocation, fields
+from spamnb.core.features.locations import SHAPES, TokenLocation
+from spamnb.core.features.spans import LINE_BYTES, ROUGH_BYTES, rough, spans_of
+from spamnb.core.features.tokens import fields, mark_of
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.message import read
 
@@ -115,7 +115,7 @@ def test_each_mark_of_the_reader_has_a_sentence():
     marks = set(re.findall(r'"([a-z]+:[a-z0-9-]+[a-z])"', source))
     assert len(marks) > 30
     for mark in marks:
-        text = tokens.mark_of(mark)
+        text = mark_of(mark)
         assert text_shown(TokenLocation.MARK, text.encode()) != text
 
 
@@ -208,7 +208,7 @@ def test_a_line_is_one_feature_beside_words():
 
 def test_codes_of_header_names_are_distinct_and_keep_their_place():
     """Codes are part of ids on disk: names are appended, never moved."""
-    codes = header_shapes._CODES
+    codes = shape_lines._CODES
     assert len(set(codes.values())) == len(codes)
     assert all(len(code) == 1 for code in codes.values())
     some = [codes[name] for name in (b"from", b"references", b"received", b"delivery-date")]
@@ -247,13 +247,13 @@ def test_a_megabyte_of_header_is_shaped_in_time(head):
 
 def test_links_hops_and_names_are_read_to_a_bound():
     """Ten thousand of each count as the first few."""
-    hosts, paths = text_shapes.hosts_and_paths([b"a.example/" + b"x" * 999] * 10_000)
-    assert len(hosts) == len(paths) == text_shapes.LINKS_READ
-    assert max(map(len, paths)) == text_shapes.PATH_READ
-    lines = header_shapes.hop_lines([b"from a by b; now"] * 10_000)
-    assert len(lines) == header_shapes.HOPS
-    pairs, _, _ = header_shapes.order(b"x-%d" % n for n in range(10_000))
-    assert len(pairs) == header_shapes.NAMES_READ + 1
+    hosts, paths = shape_lines.hosts_and_paths([b"a.example/" + b"x" * 999] * 10_000)
+    assert len(hosts) == len(paths) == shape_lines.LINKS_READ
+    assert max(map(len, paths)) == shape_lines.PATH_READ
+    lines = shape_lines.hop_lines([b"from a by b; now"] * 10_000)
+    assert len(lines) == shape_lines.HOPS
+    pairs, _, _ = shape_lines.order(b"x-%d" % n for n in range(10_000))
+    assert len(pairs) == shape_lines.NAMES_READ + 1
 
 
 def test_every_code_has_a_sentence():
@@ -267,7 +267,7 @@ def test_every_code_has_a_sentence():
 
 def test_names_are_looked_for_in_the_beginning_of_the_text():
     """A long text costs no more than its beginning."""
-    near, far = b"Ben here", b"x " * tokens.NAME_SOUGHT + b"ben here"
+    near, far = b"Ben here", b"x " * shape_lines.NAME_SOUGHT + b"ben here"
     assert ("sender", "recipient in text") in shapes(HEAD + b"\n" + near)
     assert ("sender", "recipient not in text") in shapes(HEAD + b"\n" + far)
 

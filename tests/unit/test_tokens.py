@@ -4,14 +4,8 @@ import pytest
 
 from spamnb.core.features import tokens
 from spamnb.core.features.extract import Key, extract
-from spamnb.core.features.tokens import (
-    HEADER_RULES,
-    WRITTEN,
-    TokenLocation,
-    document,
-    fields,
-    marks,
-)
+from spamnb.core.features.locations import WRITTEN, TokenLocation
+from spamnb.core.features.tokens import HEADER_RULES, document, fields, marks
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.message import read
 

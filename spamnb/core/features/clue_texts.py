@@ -9,8 +9,9 @@ from collections.abc import Callable
 from itertools import product
 from math import isqrt
 
-from spamnb.core.features.header_shapes import order_shown
-from spamnb.core.features.tokens import EXPECTED_HEADERS, TokenLocation, mark_of, missing_mark
+from spamnb.core.features.locations import TokenLocation
+from spamnb.core.features.shapes import order_shown
+from spamnb.core.features.tokens import EXPECTED_HEADERS, mark_of, missing_mark
 from spamnb.core.mail.marks import PARTLY
 
 _COMPARED = {

@@ -25,8 +25,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from spamnb.core.features.locations import ROUGH, SHAPES, WRITTEN, Field, TokenLocation
 from spamnb.core.features.spans import LINE_BYTES, MAX_BYTES, spans_of
-from spamnb.core.features.tokens import ROUGH, SHAPES, WRITTEN, Field, TokenLocation, digest_field
+from spamnb.core.features.tokens import digest_field
 from spamnb.core.model import id_arrays
 from spamnb.core.model.id_arrays import changes, merged_order, order_of
 

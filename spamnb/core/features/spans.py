@@ -10,19 +10,20 @@ all but the last (the net of an address). Shorter than 3 bytes: no word; longer 
 A *line* is a run of any bytes but the line feed, without joints and capitals, of at least one byte;
 longer ones lose their end. So words and lines are found in one pass.
 
+A *rough* line has `a` for each run of letters and `9` for each run of digits: its signs, and where
+letters and digits are between them.
+
 Must not know locations, hashing or the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from spamnb.core.features.rough_shape import rough
 
 I64 = NDArray[np.int64]
 
@@ -38,6 +39,10 @@ _WORD = _CAPITALS.lower() + b"0123456789$!%"
 _END = b"\n" * 8
 """so that the last word ends, and is read in pieces of eight bytes, too"""
 
+_LETTER, _DIGIT = b"a", b"9"
+_BETWEEN = b"\xff"
+"""separates texts; a byte that no shape contains"""
+
 SEPARATOR, JOINT, PART, CAPITAL = range(4)
 """classes of bytes: a part of a word has those of the last two"""
 
@@ -52,6 +57,20 @@ def _classes() -> bytes:
 
 _WORD_CLASSES = _classes()
 _LINE_CLASSES = bytes(SEPARATOR if symbol == ord("\n") else PART for symbol in range(256))
+
+
+def _rough_classes() -> bytes:
+    table = bytearray(range(128)) + _LETTER * 128
+    for symbol in _CAPITALS + _CAPITALS.lower():
+        table[symbol] = _LETTER[0]
+    for symbol in b"0123456789":
+        table[symbol] = _DIGIT[0]
+    return bytes(table)
+
+
+_ROUGH_CLASSES = _rough_classes()
+_REPEATS = np.isin(np.arange(256), np.frombuffer(_LETTER + _DIGIT, np.uint8), invert=True)
+"""[byte] whether repeats of it are kept"""
 
 
 class Spans(NamedTuple):
@@ -112,6 +131,18 @@ def _by_size(size: I64, capitals: NDArray[np.bool_]) -> tuple[I64, I64, I64]:
     long = (~fits).nonzero()[0]
     fits &= size >= MIN_BYTES
     return fits.nonzero()[0], long, (fits & capitals).nonzero()[0]
+
+
+def rough(texts: Iterable[bytes]) -> list[bytes]:
+    """The texts with `a` for each run of letters, and `9` for each run of digits.
+
+    8 us for 1,300 bytes; two regular expressions take 22, `replace` in steps 27.
+    """
+    shapes = _BETWEEN.join([b"", *[text.translate(_ROUGH_CLASSES) for text in texts]])
+    codes = np.frombuffer(shapes, np.uint8)
+    kept = _REPEATS.take(codes[1:])
+    kept |= codes[1:] != codes[:-1]
+    return codes[1:].compress(kept).tobytes().split(_BETWEEN)
 
 
 def spans_of(words: Sequence[bytes], lines: Sequence[bytes], coarse: Sequence[bytes]) -> Spans:

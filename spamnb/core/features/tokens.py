@@ -1,9 +1,8 @@
 """Turn a message into fields: which text is read, and at which location.
 
-A *location* is the part of the message where a word occurs; the same word at two locations is two
-features. A location in `SHAPES` has lines instead, each of which is one feature. This module holds
-the table of locations and, for each header, how much of it is read. It must not know how words are
-split or hashed (`extract`), nor what a model does with them.
+This module holds, for each header, its location and how much of it is read; `shapes` reads the
+fields that have lines. It must not know how words are split or hashed (`extract`), nor what a model
+does with them.
 
 Invariants: no text raises an exception; the work is bounded by `limits`; and whatever occurs in one
 message only (dates, random ids, boundaries) is left out, because such words never come back and
@@ -15,75 +14,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from enum import IntEnum, unique
 from typing import NamedTuple
 
-from spamnb.core.features.header_shapes import (
-    SHAPE_READ,
-    HeaderAddress,
-    address_in,
-    address_parts,
-    agreement,
-    author_lines,
-    client_lines,
-    hop_lines,
-    hops_in,
-    net_lines,
-    order,
-    pattern,
-    registered,
-    sender_lines,
-)
-from spamnb.core.features.text_shapes import (
-    LINKS_READ,
-    greeting,
-    hosts_and_paths,
-    link_lines,
-    style,
-)
+from spamnb.core.features.locations import Field, TokenLocation
+from spamnb.core.features.shapes import LINKS_READ, shape_fields
 from spamnb.core.mail.confusables import plain, plain_and_whole
 from spamnb.core.mail.marks import PARTLY
 from spamnb.core.mail.message import Message, Part, Text
-
-
-@unique
-class TokenLocation(IntEnum):
-    """The part of a message where a word was found. The numbers are on disk: never reuse one."""
-
-    BODY = 1  # the visible text
-    SUBJECT = 2  # the strongest twenty words of most messages
-    URL = 3  # hosts and paths of links, which spam cannot leave out
-    FROM = 4  # name, address and domain of the author
-    REPLY = 5  # Reply-To, Sender: the addresses for answers besides the author's
-    TO = 6  # To and Cc
-    RECEIVED = 7  # hosts and nets of the transport, without times and queue ids
-    ID = 8  # hosts of Message-ID, References, In-Reply-To
-    CONTENT = 9  # MIME headers, without the random part of boundaries
-    AUTH = 10  # authentication results that the local mail server wrote
-    # 11 was the names of all headers; their order tells more
-    HEADER = 12  # every other header, by its name
-    PART = 13  # type, charset, encoding and disposition of each part
-    FILE = 14  # names of attachments
-    HIDDEN = 15  # invisible text; kept apart, so that it cannot change the score of the body
-    MARKUP = 16  # names of html tags
-    MARK = 17  # oddities and other facts that the reader found, under names of this program
-    INNER = 18  # headers of a message inside
-    DIGEST = 19  # attachments by content
-    WORD = 20  # plain text documents
-    SELF = 21  # the message's own digest, for corrections that concern this message alone
-    # Shapes: each line is one feature. 1-AUC without it is behind each; .0371 with all (0033).
-    HEADER_ORDER = 22  # every mail program has its own order of headers: .0383
-    ID_SHAPE = 23  # ... and its own form of Message-ID: .0379
-    FROM_SHAPE = 24  # how the author's name and address are written: .0375
-    RECEIVED_SHAPE = 25  # every server has its own form of Received lines: .0372
-    HOP = 26  # names and nets of the clients in Received lines: .0373
-    AGREEMENT = 27  # whether hops, reply address and links are of the sender's domain: .0412
-    SENDER = 28  # whether display name and recipient occur elsewhere: .0377
-    ADDRESS_PART = 29  # four bytes of the author's address: .0357, but the best on newer mail
-    LINK_SHAPE = 30  # form of hosts and paths, which a campaign varies only in part: .0372
-    STYLE = 31  # lines, quotes, capitals and signs of the text, in steps: .0372
-    GREETING = 32  # first two words and last word: .0372
-
 
 HEADERS_READ = 512
 """Headers that become features; legitimate messages have fewer than a hundred."""
@@ -94,47 +31,8 @@ URLS_READ = 512
 TEXT_MEASURED = 16_384
 """Characters of a part in which the longest line is looked for. Of thirty-three such facts it is
 the one that paid in every stream (docs/decisions/0013)."""
-NAME_SOUGHT = 2_000
-"""Bytes of the text in which the sender's name and the recipient's are looked for."""
 DOCUMENT_READ = 262_144
 """Characters of a plain text document."""
-
-WRITTEN = frozenset(
-    {
-        *(TokenLocation.BODY, TokenLocation.SUBJECT, TokenLocation.URL, TokenLocation.WORD),
-        *(TokenLocation.ADDRESS_PART, TokenLocation.LINK_SHAPE, TokenLocation.STYLE),
-        TokenLocation.GREETING,
-    }
-)
-"""Group 0: what the author wrote; all else is group 1, how it was sent. Each is averaged and
-tempered on its own: 1-AUC 0.050 % against 0.057 % with one group; three were worse (decision
-0001)."""
-
-SHAPES = frozenset(
-    {
-        *(TokenLocation.HEADER_ORDER, TokenLocation.ID_SHAPE, TokenLocation.FROM_SHAPE),
-        *(TokenLocation.RECEIVED_SHAPE, TokenLocation.HOP, TokenLocation.AGREEMENT),
-        *(TokenLocation.SENDER, TokenLocation.ADDRESS_PART, TokenLocation.LINK_SHAPE),
-        *(TokenLocation.STYLE, TokenLocation.GREETING),
-    }
-)
-"""Locations whose texts are not split into words: each line is one feature."""
-ROUGH = frozenset(
-    {
-        *((TokenLocation.ID_SHAPE, b"local part"), (TokenLocation.ID_SHAPE, b"host")),
-        *((TokenLocation.FROM_SHAPE, b"header"), (TokenLocation.FROM_SHAPE, b"local part")),
-        *((TokenLocation.HOP, b"HELO"), (TokenLocation.HOP, b"reverse DNS")),
-        *((TokenLocation.LINK_SHAPE, b"host"), (TokenLocation.LINK_SHAPE, b"path")),
-        (TokenLocation.RECEIVED_SHAPE, b""),
-    }
-)
-"""Of these, by location and name, the lines of which only the rough shape is a feature."""
-
-Field = tuple[TokenLocation, bytes, bytes]
-"""A piece of text: location, name, text. The name distinguishes headers that share the location
-HEADER, and kinds of lines of one shape; the text is UTF-8 in its original case. A plain tuple, as a
-message has fifty of them."""
-
 
 _URLS = re.compile(rb"://([^\s<>\"'\\)\]]{1,512})")
 """A pattern that begins with literal letters is found by memory search: 2 us instead of 20, and
@@ -237,7 +135,7 @@ def fields(message: Message) -> list[Field]:
     names = [name for name, _ in headers]
     links: list[bytes] = []
     texts = [_part_fields(part, found, links) for part in message.parts]
-    found += _shape_fields(own, next(filter(None, texts), b""), links)
+    found += shape_fields(own, next(filter(None, texts), b""), links)
     found.append(
         (TokenLocation.MARK, b"", " ".join(marks(message, names)).encode("ascii", "replace"))
     )
@@ -248,63 +146,6 @@ def fields(message: Message) -> list[Field]:
 def digest_field(digest: bytes) -> Field:
     """The one feature that no other message has."""
     return TokenLocation.SELF, b"", digest.hex().encode()
-
-
-def _shape_fields(
-    headers: list[tuple[bytes, bytes]], text: bytes, links: list[bytes]
-) -> list[Field]:
-    """The shapes of a message, given its headers, its first text, and its links."""
-    first = dict(reversed(headers))
-    author, to = address_in(first.get(b"from", b"")), address_in(first.get(b"to", b""))
-    lines = hop_lines([value for name, value in headers if name == b"received"])
-    hops = hops_in(lines)
-    hosts, paths = hosts_and_paths(links)
-    domains = list(map(registered, hosts))
-    subject, begin = first.get(b"subject", b"").lower(), text[:NAME_SOUGHT].lower()
-    starts, ends = greeting(text)
-    found: list[tuple[TokenLocation, bytes, list[bytes]]] = [
-        *_written_shapes([name for name, _ in headers], first, author),
-        (TokenLocation.RECEIVED_SHAPE, b"", [line[:SHAPE_READ] for line in lines]),
-        (TokenLocation.HOP, b"", client_lines(hops)),
-        (TokenLocation.HOP, b"HELO", [hop.helo for hop in hops]),
-        (TokenLocation.HOP, b"reverse DNS", [hop.reverse for hop in hops]),
-        (TokenLocation.HOP, b"HELO domain", [hop.helo_domain for hop in hops]),
-        (TokenLocation.HOP, b"reverse DNS domain", [hop.reverse_domain for hop in hops]),
-        (TokenLocation.HOP, b"net", net_lines(hops)),
-        (TokenLocation.AGREEMENT, b"", agreement(first, author, hops, domains)),
-        (TokenLocation.SENDER, b"", sender_lines(author, to, subject, begin)),
-        (TokenLocation.ADDRESS_PART, b"", address_parts(author)),
-        (TokenLocation.LINK_SHAPE, b"", link_lines(hosts, domains, author.domain)),
-        (TokenLocation.LINK_SHAPE, b"host", hosts),
-        (TokenLocation.LINK_SHAPE, b"path", paths),
-        (TokenLocation.STYLE, b"", style(text)),
-        (TokenLocation.GREETING, b"starts", starts),
-        (TokenLocation.GREETING, b"ends", ends),
-    ]
-    return [(location, name, b"\n".join(lines)) for location, name, lines in found if lines]
-
-
-def _written_shapes(
-    names: list[bytes], first: dict[bytes, bytes], author: HeaderAddress
-) -> tuple[tuple[TokenLocation, bytes, list[bytes]], ...]:
-    """How the header was written by the sender's program."""
-    pairs, main, others = order(names)
-    value, identity = first.get(b"from", b""), first.get(b"message-id", b"")
-    local, _, host = identity.strip(b"<>").partition(b"@")
-    case, facts = author_lines(value, author)
-    return (
-        (TokenLocation.HEADER_ORDER, b"", pairs),
-        (TokenLocation.HEADER_ORDER, b"main", [main]),
-        (TokenLocation.HEADER_ORDER, b"all", [others]),
-        (TokenLocation.ID_SHAPE, b"", [b"length %d" % len(local)]),
-        (TokenLocation.ID_SHAPE, b"pattern", [pattern(local)]),
-        (TokenLocation.ID_SHAPE, b"local part", [local[:SHAPE_READ]]),
-        (TokenLocation.ID_SHAPE, b"host", [host[:SHAPE_READ]]),
-        (TokenLocation.FROM_SHAPE, b"", facts),
-        (TokenLocation.FROM_SHAPE, b"case", [case]),
-        (TokenLocation.FROM_SHAPE, b"header", [value[:SHAPE_READ]]),
-        (TokenLocation.FROM_SHAPE, b"local part", [author.local]),
-    )
 
 
 def _part_fields(part: Part, found: list[Field], links: list[bytes]) -> bytes:

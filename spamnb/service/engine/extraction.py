@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from spamnb.core.features.extract import Features, Key, extract
-from spamnb.core.features.tokens import TokenLocation, digest_field, document, fields, mark_of
+from spamnb.core.features.locations import TokenLocation
+from spamnb.core.features.tokens import digest_field, document, fields, mark_of
 from spamnb.core.mail import limits
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.mail.marks import PARTLY

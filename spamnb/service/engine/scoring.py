@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from spamnb.core.features.clue_texts import location_shown, text_shown
 from spamnb.core.features.extract import Key, distinct, id_of
-from spamnb.core.features.tokens import TokenLocation, mark_of
+from spamnb.core.features.locations import TokenLocation
+from spamnb.core.features.tokens import mark_of
 from spamnb.core.mail.marks import PARTLY
 from spamnb.core.model.costs import DECISIONS, Costs, roles_of
 from spamnb.core.model.decision import at_least, decide_many

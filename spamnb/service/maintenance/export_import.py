@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamnb.core.features.extract import Key, Words
-from spamnb.core.features.tokens import TokenLocation
+from spamnb.core.features.locations import TokenLocation
 from spamnb.core.model.events import BulkChange, Recipe, Totals
 from spamnb.errors import RefusedError, UserError
 from spamnb.service.engine.clock import now_us

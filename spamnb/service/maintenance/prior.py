@@ -33,8 +33,8 @@ from typing import Any
 import numpy as np
 
 from spamnb.core.features.extract import Key, ids_of
+from spamnb.core.features.locations import Field, TokenLocation
 from spamnb.core.features.spans import LINE_BYTES, MIN_BYTES
-from spamnb.core.features.tokens import Field, TokenLocation
 from spamnb.core.model.events import STEP_ONE, BulkChange, Ints, Recipe, no_totals
 from spamnb.core.model.training_rows import day_of
 from spamnb.errors import RefusedError, UserError

@@ -6,7 +6,8 @@ import pytest
 from support import evasions
 
 from spamnb.core.features.extract import Key, extract
-from spamnb.core.features.tokens import TokenLocation, fields, mark_of
+from spamnb.core.features.locations import TokenLocation
+from spamnb.core.features.tokens import fields, mark_of
 from spamnb.core.mail import limits
 from spamnb.core.mail.marks import PARTLY
 from spamnb.core.mail.message import read

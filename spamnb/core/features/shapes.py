@@ -1,8 +1,8 @@
-"""Shapes of the header: how its lines are ordered and written, and how its names agree.
+"""Shapes of a message: how header and text are written, and how its names and links agree.
 
-The functions give lines of text, each of which becomes one feature. What is one of few facts is a
-short code, which is hashed in one step and takes little room in the store; `clue_texts` has the
-sentence that users read. Must not know locations, hashing or the model.
+Each shape is lines of text, and each line becomes one feature. What is one of few facts is a short
+code, which is hashed in one step and takes little room in the store; `clue_texts` has the sentence
+that users read. Must not know hashing or the model.
 
 Invariants: values come from `Message`, so what delivery adds never counts; no text raises an
 exception; the work is bounded by the constants here, and by the size of a header's value.
@@ -16,6 +16,8 @@ from functools import lru_cache
 from itertools import islice, pairwise
 from typing import NamedTuple
 
+from spamnb.core.features.locations import Field, TokenLocation
+
 HOPS = 8
 """Received lines that are read, the newest first; legitimate mail rarely has more."""
 SHAPE_READ = 300
@@ -26,8 +28,21 @@ NAME_WORDS = 8
 """Words of a display name that are looked for elsewhere."""
 ADDRESS_BYTES = 60
 """Bytes of an address that are cut into parts of four."""
+NAME_SOUGHT = 2_000
+"""Bytes of the text in which the sender's name and the recipient's are looked for."""
+LINKS_READ = 60
+"""Links whose shape is read."""
+HOST_READ, PATH_READ = 255, 60
+"""Bytes of a link's host and path."""
+STYLE_READ = 4_000
+"""Bytes of the first text in which signs are counted."""
+CASE_READ = 1_000
+"""Bytes of it in which capitals are counted."""
+EDGE_READ = 100
+"""Bytes at its start and end in which the greeting is looked for."""
 
-_LETTERS, _DIGITS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", b"0123456789"
+_CAPITALS, _DIGITS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", b"0123456789"
+_LETTERS = _CAPITALS.lower() + _CAPITALS
 _MAIN = (
     b"from to cc subject date message-id reply-to sender mime-version content-type"
     b" content-transfer-encoding x-mailer in-reply-to references"
@@ -80,6 +95,69 @@ _HOP = re.compile(rb"from (\S{1,255})(?: \((\S{1,255})? ?\[([0-9A-Fa-f.:IPv]{1,6
 _NAME_WORD = re.compile(rb"[a-z\x80-\xff]{3,}")
 _REPEATED = re.compile(rb"(?<=a)a+|(?<=A)A+|(?<=9)9+")
 _CASE = bytes.maketrans(_LETTERS + _DIGITS, b"a" * 26 + b"A" * 26 + b"9" * 10)
+_BUT_SIGNS = bytes(symbol for symbol in range(256) if symbol not in b"\n!$<")
+_TO_WORDS = bytes(
+    symbol if symbol >= 128 or symbol in _CAPITALS.lower() + b"'" else ord(" ")
+    for symbol in bytes(range(256)).lower()
+)
+"""lower case, and a blank for all that is not in a word"""
+
+
+def shape_fields(
+    headers: list[tuple[bytes, bytes]], text: bytes, links: list[bytes]
+) -> list[Field]:
+    """The shapes of a message, given its headers, its first text, and its links."""
+    first = dict(reversed(headers))
+    author, to = address_in(first.get(b"from", b"")), address_in(first.get(b"to", b""))
+    lines = hop_lines([value for name, value in headers if name == b"received"])
+    hops = hops_in(lines)
+    hosts, paths = hosts_and_paths(links)
+    domains = list(map(registered, hosts))
+    subject, begin = first.get(b"subject", b"").lower(), text[:NAME_SOUGHT].lower()
+    starts, ends = greeting(text)
+    found: list[tuple[TokenLocation, bytes, list[bytes]]] = [
+        *_written_shapes([name for name, _ in headers], first, author),
+        (TokenLocation.RECEIVED_SHAPE, b"", [line[:SHAPE_READ] for line in lines]),
+        (TokenLocation.HOP, b"", client_lines(hops)),
+        (TokenLocation.HOP, b"HELO", [hop.helo for hop in hops]),
+        (TokenLocation.HOP, b"reverse DNS", [hop.reverse for hop in hops]),
+        (TokenLocation.HOP, b"HELO domain", [hop.helo_domain for hop in hops]),
+        (TokenLocation.HOP, b"reverse DNS domain", [hop.reverse_domain for hop in hops]),
+        (TokenLocation.HOP, b"net", net_lines(hops)),
+        (TokenLocation.AGREEMENT, b"", agreement(first, author, hops, domains)),
+        (TokenLocation.SENDER, b"", sender_lines(author, to, subject, begin)),
+        (TokenLocation.ADDRESS_PART, b"", address_parts(author)),
+        (TokenLocation.LINK_SHAPE, b"", link_lines(hosts, domains, author.domain)),
+        (TokenLocation.LINK_SHAPE, b"host", hosts),
+        (TokenLocation.LINK_SHAPE, b"path", paths),
+        (TokenLocation.STYLE, b"", style(text)),
+        (TokenLocation.GREETING, b"starts", starts),
+        (TokenLocation.GREETING, b"ends", ends),
+    ]
+    return [(location, name, b"\n".join(lines)) for location, name, lines in found if lines]
+
+
+def _written_shapes(
+    names: list[bytes], first: dict[bytes, bytes], author: HeaderAddress
+) -> tuple[tuple[TokenLocation, bytes, list[bytes]], ...]:
+    """How the header was written by the sender's program."""
+    pairs, main, others = order(names)
+    value, identity = first.get(b"from", b""), first.get(b"message-id", b"")
+    local, _, host = identity.strip(b"<>").partition(b"@")
+    case, facts = author_lines(value, author)
+    return (
+        (TokenLocation.HEADER_ORDER, b"", pairs),
+        (TokenLocation.HEADER_ORDER, b"main", [main]),
+        (TokenLocation.HEADER_ORDER, b"all", [others]),
+        (TokenLocation.ID_SHAPE, b"", [b"length %d" % len(local)]),
+        (TokenLocation.ID_SHAPE, b"pattern", [pattern(local)]),
+        (TokenLocation.ID_SHAPE, b"local part", [local[:SHAPE_READ]]),
+        (TokenLocation.ID_SHAPE, b"host", [host[:SHAPE_READ]]),
+        (TokenLocation.FROM_SHAPE, b"", facts),
+        (TokenLocation.FROM_SHAPE, b"case", [case]),
+        (TokenLocation.FROM_SHAPE, b"header", [value[:SHAPE_READ]]),
+        (TokenLocation.FROM_SHAPE, b"local part", [author.local]),
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -229,3 +307,51 @@ def address_parts(author: HeaderAddress) -> list[bytes]:
     address = author.local + b"@" + author.host
     address = b"^" + address[:ADDRESS_BYTES] + b"$"
     return [address[at : at + 4] for at in range(len(address) - 3)]
+
+
+def hosts_and_paths(targets: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
+    """Hosts and paths of the first links, which are without their scheme."""
+    parts = [target.partition(b"/") for target in islice(filter(None, targets), LINKS_READ)]
+    servers = [server[:HOST_READ].lower().rpartition(b"@")[2] for server, _, _ in parts]
+    hosts = [server.partition(b":")[0] for server in servers]
+    return hosts, [path[:PATH_READ] for _, _, path in parts]
+
+
+def link_lines(hosts: Iterable[bytes], domains: Sequence[bytes], author: bytes) -> list[bytes]:
+    """Facts about the hosts of links, given their registered domains and the author's."""
+    distinct = dict.fromkeys(hosts)
+    found = [b"dots %d" % host.count(b".") for host in distinct]
+    if any(host.replace(b".", b"").isdigit() for host in distinct):
+        found.append(b"address")
+    found.append(b"sites %d" % min(len(set(domains)), 9))
+    if domains:
+        found.append(b"own" if author in domains else b"foreign")
+    return found
+
+
+def style(text: bytes) -> list[bytes]:
+    """How a text is written, in steps."""
+    text = text[:STYLE_READ]
+    signs = text.translate(None, _BUT_SIGNS)  # counts of single bytes are then nearly free
+    lines = signs.count(b"\n")
+    quotes = text.count(b"\n> ") if b">" in text else 0
+    begin = text[:CASE_READ]
+    letters = len(begin) - len(begin.translate(None, _LETTERS))
+    capitals = len(begin) - len(begin.translate(None, _CAPITALS))
+    return [
+        b"quotes %d" % min(quotes // 3, 5),
+        b"lines %d" % (lines + 1).bit_length(),
+        b"caps %d" % (10 * capitals // (letters + 1)),
+        b"! %d" % min(signs.count(b"!"), 8),
+        b"$ %d" % min(signs.count(b"$"), 6),
+        b"< %d" % (signs.count(b"<") + 1).bit_length(),
+        b"empty %d" % (10 * text.count(b"\n\n") // (lines + 1)),
+        b"ragged %d" % (text.count(b" \n") + 1).bit_length(),
+    ]
+
+
+def greeting(text: bytes) -> tuple[list[bytes], list[bytes]]:
+    """The first word and the first two, and the last word."""
+    first = text[:EDGE_READ].translate(_TO_WORDS).split(None, 2)[:2]
+    last = text[-EDGE_READ:].translate(_TO_WORDS).rsplit(None, 1)[-1:]
+    return [first[0], first[0] + b" " + b"".join(first[1:])] if first else [], last
