@@ -328,8 +328,10 @@ def _string(raw: bytes, label: str, marks: set[str]) -> str:
 
 
 def header_text(value: bytes, marks: set[str]) -> Text:
-    """Decode a field's value that is not plain ASCII."""
+    """Decode a field's value."""
     if b"=?" in value:
         return clean_text(compact_text(_words(value, marks)), marks)
+    if value.isascii():
+        return value
     marks.add("header:8bit")
     return clean_text(to_text(value, "", marks, "header"), marks)

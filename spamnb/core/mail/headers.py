@@ -248,13 +248,6 @@ def content_fields(lines: bytes) -> dict[bytes, bytes]:
     return {name: value for name, value in named_in(lines) if name.startswith(b"content-")}
 
 
-def decoded(value: bytes, marks: set[str]) -> Text:
-    """Decode a field's value."""
-    if b"=?" not in value and value.isascii():
-        return value
-    return header_text(value, marks)
-
-
 def has_long_visible(block: Block) -> bool:
     """Whether a field that a list of messages shows is longer than the part that is read."""
     most, first = limits.SHOWN_BYTES, block.special.get
@@ -291,7 +284,7 @@ def features(block: Block, marks: set[str]) -> list[tuple[bytes, Text]]:
         fields = _within(fields, sizes, left)
     if any(len(value) > limits.VALUE_BYTES for _, value in fields):
         marks.add("header:long")
-    return [(name, decoded(value[: limits.VALUE_BYTES], marks)) for name, value in fields]
+    return [(name, header_text(value[: limits.VALUE_BYTES], marks)) for name, value in fields]
 
 
 def _within(fields: Fields, sizes: list[int], left: int) -> Fields:

@@ -32,8 +32,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from spamnb.core.mail.charset import header_text
 from spamnb.core.mail.envelope import Envelope
-from spamnb.core.mail.headers import decoded, split
+from spamnb.core.mail.headers import split
 from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.policy.verdict_headers import add_to_message, header_end, released_fields
 from spamnb.errors import (
@@ -464,5 +465,5 @@ def _subject(head: bytes) -> str:
     head = (head if end < 0 else head[:end]).replace(b"\r\n", b"\n")
     block, _ = split(head, (0, len(head)), LocalHosts(), set())
     found = next((value for name, value in block.fields if name == b"subject"), b"")
-    text = decoded(found[:_SUBJECT_BYTES], set())
+    text = header_text(found[:_SUBJECT_BYTES], set())
     return " ".join((text.decode("ascii") if isinstance(text, bytes) else text).split())

@@ -18,9 +18,9 @@ from itertools import repeat
 from typing import Final, NamedTuple, TypeVar
 from urllib.parse import unquote_to_bytes
 
-from spamnb.core.mail import headers, limits
+from spamnb.core.mail import limits
 from spamnb.core.mail.body.transfer import KNOWN
-from spamnb.core.mail.charset import Text, clean_text, to_text
+from spamnb.core.mail.charset import Text, clean_text, header_text, to_text
 from spamnb.core.mail.marks import PARTLY
 
 Special = dict[bytes, bytes]
@@ -138,7 +138,7 @@ class _Param:
         """Decode by RFC 2231 if the value declares it, else as encoded words, like many senders."""
         if self.charset:
             return clean_text(to_text(self.joined(), self.charset, marks, "header"), marks)
-        return headers.decoded(self.joined(), marks)
+        return header_text(self.joined(), marks)
 
 
 def _parse_params(rest: bytes, steps: ParseBudget, marks: set[str]) -> dict[bytes, _Param]:
