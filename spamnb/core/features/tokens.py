@@ -118,10 +118,11 @@ def fields(message: Message) -> list[Field]:
     found: list[Field] = []
     own: list[tuple[bytes, bytes]] = []
     headers = message.headers[:HEADERS_READ]
-    for name, value in headers:
-        text = value if isinstance(value, bytes) else plain(value)
-        if len(text) > VALUE_READ:
-            text = text[:VALUE_READ]
+    names = [name for name, _ in headers]
+    values = [value if isinstance(value, bytes) else plain(value) for _, value in headers]
+    texts = [plain_and_whole(part.text) for part in message.parts]
+    for name, value in zip(names, values, strict=True):
+        text = value[:VALUE_READ]
         known = _KNOWN.get(name)
         if known is not None:
             location, shown, keep = known
@@ -132,10 +133,12 @@ def fields(message: Message) -> list[Field]:
         else:
             found.append((_HEADER, name, text))
         own.append((name, text))
-    names = [name for name, _ in headers]
     links: list[bytes] = []
-    texts = [_part_fields(part, found, links) for part in message.parts]
-    found += shape_fields(own, next(filter(None, texts), b""), links)
+    for part, (text, is_whole) in zip(message.parts, texts, strict=True):
+        _add_part_fields(part, text, found, links)
+        if not is_whole:
+            found.append((TokenLocation.MARK, b"", mark_of(PARTLY).encode("ascii")))
+    found += shape_fields(own, next((text for text, _ in texts if text), b""), links)
     found.append(
         (TokenLocation.MARK, b"", " ".join(marks(message, names)).encode("ascii", "replace"))
     )
@@ -148,15 +151,10 @@ def digest_field(digest: bytes) -> Field:
     return TokenLocation.SELF, b"", digest.hex().encode()
 
 
-def _part_fields(part: Part, found: list[Field], links: list[bytes]) -> bytes:
-    """Add the fields and the links of a part; its text."""
-    text, is_whole = (
-        (part.text, True) if isinstance(part.text, bytes) else plain_and_whole(part.text)
-    )
+def _add_part_fields(part: Part, text: bytes, found: list[Field], links: list[bytes]) -> None:
+    """Add the fields and the links of a part."""
     if text:
         found.append((TokenLocation.BODY, b"", text))
-    if not is_whole:
-        found.append((TokenLocation.MARK, b"", mark_of(PARTLY).encode("ascii")))
     targets = [_bytes(target) for target in (*part.links, *part.images)]
     shown = _URLS.findall(text)[:URLS_READ]
     if len(links) < LINKS_READ:
@@ -176,7 +174,6 @@ def _part_fields(part: Part, found: list[Field], links: list[bytes]) -> bytes:
     if part.digest:
         about_content = f"{part.digest.hex()} head{part.head[:4].hex()}"
         found.append((TokenLocation.DIGEST, b"", about_content.encode()))
-    return text
 
 
 def _bytes(text: Text) -> bytes:

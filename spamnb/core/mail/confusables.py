@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import regex
 
-from spamnb.core.mail.charset import non_ascii
+from spamnb.core.mail.charset import Text, non_ascii
 
 _FOREIGN = regex.compile(r"[^\x00-\x7f]+")
 _UNSPACED = regex.compile(
@@ -87,8 +87,10 @@ def plain(text: str) -> bytes:
     return plain_and_whole(text)[0]
 
 
-def plain_and_whole(text: str) -> tuple[bytes, bool]:
+def plain_and_whole(text: Text) -> tuple[bytes, bool]:
     """The same as `plain`, and whether it contains the whole text."""
+    if isinstance(text, bytes):
+        return text, True
     if text.isascii():
         return text.encode(), True
     folds = _FoldCache()
