@@ -173,7 +173,7 @@ class CategoricalNB(Classifier[NamedCounts]):
 
 
 def missing(cases: Cases) -> NDArray[np.bool_]:
-    """Return where values are None [M, d], by identity, for `==` of values may be overloaded."""
+    """Return where values are None [M, d], by identity: `==` of values may be overloaded."""
     return np.array([[value is None for value in row] for row in cases.tolist()], bool).reshape(
         cases.shape
     )

@@ -186,8 +186,8 @@ def _pair_counts(sums: Sequence[NamedCounts], values: Values) -> Floats:
 def _information(pairs: _PairCounts) -> Floats:
     """[d, d] mutual information of two columns given the class, in cases times nats, unsmoothed.
 
-    Shares are of the cases where both columns are known. `fsum` makes the sums exact: between equal
-    columns a rounding error would choose, and it depends on the order in which values were learnt.
+    Shares are of the cases where both columns are known. `fsum` makes the sums exact: otherwise a
+    rounding error, which depends on the order of learning, would choose between equal columns.
     """
     of, both = pairs.values.column, pairs.both
     by_first = pairs.values.column_sums(both)

@@ -88,7 +88,7 @@ class GaussianNB(_MomentBased):
         whole = reduce(Moments.plus, sums)
         largest = whole.variance().max(initial=0.0) if not whole.empty else 0.0
         spread = np.stack([class_sums.variance(DDOF[self.variance]) for class_sums in sums])
-        # If no column varies, there is no scale; any value works, for all classes get the same.
+        # If no column varies, there is no scale; any value works: all classes get the same.
         return np.asarray(spread + (self.var_smoothing * largest or 1.0))
 
     def _prepare(self, sums: Sequence[Moments], prior: Floats) -> Joint:
@@ -206,7 +206,7 @@ class GaussianDiscriminant(_MomentBased):
         whole = reduce(Moments.plus, sums)
         scale = _variances_of(whole.variance())
         # A constant column has no scale, so any works. A column with a deviation below 1e-100
-        # counts as constant, for its distances would leave the range of float64.
+        # counts as constant: its distances would leave the range of float64.
         scale = np.where(scale > 1e-200, scale, 1.0)
         normals = [
             _whitened(_mean(class_sums), S, scale, self.tol)

@@ -1,7 +1,7 @@
 """Find the daemon of the home, and ask it for operations; without a daemon run them here.
 
-Only the daemon writes a model that it serves, so commands that write check for it first. A user who
-cannot read the home reaches only the socket, and trains under the own name. Without a daemon
+Only the daemon writes a model that it serves, so commands that write check for it first. A user
+without access to the home reaches only the socket, and trains under the own name. Without a daemon
 `LocalClient` runs the same operations in this process.
 
 Failure: StoreBusyError for a daemon that does not answer; nothing is written then.

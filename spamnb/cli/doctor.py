@@ -246,7 +246,7 @@ def _owner(root: Path) -> str:
 
 
 def _owner_stat(root: Path) -> os.stat_result:
-    """Return the owner of a Maildir: the first user on its path who could replace it by a link."""
+    """Return the owner of a Maildir: the first user on its path that could replace it by a link."""
     from spamnb.store.paths import owner_of
 
     uid = os.geteuid()

@@ -1,4 +1,4 @@
-"""`spamnb doubt`: find trained messages whose label is probably wrong, and correct them."""
+"""`spamnb doubt`: find trained messages with labels that are probably wrong; correct them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _KEYS = "[k]eep, [c]hange, [q]uit? "
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @pass_session
 def doubt(session: CliSession, /, limit: int, ask: bool, as_json: bool, **filters: Any) -> None:
-    """List trained messages whose label the rest of the model contradicts, most doubtful first.
+    """List trained messages with a label that the rest of the model contradicts, worst first.
 
     Each message is scored as if it had not been trained. Columns: event, nats of evidence against
     the label, the label and the more probable one, time, user and channel, message. Messages in the

@@ -36,7 +36,7 @@ def command(
 
 
 class CommandGroup(click.Group):
-    """A group with examples, whose commands are imported when they are needed."""
+    """A group with examples; its commands are imported when they are needed."""
 
     def __init__(
         self,

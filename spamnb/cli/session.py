@@ -111,7 +111,7 @@ pass_session = click.make_pass_decorator(CliSession, ensure=True)
 
 
 def speaker() -> str:
-    """Return the name of the user; under sudo, of the user who called it."""
+    """Return the name of the user; under sudo, of the user that called it."""
     from spamnb.service.admin.request import login_of
 
     uid = os.getuid()

@@ -225,7 +225,7 @@ def _is_served(home: Path) -> bool:
 
 
 def _upstreams(checked: Checked) -> Problems:
-    """Report listeners whose next hop is a listener of the same daemon: mail would loop."""
+    """Report listeners with a listener of the same daemon as next hop: mail would loop."""
     addresses = addresses_of(checked.settings)
     listeners = {name: _ListenAddress.of(addresses[name]) for name in addresses if name != DELIVERY}
     for name, listener in checked.settings.listener.items():

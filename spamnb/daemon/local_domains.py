@@ -1,4 +1,4 @@
-"""Domains whose mailboxes are at this site, from the settings. Pure."""
+"""Domains with mailboxes at this site, from the settings. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Train and score one model per label, each against the rest, in one pass over the documents.
 
-All labels share the features and their counts, so the models of many labels cost the reading of
-one. For the label k, with n_fk of the n_f documents of a feature, N_k of N documents, and
+All labels share the features and their counts, so documents are read once for any number of labels.
+For the label k, with n_fk of the n_f documents of a feature, N_k of N documents, and
 E = n_f N_k / N:
 
     z_k = log (N_k + 1/2) / (N - N_k + 1/2) + tau_k mean_f e_fk + sum_f w_fk / sqrt(m)
@@ -51,7 +51,7 @@ class LabelledRows(NamedTuple):
 
 
 class _Score(NamedTuple):
-    """What one document has under every label."""
+    """The scores of one document for all labels, and the parts that they consist of."""
 
     z: Floats
     evidence: Floats

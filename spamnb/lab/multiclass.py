@@ -145,7 +145,7 @@ def evaluate_labels(messages: Iterable[Labelled], options: Options) -> LabelEval
     started, cpu = time.perf_counter(), sum(os.times()[:4])
     samples = read_samples(messages, options)
     _refuse_few(samples.truth, options.labels)
-    # First, for it forks processes; `run` reports progress, and a progress display is a thread.
+    # First, because it forks processes; `run` reports progress, and the display is a thread.
     training_scores = _score_training_part(samples, options)
     scored = run(samples, options)
     truth, odds = samples.truth[scored.which], one_against_rest(scored.z)

@@ -25,7 +25,7 @@ def merge_reloadable(before: Settings, after: Settings) -> tuple[Settings, list[
 
 
 def _next_hops(before: Settings, after: Settings) -> list[str]:
-    """Name the listeners whose next hop would be a delivery agent that was not started."""
+    """Return the listeners with a delivery agent as next hop that was not started."""
     hops = [listener.upstream for listener in before.listener.values()]
     if not hops or not all(hops) or before.delivery.address:
         return []

@@ -7,7 +7,7 @@ recipe has a vocabulary), the journal of events, and two indexes into the journa
   caller must not keep it open across a yield of control.
 * `write()` waits for the writer lock. All changes become visible together when the block ends, and
   are on disk then; an exception inside the block leaves the store unchanged.
-* `scatter` takes rows that were gathered and changed in the same transaction; a row whose counts
+* `scatter` takes rows that were gathered and changed in the same transaction; a row in which counts
   and corrections are all zero removes the feature and its text. The caller maintains V and the
   histogram, because it knows the old row and the new one; the store computes no sums.
 * Every array of ids passed in is sorted and distinct.

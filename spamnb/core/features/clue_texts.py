@@ -54,7 +54,7 @@ def _counted_from_one(step: int) -> str:
 
 
 def _length(step: int) -> str:
-    """The numbers whose square has `step` bits."""
+    """The numbers that have a square of `step` bits."""
     return f"{isqrt((1 << step - 1) - 1) + 1} to {isqrt((1 << step) - 1)}" if step else "0"
 
 

@@ -158,7 +158,7 @@ class Features:
     _at: I64
     """where the words of each row begin, row after row"""
     _end: int
-    """where those of the last row end"""
+    """where the words of the last row end"""
     _sample: I64
     _words: _Words
 
@@ -171,7 +171,7 @@ class Features:
         return np.diff(self._at, append=self._end).astype(np.uint32)
 
     def times_of(self, message: int) -> NDArray[np.uint32]:
-        """The same for one message."""
+        """How often one message contains each of its features."""
         return self.times[self.offsets[message] : self.offsets[message + 1]]
 
     def of(self, message: int) -> I64:
@@ -238,7 +238,7 @@ class _Words:
     """All words of a batch: their positions in the text, and their fields."""
 
     text_bytes: bytes
-    """that of the words, followed by that of the lines"""
+    """the text of the words, then the text of the lines"""
     starts: I64
     ends: I64
     field: I64

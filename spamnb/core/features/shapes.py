@@ -21,9 +21,9 @@ from spamnb.core.features.locations import Field, TokenLocation
 HOPS = 8
 """Received lines that are read, the newest first; legitimate mail rarely has more."""
 SHAPE_READ = 300
-"""Bytes of a value whose shape is taken."""
+"""Bytes of a value from which its shape is taken."""
 NAMES_READ = 60
-"""Header names whose order is read."""
+"""Header names of which the order is read."""
 NAME_WORDS = 8
 """Words of a display name that are looked for elsewhere."""
 ADDRESS_BYTES = 60

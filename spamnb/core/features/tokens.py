@@ -6,8 +6,8 @@ does with them.
 
 Invariants: no text raises an exception; the work is bounded by `limits`; and whatever occurs in one
 message only (dates, random ids, boundaries) is left out, because such words never come back and
-only fill the store. The one exception is the message's digest (`SELF`): a person's correction puts
-there what cannot be changed elsewhere without harm to other mail.
+only fill the store. The one exception is the message's digest (`SELF`): a user's correction moves
+this feature where a change of other features would harm other mail.
 """
 
 from __future__ import annotations

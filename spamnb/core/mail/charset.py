@@ -138,7 +138,7 @@ SHIFTED: Final = frozenset(
     if name in {"hz", "cp037", "cp273", "cp424", "cp500", "cp875", "cp1026", "cp1140"}
     or name.startswith(("utf_7", "utf_16", "utf_32", "iso2022"))
 )
-"""codecs whose bytes look like ASCII and mean something else"""
+"""codecs in which bytes that look like ASCII mean something else"""
 
 _UNSEEN: Final = (
     "\0-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5"
@@ -203,7 +203,7 @@ def _strict(raw: bytes, codec: str) -> str | None:
 
 
 def _guessed(raw: bytes) -> str:
-    """Decode bytes whose charset is not declared, or declared wrongly."""
+    """Decode bytes without a declared charset, or with a wrong one."""
     text = _strict(raw, "utf_8")
     if text is not None:
         return text

@@ -4,7 +4,7 @@ ASCII stays as it is, case included, so that a text gives the same words whether
 or as str. Outside ASCII: compatibility forms become their plain letters (fullwidth, mathematical
 and circled letters are how spam hides from word lists), case is folded, punctuation becomes a
 space, and scripts written without spaces become overlapping pairs of characters: no dictionary is
-needed and nothing is lost at a wrong cut. Pure; total; linear in the text's length.
+needed and nothing is lost at a wrong cut. Pure; never raises; linear in the text's length.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def domains_of(names: Iterable[str]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class LocalDomains:
-    """The domains whose mailboxes are at this site, as far as one listener knows them."""
+    """The domains with mailboxes at this site, as far as one listener knows them."""
 
     domains: frozenset[str] = frozenset()
     complete: bool = False

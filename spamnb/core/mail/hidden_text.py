@@ -110,7 +110,7 @@ def _class_selectors(low: bytes) -> list[str]:
 
 
 def _style_selector(low: bytes) -> str:
-    """Build a selector for elements whose own style or attribute may hide, "" for most html."""
+    """Build a selector for elements with a style or attribute that may hide; "" for most html."""
     wanted: list[str] = []
     if b"style" in low:
         # searched in the distinct styles only: in all of the text the alternatives cost 300 us
@@ -235,7 +235,7 @@ def _background_of(node: Any, page: int) -> int:
 
 
 def _same_colour_selector(low: bytes) -> str:
-    """Build a selector for text whose colour is also a background, "" for most html."""
+    """Build a selector for text in a colour that is also a background, "" for most html."""
     texts = set(TEXT_COLOUR.findall(low))
     if not texts:
         return ""

@@ -56,7 +56,7 @@ OPENS = re.compile(rb"<[a-zA-Z]")
 GAPS = re.compile(rb"[\s/\"']++")
 ADDRESS = re.compile(rb"\bhref\s{0,3}=\s{0,3}[\"']?([^\"'\s>]{1,2048})", re.IGNORECASE)
 UNSEEN: Final = frozenset(("script", "style", "title", "noembed", "noframes", "iframe"))
-"""elements whose content is not visible text"""
+"""elements with content that is not visible text"""
 WANTED: Final = "[href],[src],[background],form," + ",".join(sorted(UNSEEN))
 
 HOST = re.compile(

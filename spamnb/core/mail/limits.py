@@ -147,7 +147,7 @@ block, so n start tags make n*n/4 elements (300: 4.5 ms, 1,000: 90 ms and 80 MB)
 they are renamed, which ends that."""
 
 HTML_PIECE = 16_384
-"""Bytes of a page whose tags are removed in one step without the parser."""
+"""Bytes of a page from which tags are removed in one step without the parser."""
 
 ENTITIES = 10_000
 """Character references replaced without the parser, 1 us each."""
@@ -176,7 +176,7 @@ HIDDEN_NODES = 400
 """Hidden elements removed from one part."""
 
 INNER_NODES = 20
-"""Elements within a hidden one that may show themselves; with more, the text stays visible."""
+"""Elements that may be visible within a hidden one; with more, the text stays visible."""
 
 INNER_LOOKS = 20
 """Hidden elements of one part in which such elements are searched."""
@@ -185,7 +185,7 @@ STYLE_READ = 1_000
 """Characters of an element's own style; legitimate ones have a few hundred."""
 
 COLOURED_NODES = 100
-"""Elements whose colour is compared with their background."""
+"""Elements of which the colour is compared with their background."""
 
 ANCESTORS = 30
 """Ancestors that are searched for a background, 0.4 us each."""
@@ -200,7 +200,7 @@ RULES_BYTES = 32_768
 """Style sheets of one part searched for classes that hide."""
 
 MARKUP_BYTES = 16_384
-"""HTML whose tags are kept as structure; further tags repeat the same kinds, 4 ns a byte."""
+"""HTML of which the tags are kept as structure; more tags repeat the same kinds, 4 ns a byte."""
 
 HIDDEN_BYTES = 65_536
 """Hidden text and comments of one part."""

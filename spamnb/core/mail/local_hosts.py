@@ -13,4 +13,4 @@ class LocalHosts(NamedTuple):
     authserv_ids: tuple[str, ...] = ()
     """Authentication-Results are kept only from these"""
     domains: tuple[str, ...] = ()
-    """domains whose mailboxes are at this site"""
+    """domains with mailboxes at this site"""

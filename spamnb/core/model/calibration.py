@@ -1,11 +1,12 @@
-"""Calibrate the joint score of the experts: how sure a lead of one label over the others is.
+"""Calibrate the joint score of the experts: the probability that a lead of a label stands for.
 
 The experts learn from mistakes, so the leads of the joint score stay as small as they can be
-without a mistake. Where only mistakes and doubtful messages are taught, the larger ones mean twice
-what they say (docs/decisions/0034). The lead of the best label over the next one becomes
+without a mistake. Where only mistakes and doubtful messages are taught, the correct log-odds of
+the larger leads are twice as large (docs/decisions/0034). The lead of the best label becomes
     LOW lead + t more,   more = GAIN (lead - SURE), within 0 and MORE,   t = min(1, min_k N_k / FEW)
-and all scores are multiplied by the same factor, so labels keep their order, and of two labels
-messages keep theirs. A fixed function of the score and of N: nothing is learned or stored for it.
+and all scores are multiplied by the same factor, so labels keep their order; with two labels,
+messages keep their order, too. This is a fixed function of the score and of N: nothing is learned
+or stored for it.
 
 Plain numbers; must not know features. Invariants: continuous, and rises with the lead.
 """
@@ -17,13 +18,13 @@ from collections.abc import Sequence
 from spamnb.core.model.events import Totals
 
 LOW = 0.86
-"""What a nat counts. With 1, fewer messages are doubtful and taught: 1-AUC where only those are
-taught is a tenth higher."""
+"""The factor of each nat. With 1, fewer messages are doubtful and taught: 1-AUC where only those
+are taught is a tenth higher."""
 SURE = 2.5
-"""The lead, odds of 9 to 1 once multiplied by LOW, above which it means more than it says."""
+"""The lead above which a nat counts more; multiplied by LOW it is odds of 9 to 1."""
 GAIN, MORE = 1.5, 1.75
-"""What each nat above SURE counts more, and what all of them do: enough to file the spam that the
-model is sure of. Without a limit, a ham of the SpamAssassin corpus would be rejected."""
+"""What each nat above SURE adds, and the limit of the sum: enough to file the spam that the model
+is sure of. Without a limit, a ham of the SpamAssassin corpus would be rejected."""
 FEW = 100
 """GAIN and MORE count in full when each label has so many messages. A young model would file ham
 with them."""
@@ -36,7 +37,7 @@ def maturity(totals: Totals) -> float:
 
 
 def factor(joint: Sequence[float], mature: float) -> float:
-    """What the joint scores [K] of a message are multiplied by."""
+    """The number by which the joint scores [K] of a message are multiplied."""
     second, first = sorted(joint)[-2:]
     lead = first - second
     if lead <= SURE:

@@ -36,9 +36,9 @@ class Costs:
     a glance either way, which opens the band between delivering (up to 0.5) and filing (from
     0.9945); a filed spam costs a little space, which makes rejecting worth while above 0.99994.
 
-    Over nine streams of mail fewer than one ham in a thousand was filed so, but where nine messages
-    in ten were spam; cheaper ham would leave less spam unsure (docs/decisions/0025). What a
-    site's own mail allows, `spamnb evaluate` tells.
+    Over nine streams of mail, fewer than one ham in a thousand was filed as junk, except where nine
+    messages in ten were spam; cheaper ham would leave less spam unsure (docs/decisions/0025).
+    `spamnb evaluate` shows what the mail of a site allows.
     """
 
     deliver: Pair = (0.0, 1.0)

@@ -36,16 +36,16 @@ Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 
 DOUBT = 0.2
-"""q K: below the probability q = 0.2 / K a stated label is doubted. It costs little on clean labels
-and halves the harm of 5 % wrong ones (docs/decisions/0002)."""
+"""q K: a stated label of a probability below q = 0.2 / K is doubted. Doubt costs little on clean
+labels and halves the harm of 5 % wrong ones (docs/decisions/0002)."""
 TEMPERATURE = 2.0
 """The temperature of each expert's evidence before it learns."""
 SHARE = 0.7
-"""What each expert's score counts in the message's. With a half, the log loss is 10 % higher and
-a third less spam passes 99 % where only mistakes are taught (docs/decisions/0032)."""
+"""The weight of each expert's score in the message's score. With 0.5, the log loss is 10 % higher,
+and where only mistakes are taught a third less spam is above 99 % (docs/decisions/0032)."""
 OWN = 0.7
-"""What an expert's own score counts in its error, beside the message's. With a half, 1-AUC with 5 %
-wrong labels is 9 % higher, and in a row 7 %."""
+"""The weight of an expert's own score in its error; the message's score has the rest. With 0.5,
+1-AUC is 9 % higher with 5 % wrong labels, and 7 % higher on all ham followed by all spam."""
 KNOWN = 4
 """Evidence and corrections are averaged over at most so many times the known features of a group,
 so that unknown words around a payload cannot thin it out (docs/decisions/0032)."""

@@ -137,11 +137,11 @@ class TrainingRows:
         self._cells[message.rows] = message.cells.T
 
     def unknown_ids(self) -> Ids:
-        """Of the rows that were added last, the ids whose rows were empty."""
+        """The ids of the rows that were added last and were empty then."""
         return self._added_ids[self._was_empty[len(self._was_empty) - len(self._added_ids) :]]
 
     def new_ids(self) -> Ids:
-        """The ids whose rows were empty when they were added, and are not empty now."""
+        """The ids of rows that were empty when they were added, and are not empty now."""
         new_ids = self._by_id(self._was_empty & _filled(self._cells))
         return self.ids.take(new_ids.nonzero()[0])
 

@@ -8,8 +8,8 @@ models or sockets.
 
 Invariants. With several recipients the mildest of their actions applies, so no recipient's mail is
 treated more harshly than configured. Exempt recipients get headers only: postmaster@ and abuse@
-always (RFC 2142: people report such mistakes there), and those who opted out. A message is rejected
-only while the client still waits for the reply, before the queue; a later rejection would be a
+always (RFC 2142: people report such mistakes there), and those that opted out. A message is
+rejected only while the client waits for the reply, before the queue; a later rejection would be a
 bounce to a forged sender, so `reject` then means the harshest milder action in the same mapping:
 the administrator never gets a quarantine without configuring one. A message that was not received
 whole cannot be stored, so quarantine is softened in the same way.
@@ -81,7 +81,7 @@ class ActionPolicy:
     domains: Mapping[str, ActionMap] = field(default_factory=dict)
     """by the recipient's domain"""
     exempt: tuple[str, ...] = ()
-    """recipients who opted out: user@example.org, @example.org or user@"""
+    """recipients that opted out: user@example.org, @example.org or user@"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "exempt", tuple(name.lower() for name in self.exempt))

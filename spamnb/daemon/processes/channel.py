@@ -38,7 +38,7 @@ class StartParams:
     control: str = ""
     """path of the control socket, for processes that train through it"""
     delivery: str = ""
-    """address of the delivery agent, for listeners whose upstream it is"""
+    """address of the delivery agent, for listeners with the agent as upstream"""
     scan_slots: list[int] = field(default_factory=list)
     """slots of a worker's scan processes"""
 

@@ -179,7 +179,7 @@ class SharedState:
         return ConnectionCounts(self._count_row(slot), rows, secret)
 
     def forget_connections(self, slot: int) -> None:
-        """Clear the connection counts of a slot whose process ended."""
+        """Clear the connection counts of a slot after its process has ended."""
         first = (self._counts + slot * _COUNTS) * 8
         self._map[first : first + _COUNTS * 8] = bytes(_COUNTS * 8)
 

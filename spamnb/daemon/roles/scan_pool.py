@@ -5,7 +5,7 @@ one (`bootstrap`). One pool for all workers would use the cores better when one 
 large mail, but would need a central process; its crash would stop all scans.
 
 A message waits in the queue until a process is ready, in an order that is fair to the clients. Its
-time limit starts when it leaves the queue. A message whose scan could not start in time is answered
+time limit starts when it leaves the queue. If its scan cannot start in time, it is answered
 `busy`; it is not recorded as a known crasher.
 
 The queue has no own limit: each message in it belongs to a session that waits for its reply, counts

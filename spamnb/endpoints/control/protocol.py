@@ -205,7 +205,7 @@ class ControlClient(AdminClient):
         return AdminResponse(header, body)
 
     def ask_with_file(self, op: str, file: BinaryIO, size: int, **fields: Any) -> Header:
-        """Send a request whose bytes are a plain file of that size; returns the reply."""
+        """Send a request with a plain file of that size as its body; returns the reply."""
         self._reconnect_if_idle()
         line = json.dumps({"op": op, **fields, "bytes": size}).encode() + b"\n"
         connection = self._frames.connection

@@ -2,8 +2,8 @@
 
 A thread for each connection, so that concurrent feedback shares one transaction. The kernel
 identifies the client (SO_PEERCRED): the owner and root are admins, delegates may name the user they
-act for, all others act for themselves. Connections in total and for each user, lines, bytes, waits
-and the memory of all bodies are limited, since any local user may be hostile.
+act for, all others act as their own user. Connections in total and for each user, lines, bytes,
+waits and the memory of all bodies are limited, since any local user may be hostile.
 
 Must not know what requests mean: the handler does. Failure: a SpamnbError becomes the reply; any
 other exception is logged once with an incident id, and the reply names the id alone.
@@ -47,7 +47,7 @@ class ControlLimits:
 
     connections: int = 64
     each_user: int = 16
-    """connections of one user who is no admin, so that no user excludes the others; all of them
+    """connections of one user that is no admin, so that no user excludes the others; all of them
     together have half of the connections, so that mail programs and admins always get one"""
     body_bytes: int = 64 << 20
     held_bytes: int = 256 << 20
@@ -76,9 +76,9 @@ class Roles:
 
 
 class _BodyBudget:
-    """Body bytes in memory: at most half of them by users who act for themselves.
+    """Body bytes in memory: at most half of them by users without the right to name others.
 
-    Each of these users may use one body of the largest size; otherwise a user who sends a byte a
+    Each of these users may use one body of the largest size; otherwise a user that sends a byte a
     second could exclude all others.
     """
 
@@ -135,7 +135,7 @@ class ControlServer:
         self._lock = threading.Lock()
         self._open: dict[socket.socket, _Connection] = {}
         self._others = OpenConnections()
-        """of users who act for themselves"""
+        """of users without the right to name others"""
         self._wake, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._stopping = False
         self._thread = threading.Thread(target=self._accept, name="control-accept", daemon=True)

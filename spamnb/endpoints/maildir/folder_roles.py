@@ -1,6 +1,6 @@
 """The meaning of a Maildir folder, by its name, and the label that it implies. Pure.
 
-A message in Junk was labelled spam by the user who moved it there, elsewhere ham. Folders for
+A message in Junk was labelled spam by the user that moved it there, elsewhere ham. Folders for
 deleted or own mail imply nothing. The X-Spam-Flag header tells whether delivery or the user chose
 the folder: only a folder that contradicts it, or an earlier label, is a user's correction. So
 nothing is learnt from the product's own verdicts, and no earlier folder needs to be remembered.

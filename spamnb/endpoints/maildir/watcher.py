@@ -224,7 +224,7 @@ class Watcher:
             yield from self.due()
 
     def due(self) -> Iterator[tuple[Feedback, Answer, Path]]:
-        """Teach messages whose quiet time is over, `EACH` of a Maildir."""
+        """Teach messages after their quiet time, `EACH` of a Maildir."""
         quiet_ns = int(self._options.quiet_s * 1e9)
         now = time.time_ns()
         ready = self._ready(now)
@@ -239,7 +239,7 @@ class Watcher:
             self._checkpoint.save(min(oldest, now - quiet_ns))
 
     def _ready(self, now: int) -> list[tuple[Path, str]]:
-        """Messages whose quiet time is over; one of a time to come arrived before a clock step."""
+        """Messages after their quiet time; one with a time to come arrived before a clock step."""
         quiet_ns = int(self._options.quiet_s * 1e9)
         taken: Counter[Path] = Counter()
         found = []

@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class PausableReader(Protocol):
-    """A connection whose reading can be paused."""
+    """A connection that can stop reading for a time."""
 
     def pause_for_memory(self) -> None:
         """Stop reading."""

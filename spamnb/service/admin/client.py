@@ -23,7 +23,7 @@ class AdminClient(ABC):
 
     @abstractmethod
     def ask_with_file(self, op: str, file: BinaryIO, size: int, **fields: Any) -> Header:
-        """Run an operation whose body is a plain file of that size; returns the reply."""
+        """Run an operation with a plain file of that size as its body; returns the reply."""
 
     @property
     def documents(self) -> bool:

@@ -62,7 +62,7 @@ class HomeModel:
 
 
 class LocalClient(AdminClient):
-    """Runs the operations in this process, on the home of a caller who is an admin."""
+    """Runs the operations in this process, on a home; the caller is an admin."""
 
     def __init__(self, config: ModelConfig, login: str, warn: Callable[[str], None]) -> None:
         self._model = HomeModel(config, warn)
@@ -80,7 +80,7 @@ class LocalClient(AdminClient):
         return self._run(op, io.BytesIO(body), fields)
 
     def ask_with_file(self, op: str, file: BinaryIO, size: int, **fields: Any) -> Header:  # noqa: ARG002 - as of a socket
-        """Run an operation whose body is a file; returns the reply."""
+        """Run an operation with a file as its body; returns the reply."""
         return self._run(op, file, fields).header
 
     def _run(self, op: str, file: BinaryIO, fields: Header) -> AdminResponse:

@@ -11,8 +11,8 @@
     import, expire, reload                          maintenance                           admins
 
 Admins may name a user (`for`) and the user's trust level (`trust`: admin, user, stranger).
-Delegates may name a user, with the trust level user. All other callers act for themselves, on
-messages delivered to them. The control socket offers this table in the daemon, and the command line
+Delegates may name a user, with the trust level user. Any other caller acts under its own name, on
+messages delivered to it. The control socket offers this table in the daemon, and the command line
 uses it on a home that no daemon serves. Must not know connections. Failure: UserError for an
 invalid request.
 """

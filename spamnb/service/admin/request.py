@@ -2,7 +2,7 @@
 
 An endpoint identifies the caller and frames the request; `operations` checks the caller's right and
 reads the fields by its table. Failure: UserError for a field of a wrong type or value, RefusedError
-for a caller who acts for another user without the right.
+for a caller that acts for another user without the right.
 """
 
 from __future__ import annotations

@@ -232,7 +232,7 @@ class Learner:
         return not self.matches_label(list(verdict.z), label)
 
     def matches_label(self, z: list[float], label: int) -> bool:
-        """Return whether label and decision are what a person who gave this label expects."""
+        """Return whether label and decision are what the user that gave this label expects."""
         if max(z) != z[label]:
             return False
         return decide(softmax(z), self.costs, self._roles) in EXPECTED[self._roles[label]]

@@ -115,7 +115,7 @@ class PendingJournal:
         return 0
 
     def uncovered(self, seq: int) -> Iterator[int]:
-        """Yield `seq`, and for an undo the event whose state it restored, and so on.
+        """Yield `seq`, and for an undo the event of which it restored the state, and so on.
 
         The last one is not an undo; 0 if the message had not been learnt before.
         """

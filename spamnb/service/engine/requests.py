@@ -33,7 +33,7 @@ class Example(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Who gave a label, by which channel it arrived, and its weight."""
+    """The user that gave a label, the channel by which it arrived, and its weight."""
 
     user: str = ""
     channel: str = "api"

@@ -6,7 +6,7 @@ left of it, so strong contradictions have less effect the more there are. Counts
 one, and the corrected message still gets the person's label (`core.model.correction`). Bulk
 training has no budget: the owner of the model runs it.
 
-A person who trained most of a model alone can harm few others, so the budget grows with the
+A person that trained most of a model alone can harm few others, so the budget grows with the
 person's share of the messages: a model trained by one person's corrections alone has no limit.
 
 Spent budgets and shares are read from the journal, so a restart, another process or a relearning

@@ -2,7 +2,7 @@
 
 An admin may label any message. A user may label messages that were delivered to them, as the
 history's notes show. A stranger must show the signature (128 bits, not guessable) of a message
-delivered to the address they claim, whose domain is served here. A message id, a digest or the
+delivered to the address they claim, in a domain served here. A message id, a digest or the
 message itself prove nothing for a stranger, since the sender of the message knows them all.
 
 A submitted message is looked up by its digest first, then by the signature line in its header,
@@ -109,7 +109,7 @@ class OwnershipCheck:
         )
 
     def _for_stranger(self, feedback: Feedback) -> ResolvedMessage:
-        """Messages whose signature the stranger shows, if delivered to the address they claim."""
+        """Messages with the shown signature, if delivered to the address that is claimed."""
         local = is_local_stranger(feedback, self.rules)
         if local and (named := self._named_by_signature(feedback)):
             return ResolvedMessage(entry_example(named), proven=True)

@@ -186,7 +186,7 @@ class ReviewQueue:
 def _key(entry: ReviewItem, raw: bytes) -> str:
     """The same key for the same label by the same sender on the same message; the sender first.
 
-    A stranger who uses a user's name counts as another sender.
+    A stranger that uses a user's name counts as another sender.
     """
     user = entry.user.casefold().encode("utf-8", "replace")
     what = raw or entry.digest.encode() or " ".join(entry.refs).encode("utf-8", "replace")

@@ -7,7 +7,7 @@ creates a file under a name that begins with a dot, syncs it, makes its voucher,
     1763712345.M7P3.host.spam            the message, as it is
     .1763712345.M7P3.host.spam.8675309/  the voucher: an empty folder, named by file and inode
 
-or, for another user's message (by users who may do so), with a line before it:
+or, for another user's message (by users with that right), with a line before it:
 
     {"for": "alice@example.org", "channel": "imap"}
     the message

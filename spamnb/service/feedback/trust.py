@@ -42,11 +42,11 @@ CHANNEL_POLICIES: dict[str, ChannelPolicy] = {
     "maildir": ChannelPolicy(),
     # A report of an unknown user, forwarded by an unverified provider.
     "arf": ChannelPolicy(weight=0.5, immediate=False, careful=True),
-    # No user has seen a trap's mail, and anyone who knows a trap can send any message to it.
+    # No user has seen a trap's mail, and a sender that knows a trap can send any message to it.
     "trap": ChannelPolicy(weight=0.5, immediate=False, careful=True, admins_only=True),
 }
 STRANGER = ChannelPolicy(weight=0.5, immediate=False, careful=True)
-"""A stranger whose signature proves access to the message, but no identity."""
+"""A stranger: the signature proves access to the message, but no identity."""
 
 
 def policy_for(feedback: Feedback) -> ChannelPolicy:

@@ -31,7 +31,7 @@ from spamnb.store.apply_events import event_ids
 from spamnb.store.contract import ReadView
 
 _AT_ONCE = 256
-"""events whose rows are read together"""
+"""number of events to read the rows of together"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Find trained messages whose label is probably wrong: all other trainings contradict it.
+"""Find trained messages with a label that all other trainings contradict: it may be wrong.
 
 Each training in force is removed from the rows of its own message, and the message is scored
 without it. The label is therefore compared with the other trainings, not with itself. Trainings in
@@ -24,7 +24,7 @@ _PROGRESS_STEP = 64
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """A training whose label the rest of the model contradicts."""
+    """A training with a label that the rest of the model contradicts."""
 
     event: int
     time_us: int

@@ -1,6 +1,6 @@
 """Give a new model a little of what another one learnt: a prior, as text.
 
-An export holds ids, which another key cannot read. A prior holds the texts themselves, and only
+An export holds ids, which another key cannot read. A prior holds texts instead of ids, and only
 those of locations that are alike on every server (`TRAVELS`): no address, host or link, and no word
 of the name or address of a sender or recipient. It is JSON lines; the first is the header:
 

@@ -26,7 +26,7 @@ class ModelStats:
     kind: str
     labels: tuple[str, ...]
     fingerprint: str
-    """of the key: equal for models whose exports can be merged"""
+    """of the key: equal for models with exports that can be merged"""
     messages: dict[str, int]
     prior: dict[str, int]
     """of these, what priors that can still be undone count as"""

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 MAX_REMEMBERED = 1024
-"""clients without a queued item whose cost is kept; a sender can invent any number of them"""
+"""number of clients without a queued item to remember; a sender can invent any number"""
 
 
 class FairQueue(Generic[Item]):

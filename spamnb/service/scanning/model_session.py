@@ -81,7 +81,7 @@ class CrashRegister(Protocol):
         """Whether a process crashed on this message."""
 
     def mark(self, digest: bytes) -> None:
-        """Mark a message whose scan begins."""
+        """Record that the scan of a message begins."""
 
     def release(self) -> None:
         """Unmark all marked messages: they are scanned."""

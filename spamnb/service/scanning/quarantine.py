@@ -349,7 +349,7 @@ class Quarantine:
     # -- releasing ------------------------------------------------------------------------------
 
     def release(self, identity: str, send: Send, *, again: bool = False) -> QuarantinedMessage:
-        """Send a message to the recipients who do not have it; returns its new record.
+        """Send a message to the recipients that do not have it; returns its new record.
 
         It is deleted once all have it. Without `again`, a release that was begun and never ended is
         refused, since the message may have been delivered.

@@ -2,8 +2,8 @@
 
 A message to a trap is written to a private spool, which only the daemon's processes can write; the
 learner reads it from there, so mail does not wait. `trust` limits its effect: half a step, and it
-never contradicts a high-confidence verdict, since anyone who knows a trap can send any message to
-it.
+never contradicts a high-confidence verdict, since a sender that knows a trap can send any message
+to it.
 
 Must not know sockets or the model. Failure: StoreError of the spool.
 """

@@ -28,7 +28,7 @@ class ScanOptions:
     """value of X-Spamnb-Redirect for the action `redirect`; the next hop decides what it means,
     such as Postfix's header_checks with REDIRECT"""
     own_clients: tuple[str, ...] = ()
-    """networks whose mail is observed: the site's own outgoing mail must not carry a verdict"""
+    """networks with observed mail: the site's own outgoing mail must not carry a verdict"""
     local: Literal["observe", "enforce"] = "observe"
     """how to treat mail that XFORWARD calls LOCAL. For Postfix that is
     `local_header_rewrite_clients`: by default itself, so if other programs of that machine

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # a command that asks the daemon need not load numpy: half of
 QUIET_DAYS = 30
 """days without training of a label before a warning"""
 RECENT_EVENTS = 200
-"""number of newest events whose labels are compared with those of the whole model"""
+"""number of newest events; their labels are compared with those of the whole model"""
 _LOOKED_BACK = 2000
 _DRIFT = 0.35
 """how far the recent share of a label may exceed its share in the model: from 50 % to 85 %"""

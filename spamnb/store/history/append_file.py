@@ -2,8 +2,8 @@
 
     record   magic, 4 bytes | u32 length | u32 CRC-32 of the data | data (see `entry`)
 
-A record costs one write(2), 5 us, and 37 us later in a transaction of hundreds. In a transaction of
-its own it makes a message that is scored alone 7 to 9 % dearer. Records are appended under a lock
+A record costs one write(2), 5 us, and 37 us later in a transaction of hundreds. A transaction for
+each record would make scoring a single message 7 to 9 % slower. Records are appended under a lock
 (flock) that processes share; the process that moves them into the tables empties the file. A writer
 that is killed, and a power cut, can leave incomplete records: the reader looks for the next magic
 with a correct length and sum. Two bytes of the magic never occur in UTF-8, so a Message-ID cannot

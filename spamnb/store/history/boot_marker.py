@@ -17,14 +17,14 @@ from spamnb.store.files import refused, sync_folder
 
 
 class BootMarker:
-    """The note of the boot in which a folder is open; the last to close it wipes the note."""
+    """The file with the boot in which a folder is open; the last process to close it empties it."""
 
     def __init__(self) -> None:
         self._handle = -1
         self._pid = 0
 
     def begin(self, folder: Path) -> bool:
-        """Note this boot. True if another one is noted: its end was a power cut."""
+        """Write this boot's id. True if the file has another id: that boot ended by a power cut."""
         self.end(wipe=False)
         path = folder / "boot"
         try:
@@ -40,7 +40,7 @@ class BootMarker:
         return last not in ("", _boot_id())
 
     def end(self, *, wipe: bool = True) -> None:
-        """Let go of the note; a child leaves it, for its lock is the parent's."""
+        """Close the file; empty it first if no other process has it open, but not in a child."""
         if self._handle < 0:
             return
         with suppress(OSError):
@@ -52,7 +52,7 @@ class BootMarker:
 
 
 def _boot_id() -> str:
-    """What names this boot of the machine; empty where nothing does."""
+    """The id of this boot of the machine; empty if the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -14,11 +14,12 @@ thousands of entries an hour, keeps them for weeks, and may lose the last second
 
 `seq` is the time in microseconds, or one more than the last, so keys are in the order of age.
 
-`add` only appends to `fresh`, for a transaction of one entry is dear (see `append_file`). A reader
-first moves these pending entries into the tables and empties the file, so there is one way to read,
-and every process finds what any other has added. A thread moves and syncs them a second after an
-`add`; `add` itself moves them when many are pending. An entry whose signature is in the
-tables is skipped, so an entry that is moved twice, after a kill or by two processes, is there once.
+`add` only appends to `fresh`: a transaction for one entry takes longer (see `append_file`). A
+reader first moves these pending entries into the tables and empties the file, so there is one way
+to read, and every process finds what any other has added. A thread moves and syncs them a second
+after an `add`; `add` itself moves them when many are pending. An entry with a signature that is in
+the tables is skipped, so an entry that is moved twice, after a kill or by two processes, is stored
+once.
 
     process killed            no entry that `add` accepted is lost
     power cut                 the last second is lost

@@ -148,7 +148,7 @@ class EnvironmentRegistry(Generic[Shared]):
                 self._close(shared)
 
     def evict(self, shared: Shared) -> None:
-        """Forget an object whose folder was moved; the next `take` makes a new one."""
+        """Forget the object of a folder that was moved; the next `take` makes a new one."""
         with self._lock:
             self._drop(shared)
 

@@ -2,7 +2,7 @@
 
 One record for each feature in a B-tree costs 0.4 us to find and some 60 bytes to store; a bucket
 of 30 packed rows costs the same to find. Ids are uniform hashes, so the ranges need no tree of
-their own: linear hashing on the top bits. With `level` L and `split` p, ids whose top L bits are
+their own: linear hashing on the top bits. With `level` L and `split` p, ids with top L bits
 below p are in buckets of L + 1 bits, the others in buckets of L bits. A bucket's key is the first
 id of its range, big-endian, so the table's order is the order of the ids. The zero bytes at the end
 of the key are left out, because each page above the leaves then leads to a quarter more of them.

@@ -1,8 +1,8 @@
-"""Feature rows whose changes are logged first, and written to their buckets range by range. Pure.
+"""Feature rows: changes are logged first, and written to their buckets range by range. Pure.
 
-A lesson changes hundreds of rows, and each is in another bucket: written in place, each would
+Learning a message changes hundreds of rows, each in another bucket: written in place, each would
 rewrite a page of the file. So a transaction appends its rows to a log and writes only the logged
-rows of one range of ids to their buckets, where rows of hundreds of lessons share pages. The next
+rows of one range of ids to their buckets, where rows of hundreds of messages share pages. The next
 transaction takes the next range: after `capacity` logged rows, all ids have been written once, and
 log values older than that are deleted. A transaction that changes most buckets (bulk training)
 writes all rows at once and leaves an empty log.
@@ -50,7 +50,7 @@ _ROWS_A_VALUE = 8192
 _LAYER_RATIO = 4
 """A layer has at least so many times the rows of the next newer one."""
 _COMMON = 8
-"""Rows of features in so many messages stay in memory once they were read from a bucket."""
+"""Rows of features that so many messages contain stay in memory once read from a bucket."""
 _MOST_KEPT = 1 << 18
 """rows in memory above which no more are added from buckets"""
 _STATE = struct.Struct("<QQQ")
@@ -106,7 +106,7 @@ class _Layer(NamedTuple):
         return _Layer(last, ids_of_rows(rows), rows)
 
     def under(self, newer: _Layer) -> _Layer:
-        """Both as one."""
+        """Both layers as one: of an id in both, the row of the newer one."""
         where = locate(self.ids, newer.ids)
         none = np.zeros(len(newer.ids), np.bool_)
         return _Layer.of(newer.last, merge_rows(self.rows, where, newer.rows, none))
@@ -140,7 +140,7 @@ class RecentRows(NamedTuple):
         layer, older = _Layer.of(last, rows), self.layers
         while older and len(older[-1].ids) < _LAYER_RATIO * len(layer.ids):
             below, older = older[-1], older[:-1]
-            # Only the oldest layer may lose rows: they would uncover older ones in others.
+            # Only the oldest layer may lose rows: in others an older row would be found instead.
             layer = (below if older else below.without_written(state, last)).under(layer)
         return RecentRows(last, (*older, layer))
 
@@ -166,7 +166,7 @@ class RecentRows(NamedTuple):
 
 
 class RecentRowsCache:
-    """What a process has read of a log; may be shared by threads, whose snapshots may differ."""
+    """The rows of a log that a process has read; threads with different snapshots may share it."""
 
     def __init__(self) -> None:
         self._recent = RecentRows(0)
@@ -216,7 +216,7 @@ def newest(parts: Sequence[Rows]) -> Rows:
 
 
 class LoggedRows:
-    """`HashBuckets` whose changes go through the log."""
+    """`HashBuckets` with a log for their changes."""
 
     def __init__(
         self, buckets: HashBuckets, log: Table, meta: Table, cache: RecentRowsCache
@@ -228,7 +228,7 @@ class LoggedRows:
         self._cache = cache
         self._recent = cache.at(self._state, log, buckets.dtype)
         self._changed: tuple[_Layer, ...] = ()
-        """one at most"""
+        """the rows that this transaction changed: at most one layer"""
 
     @property
     def layout(self) -> BucketLayout:

@@ -59,7 +59,7 @@ class Entity(NamedTuple):
 
 @dataclass(slots=True)
 class DecodedPart:
-    """A part whose transfer encoding is undone, before its text is read."""
+    """A part without its transfer encoding, before its text is read."""
 
     part: Part
     rank: int

@@ -1,11 +1,12 @@
-"""Bernoulli naive Bayes: for each known feature a message holds it or does not, and both count.
+"""Bernoulli naive Bayes: each known feature counts, whether the message contains it or not.
 
     p       = (n[f,k] + a) / (N[k] + 2a)
     score_k = log prior_k + sum over f in x of log p + sum over known f not in x of log(1 - p)
 
 The last sum runs over the whole vocabulary, and depends on f only through the number n[f,k]. So it
 is taken over a histogram of these numbers, H[k][c] = known features with n[f,k] == c, less the
-features that the message holds: exact, and no dearer with four million features than with four.
+features that the message holds. The result is exact, and its cost grows with the number of distinct
+counts alone.
 
 Pure; knows counts and rows only. Invariants: equal to scikit-learn's BernoulliNB on the same
 counts; H has no empty columns at its end, so equal counts have equal histograms. Fails with
@@ -29,8 +30,8 @@ def joint_log_likelihood(
     """[M, K] log P(message, label). Ignores `times` of the batch: only presence counts."""
     present, absent = _log_odds_parts(n, totals, assumptions)
     here = Batch(batch.rows, batch.offsets)
-    # Only without smoothing: a feature that every message of a label contains makes its absence
-    # impossible. These are counted beside the sums, because -inf minus -inf would be nan.
+    # Only without smoothing: if every message of a label contains a feature, its absence has
+    # probability 0. These are counted beside the sums, because -inf minus -inf would be nan.
     needed, held = np.isneginf(absent), sums(here, np.isneginf(absent).astype(np.float64))
     nothing, all_needed = _empty_message(totals, assumptions)
     scores: Floats = nothing + sums(here, present - np.where(needed, 0.0, absent))
@@ -65,7 +66,7 @@ def histogram_moved(H: Ints, old_n: NDArray[np.uint32], new_n: NDArray[np.uint32
     """A new H after these features' rows [F, K] changed from old to new.
 
     A feature learnt for the first time enters at H[k][0] for every k and moves on from there; the
-    last forget takes it back. Both fall out of counting known rows before and after.
+    last forget removes it. Counting the known rows before and after does both.
     """
     K = old_n.shape[1]
     gone, come = histogram_of(old_n, K), histogram_of(new_n, K)

@@ -90,7 +90,7 @@ def log_softmax(scores: Floats) -> Floats:
     """Log posterior from joint log likelihoods; uniform where every label is impossible."""
     hopeless = np.isneginf(scores).all(axis=-1, keepdims=True)
     safe = np.where(hopeless, 0.0, scores)
-    # The top is subtracted first: a score of 1e20 would swallow the logarithm of the sum.
+    # The top is subtracted first: beside a score of 1e20 the logarithm of the sum is rounded away.
     below = safe - safe.max(axis=-1, keepdims=True)
     logs: Floats = below - log_sum_exp(below)[..., None]
     return logs

@@ -10,7 +10,7 @@
     delivery       delivery, reports, logins, trust
     maildir_writer durable writing of Maildirs
     trace_headers  the header lines above a delivered message
-    receipts       replies by mail to users who reported
+    receipts       replies by mail to users that reported
     server         listening, reloading and draining
 
 The relay and the delivery agent communicate only over SMTP or LMTP.

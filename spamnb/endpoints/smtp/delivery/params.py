@@ -36,9 +36,9 @@ class DeliveryParams:
     plain_login: bool = False
     """accept passwords without TLS; for loopback and tests"""
     peers: tuple[str, ...] = LOOPBACK.texts
-    """networks whose XFORWARD is accepted: the relay's, the MTA's"""
+    """networks that XFORWARD is accepted from: the relay's, the MTA's"""
     trusted: tuple[str, ...] = ()
-    """networks of clients whose reports are trusted, named by XFORWARD or connected directly;
+    """networks of clients with trusted reports, named by XFORWARD or connected directly;
     loopback never counts, since behind an MTA all mail comes from there"""
     trust_local: bool = False
     """trust clients that XFORWARD calls LOCAL and gives an address of, loopback too: with

@@ -1,4 +1,4 @@
-"""Receipts: a mail to the user who sent a report, with its result.
+"""Receipts: a mail to the user that sent a report, with its result.
 
 Only logged-in users get one, and no automatic sender does (RFC 3834); the receipt itself is marked
 as automatic and has a null sender. Pure: the time and id are given. Of the reported messages only

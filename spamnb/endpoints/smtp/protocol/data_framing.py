@@ -65,7 +65,7 @@ class DataFramer:
     """The line end before the next byte, already returned: the normalised one (LF) or the sender's,
     or nothing. At first that of the DATA command, so that an immediate dot ends the message."""
     _pending: bytes = b""
-    """bytes whose meaning depends on the next ones"""
+    """bytes with a meaning that depends on the next ones"""
 
     def feed(self, chunk: bytes) -> tuple[bytes, bool]:
         """Take a piece; returns the bytes that may be forwarded and whether it is the last one."""

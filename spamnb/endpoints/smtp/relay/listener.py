@@ -206,7 +206,7 @@ class RelayListener:
         )
 
     def _free_upstream_slots(self, now: float) -> None:
-        """End the slowest untrusted messages whose upstream connections others need."""
+        """End the slowest untrusted messages if others need their upstream connections."""
         wanted, self._starved = self._starved, 0
         if not wanted:
             return

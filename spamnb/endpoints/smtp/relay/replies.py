@@ -62,7 +62,7 @@ DEFERRED_TEXT = "Temporary failure, try again later"
 
 
 def with_text(code: int, enhanced: str, text: bytes, otherwise: str) -> bytes:
-    """A reply whose text comes from the scanner, made safe for the wire.
+    """A reply with the scanner's text, made safe for the wire.
 
     The text may begin with an enhanced code, which then replaces the given one.
     """

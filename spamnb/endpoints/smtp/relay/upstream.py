@@ -48,7 +48,7 @@ class NextHop:
         self.address = address
         self.state: HopState = "gone"
         self.asked: UpstreamCommand | None = None
-        """the command whose reply is to come"""
+        """the command with a reply that is still to come"""
         self.line = self._hello = b""
         """the last command, and the EHLO that a new connection needs before it"""
         self.received = b""
