@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,6 +20,7 @@ from spamnb.core.model.events import (
 from spamnb.store.apply_events import apply_event, event_ids
 from spamnb.store.check import check, collect
 from spamnb.store.contract import Word, packed
+from spamnb.store.memory import MemoryStore
 from spamnb.store.rows.codec import encode_event
 
 NOON_2026 = 1_767_268_800_000_000
@@ -31,6 +33,14 @@ def sound(store):
     """Whether the store finds nothing wrong with itself."""
     with store.read() as view:
         return check(view) == []
+
+
+def copied(store):
+    """A copy of a store in memory; a change of one does not change the other."""
+    made = MemoryStore(store.recipe)
+    made.slots = copy.deepcopy(store.slots)
+    made._state = {name: dict(table) for name, table in store._state.items()}
+    return made
 
 
 def ids_of(*names):

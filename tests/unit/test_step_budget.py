@@ -5,6 +5,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from support.stores import copied
 
 from spamnb.core.model.events import BIAS_ONE
 from spamnb.service.engine.filter import Filter, new_recipe
@@ -12,6 +13,7 @@ from spamnb.service.engine.learner import Learner
 from spamnb.service.engine.requests import Forget, Learn, Source
 from spamnb.service.engine.step_budget import DAY_US, MIN_STEPS, budget
 from spamnb.store.memory import MemoryStore
+from spamnb.store.rebuild import replay
 
 NOW = 20_000 * DAY_US
 RECIPE = new_recipe()
@@ -21,13 +23,20 @@ def mail(number, text):
     return f"From: a@x.test\nMessage-ID: <{number}@x.test>\n\n{text}\n".encode()
 
 
-def grown(store=None):
-    """A model of 1,800 messages, half of them of each label, taught by others."""
-    model = Filter(store or MemoryStore(RECIPE))
+@pytest.fixture(scope="module")
+def grown_once():
+    """1,800 messages of others, half of them of each label."""
+    model = Filter(MemoryStore(RECIPE))
     raws = [mail(n, "minutes agenda" if n % 2 else "pills offer") for n in range(1_800)]
     others = Source("others")
     model.teach([Learn(model.example(raw), n % 2, others, 1) for n, raw in enumerate(raws)])
-    return model
+    return model.store
+
+
+@pytest.fixture
+def grown(grown_once):
+    """Make a model of the 1,800 messages, in memory."""
+    return lambda: Filter(copied(grown_once))
 
 
 def word(model, number, user="mallory", at=NOW, label=1, weight=1.0, *, immediate=True):
@@ -43,7 +52,7 @@ def word(model, number, user="mallory", at=NOW, label=1, weight=1.0, *, immediat
     return moved / (RECIPE.rate_bias / 2 * BIAS_ONE)
 
 
-def test_the_steps_of_one_person_in_a_day_sum_to_less_than_the_budget():
+def test_the_steps_of_one_person_in_a_day_sum_to_less_than_the_budget(grown):
     """A hundred corrections change bias, temperatures and common words by at most one step."""
     model = grown()
     # In turn, because a streak of one label rehearses others, which is not the person's step.
@@ -52,7 +61,7 @@ def test_the_steps_of_one_person_in_a_day_sum_to_less_than_the_budget():
     assert moved[0] > 10 * moved[-1]
 
 
-def test_a_budget_is_a_persons_own_and_of_one_day():
+def test_a_budget_is_a_persons_own_and_of_one_day(grown):
     """Another person, or the next day, has a new budget; the case of a name does not matter."""
     model = grown()
     first = word(model, 0)
@@ -63,7 +72,7 @@ def test_a_budget_is_a_persons_own_and_of_one_day():
     assert word(model, 62, at=NOW + DAY_US + 1, label=0) > first / 3
 
 
-def test_a_clock_that_was_a_year_ahead_leaves_a_budget():
+def test_a_clock_that_was_a_year_ahead_leaves_a_budget(grown):
     """What was spent under a wrong clock is spent for a day, not until the clock is there again."""
     model = grown()
     first = word(model, 0, at=NOW + 365 * DAY_US)
@@ -73,7 +82,7 @@ def test_a_clock_that_was_a_year_ahead_leaves_a_budget():
     assert word(model, 61, at=NOW + DAY_US - 1) < 0.8 * first
 
 
-def test_unproven_channels_share_one_budget():
+def test_unproven_channels_share_one_budget(grown):
     """All unproven senders share one budget."""
     model = grown()
     source = {"weight": 0.5, "immediate": False}
@@ -81,7 +90,7 @@ def test_unproven_channels_share_one_budget():
     assert sum(moved) <= MIN_STEPS * 1.001
 
 
-def test_training_has_no_budget():
+def test_training_has_no_budget(grown):
     """Bulk training has no budget."""
     model = grown()
     moved = [word(model, n, label=n % 2, immediate=False) for n in range(30)]
@@ -104,7 +113,7 @@ def test_the_only_user_of_a_model_has_no_budget():
     assert shares[-2] == shares[-1] == np.inf
 
 
-def test_learning_and_forgetting_in_turn_brings_no_share():
+def test_learning_and_forgetting_in_turn_brings_no_share(grown):
     """A message counts for the user that trained it, until it is forgotten."""
     model = grown()
     raw, ann = mail("own", "unknown words"), Source("ann", "imap")
@@ -116,7 +125,7 @@ def test_learning_and_forgetting_in_turn_brings_no_share():
     assert word(model, 60, "ann", label=0) < 0.05
 
 
-def test_words_that_cost_nothing_renew_no_budget():
+def test_words_that_cost_nothing_renew_no_budget(grown):
     """A budget is spent for a day, no matter how many events follow."""
     model = grown()
     moved = [word(model, n, label=n % 2) for n in range(60)]
@@ -130,16 +139,18 @@ def test_words_that_cost_nothing_renew_no_budget():
     assert sum(moved) < MIN_STEPS * 1.1
 
 
-def test_a_restart_gives_no_new_budget(tmp_path):
+def test_a_restart_gives_no_new_budget(grown_once, tmp_path):
     """After a restart, the budget read from the journal is the same."""
     states = []
     for restarts in (False, True):
         with Filter.open(tmp_path / str(restarts), create=True, recipe=RECIPE) as model:
-            grown_here = grown(model.store)
+            with grown_once.read() as view:
+                replay(view.events(), view, model.store)
+            asked = model
             for number in range(12):
                 if restarts:
-                    grown_here = Filter(model.store)
-                word(grown_here, number, at=NOW + number)
+                    asked = Filter(model.store)
+                word(asked, number, at=NOW + number)
             with model.store.read() as view:
                 totals = view.totals()
                 states.append((totals.bias.tolist(), totals.temperatures.tolist()))
@@ -152,7 +163,7 @@ def abandoned(store, learner, request):
         raise ZeroDivisionError
 
 
-def test_an_abandoned_transaction_spends_nothing():
+def test_an_abandoned_transaction_spends_nothing(grown):
     """Steps of an aborted transaction are not counted."""
 
     def moved(*, abandons):
