@@ -37,15 +37,15 @@ def run(*words, code=0, home=None):
     return done
 
 
-def test_two_runs_are_compared(tmp_path):
+def test_two_runs_are_compared(tmp_path, few):
     """--scores writes what --compare reads; without --json FILE it is refused."""
     a, b = tmp_path / "a.json", tmp_path / "b.json"
-    run("evaluate", HAM, SPAM, "--json", a, "--scores")
-    run("evaluate", HAM, SPAM, "--json", b, "--scores", "--noise", 0.4)
-    assert "400 messages scored in both runs" in run("evaluate", "--compare", a, b).out
+    run("evaluate", *few, "--json", a, "--scores")
+    run("evaluate", *few, "--json", b, "--scores", "--noise", 0.4)
+    assert "120 messages scored in both runs" in run("evaluate", "--compare", a, b).out
     found = json.loads(run("evaluate", "--compare", a, b, "--json", "-").out)
     assert found["differences"][0]["better"] == "A"
-    assert run("evaluate", HAM, SPAM, "--scores", code=2).err
+    assert run("evaluate", *few, "--scores", code=2).err
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,9 @@ def test_feedback_protocols_and_the_loss_bound(tmp_path, few):
     assert "At most 1 in 20" in run("--config", settings, "evaluate", HAM, SPAM).out
 
 
-def test_the_loss_bound_is_applied(tmp_path):
+def test_the_loss_bound_is_applied(tmp_path, home):
     """--apply sets the ham loss bound, or removes it if the evidence does not suffice."""
-    home, settings = mail_home(tmp_path), tmp_path / "s.toml"
+    settings = tmp_path / "s.toml"
     settings.write_text("[ham_loss]\none_in = 20\n")
     before = run("stats", home=home).out
     done = run("--config", settings, "evaluate", "--apply", HAM, SPAM, home=home)
@@ -155,9 +155,9 @@ def test_mail_with_labels_of_ones_own_is_evaluated(tmp_path):
     assert "leave out HAM SPAM" in run("evaluate", *words, HAM, SPAM, code=2).err
 
 
-def test_documents_from_end_to_end(tmp_path, texts):
+def test_documents_from_end_to_end(tmp_path, texts, trained):
     """train, score, correct and explain work on plain texts, with label thresholds."""
-    home = tmp_path / "home"
+    home = tmp_path / "documents"
     done = run("train", "--plain", "--classes", texts / "train", "--thresholds", "--json",
                home=home).json[0]  # fmt: skip
     assert done["learnt"] == 300
@@ -170,25 +170,18 @@ def test_documents_from_end_to_end(tmp_path, texts):
     assert "word" in run("explain", one, home=home).out
     run("correct", "health", one, home=home)
     assert run("score", "--json", one, home=home).json[0]["label"] == "health"
-    assert "for mail" in run("train", "--plain", HAM, SPAM, home=mail_home(tmp_path), code=2).err
+    assert "for mail" in run("train", "--plain", HAM, SPAM, home=trained, code=2).err
 
 
-def mail_home(tmp_path):
-    home = tmp_path / "mail"
-    run("train", HAM, SPAM, home=home)
-    return home
-
-
-def test_tune_writes_nothing_and_claims_nothing(tmp_path):
+def test_tune_writes_nothing_and_claims_nothing(tmp_path, home, few):
     """Without a confirmed gain nothing is written, and --apply exits with 1."""
-    done = run("tune", HAM, SPAM, "--tries", 3, "--json", home=tmp_path / "none").json[0]
+    done = run("tune", *few, "--tries", 3, "--json", home=tmp_path / "none").json[0]
     assert done["confirmed"] is False
     assert not (tmp_path / "none").exists()
-    home = mail_home(tmp_path)
-    before = (home / "data.mdb").read_bytes() if (home / "data.mdb").exists() else None
-    done = run("tune", HAM, SPAM, "--tries", 2, "--apply", home=home, code=1)
+    before = (home / "data.mdb").read_bytes()
+    done = run("tune", *few, "--tries", 2, "--apply", home=home, code=1)
     assert "nothing was changed" in done.err
-    assert before is None or (home / "data.mdb").read_bytes() == before
+    assert (home / "data.mdb").read_bytes() == before
 
 
 @pytest.mark.full
@@ -200,14 +193,12 @@ def test_tune_takes_a_minute_at_most():
     assert done["seconds"] < 60
 
 
-def test_tune_applies_what_is_confirmed(tmp_path):
+def test_tune_applies_what_is_confirmed(home):
     """--apply relearns the model with better constants and keeps the old model."""
-    home = mail_home(tmp_path)
     run("relearn", "--set", "eta=0.05", "--yes", home=home)
-    done = run("tune", HAM, SPAM, "--apply", home=home)
+    done = run("tune", HAM, SPAM, "--tries", 20, "--apply", home=home)
     assert "confirmed" in done.out
     assert "400 messages relearnt" in done.err
     constants = run("stats", "--json", home=home).json[0]["constants"]
     assert constants["eta"] > 0.05
     assert run("check", home=home).code == 0
-    shutil.rmtree(home)
