@@ -62,11 +62,12 @@ def files_at_most(size):
 
 
 class TestKilled:
-    def test_at_random_instants(self, tmp_path):
+    @pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.full)])
+    def test_at_random_instants(self, tmp_path, kills):
         """Of what was added by processes that were killed, all is found, and none twice."""
         rng = random.Random(5)
         told = set()
-        for round_ in range(1, 13):
+        for round_ in range(1, kills + 1):
             with run("add_till_killed", tmp_path / "h", round_ * 100_000 + round_ % 2) as process:
                 lines = [process.stdout.readline()]
                 time.sleep(rng.random() * 0.1)  # the instant, not a wait for anything

@@ -40,7 +40,7 @@ def opened(home, made=None):
     return Filter.open(home, create=made is not None, recipe=made, history=False)
 
 
-def say(model, seed, size=60, *, only=None, undo=True):
+def say(model, seed, size=40, *, only=None, undo=True):
     """Lessons of three people, one by one, in streaks; of these `only` some.
 
     What a lesson is does not depend on what came of the others. Yields the number of each that did
@@ -120,7 +120,7 @@ def test_rewind_brings_back_the_model_as_it_was(made, seed, back):
     with folder() as home:
         with opened(home, made) as model:
             states = {-1: seen(model)}
-            for number, _ in say(model, seed, 40):
+            for number, _ in say(model, seed):
                 states[number] = seen(model)
         wanted = states[max(number for number in states if number <= back)]
         dropped = rewind(home, NOW + back).result.events
