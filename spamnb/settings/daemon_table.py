@@ -28,7 +28,7 @@ def _actions(section: str) -> tuple[Setting, ...]:
             "Action for messages with this decision. headers adds headers; tag also marks the "
             "subject; redirect adds a header for the server behind spamnb; quarantine keeps the "
             "message; reject refuses it while the sender waits."),
-        Setting(f"{section}.unsure", _MAIL_ACTION, "Action for messages whose decision is unsure."),
+        Setting(f"{section}.unsure", _MAIL_ACTION, "Action for messages with the decision unsure."),
         Setting(f"{section}.junk", _MAIL_ACTION, "Action for junk."),
         Setting(f"{section}.reject", _MAIL_ACTION,
             "Action for messages that cost less to reject than to deliver, even with the risk of "
@@ -162,15 +162,15 @@ SERVING: tuple[Setting, ...] = (
         "Messages above this size are scanned in a separate process that can be killed at its "
         "time limit."),
     Setting("rules.allow", TEXT,
-        "File of clients, senders, domains and recipients whose mail is always delivered, one "
+        "File of clients, senders, domains and recipients: their mail is always delivered. One "
         "entry per line: `client 192.0.2.0/24`. Senders and domains need a DKIM or SPF pass from "
         "one of local.authserv_ids; or add the client's network to the entry, as in `sender "
         "me@example.org 192.0.2.0/24`, or the word `unauthenticated`: then every message that "
         "claims this sender address is delivered."),
     Setting("rules.block", TEXT, "The same kind of file for mail that is always rejected."),
     Setting("rules.exempt", TEXTS,
-        "Recipients whose mail gets headers but no other action: user@example.org, @example.org "
-        "or user@. postmaster and abuse are always exempt."),
+        "Recipients that opted out: their mail gets headers but no other action. "
+        "user@example.org, @example.org or user@. postmaster and abuse are always exempt."),
     Setting("quarantine.keep_days", DAYS,
         "How long messages stay in quarantine: as long as the history by default, so that the "
         "model can still learn from a release."),
@@ -183,7 +183,7 @@ SERVING: tuple[Setting, ...] = (
         "prefix lmtp: selects LMTP.",
         restart=True),
     Setting("delivery.domains", DOMAINS,
-        "Domains whose mail is accepted. Empty: all domains, on loopback only."),
+        "Domains that mail is accepted for. Empty: all domains, on loopback only."),
     Setting("delivery.root", TEXT,
         "Mail is written to ROOT/USER/Maildir. Empty: the folder mail in the home, unless "
         "delivery.users is set."),
@@ -208,7 +208,7 @@ SERVING: tuple[Setting, ...] = (
         "Clients that may name the original client (XFORWARD): spamnb's own listeners and your "
         "mail server."),
     Setting("delivery.trusted", NETS,
-        "Clients whose reports are accepted without a login. Loopback addresses are never "
+        "Clients that may report without a login. Loopback addresses are never "
         "trusted: behind a mail server all mail comes from loopback."),
     Setting("delivery.trust_local", FLAG,
         "Trust clients that your mail server reports as local (XFORWARD SOURCE=LOCAL). With "
@@ -241,7 +241,7 @@ SERVING: tuple[Setting, ...] = (
     Setting("feedback.unproven", choice("review", "refuse", "learn"),
         "What happens to a user's label for a message that is not known to be the user's own."),
     Setting("feedback.domains", DOMAINS,
-        "Domains whose addresses are logins of local users. Empty: all domains that mail is "
+        "Domains in which an address is the login of a local user. Empty: all domains that mail is "
         "delivered for."),
     Setting("feedback.traps", TEXTS,
         "Spam trap addresses: unused addresses, published where only harvesters find them. Mail "
@@ -320,7 +320,7 @@ LISTENERS = NamedSections(
             "unscanned. Its next attempt is handled by listener.*.known_crasher, so it is "
             "deferred once."),
         Setting("listener.*.known_crasher", choice("head", "deliver", "defer"),
-            "How a message is handled whose earlier scan exceeded the time limit, or crashed its "
+            "How a message is handled after a scan of it exceeded the time limit, or crashed its "
             "process twice. head: it is scored by its header only; if that fails too, it is "
             "delivered unscanned, because it would fail at each attempt. deliver: unscanned. "
             "defer: until the sender gives up."),

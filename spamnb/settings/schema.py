@@ -129,7 +129,7 @@ class DeliverySettings(DeliveryParams):
         if self.address and not _is_local(self.address) and not self.domains:
             raise SettingsError(
                 f"{self.address} can be reached from outside",
-                hint="set delivery.domains: the domains whose mail is accepted",
+                hint="set delivery.domains: the domains that mail is accepted for",
             )
 
 

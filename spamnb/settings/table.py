@@ -32,7 +32,7 @@ SETTINGS: tuple[Setting, ...] = (
         "Names of the site's own servers in Authentication-Results. Results under other names may "
         "be forged and are ignored."),
     Setting("local.domains", DOMAINS,
-        "Domains whose mailboxes are on this site. Mail to other domains gets no signature, "
+        "Domains with mailboxes on this site. Mail to other domains gets no signature, "
         "because its recipients could use it to train the model; and senders of other domains "
         "cannot train by mail. Empty: the domains of feedback.domains, delivery.domains and the "
         "recipient_domains of all listeners; in that case only mail from scan.own_clients to "

@@ -47,7 +47,7 @@ COUNTERS: dict[str, str] = {
     "feedback_refused": "feedback refused",
     "faults": "internal faults",
     "scan_overruns": "scans aborted at their time limit",
-    "upstream_failures": "next hops that were unreachable or whose connection was lost",
+    "upstream_failures": "next hops that were unreachable, or lost the connection",
     "duplicates_likely": "clients that disconnected before the next hop's 250 reached them",
     "delivered": "messages that the delivery agent wrote to Maildirs",
     "delivered_junk": "messages that the delivery agent wrote to a junk folder",
