@@ -19,7 +19,7 @@ MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 
 
 class Dice:
-    """Choices from one seed, based on random() only, whose sequence is guaranteed."""
+    """Choices from one seed, made by random() only, because its sequence is guaranteed."""
 
     def __init__(self, *seed: object) -> None:
         text = "/".join(map(str, seed))
