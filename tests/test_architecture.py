@@ -301,7 +301,7 @@ TALKATIVE = 'def f():\n    """' + "words\n" * 80 + '    """\n' + "    x = 1\n" *
 
 
 @pytest.mark.parametrize("rule", PACKAGE_RULES, ids=lambda rule: rule.__name__)
-def test_a_good_house_gives_no_complaint(rule):
+def test_a_source_tree_without_faults_passes_each_rule(rule):
     """Imports down, within an endpoint, relative ones, and long docstrings are all allowed."""
     assert rule(GOOD | {"spamnb.core.talk": f'"""D."""\n{TALKATIVE}'}) == []
 

@@ -1,4 +1,4 @@
-"""The units for systemd are right, their cage is tight, and `scripts/install` places them."""
+"""The units for systemd are valid and sandboxed, and `scripts/install` places them."""
 
 import os
 import re
@@ -163,7 +163,7 @@ def test_systemd_understands_the_units(installed):
 
 @needs_systemd
 @pytest.mark.parametrize("unit", ["spamnb.service", "spamnb-upkeep.service"])
-def test_the_cage_is_tight(installed, unit):
+def test_the_units_have_a_low_exposure_level(installed, unit):
     """An exposure of at most 2.0 by systemd's own measure."""
     words = ["systemd-analyze", "security", "--offline=true", "--no-pager"]
     words.append(installed / "etc/systemd/system" / unit)

@@ -59,7 +59,7 @@ def wait_for(running, said, text, seconds=60):
         time.sleep(0.1)
 
 
-def test_it_serves_as_it_says(clone):
+def test_the_commands_that_it_prints_work(clone):
     """Judges, explains, serves; a message sent as it says lies in the Maildir; Ctrl-C ends all."""
     front, post = free_port(), free_port()
     environment = os.environ | {

@@ -286,7 +286,7 @@ def test_a_count_of_clues_means_one_thing(trained, words):
 
 
 def test_reload_without_a_daemon_says_what_to_do(trained):
-    """A word that is meant for the daemon is no mistyped `relearn`."""
+    """`reload`, an operation of the daemon, is not taken for a mistyped `relearn`."""
     done = spamnb(trained, "reload")
     assert (done.code, "no daemon serves this home" in done.err) == (2, True)
 
@@ -312,7 +312,7 @@ def test_explain_knows_a_taught_message_by_its_digest(home):
 # --- correct, forget, undo -----------------------------------------------------------------------
 
 
-def test_a_correction_works_at_once_and_can_be_undone(home):
+def test_a_correction_works_immediately_and_can_be_undone(home):
     """After a correction the verdict has the user's label; undo restores the old verdict."""
     before = spamnb(home, "score", ONE_SPAM).out
     done = spamnb(home, "correct", "--json", "ham", ONE_SPAM)

@@ -21,7 +21,7 @@ def texts(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory):
-    """Folders with 60 ham and 60 spam, for options whose figures do not matter."""
+    """Folders with 60 ham and 60 spam, for tests that do not check figures."""
     folders = []
     for name, source in (("ham", HAM), ("spam", SPAM)):
         folder = tmp_path_factory.mktemp(name)
@@ -60,7 +60,7 @@ def test_two_runs_are_compared(tmp_path, few):
         (["--compare", "a", "b"], "--compare takes no mail"),
     ],
 )
-def test_options_that_say_nothing_alone_are_refused_at_once(words, said):
+def test_options_without_the_option_they_need_are_refused(words, said):
     """Invalid options are refused before any mail is read."""
     assert said in run("evaluate", *words, "no/ham", "no/spam", code=2).err
 

@@ -67,7 +67,7 @@ def test_mistakes_change_nothing(tmp_path):
 
 
 def test_the_settings_name_the_file(tmp_path):
-    """delivery.passwords is where it goes; without it, what to set is said."""
+    """The file is delivery.passwords; without this setting the error names it."""
     silent = program(tmp_path, "passwd", "alice", input=b"x\n")
     assert f'[delivery] passwords = "{tmp_path}/passwords"' in silent.err
     (tmp_path / "s.toml").write_text(f'[delivery]\npasswords = "{tmp_path}/here"\n')

@@ -223,7 +223,7 @@ def test_a_killed_delivery_agent_has_every_message_it_said_250_for(mail):
 
 
 def test_a_bad_certificate_is_a_settings_error(tmp_path):
-    """What cannot be served is said before anything is served, in one line with the file."""
+    """Settings that cannot be served fail at the start, in one line with the file."""
     (tmp_path / "cert.pem").write_text("no certificate")
     with (
         pytest.raises(SettingsError, match=r"cert\.pem cannot be used"),
@@ -274,7 +274,7 @@ def test_a_certificate_works(tmp_path, mail):
     assert len(files(mail)) == 1
 
 
-def test_nothing_said_before_tls_is_heard_after_it(tmp_path, mail):
+def test_commands_sent_before_tls_are_discarded(tmp_path, mail):
     """Commands sent in the clear behind STARTTLS are thrown away (CVE-2024-34083)."""
     import ssl
 

@@ -362,7 +362,7 @@ def learnt(model, raw):
     return model.labels[live.label] if live else None
 
 
-def test_a_report_by_mail_is_learnt_at_once(agent, model):
+def test_a_report_by_mail_is_learnt_before_its_reply(agent, model):
     """A person forwards what came to them: it is spam from then on, and ham if they say so."""
     kept = scored(model, SPAM, ALICE)
     before = model.score(SPAM, remember=False).probability

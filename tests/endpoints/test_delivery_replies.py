@@ -44,7 +44,7 @@ REFUSED = {"error_type": "RefError", "proven": False}
         # a client of a trusted network has no receipt, so the reply tells
         ([Answer("refused", facts=LIMIT)], {"xforward": "ADDR=192.0.2.7"}, TOO_MUCH),
         ([Answer("refused", facts=REFUSED)], {"xforward": "ADDR=192.0.2.7"}, "550 5.6.0"),
-        # a user who logged in has a receipt, or else the reply tells
+        # a logged-in user gets a receipt, or else the reply has the result
         ([Answer("refused", facts=LIMIT)], {"login": True}, "250 2.0.0 1 not learnt"),
         ([Answer("refused", facts=LIMIT)], {"login": True, "sender": ""}, TOO_MUCH),
     ],

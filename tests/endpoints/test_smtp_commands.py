@@ -41,7 +41,7 @@ def test_commands_go_on_unchanged(on_loop, command):
 
 
 def test_what_is_announced(on_loop):
-    """Only what the next hop has, and of that only what a relay can keep word of."""
+    """Only extensions that the next hop offers and that the relay can pass on."""
     offers = ("SIZE", "STARTTLS", "AUTH PLAIN", "CHUNKING", "BINARYMIME", "ETRN", "VRFY", "XCLIENT",
               "XFORWARD NAME ADDR", "8BITMIME", "X-NEW", "dsn")  # fmt: skip
 

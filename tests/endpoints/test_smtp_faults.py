@@ -229,7 +229,7 @@ def test_a_next_hop_that_dies_in_the_middle_of_a_message(on_loop, large):
 
 
 def test_a_next_hop_that_stalls_in_the_stream(on_loop):
-    """No room for too long: 451 once the client has said it all."""
+    """No room for too long: 451 once the client has sent the whole message."""
 
     async def main():
         changes = {"scan_limit_bytes": 3000, "header_limit_bytes": 2000}

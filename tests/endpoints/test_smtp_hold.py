@@ -277,7 +277,7 @@ def test_strangers_leave_memory_to_trusted_clients():
     assert not trusted.is_beyond()
 
 
-def test_who_burdens_the_memory_most_makes_room():
+def test_the_highest_memory_cost_is_shed_first():
     """While readers wait a sixteenth is freed in a second, least of what came last or is small."""
     budget = MemoryBudget(1600_000)
     share = budget.shares[False]
@@ -318,7 +318,7 @@ class Held:
         return self.size
 
 
-def test_a_megabyte_at_once_is_no_rate_where_memory_is_short(on_loop):
+def test_a_large_first_part_does_not_protect_a_client_that_stalls(on_loop):
     """A client that stalls after much is ended when the memory is short; a steady one stays."""
 
     async def main():

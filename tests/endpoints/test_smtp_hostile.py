@@ -155,8 +155,8 @@ def test_the_rest_of_a_refused_stream_may_take_its_time(on_loop):
     on_loop(main())
 
 
-def test_who_stalls_while_the_memory_is_full_is_shed(on_loop):
-    """A client that waits only because of others gets its turn before its time ends."""
+def test_a_client_that_stalls_while_the_memory_is_full_is_disconnected(on_loop):
+    """A client that waits only for memory of others is read before its time ends."""
 
     async def main():
         changes = {"times": times(data_s=0.5, sweep_s=0.1)}

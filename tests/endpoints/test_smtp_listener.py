@@ -88,7 +88,7 @@ def test_draining_breaks_off_what_does_not_end(on_loop):
     on_loop(main())
 
 
-def test_draining_waits_for_the_next_hops_word(on_loop):
+def test_draining_waits_for_the_next_hops_reply(on_loop):
     """A message without its client is still under way; one that does not end is given up."""
 
     async def main():

@@ -100,7 +100,7 @@ def test_lmtp_before_lmtp_passes_each_reply_on(on_loop):
 
 
 def test_lmtp_before_lmtp_without_its_second_reply(on_loop):
-    """What was said of the first recipient holds; the second gets a 451, and no third reply."""
+    """The reply for the first recipient holds; the second gets a 451, and no third reply."""
 
     async def main():
         server = Server(lmtp=True)
@@ -140,7 +140,7 @@ def test_our_own_replies_are_repeated_for_each_recipient(on_loop):
     on_loop(main())
 
 
-def test_each_side_speaks_its_own_language(on_loop):
+def test_each_side_uses_its_own_protocol(on_loop):
     """An LMTP listener greets as such and takes no EHLO (RFC 2033, 4.1)."""
 
     async def main():

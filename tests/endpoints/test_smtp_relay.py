@@ -372,7 +372,7 @@ def test_a_next_hop_that_tired_of_waiting_is_called_anew(on_loop):
     on_loop(main())
 
 
-def test_commands_may_arrive_byte_by_byte_or_all_at_once(on_loop):
+def test_commands_may_arrive_byte_by_byte_or_in_one_piece(on_loop):
     """A whole session in one packet, and the same in packets of one byte."""
     script = (
         b"EHLO x\r\nMAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nRCPT TO:<e@f>\r\nDATA\r\n"

@@ -107,7 +107,7 @@ def test_the_envelope_goes_out_as_it_came_in(hop):
     ]
 
 
-def test_xforward_goes_to_those_who_announce_it(hop):
+def test_xforward_is_sent_only_to_hops_that_announce_it(hop):
     """Without the announcement it would be an error there."""
     one = hop(EHLO=b"250-hop\r\n250-XFORWARD NAME ADDR\r\n250 SIZE\r\n")
     sent(one)
@@ -125,8 +125,8 @@ def test_lmtp_answers_for_each_recipient(hop, tmp_path):
     assert one.heard[0] == b"LHLO mx.example\r\n"
 
 
-def test_a_recipient_who_is_refused_is_told_and_the_others_get_it(hop):
-    """The reply to RCPT stands for the one, the final reply for the other."""
+def test_a_refused_recipient_is_reported_and_the_others_get_the_message(hop):
+    """One recipient gets the reply to RCPT, the other one the final reply."""
     refusal = b"550-5.1.1 no\r\n550 5.1.1 such user\r\n"
     no = ReleaseReply(550, "5.1.1 no 5.1.1 such user")
     assert sent(hop(_3=refusal)) == [no, ReleaseReply(250, "2.0.0 queued")]

@@ -85,7 +85,7 @@ def test_strangers_reach_our_domains(on_loop, path):
     on_loop(main())
 
 
-def test_strangers_may_not_speak_for_others(on_loop):
+def test_an_untrusted_client_may_not_use_xforward(on_loop):
     """XFORWARD is neither offered to them nor taken from them."""
 
     async def main():
@@ -254,7 +254,7 @@ def test_a_silent_proxy_is_shed(on_loop):
 
 
 def test_a_silent_client_costs_no_next_hop_and_is_shed(on_loop):
-    """Until the first MAIL there are 30 s, whatever is said meanwhile."""
+    """Until the first MAIL a client has 30 s, whatever other commands it sends."""
 
     async def main():
         async with Rig({"times": times(first_mail_s=0.3)}) as rig:
@@ -438,8 +438,8 @@ def test_what_we_hold_back_is_not_held_against_the_client(on_loop):
     on_loop(main())
 
 
-def test_who_reads_no_replies_has_no_more_time_for_a_message(on_loop):
-    """That we do not read them is their own doing: in the midst of DATA the clock goes on."""
+def test_a_client_that_reads_no_replies_gets_no_more_time_for_a_message(on_loop):
+    """The client causes the pause by not reading replies, so the time for DATA goes on."""
 
     async def main():
         async with Rig({"times": times(data_s=0.3)}) as rig:

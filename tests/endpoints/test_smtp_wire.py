@@ -99,7 +99,7 @@ def test_an_ending_of_another_form_is_data(ending):
         assert b"." not in re.split(rb"\r\n|\r|\n", out)
 
 
-def test_an_empty_message_ends_at_once():
+def test_an_empty_message_ends_with_its_first_line():
     """The line end of DATA itself counts for the end."""
     assert fed(b".\r\nQUIT\r\n") == (b"", True, b"QUIT\r\n", False)
     assert fed(b".\r\n", (1, 2)) == (b"", True, b"", False)

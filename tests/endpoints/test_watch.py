@@ -32,7 +32,7 @@ FOLDERS = ("", ".Junk", ".Junk.old", ".Trash", ".Work", ".Sent")
         (".Sent", "silent"),
     ],
 )
-def test_a_folder_says_what_its_name_says(folder, role):
+def test_the_name_of_a_folder_gives_its_role(folder, role):
     """Sub-folders mean what their parent means; a name that only begins alike does not."""
     assert role_of(folder, Folders()) == role
 
@@ -46,7 +46,7 @@ def test_a_folder_says_what_its_name_says(folder, role):
         (b"", "silent"),
     ],
 )
-def test_the_header_alone_says_how_it_was_delivered(head, role):
+def test_only_the_header_shows_how_a_message_was_delivered(head, role):
     """Not the body, which strangers write."""
     assert delivered_as(head) == role
 
@@ -68,7 +68,7 @@ def test_the_header_alone_says_how_it_was_delivered(head, role):
         ("ham", "spam", "news", None),
     ],
 )
-def test_only_a_place_that_contradicts_is_a_word(place, delivered, taught, word):
+def test_only_a_folder_that_contradicts_the_delivery_gives_a_label(place, delivered, taught, word):
     """The product's verdict is never learnt; a folder counts against the user's earlier label."""
     assert label_from_folder(place, delivered, taught) == word
 
@@ -164,8 +164,8 @@ def test_a_move_teaches_and_a_move_back_too(site):
     assert site.words() == []
 
 
-def test_a_message_on_its_way_through_says_nothing(site):
-    """Only where it lies still counts, not each stop on the way."""
+def test_a_message_that_passes_through_a_folder_gives_no_label(site):
+    """Only the folder in which a message stays gives a label, not each folder on its way."""
     path = site.move(site.deliver("", "NO"), ".Junk")
     site.move(path, ".Work")
     assert site.words() == []
@@ -252,7 +252,7 @@ def test_links_and_pipes_are_no_mail(site):
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs several users")
 @pytest.mark.parametrize("part", [".Junk", ".Junk/cur", ".Late"])
 def test_a_folder_that_is_a_link_of_its_owner_is_not_watched(site, tmp_path, part):
-    """Root watches for alice: where her link leads is other people's mail."""
+    """Root watches for alice: her link leads to mail of other users."""
     site.folder(".Other")
     others = tmp_path / "others"
     (site.root / ".Other").rename(others)

@@ -179,7 +179,7 @@ spool = "{spool}"
 
 @needs_root
 def test_a_user_without_rights_gets_lines_and_no_traceback(tmp_path):
-    """`config check` by a user who cannot enter the home, the folder of the log or the lists."""
+    """`config check` by a user without access to the home, the log's folder and the lists."""
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)
     (tmp_path / "home").mkdir(0o700)

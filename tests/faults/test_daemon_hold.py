@@ -30,7 +30,7 @@ def configured(folder, sink, **limits):
 
 
 def connected(port, source, *lines):
-    """A client that has said these: its socket, and the last reply."""
+    """Send these commands on a new connection; return its socket and the last reply."""
     sock = socket.create_connection(("127.0.0.1", port), 30, (source, 0))
     stream = sock.makefile("rwb")
     said = stream.readline()

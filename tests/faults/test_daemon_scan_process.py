@@ -280,7 +280,7 @@ def test_helpers_that_cannot_start_are_a_fault(runner, shared):
     assert {record["event"] for record in logged} == {"scan process died"}
 
 
-def test_what_it_says_may_be_nonsense(runner, shared):
+def test_an_unreadable_answer_is_a_fault_of_its_message_alone(runner, shared):
     """An answer that cannot be read is a fault of that message alone."""
 
     async def run():

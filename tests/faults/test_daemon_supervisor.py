@@ -40,7 +40,7 @@ def started(tmp_path):
 
 
 def ask(daemon, word="hello", listener="mx"):
-    """Ask a stand-in: role, slot, pid and what it said."""
+    """Ask a stand-in for its role, slot, pid and answer."""
     with socket.create_connection(("127.0.0.1", daemon.port(listener)), 30) as connection:
         connection.sendall(f"{word}\n".encode())
         data = connection.makefile().readline()
@@ -237,7 +237,7 @@ def test_the_service_manager_is_told(started, tmp_path):
 
 
 def _falls_silent(manager):
-    """Whether at some time nothing is said for three seconds, where a word a second was due."""
+    """Whether there is a gap of three seconds between heartbeats that are due each second."""
     manager.settimeout(3)
     try:
         for _ in range(60):

@@ -24,7 +24,7 @@ def test_what_comes_to_a_trap_is_learnt_as_spam(home):
     config = settings_in(home, more=TRAPS)
     with serve(home, config=config) as running:
         running.ready()
-        ident = send(running.port(), "words nobody has seen", to="trap@example.org")
+        ident = send(running.port(), "words that are new", to="trap@example.org")
         send(running.port(), "others", to="bob@example.org")
         (event,) = until(lambda: journal(home, config), "an event")
         assert (event["user"], event["after"]) == ("trap@example.org", "spam")

@@ -51,7 +51,7 @@ def test_at_the_limit_learning_is_refused_and_nothing_is_lost(tmp_path):
 
 
 def hostile(number):
-    """A message of 260 KB in which hardly a word comes twice."""
+    """A message of 260 KB in which hardly any word occurs twice."""
     dice = Random(number)
     words = (f"{dice.getrandbits(28):x}" for _ in range(32_500))
     head = f"From: ann@a.example\nSubject: s\nMessage-ID: <{number}@a.example>\n\n"

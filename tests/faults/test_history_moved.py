@@ -44,8 +44,8 @@ def set_aside_by_another(folder, number):
     assert other.returncode == 0
 
 
-def test_what_another_process_has_begun_anew_is_gone_on_with(folder):
-    """What is added before it is noticed is found by both."""
+def test_a_history_started_by_another_process_is_used(folder):
+    """Both processes find an entry that was added before the replacement was noticed."""
     with start_child(folder) as history:
         with set_aside_by_another(folder, 2) as found:
             history.add([entry(3)])

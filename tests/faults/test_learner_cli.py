@@ -232,7 +232,7 @@ def as_nobody(running, *words, stdin=b""):
 
 @needs_root
 def test_a_user_corrects_their_own_mail(place):
-    """A user who cannot read the home trains under the uid that the kernel reports."""
+    """A user that cannot read the home trains under the uid that the kernel reports."""
     raw, theirs = mail(1, "garden tools"), mail(2, "garden seeds")
     with learner(place / "m", place) as running:
         signature = score(running.home, raw, to="nobody@example.org")

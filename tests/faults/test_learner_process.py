@@ -135,8 +135,8 @@ def test_delegates_by_name_or_number():
     assert [record["user"] for record in logged] == ["no such user"]
 
 
-def test_admins_alone_say_where_a_report_came_from():
-    """The domain makes a stranger one of the site's people, and the network has a quota."""
+def test_only_admins_may_name_the_channel():
+    """The domain makes a stranger one of the site's users, and the network has a quota."""
     told = {"label": "spam", "domain": "evil.example", "client": "192.0.2.7", "trust": "stranger"}
     post = feedback_of(Caller(0, "admin", "root"), read_fields(FEEDBACK, told), b"x")
     assert (post.domain, post.client) == ("evil.example", "192.0.2.7")
@@ -146,7 +146,7 @@ def test_admins_alone_say_where_a_report_came_from():
 
 
 def test_user_and_trust_of_a_label():
-    """An administrator may name any user and trust, a delegate any user, others themselves."""
+    """An administrator may name any user and trust, a delegate any user, others no user."""
     admin, vmail = Caller(0, "admin", "root"), Caller(8, "delegate", "vmail")
     alice = Caller(1000, "self", "alice")
 
@@ -169,8 +169,8 @@ def test_user_and_trust_of_a_label():
 
 
 @needs_root
-def test_a_user_of_the_machine_speaks_for_themselves_alone(place):
-    """By the kernel's word: their own mail is learnt, others' is not, and nothing else is done."""
+def test_a_local_user_labels_only_under_the_own_name(place):
+    """The kernel gives the uid: the user's own mail is learnt, others' is not."""
     with learner(place / "m", place) as running:
         mine, others = mail(1, "garden tools"), mail(2, "garden seeds")
         signature = score(running.home, mine, to="nobody@example.org")
@@ -319,8 +319,8 @@ def test_without_a_model_it_says_so_and_finds_it_when_it_is_made(place):
 
 
 @needs_root
-def test_users_of_the_machine_are_not_told_where_a_fault_lies(place):
-    """The text of a fault may hold paths: only an administrator gets it."""
+def test_only_an_administrator_gets_the_text_of_a_fault(place):
+    """The text of a fault may contain paths: only an administrator gets it."""
     (place / "m").mkdir()
     with learner(place / "m", place, model=False) as running:
 

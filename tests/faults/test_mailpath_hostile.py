@@ -16,7 +16,7 @@ def sink():
 
 
 def reloaded(daemon, config, text):
-    """Write other settings and have them read; what is said to wait for a restart."""
+    """Write other settings and reload; return the settings that wait for a restart."""
     before = len(daemon.said("settings need a restart"))
     config.write_text(text)
     daemon.signal(signal.SIGHUP)

@@ -1,6 +1,6 @@
 """The learner dies while it empties the spool: each word is learnt once, in order, all the same.
 
-Who waits is written by the script that Dovecot runs, and found by a listing that is no snapshot.
+Dovecot's script writes the pending files; the listing that finds them is no snapshot.
 """
 
 import os
@@ -54,7 +54,7 @@ def model_in(home):
 
 
 def contradictions(count):
-    """Words of two people on eight messages: said again, taken back, said again."""
+    """Labels of two users on eight messages: repeated, taken back, given again."""
     rng = random.Random(count)
     return [
         (rng.choice(["alice", "bob"]), rng.choice(["ham", "spam"]), f"w{rng.randrange(8)}")
@@ -69,7 +69,7 @@ def file_it(home, user, label, name):
 
 
 def changes_of(words):
-    """What they change: a word that is said again changes no label."""
+    """The label changes that they make: a repeated label changes nothing."""
     held, told = {}, []
     for user, label, name in words:
         if held.get(name) != label:
@@ -111,7 +111,7 @@ def live(running, done):
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["still there", "just gone"])
-def test_killed_at_every_step_each_word_is_learnt_once(place, early):
+def test_a_learner_killed_at_any_step_learns_each_label_once(place, early):
     """A learner is killed at its second file, the next at its third, and so on.
 
     In the end journal and counts are those of a learner that was not killed. The messages are much

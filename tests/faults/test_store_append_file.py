@@ -389,8 +389,8 @@ class TestDamage:
         with opened(tmp_path / "h") as history:
             assert numbers(history) == [3, 2]
 
-    def test_two_threads_that_meet_damage_begin_anew_once(self, tmp_path):
-        """The second finds it done, and sets no sound history aside."""
+    def test_two_threads_that_find_damage_start_one_new_history(self, tmp_path):
+        """The second thread uses the new history and does not set it aside."""
         with opened(tmp_path / "h") as history:
             history.add([entry(1)])
             history.flush()

@@ -316,7 +316,7 @@ class TestDamage:
             assert len(recent(history, 9)) == 1
 
     @pytest.mark.parametrize("what", ["add", "recent"])
-    def test_others_wait_while_a_new_one_is_begun(self, tmp_path, monkeypatch, what):
+    def test_other_threads_wait_while_the_file_is_replaced(self, tmp_path, monkeypatch, what):
         """A thread that adds or reads while another one replaces the file uses the new file."""
         with contextlib.closing(History.open(tmp_path / "history")) as history:
             told: list[object] = []

@@ -103,7 +103,7 @@ def start(*arguments, wrapper=()):
 
 
 def kill_at_random(process, rng):
-    """Wait for the first lines, then kill at a random instant; all that it had said."""
+    """Wait for the first lines, kill at a random instant; return all lines printed before."""
     said = [process.stdout.readline() for _ in range(rng.randint(1, 8))]
     time.sleep(rng.random() * 0.03)  # the instant, not a wait for anything
     with process:
@@ -117,7 +117,7 @@ def kill_at_random(process, rng):
 
 
 def witness(folder, way, said):
-    """Whether everything said is there, and everything there agrees."""
+    """Check that the store has everything that was reported, and is consistent."""
     if way == "history":
         history = History.open(folder / "history")
         assert history.warning == ""

@@ -181,7 +181,7 @@ input()
             backup(tmp_path, tmp_path / "copy")
 
 
-def test_what_a_kill_has_left_goes_with_the_next(folder):
+def test_leftovers_of_a_kill_are_removed_by_the_next_run(folder):
     """Only old, unlocked temporary folders of this user are removed."""
     old = time.time() - 3600
     left, used, young, other = (folder / name for name in (
@@ -254,7 +254,7 @@ class TestBackup:
         assert shown(tmp_path / "again") == before
         assert shown(folder) != before
 
-    def test_an_older_copy_is_replaced_at_once(self, folder, tmp_path):
+    def test_an_older_copy_is_replaced_immediately(self, folder, tmp_path):
         """A second backup of the same name replaces the first."""
         for _ in range(2):
             backup(folder, tmp_path / "copy.mdb")

@@ -123,7 +123,7 @@ class TestOpening:
         with pytest.raises(StoreDamagedError):
             _read_all(folder)
 
-    def test_shelves_that_are_cut(self, folder):
+    def test_buckets_that_are_truncated(self, folder):
         """A bucket of rows or words that lost bytes is damaged."""
         compact(folder)  # so that the rows are in buckets, not in the log
         spoil(folder, "features", b"\0", b"x" * 27)
@@ -269,7 +269,7 @@ class TestContradictions:
         with contextlib.closing(open_store(folder)) as store, store.read() as view:
             assert complaint in " ".join(check(view))
 
-    def test_a_row_on_a_wrong_shelf(self, folder):
+    def test_a_row_in_a_wrong_bucket(self, folder):
         """Rows that a lookup would not find, out of order or empty are reported."""
         compact(folder)
         environment = Environment(EnvironmentConfig(folder, Tables._fields))
@@ -294,7 +294,7 @@ class TestContradictions:
             with contextlib.closing(open_store(copy)) as store, store.read() as view:
                 assert complaint in " ".join(check(view))
 
-    def test_a_word_on_a_wrong_shelf(self, folder):
+    def test_a_word_in_a_wrong_bucket(self, folder):
         """A word in a wrong bucket is reported."""
         with contextlib.closing(open_store(folder)) as store:
             learn(store, mail(3, *range(2000)), 0)  # so many go straight to their buckets

@@ -43,7 +43,7 @@ def bulk(work):
 
 @pytest.fixture(scope="module")
 def single(bulk, work):
-    """Single messages in a store of a million features; after the bulk, whose files it uses."""
+    """Single messages in a store of a million features; runs after the bulk and uses its files."""
     return bench("speed").single(work)
 
 
@@ -68,7 +68,7 @@ def test_training_takes_at_most_three_times_the_cpu_of_bogofilter(bulk):
 
 
 @pytest.mark.parametrize("work_done", ["train", "score"])
-def test_nobody_waits_longer_than_for_bogofilter(bulk, work_done):
+def test_bulk_work_takes_no_longer_than_with_bogofilter(bulk, work_done):
     """By the clock, with all cores, both are no slower."""
     assert bulk[work_done]["wall_ratio"] <= 1.0
 

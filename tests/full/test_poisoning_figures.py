@@ -9,7 +9,7 @@ MOST_OF_FIVE = 5.0
 
 
 @pytest.mark.parametrize("label", ["spam", "ham"])
-def test_the_twenty_worst_words_cost_at_most_three_points(shared_corpora, label):
+def test_the_twenty_worst_corrections_cost_at_most_three_points(shared_corpora, label):
     """Ham not delivered, or spam delivered, of others' mail, in a model of 4,546 messages."""
     made = site(shared_corpora / "spamassassin")
     before = made.harm()

@@ -179,7 +179,7 @@ def test_called_junk_goes_the_other_way_round(embedded, unchanged):
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)]
 )
-def test_who_breaks_it_off_leaves_nothing(embedded, unchanged, number):
+def test_an_interrupted_doctor_leaves_no_message_and_no_training(embedded, unchanged, number):
     """Ctrl-C in the middle: the message goes, and what it taught."""
     with subprocess.Popen(
         embedded.words(*embedded.person("bob"), "--wait", "60"), env=embedded.daemon.environment,

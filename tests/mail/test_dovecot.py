@@ -40,7 +40,7 @@ def test_out_of_junk_is_ham(site, way, source):
 
 
 @pytest.mark.parametrize("to", ["Trash", "Trash/old"])
-def test_thrown_away_says_nothing(site, to):
+def test_a_move_to_trash_gives_no_label(site, to):
     """From the inbox, and out of Junk."""
     name = site.lay()
     move(site.alice.imap, site.alice.select("INBOX", name), to)
@@ -57,7 +57,7 @@ def test_moved_about_within_junk_changes_nothing(site):
     assert site.learnt(name) == ["spam"]
 
 
-def test_other_moves_say_nothing(site):
+def test_other_moves_give_no_label(site):
     """Filing ham is no word on spam."""
     name = site.lay()
     move(site.alice.imap, site.alice.select("INBOX", name), "Work")
@@ -66,7 +66,7 @@ def test_other_moves_say_nothing(site):
 
 @pytest.mark.parametrize(("flag", "label"), [("$Junk", "spam"), ("Junk", "spam"),
                                              ("$NotJunk", "ham"), ("NonJunk", "ham")])  # fmt: skip
-def test_a_flag_is_a_word(site, flag, label):
+def test_a_flag_gives_a_label(site, flag, label):
     """Where the message lies: the registered names, and the old ones."""
     name = site.lay()
     at = site.alice.select("INBOX", name)

@@ -114,7 +114,7 @@ def check(site, before, words):
     changes, wanted = [row for row in told if row[2] != row[3]], changes_of(words)
     for key in (0, 1):  # in the order of each person, and in that of each message
         assert sorted_by(key, changes) == sorted_by(key, wanted)
-    # Said twice, a word may teach twice, if other messages have spoken against it in between.
+    # A label given twice may train twice, if other trainings have contradicted it in between.
     learnt = Counter((user, name, label) for user, name, _, label in told)
     assert learnt <= Counter(words), learnt - Counter(words)
     assert list(site.spool.iterdir()) == []

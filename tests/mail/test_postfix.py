@@ -161,7 +161,7 @@ def with_feedback(rig):
     return changed(toml, {"127.0.0.1:10027": post})
 
 
-def test_people_teach_by_mail_and_strangers_do_not(model, tmp_path):
+def test_only_users_teach_by_mail(model, tmp_path):
     """Reports of a logged-in user count under that user; Postfix refuses those of strangers."""
     for rig in running(model, tmp_path, "before", with_feedback):
 

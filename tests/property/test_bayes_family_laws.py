@@ -178,7 +178,7 @@ def test_input_that_means_nothing_is_refused(model, X, y, weights, told):
     assert_same(walked, fresh(model).learn([1.0] * WIDTH, "ham"))
 
 
-def test_nothing_learnt_is_nothing_to_say(model):
+def test_an_empty_model_refuses_predictions(model):
     """A model without cases refuses to predict."""
     walked = fresh(model).learn([1.0] * WIDTH, "ham").forget([1.0] * WIDTH, "ham")
     for empty in (fresh(model), walked):

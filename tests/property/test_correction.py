@@ -50,8 +50,8 @@ def trained(dice, labels):
 
 
 @pytest.mark.parametrize("labels", LABELS, ids=len)
-def test_a_corrected_message_is_judged_as_the_person_said(labels):
-    """Law 9: verdict and decision, for a thousand random messages, models and labels."""
+def test_a_corrected_message_gets_the_label_of_the_correction(labels):
+    """Verdict and decision fit the label, for a thousand random messages, models and labels."""
     roles = dict(zip(labels, roles_of(labels), strict=True))
     dice = Random(len(labels))
     for _ in range(MODELS // len(LABELS) + 1):
@@ -70,7 +70,7 @@ def test_a_corrected_message_is_judged_as_the_person_said(labels):
             assert audit.check(view) == []
 
 
-def test_what_insists_moves_nothing_that_is_common():
+def test_an_immediate_correction_moves_no_common_feature():
     """The steps beyond the plain one lie on the message's own feature and on rare ones alone."""
     dice = Random(5)
     for _ in range(8):

@@ -41,10 +41,10 @@ def opened(home, made=None):
 
 
 def say(model, seed, size=40, *, only=None, undo=True):
-    """Lessons of three people, one by one, in streaks; of these `only` some.
+    """Teach labels of three users, one by one, in streaks; with `only`, the ones of these numbers.
 
-    What a lesson is does not depend on what came of the others. Yields the number of each that did
-    something, and who said it.
+    A label does not depend on the results of earlier ones. Yields the number and the user of each
+    label that changed the model.
     """
     dice, taught = Random(seed), []
     labels = range(len(model.labels))
@@ -183,7 +183,7 @@ def test_relearning_without_a_user_equals_a_history_without_them(made, seed):
 @few
 @given(seed=seeds)
 def test_relearning_leaves_out_what_was_undone(made, seed):
-    """What was undone is as if it had never been said, the undo as well."""
+    """An undone event has no effect on the model, nor has an undone undo."""
     with folder() as home:
         with opened(home, made) as model:
             for _ in say(model, seed):

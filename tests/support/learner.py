@@ -85,7 +85,7 @@ class Learner:
 
 
 def listening(path):
-    """Bind a socket as the supervisor does: every user who reaches its folder may connect."""
+    """Bind a socket as the supervisor does: every user with access to its folder may connect."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     path.chmod(0o666)

@@ -298,7 +298,7 @@ class Rig:
             return client.sendmail(sender, to, raw, **options)
 
     def submit(self, raw, to, login):
-        """Send as a user who logged in."""
+        """Send as a logged-in user."""
         with smtplib.SMTP("127.0.0.1", self.port["submission"], timeout=60) as client:
             client.login(login, f"pw-{login}")
             return client.sendmail(f"{login}@{DOMAIN}", to, raw)

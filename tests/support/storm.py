@@ -131,7 +131,7 @@ class Storm:
         self.results = Results()
         self.attacked, self.ended = threading.Event(), threading.Event()
         self.done, self.said = [], {}
-        """`said`: (digest of the body, label) of each acknowledged word -> its message"""
+        """`said`: (digest of the body, label) of each acknowledged label -> its message"""
         self.numbers = itertools.count()
         self.programs = []
 
@@ -247,7 +247,7 @@ class Storm:
     # -- honest training ------------------------------------------------------------------------
 
     def teach(self):
-        """The user alice teaches messages of hers; each word is said twice, as by a retry."""
+        """The user alice labels her own messages; each label is sent twice, as by a retry."""
         taught = 0
         while not self.ended.wait(0.2):
             while taught < len(self.done):

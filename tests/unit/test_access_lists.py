@@ -183,7 +183,7 @@ def test_a_proof_of_one_entry_vouches_for_no_other():
 
 
 def test_a_block_list_takes_no_proof(tmp_path):
-    """A word that would do nothing is a mistake."""
+    """A word without an effect is an error."""
     (tmp_path / "block").write_text("sender ann@a.example unauthenticated\n")
     with pytest.raises(SettingsError, match=r"block: sender ann@a\.example has a third word"):
         AccessLists.load(RuleFiles(block=str(tmp_path / "block")))
@@ -295,7 +295,7 @@ def test_a_proven_envelope_sender_is_allowed():
         ),
     ],
 )
-def test_a_sender_whom_nothing_proves_is_not_allowed(head):
+def test_a_sender_without_proof_is_not_allowed(head):
     """From can be forged, and Authentication-Results contain sender-chosen texts."""
     assert ruled(allow(FRIEND), head=head) is None
     if PASSED not in head:
@@ -327,7 +327,7 @@ def test_a_pass_fits_the_same_domain_or_one_within(sender, passed, fits):
 
 @given(st.text(alphabet='\\"();= .\r\n@dkimpassheader', max_size=300))
 def test_results_are_read_whatever_is_in_them(value):
-    """Total, and nothing passes that was not said to pass."""
+    """No input raises, and only listed mail passes."""
     assert isinstance(passes(value), list)
     assert passes("mx; " + value.replace("pass", "fail")) == []
 

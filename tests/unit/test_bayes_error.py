@@ -94,8 +94,8 @@ def test_without_a_word_in_common_all_are_equally_near():
     assert disagreeing(ids, truth) == pytest.approx([2 / 3] * 4)
 
 
-def test_too_little_mail_says_nothing():
-    """With fewer than fifty ham or spam there are no bounds."""
+def test_too_little_mail_gives_no_estimate():
+    """With fewer than fifty ham or fifty spam there are no bounds."""
     rng = np.random.default_rng(1)
     truth = np.arange(200) < 49
     assert estimate(truth, rng.normal(size=200), [words(rng, 50) for _ in truth]) is None

@@ -100,7 +100,7 @@ def test_a_variance_of_one_case():
     assert model.predict([[9.0], [1.5]]).tolist() == ["b", "a"]
 
 
-def test_a_column_that_never_varies_says_nothing():
+def test_a_constant_column_has_no_effect():
     """Equal in all cases of all classes: every class gets the same from it."""
     model = GaussianNB(priors=[0.5, 0.5]).fit([[3.0], [3.0], [3.0]], ["a", "a", "b"])
     np.testing.assert_array_equal(model.predict_proba([[3.0], [1e9]]), np.full((2, 2), 0.5))

@@ -268,7 +268,7 @@ def test_after_a_fault_at_the_start_of_a_connection_the_next_is_served(tmp_path)
 
 
 def test_one_user_does_not_shut_the_others_out(tmp_path):
-    """A user who is no admin gets a share of the connections."""
+    """A user without the right admin gets a share of the connections."""
     limits = ControlLimits(connections=64, each_user=2)
     with serving(tmp_path, limits=limits, roles=Nobody) as (_, path):
         callers = [ControlClient(path, 10) for _ in range(2)]
@@ -413,7 +413,7 @@ def test_a_missing_daemon_is_told_in_one_line(tmp_path):
 
 
 def crowded(path):
-    """A listener whose backlog is full, and the connections that fill it."""
+    """A listener with a full backlog, and the connections that fill it."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     listener.listen(1)

@@ -28,7 +28,7 @@ def test_reports_are_never_refused():
     assert not action_policy.is_exempt("ham@example.org")
 
 
-def test_a_door_has_no_more_places_than_descriptors():
+def test_a_listener_allows_no_more_connections_than_descriptors():
     """A connection takes two, so few descriptors mean few places, and never none."""
     params = listener_params_of(Settings(), ListenerSettings(upstream="127.0.0.1:25"), "", 2)
     assert fitting(params, 1 << 20, 1) == params

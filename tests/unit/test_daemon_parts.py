@@ -324,7 +324,7 @@ def test_a_log_without_a_reader_stops_nothing():
     assert lost["lines"] == 2000 - heard.count(b"\n")
 
 
-def test_a_library_that_says_the_same_again_is_told_once(tmp_path):
+def test_a_repeated_message_of_a_library_is_logged_once_a_second(tmp_path):
     """A repeated message of a library is one line a second, with the number of repetitions."""
     path, root = tmp_path / "log", logging.getLogger()
     before = root.handlers[:], root.level, sys.excepthook
@@ -341,8 +341,8 @@ def test_a_library_that_says_the_same_again_is_told_once(tmp_path):
     assert sum(1 + record.get("untold", 0) for record in told) == 1001
 
 
-def test_a_disk_that_does_not_say_changes_no_bypass():
-    """What cannot be read is as it was; the supervisor, which asks each second, goes on."""
+def test_an_unreadable_bypass_file_changes_no_bypass():
+    """An unreadable file counts as before; the supervisor, which reads it each second, goes on."""
     nowhere = Path("/" + "x" * 300)
     assert bypass_is_on(nowhere, before=True)
     assert not bypass_is_on(nowhere, before=False)
@@ -350,10 +350,10 @@ def test_a_disk_that_does_not_say_changes_no_bypass():
         bypass_is_on(nowhere)
 
 
-# --- words to systemd -----------------------------------------------------------------------------
+# --- states for systemd ---------------------------------------------------------------------------
 
 
-def test_words_reach_the_service_manager(tmp_path):
+def test_states_reach_the_service_manager(tmp_path):
     """READY, RELOADING with its time, STATUS, WATCHDOG and STOPPING, as sd_notify(3) has them."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "n"))
@@ -372,7 +372,7 @@ def test_words_reach_the_service_manager(tmp_path):
     assert notifier.watchdog_s == 2
 
 
-def test_without_a_manager_nothing_is_said():
+def test_without_a_service_manager_nothing_is_sent():
     """No socket, one that is gone, and a watchdog for another process are no errors."""
     for environment in ({}, {"NOTIFY_SOCKET": "/nowhere/n"}, {"WATCHDOG_PID": "1"}):
         notifier = Notifier(environment | {"WATCHDOG_USEC": "x"})
@@ -386,7 +386,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become ano
 
 
 @as_root
-def test_root_becomes_whom_the_settings_name(tmp_path):
+def test_root_becomes_the_user_of_the_settings(tmp_path):
     """As set; else the owner of the home; root itself only if it is named."""
     assert privileges.identity("nobody", "", tmp_path).name == "nobody"
     assert privileges.identity("nobody", "mail", tmp_path).gid != 65534

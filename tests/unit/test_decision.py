@@ -122,7 +122,7 @@ def test_every_label_plays_a_role():
     assert decide([0.001, 0.5, 0.499, 0.0], Costs(), roles) == "deliver"
 
 
-def test_many_at_once_equal_one_by_one():
+def test_decisions_on_a_batch_equal_single_decisions():
     """The vectorised decision is the same as each alone."""
     P = pairs(np.linspace(0, 1, 101))
     assert [DECISIONS[i] for i in decide_many(P, Costs())] == [decide(row, Costs()) for row in P]
@@ -139,7 +139,7 @@ def test_many_at_once_equal_one_by_one():
         {"unsure": (0.4,)},
     ],
 )
-def test_tables_that_no_one_can_mean_are_refused(table):
+def test_invalid_cost_tables_are_refused(table):
     """Costs are finite, not negative, and fit the order of the decisions; the hint says so."""
     with pytest.raises(SettingsError) as caught:
         Costs(**table)

@@ -199,7 +199,7 @@ def test_unreported_moves_are_told(site):
     assert "spamnb forget" in found[CLEANING].todo
 
 
-def test_a_word_that_waits_for_review_is_found_and_dropped(site):
+def test_a_queued_label_is_found_and_removed(site):
     """Feedback in review is reported with its reason and removed."""
     site.word = lambda label, raw: site.feedback_service.teach(
         Feedback(label, raw, (), "ann", "arf", "stranger")

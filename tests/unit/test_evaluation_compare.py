@@ -50,8 +50,8 @@ def test_a_run_against_itself_differs_in_nothing(runs):
     assert {(one.difference, one.better) for one in compare(a, a).differences} == {(0.0, "neither")}
 
 
-def test_order_does_not_matter_and_copies_pair_in_theirs(tmp_path):
-    """Messages are paired by digest; messages of one run only are left out and counted."""
+def test_messages_pair_in_any_order_and_copies_in_their_order(tmp_path):
+    """Messages are paired by digest; messages of only one run are left out and counted."""
     a = scored(tmp_path / "a", [1, 2, 3, -1], [1, 1, 1, 0], ["x", "y", "y", "z"])
     b = scored(tmp_path / "b", [-1, 2, 9, 3, 1], [0, 1, 1, 1, 1], ["z", "y", "only", "y", "x"])
     found = compare(a, b)

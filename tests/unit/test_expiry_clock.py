@@ -265,7 +265,7 @@ def test_a_message_that_comes_before_the_network_tells_the_time_is_not_old(tmp_p
     assert min(early) > "2020"
 
 
-def test_words_that_wait_for_review_expire_by_the_same_time(tmp_path, clock):
+def test_queued_labels_expire_by_the_same_time(tmp_path, clock):
     """The review queue uses the same time, and each expired entry has a log line."""
     logged = []
     review_queue = ReviewQueue(tmp_path / "review", ReviewLimits(keep_days=30), logged.append)

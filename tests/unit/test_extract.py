@@ -28,7 +28,7 @@ def read(*messages, secret=SECRET):
 
 
 def texts(text, location=BODY):
-    """The words of a text, as people may read them, in their order."""
+    """The words of a text in readable form, in their order."""
     found = extract(Key(SECRET), [fields(text, location=location)])
     return sorted(found.word(row)[1].decode() for row in found.of(0))
 

@@ -183,7 +183,7 @@ def test_a_users_message_that_is_unknown_waits_for_review(feedback_service, mode
 
 
 @pytest.mark.parametrize(("rule", "state"), [("refuse", "refused"), ("learn", "learnt")])
-def test_the_house_may_decide_otherwise_on_unknown_messages(model, tmp_path, rule, state):
+def test_the_setting_unproven_decides_on_unknown_messages(model, tmp_path, rule, state):
     """`feedback.unproven` decides about messages that are not in the history."""
     feedback_service = FeedbackService(
         model, ReviewQueue(tmp_path / "review"), TeachingRules(unproven=rule)
@@ -205,7 +205,7 @@ def test_a_user_takes_back_their_own_events_only(feedback_service, model):
 # --- strangers --------------------------------------------------------------------------------
 
 
-def test_a_stranger_is_heard_with_a_signature_of_their_own_message(feedback_service, model):
+def test_a_stranger_may_label_with_the_signature_of_a_received_message(feedback_service, model):
     """A stranger needs the signature of a message delivered to the claimed address."""
     signature = delivered(model, mail(1, "a new catalogue of garden tools"), ALICE)
     said = Feedback("spam", b"", (signature,), ALICE, "address", "stranger", domain="example.org")
@@ -352,8 +352,8 @@ def test_strangers_share_a_cap(model, tmp_path):
     assert states == ["review", "review", "refused"] * 2 + ["refused"] * 3
 
 
-def test_every_word_is_counted_and_timed(model, tmp_path):
-    """What people say shows in the numbers, whatever became of it."""
+def test_every_label_is_counted_and_timed(model, tmp_path):
+    """The counters have each label from a user, whatever its result."""
     meters = Meters()
     feedback_service = FeedbackService(model, ReviewQueue(tmp_path / "review"), meters=meters)
     admin = Feedback("spam", mail(1), user="root", trust="admin")
@@ -372,7 +372,7 @@ def test_every_word_is_counted_and_timed(model, tmp_path):
 # --- review -----------------------------------------------------------------------------------
 
 
-def test_what_waits_is_learnt_in_the_name_of_who_said_it(feedback_service, model):
+def test_an_accepted_entry_is_learnt_under_the_name_of_its_sender(feedback_service, model):
     """An accepted label is learnt immediately, and undone with all labels of its user."""
     raw = mail(1, "cheap pills and a casino bonus")
     name = feedback_service.teach(Feedback("ham", raw, user=ALICE, channel="imap")).review

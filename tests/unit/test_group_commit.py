@@ -227,7 +227,7 @@ def test_when_the_map_grows_what_has_come_is_learnt_again(tmp_path):
             assert audit.check(view) == []
 
 
-def test_who_is_interrupted_can_end_what_has_come(model):
+def test_an_interrupted_caller_can_finish_the_pending_requests(model):
     """An interrupt changes nothing; after `stop`, the requests received before it are learnt."""
 
     def until_interrupted():

@@ -36,7 +36,7 @@ def check(model):
         return audit.check(view)
 
 
-def test_an_event_tells_who_when_and_by_which_way():
+def test_an_event_has_user_time_and_channel():
     """The journal has the person's name, the channel, the time and the message's identity."""
     model = new()
     source = Source(user="ann", channel="imap")

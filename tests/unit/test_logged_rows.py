@@ -17,7 +17,7 @@ from spamnb.store.rows.logged_rows import LOG_KEY, LogState, RecentRowsCache
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    """A model whose log holds 128 rows."""
+    """A model with a log of 128 rows."""
     monkeypatch.setattr(logged_rows, "LEAST_BITS", 7)
     monkeypatch.setattr(logged_rows, "MOST_BITS", 7)
     model = open_store(tmp_path / "model", create=RECIPE)

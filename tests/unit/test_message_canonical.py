@@ -93,7 +93,7 @@ def test_transport_changes_nothing(change) -> None:
 @pytest.mark.parametrize(
     "change", [(b"One", b"one"), (b"Hello", b"Hallo"), (b"a.example", b"c.example")]
 )
-def test_what_a_message_says_is_its_identity(change: tuple[bytes, bytes]) -> None:
+def test_a_change_of_the_content_changes_the_digest(change: tuple[bytes, bytes]) -> None:
     """Any change of a kept field or of the body gives another digest."""
     assert read(MESSAGE.replace(*change)).digest != read(MESSAGE).digest
 
@@ -172,7 +172,7 @@ def test_the_digest_covers_what_the_limits_cut() -> None:
     assert {"header:many", "header:huge"} <= set(one.oddities)
 
 
-def test_a_house_without_names_is_the_default() -> None:
+def test_no_local_hosts_are_the_default() -> None:
     """Without names of local hosts, no header counts as written by local delivery."""
     assert read(MESSAGE, LocalHosts()) == read(MESSAGE)
     assert canonical(MESSAGE, LocalHosts()) == canonical(MESSAGE)

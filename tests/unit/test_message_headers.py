@@ -34,7 +34,7 @@ def subject(value: bytes) -> Message:
         (b"=?utf-8?x?a?=", b"=?utf-8?x?a?="),
     ],
 )
-def test_values_say_what_their_senders_meant(value: bytes, said: bytes | str) -> None:
+def test_values_are_decoded_as_their_senders_meant(value: bytes, said: bytes | str) -> None:
     """Encoded words are read, joined by RFC 2047, and ASCII stays bytes."""
     assert subject(value).headers == [(b"subject", said)]
 

@@ -55,8 +55,8 @@ def test_new_settings_are_in_force_for_the_next_request(holder, learning):
     assert not is_open(learning)
 
 
-def test_who_comes_while_settings_change_waits_for_them(holder, learning, monkeypatch):
-    """A reload refuses no request: the model is closed and opened with the new settings."""
+def test_a_caller_waits_while_settings_change(holder, learning, monkeypatch):
+    """A reload refuses no request: requests wait until the model is open with the new settings."""
     opened, opening, go_on = holder._opened, threading.Event(), threading.Event()
 
     def slowly():

@@ -123,7 +123,7 @@ def test_own_training_outweighs_a_prior_that_contradicts_it(text):
 
 
 def test_a_prior_names_no_sender_recipient_host_or_link():
-    """What only these people, hosts and lists have stays out, however often it occurs."""
+    """Features that only one site's users, hosts and lists have stay out, however frequent."""
     model = empty()
     raw = (
         "Received: from relay.hostone.example ([192.0.2.7]) by mx.hosttwo.example; x\n"

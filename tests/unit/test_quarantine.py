@@ -247,7 +247,7 @@ def test_a_next_hop_that_took_nothing_leaves_it_kept(quarantine):
     assert quarantine.release(identity, lambda _: [OK, OK]).open == ()
 
 
-def test_only_those_who_did_not_get_it_are_tried_again(quarantine):
+def test_a_retry_goes_only_to_recipients_without_the_message(quarantine):
     """A recipient is crossed out by the next hop's 250 alone."""
     identity = quarantine.keep(RAW, ENVELOPE, {})
     after = quarantine.release(identity, lambda _: [OK, ReleaseReply(452, "full")])

@@ -44,7 +44,7 @@ def ready(*args, **changes):
 
 
 def in_state(state):
-    """Return a session whose message is in a state of the table in `message_transfer`."""
+    """Return a session with a message in a state of the table in `message_transfer`."""
     changes = LARGE if state in {"scan_head", "stream", "discard"} else {}
     driver = ready({"end": HELD}, **changes)
     driver.is_holding_scans = state.startswith("scan")

@@ -121,7 +121,7 @@ def model(tmp_path_factory):
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_a_reported_message_is_the_one_that_was_scored(model, way):
-    """In every way that people hand a message back, its digest is the one of the score."""
+    """A message has the digest of its scan in every form in which a user reports it."""
     scored = model.score(SCORED)
     report = read_report(way(), "spam")
     assert len(report.items) == 1
@@ -193,7 +193,7 @@ def arf(kind, original="message/rfc822", content=KEPT):
     ("kind", "label"),
     [(b"abuse", "spam"), (b"Fraud", "spam"), (b"not-spam", "ham"), (b"opt-out", ""), (b"x", "")],
 )
-def test_an_arf_report_says_itself_what_it_means(kind, label):
+def test_an_arf_report_contains_its_label(kind, label):
     """RFC 5965: its type is the label, whatever the address; other types say nothing."""
     report = read_report(arf(kind), "spam")
     assert (report.how, report.label, report.automatic) == ("arf", label, True)

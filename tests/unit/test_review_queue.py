@@ -24,7 +24,7 @@ def review_queue(tmp_path):
 
 
 def test_an_entry_is_given_back_as_it_was(review_queue):
-    """All that was said, and the message byte by byte."""
+    """All fields of the feedback, and the message byte by byte."""
     raw = b"Subject: x\r\n\r\n\x00\xff{}\n"
     entry = waiting(refs=("<1@a>", "s" * 27), verdict={"label": "ham", "probability": 0.25})
     name = review_queue.add(entry, raw)
@@ -33,13 +33,13 @@ def test_an_entry_is_given_back_as_it_was(review_queue):
 
 
 def test_the_files_are_private(review_queue):
-    """They hold people's mail: folder 0700, files 0600."""
+    """The files contain users' mail: folder 0700, files 0600."""
     name = review_queue.add(waiting(), b"x")
     assert stat.S_IMODE(review_queue.folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((review_queue.folder / name).stat().st_mode) == 0o600
 
 
-def test_the_same_word_waits_once(review_queue):
+def test_the_same_label_is_queued_once(review_queue):
     """Sent again and again it is one entry; another label, person or message is another."""
     first = review_queue.add(waiting(), b"raw")
     assert review_queue.add(waiting(time_us=NOW_US + 5), b"raw") == first
@@ -93,7 +93,7 @@ def test_one_person_does_not_fill_the_list(tmp_path):
 
 
 def test_strangers_do_not_fill_the_list(tmp_path):
-    """Names cost nothing: all strangers have half of it, whatever they call themselves."""
+    """Names cost nothing: all strangers together have half of it, under any names."""
     review_queue = ReviewQueue(tmp_path / "r", ReviewLimits(max_messages=32, limit_bytes=64_000))
     for number in range(16):
         review_queue.add(waiting(number), b"")

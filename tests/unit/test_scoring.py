@@ -178,7 +178,7 @@ def test_a_signed_verdict_differs_by_its_signature_alone(model):
         assert replace(signed, signature="") == verdict
 
 
-def test_log_odds_speak_for_spam_or_for_the_winner(model):
+def test_log_odds_are_those_of_spam_or_of_the_most_probable_label(model):
     """Two labels: spam against ham, of either sign. More: the winner's lead over the next."""
     for verdict in model.score_many(NEW):
         ranked = sorted(verdict.z, reverse=True)
@@ -227,7 +227,7 @@ def test_evidence_is_the_share_of_known_features(tmp_path):
     assert foreign.evidence < known.evidence / 2
 
 
-def test_the_bias_is_the_score_of_what_speaks_no_word(model, kind):
+def test_the_bias_is_the_score_of_a_message_without_features(model, kind):
     """The default's bias is the learnt one, calibrated; the classical models' is their prior."""
     verdict = model.score(NEW[0])
     with model.store.read() as view:

@@ -37,7 +37,7 @@ def complaint(tmp_path, text):
 
 
 def test_each_section_of_a_family_is_one_of_its_members(tmp_path):
-    """Names are the user's, also with dots; what is not said has its default."""
+    """The administrator chooses the names, also with dots; a missing value has its default."""
     settings = loaded(tmp_path, TWO)
     assert list(settings.listener) == ["mx", "inner.example.org"]
     mx, inner = settings.listener.values()
@@ -102,7 +102,7 @@ def test_a_wrong_value_names_its_key_and_line(tmp_path, line):
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:25", "[::]:25", "192.0.2.1:25", "mx.example.org:25"])
-def test_a_door_to_the_world_needs_to_know_whom_it_serves(tmp_path, address):
+def test_a_public_delivery_address_needs_domains(tmp_path, address):
     """No listener beyond loopback without peers or recipient domains: it would relay for all."""
     text = f'[listener.mx]\naddress = "{address}"\n'
     assert "[listener.mx]" in complaint(tmp_path, text)
@@ -113,7 +113,7 @@ def test_a_door_to_the_world_needs_to_know_whom_it_serves(tmp_path, address):
     ].recipient_domains == ("example.org",)
 
 
-def test_a_door_that_leads_to_itself_is_refused(tmp_path):
+def test_a_listener_with_itself_as_next_hop_is_refused(tmp_path):
     """A listener that is its own upstream is refused: mail would loop."""
     text = '[listener.mx]\naddress = "127.0.0.1:25"\nupstream = "127.0.0.1:25"\n'
     assert "would loop" in complaint(tmp_path, text)

@@ -35,7 +35,7 @@ def test_half_a_message_is_not_learnt():
     assert Traps(["trap@example.org"]).caught(request("trap@example.org", whole=False)) == ""
 
 
-def test_it_is_left_in_the_spool_as_an_admins_word(tmp_path):
+def test_trap_mail_is_spooled_as_a_label_of_an_admin(tmp_path):
     """In a private spool, by the channel trap, with the bytes that mailboxes hold."""
     spool = Spool(tmp_path / "traps", private=True)
     spool.make()

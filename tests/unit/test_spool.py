@@ -89,7 +89,7 @@ def test_files_are_taken_in_the_order_in_which_they_were_written(spool):
     assert names(spool) == vouchers(spool) == []
 
 
-def test_a_clock_that_is_set_back_turns_no_words_round(spool):
+def test_files_keep_their_order_when_the_clock_is_set_back(spool):
     """Boot and ticks in the name precede the file's time; they are compared as numbers."""
     now = time.time()
     names = [f"{BOOT}.900.7.x.spam", f"{BOOT}.1000.40.x.ham", f"{BOOT}.1000.101.x.spam"]
@@ -114,7 +114,7 @@ def test_what_was_left_before_the_machine_started_goes_first(spool):
     ]  # fmt: skip
 
 
-def test_words_of_one_moment_keep_their_order(spool):
+def test_files_of_the_same_time_keep_their_order(spool):
     """The script that Dovecot runs: its files may all have one time."""
     for number in range(20):
         words = ["sh", TEACH, LABELS[number % 2], "alice"]
@@ -153,8 +153,8 @@ def test_a_long_absence_leaves_many_and_the_oldest_go_first(tmp_path):
     ids=["none", "no inode", "another file's", "a file", "open to all", "open to a group",
          "not empty", "a link"],
 )  # fmt: skip
-def test_without_a_voucher_no_file_speaks(spool, forge):
-    """A file alone proves nothing: any user who may write its folder can have moved it here."""
+def test_a_file_without_its_voucher_is_refused(spool, forge):
+    """A file alone proves nothing: any user that may write its folder can have moved it here."""
     path = spool.folder / "x.spam"
     path.write_bytes(b"Subject: x\n\nx\n")
     path.chmod(0o644)
@@ -220,7 +220,7 @@ def test_a_file_of_another_user_is_not_believed(shared):
 
 
 @needs_root
-def test_a_word_that_its_owner_left_is_theirs(shared):
+def test_a_file_counts_as_the_label_of_its_owner(shared):
     """Run as the mail server's user: no other user can move the file or its voucher."""
     spool, mallory = shared
     script = shutil.copy(TEACH, mallory.parent)  # TEACH may be where only root can read
@@ -306,7 +306,7 @@ def test_a_listing_without_end_goes_on_in_the_next_look(spool, monkeypatch):
 
 
 def test_a_private_spool_is_closed_to_others(tmp_path):
-    """What lies in it needs no voucher, so no other user may write there."""
+    """A file in it needs no voucher, so no other user may write there."""
     spool = Spool(tmp_path / "traps", private=True)
     spool.make()
     assert stat.S_IMODE(spool.folder.stat().st_mode) == 0o700
@@ -318,7 +318,7 @@ def test_a_private_spool_is_closed_to_others(tmp_path):
         drained(spool)
 
 
-def test_a_line_before_the_message_tells_for_whom(spool):
+def test_a_line_before_the_message_names_the_user(spool):
     """The optional head is JSON on one line; the rest is the message."""
     leave(spool, "x.spam", b'{"for": "alice@example.org", "channel": "imap"}\nSubject: x\n\nx\n')
     left = drained(spool)[0]

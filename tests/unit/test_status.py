@@ -77,7 +77,7 @@ def test_one_side_alone_is_told(model, tmp_path):
     assert "were spam" in found[0]
 
 
-def test_words_of_people_that_teach_nothing_are_told(model, tmp_path):
+def test_users_labels_without_any_training_give_a_warning(model, tmp_path):
     """Feedback without any learning gives a warning."""
     taught(model, "hs" * 5)
     meters = Meters()

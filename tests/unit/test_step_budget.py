@@ -125,7 +125,7 @@ def test_learning_and_forgetting_in_turn_brings_no_share(grown):
     assert word(model, 60, "ann", label=0) < 0.05
 
 
-def test_words_that_cost_nothing_renew_no_budget(grown):
+def test_labels_without_steps_renew_no_budget(grown):
     """A budget is spent for a day, no matter how many events follow."""
     model = grown()
     moved = [word(model, n, label=n % 2) for n in range(60)]

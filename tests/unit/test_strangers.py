@@ -91,8 +91,8 @@ def test_the_delimiter_of_the_site_tells_mailboxes_apart(model, tmp_path):
 
 
 @pytest.mark.parametrize("channel", ["address", "arf", "cli", "imap", "maildir", "api"])
-def test_a_strangers_word_never_insists(model, tmp_path, channel):
-    """Nor when an admin has accepted it: others accept a hundred entries in one command."""
+def test_a_strangers_label_is_never_immediate(model, tmp_path, channel):
+    """Not even after an admin has accepted it, because one command may accept many entries."""
     feedback_service, raw = (
         service_of(model, tmp_path, served=SITE),
         mail(1, "cheap pills and a casino bonus"),
@@ -157,7 +157,7 @@ def test_a_spent_quota_is_refused_before_the_message_is_read(model, tmp_path):
     assert read == []
 
 
-def test_after_a_restart_a_strangers_words_are_not_the_users(model, tmp_path):
+def test_after_a_restart_a_strangers_labels_are_not_the_users(model, tmp_path):
     """After a restart, a stranger's reports in alice's name do not use up alice's quota."""
     rules = {"served": SITE, "user_per_day": 2, "stranger_per_day": 2}
     feedback_service = service_of(model, tmp_path, **rules)
@@ -172,8 +172,8 @@ def test_after_a_restart_a_strangers_words_are_not_the_users(model, tmp_path):
 
 
 @pytest.mark.parametrize("rule", ["stranger_per_day", "strangers_per_day"])
-def test_a_site_may_hear_no_stranger(model, tmp_path, rule):
-    """With 0 all are refused for good, with a signature too: it does not help to come again."""
+def test_a_site_may_refuse_strangers(model, tmp_path, rule):
+    """With a quota of 0 all strangers get a permanent error, with a signature too."""
     feedback_service = service_of(model, tmp_path, served=SITE, **{rule: 0})
     signature = delivered(model, mail(1), ALICE)
     for said in (stranger(signature, ALICE), replace(stranger("", "x@a.example"), raw=mail(2))):
@@ -204,8 +204,8 @@ def test_the_bytes_of_one_person_are_bounded(model, tmp_path):
     assert feedback_service.teach(Feedback("spam", raws[3], user=BOB)).state == "learnt"
 
 
-def test_ordinary_words_take_few_of_the_bytes(model, tmp_path):
-    """A message of known words costs its line in the journal and no more."""
+def test_labels_on_known_words_take_few_of_the_daily_bytes(model, tmp_path):
+    """A label on a message of known words takes only its event in the journal."""
     feedback_service = service_of(model, tmp_path, user_bytes_per_day=250_000)
     for number in range(100):
         raw = mail(number, "cheap pills and a casino bonus", subject="the minutes")

@@ -21,7 +21,7 @@ def test_every_operation_channel_and_state_is_told():
         assert re.search(rf"\| [\w, ]*\b{name}\b[\w, ]* \| {way.weight:g} \|", TEXT), name
 
 
-def test_the_table_of_operations_tells_who_may_use_them():
+def test_the_table_of_operations_has_the_right_for_each():
     """Each operation has one row, with its own fields and the right that it needs."""
     table = TEXT[TEXT.index("| op | fields |") :].split("\n\n")[0].splitlines()[2:]
     told = {}
@@ -33,7 +33,7 @@ def test_the_table_of_operations_tells_who_may_use_them():
     assert told == {name: one.right == "admins" for name, one in OPERATIONS.items()}
 
 
-def test_the_client_that_is_shown_speaks_the_protocol(tmp_path):
+def test_the_client_in_the_document_works_with_the_protocol(tmp_path):
     """Isolated Python with the standard library alone: the document's own lines are run."""
     code = re.search(r"```python\n(.*?)```", TEXT, re.DOTALL)[1]
     scope = {}

@@ -222,7 +222,7 @@ def test_a_training_leaves_few_free_pages(tmp_path, monkeypatch):
         file, live = pages(tmp_path / "trimmed")
         assert file <= 1.5 * live
         with Filter.open(tmp_path / "held", create=True, recipe=MADE, history=False):
-            # Somebody has this one open, so its file stays.
+            # Another process has this one open, so its file stays.
             train(tmp_path / "held", sources)
     file, live = pages(tmp_path / "held")
     assert file > 1.5 * live

@@ -41,16 +41,16 @@ def test_five_corrections_of_a_persons_own_mail_do_not_flip_the_site(small_site,
 
 
 @pytest.mark.parametrize("label", DIRECTIONS)
-def test_the_five_worst_words_do_not_flip_the_site(small_site, label):
-    """Nor do the five worst words of an attacker with access to every count."""
+def test_the_five_worst_corrections_do_not_flip_the_site(small_site, label):
+    """The five worst corrections of an attacker that knows every count change few verdicts."""
     made, before = small_site
     after = spend(made, label, WORDS, tries=12)[-1]
     assert after.of(label)[0] <= before.of(label)[0] + 35
 
 
 @pytest.mark.parametrize("label", DIRECTIONS)
-def test_saying_now_this_and_now_that_wins_nothing(small_site, label):
-    """The same three messages, twenty times each way: the harm is that of three words."""
+def test_alternating_labels_gain_nothing(small_site, label):
+    """Twenty labels each way on the same three messages harm no more than three labels."""
     made, before = small_site
     raws = [raw for raw, truth in made.own if truth != label][:3]
     assert oscillate(made, raws, label, 20).of(label)[0] <= before.of(label)[0] + 15

@@ -184,7 +184,7 @@ def test_what_was_kept_can_be_withdrawn(scan_rig, home, surest):
 
 @pytest.mark.parametrize("fault", ["limit", "disk", "none"])
 def test_a_quarantine_that_takes_nothing_means_deliver_with_headers(scan_rig, home, surest, fault):
-    """Full by its limit, by the disk, or not set up: the message reaches its people, marked."""
+    """Full by its limit, by the disk, or not set up: the recipients get the message, marked."""
     folder = home / "quarantine"
     limits = QuarantineLimits(limit_bytes=10) if fault == "limit" else None
     one = scan_rig(HARSH, quarantine=None if fault == "none" else Quarantine(folder, limits))
@@ -225,7 +225,7 @@ def test_observing_adds_the_signature_and_nothing_else(scan_rig, surest):
         (Client(address="127.0.0.1"), False),
     ],
 )
-def test_what_our_own_people_send_leaves_without_our_word(scan_rig, surest, client, observed):
+def test_mail_of_own_clients_leaves_without_a_verdict(scan_rig, surest, client, observed):
     """By network or by XFORWARD; a loopback address alone is every message behind Postfix."""
     one = scan_rig(replace(HARSH, own_clients=("198.51.100.0/24",)))
     outcome = one.scan(surest["spam"], replace(ENVELOPE, client=client), before_queue=True)
@@ -296,7 +296,7 @@ def test_notes_hold_no_more_than_they_may():
 # --- not judged ----------------------------------------------------------------------------------
 
 
-def test_bypass_passes_all_mail_at_once(scan_rig, surest):
+def test_bypass_passes_all_mail_without_a_scan(scan_rig, surest):
     """The model is not opened, no message is scanned, and the header says so."""
     one = scan_rig(HARSH, at=Path("/nowhere"), bypassed=lambda: True)
     outcome = one.scan(surest["spam"])

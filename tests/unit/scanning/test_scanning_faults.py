@@ -46,7 +46,7 @@ class Register(NoCrashRegister):
         self.held.clear()
 
 
-def test_a_message_that_killed_a_process_passes_at_once(scan_rig, surest):
+def test_a_message_that_killed_a_process_is_not_scanned_again(scan_rig, surest):
     """Each message is marked during its scan; the others of the batch are scanned as usual."""
     register, later, answers = Register(), [], []
     one = scan_rig(
