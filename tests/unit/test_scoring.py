@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spamnb.core.model.calibration import joint_lead, maturity
 from spamnb.core.model.events import BIAS_ONE
 from spamnb.core.model.kinds import KINDS
-from spamnb.core.model.scoring import KNOWN, SHARE, probabilities
+from spamnb.core.model.scoring import KNOWN, SHARE, joint_lead, maturity, probabilities
 from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.store.memory import MemoryStore
 

@@ -6,8 +6,17 @@ group and multiplied by a temperature, plus corrections learnt from the expert's
     z_gk = b_gk + tau_g E_gk + sum_{f in g} w[f,k] / sqrt(s_g),   j_k = SHARE sum_g z_gk
     E_gk = sum_{f in g} r_f log p(f|k) / s_g^kappa,   r_f = n_f / (n_f + r)
     s_g = min(|x_g|, KNOWN * the known features of x_g), at least 1
-Experts learn from j, the joint score. The score z of the verdict is j calibrated (`calibration`),
-and P = softmax(z).
+Experts learn from j, the joint score. The score z of the verdict is j calibrated, and
+P = softmax(z).
+
+Calibration says how sure a lead of one label over the others is. The experts learn from mistakes,
+so the leads of the joint score stay as small as they can be without a mistake. Where only mistakes
+and doubtful messages are taught, the larger ones mean twice what they say (docs/decisions/0034).
+The lead of the best label over the next one becomes
+    LOW lead + t more,   more = GAIN (lead - SURE), within 0 and MORE,   t = min(1, min_k N_k / FEW)
+and all scores are multiplied by the same factor, so labels keep their order, and of two labels
+messages keep theirs. A fixed function of the score and of N, continuous and rising with the lead:
+nothing is learned or stored for it.
 
 Pure arithmetic on arrays; must not know stores, messages or words. Invariants: nothing is clipped,
 so scores never saturate; shares plus bias equal the log-odds; every stored change is an integer
@@ -25,7 +34,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.model.calibration import calibrated, factor, maturity
 from spamnb.core.model.events import BIAS_ONE, STEP_ONE, Recipe, Records, Totals, Update
 from spamnb.core.model.likelihood import bernoulli, multinomial
 from spamnb.core.model.likelihood.batch import Batch, ClassPair
@@ -49,6 +57,17 @@ OWN = 0.7
 KNOWN = 4
 """Evidence and corrections are averaged over at most so many times the known features of a group,
 so that unknown words around a payload cannot thin it out (docs/decisions/0032)."""
+LOW = 0.86
+"""What a nat counts. With 1, fewer messages are doubtful and taught: 1-AUC where only those are
+taught is a tenth higher."""
+SURE = 2.5
+"""The lead, odds of 9 to 1 once multiplied by LOW, above which it means more than it says."""
+GAIN, MORE = 1.5, 1.75
+"""What each nat above SURE counts more, and what all of them do: enough to file the spam that the
+model is sure of. Without a limit, a ham of the SpamAssassin corpus would be rejected."""
+FEW = 100
+"""GAIN and MORE count in full when each label has so many messages. A young model would file ham
+with them."""
 
 
 class RowView(NamedTuple):
@@ -173,6 +192,33 @@ def shares(
     corrected = (values[K + s] - values[K + h]) / np.sqrt(span)[slot] / STEP_ONE
     bias = totals.bias[:, s] - totals.bias[:, h]
     return share * (weighed + corrected), share * float(bias.sum()) / BIAS_ONE
+
+
+def maturity(totals: Totals) -> float:
+    """From 0 to 1: how far the label with the fewest messages has come to FEW."""
+    least: int = min(totals.messages.tolist())
+    return min(1.0, least / FEW)
+
+
+def factor(joint: Sequence[float], mature: float) -> float:
+    """What the joint scores [K] of a message are multiplied by."""
+    second, first = sorted(joint)[-2:]
+    lead = first - second
+    if lead <= SURE:
+        return LOW
+    return LOW + mature * min(GAIN * (lead - SURE), MORE) / lead
+
+
+def calibrated(joint: Sequence[float], mature: float) -> list[float]:
+    """The scores [K] of the verdict."""
+    times = factor(joint, mature)
+    return [times * score for score in joint]
+
+
+def joint_lead(lead: float, mature: float) -> float:
+    """The lead of the joint score that becomes this lead of the verdict."""
+    rising = (lead + mature * GAIN * SURE) / (LOW + mature * GAIN)
+    return min(lead / LOW, max(rising, (lead - mature * MORE) / LOW))
 
 
 def probabilities(z: Floats) -> Floats:

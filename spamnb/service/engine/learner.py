@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spamnb.core.features.extract import Key, Words, digest_id, distinct
-from spamnb.core.model.calibration import joint_lead, maturity
 from spamnb.core.model.correction import (
     EXPECTED,
     FeatureHolders,
@@ -38,7 +37,16 @@ from spamnb.core.model.events import (
     Update,
     no_update,
 )
-from spamnb.core.model.scoring import RowView, doubt, probabilities, scores, softmax, step
+from spamnb.core.model.scoring import (
+    RowView,
+    doubt,
+    joint_lead,
+    maturity,
+    probabilities,
+    scores,
+    softmax,
+    step,
+)
 from spamnb.core.model.training_rows import MessageRows, TrainingRows, day_of
 from spamnb.service.engine.planner import STREAK, PendingJournal, PlannedEvent, Planner
 from spamnb.service.engine.receipt import Receipt
