@@ -10,9 +10,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from spamnb.core.model.verdict import signature_text
 from spamnb.endpoints.control.protocol import ControlClient
 from spamnb.service.engine.filter import Filter, new_recipe
-from spamnb.service.engine.lookup import signature_text
 from spamnb.store import check as audit
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from support.history import recent
 
+from spamnb.core.model.verdict import signature_text
 from spamnb.errors import PeerError, UserError
 from spamnb.service.diagnostics.checks import CHECKS, same_person
 from spamnb.service.diagnostics.doctor import CLEANING, Doctor
 from spamnb.service.diagnostics.ports import LABEL, DoctorPorts, FoundMessage, checked_recipient
 from spamnb.service.diagnostics.records import ModelRecords
 from spamnb.service.engine.filter import Filter
-from spamnb.service.engine.lookup import signature_text
 from spamnb.service.feedback.review_queue import ReviewQueue
 from spamnb.service.feedback.service import FeedbackService
 from spamnb.service.feedback.types import Feedback

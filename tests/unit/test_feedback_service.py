@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from spamnb.core.model.verdict import signature_text
 from spamnb.service.engine.filter import OWNER, Filter, new_recipe
-from spamnb.service.engine.lookup import signature_text
 from spamnb.service.engine.requests import Learn
 from spamnb.service.feedback.review_queue import ReviewQueue
 from spamnb.service.feedback.service import FeedbackService

@@ -6,6 +6,8 @@ they need no store and no message. Must not know where the numbers came from.
 
 from __future__ import annotations
 
+import re
+from base64 import b32decode, b32encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -16,6 +18,11 @@ import numpy as np
 from spamnb.core.model.costs import Decision, Role, roles_of
 from spamnb.core.model.events import Ids
 from spamnb.core.model.scoring import softmax
+
+SIGNATURE_BYTES = 16
+"""128 unguessable bits."""
+SIGNATURE = re.compile(r"s[a-z2-7]{26}")
+"""a signature as text"""
 
 
 class Clue(NamedTuple):
@@ -104,6 +111,16 @@ class Verdict:
     def clues(self, count: int | None = None) -> list[Clue]:
         """The strongest clues, all of them for None."""
         return list(self._explain(count).clues) if self._explain else []
+
+
+def signature_text(signature: bytes) -> str:
+    """A signature as the header shows it: "s" and base32 in lower case."""
+    return "s" + b32encode(signature).decode().rstrip("=").lower()
+
+
+def signature_bytes(text: str) -> bytes:
+    """The signature from the header's value."""
+    return b32decode(text[1:].upper() + "======")
 
 
 def sides(labels: tuple[str, ...], z: Sequence[float]) -> tuple[int, int]:

@@ -7,9 +7,9 @@ from itertools import islice, takewhile
 from typing import Any
 
 from spamnb.core.model.events import Event
+from spamnb.core.model.verdict import signature_text
 from spamnb.service.engine.clock import iso
 from spamnb.service.engine.filter import Filter
-from spamnb.service.engine.lookup import signature_text
 from spamnb.service.maintenance.event_filter import EventFilter
 from spamnb.store.history.entry import HistoryEntry
 

@@ -17,11 +17,10 @@ from typing import NamedTuple
 import numpy as np
 
 from spamnb.core.model.events import NO_LABEL, Totals
-from spamnb.core.model.verdict import Verdict
+from spamnb.core.model.verdict import Verdict, signature_bytes
 from spamnb.errors import RefError, SpamnbError
 from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.filter import Filter
-from spamnb.service.engine.lookup import signature_bytes
 from spamnb.service.feedback.review_queue import ReviewItem, ReviewQueue
 from spamnb.service.feedback.types import Answer, Feedback
 from spamnb.service.scanning.quarantine import Quarantine

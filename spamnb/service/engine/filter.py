@@ -19,17 +19,15 @@ from spamnb.core.mail.local_hosts import LocalHosts
 from spamnb.core.model.costs import Costs
 from spamnb.core.model.events import NO_LABEL, Recipe
 from spamnb.core.model.kinds import KINDS
-from spamnb.core.model.verdict import Verdict
+from spamnb.core.model.verdict import SIGNATURE_BYTES, Verdict, signature_text
 from spamnb.errors import LabelError, UserError
 from spamnb.service.engine.clock import now_us
 from spamnb.service.engine.extraction import FeatureBatch, MessageReader, example_of
 from spamnb.service.engine.group_commit import Committer, ReplayableBatches
 from spamnb.service.engine.learner import Learner
 from spamnb.service.engine.lookup import (
-    SIGNATURE_BYTES,
     find_digest,
     find_example,
-    signature_text,
 )
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import Example, Forget, Learn, Source, TrainingRequest, Undo

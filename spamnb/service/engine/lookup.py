@@ -8,30 +8,16 @@ messages raises an error that lists them.
 from __future__ import annotations
 
 import re
-from base64 import b32decode, b32encode
 
 from spamnb.core.mail.message import bare_id
+from spamnb.core.model.verdict import SIGNATURE, signature_bytes
 from spamnb.errors import RefError
 from spamnb.service.engine.requests import Example
 from spamnb.store.contract import Store
 from spamnb.store.history.entry import HistoryEntry
 from spamnb.store.history.verdict_history import History
 
-SIGNATURE_BYTES = 16
-"""128 unguessable bits; law 8 asks for 96."""
-
 _DIGEST = re.compile(r"[0-9a-f]{32}")
-_SIGNATURE = re.compile(r"s[a-z2-7]{26}")
-
-
-def signature_text(signature: bytes) -> str:
-    """Return a signature as the header shows it: "s" and base32 in lower case."""
-    return "s" + b32encode(signature).decode().rstrip("=").lower()
-
-
-def signature_bytes(text: str) -> bytes:
-    """Return the signature from the header's value."""
-    return b32decode(text[1:].upper() + "======")
 
 
 def find_example(store: Store, history: History | None, ref: str) -> Example:
@@ -67,7 +53,7 @@ def _find(store: Store, history: History | None, ref: str) -> tuple[bytes, list[
     """
     ref = ref.strip()
     # A Message-ID may look like a signature or a digest.
-    if _SIGNATURE.fullmatch(ref) and history:
+    if SIGNATURE.fullmatch(ref) and history:
         if entries := history.find(signature=signature_bytes(ref)):
             return entries[0].digest, entries
     elif _DIGEST.fullmatch(ref):

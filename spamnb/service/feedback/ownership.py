@@ -22,9 +22,10 @@ import numpy as np
 
 from spamnb.core.mail.message import bare_id
 from spamnb.core.model.events import Ids
+from spamnb.core.model.verdict import SIGNATURE, signature_bytes
 from spamnb.errors import RefError
 from spamnb.service.engine.filter import Filter
-from spamnb.service.engine.lookup import entry_example, signature_bytes
+from spamnb.service.engine.lookup import entry_example
 from spamnb.service.engine.requests import Example
 from spamnb.service.feedback.trust import delivered_to, is_local_stranger
 from spamnb.service.feedback.types import Feedback
@@ -34,7 +35,6 @@ from spamnb.store.history.entry import HistoryEntry
 _SIGNATURE_LINE = re.compile(
     rb"(?im)^X-Spamnb-Signature[ \t]{0,80}:[ \t]{0,80}(s[a-z2-7]{26})[ \t]{0,80}\r?$"
 )
-_SIGNATURE = re.compile(r"s[a-z2-7]{26}")
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
 _MAX_SIGNATURES = 8
@@ -132,7 +132,7 @@ class OwnershipCheck:
 
     def _named_by_signature(self, feedback: Feedback) -> HistoryEntry | None:
         """The message delivered to the stranger that a signature in the references names."""
-        shown = [ref for ref in feedback.refs[:_MAX_REFS] if _SIGNATURE.fullmatch(ref)]
+        shown = [ref for ref in feedback.refs[:_MAX_REFS] if SIGNATURE.fullmatch(ref)]
         return next((entry for ref in shown if (entry := self._own(feedback.user, ref))), None)
 
     def _known(self, refs: Sequence[str]) -> Example | None:
@@ -156,7 +156,7 @@ class OwnershipCheck:
     def _named(self, ref: str) -> list[HistoryEntry]:
         ref = ref.strip()
         found: list[HistoryEntry] = []
-        if _SIGNATURE.fullmatch(ref):
+        if SIGNATURE.fullmatch(ref):
             found = self._entries(signature=signature_bytes(ref))
         elif _DIGEST.fullmatch(ref):
             found = self._entries(digest=bytes.fromhex(ref))
