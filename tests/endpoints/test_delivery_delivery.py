@@ -31,7 +31,7 @@ def send(rig, *recipients, message=MESSAGE, hello=b"EHLO me.example"):
 
 
 def block(folder):
-    """Make a folder that takes no mail, also from root: its `tmp` is a file."""
+    """Make a Maildir that even root cannot deliver to: its `tmp` is a file."""
     folder.mkdir(parents=True)
     (folder / "tmp").write_bytes(b"")
 
@@ -156,7 +156,7 @@ def test_ipv6_is_spoken(mail):
 
 
 def test_a_full_disk_puts_mail_off(mail, monkeypatch):
-    """The k-th sync that fails, for each k: 451, and nothing is to be seen."""
+    """If the k-th sync fails, for each k, the reply is 451 and no file is visible."""
     real = os.fsync
     with running_agent(root=str(mail)) as agent:
         assert send(agent, b"bob@x.example", b"carol@x.example") == [b"250 2.0.0"]
@@ -194,7 +194,7 @@ asyncio.run(life())
 
 
 def test_a_killed_delivery_agent_has_every_message_it_said_250_for(mail):
-    """After kill -9 in the middle of deliveries, all that was answered is there, and whole."""
+    """After kill -9 amid deliveries, every message with a 250 is in its Maildir, complete."""
     for turn in range(3):
         process = subprocess.Popen(
             [sys.executable, "-c", SERVER, str(mail)], stdout=subprocess.PIPE, text=True

@@ -45,7 +45,7 @@ from spamnb.endpoints.smtp.delivery import replies
     ],
 )
 def test_every_command_gets_a_proper_answer(agent, command, code):
-    """Codes as the RFCs have them, with an enhanced one, and nothing internal in the text."""
+    """Replies have the codes of the RFCs, enhanced codes, and no internal text."""
     with agent.raw() as client:
         client.say(b"EHLO me.example")
         reply = client.say(command)
@@ -110,7 +110,7 @@ ENDS = [
 
 @pytest.mark.parametrize("end", ENDS, ids=repr)
 def test_only_one_ending_ends_a_message(agent, mail, end):
-    """Smuggling: what follows another ending is text of the message, never a second one."""
+    """Smuggling: text after another ending belongs to the message, and is no second message."""
     smuggled = b"MAIL FROM:<evil@b.example>\r\nRCPT TO:<victim@x.example>\r\nDATA\r\nX: y\r\n"
     with start_child(agent, b"RCPT TO:<bob@x.example>", b"DATA") as client:
         reply = sent(client, b"S: x\r\n\r\ntext" + end + smuggled + b"\r\n.\r\n")
@@ -182,7 +182,7 @@ def test_too_big_a_message_is_refused_and_the_session_goes_on(mail):
 
 
 def test_memory_for_messages_is_bounded_over_all_connections(mail):
-    """Above the budget a message is put off with 452; when others are done there is room again."""
+    """Above the budget a message gets 452; memory of finished messages is free again."""
     with running_agent(root=str(mail), memory_limit_bytes=150_000) as agent:
         with (
             start_child(agent, b"RCPT TO:<bob@x.example>", b"DATA") as one,
@@ -212,7 +212,7 @@ def test_too_many_recipients_are_put_off(mail):
 
 
 def test_connections_are_limited(mail):
-    """One connection too many gets 421 and costs nothing; a free place can be taken again."""
+    """A connection above the limit gets 421; after another one has closed, a new one is served."""
     with running_agent(root=str(mail), connections=3) as agent:
         clients = [agent.raw() for _ in range(3)]
         with agent.raw() as late:

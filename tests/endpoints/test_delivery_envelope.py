@@ -43,7 +43,7 @@ from spamnb.endpoints.smtp.protocol.address_syntax import read_client, read_path
     ],
 )
 def test_an_address_is_what_is_written(written, address):
-    """Nothing is decoded, repaired or guessed: an address of RFC 5321, or none."""
+    """An address of RFC 5321 is taken as it is; any other text is refused, never repaired."""
     found = read_path("FROM:", written)
     assert (found.address if found else None) == address
 
@@ -58,7 +58,7 @@ def test_parameters_keep_their_values():
 
 @given(st.text(max_size=300))
 def test_no_address_has_a_control_character(text):
-    """Whatever is sent, what becomes an address can stand on one line."""
+    """No accepted address contains a control character."""
     for written in (f"FROM:<{text}>", f"FROM:<{text}@b.example>", f"FROM:{text}"):
         found = read_path("FROM:", written)
         assert found is None or not re.search(r"[\x00-\x1f\x7f]", found.address)
@@ -155,7 +155,7 @@ def test_guessing_names_costs_no_listing_each(tmp_path, monkeypatch):
 
 
 def test_xforward_names_the_client(agent):
-    """What a trusted peer says of the client is logged; xtext is decoded, unknown is empty."""
+    """The log has the client that a trusted peer names; xtext is decoded, unknown is empty."""
     with agent.raw() as client:
         assert b"XFORWARD NAME ADDR PORT PROTO HELO IDENT SOURCE" in client.say(b"EHLO mx")
         line = b"NAME=[UNAVAILABLE] ADDR=IPV6:2001:db8::7 HELO=a+2Bb+0Ac IDENT=4bXq SOURCE=REMOTE"
@@ -179,6 +179,6 @@ def test_xforward_by_others_is_refused(mail):
 
 @given(st.text(max_size=200))
 def test_xforward_reads_anything(text):
-    """No value makes it fail or puts a control character into the log."""
+    """No value raises an exception or puts a control character into the log."""
     found = read_client(Client(), f"HELO={text} ADDR={text}")
     assert found is None or (found.helo + found.address).isprintable()

@@ -49,7 +49,7 @@ def settings(tmp_path):
 
 
 def send(rig, raw, to="spam@x.example", sender=ALICE, **how):
-    """Send a report; the last reply. `login`: as alice; `xforward`: what a peer says first."""
+    """Send a report; return the last reply. `login`: as alice; `xforward`: its parameters."""
     with rig.smtp() as client:
         client.ehlo()
         if how.get("login"):
@@ -130,7 +130,7 @@ def test_an_untrusted_client_cannot_name_another(settings):
 
 
 def test_a_client_is_named_for_one_message_only(settings):
-    """The next message on the same connection is not the trusted client's."""
+    """XFORWARD names the client of the next message only, not of later ones."""
     with running_agent(**settings | {"trusted": ("192.0.2.0/24",)}) as rig, rig.smtp() as client:
         client.ehlo()
         client.docmd("XFORWARD", "ADDR=192.0.2.7")
@@ -139,7 +139,7 @@ def test_a_client_is_named_for_one_message_only(settings):
     assert [said.trust for said in rig.taught] == ["user", "stranger"]
 
 
-# -- what is said ---------------------------------------------------------------------------------
+# -- labels and addresses -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_the_addresses_can_be_named_otherwise(settings, tmp_path):
 
 
 def test_a_report_goes_alone(settings):
-    """Learnt and delivered are two promises; the other recipient is put off, not lost."""
+    """A report has no other recipient in its transaction: the second one gets a 4xx."""
     with running_agent(**settings) as rig, rig.smtp() as client:
         client.ehlo()
         client.mail(ALICE)
@@ -213,7 +213,7 @@ def test_a_teacher_that_does_not_answer_is_not_waited_for(settings):
 
 
 def test_mail_does_not_wait_for_a_slow_teacher(settings, tmp_path):
-    """Deliveries have threads of their own."""
+    """Deliveries and reports have separate threads."""
     late, start_child = threading.Event(), threading.Semaphore(0)
 
     def slow(_):
@@ -235,7 +235,7 @@ def test_mail_does_not_wait_for_a_slow_teacher(settings, tmp_path):
 
 
 def test_reports_wait_in_bounds(settings, tmp_path):
-    """Each that waits holds a message: 64 may, the next comes again later, and mail flows."""
+    """64 reports may wait; a further one gets a 4xx, and mail is delivered meanwhile."""
     late, codes = threading.Event(), queue.SimpleQueue()
 
     def slow(_):
@@ -262,7 +262,7 @@ def test_reports_wait_in_bounds(settings, tmp_path):
 
 
 def test_what_is_refused_is_told_and_not_tried_again(settings):
-    """A mistake of the sender's is an answer, not a fault."""
+    """A report with an error of its sender gets a final reply, not a temporary error."""
     with running_agent(**settings) as rig:
         rig.trouble = RefError("no message is known by it")
         assert send(rig, report(SPAM), login=True) == "250 2.0.0 1 not learnt"
@@ -280,7 +280,7 @@ def receipts(tmp_path):
 
 
 def test_a_receipt_tells_what_changed(settings, tmp_path):
-    """Before and after, how to take it back; and no machine will answer it."""
+    """A receipt has the result, the undo command, and headers that prevent automatic replies."""
     with running_agent(**settings) as rig:
         assert send(rig, report(SPAM), login=True) == "250 2.0.0 1 learnt"
     (receipt,) = receipts(tmp_path)
@@ -314,7 +314,7 @@ def test_strangers_and_programs_get_no_receipt(settings, tmp_path, fields, how):
 
 
 def test_a_hostile_subject_stays_in_its_line(settings, tmp_path):
-    """What spam says of itself cannot write into a receipt's header or lines."""
+    """A subject cannot add header fields or lines to a receipt."""
     evil = SPAM.replace(b"Cheap watches", b"=?utf-8?q?a=0d=0aBcc:_evil=1b[2J?=")
     with running_agent(**settings) as rig:
         send(rig, report(evil), login=True)
@@ -363,7 +363,7 @@ def learnt(model, raw):
 
 
 def test_a_report_by_mail_is_learnt_before_its_reply(agent, model):
-    """A person forwards what came to them: it is spam from then on, and ham if they say so."""
+    """A user reports a delivered message as spam, then as ham; the model has each label."""
     kept = scored(model, SPAM, ALICE)
     before = model.score(SPAM, remember=False).probability
     assert send(agent, report(kept), login=True) == "250 2.0.0 1 learnt"

@@ -47,7 +47,7 @@ def test_a_login_before_tls_is_none_after_it(people, tmp_path):
 @pytest.mark.parametrize("is_silent", [False, True])
 @pytest.mark.parametrize("data", [b"", b"\x16\x03\x01\x02\x00\x01", b"\x16\x03\x01\x00\x05hello"])
 def test_a_handshake_that_fails_leaves_no_connection(people, tmp_path, data, is_silent):
-    """It is released when the client leaves, or when its time is over."""
+    """The connection is released when the client leaves, or when its time is over."""
     cert, key = certificate(tmp_path)
     settings = {"certificate": cert, "key": key, "connections": 2, "command_timeout_s": 0.2}
     with running_agent(passwords=people, **settings) as agent, contextlib.ExitStack() as stack:
@@ -124,7 +124,7 @@ def test_every_way_to_log_in_works(agent):
     ],
 )
 def test_every_other_way_does_not(agent, said, code):
-    """Whatever is wrong gets its own refusal, and the session goes on without a login."""
+    """Each kind of invalid login gets its own reply, and the session stays without a login."""
     with agent.raw() as client:
         client.say(b"EHLO me.example")
         assert client.say(*said)[:3] == code
@@ -202,6 +202,6 @@ def test_mail_flows_while_passwords_are_checked(tmp_path):
 
 
 def test_smtplib_says_that_a_login_is_wrong(agent):
-    """A real client takes our refusal for what it is."""
+    """A login with a wrong password raises the authentication error of smtplib."""
     with agent.smtp() as client, pytest.raises(smtplib.SMTPAuthenticationError):
         client.login("alice@x.example", "wrong")

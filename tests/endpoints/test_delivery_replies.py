@@ -1,4 +1,4 @@
-"""What a report by mail is answered: the truth, and a refusal for authentic senders alone."""
+"""Replies to reports by mail: the result; only an authentic sender gets a 5xx."""
 
 import pytest
 from support.delivery_agent import MESSAGE, running_agent
@@ -50,7 +50,7 @@ REFUSED = {"error_type": "RefError", "proven": False}
     ],
 )
 def test_what_was_dropped_is_not_thanked_for(settings, answers, how, reply):
-    """The reply says what became of the report, and only an authentic sender is refused."""
+    """The reply has the result of the report, and only an authentic sender gets a 5xx."""
     left = list(answers)
     messages = [SPAM.replace(b"w1@", b"w%d@" % number) for number in range(len(answers))]
     with running_agent(**settings | LAN) as rig:

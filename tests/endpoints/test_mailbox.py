@@ -36,7 +36,7 @@ def lay(root, text, where="new/1.a"):
     [("new/1.a", "inbox"), ("cur/1.a:2,S", "inbox"), (".Junk/new/1.a", "junk")],
 )
 def test_it_is_found_where_it_lies(root, mailbox, where, side):
-    """New or seen, in the inbox or in Junk; also when it comes later than the first look."""
+    """The message is found new or seen, in the inbox or in Junk, also if it arrives later."""
     assert mailbox.find(IDENT) is None
     lay(root, MINE, where)
     found = mailbox.find(IDENT)
@@ -48,7 +48,7 @@ def test_it_is_found_where_it_lies(root, mailbox, where, side):
     [("new/1.a", "1.a:2,S"), ("cur/1.a:2,F", "1.a:2,F"), ("new/1.a:2,", "1.a:2,")],
 )
 def test_it_is_moved_as_mail_programs_do(root, mailbox, name, moved):
-    """Renamed into cur, with flags that it has or gets; there and back."""
+    """A move renames the file into cur, with its old and new flags, in both directions."""
     lay(root, MINE, name)
     assert mailbox.move(IDENT, "inbox", "junk") == "renaming"
     assert [path.name for path in root.rglob("*1.a*")] == [moved]
@@ -83,7 +83,7 @@ def test_other_messages_are_not_it(root, mailbox, text):
 
 
 def test_a_folded_message_id_is_it(root, mailbox):
-    """Servers may fold a long line."""
+    """A Message-ID on a folded line is found, because servers may fold long lines."""
     lay(root, MINE.replace("Message-ID: ", "Message-ID:\r\n "))
     assert mailbox.find(IDENT).side == "inbox"
 
@@ -97,7 +97,7 @@ def test_links_are_not_read(root, mailbox, tmp_path):
 
 
 def test_it_is_taken_out_of_every_folder(root, mailbox):
-    """Also where a rule of the person's put it, or a copy."""
+    """It is removed also from folders in which a rule of the user has put it or a copy."""
     for where in ("cur/1.a:2,S", ".Junk/new/1.b", ".Archive.2026/cur/1.c:2,"):
         lay(root, MINE, where)
     other = lay(root, OTHERS[0], "cur/3.x:2,")
@@ -106,7 +106,7 @@ def test_it_is_taken_out_of_every_folder(root, mailbox):
 
 
 def test_a_folder_that_is_missing_is_told(tmp_path):
-    """Before anything is sent."""
+    """A missing folder is reported before any message is sent."""
     with pytest.raises(PeerError, match="is not a Maildir"):
         MaildirMailbox.open(MaildirLocation(tmp_path, "bob"))
     (tmp_path / "new").mkdir()

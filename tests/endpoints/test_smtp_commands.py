@@ -101,7 +101,7 @@ def test_commands_that_the_relay_answers(on_loop, line, reply):
 
 
 def test_a_message_before_hello_is_out_of_sequence(on_loop):
-    """And costs no connection to the next hop."""
+    """It gets 503, and the relay opens no connection to the next hop."""
 
     async def main():
         async with Rig({}) as rig:

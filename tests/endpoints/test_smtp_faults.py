@@ -69,7 +69,7 @@ def test_a_next_hop_that_fails_at_a_step(on_loop, step, how):
 @pytest.mark.parametrize("code", [b"421", b"450", b"451", b"452", b"550", b"552", b"554"])
 @pytest.mark.parametrize("step", STEPS[2:])
 def test_a_refusal_of_the_next_hop_is_the_clients_reply(on_loop, step, code):
-    """Its words are its own, also those of several lines."""
+    """The text of the next hop's refusal reaches the client, also if it has several lines."""
     refusal = code + b"-4.7.1 not\r\n" + code + b" 4.7.1 now <why>\r\n"
 
     async def main():
@@ -84,7 +84,7 @@ def test_a_refusal_of_the_next_hop_is_the_clients_reply(on_loop, step, code):
 
 @pytest.mark.parametrize("greeting", [b"554 5.7.1 go away\r\n", b"421 busy\r\n"])
 def test_a_next_hop_that_refuses_us_is_no_refusal_of_the_client(on_loop, greeting):
-    """Its no to our connection is a 421 to the client, whatever it was."""
+    """If the next hop refuses the relay's connection with any code, the client gets 421."""
 
     async def main():
         async with Rig({}) as rig:
@@ -174,7 +174,7 @@ def test_a_second_greeting_is_no_answer_to_the_hello(on_loop):
 
 
 def test_a_250_before_the_dot_is_not_believed(on_loop):
-    """A next hop that takes half a message: the rest is read, and then it is a 451."""
+    """A 250 in the middle of a message: the rest of the message is read, then the reply is 451."""
 
     async def main():
         async with Rig({}) as rig:
@@ -288,7 +288,7 @@ def test_a_refusal_exists_before_the_queue_only(on_loop, queue, reply, arrived):
 
 
 def test_a_deferral_is_a_451_with_safe_text(on_loop):
-    """Any text becomes one line of printable characters."""
+    """The scanner's text becomes one line of printable characters."""
 
     async def main():
         async with Rig({}, StubScanner(ScanResult("defer", reply=b"a\r\n250 b\xff"))) as rig:
@@ -329,7 +329,7 @@ def test_the_reply_to_a_refused_message_names_its_line_in_the_log(on_loop, outco
 @pytest.mark.parametrize("scanner", ["raises", "silent"])
 @pytest.mark.parametrize("policy", ["deliver", "defer"])
 def test_a_scanner_that_fails(on_loop, policy, scanner):
-    """By policy the message passes with a header that says so, or waits with its sender."""
+    """The policy decides: the message is relayed with the header `unscanned`, or deferred."""
 
     async def main():
         log, meters = [], Meters()
@@ -382,7 +382,7 @@ def test_a_scanner_may_answer_later(on_loop):
 
 
 def test_the_next_hop_may_die_while_we_scan(on_loop):
-    """Then it is a 451, unless the quarantine has the message."""
+    """The client gets 451, unless the quarantine has the message."""
 
     async def main():
         for outcome, reply in ((ScanResult(), b"451"), (ScanResult("keep"), b"250")):

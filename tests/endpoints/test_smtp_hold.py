@@ -193,7 +193,7 @@ def test_one_network_takes_no_more_of_the_next_hop_than_it_leaves_free(on_loop):
 
 
 def test_a_wide_network_is_what_one_customer_can_have():
-    """24 bits of IPv4, also as IPv6 shows them, and 48 of IPv6."""
+    """A wide network has 24 bits of IPv4, also of mapped addresses, and 48 bits of IPv6."""
     same = [("192.0.2.1", "192.0.2.255"), ("::ffff:192.0.2.9", "192.0.2.1")]
     same += [("2001:db8:0:1::1", "2001:db8:0:ffff::2%eth0"), ("unix", "unix")]
     for one, other in same:
@@ -203,7 +203,7 @@ def test_a_wide_network_is_what_one_customer_can_have():
 
 
 def test_idle_strangers_go_first_when_the_next_hop_is_busy(on_loop):
-    """A client without a message makes room; a client that sends one stays."""
+    """A client without a message is disconnected first; a client that sends one stays."""
 
     async def main():
         few = {"limits": limits(upstream_connections=4, reserved=0.0, busy_share=0.5)}
@@ -257,7 +257,7 @@ def test_the_slowest_goes_when_another_network_finds_no_connection(on_loop):
 
 
 def test_strangers_leave_memory_to_trusted_clients():
-    """The reserve is taken by trusted clients alone; of the rest they have what is free."""
+    """Only trusted clients use the reserve; of the other memory they may use what is free."""
     budget = MemoryBudget(1000_000, reserved=0.2)
     trusted, strangers = budget.shares[True], budget.shares[False]
     one, other = Held(), Held()

@@ -100,7 +100,7 @@ def test_two_listeners_on_one_address(tmp_path, first, second):
 
 
 def test_ports_of_the_kernels_choice_are_not_one_address(tmp_path):
-    """Port 0 is another port for each listener."""
+    """With port 0 each listener gets a port of its own, so two of them are no conflict."""
     one = '[listener.{}]\naddress = "127.0.0.1:0"\nupstream = "127.0.0.1:9"\n'
     assert found(tmp_path, one.format("a") + one.format("b")) == []
 
@@ -206,7 +206,7 @@ certificate = "{where}/cert"
 
 
 def test_a_key_with_a_passphrase_is_a_problem_and_no_question(tmp_path):
-    """Nothing waits for a passphrase that no terminal gives."""
+    """A key with a passphrase is reported; the check does not ask for the passphrase."""
     words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-passout", "pass:x"]
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")

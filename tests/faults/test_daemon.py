@@ -36,7 +36,7 @@ def header(raw, name):
 
 
 class Sink:
-    """A next hop that says what the test wants at the end of a message."""
+    """A next hop with a reply to the final dot that the test chooses."""
 
     def __init__(self, at_dot=b"250 2.0.0 kept\r\n", wait=None):
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -213,7 +213,7 @@ def failed(folder, *words, **options):
 
 
 def test_without_a_model_it_says_so(tmp_path):
-    """Exit 3 and what to do; nothing is made."""
+    """Exit status 3 and a hint; no file is created."""
     code, said = failed(tmp_path)
     assert code == 3
     assert "there is no model" in said
@@ -230,7 +230,7 @@ def test_an_empty_model_is_made_if_asked_for(tmp_path):
 
 
 def test_a_port_in_use_is_told_in_one_line(home):
-    """Exit 2, naming the address."""
+    """Exit status 2; the error has the address."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         code, said = failed(home, config=settings_in(home, address=f"127.0.0.1:{port}"))
@@ -240,7 +240,7 @@ def test_a_port_in_use_is_told_in_one_line(home):
 
 
 def test_wrong_settings_are_told_in_one_line(home):
-    """Exit 2, naming key, file and line."""
+    """Exit status 2; the error has key, file and line."""
     code, said = failed(home, config=settings_in(home, listener='quque = "before"'))
     assert code == 2
     assert "did you mean listener.mx.queue?" in said
@@ -316,7 +316,7 @@ def test_a_dead_delivery_agent_defers_mail(shipped):
 
 
 def test_a_damaged_model_lets_mail_flow_unscanned(home):
-    """The law: a fault in scoring never loses or bounces mail; the header and the log say so."""
+    """A fault in scoring never loses or bounces mail; header and log report it."""
     data = home / "home" / "data.mdb"
     data.write_bytes(b"\xff" * data.stat().st_size)
     with serve(home).ready() as daemon:
@@ -377,7 +377,7 @@ BOUNDS = "[review]\nmax_messages = {most}\n[spool]\nmax_invalid = {invalid}\n"
 
 
 def test_a_reload_changes_how_much_the_review_list_and_the_spool_hold(home):
-    """At the start as the file says, and after SIGHUP as it says then."""
+    """The limits of the file hold at the start; after SIGHUP those of the changed file hold."""
     spool = home / "home" / "spool"
 
     def word(number, stranger="a@a.example"):

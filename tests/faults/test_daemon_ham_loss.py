@@ -1,4 +1,4 @@
-"""The promise of lost ham in a daemon: applied by evaluation, in force from the next reload."""
+"""The bound of lost ham: `evaluate --apply` writes the costs, and a reload uses them."""
 
 import email
 import signal
@@ -28,7 +28,7 @@ def score(daemon, folder):
 
 
 def test_what_evaluation_found_is_in_force_after_a_reload(home):
-    """The score is 5 where junk begins, so it moves as far as the line did."""
+    """The score is 5 at the junk threshold, so it changes by as much as the threshold."""
     config = settings_in(home, more="[ham_loss]\none_in = 20")
     with serve(home, config=config).ready() as daemon:
         before = score(daemon, home)

@@ -58,7 +58,7 @@ def taken(port, source, count, *lines):
 
 
 def test_an_address_is_counted_over_all_workers(tmp_path, sink):
-    """Whichever worker takes a connection, and whichever died: so many and no more."""
+    """The limit of an address holds over all workers, also after a worker has died."""
     config = configured(tmp_path, sink, connections_an_address=5)
     with serve(tmp_path, "--create", config=config).ready() as daemon, ExitStack() as session_io:
         port = daemon.port()

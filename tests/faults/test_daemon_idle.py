@@ -1,4 +1,4 @@
-"""What clients cost that say nothing, or much: connections and memory of a real worker."""
+"""Connections and memory that silent clients and large messages take in a real worker."""
 
 import hashlib
 import resource

@@ -69,7 +69,7 @@ def way_to_the_stand_in(monkeypatch):
 
 
 def test_one_helper_judges_all(runner, shared):
-    """It is started once, when it is first needed, and asked one after the other."""
+    """One scan process starts when it is first needed, and scans one message after the other."""
 
     async def run():
         side = Side(shared)

@@ -81,7 +81,7 @@ def test_outgoing_mail_gives_outsiders_nothing_to_teach_with(home, site):
 
 
 def test_a_sender_is_told_what_became_of_a_report(home, site):
-    """Bob's second word is beyond his day: he is asked to come again, and not thanked."""
+    """Bob's second report is above his daily quota: the reply is temporary, not a success."""
     daemon = site(most=1)
     mine = [stamped(home, daemon, number, "bob@example.org") for number in (1, 2)]
     theirs = [stamped(home, daemon, number, "eve@out.example") for number in (3, 4)]

@@ -102,7 +102,7 @@ def test_a_process_without_a_sign_of_life_is_killed(started):
 
 
 def test_one_that_dies_again_and_again_waits_longer_each_time(started, tmp_path):
-    """Back-off: a broken process does not eat the machine, and is there once it works."""
+    """The delay grows between restarts of a broken process; it runs again once it works."""
     daemon = started("learner=once")
     tries = [float(line) for line in (tmp_path / "home" / "tries").read_text().split()]
     pauses = [record["again_in_s"] for record in daemon.said("process died")]
@@ -112,7 +112,7 @@ def test_one_that_dies_again_and_again_waits_longer_each_time(started, tmp_path)
 
 
 def test_a_process_that_cannot_be_started_now_is_tried_again(started):
-    """No descriptor or no memory, for a moment, costs no process for good."""
+    """A temporary lack of descriptors or memory only delays the start of a process."""
     daemon = started()
     (pid,) = daemon.children("worker")
     whole = resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE)
@@ -260,7 +260,7 @@ def _rest(manager):
 
 
 def test_the_children_hear_nothing_of_the_service_manager(started, tmp_path):
-    """NOTIFY_SOCKET, WATCHDOG and LISTEN_FDS are for the supervisor alone."""
+    """The children do not inherit NOTIFY_SOCKET, WATCHDOG and LISTEN_FDS."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "n"))
         daemon = started(env=environment(NOTIFY_SOCKET=str(tmp_path / "n"), LISTEN_FDS="0"))

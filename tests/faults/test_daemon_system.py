@@ -94,7 +94,7 @@ def test_root_becomes_the_homes_owner(open_folder):
 
 
 def test_a_list_with_a_mistake_is_told_at_the_start_and_at_a_reload(home):
-    """What the settings name is read before anybody goes by them."""
+    """The lists that the settings name are read before the settings are used."""
     block = home / "block"
     block.write_text("sender mallory@example.com\n")
     config = settings_in(home, more=f'[rules]\nblock = "{block}"\n')

@@ -1,4 +1,4 @@
-"""No room: what was learnt stays, scoring goes on, and with room again so does learning."""
+"""On a full disk, learnt messages stay and scoring works; with room, learning works again."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ def mail(number):
 
 
 def fill(model):
-    """Learn until there is no room; the receipts that were given."""
+    """Learn until there is no room; return the receipts."""
     given = []
     while True:
         number = len(given)
@@ -71,7 +71,7 @@ def test_a_large_message_takes_little_room(tmp_path):
 
 
 def test_with_a_higher_limit_learning_goes_on(tmp_path):
-    """The same folder, opened with more room, takes the lesson that was refused."""
+    """The same folder, opened with a higher limit, learns the refused message."""
     with Filter.open(tmp_path / "m", create=True, limit_bytes=LIMIT, history=False) as model:
         given = fill(model)
     with Filter.open(tmp_path / "m", limit_bytes=2 * LIMIT, history=False) as model:
@@ -126,7 +126,7 @@ def fill_the_disk(home):
 
 
 def test_a_disk_that_refuses_to_write_is_outlived(tmp_path):
-    """The file system says no in the middle of a commit: the same process goes on when it can."""
+    """If a commit fails on a full file system, the same process can learn again later."""
     number, label, event = fill_the_disk(tmp_path / "m")
     assert label == "ham"
     assert int(event) == int(number) + 1

@@ -1,4 +1,4 @@
-"""Files that are written whole: old or new for every reader, and on the disk with their names."""
+"""Atomic, durable files: readers see the old or the new one; content and name are synced."""
 
 import os
 import re

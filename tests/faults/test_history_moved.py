@@ -1,4 +1,4 @@
-"""A history that another has set aside, or taken away, while it is open here."""
+"""A history that another process renames or removes while it is open."""
 
 import contextlib
 import shutil
@@ -35,7 +35,7 @@ def folder(tmp_path):
 
 @contextlib.contextmanager
 def set_aside_by_another(folder, number):
-    """Another process has met damage, and has added an entry; what it finds at the end."""
+    """Replace the history in another process, which adds an entry; yield what it finds."""
     other, found = run("set_aside", folder, number), []
     with other:
         assert other.stdout.readline() == "done\n"
@@ -67,7 +67,7 @@ def test_entries_added_after_a_move_are_kept_without_a_read(folder):
 
 
 def test_of_two_that_meet_damage_one_sets_it_aside(folder):
-    """The other one finds a sound folder, and leaves it where it is."""
+    """The other process finds a sound folder, and does not rename it."""
     with start_child(folder) as history:
         with set_aside_by_another(folder, 2) as found:
             history.add([entry(3)])
@@ -78,7 +78,7 @@ def test_of_two_that_meet_damage_one_sets_it_aside(folder):
 
 
 def test_two_in_one_process(folder):
-    """Each has its own look at the folder, and both go on with the new one."""
+    """Two histories of one process check the folder separately, and both use the new one."""
     with opened(folder) as first, opened(folder) as second:
         first._with_recovery(damaged_once())
         first.add([entry(1)])
@@ -117,7 +117,7 @@ def test_a_folder_that_is_taken_away_is_made_again(folder):
 
 
 def test_a_home_that_is_gone_does_not_come_back_at_the_end(folder):
-    """Where nothing waits, nothing is made again for it."""
+    """Without pending entries, closing does not create the home again."""
     with start_child(folder):
         shutil.rmtree(folder)
     assert not folder.exists()

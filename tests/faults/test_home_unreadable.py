@@ -31,7 +31,7 @@ def place(tmp_path):
 
 
 def status(folder, uid=0):
-    """What the daemon answers a user."""
+    """Return the daemon's reply to a user."""
 
     def run():
         with ControlClient(folder / "c.sock", 20) as caller:

@@ -1,4 +1,4 @@
-"""Words made to hurt: the whole way from raw bytes to features stays within a tenth of a second."""
+"""Hostile words: from raw bytes to features takes at most a tenth of a second."""
 
 from __future__ import annotations
 

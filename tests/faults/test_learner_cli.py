@@ -1,4 +1,4 @@
-"""Commands while a daemon serves the home: only the daemon writes, commands ask it to."""
+"""Commands while a daemon serves the home: they send each change to the daemon."""
 
 import contextlib
 import os
@@ -202,7 +202,7 @@ def test_a_dead_daemon_leaves_the_model_to_the_commands(place):
 
 
 def test_the_socket_may_be_named_in_the_settings(place):
-    """serve.control, in a file or the environment."""
+    """Commands find the socket by serve.control, in a file or the environment."""
     with learner(place / "m", place) as running:
         done = spamnb(
             running.home, "correct", "spam", stdin=mail(1), SPAMNB_SERVE_CONTROL=str(running.path)
@@ -311,7 +311,7 @@ def test_status_without_a_daemon(place):
 
 
 def test_a_learner_that_is_replaced_goes_on_at_the_same_socket(place):
-    """The supervisor keeps the socket: the new learner answers requests of the meantime."""
+    """The supervisor keeps the socket: a new learner answers requests that came before it."""
     with daemon(place) as running:
         running.kill()
         waiting = subprocess.Popen(

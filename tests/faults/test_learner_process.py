@@ -101,7 +101,7 @@ def test_bypass_is_a_flag_for_all_and_a_file_for_the_next_start(running):
 
 
 def test_numbers_are_told_for_people_and_for_prometheus(running):
-    """Counted while it happens, histograms with their buckets."""
+    """After a training the metrics in Prometheus' format have the counters and histograms."""
     running.ask("teach", mail(1), label="spam")
     text = running.ask("metrics").body.decode()
     assert "spamnb_learned_spam_total 1\n" in text
@@ -111,7 +111,7 @@ def test_numbers_are_told_for_people_and_for_prometheus(running):
 
 
 def test_the_review_list_over_the_socket(running):
-    """What a user's unknown message leads to, and an admin's word on it."""
+    """A user's unknown message is queued, and an admin accepts or refuses it."""
     with running.caller() as caller:
         answer = caller.teach(Feedback("ham", mail(1), user="alice@example.org"))
         assert answer.state == "review"
@@ -233,7 +233,7 @@ def test_a_delegate_names_the_person(place, unproven, strangers):
 
 
 def test_killed_while_eight_teach_every_answer_is_in_the_store(place):
-    """Law 3 through the socket: what was answered is there, and nothing is half there."""
+    """After a kill the store has every acknowledged label, and no part of any other."""
     home = place / "m"
     answered, lock = [], threading.Lock()
     with Filter.open(home, create=True, recipe=new_recipe()) as model:
@@ -380,7 +380,7 @@ def leave(home, name, data, uid=None):
 
 
 def test_what_was_left_while_it_was_away_is_learnt_once(place):
-    """Nothing lost, nothing twice: files go when they are learnt, in the order they came."""
+    """Files are learnt once, in order of arrival, and removed after that."""
     with learner(place / "m", place) as running:
         until((running.home / "spool").is_dir)
     for number in range(20):
@@ -474,7 +474,7 @@ def used(pid):
 
 
 def test_memory_does_not_grow_with_requests(running):
-    """Thousands of answers leave nothing behind: within 10 MB."""
+    """Memory grows by less than 10 MB over thousands of requests."""
 
     def held():
         text = Path(f"/proc/{running.process.pid}/statm").read_text()

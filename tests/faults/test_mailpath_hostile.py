@@ -1,4 +1,4 @@
-"""The daemon under a hostile hand, or a careless one: settings, sockets, descriptors, disks."""
+"""The daemon under wrong settings and a lack of sockets, descriptors and disk space."""
 
 import os
 import signal

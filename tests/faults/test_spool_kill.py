@@ -1,4 +1,4 @@
-"""The learner dies while it empties the spool: each word is learnt once, in order, all the same.
+"""The learner dies while it empties the spool: each label is still learnt once, in order.
 
 Dovecot's script writes the pending files; the listing that finds them is no snapshot.
 """
@@ -19,7 +19,7 @@ from spamnb.store import check as audit
 
 TEACH = PROJECT / "scripts" / "dovecot" / "spamnb-teach"
 SERVER = f"dict(delegates=frozenset({{{os.geteuid()}}}))"
-"""the words are those of the mail server, which is run as the user of this test"""
+"""the mail server's script runs as the user of this test, so this user is a delegate"""
 DYING = """
 import os, signal
 removed, remove = 0, os.unlink
@@ -39,7 +39,7 @@ os.unlink = dying
 
 
 class Dying(Learner):
-    """Killed at some file: `early`, when it is learnt and still there, or when it is gone."""
+    """Kill the learner at a file: `early`, before the learnt file is removed, else after it."""
 
     def __init__(self, home, where, turn, *, early):
         self.program = DYING.format(turn=turn, early=early) + PROGRAM
@@ -63,7 +63,7 @@ def contradictions(count):
 
 
 def file_it(home, user, label, name):
-    """As Dovecot does."""
+    """Put a message into the spool with the script, as Dovecot does."""
     spool = os.environ | {"SPAMNB_SPOOL": str(home / "spool")}
     subprocess.run([TEACH, label, user], input=mail(name), env=spool, check=True)
 
@@ -100,7 +100,7 @@ def waiting(home):
 
 
 def live(running, done):
-    """Let one learner live until something is so, or it dies; how it ended."""
+    """Run a learner until a condition holds or it dies; return its exit status."""
     try:
         until(lambda: running.process.poll() is not None or done(), "its end")
         return running.end()

@@ -40,7 +40,7 @@ def opened(folder, **limits):
 
 
 def leave(folder, *entries):
-    """What a process that was killed has left."""
+    """Add entries in a process that is killed afterwards."""
     folder.mkdir(exist_ok=True)
     fresh = open_append_file(folder)
     fresh.add(list(map(encode_entry, entries)))
@@ -64,7 +64,7 @@ def files_at_most(size):
 class TestKilled:
     @pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.full)])
     def test_at_random_instants(self, tmp_path, kills):
-        """Of what was added by processes that were killed, all is found, and none twice."""
+        """Every entry that killed processes added is found once."""
         rng = random.Random(5)
         told = set()
         for round_ in range(1, kills + 1):
@@ -193,7 +193,7 @@ class TestTogether:
 
 class TestOrder:
     def test_newest_first_across_settling(self, tmp_path):
-        """As they were added, whenever they were settled, also if the clock went back."""
+        """Entries are found in the order of adding, also if the clock was set back between them."""
         with opened(tmp_path / "h") as history:
             for number in (1, 2, 9, 3, 4):
                 history.add([entry(number), entry(number + 20)])
@@ -204,7 +204,7 @@ class TestOrder:
             assert times == [entry(24).time_us, entry(4).time_us]
 
     def test_every_reader_sees_what_is_fresh(self, tmp_path):
-        """Whatever is asked first."""
+        """Every way to read finds a fresh entry, also as the first read."""
         asked = (
             lambda h: h.find(signature=entry(1).signature),
             lambda h: recent(h, 1),
@@ -260,7 +260,7 @@ class TestTorn:
 
 
 def add_till_told(history):
-    """How many were taken before there was no room."""
+    """Add entries until there is no room; return how many were added."""
     for number in range(1, 1000):
         try:
             history.add([entry(number, size=30)])
@@ -306,7 +306,7 @@ class TestRoom:
             assert numbers(history) == [*range(13, 0, -1)]
 
     def test_when_much_waits_for_room_adding_says_so(self, tmp_path):
-        """And takes nothing then."""
+        """`add` fails and adds nothing while too many entries wait for room in the tables."""
         with opened(tmp_path / "h", limit_bytes=200_000) as history:
             history.flush()
             with files_at_most(30_000):
@@ -315,7 +315,7 @@ class TestRoom:
             assert numbers(history) == [*range(taken, 0, -1)]
 
     def test_much_is_settled_by_adding(self, tmp_path):
-        """Without anybody's asking the file stays small."""
+        """`add` alone keeps the file small, without any read."""
         with opened(tmp_path / "h", limit_bytes=200_000) as history:
             for number in range(1, 41):
                 history.add([entry(number)])
@@ -323,7 +323,7 @@ class TestRoom:
             assert numbers(history) == [*range(40, 0, -1)]
 
     def test_the_oldest_give_way_while_settling(self, tmp_path):
-        """What was left under a higher limit: as much of it as the lower one holds."""
+        """Entries added under a higher limit are kept as far as the lower limit allows."""
         folder = tmp_path / "h"
         leave(folder, *map(entry, range(1, 301)), entry(301, size=100_000), entry(302))
         with opened(folder, limit_bytes=100_000) as history:
@@ -351,7 +351,7 @@ class TestRoom:
 class TestDamage:
     @pytest.mark.parametrize("how", ["nonsense", "torn by a power cut"])
     def test_what_is_fresh_outlives_the_tables(self, tmp_path, how):
-        """They are set aside, and the new ones begin with it."""
+        """If damaged tables are set aside, the new ones start with the fresh entries."""
         folder = tmp_path / "h"
         with opened(folder) as history:
             history.add(entry(number) for number in range(1, 100))
@@ -367,7 +367,7 @@ class TestDamage:
             assert numbers(history) == [101, 100]
 
     def test_damage_met_while_settling(self, tmp_path, monkeypatch):
-        """The entries come into the new tables, once."""
+        """If settling finds damage, the entries are in the new tables once."""
         with opened(tmp_path / "h") as history:
             history.add([entry(1)])
             history.flush()
@@ -431,7 +431,7 @@ def test_two_of_one_process_share_the_file(tmp_path):
 
 
 def test_a_file_that_cannot_be_opened_is_an_error_with_its_path(tmp_path):
-    """As for all other files."""
+    """The error is a StoreError with the path, as for all other files."""
     (tmp_path / "h" / "fresh").mkdir(parents=True)
     with pytest.raises(module.StoreError, match="fresh"):
         History.open(tmp_path / "h")

@@ -69,7 +69,7 @@ class TestFinding:
         assert history.find() == []
 
     def test_at_most_64_are_found(self, history):
-        """A message id used for ever finds its newest entries only."""
+        """A Message-ID with more than 64 entries finds the newest 64."""
         history.add(entry(n, size=1, message_id="same") for n in range(1, 100))
         assert len(history.find(message_id="same")) == 64
 
@@ -101,7 +101,7 @@ class TestFinding:
         assert [e.time_us for e in recent(history, 2)] == [entry(1).time_us, entry(5).time_us]
 
     def test_what_was_added_is_there_after_opening_again(self, tmp_path):
-        """Files are private, entries last."""
+        """Entries are found after closing and opening; files and folder are private."""
         with contextlib.closing(History.open(tmp_path / "history")) as history:
             history.add([entry(1)])
             history.flush()
@@ -125,7 +125,7 @@ class TestBounds:
         assert history.expire(NOON_2026) == 0
 
     def test_one_of_a_clock_that_was_ahead_keeps_no_others(self, history):
-        """Age goes by the order in which they came, where a time cannot be."""
+        """An entry with a time in the future expires by the order of adding."""
         history.add([entry(1, time_us=NOON_2026 + 3650 * DAY_US)])
         history.add([entry(n, time_us=NOON_2026 + n * DAY_US) for n in range(2, 6)])
         assert history.expire(NOON_2026 + 33 * DAY_US) == 2
@@ -141,7 +141,7 @@ class TestBounds:
         assert history.find(digest=entry(2).digest) == []
 
     def test_too_many_entries_expire(self, tmp_path):
-        """Beyond `limit_bytes` the oldest go, whatever their age."""
+        """Above `limit_bytes` the oldest entries are deleted, whatever their age."""
         limits = HistoryLimits(limit_bytes=2_000_000)
         with contextlib.closing(History.open(tmp_path / "h", limits)) as history:
             history.add(entry(n) for n in range(1, 601))
@@ -163,7 +163,7 @@ class TestBounds:
             assert (tmp_path / "h" / "data.mdb").stat().st_size <= 1_000_000
 
     def test_one_entry_too_large_is_told(self, tmp_path):
-        """What does not fit an empty history is an error."""
+        """An entry that does not fit into an empty history is an error."""
         limits = HistoryLimits(limit_bytes=100_000)
         with contextlib.closing(History.open(tmp_path / "h", limits)) as history:
             with pytest.raises(StoreFullError):
@@ -171,7 +171,7 @@ class TestBounds:
             history.add([entry(2)])
 
     def test_expiry_stops_at_nothing(self, tmp_path):
-        """A limit smaller than an empty history is no endless loop."""
+        """With a limit below the size of an empty history, expiry still ends."""
         with contextlib.closing(History.open(tmp_path / "h")) as history:
             history._limits = HistoryLimits(limit_bytes=0)
             history.add([entry(1)])
@@ -181,7 +181,7 @@ class TestBounds:
 
 class TestFlushing:
     def test_a_thread_flushes_within_a_second(self, tmp_path, monkeypatch):
-        """What was added is synced soon, without anybody's asking, and again the next time."""
+        """The thread syncs added entries within a second, each time."""
         synced = threading.Semaphore(0)
         flush = History.flush
 
@@ -215,7 +215,7 @@ class TestFlushing:
         history.close()
 
     def test_a_stop_just_before_a_flush_is_heard(self, monkeypatch):
-        """The thread ends, though the wait was over and the call to flush is taken back."""
+        """The thread ends also if it is stopped between the end of its wait and the flush."""
         monkeypatch.setattr(module, "_FLUSH_S", 0.0)
         flusher = module._Flusher(lambda: None)
 
@@ -272,7 +272,7 @@ class TestDamage:
             assert len(recent(history, 200)) == (0 if torn else 99)
 
     def test_the_last_to_close_wipes_the_note(self, tmp_path):
-        """While one has it open the boot is noted; after all have closed it is not."""
+        """The boot file has the boot's id while the history is open; else it is empty."""
         folder = tmp_path / "history"
         one, two = History.open(folder), History.open(folder)
         one.close()
@@ -281,7 +281,7 @@ class TestDamage:
         assert (folder / "boot").read_text() == ""
 
     def test_a_child_closes_what_it_inherited_and_leaves_the_note(self, tmp_path):
-        """It has nothing to flush; whether the parent ended well is the parent's to say."""
+        """A forked child flushes nothing, and does not empty the boot file of its parent."""
         folder = tmp_path / "history"
         with contextlib.closing(History.open(folder)) as history:
             history.add([entry(1)])
@@ -361,13 +361,13 @@ class TestDamage:
         assert history.expire(NOON_2026 + 99 * DAY_US) == 2
 
     def test_a_place_that_cannot_be_made(self, tmp_path):
-        """A history where a file stands is an error with the path."""
+        """If a file is in the place of the folder, the error has the path."""
         (tmp_path / "file").write_text("x")
         with pytest.raises(StoreError, match="file"):
             History.open(tmp_path / "file")
 
     def test_a_machine_without_boot_ids(self, tmp_path, monkeypatch):
-        """Where nothing names the boot, the history opens all the same."""
+        """On a machine without boot ids the history opens without a warning."""
         monkeypatch.setattr(boot_marker, "_boot_id", lambda: "")
         for _ in range(2):
             with contextlib.closing(History.open(tmp_path / "history")) as history:

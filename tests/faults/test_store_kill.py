@@ -1,4 +1,4 @@
-"""A process that dies at any moment leaves a store that opens, agrees with itself, is complete.
+"""After a kill at any moment the store opens, is consistent and complete.
 
 Run as a program, this file is the victim: it works in one of five ways and prints what is done.
 """
@@ -207,7 +207,7 @@ def learn_for_ever(store):
 
 
 def test_a_full_disk_is_told_and_harms_nothing(tmp_path):
-    """Where the file may not grow, StoreFullError says so and the last state stands."""
+    """If the file cannot grow, StoreFullError is raised and the last state stays."""
     script = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)); \
 import sys; sys.argv = ['x']; import runpy; m = runpy.run_path({__file__!r}, run_name='child'); \
 from pathlib import Path; m['fill'](Path({str(tmp_path / 'model')!r}))"
@@ -255,7 +255,7 @@ def file_bytes(folder):
 
 
 def many_writers(folder, first, until):
-    """Learn and forget until a time, and until the map has grown; tell how many stand then."""
+    """Learn and forget until a time and until the map has grown; return the learnt number."""
     store = open_store(folder, map_size=1 << 20)
     number = first
     while time.time() < until or number < first + 50 or file_bytes(folder) <= GROWN_BYTES:

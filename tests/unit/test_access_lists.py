@@ -72,7 +72,7 @@ def test_a_list_is_read_and_read_again(tmp_path):
     ],
 )
 def test_a_wrong_line_is_named_by_file_and_line(tmp_path, line, said):
-    """One line that says where it stands and what is allowed."""
+    """The error is one line with the place of the mistake and the allowed forms."""
     file = tmp_path / "block"
     file.write_text(f"# list\nsender ann@a.example\n{line}\n")
     with pytest.raises(SettingsError, match=f"block, line 3: .*{said}"):
@@ -105,7 +105,7 @@ def test_a_file_that_is_not_there_is_an_error(tmp_path):
     ],
 )
 def test_networks_know_addresses_in_every_form(address, inside):
-    """As sockets and XFORWARD write them; what is no address is in no network."""
+    """Addresses are recognized in the forms of sockets and XFORWARD; other texts never match."""
     networks = NetworkTable(["192.0.2.0/24", "2001:db8::/32"])
     assert bool(networks.find(address)) == inside
     assert not NetworkTable().find(address)
@@ -119,7 +119,7 @@ def test_a_unix_socket_is_a_network_of_its_own():
 
 
 def test_a_client_is_listed_by_its_network():
-    """The reason names the kind, the ruling the entry."""
+    """The reason has the kind of the entry, the ruling the entry itself."""
     ruling = ruled(allow("client 192.0.2.0/24"))
     assert (ruling.reason, ruling.entry) == ("allow-client", "192.0.2.0/24")
     assert ruled(block("client 192.0.2.7")).reason == "block-client"
@@ -149,7 +149,7 @@ def test_a_domain_is_listed_in_unicode_and_in_ascii(entry, domain):
 
 
 def test_a_sender_may_be_vouched_for_by_the_clients_network():
-    """Where no server checks DKIM and SPF: mail of this sender from these clients is let in."""
+    """Without a server that checks DKIM and SPF, mail of this sender from these clients passes."""
     rules = allow("sender ann@a.example 192.0.2.0/24\nsender ann@a.example 2001:db8::/32")
     for client, inside in (("192.0.2.9", True), ("2001:db8::1", True), ("198.51.100.1", False)):
         for local_hosts in (LOCAL, LocalHosts()):
@@ -173,7 +173,7 @@ def test_a_sender_may_be_let_in_without_any_proof():
 
 
 def test_a_proof_of_one_entry_vouches_for_no_other():
-    """An entry with a network does not loosen the entry of the domain, nor the other way round."""
+    """An entry with a network has no effect on the entry of its domain, nor that one on it."""
     rules = allow("sender ann@a.example 192.0.2.0/24\ndomain a.example")
     assert ruled(rules, sender="ann@a.example", client="198.51.100.1") is None
     assert ruled(rules, sender="bob@a.example") is None
@@ -190,7 +190,7 @@ def test_a_block_list_takes_no_proof(tmp_path):
 
 
 def test_entries_that_never_match_are_told():
-    """Without a server that checks senders, entries that wait for its word do nothing."""
+    """Without a server that checks senders, entries that need its result never match."""
     rules = allow("sender ann@a.example\ndomain b.example\nclient 192.0.2.1")
     assert rules.warning(LocalHosts()).startswith(
         "2 senders and domains of the allow list never match"
@@ -202,7 +202,7 @@ def test_entries_that_never_match_are_told():
 
 
 def test_allow_wins_over_block():
-    """One friend at a blocked network can be let in."""
+    """One allowed sender in a blocked network passes."""
     rules = AccessLists(parse("recipient bob@b.example", "a"), parse("client 192.0.2.0/24", "b"))
     assert ruled(rules).side == "allow"
     assert ruled(rules, to=("eve@b.example",)).side == "block"
@@ -252,7 +252,7 @@ def test_a_proven_sender_is_allowed(head):
 
 
 def test_a_proven_envelope_sender_is_allowed():
-    """SPF is about just that."""
+    """SPF proves the domain of the envelope's sender."""
     head = b"Authentication-Results: mx.example; spf=pass smtp.mailfrom=friend.example\r\n"
     ruling = ruled(allow(FRIEND), head=head, sender="ann@friend.example")
     assert (ruling.reason, ruling.entry) == ("allow-sender", "ann@friend.example")
@@ -272,7 +272,7 @@ def test_a_proven_envelope_sender_is_allowed():
         PASSED + b"From: ann@friend.example <eve@evil.example>\r\n",
         PASSED + b"From: eve@evil.example\r\nReply-To: ann@friend.example\r\n",
         PASSED + b"\r\nFrom: ann@friend.example\r\n",
-        # a stranger's text within our server's words
+        # a sender's text within the results of the local server
         (
             b'Authentication-Results: mx.example; spf=pass smtp.mailfrom="x; dkim=pass header.d='
             b'friend.example"@evil.example\r\nFrom: ann@friend.example\r\n'
@@ -341,6 +341,6 @@ def test_hostile_values_take_linear_time(unit):
 
 
 def test_an_empty_list_says_nothing():
-    """And looks at nothing."""
+    """An empty list gives no ruling, whatever the headers contain."""
     assert RuleList().listed("a@b") is None
     assert ruled(AccessLists(), head=b"\xff" * 10) is None

@@ -47,7 +47,7 @@ def test_as_shipped_every_message_gets_headers_alone():
 
 
 def test_each_decision_has_its_action():
-    """The mapping is what was set."""
+    """Each decision gets the action that the mapping sets."""
     got = [ActionPolicy(HARSH).of(d, ["ann@a.example"], refusable=True) for d in DECISIONS]
     assert got == ["headers", "tag", "quarantine", "reject"]
 
@@ -114,7 +114,7 @@ def test_the_mildest_of_several_recipients_holds(
 
 @given(_ACTION_MAPS, st.booleans(), st.booleans())
 def test_harsher_decisions_are_never_handled_more_mildly(action_map, refusable, whole):
-    """The order holds, also where some actions are impossible."""
+    """A harsher decision never gets a milder action, also if some actions are impossible."""
     action_policy = ActionPolicy(action_map)
     got = [
         action_policy.of(d, ["a@a.example"], refusable=refusable, whole=whole) for d in DECISIONS

@@ -18,7 +18,7 @@ def test_both_limits_hold_and_places_become_free():
 
 
 def test_clients_without_connections_take_no_memory():
-    """A client that left, or was never admitted, is not kept."""
+    """The counts have no entry for a client that left, or was never admitted."""
     connections = OpenConnections()
     assert connections.full("a", 3, 2) == ""
     connections.enter("b")

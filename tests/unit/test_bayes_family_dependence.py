@@ -75,7 +75,7 @@ def asked(made, case, method):
 @pytest.mark.parametrize("method", ["enumerate", "eliminate"])
 @pytest.mark.parametrize("seed", range(3))
 def test_naive_bayes_is_a_network_of_leaves(seed, method):
-    """Without arrows between columns, exact inference is naive Bayes."""
+    """In a network without edges between columns, exact inference equals naive Bayes."""
     X, y = flowers(seed)
     made, model = network(X, y, (None, None, None)), CategoricalNB().fit(X, y)
     for case in every_case():

@@ -148,7 +148,7 @@ def test_parameters_that_mean_nothing_are_refused(make):
 
 
 def test_cuts():
-    """Equally wide, equally full, fewer where numbers are equal, none where there is one."""
+    """Bins of equal width or share; fewer if numbers are equal, no cut for a single number."""
     np.testing.assert_allclose(cut(np.array([0.0, 8.0]), np.ones(2), 4), [2, 4, 6])
     full = cut(np.arange(8.0), np.ones(8), 4, "quantile")
     np.testing.assert_array_equal(full, [1.5, 3.5, 5.5])

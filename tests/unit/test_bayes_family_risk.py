@@ -27,7 +27,7 @@ def two_bells(distance, cases, seed):
 
 @pytest.mark.parametrize("distance", [1.0, 2.0, 3.0])
 def test_the_bound_holds_the_known_error(distance):
-    """Two bells with means d apart have a Bayes error of Phi(-d / 2), and it lies between."""
+    """Normal classes with means d apart have a Bayes error of Phi(-d / 2), within the bounds."""
     known = normal_tail(distance / 2)
     found = [bayes_error(*two_bells(distance, 3000, seed)) for seed in range(3)]
     for bound in found:
@@ -81,13 +81,13 @@ def test_least_risk_is_the_filters_decision():
 
 
 def test_losses_must_fit():
-    """One loss for each class."""
+    """Losses need one column for each class."""
     with pytest.raises(UserError, match="2 classes, losses of 3"):
         minimum_risk([[0.5, 0.5]], zero_one(3))
 
 
 def test_expected_error():
-    """Mean of one minus the largest probability: what an honest model expects to get wrong."""
+    """The expected error is the mean of one minus the largest probability."""
     rng = np.random.default_rng(3)
     P = rng.dirichlet(np.ones(3), 20_000)
     truth = (P.cumsum(axis=1) < rng.random((20_000, 1))).sum(axis=1)

@@ -1,4 +1,4 @@
-"""Scoring files on all cores: the verdicts of one, in the order of the files."""
+"""Scoring files on all cores gives the same verdicts as on one, in the order of the files."""
 
 import os
 import shutil
@@ -36,7 +36,7 @@ def home(trained, tmp_path_factory):
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_verdicts_are_those_of_the_filter_in_the_order_of_the_files(home, jobs):
-    """On one core or several: file after file, the same scores."""
+    """The scores and their order do not depend on the number of processes."""
     found = list(score_paths(home, [str(SAMPLE)], Scoring(jobs=jobs)))
     names = sorted(str(path) for path in SAMPLE.rglob("*.eml"))
     assert [scored.path for scored in found] == names
@@ -50,7 +50,7 @@ def test_verdicts_are_those_of_the_filter_in_the_order_of_the_files(home, jobs):
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_clues_come_along_when_asked_for(home, jobs):
-    """The strongest few, as texts, for each file."""
+    """On request each file has its strongest clues, as texts."""
     scored = next(iter(score_paths(home, [str(SAMPLE)], Scoring(jobs=jobs, clues=3))))
     with Filter.open(home, readonly=True) as model:
         want = model.score(Path(scored.path).read_bytes(), remember=False).clues(3)
@@ -58,7 +58,7 @@ def test_clues_come_along_when_asked_for(home, jobs):
 
 
 def test_unreadable_files_stay_in_their_place(home, tmp_path):
-    """A line for each file, with the reason where there is no verdict."""
+    """Each file has a line; an unreadable one has the reason instead of a verdict."""
     good = (SAMPLE / "ham").iterdir().__next__().read_bytes()
     for name, data in (("1", good), ("2", b""), ("3", b"\x80" * 50), ("4", good)):
         (tmp_path / name).write_bytes(data)
@@ -68,7 +68,7 @@ def test_unreadable_files_stay_in_their_place(home, tmp_path):
 
 
 def test_paths_are_scored_in_the_order_given(home):
-    """Several paths, one after the other, also the same one twice."""
+    """Several paths are scored one after the other, a repeated path again."""
     paths = [str(SAMPLE / side / "0003.eml") for side in ("spam", "ham", "spam")]
     assert [scored.path for scored in score_paths(home, paths)] == paths
 

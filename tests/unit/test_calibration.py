@@ -1,4 +1,4 @@
-"""The calibration of a score: what a lead of one label over the others is worth."""
+"""The calibration of a score: the probability that a lead of a label stands for."""
 
 from itertools import pairwise
 

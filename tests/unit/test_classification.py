@@ -1,4 +1,4 @@
-"""Measures of any number of labels: by hand, and as scikit-learn has them."""
+"""Metrics of any number of labels equal those by hand and those of scikit-learn."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Any script made plain: folded, split and paired, so that every word is a run of word bytes."""
+"""Text of any script becomes runs of word bytes: folded, split and paired."""
 
 import time
 
@@ -22,7 +22,7 @@ from spamnb.core.mail.confusables import plain
     ],
 )
 def test_compatibility_forms_become_plain_letters(text, words):
-    """Full width, mathematical and circled letters hide nothing; case is folded beyond ASCII."""
+    """Full width, mathematical and circled letters become plain; case is folded beyond ASCII."""
     found = plain(text).decode().replace("...", " ").lower()
     assert found.split() == words.lower().split()
 
@@ -46,7 +46,7 @@ def test_scripts_without_spaces_become_pairs(text, words):
 
 @pytest.mark.parametrize("text", ["plum", "Plum FIG", "a\tb\r\n", "\0\x7f", "mail.example.com", ""])
 def test_ascii_stays_as_it_is(text):
-    """Also case and controls: bytes and text of one message must agree."""
+    """ASCII keeps case and control characters, so a text gives the same words as bytes or str."""
     assert plain(text) == text.encode()
 
 

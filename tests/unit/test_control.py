@@ -1,4 +1,4 @@
-"""The control socket's lines and bytes: whatever comes, the server answers or hangs up."""
+"""The control socket: the server answers any bytes with a reply or closes the connection."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ LIMITS = ControlLimits(connections=8, body_bytes=10_000, held_bytes=20_000, idle
 
 
 def rehearsal(request):
-    """Answer with what came; operations of this test alone."""
+    """Reply with the request; the operations of these tests."""
     op = request.header.get("op")
     if op == "fault":
         raise ZeroDivisionError("the secret path /home/x")
@@ -75,7 +75,7 @@ def server(tmp_path_factory):
 
 
 def raw(path, data, *, end=True, wait_s=10):
-    """Send bytes; everything that came back until the other side hung up."""
+    """Send bytes; return all bytes received until the server closes."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(wait_s)
     with connection:
@@ -112,7 +112,7 @@ def replies(found):
 
 
 def test_many_requests_use_one_connection(server):
-    """One after the other, each with its bytes, answered in order."""
+    """Requests of one connection, each with a body, are answered in order."""
     with ControlClient(server[1], 10) as caller:
         for size in (0, 1, 9_999, 10_000, 3):
             header, body = caller.ask("echo", b"x" * size)
@@ -120,13 +120,13 @@ def test_many_requests_use_one_connection(server):
 
 
 def test_requests_may_be_sent_ahead(server):
-    """A shell writes them all and reads what comes."""
+    """A client may write all requests before it reads the replies."""
     one = b'{"op":"echo","bytes":3}\nabc'
     assert [head["n"] for head in replies(raw(server[1], one * 5))] == [3] * 5
 
 
 def test_a_caller_that_was_silent_for_long_connects_anew(tmp_path):
-    """The server has ended the connection by then; the caller does not notice."""
+    """After a long silence the server has closed; the client connects again by itself."""
     limits = ControlLimits(idle_s=0.2)
     with serving(tmp_path, limits=limits) as (server, path), ControlClient(path) as caller:
         caller.ask("echo", b"x")
@@ -136,7 +136,7 @@ def test_a_caller_that_was_silent_for_long_connects_anew(tmp_path):
 
 
 def test_an_error_of_the_family_is_raised_at_the_other_end(server):
-    """Same class, same line, same hint; and the connection goes on."""
+    """The client raises the same class with the same text and hint; the connection stays."""
     with ControlClient(server[1], 10) as caller:
         with pytest.raises(StoreFullError, match="the disk is full") as told:
             caller.ask("busy")
@@ -160,7 +160,7 @@ def test_an_internal_error_is_told_by_an_incident_id_alone(tmp_path):
 
 
 def test_unread_bytes_of_a_body_end_the_connection(server):
-    """The server would take them for the next request line."""
+    """The server ends a connection with an unread body: the rest would count as a request."""
     data = b'{"op":"ignore","bytes":30}\n{"op":"echo"}\n{"op":"echo"}\n'
     assert len(replies(raw(server[1], data))) == 1
 
@@ -178,7 +178,7 @@ def test_unread_bytes_of_a_body_end_the_connection(server):
     ids=range(23),
 )  # fmt: skip
 def test_what_is_no_request_is_answered_in_one_line(server, data):
-    """Never a crash, never a hang: a reason, or the end."""
+    """Invalid input gets an error with a reason, or the end of the connection."""
     for head in replies(raw(server[1], data)):
         assert head["ok"] is True or ("\n" not in head["error"] and head["code"] >= 2)
     assert ask(server[1], "echo", b"x").body == b"x"
@@ -387,7 +387,7 @@ def test_an_unknown_error_class_is_a_peer_error(header):
 
 
 def test_an_answer_travels():
-    """State, receipt and all."""
+    """A result keeps its state, receipt and all other fields."""
     receipt = Receipt(True, 7, "ab", "1@a", None, "spam", 0.1, 0.9)
     for answer in (Answer("learnt", receipt), Answer("review", None, "why", "name", {"a": 1})):
         assert answer_of(json.loads(json.dumps(answer.as_dict()))) == answer
@@ -395,7 +395,7 @@ def test_an_answer_travels():
 
 @pytest.mark.parametrize("header", [{}, {"state": "learnt", "receipt": {"x": 1}}, {"receipt": 5}])
 def test_an_answer_that_is_none_is_the_peers_error(header):
-    """What cannot be read is not guessed at."""
+    """A reply that cannot be read raises an error."""
     with pytest.raises(PeerError):
         answer_of(header)
 
@@ -456,7 +456,7 @@ def test_a_daemon_with_a_full_backlog_is_no_missing_daemon(tmp_path, monkeypatch
 
 
 def test_a_long_path_is_reached(tmp_path):
-    """An address holds 107 bytes; homes are longer."""
+    """A path above 107 bytes, the limit of a socket address, can be used."""
     deep = tmp_path / ("d" * 100) / ("e" * 100)
     deep.mkdir(parents=True)
     with serving(tmp_path) as (_, path):
@@ -465,5 +465,5 @@ def test_a_long_path_is_reached(tmp_path):
 
 
 def test_a_reference_error_keeps_its_code(tmp_path):
-    """The command line ends as it would have without a daemon."""
+    """An error of the daemon gives the same exit code as without a daemon."""
     assert failed(failure(RefError("x"))).exit_code == 2

@@ -1,4 +1,4 @@
-"""The promise of lost ham in force: found by evaluation, kept in the home, below other settings."""
+"""Costs found by evaluation: stored in the home; cost settings take precedence."""
 
 import os
 from dataclasses import replace
@@ -54,7 +54,7 @@ def test_costs_in_the_settings_override_found_costs(tmp_path):
 
 
 def test_another_promise_takes_another_evaluation(tmp_path):
-    """What was found for one in 20 says nothing of one in 1,000."""
+    """Costs found for one in 20 are not used for one in 1,000."""
     write_costs(tmp_path, *found(20))
     assert read_costs(tmp_path, 20) is not None
     assert read_costs(tmp_path, 1000) is None
@@ -68,7 +68,7 @@ def test_another_promise_takes_another_evaluation(tmp_path):
      "one_in = 20\njunk = [100, 0.05]\nreject = [1000, 0]\nmore = 1", "\xff"],
 )  # fmt: skip
 def test_a_file_that_says_nothing_is_told(tmp_path, text):
-    """Named, with what to do; no guess and no silence."""
+    """The error has the file and a hint; no default is used instead."""
     (tmp_path / FILE).write_text(text, encoding="latin-1")
     with pytest.raises(SettingsError, match=FILE) as caught:
         settings(tmp_path, "ham_loss.one_in = 20")

@@ -30,7 +30,7 @@ def test_the_area_under_the_roc_is_the_auc(rows):
 
 
 def test_a_long_roc_is_thinned():
-    """However many messages, a picture needs some hundred points."""
+    """A curve has at most some hundred points, for any number of messages."""
     dice = np.random.default_rng(1)
     truth = dice.random(20_000) < 0.5
     found = curves.roc(truth, dice.normal(truth * 1.0))

@@ -16,7 +16,7 @@ from spamnb.settings.schema import ListenerSettings
 
 
 def test_reports_are_never_refused():
-    """They hold spam: the addresses that take them are exempt, by the names that were set."""
+    """Reports contain spam, so the configured report addresses are exempt."""
     settings = Settings()
     action_policy = policy_of(settings, ListenerSettings()).action_policy
     assert action_policy.is_exempt("spam@example.org")
@@ -29,7 +29,7 @@ def test_reports_are_never_refused():
 
 
 def test_a_listener_allows_no_more_connections_than_descriptors():
-    """A connection takes two, so few descriptors mean few places, and never none."""
+    """A connection takes two descriptors: the limit follows, and is at least one."""
     params = listener_params_of(Settings(), ListenerSettings(upstream="127.0.0.1:25"), "", 2)
     assert fitting(params, 1 << 20, 1) == params
     assert fitting(params, 1024, 1).limits.connections == 341
@@ -90,7 +90,7 @@ def test_domains_of_local_mailboxes(settings, domains, complete, final):
     ],
 )
 def test_as_many_scan_helpers_as_cores(workers, helpers, expected):
-    """In all workers together, and one for each worker at least."""
+    """The limit is for all workers together, and at least one for each."""
     assert scan_slots_of(5, workers, helpers) == expected
 
 
@@ -99,5 +99,5 @@ def test_as_many_scan_helpers_as_cores(workers, helpers, expected):
     [Timeouts(), Timeouts(final_s=10.0), Timeouts(scan_s=90.0), Timeouts(scan_wait_s=600.0)],
 )
 def test_the_next_hop_keeps_time_to_answer(times):
-    """However the times are set, a scan may wait, and the hop's own deadline holds."""
+    """Under all settings of times, a scan may wait, and the next hop's deadline holds."""
     assert 0 < times.scan_start_s <= times.scan_total_s < times.final_s

@@ -127,7 +127,7 @@ def test_a_path_that_no_socket_can_have_is_told_with_what_to_set(sockets, tmp_pa
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_a_folder_that_may_not_be_written_is_not_called_a_port(tmp_path):
-    """A child, for the test goes on as root; its word is its exit code."""
+    """Run in a child, because the test stays root; return its exit code."""
     tmp_path.chmod(0o755)
     child = os.fork()
     if child == 0:
@@ -154,7 +154,7 @@ def test_a_link_put_in_a_sockets_place_gives_nothing_away(sockets, tmp_path):
 
 
 def test_a_file_that_is_no_socket_is_left_alone(sockets, tmp_path):
-    """A mistyped path destroys nothing."""
+    """A file at the socket's path that is no socket is never removed."""
     path = tmp_path / "letter"
     path.write_text("dear")
     with pytest.raises(UserError, match="is not a socket"):
@@ -163,7 +163,7 @@ def test_a_file_that_is_no_socket_is_left_alone(sockets, tmp_path):
 
 
 def test_a_path_that_cannot_be_bound_says_so(sockets, tmp_path):
-    """No folder: one line."""
+    """A path in a missing folder gives an error of one line."""
     with pytest.raises(UserError, match="cannot be bound"):
         sockets.add("a", BindAddress(path=str(tmp_path / "none" / "s")), 1)
 
@@ -239,7 +239,7 @@ def test_a_line_holds_no_control_character(tmp_path, form):
 
 
 def test_json_gives_the_fields_back(tmp_path):
-    """What was put in is what a program reads."""
+    """Each record is one JSON object with the same fields."""
     found = json.loads(
         written(tmp_path, {"format": "json"}, {"event": "x", "ms": 1.5, "to": ["a"]})
     )
@@ -256,7 +256,7 @@ def test_text_cannot_be_taken_for_other_fields(tmp_path):
 
 
 def test_secrets_are_masked(tmp_path):
-    """What is named like a secret is never written, however deep."""
+    """Fields with names of secrets are never written, at any depth."""
     record = {"event": "x", "password": "hunter2", "more": {"api_key": "hunter2", "token": 1}}
     for form in ({"format": "text"}, {"format": "json"}):
         assert b"hunter2" not in written(tmp_path, form, record)
@@ -282,7 +282,7 @@ def test_a_file_that_was_turned_over_is_opened_anew(tmp_path):
 
 
 def test_a_log_that_cannot_be_written_stops_nothing():
-    """A full disk loses lines, not mail."""
+    """On a full disk log lines are lost, and no exception is raised."""
     log = Log(LogSettings(file="/dev/full"))
     log({"event": "lost"})
 
@@ -447,7 +447,7 @@ def test_what_was_given_up_does_not_come_back():
 
 
 def test_a_child_is_told_what_to_do_and_hears_the_end():
-    """The first word is the start, later ones are orders, the end is the end."""
+    """A child gets its start, then orders; the end of the channel is its end."""
     line = SupervisorChannel()
     channel = ChildChannel(os.dup(line.child_fd))
     line.child_has_it()

@@ -191,7 +191,7 @@ def test_another_model_signed_it(site, tmp_path):
 
 
 def test_unreported_moves_are_told(site):
-    """The hint for unreported moves is the mailbox's."""
+    """The hint for unreported moves comes from the mailbox."""
     site.word = lambda *_: None
     found = site.findings()
     assert broken(found, "learning", "nothing was learnt") == ["learning"]

@@ -85,7 +85,7 @@ def differences(base, letters=18):
 
 @pytest.mark.parametrize("base", [31, 257, 0x100000001B3])
 def test_words_that_collide_under_a_public_base_differ(base):
-    """Prepared for the hashes of textbooks, such pairs are as far apart here as any."""
+    """Pairs that collide under the hashes of textbooks have different ids."""
     one, other = differences(base)
     assert polynomial(one, base) % 2**32 == polynomial(other, base) % 2**32
     ids = read([one + b" " + other]).ids
@@ -102,7 +102,7 @@ def test_words_that_collide_under_a_public_base_differ(base):
     ],
 )  # fmt: skip
 def test_words_alike_in_their_pieces_differ(one, other):
-    """Swapped halves, zeros at the end, one letter more: other ids."""
+    """Words with swapped halves, zeros at the end or one more letter have other ids."""
     ids = [set(read([text]).ids.tolist()) for text in (one, other)]
     assert ids[0] != ids[1] or one.rstrip("\0") == other.rstrip("\0")
 
@@ -125,7 +125,7 @@ def test_ids_are_spread_like_chance():
 
 
 def test_the_same_word_in_another_place_is_another_feature():
-    """Places, and the names of headers, are part of the id."""
+    """Locations and the names of headers are part of the id."""
     locations = [(location, b"") for location in TokenLocation]
     locations += [(TokenLocation.HEADER, b"x"), (TokenLocation.HEADER, b"y")]
     found = [
@@ -153,7 +153,7 @@ def test_more_header_names_than_are_remembered():
 
 
 def test_threads_agree_while_seeds_are_drawn_anew(monkeypatch):
-    """What one thread throws away another may be using."""
+    """A thread may replace the cache of seeds while another thread uses it."""
     monkeypatch.setattr(features, "SEEDS_KEPT", 5)
     messages = [[(TokenLocation.HEADER, b"x-%d" % (n % 11), b"plum fig")] for n in range(300)]
     expected = [extract(Key(SECRET), [one]).ids.tolist() for one in messages]
@@ -213,7 +213,7 @@ def test_any_length_works(length):
     ["plum Fig mail.example.com 192.0.2.1", "naïve café", "Привет мир", "購入 plum", "x" * 99],
 )
 def test_bytes_and_text_give_equal_ids(text):
-    """Decoded or not, ASCII or mixed: one text, one set of ids."""
+    """A text has the same ids as bytes and as str, ASCII or mixed."""
     as_text = read([text]).ids.tolist()
     assert as_text == read([plain(text)]).ids.tolist()
     if text.isascii():
@@ -223,7 +223,7 @@ def test_bytes_and_text_give_equal_ids(text):
 
 
 def test_a_message_reads_the_same_alone_and_in_a_batch():
-    """Whatever stands beside it, in whatever order."""
+    """The ids of a message do not depend on the other messages of the batch."""
     dice = Random(1)
     words = ["plum", "Fig", "mail.example.com", "x" * 80, "naïve", "", "192.0.2.1"]
     messages = [[" ".join(dice.choices(words, k=dice.randrange(9)))] for _ in range(40)]
@@ -236,7 +236,7 @@ def test_a_message_reads_the_same_alone_and_in_a_batch():
 
 
 def test_no_message_and_empty_messages():
-    """Nothing in, nothing out, and empty ones keep their place."""
+    """An empty batch has no features; empty messages keep their place in a batch."""
     assert len(extract(Key(SECRET), [])) == 0
     found = extract(Key(SECRET), [[], fields("plum"), []])
     assert [len(found.of(number)) for number in range(3)] == [0, 1, 0]
@@ -296,7 +296,7 @@ NONE = np.zeros(0, np.uint64)
 
 
 def test_a_message_within_the_bound_is_left_as_it_is():
-    """Ordinary mail pays nothing: the very same value comes back."""
+    """For messages within the limits the same object is returned."""
     found = read([numbered(50)], [numbered(10)])
     assert found.bounded((50, 50), NONE) is found
 

@@ -121,7 +121,7 @@ def test_a_contradiction_moves(feedback_service, model):
     ],
 )
 def test_what_makes_no_sense_is_refused_with_the_reason(feedback_service, model, said, error_type):
-    """An answer like any other, with the type of error; nothing is learnt."""
+    """An invalid feedback gets a reply with the type of the error; nothing is learnt."""
     held = events(model)
     answer = feedback_service.teach(said)
     assert (answer.state, answer.facts["error_type"], bool(answer.reason)) == (
@@ -175,7 +175,7 @@ def test_a_user_names_no_message_of_others(feedback_service, model, by):
 
 
 def test_a_users_message_that_is_unknown_waits_for_review(feedback_service, model):
-    """It may have come before we did: an admin looks at it, nothing is learnt until then."""
+    """A message that is not in the history is queued; nothing is learnt before an admin decides."""
     held = events(model)
     answer = feedback_service.teach(Feedback("spam", mail(1), user=ALICE))
     assert (answer.state, events(model)) == ("review", held)
@@ -311,7 +311,7 @@ def test_a_line_in_the_body_does_not_hide_the_message_that_carries_it(feedback_s
 
 
 def test_a_person_is_stopped_at_their_cap_and_others_are_not(model, tmp_path):
-    """A program gone wild changes so much a day and no more, also after a restart."""
+    """One user's changes per day are limited, also after a restart."""
     rules = TeachingRules(user_per_day=3)
     raws = [mail(number, f"words{number} of garden") for number in range(5)]
     for raw in raws:
@@ -325,7 +325,7 @@ def test_a_person_is_stopped_at_their_cap_and_others_are_not(model, tmp_path):
 
 
 def test_what_changes_nothing_does_not_count_towards_the_cap(model, tmp_path):
-    """A mail program that says the same again and again uses nothing up."""
+    """Repeated labels do not use up the quota."""
     feedback_service = FeedbackService(
         model, ReviewQueue(tmp_path / "review"), TeachingRules(user_per_day=2)
     )
@@ -397,7 +397,7 @@ def test_what_is_looked_at_is_what_is_learnt(feedback_service, model):
 
 
 def test_what_is_refused_in_review_teaches_nothing(feedback_service, model):
-    """It goes, and the model is as it was."""
+    """A refused entry is removed, and the model is unchanged."""
     held = events(model)
     name = feedback_service.teach(Feedback("ham", mail(1), user=ALICE)).review
     assert feedback_service.refuse(name).state == "unchanged"

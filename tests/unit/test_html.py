@@ -44,7 +44,7 @@ def test_text_is_what_a_person_sees(source: bytes | str, text: str) -> None:
 
 
 def test_ascii_pages_stay_bytes() -> None:
-    """Downstream is faster on bytes, so every field that is ASCII is bytes."""
+    """Every ASCII field is bytes, because later steps are faster on bytes."""
     found, odd = page(b"<!-- c --><a href=u>t&nbsp;</a><img src=i>")
     assert (found.hidden, found.links, found.images) == (b"c", [b"u"], [b"i"])
     assert (found.markup, odd) == (b"a img", [])
@@ -134,7 +134,7 @@ def test_nested_hidden_text_is_told_once() -> None:
 
 
 def test_comments_are_hidden_text() -> None:
-    """A comment is there and not seen, even when it never ends."""
+    """A comment is hidden text, also without an end."""
     assert page(b"a<!-- b -->c<!--d")[0].hidden.split() == [b"b", b"d"]
     assert page("<!-- é -->".encode())[0].hidden == "é"
 
@@ -154,7 +154,7 @@ def test_comments_are_hidden_text() -> None:
     ],
 )
 def test_links_and_images_are_found(source, links, images) -> None:
-    """Every way out of a page is listed."""
+    """Every kind of link of a page is listed."""
     found, _ = page(source)
     assert (found.links, found.images) == (links, images)
 

@@ -1,4 +1,4 @@
-"""The learner: which events a lesson becomes, rehearsal, insistence, and what is refused."""
+"""The learner: the events of a training, rehearsal, immediate corrections, and refusals."""
 
 from dataclasses import replace
 
@@ -37,7 +37,7 @@ def check(model):
 
 
 def test_an_event_has_user_time_and_channel():
-    """The journal has the person's name, the channel, the time and the message's identity."""
+    """The journal has the user's name, the channel, the time and the message's identity."""
     model = new()
     source = Source(user="ann", channel="imap")
     model.teach([Learn(model.example(mail(1)), 1, source, 1_700_000_000_000_000)])
