@@ -72,7 +72,7 @@ def test_draining_finishes_what_is_under_way(on_loop):
 
 
 def test_draining_breaks_off_what_does_not_end(on_loop):
-    """After its time the sender keeps the message."""
+    """A message that takes longer than the draining time gets no 250."""
 
     async def main():
         async with Rig({}) as rig:
@@ -117,7 +117,7 @@ def test_draining_waits_for_the_next_hops_reply(on_loop):
 
 
 def test_a_client_that_is_held_and_leaves_frees_its_memory(on_loop):
-    """Otherwise later clients would wait forever."""
+    """A client that leaves while it waits frees its memory, or later clients would wait forever."""
 
     async def main():
         budget = MemoryBudget(1000)

@@ -37,7 +37,7 @@ def test_smtp_before_lmtp_takes_one_recipient(on_loop):
 
 
 def test_smtp_before_lmtp_tries_on_after_a_refused_recipient(on_loop):
-    """Only a recipient that was taken is in the way of the next."""
+    """After a rejected recipient the client may send another one in the same transaction."""
 
     async def main():
         server = Server(lmtp=True)
@@ -81,7 +81,7 @@ def test_lmtp_before_smtp_repeats_the_final_reply(on_loop):
 
 
 def test_lmtp_before_lmtp_passes_each_reply_on(on_loop):
-    """As they come, in order."""
+    """The client gets the replies for each recipient in order, as they arrive."""
 
     async def main():
         server = Server(lmtp=True)

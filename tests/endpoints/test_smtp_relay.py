@@ -230,7 +230,7 @@ def test_odd_beginnings_cannot_join_our_lines(on_loop, body):
 
 @pytest.mark.parametrize("changes", [{}, SMALL], ids=["stored", "streamed"])
 def test_forged_verdicts_are_removed(on_loop, changes):
-    """Also with bypass, also when streaming, also behind a stuffed dot."""
+    """Forged copies are removed also with bypass, while streaming, and behind a stuffed dot."""
     forged = b"Subject: x\r\nX-Spam-Flag: NO\r\n.X-Spamnb-Verdict: ham\r\nTo: b\r\n\r\n"
     body = b"X-Spam-Flag: stays\r\n" * 500
 
@@ -410,7 +410,7 @@ def test_a_unix_socket_is_as_good(on_loop, tmp_path):
 
 
 def test_a_client_that_shuts_its_side_still_gets_its_replies(on_loop):
-    """What was sent before is worked off; then we close."""
+    """The relay processes all that the client sent before, then it closes."""
 
     async def main():
         async with Rig({}) as rig:

@@ -108,7 +108,7 @@ def test_the_envelope_goes_out_as_it_came_in(hop):
 
 
 def test_xforward_is_sent_only_to_hops_that_announce_it(hop):
-    """Without the announcement it would be an error there."""
+    """XFORWARD is sent only if the next hop announces it."""
     one = hop(EHLO=b"250-hop\r\n250-XFORWARD NAME ADDR\r\n250 SIZE\r\n")
     sent(one)
     one.close()
@@ -160,7 +160,7 @@ def test_whatever_fails_before_the_message_is_an_error(hop, script):
 
 
 def test_a_next_hop_that_says_nothing_after_the_dot_leaves_doubt(hop):
-    """It may have the message: code 0, and no error that would read as a no."""
+    """The next hop may have the message, so the result has code 0 and is no rejection."""
     assert sent(hop(final=None)) == [ReleaseReply(0), ReleaseReply(0)]
 
 

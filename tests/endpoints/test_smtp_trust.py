@@ -72,7 +72,7 @@ def test_strangers_send_to_our_domains_only(on_loop, path):
     ],
 )  # fmt: skip
 def test_strangers_reach_our_domains(on_loop, path):
-    """And their lines go on unchanged."""
+    """Recipients in the site's domains are forwarded unchanged."""
 
     async def main():
         async with Rig(STRANGERS) as rig:
@@ -239,7 +239,7 @@ def test_only_listed_proxies_may_connect(on_loop):
 
 
 def test_a_silent_proxy_is_shed(on_loop):
-    """A header that does not come has 5 seconds."""
+    """A connection without a PROXY header is closed after 5 seconds."""
 
     async def main():
         async with Rig(PROXIED | {"times": times(proxy_s=0.1)}) as rig:
@@ -289,7 +289,7 @@ def test_a_slow_body_is_shed(on_loop):
 
 
 def test_an_endless_line_is_shed(on_loop):
-    """It is not stored, it is answered once, and then the connection ends."""
+    """A line without an end is not stored, gets one reply, and ends the connection."""
 
     async def main():
         async with Rig({}) as rig:
@@ -303,7 +303,7 @@ def test_an_endless_line_is_shed(on_loop):
 
 
 def test_a_long_line_is_answered_once(on_loop):
-    """What follows it is read as the next command."""
+    """Text after the end of a long line is read as the next command."""
 
     async def main():
         async with Rig({}) as rig:
@@ -316,7 +316,7 @@ def test_a_long_line_is_answered_once(on_loop):
 
 
 def test_a_client_that_only_errs_is_shed(on_loop):
-    """A hundred commands that are none are enough."""
+    """After a number of invalid commands, 100 by default, the connection is closed."""
 
     async def main():
         async with Rig({"limits": limits(errors=10)}) as rig:

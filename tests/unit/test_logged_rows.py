@@ -73,7 +73,7 @@ def test_after_a_turn_every_row_is_in_its_bucket_and_its_value_deleted(store):
 
 
 def test_a_large_transaction_writes_everything_and_empties_the_log(store):
-    """What changes most buckets is not logged."""
+    """A transaction that changes most buckets writes them directly, without the log."""
     learn(store, some_mail(1), HAM)
     ids = ids_of(*range(200))
     ones = np.ones((200, 2))
@@ -94,7 +94,7 @@ def test_a_growing_model_gets_a_larger_log(store, monkeypatch):
 
 
 def test_a_removed_row_covers_the_one_in_its_bucket(store):
-    """A forgotten message's features are gone at once, before their buckets are written."""
+    """Features of a forgotten message are missing immediately, before their buckets are written."""
     for number in range(1, 20):
         learn(store, some_mail(number), SPAM)
     learn(store, some_mail(1), -1)

@@ -26,7 +26,7 @@ def file_of(path, *logins):
 
 
 def test_a_hash_is_standard_scrypt():
-    """What is written can be checked by any scrypt."""
+    """Hashes are standard scrypt: hashlib.scrypt gives the same."""
     _, name, cost, salt, digest = hashed("tr0ub4dor", CHEAP).split("$")
     assert (name, cost) == ("scrypt", "ln=4,r=8,p=1")
     again = hashlib.scrypt(b"tr0ub4dor", salt=b64decode(salt), n=16, r=8, p=1, dklen=32)
@@ -112,7 +112,7 @@ def test_a_missing_file_says_what_makes_one(tmp_path):
 
 
 def test_writing_keeps_everything(tmp_path):
-    """What is written is what is read."""
+    """Logins are the same after writing and reading the file."""
     alice = Login("alice", hashed("x", CHEAP), ("a@x.example",))
     logins = {"alice": alice, "bob": Login("bob", hashed("y", CHEAP), ("bob",))}
     write_logins(tmp_path / "p", logins)
@@ -151,7 +151,7 @@ def test_the_right_password_is_no_wrong_one():
 
 
 def test_a_login_of_ones_own_does_not_help_to_guess_at_others():
-    """Right ones in between leave the wrong ones standing."""
+    """A right password does not reset the count of wrong ones from the same address."""
     attempts = FailedLogins()
     tried = 0
     for second in range(30):

@@ -107,13 +107,13 @@ def test_double_fields_are_told_and_the_first_one_counts() -> None:
     [(b"<a@b>", "a@b"), (b" a@b ", "a@b"), (b"<" + b"x" * 999, "x" * 254), (b"<\xe9>", "é")],
 )
 def test_the_message_id_is_bare_and_short(value: bytes, found: str) -> None:
-    """The id comes without brackets and cannot grow."""
+    """The Message-ID is stored without brackets, and its length is limited."""
     assert read(b"Message-ID: " + value + b"\n\n").message_id == found
     assert read(b"A: b\n\n").message_id == ""
 
 
 def test_fields_beyond_the_limits_are_left_out_of_features() -> None:
-    """Values are cut, and the block ends at its share of bytes and of fields."""
+    """Values are cut to a limit, and so are the bytes and the number of fields of a block."""
     message = read(b"A: " + b"x" * 9000 + b"\n\n")
     assert len(message.headers[0][1]) == limits.VALUE_BYTES
     message = read(b"A: " + b"x" * 8000 + b"\n" + (b"B: " + b"y" * 8000 + b"\n") * 20 + b"\n")

@@ -29,7 +29,7 @@ def test_leaves_come_in_order_with_their_depth() -> None:
 
 
 def test_preamble_and_epilogue_are_not_read() -> None:
-    """What stands around the parts is shown by no reader."""
+    """Text before and after the parts is not read, because no mail program shows it."""
     raw = multipart(b"\none").replace(b"\n\n--b\n", b"\n\nbefore\n--b\n") + b"after\n"
     assert texts(read(raw)) == [b"one"]
 
@@ -74,7 +74,7 @@ def test_an_unclosed_multipart_gives_its_parts() -> None:
 
 
 def test_a_message_inside_gives_inner_headers_and_parts() -> None:
-    """What is forwarded counts apart from the message that carries it."""
+    """Headers of a forwarded message are kept apart from those of the outer message."""
     inner = b"From: eve@x\nSubject: =?utf-8?q?=C3=A9?=\nX-Other: no\n\ninner text"
     message = read(b"Subject: s\n" + multipart(b"Content-Type: message/rfc822\n\n" + inner))
     assert message.headers[-2:] == [(b"inner-from", b"eve@x"), (b"inner-subject", "é")]

@@ -53,7 +53,7 @@ def test_base64_is_read_as_far_as_it_goes(body: bytes, text: bytes, odd: list[st
 def test_quoted_printable_is_read_as_far_as_it_goes(
     body: bytes, text: bytes, odd: list[str]
 ) -> None:
-    """Soft line ends join, and what is no escape stays."""
+    """Soft line ends are joined, and text that is no escape stays."""
     found, marks = part(body, b"Quoted-Printable")
     assert (found.text, marks) == (text, odd)
 

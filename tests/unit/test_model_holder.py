@@ -1,4 +1,4 @@
-"""The holder: one service at a time, renewed and closed without anybody noticing."""
+"""The holder: one service at a time; renewal and closing disturb no request."""
 
 import itertools
 import shutil
@@ -129,7 +129,7 @@ def test_a_model_that_is_missing_is_tried_less_and_less(tmp_path, monkeypatch):
 
 
 def test_the_review_list_needs_no_model(holder, learning):
-    """What waits can be seen while the model is gone."""
+    """The review queue can be read while the model cannot be opened."""
     with holder.service() as service:
         name = service.teach(replace(SAID, trust="user", user="alice")).review
     holder.close()

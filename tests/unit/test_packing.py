@@ -1,4 +1,4 @@
-"""Packing: what travels between processes is what was read, and every word comes along."""
+"""Packing: messages are the same after packing and unpacking, with all of their words."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""One message in a hundred is an attacker's: what it does, and that it can be taken back."""
+"""Poisoning by one message in a hundred: its effect, and its removal."""
 
 from pathlib import Path
 from random import Random

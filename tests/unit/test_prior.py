@@ -100,7 +100,7 @@ def test_a_model_of_three_labels_has_a_prior_for_its_like():
 
 
 def test_one_undo_takes_a_prior_back(text):
-    """After the undo no count is left, and no message is told as one of a prior."""
+    """After the undo no count of the prior is left, and no message counts as one of a prior."""
     model = empty()
     receipt = add(model, text)
     with model.store.read() as view:
@@ -175,7 +175,7 @@ def test_only_a_fitting_model_takes_a_prior(text):
 
 
 def test_an_export_is_no_prior(trained, text):
-    """The first line tells them apart, and reading it takes nothing away."""
+    """The first line of a file tells a prior from an export, and stays readable after the test."""
     lines = io.StringIO(text)
     assert is_prior(lines)
     assert lines.read() == text

@@ -48,7 +48,7 @@ def aged(path, days):
 
 
 def test_a_message_is_kept_with_its_envelope_byte_for_byte(quarantine):
-    """Whatever bytes came in, also what no parser understands, comes out on release."""
+    """A release sends the same bytes that were received, also invalid ones."""
     identity = quarantine.keep(RAW, ENVELOPE, {"probability": 0.99, "verdict": "spam"})
     (entry,) = Quarantine(quarantine.folder).messages()
     assert (entry.id, entry.sender, entry.recipients) == (
@@ -154,7 +154,7 @@ NOT_HERE = "20260101T000000000000-01234567"
 
 @pytest.mark.parametrize("identity", ["", "../../etc/passwd", "x", NOT_HERE])
 def test_an_id_that_is_not_here_is_an_error(quarantine, identity):
-    """No ID leads out of the folder."""
+    """No ID names a file outside of the folder."""
     for ask in (quarantine.get, quarantine.raw, quarantine.delete):
         with pytest.raises(RefError):
             ask(identity)
@@ -235,7 +235,7 @@ def test_a_released_message_is_no_junk_for_later_filters(quarantine):
 
 
 def test_a_next_hop_that_took_nothing_leaves_it_kept(quarantine):
-    """Nothing was sent, so it can be released again immediately."""
+    """If nothing was sent, the message can be released again immediately."""
     identity = quarantine.keep(RAW, ENVELOPE, {})
 
     def send(released):
@@ -289,7 +289,7 @@ def test_what_is_thrown_away_while_it_is_released_does_not_come_back(quarantine)
 
 
 def test_a_message_without_its_body_is_not_marked(quarantine):
-    """What cannot be sent is not begun."""
+    """A release that cannot be sent is not recorded as begun."""
     identity = quarantine.keep(RAW, ENVELOPE, {})
     Path(quarantine.folder / f"{identity}.eml").unlink()
     with pytest.raises(Exception, match="No such file"):

@@ -88,7 +88,7 @@ def test_a_whole_session_in_one_piece():
     ],
 )
 def test_the_relay_answers_what_it_does_not_forward(line, code):
-    """Such a line never reaches the next hop."""
+    """A line that the relay answers by itself never reaches the next hop."""
     driver = SessionDriver()
     driver.send(EHLO)
     assert driver.send(line).startswith(code)
@@ -130,7 +130,7 @@ def test_a_next_hop_that_fails_at_a_step(step, failure):
 
 @pytest.mark.parametrize("step", STEPS[2:5])
 def test_two_replies_to_one_command_are_not_believed(step):
-    """It is unknown which of them answers it."""
+    """With two replies it is unknown which one belongs to the command, so the session ends."""
     good = b"354 go\r\n" if step == "DATA" else OK
     driver = SessionDriver({step: good + b"250 2.0.0 queued as FALSE\r\n"})
     driver.send(EHLO + ENVELOPE)
@@ -162,7 +162,7 @@ def test_a_reply_that_is_unread_between_messages_makes_a_new_connection():
 
 
 def test_an_idle_next_hop_that_leaves_is_connected_again():
-    """The client does not notice."""
+    """The relay reconnects between two messages, and the client gets its usual replies."""
     driver = SessionDriver()
     driver.send(EHLO)
     driver.run(driver.session.upstream_bytes, b"421 4.4.2 idle\r\n")
@@ -334,7 +334,7 @@ def test_a_message_that_is_not_forwarded(result, reply, action):
 
 
 def test_a_large_message_is_scanned_by_its_beginning_and_streamed():
-    """What follows is forwarded as it comes."""
+    """After a large message's beginning, the rest is forwarded as it arrives."""
     driver = ready(result=ScanResult(add=VERDICT), **LARGE)
     driver.send(TEXT + b"y" * 70 + b"\r\n")
     assert not driver.requests[0].whole
@@ -431,7 +431,7 @@ def test_a_client_without_room_is_turned_away():
 
 
 def test_the_proxy_header_may_come_in_pieces():
-    """The address in it decides."""
+    """The rules use the address in the PROXY header."""
     driver = SessionDriver(
         proxies=NetworkSet(("127.0.0.0/8",)), recipient_domains=frozenset(("y.example",))
     )

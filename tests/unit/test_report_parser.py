@@ -1,4 +1,4 @@
-"""Reports: what is attached, resent, quoted or reported comes out, byte for byte where it can."""
+"""Reports: attached, resent, quoted and ARF messages are found, byte for byte if possible."""
 
 import time
 import tracemalloc
@@ -194,7 +194,7 @@ def arf(kind, original="message/rfc822", content=KEPT):
     [(b"abuse", "spam"), (b"Fraud", "spam"), (b"not-spam", "ham"), (b"opt-out", ""), (b"x", "")],
 )
 def test_an_arf_report_contains_its_label(kind, label):
-    """RFC 5965: its type is the label, whatever the address; other types say nothing."""
+    """RFC 5965: the feedback type gives the label, for any address; other types give none."""
     report = read_report(arf(kind), "spam")
     assert (report.how, report.label, report.automatic) == ("arf", label, True)
     assert read(report.items[0].raw).digest == read(SCORED).digest
@@ -254,7 +254,7 @@ def test_our_line_on_the_outside_names_the_report_and_not_the_message():
     ],
 )
 def test_mail_by_machines_is_known(name, value, automatic):
-    """RFC 3834: nothing answers what a machine sent."""
+    """RFC 3834: messages from programs get no receipt."""
     assert read_report(outer(**{name.replace("-", "_"): value}), "spam").automatic is automatic
 
 

@@ -40,7 +40,7 @@ def test_the_files_are_private(review_queue):
 
 
 def test_the_same_label_is_queued_once(review_queue):
-    """Sent again and again it is one entry; another label, person or message is another."""
+    """A repeated report is one entry; another label, user or message is another entry."""
     first = review_queue.add(waiting(), b"raw")
     assert review_queue.add(waiting(time_us=NOW_US + 5), b"raw") == first
     others = {
@@ -54,7 +54,7 @@ def test_the_same_label_is_queued_once(review_queue):
 
 
 def test_a_full_list_takes_nothing_new(tmp_path):
-    """By number and by bytes; what waits is not washed out by a flood."""
+    """The queue is limited in number and bytes; a flood does not displace queued entries."""
     review_queue = ReviewQueue(tmp_path / "r", ReviewLimits(max_messages=3, share=1, strangers=1))
     names = [review_queue.add(waiting(n), b"") for n in range(3)]
     with pytest.raises(RefusedError):
@@ -69,7 +69,7 @@ def test_a_full_list_takes_nothing_new(tmp_path):
 
 
 def test_undecided_entries_expire(tmp_path):
-    """Age bounds the list, too."""
+    """Entries above the age limit are removed."""
     review_queue = ReviewQueue(tmp_path / "r", ReviewLimits(keep_days=2))
     old = review_queue.add(waiting(1), b"")
     new = review_queue.add(waiting(2, time_us=NOW_US + 3 * DAY_US), b"")
@@ -79,7 +79,7 @@ def test_undecided_entries_expire(tmp_path):
 
 
 def test_one_person_does_not_fill_the_list(tmp_path):
-    """An eighth of it, by number and by bytes; the others still find room."""
+    """One user gets an eighth of the queue, in number and bytes; others still have room."""
     review_queue = ReviewQueue(
         tmp_path / "r", ReviewLimits(max_messages=16, limit_bytes=16_000, strangers=1)
     )
@@ -106,7 +106,7 @@ def test_strangers_do_not_fill_the_list(tmp_path):
 
 
 def test_one_network_of_strangers_does_not_shut_out_the_others(tmp_path):
-    """An eighth of the strangers' half for each network, under as many names as it likes."""
+    """Each network gets an eighth of the strangers' half, under any number of names."""
     review_queue = ReviewQueue(tmp_path / "r", ReviewLimits(max_messages=32, limit_bytes=64_000))
     for number in range(2):
         review_queue.add(waiting(number, client="192.0.2.7"), b"")

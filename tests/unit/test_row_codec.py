@@ -179,7 +179,7 @@ class TestIntegers:
         assert len(encode_ints(np.array([value]))) == size
 
     def test_more_than_64_bits_is_a_bug(self):
-        """Nothing wraps around."""
+        """A value out of range raises an error instead of wrapping around."""
         with pytest.raises(BugError):
             encode_ints(np.array([(1 << 64) - 1], np.uint64))
 

@@ -1,4 +1,4 @@
-"""Judging: clues add up to the score, however it was asked for."""
+"""Scoring: clues add up to the score, in every way of calling it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -116,7 +116,7 @@ def test_explained_by_reference_the_score_is_the_same(model):
 
 
 def test_explained_by_reference_occurrences_count(tmp_path):
-    """As above where words count as often as they occur."""
+    """The same for models that count occurrences."""
     made = replace(new_recipe("multinomial"), occurrences=True)
     with Filter.open(tmp_path / "m", create=True, recipe=made) as model:
         teach(model)
@@ -168,7 +168,7 @@ def test_probabilities_are_those_of_the_scores(model, labels):
 
 
 def test_a_signed_verdict_differs_by_its_signature_alone(model):
-    """Every field is where it was, the clues too."""
+    """A signed verdict has the same fields and clues as before."""
     for verdict in model.score_many(NEW[:2]):
         signed = verdict.signed("sabc")
         assert signed == replace(verdict, signature="sabc")

@@ -159,7 +159,7 @@ def test_a_file_that_was_named_must_be_there(tmp_path):
 
 
 def test_a_secret_is_never_shown(monkeypatch):
-    """Masked in `config show` and in errors."""
+    """Secrets are masked in `config show` and in errors."""
     import spamnb.settings as module
 
     secret = tuple(s._replace(secret=s.name == "local.hosts") for s in SETTINGS)
@@ -174,7 +174,7 @@ def test_a_secret_is_never_shown(monkeypatch):
 
 
 def test_the_home_is_looked_for_in_the_promised_order():
-    """As set, then $STATE_DIRECTORY, then the XDG data folder."""
+    """The home is that of the settings, else $STATE_DIRECTORY, else the XDG data folder."""
     environment = {"STATE_DIRECTORY": "/var/lib/spamnb:/x", "XDG_DATA_HOME": "/data", "HOME": "/h"}
     assert home_of(Settings(home="/set"), environment) == Path("/set")
     assert home_of(Settings(), environment) == Path("/var/lib/spamnb")

@@ -55,7 +55,7 @@ def test_a_section_without_keys_is_a_member_with_defaults(tmp_path):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_keys_of_a_family_are_all_that_its_members_hold(family):
-    """Nothing of a member is out of reach."""
+    """Every key of a section can be set."""
     held = {field.name for field in fields(MEMBERS[family]())}
     assert {setting.key for setting in FAMILIES[family].settings} == held
 
@@ -149,7 +149,7 @@ def test_what_needs_a_restart_is_named(tmp_path):
 
 
 def test_the_control_socket_is_looked_for_in_the_promised_order(tmp_path):
-    """As set, then $RUNTIME_DIRECTORY, then the home."""
+    """The control socket is that of the settings, else in $RUNTIME_DIRECTORY, else in the home."""
     runtime = {"RUNTIME_DIRECTORY": "/run/spamnb:/x"}
     settings = load(environment={"SPAMNB_SERVE_CONTROL": "/set"})
     assert str(control_of(settings, tmp_path, runtime)) == "/set"

@@ -89,7 +89,7 @@ def test_what_nets_remember_is_bounded():
 
 
 def test_a_net_that_is_none_is_refused():
-    """By the standard library's ValueError."""
+    """An invalid network raises ValueError."""
     with pytest.raises(ValueError, match="nonsense"):
         NetworkSet(("nonsense",))
 
@@ -117,7 +117,7 @@ def test_replies_are_cut_out(data, reply, rest):
      b"x" * 20000, b"250-a\r\n" * 5000],
 )  # fmt: skip
 def test_what_is_no_reply_is_an_error(data):
-    """Also one that has no end."""
+    """An invalid or too long reply raises an error, also if it has no end."""
     with pytest.raises(ValueError, match="SMTP reply"):
         reply_parser.take(data)
 

@@ -48,7 +48,7 @@ def test_trap_mail_is_spooled_as_a_label_of_an_admin(tmp_path):
 
 
 def test_a_spool_that_takes_nothing_is_an_error(tmp_path):
-    """And nothing is left behind."""
+    """A failed write raises an error and leaves no file."""
     with pytest.raises(StoreError):
         Traps(["t@x"], tmp_path / "nowhere").keep(request("t@x"), "t@x")
     assert list(tmp_path.iterdir()) == []

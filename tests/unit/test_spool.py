@@ -40,7 +40,7 @@ def leave(spool, name, data=b"Subject: x\n\nx\n", at=None):
 
 
 def vouch(path):
-    """Say that the file's owner left it here."""
+    """Make the voucher of a file."""
     voucher = path.with_name(f".{path.name}.{path.lstat().st_ino}")
     voucher.mkdir(0o755)
     return voucher
@@ -129,7 +129,7 @@ def test_files_of_the_same_time_keep_their_order(spool):
 
 
 def test_a_long_absence_leaves_many_and_the_oldest_go_first(tmp_path):
-    """However many lie there, whatever order the file system lists them in."""
+    """Files are read in order of arrival, for any number and any order of the listing."""
     spool = Spool(tmp_path / "spool", SpoolLimits(each_owner=10))
     spool.make()
     for number in range(6000):
@@ -201,7 +201,7 @@ def shared():
 
 @needs_root
 def test_a_file_of_another_user_is_not_believed(shared):
-    """The mail server's user wrote both, file and folder; only its own move makes them its word."""
+    """A file and its voucher of the mail server's user count only if that user put them here."""
     spool, mallory = shared
     mail = mallory / "1.eml"
     mail.write_bytes(b'{"for": "alice"}\nSubject: x\n\nx\n')
@@ -267,7 +267,7 @@ def rubbish(spool, count):
 
 
 def test_rubbish_costs_a_look_two_listings_and_nothing_else(spool, reads):
-    """Whatever lies there: the first look takes the word, and calls as often as without it."""
+    """Other files do not delay a label: the first look takes it, with no more system calls."""
     leave(spool, "a.spam")
     reads.clear()
     assert len(drained(spool)) == 1
@@ -328,7 +328,7 @@ def test_a_line_before_the_message_names_the_user(spool):
 
 @pytest.mark.parametrize("name", [".hidden.spam", "x.tmp", "x", "x.virus", "spam"])
 def test_what_has_no_final_name_is_still_being_written(spool, name):
-    """It is left alone."""
+    """A file with another name is ignored and stays."""
     path = leave(spool, name)
     assert drained(spool) == []
     assert path.exists()
@@ -411,7 +411,7 @@ def test_a_file_that_is_too_large_is_set_aside(tmp_path):
 
 
 def test_one_owner_does_not_keep_the_others_waiting(tmp_path):
-    """So many files of each in one look; the rest is taken in the next ones."""
+    """One look takes a limited number of files of each owner; later looks take the rest."""
     spool = Spool(tmp_path / "spool", SpoolLimits(each_owner=3))
     spool.make()
     for number in range(7):
@@ -420,7 +420,7 @@ def test_one_owner_does_not_keep_the_others_waiting(tmp_path):
 
 
 def test_one_owner_with_large_files_does_not_keep_the_others_waiting(tmp_path):
-    """So many bytes of each in one look, at least one file, and the oldest first."""
+    """One look takes a limited number of bytes of each owner, at least one file, oldest first."""
     spool = Spool(tmp_path / "spool", SpoolLimits(owner_bytes=1000))
     spool.make()
     for number, size in enumerate((400, 500, 300, 2000, 100)):

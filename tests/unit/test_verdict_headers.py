@@ -52,12 +52,12 @@ BLOCK = as_block(ADDED)
 
 
 def replace_headers(header, added, tag=b""):
-    """What the relay sends for a header section."""
+    """The header section as the relay sends it."""
     return add_fields(remove_forged(header), added, tag)
 
 
 def stuffed(raw):
-    """A message as it travels."""
+    """A message in wire form."""
     return re.sub(rb"(?m)^\.", b"..", raw)
 
 

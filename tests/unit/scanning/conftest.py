@@ -29,7 +29,7 @@ def home(trained, tmp_path):
 
 @pytest.fixture
 def scan_rig(home):
-    """Make desks; close them before the next test."""
+    """Make scanners; close them before the next test."""
     made = []
 
     def make(policy=None, at=home, **more):

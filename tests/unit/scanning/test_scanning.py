@@ -87,7 +87,7 @@ def test_messages_of_one_turn_are_scored_together(scan_rig, home, surest):
 
 
 def test_a_listener_that_fails_to_take_its_answer_harms_no_other(scan_rig, surest):
-    """Its fault is logged; the rest of the turn is answered."""
+    """The fault of one message is logged; the other messages of the batch get verdicts."""
     later, answers = [], []
     one = scan_rig(call_soon=later.append)
 
@@ -122,7 +122,7 @@ def test_a_young_model_is_never_sure(scan_rig, tmp_path, surest):
 
 
 def test_the_clues_are_shown_where_they_were_asked_for(scan_rig, surest):
-    """A number of them, and none by default."""
+    """The header has the set number of clues; by default it has none."""
     assert "X-Spamnb-Clues" not in fields(as_block(scan_rig().scan(surest["spam"]).add))
     outcome = scan_rig(plan=SessionConfig(Path(), clues=3)).scan(surest["spam"])
     assert fields(as_block(outcome.add))["X-Spamnb-Clues"].count(":") >= 3
@@ -276,7 +276,7 @@ def test_new_settings_hold_for_new_messages(scan_rig, surest):
 
 
 def test_a_tag_is_one_plain_line():
-    """Or the subject would end where a setting wants it."""
+    """A tag is one line of ASCII, because a line end in it would end the subject."""
     for bad in ("a\r\nX-Spam-Flag: NO", "caf\xe9"):
         with pytest.raises(SettingsError, match="the tag"):
             ScanPolicy(tag=bad)
