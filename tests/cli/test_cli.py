@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("alone")
 
 
 def test_train_makes_a_model_and_tells_what_it_did(tmp_path):
-    """The sentence of the README works on an empty place."""
+    """`train` in an empty place makes a private home with a model, and prints the counts."""
     done = spamnb(tmp_path / "new", "train", HAM, SPAM)
     assert done.code == 0
     assert done.lines[0].startswith("400 messages (200 ham, 200 spam)")
@@ -30,7 +30,7 @@ def test_train_again_changes_nothing(home):
 
 
 def test_train_by_labels_makes_a_model_with_those_labels(tmp_path):
-    """Labels of one's own need no settings."""
+    """Labels other than ham and spam need no settings."""
     done = spamnb(tmp_path / "new", "train", "--label", f"work={HAM}", "--label", f"other={SPAM}")
     assert done.code == 0
     assert spamnb(tmp_path / "new", "stats", "--json").json[0]["labels"] == ["work", "other"]
@@ -101,7 +101,7 @@ def test_train_that_could_read_nothing_fails(home, tmp_path):
 
 
 def test_train_does_not_change_the_kind_of_a_model(home):
-    """A model keeps what it was made with; another wish is an error."""
+    """A model keeps its kind and its vocabulary; options that differ are an error."""
     other = spamnb(home, "train", "--kind", "bernoulli", HAM, SPAM)
     assert "is corrected, not bernoulli" in other.err
     assert "has a vocabulary" in spamnb(home, "train", "--no-vocabulary", HAM, SPAM).err
@@ -118,7 +118,7 @@ def test_train_refuses_labels_the_model_was_not_made_with(home):
 
 
 def test_score_prints_decision_label_probability_and_path(trained):
-    """One line a message, in the order of the paths; what is done with it comes first."""
+    """One line for each message, in the order of the paths; the decision comes first."""
     done = spamnb(trained, "score", ONE_SPAM, ONE_HAM)
     assert done.code == 0
     first, second = (line.split() for line in done.lines)
@@ -141,7 +141,7 @@ def test_every_place_names_the_decision_first(tmp_path, home):
 
 
 def test_score_json_keeps_its_keys(trained):
-    """Programs find what was promised, and clues that add up with place, token and nats."""
+    """The JSON has the documented keys, and clues of location, token and nats that add up."""
     done = spamnb(trained, "score", "--json", "--clues", 3, ONE_SPAM)
     plain = done.json[0]
     assert list(plain) == KEYS
@@ -201,12 +201,12 @@ def test_the_exit_code_answers_for_one_message(trained, tmp_path):
     ],
 )
 def test_every_failure_under_exit_code_is_75(trained, words):
-    """No failure can be taken for a verdict."""
+    """The exit code of a failure is never that of a verdict."""
     assert spamnb(trained, "score", "--exit-code", *words).code == 75
 
 
 def test_a_missing_or_broken_store_under_exit_code_is_75(tmp_path):
-    """Also when there is no model, or its settings are wrong."""
+    """The exit code is 75 also for a missing or damaged model and for wrong settings."""
     assert spamnb(tmp_path / "none", "score", "--exit-code", ONE_HAM).code == 75
     (tmp_path / "bad.toml").write_text("x = 1\n")
     wrong = ("--config", tmp_path / "bad.toml", "score", "--exit-code", ONE_HAM)
@@ -217,7 +217,7 @@ def test_a_missing_or_broken_store_under_exit_code_is_75(tmp_path):
 
 
 def test_a_bug_under_exit_code_is_75_and_else_70(trained, monkeypatch):
-    """Even our own mistakes defer the message."""
+    """An internal error also exits with 75, so the mail system tries again."""
 
     def broken(*_args, **_more):
         raise ZeroDivisionError("a test's")
@@ -344,7 +344,7 @@ def test_correct_refuses_labels_the_model_has_not(home):
 
 
 def test_references_that_name_nothing_are_the_users_mistake(home):
-    """Exit 2, one line, and what would be right."""
+    """Exit status 2; one line with the error and its remedy."""
     for words in (["correct", "ham", "nobody@x.test"], ["forget", "f" * 32], ["undo", 999_999]):
         done = spamnb(home, *words)
         assert done.code == 2
@@ -365,7 +365,7 @@ def test_forget_restores_every_number(home):
 
 
 def test_the_journal_lists_and_filters(home):
-    """Newest first; by person, way, label and time."""
+    """Events are listed newest first, with filters by user, channel, label and time."""
     spamnb(home, "correct", "ham", ONE_SPAM)
     first = spamnb(home, "journal", "--json", "--limit", 1).json[0]
     assert (first["kind"], first["before"], first["after"]) == ("move", "spam", "ham")
@@ -414,7 +414,7 @@ def test_evaluate_writes_the_promised_figures(tmp_path):
 
 
 def test_evaluate_refuses_one_folder_for_both():
-    """The same mail cannot be both; the figures would mean nothing."""
+    """One folder as ham and spam is refused, because the figures would mean nothing."""
     done = spamnb(None, "evaluate", HAM, HAM + "/")
     assert (done.code, "for ham and for spam" in done.err) == (2, True)
 

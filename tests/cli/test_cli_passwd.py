@@ -1,4 +1,4 @@
-"""`spamnb passwd`: the file of logins, as people and programs fill it."""
+"""`spamnb passwd`: logins added, changed and removed, at a terminal and by programs."""
 
 import os
 import pty
@@ -77,7 +77,7 @@ def test_the_settings_name_the_file(tmp_path):
 
 
 def test_at_a_terminal_the_password_is_asked_for_twice_and_not_shown(tmp_path):
-    """What is typed is not echoed."""
+    """The typed password is not echoed."""
     words = [*PROGRAM, "--home", str(tmp_path), "passwd", "alice"]
     pid, terminal = pty.fork()
     if pid == 0:

@@ -111,7 +111,7 @@ def test_an_interrupt_at_the_end_shows_no_traceback(trained):
 
 
 def test_an_interrupt_under_exit_code_is_75(trained):
-    """Also an interrupt is no verdict."""
+    """With --exit-code an interrupt has an exit code that is no verdict."""
     command = [*PROGRAM, "--home", str(trained), "score", "--exit-code", "-"]
     opened = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, env=environment(), **opened) as running:
@@ -151,7 +151,7 @@ def test_a_closed_pipe_ends_quietly(trained):
     ],
 )
 def test_streams_that_are_closed_or_full_make_no_verdict(trained, words, shut, code):
-    """The exit code stays what it means, and nothing is a traceback or called a bug."""
+    """The exit code stays the same, without a traceback or the report of a bug."""
     command = " ".join(map(str, (*PROGRAM, "--home", trained, *words, shut)))
     done = subprocess.run(
         ["sh", "-c", command], capture_output=True, check=False, env=environment(), timeout=60

@@ -74,7 +74,7 @@ def test_what_is_kept_is_listed_for_people_and_programs(home):
 
 
 def test_the_list_shows_subjects(home):
-    """As people read them: decoded, on one line, without control characters, cut where long."""
+    """Subjects are decoded, on one line, without control characters, and cut if long."""
     for subject in (b"=?utf-8?q?gr=C3=BC=C3=9Fe?=", b"two\r\n lines", b"\x1b[31mred", b"x" * 500):
         kept(home, raw=b"To: a@b.example\r\nSubject: " + subject + b"\r\n\r\nbody\r\n")
     kept(home, raw=b"To: a@b.example\r\n\r\nSubject: of the body\r\n")
@@ -99,7 +99,7 @@ def test_a_message_can_be_looked_at(home):
 
 
 def test_the_message_comes_out_byte_for_byte(home):
-    """For a program that reads it."""
+    """--json lists the same messages for programs."""
     raw = b"Subject: x\r\n\r\nbody \xff\x00\r\n"
     command = [*PROGRAM, "--home", str(home), "quarantine", "show", kept(home, raw=raw), "--raw"]
     done = subprocess.run(
@@ -127,7 +127,7 @@ def test_a_release_sends_it_on_and_teaches(home, hop):
 
 
 def test_a_next_hop_that_is_not_there_keeps_it(home):
-    """Exit 4, the address named, and the message still here."""
+    """Exit status 4; the error has the address, and the message stays in quarantine."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
@@ -139,7 +139,7 @@ def test_a_next_hop_that_is_not_there_keeps_it(home):
 
 
 def test_a_message_without_a_next_hop_asks_for_one(home, hop):
-    """Nothing is guessed."""
+    """A release without a known next hop is an error."""
     identity = kept(home)
     done = spamnb(home, "quarantine", "release", identity)
     assert done.code == 4
@@ -160,7 +160,7 @@ def test_a_release_that_was_broken_off_asks_before_it_sends_again(home, hop):
 
 
 def test_what_is_thrown_away_is_gone(home):
-    """And an ID that is not here is the user's mistake."""
+    """An unknown ID is a usage error."""
     identity = kept(home)
     assert spamnb(home, "quarantine", "delete", identity).code == 0
     assert spamnb(home, "quarantine", "list").out == ""
@@ -169,7 +169,7 @@ def test_what_is_thrown_away_is_gone(home):
 
 
 def test_what_is_too_old_is_thrown_away(home):
-    """By the settings' days."""
+    """Messages expire after the days of the settings."""
     old, new = kept(home), kept(home)
     # A message's name begins with its time, which is what expiry reads.
     ancient = "2020" + old[4:]

@@ -53,7 +53,7 @@ def test_the_journal_is_filtered_by_person_channel_time_and_message(home):
 
 @pytest.mark.parametrize(("answer", "code", "events"), [(b"n\n", 1, 410), (b"y\n", 0, 420)])
 def test_a_question_goes_to_stderr(home, answer, code, events):
-    """What is piped on is the answer of the command alone; a no changes nothing."""
+    """Questions go to stderr, results to stdout; the answer no changes nothing."""
     ours, theirs = pty.openpty()
     os.write(ours, answer)
     command = [*PROGRAM, "--home", str(home), "undo", "--user", "mallory"]
@@ -114,14 +114,14 @@ def test_rewind_brings_back_the_model_and_keeps_the_other(home):
     "words", [["rewind", "", "--yes"], ["undo", "--user", "mallory", "--since", "", "--yes"]]
 )
 def test_an_empty_time_is_no_time(home, words):
-    """A variable that is not set must not mean everything."""
+    """An empty time is refused: an unset shell variable must not select all events."""
     done = spamnb(home, *words)
     assert (done.code, "is not a time" in done.err) == (2, True)
     assert stats(home)[1] == 410
 
 
 def test_rewind_before_the_first_training_leaves_an_empty_model(home):
-    """With its key and labels, so it can be taught again."""
+    """The empty model keeps its key and labels, so it can be trained again."""
     assert spamnb(home, "rewind", "2020-01-01", "--yes").code == 0
     assert stats(home) == ({"ham": 0, "spam": 0}, 0)
     assert spamnb(home, "correct", "ham", ONE_HAM).code == 0

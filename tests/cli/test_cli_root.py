@@ -92,7 +92,7 @@ def test_a_backup_of_root_comes_back_into_the_home(site):
 
 
 def test_an_export_of_root_is_imported(site):
-    """It is read as root."""
+    """The file is read as root."""
     copy = site / "root" / "counts"
     assert program(site / "home", "export", copy).code == 0
     done = program(site / "home", "import", copy)

@@ -30,7 +30,7 @@ def test_stats_tells_what_is_there(trained):
 
 
 def test_stats_and_check_leave_a_home_as_they_found_it(trained):
-    """Looking makes no files."""
+    """`stats` and `check` create no files."""
     before = sorted(path.name for path in trained.iterdir())
     spamnb(trained, "stats")
     spamnb(trained, "check")
@@ -38,7 +38,7 @@ def test_stats_and_check_leave_a_home_as_they_found_it(trained):
 
 
 def test_check_finds_a_sound_store_sound(trained):
-    """Exit 0, and it says so."""
+    """For a sound model `check` exits with 0 and prints so."""
     done = spamnb(trained, "check")
     assert (done.code, done.out.startswith("sound")) == (0, True)
     assert spamnb(trained, "check", "--json").json == [{"sound": True, "faults": []}]
@@ -245,7 +245,7 @@ def test_the_home_may_come_from_the_settings(trained, tmp_path, monkeypatch):
 
 
 def test_costs_of_the_settings_decide(trained, tmp_path):
-    """The table of costs reaches the verdict."""
+    """The costs of the settings change the decision."""
     path = tmp_path / "spamnb.toml"
     path.write_text("[costs]\nunsure = [1e6, 0.9]\njunk = [2e6, 0.8]\nreject = [3e6, 0.7]\n")
     plain = spamnb(trained, "--config", path, "score", "--json", ONE_SPAM).json[0]
@@ -253,7 +253,7 @@ def test_costs_of_the_settings_decide(trained, tmp_path):
 
 
 def test_config_example_is_toml_and_show_and_check_agree(tmp_path, monkeypatch):
-    """What `example` prints, `check` takes."""
+    """`config check` accepts the output of `config example`."""
     if os.geteuid() == 0:  # without the user spamnb that the example means
         monkeypatch.setenv("SPAMNB_SERVE_USER", "root")
     text = spamnb(None, "config", "example").out
@@ -311,7 +311,7 @@ def test_every_command_has_its_line():
 
 
 def test_a_mistyped_command_gets_a_suggestion():
-    """One line, exit 2, and what was meant."""
+    """One line with the likely command; exit status 2."""
     done = spamnb(None, "trian")
     assert done.code == 2
     said = "there is no command 'trian'; did you mean train? - see `spamnb --help`"
@@ -321,7 +321,7 @@ def test_a_mistyped_command_gets_a_suggestion():
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_for_every_shell(shell):
-    """The script names our own variable."""
+    """The completion script uses the variable of spamnb."""
     assert "_SPAMNB_COMPLETE" in spamnb(None, "completion", shell).out
 
 

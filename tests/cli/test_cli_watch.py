@@ -1,4 +1,4 @@
-"""`spamnb watch` as people start it."""
+"""`spamnb watch` as a user starts it."""
 
 import os
 import shutil
@@ -83,7 +83,7 @@ def test_a_message_that_the_daemon_refuses_does_not_end_the_watch(home):
 
 
 def test_what_is_no_maildir_is_one_line(home):
-    """What is wrong and what to do."""
+    """The error has the problem and its remedy."""
     done = spamnb(home / "home", "watch", "--once", str(home))
     assert done.code == 2
     assert "is not a Maildir" in done.err

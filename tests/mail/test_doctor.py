@@ -82,7 +82,7 @@ def embedded(tmp_path_factory):
 
 @pytest.fixture
 def unchanged(embedded):
-    """Whatever happens: no message lies about, and the model is as it was."""
+    """After each test no message is left, and the model is unchanged."""
     before = embedded.learnt()
     yield
     assert embedded.lying() == []
@@ -156,7 +156,7 @@ def test_without_our_headers(embedded, unchanged):
 
 
 def test_what_is_not_given_is_skipped(embedded, unchanged):
-    """The daemon and the model alone can always be looked at."""
+    """The doctor skips checks without their options; daemon and model are always checked."""
     told = embedded.doctor()
     assert told.names("ok") == ["daemon", "model"]
     assert told.code == 0
@@ -167,7 +167,7 @@ def test_what_is_not_given_is_skipped(embedded, unchanged):
 
 
 def test_called_junk_goes_the_other_way_round(embedded, unchanged):
-    """Whatever is thought of the message, both labels are taught: out of Junk, then into it."""
+    """Both labels are taught for any verdict: a move out of Junk, then a move into it."""
     with embedded.watch():
         told = embedded.doctor_of("jill")
     assert told.names("ok") == CHECKS, told.whole
@@ -180,7 +180,7 @@ def test_called_junk_goes_the_other_way_round(embedded, unchanged):
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)]
 )
 def test_an_interrupted_doctor_leaves_no_message_and_no_training(embedded, unchanged, number):
-    """Ctrl-C in the middle: the message goes, and what it taught."""
+    """After Ctrl-C amid the checks, the message and its training are removed."""
     with subprocess.Popen(
         embedded.words(*embedded.person("bob"), "--wait", "60"), env=embedded.daemon.environment,
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -196,7 +196,7 @@ def test_an_interrupted_doctor_leaves_no_message_and_no_training(embedded, uncha
 
 
 def test_the_daemon_goes_away_on_the_way(embedded, unchanged):
-    """What was learnt is taken back without it."""
+    """Without the daemon the doctor still forgets the trained message."""
     with embedded.watch(), subprocess.Popen(
         embedded.words(*embedded.person("bob"), "--wait", "2"), env=embedded.daemon.environment,
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,

@@ -32,7 +32,7 @@ def test_into_junk_is_spam_once(site, way, to):
 @pytest.mark.parametrize("way", [move, copy_and_delete])
 @pytest.mark.parametrize("source", ["Junk", "Junk/old"])
 def test_out_of_junk_is_ham(site, way, source):
-    """It was spam by being put there, and is ham by being taken out: one event each."""
+    """A move into Junk gives the label spam, a move out of it ham: one event each."""
     name = site.lay(source)
     assert site.learnt(name) == ["spam"]
     way(site.alice.imap, site.alice.select(source, name), "Work")
@@ -51,14 +51,14 @@ def test_a_move_to_trash_gives_no_label(site, to):
 
 
 def test_moved_about_within_junk_changes_nothing(site):
-    """It is spam already."""
+    """A move between Junk and a folder below it gives no label."""
     name = site.lay("Junk")
     move(site.alice.imap, site.alice.select("Junk", name), "Junk/old")
     assert site.learnt(name) == ["spam"]
 
 
 def test_other_moves_give_no_label(site):
-    """Filing ham is no word on spam."""
+    """A move between other folders gives no label."""
     name = site.lay()
     move(site.alice.imap, site.alice.select("INBOX", name), "Work")
     assert site.learnt(name) == []
@@ -76,7 +76,7 @@ def test_a_flag_gives_a_label(site, flag, label):
 
 
 def test_flag_and_move_are_one_training(site):
-    """Some programs do both."""
+    """A program that sets a flag and moves the message gives one label."""
     name = site.lay()
     at = site.alice.select("INBOX", name)
     site.alice.imap.store(at, "+FLAGS", "($Junk)")
@@ -105,7 +105,7 @@ def test_the_mail_program_does_not_wait(site):
 
 @pytest.mark.full
 def test_a_thousand_in_one_move(site):
-    """Done in 15 s, and all of them learnt."""
+    """The moves end within 15 s, and all of them are learnt."""
     site.alice.imap.create("Many")
     mine = {f"{site.lay('Many')}@x" for _ in range(1000)}
     site.alice.imap.select("Many")

@@ -176,5 +176,5 @@ def test_away_for_a_minute(site, end):
 @pytest.mark.full
 @pytest.mark.parametrize("end", ENDS)
 def test_killed_in_the_middle_of_catching_up(site, end):
-    """... and killed three times before all was learnt: still each word once."""
+    """The same with three kills of the daemon before all labels are learnt."""
     away(site, getattr(site.daemon, ENDS[end]), 60, times=10, deaths=3)

@@ -7,7 +7,7 @@ MEMORY_FLAT = 0.10
 
 
 def check(books, seconds):
-    """Nothing lost, nothing changed, nothing refused that should not be; duplicates explained."""
+    """Check that no message is lost, changed or wrongly refused, and explain duplicates."""
     print(f"{books.sent} messages in {seconds} s, {books.corrections} corrections; {books.events}")
     print(f"twice: {len(books.twice)}, told by the log: {len(books.told)}")
     assert books.lost == []

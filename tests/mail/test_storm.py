@@ -8,7 +8,7 @@ MOST_HARM = 0.03
 
 
 def check(results):
-    """Honest mail arrives whole, honest training stands once, hostile training is bounded."""
+    """Check that mail of users arrives, their labels count once, and hostile ones are bounded."""
     print(f"delivered {dict(results.delivered)}, deferrals {dict(results.deferrals)}")
     print(f"unscanned {dict(results.unscanned)}, kills {dict(results.kills)}, harm {results.harm}")
     for kind in results.latency:

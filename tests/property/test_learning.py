@@ -92,7 +92,7 @@ def check(model):
 
 
 def anchored(made):
-    """A model of one message, which the lessons to come leave alone."""
+    """A model of one message, which the following trainings do not change."""
     model = open_memory(made)
     model.learn(mail("anchor", "apple pear plum plum"), "ham")
     return model
@@ -122,7 +122,7 @@ def request(model, raws, step, time_us, undoable):
 
 
 def took(model, one):
-    """Teach one lesson; what came of it, in plain values."""
+    """Teach one training; return its result as plain values."""
     receipt = model.teach([one], scored=True)[0]
     return receipt.as_dict() | {"error": repr(receipt.error)}, receipt
 
@@ -311,7 +311,7 @@ def test_both_stores_hold_the_same(made, seed, cut):
 
 
 def refold(model):
-    """The journal's events on one empty sheet of all features."""
+    """Apply the journal's events to empty rows of all features."""
     made = model.recipe
     with model.store.read() as view:
         events = list(view.events())

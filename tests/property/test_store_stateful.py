@@ -40,7 +40,7 @@ def some_mail(number):
 
 
 class Histories(RuleBasedStateMachine):
-    """One model, two homes."""
+    """One model in two stores, in memory and in LMDB."""
 
     def __init__(self):
         super().__init__()
@@ -113,7 +113,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(most=st.integers(1, 4))
     def expire(self, most):
-        """Let go of what is old, rare and named by no kept event."""
+        """Drop features that are old, rare and named by no event of the journal."""
 
         def run(view):
             old = [ids[~named(view, ids)] for ids in stale(view, 60_000, most)]
@@ -154,7 +154,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.day % 3 == 1)
     @rule()
     def reopen(self):
-        """Close and open: nothing lives in the process alone."""
+        """Close and open the store: its state does not depend on the process."""
         self.stores[1].close()
         self.stores[1] = open_store(self.folder / "model")
 

@@ -123,7 +123,7 @@ class TrainingRows:
         wanted = np.concatenate(groups) if groups else np.zeros(0, np.uint64)
         rows, here = locate(self.ids, wanted)
         if not here.all():
-            raise BugError("an event has features whose rows were not added")
+            raise BugError("the rows of an event's features were not added")
         if self._rows is not None:
             rows = self._rows.take(rows)
         return self.message_rows(rows, tuple(len(ids) for ids in groups))
