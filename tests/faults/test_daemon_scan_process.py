@@ -140,7 +140,7 @@ def test_a_message_that_was_not_begun_is_neither_a_known_crasher_nor_passed(runn
     """Scan processes that end before they begin the message delay it; then it is busy."""
 
     async def run():
-        side = Side(shared, wait_s=2.0)
+        side = Side(shared, wait_s=1.0)
         found = await side.ask(b"lost")
         await side.end()
         return found
@@ -179,7 +179,7 @@ def test_the_start_of_a_helper_is_no_time_of_the_message(runner, shared, tmp_pat
     assert logged == []
 
 
-def test_the_wait_for_a_core_is_no_time_of_the_message(runner, shared):
+def test_the_wait_for_a_core_is_no_time_of_the_message(shared):
     """On a busy machine a scan takes long; the wait for a core does not count."""
     if not starved_s(os.getpid()):
         pytest.skip("the kernel does not tell how long a process waits for a core")
@@ -195,7 +195,7 @@ def test_the_wait_for_a_core_is_no_time_of_the_message(runner, shared):
         return found, side.logged
 
     try:
-        found, logged = runner(run())
+        found, logged = asyncio.run(run())
     finally:
         for other in others:
             other.kill()

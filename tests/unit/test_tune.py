@@ -44,7 +44,9 @@ def test_bad_constants_are_found_and_the_gain_is_confirmed():
     assert found.as_dict()["confirmed"] is True
 
 
-@pytest.mark.parametrize("seed", [1, 3, 4])
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.full) for seed in (3, 4))]
+)
 def test_chance_is_no_gain(seed):
     """On random words no gain is confirmed (with 10 of 12 seeds: the interval is one of 95 %)."""
     found = tune(mail(240, seed, told=0.5), Options(seed=seed, constants={"eta": 0.25}),
