@@ -135,7 +135,7 @@ def trains(home, *, jobs):
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-@times
+@pytest.mark.parametrize("kills", [20, full])
 def test_killed_while_it_trains_a_second_run_finishes_the_work(tmp_path, kills, how):
     """A stopped training keeps what it did; after a second run the counts are exact."""
     train(tmp_path / "whole", SOURCES, recipe=MADE)
