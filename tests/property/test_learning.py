@@ -47,6 +47,8 @@ RECIPES = {
 
 
 few = settings(max_examples=settings.default.max_examples // 5)
+fewer = settings(max_examples=settings.default.max_examples // 10)
+"""for histories of 90 lessons"""
 each_recipe = pytest.mark.parametrize("made", RECIPES.values(), ids=RECIPES.keys())
 
 
@@ -259,7 +261,7 @@ def term(model, seed, size=90):
 
 @each_recipe
 @example(seed=0, cuts=[8])
-@few
+@fewer
 @given(seed=st.integers(0, 2**32), cuts=st.lists(st.integers(0, 90), max_size=3).map(sorted))
 def test_a_batch_leaves_what_its_lessons_leave_one_by_one(made, seed, cuts):
     """Batches of any size give the same events, receipts and bytes as single lessons."""
@@ -292,7 +294,7 @@ def test_a_batch_leaves_the_same_days_when_the_clock_is_set_back():
 
 
 @each_recipe
-@few
+@fewer
 @given(seed=st.integers(0, 2**32), cut=st.integers(1, 89))
 def test_both_stores_hold_the_same(made, seed, cut):
     """A model in memory and one on disk agree on every number, text and event."""
