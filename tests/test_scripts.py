@@ -44,13 +44,7 @@ def run(name, words, **more):
     )
 
 
-MEASURING = {"bench-smtp"}
-"""programs that compare figures of many processes, even with few messages"""
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.full) if n in MEASURING else n for n in SHORT]
-)
+@pytest.mark.parametrize("name", SHORT)
 def test_it_runs_to_its_end(name):
     """A program prints its last figure, or reports which tool is not installed."""
     words, last, codes = SHORT[name]
