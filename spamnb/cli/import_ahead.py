@@ -6,7 +6,6 @@ after the change of the user.
 
 from __future__ import annotations
 
-import encodings
 import stat
 import sys
 from contextlib import suppress
@@ -15,11 +14,8 @@ from pathlib import Path
 from pkgutil import iter_modules, walk_packages
 
 _PROGRAM = str(Path(__file__).parent.parent)
-_LIBRARIES = (
-    *("lmdb._envid", "numpy.random", "rich.console", "rich.progress", "rich.table", "smtplib"),
-    *("multiprocessing.popen_fork", "multiprocessing.queues", "multiprocessing.synchronize"),
-)
-"""modules that libraries import when they are used"""
+_PACKAGES = ("encodings", "lmdb", "multiprocessing", "rich")
+"""libraries that import their own modules when they are used"""
 
 
 def import_ahead() -> None:
@@ -40,11 +36,13 @@ def _is_world_readable(folder: Path) -> bool:
 
 
 def import_all() -> None:
-    """Import all modules of the program, and of libraries what they import later."""
-    own = (module.name for module in walk_packages([_PROGRAM], "spamnb."))
-    codecs = (f"encodings.{module.name}" for module in iter_modules(encodings.__path__))
-    for name in (*own, *_LIBRARIES, *codecs):
-        # Optional libraries may be missing, and codecs of other systems cannot be imported here.
+    """Import all modules of the program, and of libraries those that they import later."""
+    names = ["numpy.ma", *(module.name for module in walk_packages([_PROGRAM], "spamnb."))]
+    for package in _PACKAGES:
+        path = import_module(package).__path__
+        names += (f"{package}.{module.name}" for module in iter_modules(path))
+    for name in names:
+        # Optional libraries may be missing, and modules of other systems cannot be imported here.
         if not name.endswith(".__main__"):
             with suppress(ImportError):
                 import_module(name)
