@@ -152,7 +152,6 @@ class Storm:
             *map(str, (PROJECT / "scripts/make-sample", self.folder / "others")),
         ]
         subprocess.run([*maker, "--ham", count, "--spam", count, "--seed", "77"], check=True)
-        self.results.harm["before"] = self.harm()
         sink = [sys.executable, str(HERE / "soak_sink.py"), str(self.sink_port), str(self.taken)]
         self.programs.append(subprocess.Popen(sink))
         with (self.folder / "err").open("w") as err:
@@ -382,7 +381,12 @@ class Storm:
         for took in results.latency.values():
             took.sort()
         self.check_words()
-        results.harm["after"] = self.harm()
+        results.harm["with"] = self.harm()
+        hostile = [
+            word for user in results.hostile for word in ("--without", f"{user}@example.org")
+        ]
+        subprocess.run(self.spamnb("relearn", "--yes", *hostile), check=True)
+        results.harm["without"] = self.harm()
         return results
 
     def check_words(self):
