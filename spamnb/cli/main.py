@@ -111,12 +111,21 @@ def run(arguments: Sequence[str] | None = None) -> None:
     _open_streams()
     try:
         code = _guarded(words)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command is over
+        _ignore_interrupts()  # the command is over
     except KeyboardInterrupt as error:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _ignore_interrupts()
         code = _fail(_INTERRUPTED, error, verbose=_verbose(words), code=INTERRUPTED)
     strict = "score" in words and "--exit-code" in words[words.index("score") :]
     sys.exit(TEMPORARY if strict and not isinstance(code, ExitCode) else int(code))
+
+
+def _ignore_interrupts() -> None:
+    """Ignore Ctrl-C from now on.
+
+    It is blocked first: Python prints an error for a signal that arrives while the handler changes.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _open_streams() -> None:
