@@ -26,7 +26,7 @@ def import_ahead() -> None:
 
 def is_world_readable() -> bool:
     """Whether every user can read the program and its libraries."""
-    folders = [Path(path).absolute() for path in (_PROGRAM, *sys.path)]
+    folders = [Path(path).resolve() for path in (_PROGRAM, *sys.path)]
     return all(_is_world_readable(path) for path in folders if path.is_dir())
 
 
