@@ -1,6 +1,7 @@
 """Mailboxes as the doctor uses them: one message is moved and removed, no other is touched."""
 
 import os
+import sys
 
 import pytest
 
@@ -103,6 +104,33 @@ def test_it_is_taken_out_of_every_folder(root, mailbox):
     other = lay(root, OTHERS[0], "cur/3.x:2,")
     assert mailbox.purge(IDENT) == 3
     assert [path for path in root.rglob("*") if path.is_file()] == [other]
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # of a file between its open and its `with`
+def test_an_interrupt_at_any_line_of_a_move_is_raised(root, mailbox):
+    """Python drops an exception in code that runs while it closes a generator."""
+    lay(root, MINE)
+    for line in range(1, 1000):
+        left = line
+
+        def interrupt(*_):
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+            return interrupt
+
+        side = mailbox.find(IDENT).side
+        sys.settrace(interrupt)
+        try:
+            mailbox.move(IDENT, side, "junk" if side == "inbox" else "inbox")
+        except KeyboardInterrupt:
+            continue
+        finally:
+            sys.settrace(None)
+        break
+    assert left > 0, "the interrupt was dropped"
+    assert line > 50
 
 
 def test_a_folder_that_is_missing_is_told(tmp_path):

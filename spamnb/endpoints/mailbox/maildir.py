@@ -13,7 +13,7 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -96,24 +96,26 @@ class MaildirMailbox:
     def close(self) -> None:
         """Do nothing: no resource is open."""
 
-    def _files_of(self, folder: Path, ident: str) -> Iterator[Path]:
-        """The files of a folder that are this message."""
-        line = re.compile(rb"(?im)^message-id:\s{0,3}" + re.escape(ident.encode()) + rb"\s*$")
-        for part in _PARTS:
-            for path in _files(folder / part):
-                key = path.with_name(path.name.partition(":")[0])
-                if key in self._old:
-                    continue
-                with suppress(FileNotFoundError):  # a mail program has just moved it
-                    if self._is_new(path) and line.search(_head(path)):
-                        yield path
-                    else:
-                        self._old.add(key)
+    def _files_of(self, folder: Path, ident: str) -> list[Path]:
+        """The files of a folder that are this message.
 
-    def _is_new(self, path: Path) -> bool:
-        # ctime: a rename sets it, and no program can set it back.
-        about = path.stat(follow_symlinks=False)
-        return stat.S_ISREG(about.st_mode) and about.st_ctime_ns >= self._since_ns
+        A list: Python drops an interrupt that arrives while it closes a generator early.
+        """
+        line = re.compile(rb"(?im)^message-id:\s{0,3}" + re.escape(ident.encode()) + rb"\s*$")
+        paths = (path for part in _PARTS for path in _files(folder / part))
+        return [path for path in paths if self._is_message(path, line)]
+
+    def _is_message(self, path: Path, line: re.Pattern[bytes]) -> bool:
+        key = path.with_name(path.name.partition(":")[0])
+        if key in self._old:
+            return False
+        try:
+            found = _is_new(path, self._since_ns) and bool(line.search(_head(path)))
+        except FileNotFoundError:  # a mail program has just moved it
+            return False
+        if not found:
+            self._old.add(key)
+        return found
 
     @contextmanager
     def _acting(self) -> Iterator[None]:
@@ -130,6 +132,12 @@ def _files(part: Path) -> list[Path]:
             return [Path(entry.path) for entry in entries]
     except FileNotFoundError:
         return []
+
+
+def _is_new(path: Path, since_ns: int) -> bool:
+    # ctime: a rename sets it, and no program can set it back.
+    about = path.stat(follow_symlinks=False)
+    return stat.S_ISREG(about.st_mode) and about.st_ctime_ns >= since_ns
 
 
 def _head(path: Path) -> bytes:
