@@ -3,7 +3,6 @@
 The children are forked and killed at random instants; the seed is fixed, the instants never are.
 """
 
-import contextlib
 import os
 import random
 import shutil
@@ -48,13 +47,12 @@ def child(run):
     if pid:
         os.close(ours)
         return pid, theirs
-    code = 1
-    with contextlib.suppress(KeyboardInterrupt):
+    try:  # nothing may leave: the child has a copy of the test run
         os.close(theirs)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         run(lambda line: os.write(ours, f"{line}\n".encode()))
-        code = 0
-    os._exit(code)
+    finally:
+        os._exit(0 if sys.exc_info()[0] is None else 1)
 
 
 def killed_after(run, seconds, how=signal.SIGKILL, lines_first=1):
