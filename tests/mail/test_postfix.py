@@ -123,6 +123,76 @@ def test_what_the_sender_asked_for_goes_through(site):
     assert arrived.count(b"x") >= 3000
 
 
+STRANGERS = """
+[listener.strangers]
+address = "127.0.0.1:{post}"
+upstream = "127.0.0.1:{back}"
+peers = ["192.0.2.0/24"]
+recipient_domains = ["example.org"]
+"""
+"""a listener that trusts no client of this machine, in front of a Postfix that takes XCLIENT"""
+NAMED = "ADDR=203.0.113.77 NAME=mail.example.net"
+
+
+@pytest.mark.parametrize(
+    ("xclient", "ehlo", "helo"),
+    [
+        ("", "mx+41.example=1", "mx+41.example=1"),
+        ("", "mx+0D+0AMAIL", "mx+0D+0AMAIL"),
+        (" HELO=a+2Bb+3Dc+2B41", "", "a+b=c+41"),
+        (" HELO=a+0D+0AXFORWARD+20ADDR=198.51.100.1", "", "a??XFORWARD?ADDR=198.51.100.1"),
+    ],
+)
+def test_attributes_of_xclient_arrive_decoded_once(site, xclient, ehlo, helo):
+    """Address, name and HELO of XCLIENT reach the log and the next hop; xtext is decoded once.
+
+    Postfix itself makes ? of control characters and blanks.
+    """
+    rig = site
+    logged, returned = len(rig.daemon.log.read_text()), len(rig.log())
+    with smtplib.SMTP("127.0.0.1", rig.port["mx"], timeout=60) as client:
+        client.ehlo()
+        assert client.has_extn("xclient")
+        assert client.docmd("XCLIENT", NAMED + xclient)[0] == 220
+        if ehlo:
+            assert client.ehlo(ehlo)[0] == 250
+        for command in ("MAIL FROM:<a@example.net>", "RCPT TO:<bob@example.org>"):
+            assert client.docmd(command)[0] == 250
+        assert client.data(b"Subject: named\r\n\r\nx\r\n")[0] == 250
+    said = until(lambda: [line for line in rig.daemon.log.read_text()[logged:].splitlines()
+                          if " message " in line])  # fmt: skip
+    assert len(said) == 1
+    assert " client=203.0.113.77 " in said[0]
+    assert f" helo={as_logged(helo)} " in said[0]
+    hop = "orig_client=mail.example.net[203.0.113.77]"
+    until(lambda: hop in rig.log()[returned:])
+    assert "[198.51.100.1]" not in rig.log()[returned:]
+
+
+def as_logged(text):
+    """A value as the log writes it."""
+    return text if text.isascii() and not set(text) & set(' ="?') else f'"{text}"'
+
+
+def test_the_relay_passes_no_xclient(model, tmp_path):
+    """A client cannot name another by XCLIENT, though the next hop accepts it from the relay."""
+    for rig in running(model, tmp_path, "before", lambda rig: STRANGERS.format(**rig.port)):
+        for port in ("post", "filter"):
+            with smtplib.SMTP("127.0.0.1", rig.port[port], timeout=60) as client:
+                client.ehlo()
+                assert not client.has_extn("xclient")
+                assert client.has_extn("xforward") == (port == "filter")
+                assert client.docmd("XCLIENT", "ADDR=198.51.100.1")[0] == 502
+                if port == "post":
+                    assert client.docmd("XFORWARD", "ADDR=198.51.100.1")[0] == 550
+                client.sendmail("a@example.net", ["bob@example.org"], b"Subject: me\r\n\r\nx\r\n")
+        with smtplib.SMTP("127.0.0.1", rig.port["back"], timeout=60) as client:
+            client.ehlo()
+            assert client.has_extn("xclient")
+        assert rig.daemon.log.read_text().count(" client=127.0.0.1 ") == 2
+        assert "198.51.100.1" not in rig.log() + rig.daemon.log.read_text()
+
+
 def test_nothing_is_lost_while_the_daemon_is_away(site):
     """Before the queue the sender is asked to wait; after it Postfix does."""
     rig = site
