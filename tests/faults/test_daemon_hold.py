@@ -3,10 +3,11 @@
 import json
 import os
 import signal
+import smtplib
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 
 import pytest
 from support.daemon import PROJECT, serve, settings_in, until
@@ -90,6 +91,36 @@ def test_the_next_hop_is_shared_over_all_workers(tmp_path, sink):
             session_io.enter_context(closing(s)) for s in taken(port, "127.0.0.9", 20, hello)
         ]
         assert len(trusted) == 20
+
+
+@pytest.mark.parametrize("line", [b"NOOP\r\n", b"RSET\r\n"])
+def test_one_address_that_sends_no_message_holds_a_bounded_part(tmp_path, sink, line):
+    """Its sessions over all workers are few and end after some commands; a trusted client sends."""
+    config = configured(tmp_path, sink, upstream_connections=8, reserved=0.25, commands=12)
+    with serve(tmp_path, "--create", config=config).ready() as daemon, ExitStack() as session_io:
+        port, hello = daemon.port(), b"HELO x\r\n"
+        held = [session_io.enter_context(closing(s)) for s in taken(port, "127.0.1.1", 12, hello)]
+        assert len(held) == 3  # half of what strangers get of the next hop
+        for number in range(5):
+            for one in held:
+                one.sendall(line)
+                assert one.recv(100).startswith(b"250")
+            client = smtplib.SMTP("127.0.0.1", port, source_address=("127.0.0.9", 0), timeout=60)
+            with client:
+                client.sendmail("a@example.net", ["b@example.org"], f"Subject: {number}\r\n\r\nx")
+        for one in held:
+            one.sendall(line * 12)
+            assert b"421 4.7.0 Too many commands" in until_closed(one)
+    assert len(sink.messages) == 5
+
+
+def until_closed(sock):
+    """What a connection says until its end."""
+    said = b""
+    with suppress(ConnectionResetError):
+        while more := sock.recv(4096):
+            said += more
+    return said
 
 
 def test_a_trusted_client_is_served_while_others_hold(tmp_path):

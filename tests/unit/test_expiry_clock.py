@@ -1,16 +1,22 @@
 """The time by which things expire: what a clock may do without deleting anything."""
 
 import json
+import time
+from contextlib import closing
 
 import pytest
+from support.history import entry
 
 from spamnb.core.mail.envelope import Envelope
+from spamnb.service.admin.home_model import LocalClient
+from spamnb.service.admin.model_config import ModelConfig
 from spamnb.service.engine.filter import OWNER, Filter
 from spamnb.service.engine.requests import Learn
 from spamnb.service.feedback.review_queue import ReviewItem, ReviewQueue
+from spamnb.service.feedback.spool import Spool, leave
 from spamnb.service.limits import QuarantineLimits, ReviewLimits
 from spamnb.service.maintenance import expiry_clock as place
-from spamnb.service.maintenance.expiry import DAY_US, fold, newest_us
+from spamnb.service.maintenance.expiry import DAY_US, ExpiryRules, fold, newest_us
 from spamnb.service.maintenance.expiry_clock import (
     AHEAD_US,
     MINUTE_US,
@@ -26,6 +32,8 @@ from spamnb.service.maintenance.expiry_clock import (
 from spamnb.service.scanning.quarantine import Quarantine
 from spamnb.service.telemetry.log import silent
 from spamnb.store.apply_events import surely_older
+from spamnb.store.history.limits import HistoryLimits
+from spamnb.store.history.verdict_history import History
 
 T0 = 20_000 * DAY_US
 HOUR_US = 60 * MINUTE_US
@@ -333,3 +341,41 @@ def test_a_moment_in_1970_folds_no_journal(tmp_path):
         assert fold(model.store, T0 - DAY_US, times[-1]) == 0
         assert fold(model.store, times[2], times[-1]) == 2
         assert fold(model.store, times[-1] + 1, times[-1] + 2) == 5
+
+
+def test_a_jump_keeps_journal_features_and_history(tmp_path, clock):
+    """The expiry of all three uses the confirmed time, and its reply has the warning."""
+    limits = {"history": HistoryLimits(keep_days=30), "expiry": ExpiryRules(30, 30, 1)}
+    config, now = ModelConfig(tmp_path / "m", **limits), place.now_us()
+    with Filter.open(config.home, create=True) as model:
+        for number in range(3):
+            raw = f"Subject: {number}\n\nword{number}\n".encode()
+            model.teach([Learn(model.example(raw), number % 2, OWNER, now)])
+    with closing(History.open(config.home / "history")) as history:
+        history.add([entry(number, time_us=now) for number in range(2)])
+
+    def expired(**how):
+        with LocalClient(config, "root", silent) as client:
+            reply = client.ask("expire", **how).header
+        return list(reply["expired"].values()), "40.0 days ahead" in reply["warning"]
+
+    assert expired() == ([0, 0, 0], False)
+    clock(40)
+    for _ in range(2):
+        assert expired() == ([0, 0, 0], True)
+    folded, dropped, forgotten = expired(trust_clock=True)[0]
+    assert (folded, dropped > 0, forgotten) == (3, True, 2)
+
+
+@pytest.mark.parametrize("days", [40, -40])
+def test_a_jump_deletes_no_feedback_in_the_spool(tmp_path, monkeypatch, days):
+    """Files of the spool have no age: they wait until they are learnt."""
+    spool = Spool(tmp_path / "spool", private=True)
+    spool.make()
+    leave(spool.folder, "spam", b"Subject: x\n\nx\n", {})
+    ahead, real = days * DAY_US * 1000, time.time_ns
+    monkeypatch.setattr("spamnb.service.feedback.spool.time.time_ns", lambda: real() + ahead)
+    assert Spool(spool.folder, private=True).drain(["ham"], pytest.fail) == 0
+    told = []
+    assert spool.drain(["spam"], told.append) == 1
+    assert [one.raw for one in told] == [b"Subject: x\n\nx\n"]
