@@ -98,8 +98,8 @@ def test_one_address_that_sends_no_message_holds_a_bounded_part(tmp_path, sink, 
     """Its sessions over all workers are few and end after some commands; a trusted client sends."""
     config = configured(tmp_path, sink, upstream_connections=8, reserved=0.25, commands=12)
     with serve(tmp_path, "--create", config=config).ready() as daemon, ExitStack() as session_io:
-        port, hello = daemon.port(), b"HELO x\r\n"
-        held = [session_io.enter_context(closing(s)) for s in taken(port, "127.0.1.1", 12, hello)]
+        port, lines = daemon.port(), (b"HELO x\r\n", b"MAIL FROM:<a@example.net>\r\n")
+        held = [session_io.enter_context(closing(s)) for s in taken(port, "127.0.1.1", 12, *lines)]
         assert len(held) == 3  # half of what strangers get of the next hop
         for number in range(5):
             for one in held:

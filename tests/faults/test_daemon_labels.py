@@ -34,7 +34,7 @@ def trained(folder, labels):
     assert done.returncode == 0, done.stderr
 
 
-def judged(daemon, folder, side, number=150):
+def judged(daemon, folder, side, number=119):
     """Send a message of the sample; return the header of the newest delivered copy."""
     raw = (SAMPLE / side / f"{number:04}.eml").read_bytes()
     with smtplib.SMTP("127.0.0.1", daemon.port(), timeout=30) as client:
@@ -59,13 +59,13 @@ def test_all_labels_but_spam_are_mail(tmp_path, labels):
         done = cli(tmp_path, "correct", "lists", signature)
         assert done.returncode == 0, done.stderr
         assert "-> lists" in done.stdout
-        again = cli(tmp_path, "score", "--json", SAMPLE / "spam" / "0150.eml").stdout
+        again = cli(tmp_path, "score", "--json", SAMPLE / "spam" / "0119.eml").stdout
         assert '"label": "lists"' in again
         wrong = cli(tmp_path, "correct", "nonsense", signature)
         assert wrong.returncode == 2
         assert "its labels" in wrong.stderr
         if "spam" in labels:
-            assert scores["ham"] < scores["spam"] < 5
+            assert scores["ham"] < 0 < scores["spam"] < 5
         else:
             assert scores == {"ham": 0.0, "spam": 0.0}
         assert daemon.stop() == 0

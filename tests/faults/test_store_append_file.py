@@ -62,7 +62,7 @@ def files_at_most(size):
 
 
 class TestKilled:
-    @pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.full)])
+    @pytest.mark.parametrize("kills", [12, pytest.param(40, marks=pytest.mark.full)])
     def test_at_random_instants(self, tmp_path, kills):
         """Every entry that killed processes added is found once."""
         rng = random.Random(5)

@@ -35,11 +35,14 @@ def corpus(count=40):
     ]
 
 
-@pytest.mark.parametrize("protocol", ["online", "holdout", "folds"])
-def test_messages_that_differ_are_told_apart(protocol):
-    """Every protocol finds the difference between two plain classes."""
+@pytest.mark.parametrize(("protocol", "bound"), [("online", 18), ("holdout", 1), ("folds", 1)])
+def test_messages_that_differ_are_told_apart(protocol, bound):
+    """Every protocol finds the difference between two plain classes.
+
+    Online, an empty model scores the first messages: 1-AUC is 16.75 %; otherwise it is 0.
+    """
     outcome = evaluate(corpus(), replace(QUICK, protocol=protocol))
-    assert outcome.report.auc_complement_percent < 20
+    assert outcome.report.auc_complement_percent < bound
     results = {"online": 40, "holdout": 14, "folds": 40}[protocol]
     assert outcome.report.corpus.ham + outcome.report.corpus.spam == results
 
@@ -99,8 +102,8 @@ def test_noise_turns_labels_that_are_taught_but_not_the_truth():
 
 @pytest.mark.parametrize("kind", ["multinomial", "bernoulli"])
 def test_the_classical_models_can_be_evaluated(kind):
-    """Every kind of model can be evaluated."""
-    assert evaluate(corpus(), replace(QUICK, kind=kind)).report.auc_complement_percent < 20
+    """Every kind of model can be evaluated: 1-AUC is 5.0 and 5.25 %."""
+    assert evaluate(corpus(), replace(QUICK, kind=kind)).report.auc_complement_percent < 7
 
 
 def test_the_order_comes_from_names_and_seed_alone():

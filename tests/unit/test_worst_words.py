@@ -14,6 +14,11 @@ from spamnb.service.engine.learner import Learner
 SAMPLE = Path(__file__).resolve().parents[2] / "corpora" / "sample"
 WORDS = 5
 DIRECTIONS = ("spam", "ham")
+OWN = {"spam": 1.5, "ham": 19.0}
+WORST = {"spam": 1.5, "ham": 25.0}
+ALTERNATING = {"spam": 1.5, "ham": 4.5}
+"""percent of others' mail that corrections to a label may cost: the measured harm, 0 for spam and
+16.7, 22.9 and 2.1 for ham, and one message more: 1.3 of the ham, 2.1 of the spam"""
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +42,15 @@ def test_five_corrections_of_a_persons_own_mail_do_not_flip_the_site(small_site,
     made, before = small_site
     for raw in [raw for raw, truth in made.own if truth != label][:WORDS]:
         made.say(made.model.example(raw), label)
-    assert made.harm().of(label)[0] <= before.of(label)[0] + 20
+    assert made.harm().of(label)[0] <= before.of(label)[0] + OWN[label]
 
 
 @pytest.mark.parametrize("label", DIRECTIONS)
 def test_the_five_worst_corrections_do_not_flip_the_site(small_site, label):
-    """The five worst corrections of an attacker that knows every count change few verdicts."""
+    """The five worst corrections that a search finds with every count known change few verdicts."""
     made, before = small_site
     after = spend(made, label, WORDS, tries=12)[-1]
-    assert after.of(label)[0] <= before.of(label)[0] + 35
+    assert after.of(label)[0] <= before.of(label)[0] + WORST[label]
 
 
 @pytest.mark.parametrize("label", DIRECTIONS)
@@ -53,4 +58,4 @@ def test_alternating_labels_gain_nothing(small_site, label):
     """Twenty labels each way on the same three messages harm no more than three labels."""
     made, before = small_site
     raws = [raw for raw, truth in made.own if truth != label][:3]
-    assert oscillate(made, raws, label, 20).of(label)[0] <= before.of(label)[0] + 15
+    assert oscillate(made, raws, label, 20).of(label)[0] <= before.of(label)[0] + ALTERNATING[label]

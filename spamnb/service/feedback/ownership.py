@@ -41,7 +41,10 @@ _MAX_SIGNATURES = 8
 _MAX_REFS = 16
 _MIN_SHARED = 0.65
 """Part of the larger one's features that a message must share with the one its signature names. Two
-short messages of one form share half of them, because most of their features are shapes."""
+short messages of one form share half of them, because most of their features are shapes. Of 79,800
+pairs of the sample corpus 3 share this part, and 269 share half. With trace fields of the delivery
+a message shares 90 % or more with itself; with three lines of a mailing list below it, 98.8 % of
+the sample share this part, and all of a public corpus share 85 %."""
 
 
 @dataclass(frozen=True, slots=True)
