@@ -19,7 +19,7 @@ from typing import TextIO
 import click
 
 from spamnb.cli.help import CommandGroup
-from spamnb.cli.printing import print_anything
+from spamnb.cli.printing import print_anything, safe
 from spamnb.cli.session import CliSession, one_thread
 from spamnb.errors import SpamnbError, StoreError
 
@@ -214,8 +214,9 @@ def _fail(message: str, error: BaseException, *, verbose: bool, code: int) -> in
         _silence(sys.stdout)
     try:
         if verbose:
-            traceback.print_exception(error)
-        sys.stderr.write(f"spamnb: {' '.join(message.split())}\n")
+            lines = "".join(traceback.format_exception(error)).split("\n")
+            sys.stderr.write("\n".join(map(safe, lines)))
+        sys.stderr.write(f"spamnb: {safe(' '.join(message.split()))}\n")
         sys.stderr.flush()
     except OSError:
         _silence(sys.stderr)

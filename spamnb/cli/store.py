@@ -239,18 +239,17 @@ def _create(session: CliSession, path: str) -> None:
     """Create the model that an export describes, or one with a new key for a prior."""
     from spamnb.cli.train import refuse_odd
     from spamnb.service.engine.filter import new_recipe
-    from spamnb.service.maintenance.export_import import create, read_export, recipe_of
+    from spamnb.service.maintenance.export_import import create, lines_of, read_export, recipe_of
     from spamnb.service.maintenance.prior import is_prior, read_prior
     from spamnb.store.paths import open_named
 
     try:
         with os.fdopen(open_named(path), encoding="utf-8") as lines:
             if is_prior(lines):
-                labels = read_prior(lines).labels
-                refuse_odd(labels)
-                recipe = new_recipe(labels=labels)
+                recipe = new_recipe(labels=read_prior(lines).labels)
             else:
-                recipe = recipe_of(read_export(lines))
+                recipe = recipe_of(read_export(lines_of(lines)))
+        refuse_odd(recipe.labels)
         create(session.home, recipe)
     except UnicodeDecodeError as error:
         raise UserError(f"{path} cannot be read: {error}") from error

@@ -209,6 +209,29 @@ def test_a_prior_with_odd_labels_makes_no_model(trained, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("label", ["a b", "spam\r\nX-Spam-Flag: NO", "../x", "\x1b]0;x\x07"])
+def test_an_export_with_odd_labels_makes_no_model(home, tmp_path, label):
+    """Labels of an imported model become part of header fields, as those of a prior do."""
+    header, *rest = spamnb(home, "export", "--with-key").out.splitlines(keepends=True)
+    odd = json.loads(header) | {"labels": ["ham", label]}
+    (tmp_path / "odd").write_text(json.dumps(odd) + "\n" + "".join(rest))
+    done = spamnb(tmp_path / "new", "import", "--as-new", tmp_path / "odd")
+    assert (done.code, "labels" in done.err) == (2, True)
+    assert "\x1b" not in done.err
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_error_controls_no_terminal(home, tmp_path):
+    """Text of a file in an error is printed without control characters, also with -v."""
+    header, *rest = spamnb(home, "export").out.splitlines(keepends=True)
+    odd = json.loads(header) | {"kind": "\x1b]0;x\x07\u202e\x9b2J"}
+    (tmp_path / "odd").write_text(json.dumps(odd) + "\n" + "".join(rest))
+    for words in ((), ("-v",)):
+        done = spamnb(home, *words, "import", tmp_path / "odd")
+        assert (done.code, "the export's kind is" in done.err) == (2, True)
+        assert not set(done.err) & set("\x1b\x07\x9b\u202e")
+
+
 def test_import_refuses_what_is_no_export(home, tmp_path):
     """A wrong file changes nothing."""
     (tmp_path / "wrong").write_bytes(b"\xff\xfe")

@@ -1,5 +1,6 @@
 """Export and import: a round trip is exact, and nothing is added that means something else."""
 
+import io
 import json
 
 import numpy as np
@@ -7,7 +8,14 @@ import pytest
 
 from spamnb.errors import UserError
 from spamnb.service.engine.filter import OWNER, Filter, new_recipe
-from spamnb.service.maintenance.export_import import export, merge, read_export, recipe_of
+from spamnb.service.maintenance.export_import import (
+    LINE,
+    export,
+    lines_of,
+    merge,
+    read_export,
+    recipe_of,
+)
 from spamnb.store import check as audit
 from spamnb.store.memory import MemoryStore
 
@@ -85,6 +93,12 @@ def changed(lines, number, **values):
     return lines
 
 
+def with_constants(lines, bias=None, **constants):
+    header = json.loads(lines[0])
+    header |= {} if bias is None else {"bias": bias}
+    return changed(lines, 0, **header | {"recipe": header["recipe"] | constants})
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -117,12 +131,61 @@ def changed(lines, number, **values):
         lambda lines: changed(lines, 1, id="f" * 40),
         lambda lines: changed(lines, 1, location="nowhere"),
         lambda lines: changed(lines, 1, token=5),
+        lambda lines: changed(lines, 0, kind=["corrected"]),
+        lambda lines: changed(lines, 0, labels="hs"),
+        lambda lines: changed(lines, 0, labels=[1, 2]),
+        lambda lines: with_constants(lines, bias=[], groups=10**12),
     ],
 )
 def test_what_is_no_whole_export_is_refused(spoil):
     """A truncated, reordered or forged export gives one error and changes nothing."""
     with pytest.raises(UserError):
         read_export(spoil(list(export(trained().store))))
+
+
+@pytest.mark.parametrize(
+    "constants",
+    [
+        {"groups": 2.0},
+        {"vocabulary": "no"},
+        {"documents": 1},
+        {"occurrences": True},
+        {"alpha": 0},
+        {"alpha": float("nan")},
+        {"alpha": "x"},
+        {"kappa": 99},
+        {"r": -1},
+        {"eta": float("inf")},
+        {"rate_bias": True},
+        {"rate_temper": 10**400},
+    ],
+)
+def test_constants_with_which_nothing_can_be_scored_make_no_model(constants):
+    """A forged recipe gives one error instead of a model that fails at the first message."""
+    lines = list(export(trained().store, with_key=True))
+    assert recipe_of(read_export(lines)).eta > 0
+    with pytest.raises(UserError, match="recipe is invalid"):
+        recipe_of(read_export(with_constants(lines, **constants)))
+
+
+@pytest.mark.parametrize("groups", [0, 1, 3])
+def test_a_model_has_the_groups_of_this_program(groups):
+    """An export with other groups of features makes no model."""
+    lines = list(export(trained().store, with_key=True))
+    header = {"bias": [[0, 0]] * groups, "temperatures": [0] * groups}
+    forged = with_constants(changed(lines, 0, **header), groups=groups)
+    with pytest.raises(UserError, match="groups is"):
+        recipe_of(read_export(forged))
+
+
+def test_a_line_without_end_is_not_read_at_once():
+    """Lines of a file are read up to a length; a longer one is no feature."""
+    lines = list(export(trained().store))
+    text = lines[0] + '{"id":"' + "f" * (LINE + 1) + '"}\n'
+    parts = list(lines_of(io.StringIO(text)))
+    assert max(map(len, parts)) == LINE
+    with pytest.raises(UserError):
+        read_export(parts)
 
 
 def test_words_that_were_cut_within_a_letter_survive():

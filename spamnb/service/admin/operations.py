@@ -56,7 +56,7 @@ from spamnb.service.engine.requests import Source
 from spamnb.service.feedback.spool import SpoolFile
 from spamnb.service.maintenance.expiry import expire
 from spamnb.service.maintenance.expiry_clock import warning
-from spamnb.service.maintenance.export_import import merge, read_export
+from spamnb.service.maintenance.export_import import lines_of, merge, read_export
 from spamnb.service.maintenance.prior import Prior, add_prior, is_prior, read_prior
 from spamnb.service.telemetry import status
 from spamnb.service.telemetry.metrics import prometheus
@@ -238,7 +238,7 @@ def _import(admin: Administration, request: AdminRequest, fields: Header) -> Adm
         file.seek(0)
         try:
             with io.TextIOWrapper(file, "utf-8") as lines:
-                found = read_prior(lines) if is_prior(lines) else read_export(lines)
+                found = read_prior(lines) if is_prior(lines) else read_export(lines_of(lines))
         except UnicodeDecodeError as error:
             raise UserError(f"this is not an export: {error}") from error
     source = _source(request, fields)

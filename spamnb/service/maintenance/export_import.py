@@ -26,19 +26,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from io import TextIOBase
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spamnb.core.features.extract import Key, Words
+from spamnb.core.features.extract import GROUPS, Key, Words
 from spamnb.core.features.locations import TokenLocation
 from spamnb.core.model.events import BulkChange, Recipe, Totals
 from spamnb.errors import RefusedError, UserError
 from spamnb.service.engine.clock import now_us
-from spamnb.service.engine.filter import Filter
+from spamnb.service.engine.filter import Filter, new_recipe
 from spamnb.service.engine.receipt import Receipt
 from spamnb.service.engine.requests import BulkLoad, Source
 from spamnb.service.engine.words import MergedWords
@@ -48,10 +49,19 @@ from spamnb.store.lmdb.store import open_store
 
 FORMAT = "spamnb export"
 VERSION = 2
-_CONSTANTS = (
-    "vocabulary", "occurrences", "documents", "groups", "alpha", "kappa", "r", "eta", "rate_bias",
-    "rate_temper",
-)  # fmt: skip
+_FLAGS = ("vocabulary", "occurrences", "documents")
+_RANGES = {
+    "alpha": (1e-9, 1e9),
+    "kappa": (0.0, 4.0),
+    "r": (0.0, 1e9),
+    "eta": (0.0, 1e9),
+    "rate_bias": (0.0, 1e9),
+    "rate_temper": (0.0, 1e9),
+}
+"""constants, and the values with which all scores are finite"""
+_CONSTANTS = (*_FLAGS, "groups", *_RANGES)
+LINE = 1 << 20
+"""Most characters of a line: the header of a model with thousands of labels is shorter."""
 MALFORMED = ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError
 """what parsing a line raises if it is not one of a right file"""
 _LOCATIONS = {location.name.lower(): location for location in TokenLocation}
@@ -135,6 +145,11 @@ class Exported:
         return len(self.bulk.ids)
 
 
+def lines_of(file: TextIOBase) -> Iterator[str]:
+    """Return the lines of a file; one that is too long comes in parts, which are no valid lines."""
+    return iter(lambda: file.readline(LINE), "")
+
+
 def read_export(lines: Iterable[str]) -> Exported:
     """Parse the lines of an export; UserError if they are invalid or incomplete."""
     numbered = enumerate(lines, 1)
@@ -208,7 +223,8 @@ def integers(
     values: Any, shape: tuple[int, ...], least: int = -(1 << 53), most: int = 1 << 53
 ) -> NDArray[np.int64]:
     """Return values of a parsed line as an array; ValueError for a wrong shape, type or range."""
-    found = np.array(values if len(values) else np.zeros(shape, np.int64))
+    # Zeros of the announced shape could take all memory.
+    found = np.array(values) if len(values) else np.zeros((0, *shape[1:]), np.int64)
     if found.dtype.kind not in "iu" or found.shape != shape:
         raise ValueError(f"expected integers of the shape {shape}")
     if found.size and not least <= int(found.min()) <= int(found.max()) <= most:
@@ -227,10 +243,11 @@ def _read_header(line: str) -> dict[str, Any]:
                 hint="import it with the version of spamnb that wrote it",
             )
         missing = [name for name in _NEEDED if name not in header]
-        if not missing and not isinstance(header["fingerprint"], str):
-            raise _bad("its fingerprint is not a string")
         if missing or header["recipe"].keys() != set(_CONSTANTS):
             raise _bad(f"the header lacks {', '.join(missing) or 'constants'}")
+        texts = header["kind"], header["fingerprint"], *header["labels"]
+        if not isinstance(header["labels"], list) or set(map(type, texts)) != {str}:
+            raise _bad("its kind, labels or fingerprint are not strings")
     except MALFORMED as error:
         raise _bad("the first line is not a header") from error
     return dict(header)
@@ -269,13 +286,30 @@ def recipe_of(exported: Exported) -> Recipe:
             hint="export it again with --with-key to make a new model from it",
         )
     try:
-        labels, key = tuple(header["labels"]), bytes.fromhex(header["key"])
-        recipe = Recipe(kind=header["kind"], labels=labels, key=key, **header["recipe"])
-    except (ValueError, TypeError) as error:
+        recipe = replace(
+            new_recipe(header["kind"], header["labels"]),
+            key=bytes.fromhex(header["key"]),
+            **_constants(header["recipe"]),
+        )
+    except (ValueError, TypeError, RefusedError) as error:
         raise _bad(f"its recipe is invalid: {error}") from error
-    if Key(key).fingerprint().hex() != header["fingerprint"]:
+    if Key(recipe.key).fingerprint().hex() != header["fingerprint"]:
         raise _bad("its key does not match its fingerprint")
     return recipe
+
+
+def _constants(found: dict[str, Any]) -> dict[str, Any]:
+    """The constants of a recipe; ValueError for one with which no message could be scored."""
+    groups = found["groups"]
+    if type(groups) is not int or groups != GROUPS:
+        raise ValueError(f"groups is {groups!r:.40}, not {GROUPS}")
+    for name in _FLAGS:
+        if type(found[name]) is not bool:
+            raise ValueError(f"{name} is {found[name]!r:.40}, not true or false")
+    for name, (least, most) in _RANGES.items():
+        if type(found[name]) not in {int, float} or not least <= found[name] <= most:
+            raise ValueError(f"{name} is {found[name]!r:.40}, not between {least:g} and {most:g}")
+    return found
 
 
 def merge(model: Filter, exported: Exported, *, source: Source) -> Receipt:
