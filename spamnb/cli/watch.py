@@ -139,11 +139,16 @@ class _WatchTarget:
             return model.trained_label(raw)
 
     def teach(self, feedback: Feedback) -> Answer:
-        """Apply feedback of the user of the Maildir; a refused one does not end the watch."""
+        """Apply feedback of the user of the Maildir; a refused one does not end the watch.
+
+        An administrator that watches the Maildirs of others lends them no right: whatever a user
+        writes there counts within the user's own quota.
+        """
         from spamnb.service.feedback.types import Answer
 
         with teacher(self._session) as (target, me):
+            trust = me.trust if feedback.user == me.user else "user"
             try:
-                return target.teach(replace(feedback, trust=me.trust))
+                return target.teach(replace(feedback, trust=trust))
             except UserError as error:
                 return Answer("refused", reason=str(error))

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import nullcontext
 
 import pytest
 from support.cli import PROGRAM, environment, program, spamnb
@@ -80,6 +81,22 @@ def test_a_message_that_the_daemon_refuses_does_not_end_the_watch(home):
         done = program(home / "home", *words)
     assert (done.code, [one["state"] for one in done.json]) == (0, ["learnt"])
     assert "the limit is 10000" in done.err
+
+
+@pytest.mark.parametrize("served", [False, True], ids=["alone", "with the daemon"])
+def test_a_maildir_of_another_user_counts_within_that_users_quota(home, served):
+    """Root that watches alice's Maildir does not teach as an administrator what alice put there."""
+    config = settings_in(home, more="[feedback]\nuser_per_day = 2\n")
+    words = ["--config", config, "watch", "--once", "--json", f"alice={home}/Maildir"]
+    with serve(home, config=config) if served else nullcontext() as daemon:
+        if daemon:
+            daemon.ready()
+        assert program(home / "home", *words).code == 0
+        for number in range(4):
+            lay(home, f"forged-{number}", ".Junk", "NO")
+        done = program(home / "home", *words)
+    assert (done.code, [one["state"] for one in done.json]) == (0, ["learnt"] * 2)
+    assert done.err.count("2 changes a day are accepted from one user") == 2
 
 
 def test_what_is_no_maildir_is_one_line(home):
