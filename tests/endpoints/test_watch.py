@@ -6,6 +6,7 @@ import time
 import pytest
 
 from spamnb.core.model.events import NO_LABEL
+from spamnb.endpoints.maildir import watcher as module
 from spamnb.endpoints.maildir.folder_roles import Folders, delivered_as, label_from_folder, role_of
 from spamnb.endpoints.maildir.watcher import Maildir, Watcher, WatchOptions
 from spamnb.errors import CorpusError
@@ -238,14 +239,30 @@ def test_what_came_within_a_tick_of_the_remembered_moment_is_found(site):
     assert [(f.label, answer.state) for f, answer, _ in site.watcher.due()] == [("spam", "learnt")]
 
 
+def test_a_flood_in_one_maildir_fills_no_memory_and_hides_no_message(site, monkeypatch):
+    """Of one Maildir few messages wait in memory; the others are found when these are done."""
+    monkeypatch.setattr(module, "MOST_WAITING", 5)
+    path = site.deliver("", "NO")
+    for number in range(40):
+        path = path.rename(site.root / ".Junk" / "cur" / f"again-{number}:2,S")
+    moved = [site.move(site.deliver("", "NO"), ".Junk") for _ in range(12)]
+    site.watcher.listen()
+    assert len(site.watcher._waiting) == 5
+    found = list(site.watcher.all_due())
+    assert {path.name for _, _, path in found} == {one.name for one in (path, *moved)}
+    assert {answer.state for _, answer, _ in found} == {"learnt"}
+    assert not site.watcher._waiting
+    assert not site.watcher._left_out
+
+
 def test_links_and_pipes_are_no_mail(site):
     """A link to another user's file is not read, and a pipe does not block."""
     secret = site.root.parent / "secret"
     secret.write_text("X-Spam-Flag: NO\n\nsecret\n")
     (site.root / ".Junk/new/1.link").symlink_to(secret)
     os.mkfifo(site.root / ".Junk/new/2.pipe")
-    site.watcher._arrived(site.root / ".Junk/new", "1.link", 0)
-    site.watcher._arrived(site.root / ".Junk/new", "2.pipe", 0)
+    site.watcher._arrived((0, site.root / ".Junk/new", "1.link"), 0)
+    site.watcher._arrived((0, site.root / ".Junk/new", "2.pipe"), 0)
     assert site.words() == []
 
 
@@ -267,7 +284,7 @@ def test_a_folder_that_is_a_link_of_its_owner_is_not_watched(site, tmp_path, par
     (others / "cur" / "1.host:2,S").write_text("X-Spam-Flag: NO\nSubject: x\n\ntheirs\n")
     assert site.words() == []
     if site.root / ".Junk/new" in site.watcher._owners:
-        site.watcher._arrived(site.root / ".Junk/new", "1.host", 0)
+        site.watcher._arrived((0, site.root / ".Junk/new", "1.host"), 0)
     assert site.words() == []
 
 

@@ -47,6 +47,9 @@ MOST_FOLDERS = 5000
 """watched folders of one Maildir: the kernel has some 200,000 watches for all of them"""
 EACH = 100
 """messages of one Maildir in one pass, so that the other Maildirs are read too"""
+MOST_WAITING = 10_000
+"""Messages of one Maildir that wait in memory, 3 MB. A user that renames a file all the time adds
+thousands a second; later arrivals are looked for when these are done."""
 LIMIT_BYTES = 32 << 20
 _TICK_NS = 20_000_000
 """File times are those of the kernel's last tick, up to 10 ms behind the clock read here: a file
@@ -90,6 +93,10 @@ class _Arrival:
     """wall time of its arrival"""
 
 
+_Change = tuple[int, Path, str]
+"""when a file was changed at the earliest, its folder and name"""
+
+
 class _Entry(NamedTuple):
     name: str
     changed_ns: int
@@ -118,6 +125,12 @@ class Watcher:
         """watched folders by Maildir"""
         self._waiting: dict[tuple[Path, str], _Arrival] = {}
         """by Maildir and name: a message that moves again starts its quiet time again"""
+        self._count: Counter[Path] = Counter()
+        """messages in `_waiting` by Maildir"""
+        self._left_out: dict[Maildir, _Change] = {}
+        """of Maildirs with `MOST_WAITING`: the first change that was left out, or an earlier one"""
+        self._read_until_ns = time.time_ns()
+        """all events up to this time have been read"""
 
     # -- start ----------------------------------------------------------------------------------
 
@@ -167,14 +180,21 @@ class Watcher:
         self._owners[folder_path] = (maildir, folder)
         return True
 
-    @as_caller()
     def _look_back(self, since_ns: int) -> None:
         """Check what arrived since; a second check changes nothing."""
-        for folder_path in list(self._owners):
-            if folder_path.name in PARTS:
-                for entry in _entries(folder_path):
-                    if entry.changed_ns >= since_ns - _TICK_NS:
-                        self._arrived(folder_path, entry.name, entry.changed_ns)
+        self._look_after((since_ns - _TICK_NS, Path(), ""), self._maildirs)
+
+    @as_caller()
+    def _look_after(self, least: _Change, maildirs: list[Maildir]) -> None:
+        """Check what changed then or later, the oldest first."""
+        found = [
+            (entry.changed_ns, part, entry.name)
+            for part, (maildir, _) in self._owners.items()
+            if part.name in PARTS and maildir in maildirs
+            for entry in _entries(part)
+        ]
+        for change in sorted(one for one in found if one >= least):
+            self._arrived(change, change[0])
 
     # -- watching -------------------------------------------------------------------------------
 
@@ -187,13 +207,17 @@ class Watcher:
 
     def listen(self) -> None:
         """Read new file events."""
-        for event in self._inotify.read_events():
+        now, events = time.time_ns(), list(self._inotify.read_events())
+        if not events:
+            self._read_until_ns = now
+        for event in events:
             if event.lost:
                 self._look_back(self._checkpoint.load())
             elif event.is_folder:
                 self._folder_made(event.folder, event.name)
             else:
-                self._arrived(event.folder, event.name, time.time_ns())
+                change = self._read_until_ns - _TICK_NS, event.folder, event.name
+                self._arrived(change, time.time_ns())
 
     @as_caller()
     def _folder_made(self, folder_path: Path, name: str) -> None:
@@ -206,15 +230,22 @@ class Watcher:
         # Files that arrived before the watch began caused no event.
         for part in parts:
             for entry in _entries(part):
-                self._arrived(part, entry.name, time.time_ns())
+                self._arrived((entry.changed_ns, part, entry.name), time.time_ns())
 
-    def _arrived(self, part: Path, name: str, since_ns: int) -> None:
+    def _arrived(self, change: _Change, since_ns: int) -> None:
+        """Let a file wait for its quiet time, which began at `since_ns`."""
+        _, part, name = change
         maildir, folder = self._owners[part]
         if part.name not in PARTS or name.startswith("."):
             return
+        key = (maildir.root, name.partition(":")[0])
+        if key not in self._waiting:
+            if self._count[maildir.root] >= MOST_WAITING:
+                self._left_out[maildir] = min(change, self._left_out.get(maildir, change))
+                return
+            self._count[maildir.root] += 1
         role = role_of(folder, self._options.folders)
-        unique = name.partition(":")[0]
-        self._waiting[maildir.root, unique] = _Arrival(maildir, part, name, role, since_ns)
+        self._waiting[key] = _Arrival(maildir, part, name, role, since_ns)
 
     # -- teaching -------------------------------------------------------------------------------
 
@@ -234,9 +265,17 @@ class Watcher:
             for feedback, path in self._feedback_for(arrival, listed):
                 yield feedback, self._teach(feedback), path
             del self._waiting[key]
+            self._count[key[0]] -= 1
         if ready:
-            oldest = min((one.since_ns for one in self._waiting.values()), default=now - quiet_ns)
-            self._checkpoint.save(min(oldest, now - quiet_ns))
+            self._take_left_out()
+            waiting = [one.since_ns for one in self._waiting.values()]
+            waiting += [changed_ns for changed_ns, _, _ in self._left_out.values()]
+            self._checkpoint.save(min([now - quiet_ns, *waiting]))
+
+    def _take_left_out(self) -> None:
+        """Look for arrivals that were left out, in Maildirs of which no message waits any more."""
+        for maildir in [one for one in self._left_out if not self._count[one.root]]:
+            self._look_after(self._left_out.pop(maildir), [maildir])
 
     def _ready(self, now: int) -> list[tuple[Path, str]]:
         """Messages after their quiet time; one with a time to come arrived before a clock step."""
