@@ -173,10 +173,27 @@ def test_relearn_with_another_constant(home):
     with Filter.open(home, history=False) as model:
         model.store.transact(lambda view: view.fold(1 << 60, 10))
     assert spamnb(home, "relearn", "--set", "eta=8", "--yes").code == 2
-    assert spamnb(home, "relearn", "--without", "nobody", "--yes").code == 0
+    assert spamnb(home, "relearn", "--without", "mallory", "--yes").code == 0
 
 
-@pytest.mark.parametrize("words", [["rewind", "2020-01-01"], ["relearn", "--without", "ann"]])
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        (["--without", "malory"], "no event of the user 'malory'"),
+        (["--without", "mallory", "--without", "bob"], "no event of the user 'bob'"),
+        (["--without-channel", "arf"], "no event of the channel 'arf'"),
+    ],
+)
+def test_relearn_without_an_event_of_the_name_is_refused(home, words, missing):
+    """A mistyped name is reported in one line, before anything is relearnt."""
+    refused = spamnb(home, "relearn", *words, "--yes")
+    assert (refused.code, missing in refused.err) == (2, True)
+    assert len(refused.err.splitlines()) == 1
+    assert not list(home.glob("before-*"))
+    assert stats(home)[1] == 410
+
+
+@pytest.mark.parametrize("words", [["rewind", "2020-01-01"], ["relearn", "--without", "mallory"]])
 def test_a_model_in_use_is_not_replaced(home, words):
     """A process that has the model open would continue with a deleted file."""
     with Filter.open(home, history=False):

@@ -41,7 +41,12 @@ from spamnb.service.engine.requests import (
     TrainingRequest,
     Undo,
 )
-from spamnb.service.maintenance.event_filter import Takes, in_force, left_out
+from spamnb.service.maintenance.event_filter import (
+    RelearnFilter,
+    Takes,
+    in_force,
+    left_out,
+)
 from spamnb.store.contract import ReadView, Store, WriteView
 from spamnb.store.rebuild import Rebuilt, rebuild, replay, texts_of
 
@@ -132,13 +137,31 @@ class RelearnPlan(NamedTuple):
     """events in the checkpoint, which stay"""
 
 
-def relearn_plan(model: Filter, drops: Takes, constants: Mapping[str, float]) -> RelearnPlan:
-    """Return what a relearning would do; UserError for constants that are not valid."""
+def relearn_plan(
+    model: Filter, drops: RelearnFilter, constants: Mapping[str, float]
+) -> RelearnPlan:
+    """Return what a relearning would do.
+
+    UserError for constants that are not valid, and for a user or channel without an event: with a
+    mistyped name, nothing would be left out.
+    """
     changed_recipe(model.recipe, constants)
+    dropped, users, channels = 0, set(drops.user), set(drops.channel)
     with model.store.read() as view:
-        dropped = sum(map(drops, view.events()))
+        for event in view.events():
+            dropped += drops(event)
+            users.discard(event.user)
+            channels.discard(event.channel)
         folded = view.base_totals().last_seq
-        return RelearnPlan(dropped, view.totals().last_seq - folded - dropped, folded)
+        stored = view.totals().last_seq - folded
+    if users or channels:
+        names = [f"the user {name!r}" for name in sorted(users)]
+        names += [f"the channel {name!r}" for name in sorted(channels)]
+        raise UserError(
+            f"the journal has no event of {' or '.join(names)}",
+            hint="`spamnb journal --limit 0` shows the user and the channel of each event",
+        )
+    return RelearnPlan(dropped, stored - dropped, folded)
 
 
 def relearn(
