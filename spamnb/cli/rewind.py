@@ -148,8 +148,9 @@ def bisect(session: CliSession, message: str, limit: int, as_json: bool) -> None
     """Show which training events led to the verdict on a message, strongest first.
 
     The share of an event is what the log-odds would lose without it; positive shares are evidence
-    for the first label named. Shares need not add up, since similar events can replace each other.
-    MESSAGE is a file, -, or the message id, digest or signature of a scored or trained message.
+    for the first label of the first line. Shares need not add up, since similar events can replace
+    each other. MESSAGE is a file, -, or the message id, digest or signature of a scored or trained
+    message.
     """
     from spamnb.service.maintenance import attribution
 

@@ -68,8 +68,8 @@ def score(
     of errors. The label is the most probable one. The model is not changed.
 
     PATH is a file, a folder of any depth, a Maildir or an mbox, possibly compressed. Without PATH
-    the command reads standard input. Unreadable messages are reported and skipped. If the model was
-    trained with --thresholds, the assigned labels follow the path.
+    the command reads standard input. Unreadable messages are reported and skipped; the exit code is
+    then 2. If the model was trained with --thresholds, the assigned labels follow the path.
     """
     from spamnb.lab.label_thresholds import load
 

@@ -138,8 +138,8 @@ spamnb export --prior prior.jsonl           to give other models a start, see `i
 @command("Export the model as text.", EXPORT_EXAMPLES)
 @click.argument("file", default="-")
 @click.option("--with-key", is_flag=True, help="Include the secret key, for `import --as-new`. "
-              "With the key one can construct words that this filter confuses with "
-              "others.")  # fmt: skip
+              "A sender with the key can construct words that this filter confuses "
+              "with others.")  # fmt: skip
 @click.option("--prior", is_flag=True, help="Export a prior instead: common words and shapes of "
               "mail without addresses, hosts and links, for models with other keys.")  # fmt: skip
 @pass_session
@@ -151,9 +151,9 @@ def export(session: CliSession, file: str, with_key: bool, prior: bool) -> None:
     feature: id (16 hex digits), n (messages of each label), w (corrections in 2^-20 nats), day
     (last trained, days since 2000-01-01), location and token.
 
-    A prior has 5 % of the counts, but at most of 300 messages, and words that many messages have,
-    without those in the names and addresses of senders and recipients. It may still contain other
-    names: read it before you give it away.
+    A prior has 5 % of the counts, and at most those of 300 messages, so it has only words that many
+    messages contain. Words in the names and addresses of senders and recipients are left out. It
+    may still contain other names: read it before you give it to others.
     """
     from spamnb.service.maintenance.export_import import export as lines
     from spamnb.service.maintenance.prior import make_prior
@@ -262,7 +262,7 @@ def _show_import(result: dict[str, Any], *, as_json: bool) -> None:
         say(f"{result['features']} features added, event {result['event']}")
 
 
-@command("Delete old data.", "spamnb expire        once a week, from cron or a timer")
+@command("Delete old data.", "spamnb expire        once a day, from cron or a timer")
 @click.option("--trust-clock", is_flag=True, help="Accept the clock as correct after it jumped.")
 @JSON
 @pass_session

@@ -29,10 +29,10 @@ def _actions(section: str) -> tuple[Setting, ...]:
             "subject; redirect adds a header for the server behind spamnb; quarantine keeps the "
             "message; reject refuses it while the sender waits."),
         Setting(f"{section}.unsure", _MAIL_ACTION, "Action for messages with the decision unsure."),
-        Setting(f"{section}.junk", _MAIL_ACTION, "Action for junk."),
+        Setting(f"{section}.junk", _MAIL_ACTION, "Action for messages with the decision junk."),
         Setting(f"{section}.reject", _MAIL_ACTION,
-            "Action for messages that cost less to reject than to deliver, even with the risk of "
-            "error."),
+            "Action for messages with the decision reject: rejection has the lowest expected cost, "
+            "although a rejected ham costs most."),
     )  # fmt: skip
 
 
@@ -66,8 +66,8 @@ SERVING: tuple[Setting, ...] = (
     Setting("serve.drain_s", _SECONDS,
         "How long open sessions may continue after the daemon is told to stop."),
     Setting("serve.watchdog_s", number(2, 3600),
-        "A process that does not respond for this long is killed and restarted. The messages that "
-        "it was scanning are handled by listener.*.known_crasher when they are sent again. Keep "
+        "A process that does not respond for this long is killed and restarted. When the messages "
+        "that it was scanning are sent again, listener.*.known_crasher handles them. Keep "
         "systemd's WatchdogSec above it."),
     Setting("serve.unscanned_percent", number(0, 100),
         "Warn, in the log and in `spamnb status`, when more than this share of the messages of "
@@ -79,7 +79,7 @@ SERVING: tuple[Setting, ...] = (
     Setting("limits.busy_share", number(0.1, 1),
         "Share of the connections, next-hop connections and memory that may be used before idle "
         "and slow clients are disconnected sooner (see timeouts.first_mail_busy_s and "
-        "timeouts.data_busy_s). The rest stays free for new clients: a fifth."),
+        "timeouts.data_busy_s). By default a fifth stays free for new clients."),
     Setting("limits.reserved", number(0, 0.9),
         "Share of the connections, next-hop connections and memory that only trusted clients (a "
         "listener's peers) can use. A fifth is 20 of Postfix's 100 connections, more than a mail "
@@ -90,15 +90,15 @@ SERVING: tuple[Setting, ...] = (
         "workers; trusted peers are exempt. 50 as Postfix's smtpd_client_connection_count_limit."),
     Setting("limits.upstream_connections", whole(1, 1 << 20),
         "Number of connections that the next hop accepts at the same time, counted over all "
-        "workers: 100 as Postfix's default_process_limit. Untrusted clients get this number less "
-        "limits.reserved; one network of untrusted clients (24 bits of IPv4, 48 of IPv6) gets at "
-        "most what that share leaves free. Further clients are answered with 421. Trusted clients "
-        "are not counted."),
+        "workers: 100 as Postfix's default_process_limit. Untrusted clients together get this "
+        "number less limits.reserved. One network of them (24 bits of IPv4, 48 of IPv6) gets at "
+        "most as many as it leaves free: half of them if there is no other network. Further "
+        "clients are answered with 421. Trusted clients are not counted."),
     Setting("limits.memory_bytes", whole(1 << 20),
         "Bytes of message data that each worker keeps in memory. Above it the worker stops "
-        "reading; no message is refused. While clients wait for memory, a sixteenth of it is "
-        "freed each second: if messages that end do not free enough, the sessions that have used "
-        "the most memory for the longest time are ended with 421."),
+        "reading; it refuses no message. While clients wait for memory, a sixteenth of it is "
+        "freed each second: if messages that end do not free enough, the worker ends the sessions "
+        "that have used the most memory for the longest time, with 421."),
     Setting("limits.errors", whole(1, 1 << 20),
         "Number of refused commands after which a session is ended."),
     Setting("limits.commands", whole(4, 1 << 20),
@@ -114,23 +114,23 @@ SERVING: tuple[Setting, ...] = (
     Setting("timeouts.first_mail_s", _SECONDS,
         "Time from a connection to its first MAIL command."),
     Setting("timeouts.first_mail_busy_s", _SECONDS,
-        "The same when most connections are in use, or most of the next-hop connections that "
-        "untrusted clients may use. Such clients must then get from MAIL to DATA within "
-        "timeouts.first_mail_s."),
+        "The same when more than limits.busy_share of the connections are in use, or of the "
+        "next-hop connections that untrusted clients may use. Untrusted clients must then get "
+        "from MAIL to DATA within timeouts.first_mail_s."),
     Setting("timeouts.message_s", _SECONDS,
         "Time from the connection or the last accepted message of an untrusted client to its next "
         "DATA, regardless of other commands; the time that the next hop takes to reply is not "
-        "counted. 300 seconds are what RFC 5321, 4.5.3.2, allows for a single command, and how "
-        "long Postfix reuses a connection."),
+        "counted. RFC 5321, 4.5.3.2, allows 300 seconds for a single command, and Postfix reuses "
+        "a connection for as long."),
     Setting("timeouts.command_s", _SECONDS,
         "Time between commands (RFC 5321, 4.5.3.2)."),
     Setting("timeouts.data_s", _SECONDS,
         "Time for each read of message data."),
     Setting("timeouts.data_busy_s", _SECONDS,
-        "When most of the connections or of the memory is in use, a client must send message data "
-        "at 500 bytes a second or faster (Postfix's smtpd_min_data_rate); data that it sent "
-        "earlier counts as credit for at most this many seconds. Postfix waits for 10 seconds "
-        "under stress."),
+        "When more than limits.busy_share of the connections or of the memory is in use, a client "
+        "must send message data at 500 bytes a second or faster (Postfix's smtpd_min_data_rate); "
+        "data that it sent faster before counts as credit for at most this many seconds. Postfix "
+        "waits for 10 seconds under stress."),
     Setting("timeouts.reply_s", _SECONDS,
         "Time for each reply of the next hop, except the final one."),
     Setting("timeouts.final_s", number(1, 3600),
@@ -224,7 +224,7 @@ SERVING: tuple[Setting, ...] = (
         "Maximum size of a message that the model learns from."),
     Setting("feedback.user_per_day", whole(1),
         "Changes by one user per day. Moving a whole folder can be a thousand; the limit stops a "
-        "program that runs wild before it damages the model."),
+        "faulty program before it damages the model."),
     Setting("feedback.user_bytes_per_day", _BYTES,
         "Bytes that the changes of one user add to the model per day: a new word takes about 70, "
         "a known one 7. A thousand ordinary messages add 9 MB to an empty model, 5,000 add 28 MB."),
@@ -239,18 +239,19 @@ SERVING: tuple[Setting, ...] = (
         "Spam traps and reports do not override a verdict with at least this probability: they "
         "are queued for review."),
     Setting("feedback.unproven", choice("review", "refuse", "learn"),
-        "What happens to a user's label for a message that is not known to be the user's own."),
+        "What happens to a user's label for a message that is not known to be the user's own: "
+        "review queues it, refuse refuses it, learn learns it."),
     Setting("feedback.domains", DOMAINS,
         "Domains in which an address is the login of a local user. Empty: all domains that mail is "
         "delivered for."),
     Setting("feedback.traps", TEXTS,
         "Spam trap addresses: unused addresses, published where only harvesters find them. Mail "
-        "to them is learnt as spam, with half the usual step, unless the filter is very sure of "
-        "the opposite."),
+        "to them is learnt as spam, with half the usual step, unless the verdict is ham with at "
+        "least the probability feedback.sure."),
     Setting("feedback.spool", TEXT,
-        "Folder where programs drop corrections as files. The daemon learns them immediately, or "
-        "after its next start. It belongs to the daemon's user and has mode 1733. Empty: spool in "
-        "the home, and /var/spool/spamnb if the daemon's user owns it.",
+        "Folder into which programs write corrections as files. The daemon learns them "
+        "immediately, or after its next start. It belongs to the daemon's user and has mode 1733. "
+        "Empty: spool in the home, and /var/spool/spamnb if the daemon's user owns it.",
         restart=True),
     Setting("review.max_messages", whole(8, 100_000),
         "Maximum number of entries in the review queue; one user may fill an eighth of it. A full "
@@ -298,8 +299,8 @@ LISTENERS = NamedSections(
             "Larger messages are streamed to the next hop and not buffered."),
         Setting("listener.*.oversize", choice("unscanned", "head"),
             "head: a larger message is scored by its header and by the parts within "
-            "scan_limit_bytes, so size alone gains a spammer nothing; text behind the limit is "
-            "not read. unscanned: it is delivered unscanned."),
+            "scan_limit_bytes, so that a sender cannot avoid the filter by size alone; text "
+            "behind the limit is not read. unscanned: it is delivered unscanned."),
         Setting("listener.*.header_limit_bytes", _BYTES,
             "Maximum size of the header; forged spamnb headers are removed from all of it."),
         Setting("listener.*.size_limit_bytes", whole(0),
@@ -309,21 +310,21 @@ LISTENERS = NamedSections(
             "meaning (SMTP smuggling): normalise makes it a line end, refuse rejects the message."),
         Setting("listener.*.on_fault", choice("deliver", "defer"),
             "If no model can be used, or the scanner fails: deliver the message unscanned, or "
-            "defer it (451). Such a fault can last until the administrator repairs it, and "
-            "senders give up after days, so deferral loses mail."),
+            "defer it (451). Such a fault lasts until the administrator repairs it, and senders "
+            "give up after days, so deferral can lose mail."),
         Setting("listener.*.busy", choice("defer", "deliver"),
             "If a scan could not start within timeouts.scan_wait_s: defer the message (451), or "
             "deliver it unscanned. Any sender can cause this with a burst of large messages, and "
             "it is over soon, so the default is defer."),
         Setting("listener.*.overrun", choice("defer", "deliver"),
             "If a scan takes longer than timeouts.scan_s: defer the message (451), or deliver it "
-            "unscanned. Its next attempt is handled by listener.*.known_crasher, so it is "
-            "deferred once."),
+            "unscanned. listener.*.known_crasher handles its next attempt, so it is deferred "
+            "once."),
         Setting("listener.*.known_crasher", choice("head", "deliver", "defer"),
             "How a message is handled after a scan of it exceeded the time limit, or crashed its "
             "process twice. head: it is scored by its header only; if that fails too, it is "
-            "delivered unscanned, because it would fail at each attempt. deliver: unscanned. "
-            "defer: until the sender gives up."),
+            "delivered unscanned, because it would fail at each attempt. deliver: it is delivered "
+            "unscanned. defer: it is deferred until the sender gives up."),
         Setting("listener.*.observe", FLAG,
             "Scan and log, but change nothing except for adding the signature header."),
     ),

@@ -115,4 +115,6 @@ def _section_header(section: str, before: str) -> list[str]:
 
 
 def _comment(text: str) -> list[str]:
-    return textwrap.wrap(text, 90, initial_indent="# ", subsequent_indent="# ")
+    return textwrap.wrap(
+        text, 90, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False
+    )

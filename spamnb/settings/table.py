@@ -49,7 +49,7 @@ SETTINGS: tuple[Setting, ...] = (
         "always stays free. At the limit training is refused and scoring continues."),
     Setting("journal.keep_days", DAYS,
         "How long a training step can be undone; `spamnb expire` merges older ones into the "
-        "checkpoint. The default is a year and a month, so that yearly mail has been seen before."),
+        "checkpoint. The default is a year and a month, because some mail comes once a year."),
     Setting("history.keep_days", DAYS,
         "How long a verdict can be corrected by its message id or signature, without the message."),
     Setting("history.limit_bytes", whole(1 << 20),
@@ -59,10 +59,10 @@ SETTINGS: tuple[Setting, ...] = (
         "costs meet the target on your own mail, or that there is not enough evidence. With "
         "--apply it stores these costs in the home; they apply unless [costs] sets others."),
     Setting("expire.after_days", DAYS,
-        "`spamnb expire` deletes features that were not trained for this many days and are rare: "
-        "most words are seen once and never again."),
+        "`spamnb expire` deletes rare features that were not trained for this many days: most "
+        "words occur once and never again."),
     Setting("expire.max_messages", whole(0, 1 << 31),
-        "... and that at most this many messages contain."),
+        "`spamnb expire` deletes only features that at most this many messages contain."),
     Setting("log.level", choice("debug", "info", "warning", "error"),
         "Lowest level that is logged. At info the daemon logs one line per message."),
     Setting("log.format", choice("text", "json"),

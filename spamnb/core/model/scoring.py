@@ -298,7 +298,10 @@ def step(
             temperatures=np.array(temperatures, np.int64),
         )
     except OverflowError as overflow:
-        raise RefusedError(f"a step of weight {weight:g} leaves its numbers' range") from overflow
+        raise RefusedError(
+            f"a step of weight {weight:g} does not fit in the stored numbers",
+            hint="use a smaller weight",
+        ) from overflow
 
 
 def _errors(joint: list[float], expert: list[float], label: int, weight: float) -> list[float]:

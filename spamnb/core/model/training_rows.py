@@ -275,16 +275,16 @@ class TrainingRows:
         most = columns.max(axis=1, initial=0).tolist()
         if min(least[:K]) < 0 or min(self.totals.messages.tolist()) < 0:
             raise StoreDamagedError(
-                "a count falls below zero: the model does not hold what is to be taken from it",
+                "a count would fall below zero: the model does not contain what is removed",
                 hint="run `spamnb check`, then restore a backup",
             )
         sums = (self.totals.messages, self.totals.bias, self.totals.temperatures)
         if max(abs(number) for line in sums for number in line.ravel().tolist()) > _SUM:
-            raise RefusedError("a sum of the model would pass 2^62")
+            raise RefusedError("a sum of the model would exceed 2^62")
         if max(most[:K]) > _U32:
-            raise RefusedError("a feature's count would pass 2^32", hint="let features expire")
+            raise RefusedError("a feature's count would exceed 2^32", hint="run `spamnb expire`")
         if max(most[K:]) > _I32 or min(least[K:]) < -_I32 - 1:
-            raise RefusedError("a feature's correction would leave 2048 nats")
+            raise RefusedError("a feature's correction would exceed 2048 nats")
         n, w = columns[:K].T.astype(np.uint32), columns[K:].T.astype(np.int32)
         return Records(n, w, self._by_id(self.day) * np.logical_or.reduce(columns))
 

@@ -261,4 +261,6 @@ def _limit_connect(connection: socket.socket, wait_s: float) -> None:
 def _not_answering(error: OSError) -> StoreBusyError:
     is_late = isinstance(error, TimeoutError | BlockingIOError)
     why = "it took too long" if is_late else error.strerror or str(error)
-    return StoreBusyError(f"the daemon does not answer: {why}", hint="is it running? see its log")
+    return StoreBusyError(
+        f"the daemon does not answer: {why}", hint="check that it runs; see its log"
+    )

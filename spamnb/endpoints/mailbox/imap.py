@@ -117,7 +117,9 @@ class ImapMailbox:
                     self._select(name)
                     gone += [self._delete(uid) for uid in self._search(ident, "ALL")]
         if not all(gone):
-            raise PeerError("the message is only marked as deleted, since other messages are too")
+            raise PeerError(
+                "the message is only marked as deleted: an expunge would also delete other messages"
+            )
         return len(gone)
 
     def close(self) -> None:
@@ -192,7 +194,10 @@ def _connected(account: ImapAccount) -> imaplib.IMAP4:
         imap.starttls(context)
     elif not here:
         imap.shutdown()
-        raise PeerError(f"{account.host} offers no encryption", hint="give port 993 of --imap")
+        raise PeerError(
+            f"{account.host} offers no encryption",
+            hint="give the port of IMAP with TLS: --imap HOST:993",
+        )
     return imap
 
 

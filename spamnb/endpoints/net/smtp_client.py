@@ -110,7 +110,7 @@ def _connected(address: Address, plan: SendPlan) -> Iterator[_SmtpConnection]:
     except OSError as error:
         raise PeerError(
             f"{address} cannot be reached: {error.strerror or error}",
-            hint="is the next hop running?",
+            hint="check that the next hop runs",
         ) from error
     with wire:
         yield _SmtpConnection(wire, plan)

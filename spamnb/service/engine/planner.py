@@ -218,7 +218,7 @@ class Planner:
         if event is None:
             raise RefError(
                 f"the journal has no event {request.event}",
-                hint="the event was folded into the checkpoint, or belongs to another model",
+                hint="the event was merged into the checkpoint, or belongs to another model",
             )
         example = example_of(event)
         live = journal.state(example.digest)

@@ -152,7 +152,8 @@ class OwnershipCheck:
         if len({entry.digest for entry in mine}) > 1:
             listed = ", ".join(dict.fromkeys(entry.digest.hex() for entry in mine))
             raise RefError(
-                f"several messages have the id {ref!r}", hint=f"give one digest of: {listed}"
+                f"several messages have the Message-ID {ref!r}",
+                hint=f"give the digest of one of them: {listed}",
             )
         return mine[0] if mine else None
 

@@ -207,5 +207,5 @@ def _decoded(name: str, head: dict[str, Any]) -> ReviewItem:
 
 def _unknown(name: str) -> RefError:
     return RefError(
-        f"there is no entry {name!r} in the review list", hint="see `spamnb review list`"
+        f"there is no entry {name!r} in the review queue", hint="see `spamnb review list`"
     )

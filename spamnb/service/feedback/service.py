@@ -243,7 +243,10 @@ class FeedbackService:
                 or not feedback.user
                 or found.user.casefold() != feedback.user.casefold()
             ):
-                raise RefusedError(f"event {event} is not your event")
+                raise RefusedError(
+                    f"event {event} is not an event of {feedback.user or 'this user'}",
+                    hint="only its user or an admin may undo it",
+                )
             self._count_today()
         source = Source(feedback.user, feedback.channel)
         keys = keys_of(feedback, self.rules, proven=True)

@@ -170,11 +170,13 @@ class DailyQuota:
             rule, name = _QUOTA_KINDS[key[0]]
             most = getattr(self._rules, rule)
             if not most:
-                raise RefusedError(f"no changes are accepted from {name}")
+                raise RefusedError(
+                    f"no changes are accepted from {name}", hint=f"feedback.{rule} is 0"
+                )
             if self._changes[key] >= most:
                 raise LimitError(
                     f"{most} changes a day are accepted from {name}",
-                    hint="an admin may teach the rest, or raise the limit",
+                    hint=f"an admin may teach the rest, or raise feedback.{rule}",
                 )
         most = self._rules.user_bytes_per_day
         if any(self._stored[key] >= most for key in keys[-1:]):

@@ -187,8 +187,8 @@ def read_recipe(environment: Environment) -> Recipe:
         if version != FORMAT:
             raise StoreVersionError(
                 f"the model in {path} has format {version}, this program reads {FORMAT}",
-                hint="train a new model in another folder; the old one's journal, and what it "
-                "learned from mail that is gone, are lost",
+                hint="train a new model in another folder; the journal of this one is lost, and "
+                "all training with mail that no longer exists",
             )
         recipe = tables["meta"].get(RECIPE_KEY)
         if recipe is None:
