@@ -182,13 +182,13 @@ def side_effects(sources):
 
 
 def long_files(sources):
-    """Complain of files above the hard stop."""
+    """Complain of files with too many lines."""
     lengths = {name: len(text.splitlines()) for name, text in sources.items()}
     return [f"{name} has {count} lines" for name, count in lengths.items() if count > MOST_LINES]
 
 
 def long_functions(sources):
-    """Complain of functions above the hard stop, their docstrings not counted."""
+    """Complain of functions with too many lines, their docstrings not counted."""
     complaints = []
     for name, text in sources.items():
         for node in nodes(text):

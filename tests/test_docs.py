@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 import spamnb
+from spamnb.endpoints.mailbox.imap import ImapMailbox
+from spamnb.service.diagnostics.checks import CHECKS
 
 PROJECT = Path(__file__).parents[1]
 README = (PROJECT / "README.md").read_text()
@@ -132,6 +134,20 @@ def test_every_link_leads_somewhere(page):
             assert target[1:] in headings, target
         elif "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+def test_every_section_that_the_doctor_names_exists():
+    """`spamnb doctor` refers only to headings that the guides have."""
+    texts = [check.todo for check in CHECKS] + [ImapMailbox.advice]
+    named = [
+        (page, section)
+        for text in texts
+        for page, sections in re.findall(r"docs/(\w+\.md)((?:, [A-Z][a-zA-Z ]+)+)", text)
+        for section in sections.removeprefix(", ").split(", ")
+    ]
+    assert len(named) > 3
+    for page, section in named:
+        assert f"\n## {section}\n" in (PROJECT / "docs" / page).read_text(), (page, section)
 
 
 def test_every_decision_is_listed():

@@ -52,11 +52,11 @@ def _connected(session: CliSession) -> RunningDaemon | None:
     from spamnb.settings import control_of
 
     home = os.path.realpath(session.home)
-    ours = [control_of(session.settings, session.home), session.home / "control.sock"]
-    for path in dict.fromkeys(ours):
+    of_home = [control_of(session.settings, session.home), session.home / "control.sock"]
+    for path in dict.fromkeys(of_home):
         if found := _ping(path, home):
             return found
-    if WELL_KNOWN in ours or not _exists(WELL_KNOWN):
+    if WELL_KNOWN in of_home or not _exists(WELL_KNOWN):
         return None
     return _ping(WELL_KNOWN, "" if _roaming(session) else home)
 

@@ -4,8 +4,8 @@ Holds the tricks and how their elements are found and removed from a parsed tree
 where the tree came from; the caller bounds the tree (see `html`).
 
 Invariants: elements are found by selectors in C, made from exact spellings in the text, so Python
-visits only suspects; visiting every style costs 2 us an element, and newsletters have a thousand.
-Nothing raises; an unknown trick stays visible text.
+visits only elements that may be hidden; each costs 2 us, and newsletters have a thousand elements
+with a style. Nothing raises; text that is hidden in an unknown way counts as visible.
 """
 
 from __future__ import annotations

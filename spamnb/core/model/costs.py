@@ -33,8 +33,9 @@ class Costs:
 
     The unit is one spam read in the inbox. A ham in the junk folder costs a hundred of them, and a
     rejected ham a thousand, because the recipient cannot recover it. A message marked unsure costs
-    a glance either way, which opens the band between delivering (up to 0.5) and filing (from
-    0.9945); a filed spam costs a little space, which makes rejecting worth while above 0.99994.
+    about half a unit in both cases, because the user has to look at it; so messages are delivered
+    up to a probability of 0.5, marked up to 0.9945, and filed above. A filed spam costs little, so
+    rejection is cheaper only above 0.99994.
 
     Over nine streams of mail, fewer than one ham in a thousand was filed as junk, except where nine
     messages in ten were spam; cheaper ham would leave less spam unsure (docs/decisions/0025).

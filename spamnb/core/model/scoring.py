@@ -1,6 +1,6 @@
 """Score messages: from counts and corrections to one score per label, and the step of a label.
 
-Three kinds, chosen when a model is made: the two classical event models (`bayes/`), and the
+Three kinds, chosen when a model is made: the two classical event models (`likelihood/`), and the
 default, *corrected*. Each group g of features is an expert: naive Bayes evidence, averaged over the
 group and multiplied by a temperature, plus corrections learnt from the expert's own errors:
     z_gk = b_gk + tau_g E_gk + sum_{f in g} w[f,k] / sqrt(s_g),   j_k = SHARE sum_g z_gk
@@ -9,14 +9,14 @@ group and multiplied by a temperature, plus corrections learnt from the expert's
 Experts learn from j, the joint score. The score z of the verdict is j calibrated, and
 P = softmax(z).
 
-Calibration says how sure a lead of one label over the others is. The experts learn from mistakes,
-so the leads of the joint score stay as small as they can be without a mistake. Where only mistakes
-and doubtful messages are taught, the larger ones mean twice what they say (docs/decisions/0034).
-The lead of the best label over the next one becomes
+Calibration makes the probability right. The experts learn from mistakes, so the lead of the best
+label over the next one stays as small as it can be without a mistake. Where only mistakes and
+doubtful messages are taught, a large lead is half of what its frequency of errors justifies
+(docs/decisions/0034). It becomes
     LOW lead + t more,   more = GAIN (lead - SURE), within 0 and MORE,   t = min(1, min_k N_k / FEW)
-and all scores are multiplied by the same factor, so labels keep their order, and of two labels
-messages keep theirs. A fixed function of the score and of N, continuous and rising with the lead:
-nothing is learned or stored for it.
+and all scores are multiplied by the same factor. The order of the labels does not change, and with
+two labels that of the messages does not either. This is a fixed function of the score and of N,
+continuous and rising with the lead: nothing is learned or stored for it.
 
 Pure arithmetic on arrays; must not know stores, messages or words. Invariants: nothing is clipped,
 so scores never saturate; shares plus bias equal the log-odds; every stored change is an integer
@@ -56,15 +56,15 @@ OWN = 0.7
 1-AUC is 9 % higher with 5 % wrong labels, and 7 % higher on all ham followed by all spam."""
 KNOWN = 4
 """Evidence and corrections are averaged over at most so many times the known features of a group,
-so that unknown words around a payload cannot thin it out (docs/decisions/0032)."""
+so that unknown words in a spam do not reduce the weight of the others (docs/decisions/0032)."""
 LOW = 0.86
-"""What a nat counts. With 1, fewer messages are doubtful and taught: 1-AUC where only those are
+"""The factor of a lead. With 1, fewer messages are doubtful and taught: 1-AUC where only those are
 taught is a tenth higher."""
 SURE = 2.5
-"""The lead, odds of 9 to 1 once multiplied by LOW, above which it means more than it says."""
+"""The lead above which each nat counts more; multiplied by LOW, it is odds of 9 to 1."""
 GAIN, MORE = 1.5, 1.75
-"""What each nat above SURE counts more, and what all of them do: enough to file the spam that the
-model is sure of. Without a limit, a ham of the SpamAssassin corpus would be rejected."""
+"""How much is added for each nat above SURE, and at most for all of them: enough to file the spam
+that the model is sure of. Without a limit, a ham of the SpamAssassin corpus would be rejected."""
 FEW = 100
 """GAIN and MORE count in full when each label has so many messages. A young model would file ham
 with them."""

@@ -35,8 +35,8 @@ MAIL_ACTIONS: tuple[MailAction, ...] = get_args(MailAction)
 """From the mildest to the harshest."""
 ALWAYS_EXEMPT = frozenset(("postmaster", "abuse"))
 LEAST_MESSAGES = 20
-"""of each label, before a decision may be stronger than unsure: with fewer messages the model knows
-these messages rather than the mail"""
+"""of each label, before a decision may be stronger than unsure: a model of fewer messages fits
+these, but not the site's mail"""
 
 
 @dataclass(frozen=True, slots=True)

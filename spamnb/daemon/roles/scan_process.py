@@ -202,10 +202,10 @@ class ScanProcess:
             self._let_go()
 
     async def _connect(
-        self, settings: Settings, ours: socket.socket, theirs: socket.socket
+        self, settings: Settings, own: socket.socket, child_end: socket.socket
     ) -> None:
         """Start the process and connect to it by a socket pair."""
-        ours.setblocking(False)
+        own.setblocking(False)
         start = replace(
             self._links.start,
             role="scan",
@@ -213,18 +213,18 @@ class ScanProcess:
             slot=self._slot,
             parent=os.getpid(),
             settings=plain(settings),
-            sockets={"jobs": [theirs.fileno()]},
+            sockets={"jobs": [child_end.fileno()]},
         )
         child = None
         try:
-            with theirs:
+            with child_end:
                 child = spawn(start, self._links.shared)
             self._timer = self._links.loop.call_later(START_S, self._kill)
             _, self._wire = await self._links.loop.create_unix_connection(
-                partial(_JobConnection, self, child), sock=ours
+                partial(_JobConnection, self, child), sock=own
             )
         except OSError:
-            ours.close()
+            own.close()
             if child is not None:
                 child.signal(signal.SIGKILL)
                 child.buried()

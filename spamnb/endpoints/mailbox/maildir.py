@@ -42,7 +42,7 @@ class MaildirMailbox:
     """One user's Maildir. Created by `open`."""
 
     channels = frozenset(("maildir",))
-    advice = "is `spamnb watch` running for this Maildir, with a --quiet below our --wait?"
+    advice = "check that `spamnb watch` runs for this Maildir, with a --quiet below --wait"
 
     def __init__(self, location: MaildirLocation) -> None:
         self.user = location.user

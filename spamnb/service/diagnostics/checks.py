@@ -254,7 +254,7 @@ _OTHER_TRAINER = "find out which other program sends feedback for this mailbox"
 
 
 def same_person(one: str, other: str) -> bool:
-    """Return whether two names are of one person: a login and an address that begins with it."""
+    """Return whether two names are of one user: a login and an address that begins with it."""
     one, other = sorted((one.casefold(), other.casefold()), key=len)
     return one == other or ("@" not in one and other.partition("@")[0] == one)
 
@@ -305,10 +305,10 @@ CHECKS: Final = (
     Check("delivery", _delivery, "see --smtp, docs/postfix.md and the mail server's log",
         ("daemon", "model", "mailbox"), _recipient_option),
     Check("arrival", _arrival, "check that --rcpt belongs to this mailbox; see the mail server's "
-        "log, and docs/postfix.md, What hands mail back", ("delivery",)),
+        "log, and docs/postfix.md, The return listener", ("delivery",)),
     Check("headers", _headers, "see docs/postfix.md, Before the queue, After the queue",
         ("arrival",)),
-    Check("filing", _filing, "see docs/dovecot.md, Junk goes to Junk", ("headers",)),
+    Check("filing", _filing, "see docs/dovecot.md, File spam into Junk", ("headers",)),
     Check("verdict", _verdict, "check that --home is the home of the daemon that took the mail",
         ("headers",)),
     Check("move", _move, "check that this user may move messages to and from Junk", ("arrival",)),

@@ -93,15 +93,15 @@ class ReviewQueue:
     def _check_room(self, names: list[str], name: str, size: int) -> None:
         """Refuse an entry beyond the limit of the queue, of all strangers, or of one sender."""
         share, strangers = self.limits.share, self.limits.strangers
-        self._check_share(names, size, 1, "the review list is full")
+        self._check_share(names, size, 1, "the review queue is full")
         if name[_PERSON].startswith(_STRANGER):
             share *= strangers
             theirs = [other for other in names if other[_PERSON].startswith(_STRANGER)]
             self._check_share(
-                theirs, size, strangers, "the review list has too many entries of strangers"
+                theirs, size, strangers, "the review queue has too many entries of strangers"
             )
         own = [other for other in names if other[_PERSON] == name[_PERSON]]
-        self._check_share(own, size, share, "the review list has too many entries of one person")
+        self._check_share(own, size, share, "the review queue has too many entries of one person")
 
     def _check_share(self, names: list[str], size: int, share: int, problem: str) -> None:
         size_bytes = sum(self._size(name) for name in names)

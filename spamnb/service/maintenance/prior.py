@@ -1,8 +1,8 @@
-"""Give a new model a little of what another one learnt: a prior, as text.
+"""Make a prior of a model, as text, and add a prior to another model.
 
 An export holds ids, which another key cannot read. A prior holds texts instead of ids, and only
-those of locations that are alike on every server (`TRAVELS`): no address, host or link, and no word
-of the name or address of a sender or recipient. It is JSON lines; the first is the header:
+those of locations that mean the same on every server (`TRAVELS`): no address, host or link, and no
+word of the name or address of a sender or recipient. It is JSON lines; the first is the header:
 
     {"format": "spamnb prior", "version": 1, "labels": ["ham", "spam"],
      "messages": [of each label], "features": how many lines follow}
@@ -82,7 +82,7 @@ TRAVELS: dict[TokenLocation, frozenset[bytes]] = {
     TokenLocation.FROM_SHAPE: frozenset({b"", b"case", b"header", b"local part"}),
     TokenLocation.LINK_SHAPE: frozenset({b"", b"host", b"path"}),
 }
-"""Locations, and the names in them, that tell the same on another server and of other people."""
+"""Locations, and the names in them, that mean the same on another server and for other users."""
 _PEOPLE = (TokenLocation.FROM, TokenLocation.REPLY, TokenLocation.TO)
 _JOINTS = re.compile(rb"[-._'@]")
 _LOCATIONS = {location.name.lower(): location for location in TRAVELS}
@@ -143,7 +143,7 @@ def _is_named(token: Field, names: set[bytes]) -> bool:
 
 
 def _tokens(key: Key, words: list[Word | None]) -> list[Field | None]:
-    """Return the token of each word that travels.
+    """Return the token of each word that may be in a prior.
 
     The vocabulary joins name and text. So both readings are hashed, and the one that has the
     word's id is right; a word that was cut has none.

@@ -19,7 +19,7 @@ from spamnb.service.telemetry.metrics import Meters
 
 WINDOW_S: Final = 600.0
 MIN_UNSCANNED: Final = 5
-"""minimum number of unscanned messages for an alarm: one of three in a quiet night is not one"""
+"""minimum number of unscanned messages for an alarm: at night, one of three is no reason for it"""
 _STEP_S: Final = 30.0
 _REASONS: Final = tuple(sorted(REASONS))
 COUNTED: Final = (
