@@ -81,16 +81,13 @@ class Tally:
 
     @property
     def weight(self) -> float:
-        """Sum of the weights of the cases."""
         return self.cases / COUNT_ONE
 
     @property
     def empty(self) -> bool:
-        """Whether there are no cases."""
         return self.cases == 0
 
     def plus(self, other: Tally) -> Tally:
-        """Return the sum of both."""
         cases, counts = self.cases + other.cases, self.counts + other.counts
         if cases < 0 or (counts < 0).any() or (cases == 0 and counts.any()):
             raise _never_learnt()
@@ -99,7 +96,6 @@ class Tally:
         return Tally(cases, counts)
 
     def negated(self) -> Tally:
-        """Return the negative: adding it subtracts these sums."""
         return Tally(-self.cases, -self.counts)
 
 
@@ -121,16 +117,13 @@ class NamedCounts:
 
     @property
     def weight(self) -> float:
-        """Sum of the weights of the cases."""
         return self.cases / COUNT_ONE
 
     @property
     def empty(self) -> bool:
-        """Whether there are no cases."""
         return self.cases == 0
 
     def plus(self, other: NamedCounts) -> NamedCounts:
-        """Return the sum of both."""
         counts = dict(self.counts)
         for key, count in other.counts.items():
             total = counts.pop(key, 0) + count
@@ -144,7 +137,6 @@ class NamedCounts:
         return NamedCounts(cases, counts)
 
     def negated(self) -> NamedCounts:
-        """Return the negative: adding it subtracts these sums."""
         return NamedCounts(-self.cases, {key: -count for key, count in self.counts.items()})
 
 
@@ -178,16 +170,13 @@ class Moments:
 
     @property
     def weight(self) -> float:
-        """Sum of the weights of the cases."""
         return self.ones / (1 << FLOAT_BITS)
 
     @property
     def empty(self) -> bool:
-        """Whether there are no cases."""
         return self.ones == 0
 
     def plus(self, other: Moments) -> Moments:
-        """Return the sum of both."""
         ones, firsts = self.ones + other.ones, self.firsts + other.firsts
         seconds = self.seconds + other.seconds
         squares = np.diagonal(seconds) if seconds.ndim == 2 else seconds
@@ -196,7 +185,6 @@ class Moments:
         return Moments(ones, firsts, seconds)
 
     def negated(self) -> Moments:
-        """Return the negative: adding it subtracts these sums."""
         return Moments(-self.ones, -self.firsts, -self.seconds)
 
     def mean(self) -> Floats:

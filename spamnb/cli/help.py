@@ -23,7 +23,6 @@ class Command(click.Command):
         self.examples = inspect.cleandoc(examples)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Print the examples verbatim."""
         super().format_epilog(ctx, formatter)
         write_examples(formatter, self.examples)
 
@@ -55,7 +54,6 @@ class CommandGroup(click.Group):
         return list(self.places) or super().list_commands(ctx)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command."""
         if cmd_name not in self.places:
             return super().get_command(ctx, cmd_name)
         module, _, name = self.places[cmd_name].partition(":")
@@ -74,7 +72,6 @@ class CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Print the examples verbatim."""
         super().format_epilog(ctx, formatter)
         write_examples(formatter, self.examples)
 

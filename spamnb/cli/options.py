@@ -16,7 +16,6 @@ class Number(click.FloatRange):
     """A number within bounds. Unlike `click.FloatRange` it rejects `nan`."""
 
     def convert(self, value: Any, param: Parameter | None, ctx: Context | None) -> float:
-        """Convert the text; `nan` is an error."""
         number: float = super().convert(value, param, ctx)
         if isnan(number):
             self.fail(f"{value!r} is not a number.", param, ctx)
@@ -32,7 +31,6 @@ class Count(click.IntRange):
         super().__init__(0)
 
     def convert(self, value: Any, param: Parameter | None, ctx: Context | None) -> int:
-        """Convert the text; `all` is the largest number."""
         if value == "all":
             return sys.maxsize
         return min(super().convert(value, param, ctx), sys.maxsize)

@@ -106,7 +106,6 @@ class LabelMatrix:
         self._tau = np.full(shape[1], TEMPERATURE)
 
     def train(self, indices: Sequence[int]) -> None:
-        """Learn documents in order."""
         for index in indices:
             self._step(index, self._score(index))
             self._count(index)

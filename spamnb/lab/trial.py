@@ -155,7 +155,6 @@ class Trial:
         self._learner = Learner(self.recipe, options.costs or Costs())
 
     def score_then_train(self, index: int, choose: TrainingChoice) -> Floats:
-        """Score a message, then train what `choose` returns; return its z."""
         return self._store.transact(lambda view: self._score_then_train(view, index, choose))
 
     def _score_then_train(self, view: WriteView, index: int, choose: TrainingChoice) -> Floats:
@@ -174,7 +173,6 @@ class Trial:
                 self._learner.run(view, requests, scored=False)
 
     def score(self, indices: Sequence[int]) -> Floats:
-        """Return z [M, K] of the messages."""
         with self._store.read() as view:
             z = [self._score(view, self._samples[i]) for i in indices]
         return np.array(z).reshape(len(z), len(self.recipe.labels))

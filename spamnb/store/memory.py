@@ -252,7 +252,6 @@ class MemoryStore:
 
     @property
     def recipe(self) -> Recipe:
-        """Return the model's recipe."""
         return self._recipe
 
     @property
@@ -262,7 +261,6 @@ class MemoryStore:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[ReadView]:
-        """Open a snapshot."""
         with self._swap:
             self._readers += 1
             state = self._state
@@ -274,7 +272,6 @@ class MemoryStore:
 
     @contextlib.contextmanager
     def write(self) -> Iterator[WriteView]:
-        """Open the write transaction."""
         if self._writing_thread == threading.get_ident():
             raise BugError("this thread already has a write transaction open")
         with self._writer:
@@ -287,7 +284,6 @@ class MemoryStore:
                 self._writing_thread = 0
 
     def transact(self, run: Callable[[WriteView], Result]) -> Result:
-        """Run a function in a write transaction."""
         with self.write() as view:
             return run(view)
 

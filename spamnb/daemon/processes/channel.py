@@ -74,7 +74,6 @@ class ChildChannel:
         return None if message is None else Order(**message)
 
     def close(self) -> None:
-        """Close the channel."""
         self._socket.close()
 
     def _receive(self) -> dict[str, Any] | None:
@@ -108,5 +107,4 @@ class SupervisorChannel:
         return True
 
     def close(self) -> None:
-        """Close the channel."""
         self._ours.close()

@@ -36,12 +36,10 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self.process.pid
 
     @property
     def age_s(self) -> float:
-        """Seconds since its start."""
         return time.monotonic() - self.since_s
 
     def tell(self, order: Order) -> bool:

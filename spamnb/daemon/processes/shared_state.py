@@ -121,12 +121,10 @@ class SharedState:
         return _HEAD + slot * _CELLS + which
 
     def role(self, slot: int) -> str:
-        """Return the role of a slot."""
         at = self._cell(slot, 8) * 8
         return self._map[at : at + _ROLE_WORDS * 8].rstrip(b"\0").decode()
 
     def status(self, slot: int) -> ProcessStatus:
-        """Return the status of a slot."""
         first, now = self._cell(slot, 0), monotonic_us()
         cells = self._words[first : first + 8].tolist()
         return ProcessStatus(
@@ -141,7 +139,6 @@ class SharedState:
         )
 
     def statuses(self) -> list[ProcessStatus]:
-        """Return the status of all slots."""
         return [self.status(slot) for slot in range(self.slots)]
 
     def begin(self, slot: int) -> None:
@@ -155,19 +152,15 @@ class SharedState:
         self._words[first + _STATE] = ProcessState.STARTING
 
     def set_pid(self, slot: int, pid: int) -> None:
-        """Set the process id."""
         self._words[self._cell(slot, _PID)] = pid
 
     def set_state(self, slot: int, state: ProcessState) -> None:
-        """Set the state."""
         self._words[self._cell(slot, _STATE)] = state
 
     def beat(self, slot: int) -> None:
-        """Record a heartbeat."""
         self._words[self._cell(slot, _BEAT)] = monotonic_us()
 
     def set_open(self, slot: int, sessions: int) -> None:
-        """Set the number of open sessions."""
         self._words[self._cell(slot, _OPEN)] = sessions
 
     # -- connections by client --------------------------------------------------------------------
@@ -195,7 +188,6 @@ class SharedState:
         return self._words[first : first + WIDTH]
 
     def meters(self, slot: int) -> Meters:
-        """Return the meters of a slot."""
         return Meters(self.row(slot))
 
     def total(self) -> Meters:
@@ -229,7 +221,6 @@ class SharedState:
         return self._words[_LATELY:_HEAD].tolist()
 
     def set_lately(self, found: Sequence[int], *, alarm: bool) -> None:
-        """Set the counts of the last minutes."""
         for place, number in enumerate(found):
             self._words[_LATELY + place] = number
         self._words[_ALARM] = int(alarm)
@@ -280,7 +271,7 @@ class SharedState:
 
 
 class InFlightGuard:
-    """The messages that one process is scanning, for a scanner without access to shared state."""
+    """`CrashRegister` of one process, for a scanner without access to shared state."""
 
     __slots__ = ("_shared", "_slot")
 
@@ -289,15 +280,12 @@ class InFlightGuard:
         self._slot = slot
 
     def is_known_crasher(self, digest: bytes) -> bool:
-        """Return True if a process crashed on this message."""
         return self._shared.is_known_crasher(digest)
 
     def mark(self, digest: bytes) -> None:
-        """Record that a scan starts."""
         self._shared.mark(self._slot, digest)
 
     def release(self) -> None:
-        """Record that the scan ended."""
         self._shared.release(self._slot)
 
 

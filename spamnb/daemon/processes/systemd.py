@@ -31,7 +31,6 @@ class Notifier:
         self._say("RELOADING=1", f"MONOTONIC_USEC={monotonic_us()}")
 
     def stopping(self, status: str) -> None:
-        """Report that the daemon stops."""
         self._say("STOPPING=1", f"STATUS={status}")
 
     def status(self, status: str) -> None:
@@ -43,7 +42,6 @@ class Notifier:
         self._say("WATCHDOG=1")
 
     def close(self) -> None:
-        """Close the connection."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

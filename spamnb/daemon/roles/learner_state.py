@@ -15,7 +15,7 @@ from spamnb.service.telemetry.status import Facts, is_open
 
 
 class LearnerState:
-    """The shared state of the processes, and the spools."""
+    """`AdminDaemon`: the shared state of the processes, and the spools."""
 
     def __init__(
         self, holder: ModelHolder, shared: SharedState, spools: Sequence[Spool], parent: int = 0
@@ -26,7 +26,6 @@ class LearnerState:
         self._parent = parent
 
     def facts(self) -> Facts:
-        """Return the facts of `status` that only a daemon has."""
         shared = self._shared
         return {
             "up_s": round(shared.up_s, 1),
@@ -45,15 +44,12 @@ class LearnerState:
         }
 
     def meters(self) -> Meters:
-        """Return the counters of all processes."""
         return self._shared.total()
 
     def set_bypass(self, *, on: bool) -> None:
-        """Let all processes deliver mail unscanned, or scan it."""
         self._shared.bypass = on
 
     def reread_settings(self) -> None:
-        """Make the supervisor read the settings again."""
         if self._parent:
             os.kill(self._parent, signal.SIGHUP)
 

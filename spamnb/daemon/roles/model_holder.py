@@ -57,7 +57,7 @@ class _Held:
 
 
 class ModelHolder:
-    """Holds the open model, or the error why it is not open."""
+    """`AdminModel` of a daemon: holds the open model, or the error why it is not open."""
 
     def __init__(self, config: LearnerConfig, meters: Meters) -> None:
         self.config = config
@@ -72,7 +72,6 @@ class ModelHolder:
 
     @property
     def review_queue(self) -> ReviewQueue:
-        """The review queue, which needs no model."""
         return self.config.review_queue
 
     @property
@@ -103,7 +102,6 @@ class ModelHolder:
 
     @contextmanager
     def reading(self) -> Iterator[Filter]:
-        """Yield the open model for one request."""
         with self.service() as service:
             yield service.model
 

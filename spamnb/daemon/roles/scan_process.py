@@ -361,7 +361,6 @@ class _JobConnection(asyncio.Protocol):
         self._held = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
@@ -377,18 +376,15 @@ class _JobConnection(asyncio.Protocol):
         self._helper.ended(self)
 
     def send(self, job: ScanJob) -> None:
-        """Send a message."""
         if self._transport is not None and not self._transport.is_closing():
             head = json.dumps({"bytes": len(job.raw), "notes": job.notes}).encode() + b"\n"
             self._transport.write(head)
             self._transport.write(job.raw)
 
     def end(self) -> None:
-        """End the process."""
         self._helper.ended(self)
 
     def close(self) -> None:
-        """Close the connection."""
         if self._transport is not None:
             with suppress(RuntimeError):
                 self._transport.abort()

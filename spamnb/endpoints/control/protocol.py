@@ -166,7 +166,6 @@ class ControlClient(AdminClient):
         self.close()
 
     def close(self) -> None:
-        """Close the connection."""
         self._frames.connection.close()
 
     def ask(self, op: str, body: bytes = b"", **fields: Any) -> AdminResponse:

@@ -45,7 +45,7 @@ class ImapAccount:
 
 
 class ImapMailbox:
-    """One account, logged in. Created by `open`."""
+    """`Mailbox` of one account, logged in. Created by `open`."""
 
     channels = frozenset(("imap", "maildir"))
     """the IMAP server reports moves, or a watcher of the Maildir behind it"""
@@ -87,7 +87,6 @@ class ImapMailbox:
         return reply.decode("ascii", "replace").upper().split()
 
     def find(self, ident: str) -> FoundMessage | None:
-        """The message and its folder."""
         with _as_peer_errors():
             for side in SIDES:
                 self._select(self._names[side])
@@ -109,7 +108,6 @@ class ImapMailbox:
             return method(self, uids[-1], _quoted(self._names[target]))
 
     def purge(self, ident: str) -> int:
-        """Delete it from every folder; returns from how many."""
         gone: list[bool] = []
         with _as_peer_errors():
             for name in self._all:
@@ -123,7 +121,6 @@ class ImapMailbox:
         return len(gone)
 
     def close(self) -> None:
-        """Log out."""
         with suppress(OSError, imaplib.IMAP4.error):
             self._imap.logout()
 

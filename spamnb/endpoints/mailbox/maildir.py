@@ -39,7 +39,7 @@ class MaildirLocation:
 
 
 class MaildirMailbox:
-    """One user's Maildir. Created by `open`."""
+    """`Mailbox` in one user's Maildir. Created by `open`."""
 
     channels = frozenset(("maildir",))
     advice = "check that `spamnb watch` runs for this Maildir, with a --quiet below --wait"
@@ -66,7 +66,6 @@ class MaildirMailbox:
         return made
 
     def find(self, ident: str) -> FoundMessage | None:
-        """The message and its folder."""
         with self._acting():
             for side in SIDES:
                 for path in self._files_of(self._folders[side], ident):
@@ -83,7 +82,6 @@ class MaildirMailbox:
         raise PeerError(f"the message is not in {self._folders[source]} any more")
 
     def purge(self, ident: str) -> int:
-        """Delete it from every folder; returns from how many."""
         count = 0
         with self._acting():
             inner = [path for path in self._location.root.glob(".*") if path.is_dir()]

@@ -10,19 +10,17 @@ from spamnb.errors import StoreAccessError
 
 
 class FileCheckpoint:
-    """One time for one set of Maildirs; an unreadable file counts as none."""
+    """`Checkpoint` of one set of Maildirs; an unreadable file counts as none."""
 
     def __init__(self, path: Path, key: str) -> None:
         self._path = path
         self._key = key
 
     def load(self) -> int:
-        """Nanoseconds since 1970; 0 if there was no run."""
         found = self._all().get(self._key, 0)
         return found if isinstance(found, int) else 0
 
     def save(self, seen_ns: int) -> None:
-        """Record that all files that arrived before this time are done."""
         text = json.dumps(self._all() | {self._key: seen_ns}, indent=1)
         fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:

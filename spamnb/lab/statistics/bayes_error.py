@@ -54,7 +54,6 @@ class BayesErrorEstimate:
     neighbours err no less than the filter"""
 
     def as_dict(self) -> dict[str, object]:
-        """Return the fields as a JSON object."""
         return asdict(self)
 
 

@@ -41,7 +41,6 @@ class HamLossBound:
     spam_missed_percent: float | None
 
     def as_dict(self) -> dict[str, object]:
-        """Return the fields as a JSON object."""
         return asdict(self)
 
 

@@ -19,7 +19,7 @@ from spamnb.service.feedback.service import FeedbackService
 
 
 class HomeModel:
-    """The model of a home; opened when the first operation needs it."""
+    """`AdminModel` of a home without a daemon; opened when the first operation needs it."""
 
     fault = ""
 
@@ -30,18 +30,15 @@ class HomeModel:
 
     @property
     def documents(self) -> bool:
-        """True if the model is for plain text instead of mail."""
         with self.service() as service:
             return service.documents
 
     @property
     def review_queue(self) -> ReviewQueue:
-        """The review queue, which needs no model."""
         return self.config.review_queue
 
     @contextmanager
     def service(self) -> Iterator[FeedbackService]:
-        """Yield the feedback service."""
         if self._service is None:
             self._service = open_service(self.config, self._warn)
         yield self._service
@@ -56,7 +53,6 @@ class HomeModel:
         """Do nothing: the first operation opens the model."""
 
     def close(self) -> None:
-        """Close the model."""
         if self._service is not None:
             self._service.model.close()
 
@@ -76,11 +72,9 @@ class LocalClient(AdminClient):
         self._model.close()
 
     def ask(self, op: str, body: bytes = b"", **fields: Any) -> AdminResponse:
-        """Run an operation; its error is raised here."""
         return self._run(op, io.BytesIO(body), fields)
 
     def ask_with_file(self, op: str, file: BinaryIO, size: int, **fields: Any) -> Header:  # noqa: ARG002 - as of a socket
-        """Run an operation with a file as its body; returns the reply."""
         return self._run(op, file, fields).header
 
     def _run(self, op: str, file: BinaryIO, fields: Header) -> AdminResponse:

@@ -58,7 +58,6 @@ class ModelRecords:
         self.labels = self._model.labels
 
     def close(self) -> None:
-        """Close the model."""
         self._model.close()
 
     def snapshot(self) -> Snapshot:

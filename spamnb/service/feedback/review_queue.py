@@ -61,7 +61,6 @@ class ReviewItem:
     name: str = ""
 
     def as_dict(self) -> dict[str, object]:
-        """The entry as plain values."""
         return asdict(self)
 
 

@@ -47,7 +47,6 @@ class Answer:
     facts: dict[str, object] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the answer as values that JSON can represent."""
         receipt = self.receipt.as_dict() if self.receipt else None
         return {
             "state": self.state,

@@ -62,7 +62,6 @@ class Attribution:
     """number of events in the checkpoint, which cannot be attributed"""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the attribution as values that JSON can represent."""
         return {
             "log_odds": self.log_odds,
             "between": list(self.between),

@@ -39,7 +39,6 @@ class Doubt:
     message_id: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the doubt as values that JSON can represent."""
         values = asdict(self) | {"time": iso(self.time_us), "digest": self.digest.hex()}
         del values["time_us"]
         return values

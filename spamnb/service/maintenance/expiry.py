@@ -55,7 +55,6 @@ class ExpiryResult:
     verdicts_forgotten: int
 
     def as_dict(self) -> dict[str, int]:
-        """Return the result as values that JSON can represent."""
         return asdict(self)
 
 

@@ -46,7 +46,6 @@ class ModelStats:
     """probability of spam from which each decision applies"""
 
     def as_dict(self) -> dict[str, object]:
-        """Return the statistics as values that JSON can represent."""
         return asdict(self)
 
 

@@ -86,7 +86,6 @@ class Meters:
         self.row: Row = [0] * WIDTH if row is None else row
 
     def count(self, name: str, by: int = 1) -> None:
-        """Add to a counter."""
         self.row[_AT[name]] += by
 
     def observe(self, name: str, seconds: float) -> None:
@@ -96,7 +95,6 @@ class Meters:
         self.row[first + _EACH - 1] += max(0, round(seconds * 1e6))
 
     def value(self, name: str) -> int:
-        """Return a counter's value."""
         return self.row[_AT[name]]
 
 

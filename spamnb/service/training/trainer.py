@@ -85,7 +85,6 @@ class Summary:
     cpu_seconds: float
 
     def as_dict(self) -> dict[str, object]:
-        """Return the summary as values that JSON can represent."""
         return asdict(self)
 
 

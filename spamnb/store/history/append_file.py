@@ -111,14 +111,12 @@ class AppendFile:
         return os.path.samestat(there, os.fstat(self._open_handle()))
 
     def sync(self) -> None:
-        """Sync the file to the disk."""
         try:
             os.fdatasync(self._open_handle())
         except OSError as error:
             raise refused(error, self.path) from error
 
     def close(self) -> None:
-        """Close the file."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1

@@ -24,7 +24,6 @@ class LmdbTable:
         self._db = db
 
     def get(self, key: bytes) -> Buffer | None:
-        """Return the value of a key; None if it does not exist."""
         value: Buffer | None = self._txn.get(key, None, self._db)
         return value
 
@@ -36,7 +35,6 @@ class LmdbTable:
         return list(map(self._txn.get, keys, repeat(b""), repeat(self._db)))
 
     def put(self, key: bytes, value: Buffer, *, append: bool = False) -> None:
-        """Replace the value."""
         if not self._txn.put(key, value, True, True, append, self._db):
             raise BugError(f"the appended key {key!r} is not greater than all others")
 
@@ -45,7 +43,6 @@ class LmdbTable:
         self._txn.cursor(self._db).putmulti(items)
 
     def delete(self, key: bytes) -> None:
-        """Delete a key."""
         self._txn.delete(key, b"", self._db)
 
     def scan(self, start: bytes = b"", *, down: bool = False) -> Iterator[tuple[bytes, Buffer]]:
