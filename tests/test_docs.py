@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import spamnb
+import spamnb.bayes
 from spamnb.endpoints.mailbox.imap import ImapMailbox
 from spamnb.service.diagnostics.checks import CHECKS
 
@@ -112,6 +114,20 @@ def test_every_public_name_is_in_the_readme():
     assert [name for name in spamnb.__all__ if f"`{name}`" not in README] == ["__version__"]
 
 
+@pytest.mark.parametrize("module", [spamnb, spamnb.bayes], ids=lambda module: module.__name__)
+def test_the_public_interface_has_docstrings(module):
+    """Every public class and function has a docstring, and so have the methods that it defines."""
+    missing = []
+    for name in module.__all__:
+        public = getattr(module, name)
+        methods = vars(public).items() if isinstance(public, type) else ()
+        members = [(f"{name}.{key}", value) for key, value in methods if not key.startswith("_")]
+        documented = [(key, value) for key, value in members if callable(value)]
+        documented += [(name, public)] if callable(public) else []
+        missing += [key for key, value in documented if not inspect.getdoc(value)]
+    assert missing == []
+
+
 def test_every_command_is_in_the_readme():
     """README.md or CHANGELOG.md names every command."""
     from spamnb.cli.main import COMMANDS
@@ -160,10 +176,10 @@ def test_every_decision_is_listed():
 
 
 def test_every_decision_that_the_code_names_exists():
-    """A number after `docs/decisions/` in the source has a record."""
+    """A number after `docs/decisions/` or `decision` in the source has a record."""
     sources = [*(PROJECT / "spamnb").rglob("*.py"), *(PROJECT / "scripts" / "bench").iterdir()]
     text = "\n".join(path.read_text() for path in sources if path.is_file())
-    numbers = set(re.findall(r"docs/decisions/(\d{4})", text))
+    numbers = set(re.findall(r"\bdecisions?[/\s](\d{4})", text))
     assert numbers
     for number in numbers:
         assert list((PROJECT / "docs" / "decisions").glob(f"{number}-*.md")), number
