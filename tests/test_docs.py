@@ -83,10 +83,10 @@ def test_every_command_for_the_daemon_works(place):
     """The commands that need a daemon run beside one."""
     commands = commands_of("sh daemon")
     assert len(commands) > 5
-    words = [sys.executable, "-m", "spamnb", "serve", "--create"]
-    words += ["--listen", "127.0.0.1:0", "--upstream", "127.0.0.1:9"]
+    serve = [sys.executable, "-m", "spamnb", "serve", "--create"]
+    serve += ["--listen", "127.0.0.1:0", "--upstream", "127.0.0.1:9"]
     with (place / "log").open("w") as log:
-        daemon = subprocess.Popen(words, env=environment(place), cwd=PROJECT, stderr=log)
+        daemon = subprocess.Popen(serve, env=environment(place), cwd=PROJECT, stderr=log)
     try:
         end = time.monotonic() + 60
         while " ready " not in (place / "log").read_text():

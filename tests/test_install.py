@@ -25,8 +25,8 @@ def installed(tmp_path_factory):
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m spamnb "$@"\n')
     program.chmod(0o755)
-    words = [PROJECT / "scripts/install", "--root", root, "--program", program]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    command = [PROJECT / "scripts/install", "--root", root, "--program", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return root
 
@@ -68,9 +68,9 @@ def install(tmp_path):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SPAMNB_")}
     environment |= {"PYTHON": str(python), "TEST_PATH": ":".join([str(PROJECT), *packages])}
 
-    def run(*words, code=0):
+    def run(*command, code=0):
         done = subprocess.run(
-            [PROJECT / "scripts/install", *words],
+            [PROJECT / "scripts/install", *command],
             capture_output=True, text=True, check=False, env=environment,
         )  # fmt: skip
         assert done.returncode == code, done.stdout + done.stderr
@@ -148,16 +148,16 @@ def test_units_name_the_program_by_its_full_path(installed):
 def test_the_example_settings_are_read_without_a_complaint(installed):
     """What is put into /etc is a settings file that holds."""
     file = installed / "etc/spamnb/spamnb.toml.example"
-    words = [sys.executable, "-m", "spamnb", "--config", file, "config", "check"]
+    command = [sys.executable, "-m", "spamnb", "--config", file, "config", "check"]
     environment = os.environ | ({"SPAMNB_SERVE_USER": "root"} if os.geteuid() == 0 else {})
-    subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=environment)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
 
 
 @needs_systemd
 def test_systemd_understands_the_units(installed):
     """Not one warning."""
-    words = ["systemd-analyze", "--man=no", "verify", *units(installed)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    command = ["systemd-analyze", "--man=no", "verify", *units(installed)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -165,9 +165,9 @@ def test_systemd_understands_the_units(installed):
 @pytest.mark.parametrize("unit", ["spamnb.service", "spamnb-upkeep.service"])
 def test_the_units_have_a_low_exposure_level(installed, unit):
     """An exposure of at most 2.0 by systemd's own measure."""
-    words = ["systemd-analyze", "security", "--offline=true", "--no-pager"]
-    words.append(installed / "etc/systemd/system" / unit)
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager"]
+    command.append(installed / "etc/systemd/system" / unit)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     exposure = re.search(r"exposure level for \S+: ([\d.]+)", done.stdout)
     assert float(exposure[1]) <= MOST_EXPOSED
 
@@ -176,6 +176,6 @@ def test_settings_that_are_there_stay(installed):
     """A second run updates units and leaves the admin's settings alone."""
     mine = installed / "etc/spamnb/spamnb.toml"
     mine.write_text('home = "/var/lib/spamnb"\n')
-    words = [PROJECT / "scripts/install", "--root", installed, "--program"]
-    subprocess.run([*words, installed / "opt/spamnb"], check=True, stdout=subprocess.DEVNULL)
+    command = [PROJECT / "scripts/install", "--root", installed, "--program"]
+    subprocess.run([*command, installed / "opt/spamnb"], check=True, stdout=subprocess.DEVNULL)
     assert mine.read_text() == 'home = "/var/lib/spamnb"\n'

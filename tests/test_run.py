@@ -51,11 +51,11 @@ def stamp():
     return f"printf '%s\\n' {wanted}"
 
 
-def wait_for(running, said, text, seconds=60):
+def wait_for(running, output, text, seconds=60):
     end = time.monotonic() + seconds
-    while text not in said.read_text():
-        assert running.poll() is None, said.read_text()
-        assert time.monotonic() < end, said.read_text()
+    while text not in output.read_text():
+        assert running.poll() is None, output.read_text()
+        assert time.monotonic() < end, output.read_text()
         time.sleep(0.1)
 
 
@@ -67,14 +67,14 @@ def test_the_commands_that_it_prints_work(clone):
         "PYTHONPATH": str(clone),
         "PYTHONUNBUFFERED": "1",
     }
-    said = clone / "said"
-    words = ["scripts/run", "--listen", f"127.0.0.1:{front}"]
-    with said.open("w") as out:
+    output = clone / "said"
+    command = ["scripts/run", "--listen", f"127.0.0.1:{front}"]
+    with output.open("w") as out:
         running = subprocess.Popen(
-            words, cwd=clone, env=environment, stdout=out, stderr=out, start_new_session=True
+            command, cwd=clone, env=environment, stdout=out, stderr=out, start_new_session=True
         )
     try:
-        wait_for(running, said, "Ctrl-C stops it.")
+        wait_for(running, output, "Ctrl-C stops it.")
         raw = (clone / "run/new/spam/0000.eml").read_bytes()
         with smtplib.SMTP("127.0.0.1", front) as client:
             client.sendmail("me@example.net", ["you@example.org"], raw)
@@ -84,7 +84,7 @@ def test_the_commands_that_it_prints_work(clone):
         assert b"X-Spamnb-Verdict: junk; label=spam" in arrived[0].read_bytes()
     finally:
         os.killpg(running.pid, signal.SIGINT)
-        assert running.wait(60) == 0, said.read_text()
+        assert running.wait(60) == 0, output.read_text()
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", front), 5)
 

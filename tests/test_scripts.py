@@ -35,20 +35,25 @@ SHORT = {
 """program -> options, last text printed, allowed exit statuses (1: a figure is missed)"""
 
 
-def run(name, words, **more):
+def run(name, arguments, **more):
     """Run a script without the settings of this machine."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SPAMNB_")} | more
     program = [sys.executable, PROJECT / "scripts" / name]
     return subprocess.run(
-        [*program, *words], cwd="/", env=environment, capture_output=True, text=True, check=False
+        [*program, *arguments],
+        cwd="/",
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
 @pytest.mark.parametrize("name", SHORT)
 def test_it_runs_to_its_end(name):
     """A program prints its last figure, or reports which tool is not installed."""
-    words, last, codes = SHORT[name]
-    done = run(name, words, SPAMNB_CORPUS=str(PROJECT / "corpora" / "sample"))
+    arguments, last, codes = SHORT[name]
+    done = run(name, arguments, SPAMNB_CORPUS=str(PROJECT / "corpora" / "sample"))
     assert done.returncode in codes, done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     assert last in done.stdout or "skipped: " in done.stdout, done.stdout

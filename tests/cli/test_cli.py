@@ -45,14 +45,14 @@ def test_train_by_one_label_makes_a_model_with_the_usual_ones(tmp_path):
 
 def test_train_can_make_a_classical_model_without_words(tmp_path):
     """Kind and vocabulary are chosen when the model is made."""
-    words = ("train", "--kind", "bernoulli", "--no-vocabulary", HAM, SPAM)
-    assert spamnb(tmp_path / "new", *words).code == 0
+    arguments = ("train", "--kind", "bernoulli", "--no-vocabulary", HAM, SPAM)
+    assert spamnb(tmp_path / "new", *arguments).code == 0
     stats = spamnb(tmp_path / "new", "stats", "--json").json[0]
     assert (stats["kind"], stats["words"]) == ("bernoulli", 0)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "error"),
     [
         (["train"], "0 folders are given"),
         (["train", HAM], "1 folders are given"),
@@ -63,11 +63,11 @@ def test_train_can_make_a_classical_model_without_words(tmp_path):
         (["train", "--jobs", "-1", HAM, SPAM], "--jobs"),
     ],
 )
-def test_train_refuses_what_makes_no_sense(tmp_path, words, said):
+def test_train_refuses_what_makes_no_sense(tmp_path, arguments, error):
     """A mistake of the user is reported in one line with exit 2, and no model is made."""
-    done = spamnb(tmp_path / "new", *words)
+    done = spamnb(tmp_path / "new", *arguments)
     assert done.code == 2
-    assert said in done.err
+    assert error in done.err
     assert len(done.err.splitlines()) == 1
     assert not (tmp_path / "new").exists()
 
@@ -94,8 +94,8 @@ def test_train_that_could_read_nothing_fails(home, tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "photo").write_bytes(bytes(range(128, 256)) * 100)
-    for words in ([], ["--json"], ["--thresholds"]):
-        done = spamnb(home, "train", *words, tmp_path / "a", tmp_path / "b")
+    for arguments in ([], ["--json"], ["--thresholds"]):
+        done = spamnb(home, "train", *arguments, tmp_path / "a", tmp_path / "b")
         assert done.code == 2
         assert "none of the 2 files could be read as mail" in done.err.splitlines()[-1]
 
@@ -132,9 +132,9 @@ def test_every_place_names_the_decision_first(tmp_path, home):
     costs = tmp_path / "costs.toml"
     costs.write_text("[costs]\njunk = [2e9, 0.2]\nreject = [3e9, 0.1]\n")
     asked = (home, "--config", costs)
-    told = spamnb(*asked, "score", "--remember", "--json", ONE_SPAM).json[0]
-    assert (told["label"], told["decision"]) == ("spam", "unsure")
-    p = f"{told['probability']:.4f}"
+    verdict = spamnb(*asked, "score", "--remember", "--json", ONE_SPAM).json[0]
+    assert (verdict["label"], verdict["decision"]) == ("spam", "unsure")
+    p = f"{verdict['probability']:.4f}"
     assert spamnb(*asked, "score", ONE_SPAM).out.split()[:3] == ["unsure", "spam", p]
     assert f"{ONE_SPAM}: unsure, label spam," in spamnb(*asked, "explain", ONE_SPAM).out
     assert f"  unsure  spam  {p}  " in spamnb(home, "history").out
@@ -191,7 +191,7 @@ def test_the_exit_code_answers_for_one_message(trained, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["/no/such/message"],
         ["--no-such-option"],
@@ -200,9 +200,9 @@ def test_the_exit_code_answers_for_one_message(trained, tmp_path):
         ["--help-me"],
     ],
 )
-def test_every_failure_under_exit_code_is_75(trained, words):
+def test_every_failure_under_exit_code_is_75(trained, arguments):
     """The exit code of a failure is never that of a verdict."""
-    assert spamnb(trained, "score", "--exit-code", *words).code == 75
+    assert spamnb(trained, "score", "--exit-code", *arguments).code == 75
 
 
 def test_a_missing_or_broken_store_under_exit_code_is_75(tmp_path):
@@ -268,21 +268,21 @@ def test_explain_shows_clues_that_add_up(trained):
     assert total == pytest.approx(plain["log_odds"], abs=1e-9)
 
 
-@pytest.mark.parametrize("words", [["score", "--clues"], ["explain", "--count"]])
-def test_a_count_of_clues_means_one_thing(trained, words):
+@pytest.mark.parametrize("arguments", [["score", "--clues"], ["explain", "--count"]])
+def test_a_count_of_clues_means_one_thing(trained, arguments):
     """0 is none and `all` is all, in each command as in Python."""
     with Filter.open(trained, readonly=True, history=False) as model:
         verdict = model.score(ONE_SPAM.read_bytes())
     every = len(verdict.clues())
     assert every > 20
     for given, count in (("0", 0), ("3", 3), ("all", every)):
-        done = spamnb(trained, *words, given, "--json", ONE_SPAM)
+        done = spamnb(trained, *arguments, given, "--json", ONE_SPAM)
         assert len(done.json[0]["clues"]) == count
-        assert spamnb(trained, *words, given, ONE_SPAM).code == 0
+        assert spamnb(trained, *arguments, given, ONE_SPAM).code == 0
     assert verdict.clues(0) == []
     shown = spamnb(trained, "explain", "--count", "0", ONE_SPAM).out
     assert f"from {every} clues" in shown
-    assert spamnb(trained, *words, "-1", ONE_SPAM).code == 2
+    assert spamnb(trained, *arguments, "-1", ONE_SPAM).code == 2
 
 
 def test_reload_without_a_daemon_says_what_to_do(trained):
@@ -345,8 +345,8 @@ def test_correct_refuses_labels_the_model_has_not(home):
 
 def test_references_that_name_nothing_are_the_users_mistake(home):
     """Exit status 2; one line with the error and its remedy."""
-    for words in (["correct", "ham", "nobody@x.test"], ["forget", "f" * 32], ["undo", 999_999]):
-        done = spamnb(home, *words)
+    for arguments in (["correct", "ham", "nobody@x.test"], ["forget", "f" * 32], ["undo", 999_999]):
+        done = spamnb(home, *arguments)
         assert done.code == 2
         assert len(done.err.splitlines()) == 1
 
@@ -421,5 +421,5 @@ def test_evaluate_refuses_one_folder_for_both():
 
 def test_evaluate_knows_other_protocols_and_orders():
     """Every combination runs."""
-    for words in (["--protocol", "holdout", "--order", "time"], ["--feedback", "errors"]):
-        assert spamnb(None, "evaluate", *words, HAM, SPAM).code == 0
+    for arguments in (["--protocol", "holdout", "--order", "time"], ["--feedback", "errors"]):
+        assert spamnb(None, "evaluate", *arguments, HAM, SPAM).code == 0

@@ -76,20 +76,22 @@ def damaged(request, sound, tmp_path):
     return home
 
 
-@pytest.mark.parametrize("words", [("check",), ("stats",), ("backup", "copy"), ("export", "text")])
-def test_a_damaged_model_is_told_in_one_line(damaged, words, tmp_path):
+@pytest.mark.parametrize(
+    "arguments", [("check",), ("stats",), ("backup", "copy"), ("export", "text")]
+)
+def test_a_damaged_model_is_told_in_one_line(damaged, arguments, tmp_path):
     """A command that reads the whole model reports damage in one line with exit 3."""
-    done = forked(damaged, *words, cwd=tmp_path)
-    assert done.code in ({FOUND, STORE_FAILED} if words == ("check",) else {0, STORE_FAILED})
+    done = forked(damaged, *arguments, cwd=tmp_path)
+    assert done.code in ({FOUND, STORE_FAILED} if arguments == ("check",) else {0, STORE_FAILED})
     if done.code == STORE_FAILED:
         assert len(done.err.splitlines()) == 1
         assert done.err.startswith("spamnb: ")
 
 
-@pytest.mark.parametrize("words", [("score", str(ONE_HAM)), ("explain", str(ONE_HAM))])
-def test_one_message_is_judged_or_the_damage_is_told(damaged, words):
+@pytest.mark.parametrize("arguments", [("score", str(ONE_HAM)), ("explain", str(ONE_HAM))])
+def test_one_message_is_judged_or_the_damage_is_told(damaged, arguments):
     """A verdict needs few pages; if one of them is damaged, the command reports it."""
-    done = forked(damaged, *words)
+    done = forked(damaged, *arguments)
     assert done.code in {0, STORE_FAILED}
     assert done.code == 0 or len(done.err.splitlines()) == 1
 
@@ -106,15 +108,15 @@ def test_an_abort_of_the_engine_is_told(sound, tmp_path):
         "    libc.abort()\n"
         "guarded(run, sys.argv[1:])\n"
     )
-    for words, code_wanted in ((("check",), STORE_FAILED), (("score", "--exit-code"), 75)):
+    for arguments, code_wanted in ((("check",), STORE_FAILED), (("score", "--exit-code"), 75)):
         done = subprocess.run(
-            [PROGRAM[0], "-c", code, *words], capture_output=True, text=True, check=False,
+            [PROGRAM[0], "-c", code, *arguments], capture_output=True, text=True, check=False,
             env=environment(), timeout=60,
         )  # fmt: skip
         assert done.returncode == code_wanted
-        before, told = done.stderr.splitlines()
+        before, message = done.stderr.splitlines()
         assert before == "spamnb: before"
-        assert told.startswith("spamnb: LMDB ended the process (Assertion failed) - ")
+        assert message.startswith("spamnb: LMDB ended the process (Assertion failed) - ")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -31,8 +31,8 @@ def few(tmp_path_factory):
     return folders
 
 
-def run(*words, code=0, home=None):
-    done = spamnb(home, *words)
+def run(*arguments, code=0, home=None):
+    done = spamnb(home, *arguments)
     assert done.code == code, done.err
     return done
 
@@ -49,7 +49,7 @@ def test_two_runs_are_compared(tmp_path, few):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "error"),
     [
         (["--delay", "5"], "--delay needs --feedback delayed"),
         (["--share", "0.5"], "--share needs --feedback partial"),
@@ -60,22 +60,22 @@ def test_two_runs_are_compared(tmp_path, few):
         (["--compare", "a", "b"], "--compare takes no mail"),
     ],
 )
-def test_options_without_the_option_they_need_are_refused(words, said):
+def test_options_without_the_option_they_need_are_refused(arguments, error):
     """Invalid options are refused before any mail is read."""
-    assert said in run("evaluate", *words, "no/ham", "no/spam", code=2).err
+    assert error in run("evaluate", *arguments, "no/ham", "no/spam", code=2).err
 
 
-@pytest.mark.parametrize("words", [["--test", "x"], ["--one-in", "50"], ["--apply"]])
-def test_what_is_for_ham_and_spam_is_refused_for_other_labels(words):
-    done = run("evaluate", "--label", f"a={HAM}", "--label", f"b={SPAM}", *words, code=2)
-    assert f"{words[0]} works only with the labels ham and spam" in done.err
+@pytest.mark.parametrize("arguments", [["--test", "x"], ["--one-in", "50"], ["--apply"]])
+def test_what_is_for_ham_and_spam_is_refused_for_other_labels(arguments):
+    done = run("evaluate", "--label", f"a={HAM}", "--label", f"b={SPAM}", *arguments, code=2)
+    assert f"{arguments[0]} works only with the labels ham and spam" in done.err
 
 
 def test_feedback_protocols_and_the_loss_bound(tmp_path, few):
     """Every feedback option runs; too little evidence for the ham loss bound is reported."""
-    for words in (["--feedback", "delayed", "--delay", "20"], ["--feedback", "partial"],
+    for arguments in (["--feedback", "delayed", "--delay", "20"], ["--feedback", "partial"],
                   ["--protocol", "folds", "--jobs", "2"]):  # fmt: skip
-        out = run("evaluate", *words, *few).out
+        out = run("evaluate", *arguments, *few).out
         assert "Not enough evidence yet" in out
     out = run("evaluate", "--one-in", 20, HAM, SPAM).out
     assert "Least possible error: of 200 messages" in out
@@ -140,8 +140,8 @@ def test_labels_of_ones_own_are_evaluated(texts):
     assert len(found["labels"]) == 10
     assert {"precision", "recall", "f1"} <= found["labels"][0]["by_threshold"].keys()
     assert "macro F1" in run("evaluate", "--plain", texts).out
-    words = ["--label", f"trade={texts}/train/trade", "--label", f"tax={texts}/train/tax"]
-    out = run("evaluate", "--plain", *words, "--protocol", "folds").out
+    arguments = ["--label", f"trade={texts}/train/trade", "--label", f"tax={texts}/train/tax"]
+    out = run("evaluate", "--plain", *arguments, "--protocol", "folds").out
     assert "break-even" in out
     rest = run("evaluate", "--plain", "--against-rest", texts, "--json", "-")
     assert json.loads(rest.out)["confusion"] is None
@@ -154,11 +154,11 @@ def test_mail_with_labels_of_ones_own_is_evaluated(tmp_path):
         (tmp_path / label).mkdir()
         for number in range(first, first + 40):
             shutil.copy(f"{source}/{number:04}.eml", tmp_path / label)
-    words = [f"--label={label}={tmp_path / label}" for label in ("work", "lists", "junk")]
+    arguments = [f"--label={label}={tmp_path / label}" for label in ("work", "lists", "junk")]
     for more in (["--order", "time"], ["--protocol", "holdout"], ["--order", "given"]):
-        found = json.loads(run("evaluate", *words, *more, "--json", "-").out)
+        found = json.loads(run("evaluate", *arguments, *more, "--json", "-").out)
         assert {one["label"] for one in found["labels"]} == {"work", "lists", "junk"}
-    assert "leave out HAM SPAM" in run("evaluate", *words, HAM, SPAM, code=2).err
+    assert "leave out HAM SPAM" in run("evaluate", *arguments, HAM, SPAM, code=2).err
 
 
 def test_documents_from_end_to_end(tmp_path, texts, trained):

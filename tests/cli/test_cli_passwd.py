@@ -49,7 +49,7 @@ def test_a_login_is_removed(tmp_path):
 
 def test_mistakes_change_nothing(tmp_path):
     """No login, no password, a name that would break the file: one line, exit 2."""
-    for words, stdin in (
+    for arguments, stdin in (
         (["passwd"], b"x\n"),
         (["passwd", "alice"], b""),
         (["passwd", "alice"], b"\n"),
@@ -60,7 +60,7 @@ def test_mistakes_change_nothing(tmp_path):
         (["passwd", "alice", "a b@x"], b"x\n"),
         (["passwd", "alice\nroot"], b"x\n"),
     ):
-        done = spamnb(tmp_path, *words, stdin=stdin)
+        done = spamnb(tmp_path, *arguments, stdin=stdin)
         assert done.code == 2
         assert done.err.count("\n") == 1
     assert not (tmp_path / "passwords").exists()
@@ -71,17 +71,17 @@ def test_the_settings_name_the_file(tmp_path):
     silent = program(tmp_path, "passwd", "alice", input=b"x\n")
     assert f'[delivery] passwords = "{tmp_path}/passwords"' in silent.err
     (tmp_path / "s.toml").write_text(f'[delivery]\npasswords = "{tmp_path}/here"\n')
-    told = program(tmp_path, "--config", tmp_path / "s.toml", "passwd", "alice", input=b"x\n")
-    assert (told.code, told.err) == (0, "")
+    done = program(tmp_path, "--config", tmp_path / "s.toml", "passwd", "alice", input=b"x\n")
+    assert (done.code, done.err) == (0, "")
     assert (tmp_path / "here").exists()
 
 
 def test_at_a_terminal_the_password_is_asked_for_twice_and_not_shown(tmp_path):
     """The typed password is not echoed."""
-    words = [*PROGRAM, "--home", str(tmp_path), "passwd", "alice"]
+    command = [*PROGRAM, "--home", str(tmp_path), "passwd", "alice"]
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execve(words[0], words, environment())
+        os.execve(command[0], command, environment())
     shown = b""
     for _ in range(2):
         while not shown.endswith(b": "):

@@ -15,13 +15,13 @@ import pytest
 from support.cli import HAM, ONE_HAM, ONE_SPAM, PROGRAM, PROJECT, SAMPLE, SPAM, environment, program
 
 
-def cost(home, *words):
+def cost(home, *arguments):
     """Measure the least wall and the least processor seconds of seven runs."""
     walls, spent = [], []
     for _ in range(7):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         started = time.perf_counter()
-        assert program(home, *words).code == 0
+        assert program(home, *arguments).code == 0
         walls.append(time.perf_counter() - started)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
@@ -42,12 +42,12 @@ def test_one_message_is_scored_in_a_third_of_a_second(trained):
     assert spent <= 0.35
 
 
-@pytest.mark.parametrize("words", [["--version"], ["--help"], ["score", "--help"]])
-def test_help_imports_nothing_heavy(words):
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["score", "--help"]])
+def test_help_imports_nothing_heavy(arguments):
     """Help and version need no numpy, no store and no tables."""
     code = (
         "import sys\nfrom spamnb.cli.main import run\n"
-        f"try:\n    run({words!r})\nexcept SystemExit:\n    pass\n"
+        f"try:\n    run({arguments!r})\nexcept SystemExit:\n    pass\n"
         "heavy = {'numpy', 'lmdb', 'rich', 'regex', 'selectolax'} & set(sys.modules)\n"
         "sys.exit(', '.join(heavy) or 0)\n"
     )
@@ -137,7 +137,7 @@ def test_a_closed_pipe_ends_quietly(trained):
 
 
 @pytest.mark.parametrize(
-    ("words", "shut", "code"),
+    ("arguments", "shut", "code"),
     [
         (["score", "--exit-code", ONE_HAM], "1>&-", 0),
         (["score", "--exit-code", "/nowhere"], "2>&-", 75),
@@ -150,9 +150,9 @@ def test_a_closed_pipe_ends_quietly(trained):
         (["score", "/nowhere"], "2>&-", 2),
     ],
 )
-def test_streams_that_are_closed_or_full_make_no_verdict(trained, words, shut, code):
+def test_streams_that_are_closed_or_full_make_no_verdict(trained, arguments, shut, code):
     """The exit code stays the same, without a traceback or the report of a bug."""
-    command = " ".join(map(str, (*PROGRAM, "--home", trained, *words, shut)))
+    command = " ".join(map(str, (*PROGRAM, "--home", trained, *arguments, shut)))
     done = subprocess.run(
         ["sh", "-c", command], capture_output=True, check=False, env=environment(), timeout=60
     )
@@ -160,10 +160,10 @@ def test_streams_that_are_closed_or_full_make_no_verdict(trained, words, shut, c
     assert b"bug" not in done.stderr
 
 
-def at_terminal(home, *words, **more):
+def at_terminal(home, *arguments, **more):
     """Run with stdout and stderr on a terminal; what was seen there."""
     ours, theirs = pty.openpty()
-    command = [*PROGRAM, "--home", str(home), *map(str, words)]
+    command = [*PROGRAM, "--home", str(home), *map(str, arguments)]
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
         env=environment(TERM="xterm", **more),

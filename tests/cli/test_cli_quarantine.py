@@ -31,12 +31,12 @@ def hop():
                     wire.sendall(b"220 hop\r\n")
                     for line in lines:
                         heard.append(line)
-                        said = b"354 go\r\n" if line == b"DATA\r\n" else b"250 Ok\r\n"
-                        if said == b"354 go\r\n":
-                            wire.sendall(said)
-                            said = b"250 Ok\r\n"
+                        reply = b"354 go\r\n" if line == b"DATA\r\n" else b"250 Ok\r\n"
+                        if reply == b"354 go\r\n":
+                            wire.sendall(reply)
+                            reply = b"250 Ok\r\n"
                             heard.append(b"".join(iter(lines.readline, b".\r\n")))
-                        wire.sendall(said)
+                        wire.sendall(reply)
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -81,8 +81,8 @@ def test_the_list_shows_subjects(home):
     shown = spamnb(home, "quarantine", "list").lines
     session_io = ["grüße", "two lines", "\ufffd[31mred", "b.example  " + "x" * 40, "b.example"]
     assert all(line.endswith(end) for line, end in zip(shown, session_io, strict=True))
-    told = [line["subject"] for line in spamnb(home, "quarantine", "list", "--json").json]
-    assert told == ["grüße", "two lines", "\x1b[31mred", "x" * 500, ""]
+    subjects = [line["subject"] for line in spamnb(home, "quarantine", "list", "--json").json]
+    assert subjects == ["grüße", "two lines", "\x1b[31mred", "x" * 500, ""]
 
 
 def test_a_message_can_be_looked_at(home):
@@ -94,8 +94,8 @@ def test_a_message_can_be_looked_at(home):
         assert word in shown.out
     assert "\x1b" not in shown.out
     assert "\x07" not in shown.out
-    told = spamnb(home, "quarantine", "show", identity, "--json").json[0]
-    assert told["raw"].encode("latin-1") == raw
+    shown = spamnb(home, "quarantine", "show", identity, "--json").json[0]
+    assert shown["raw"].encode("latin-1") == raw
 
 
 def test_the_message_comes_out_byte_for_byte(home):

@@ -87,10 +87,10 @@ def test_a_later_label_of_another_user_stays(home):
     assert stats(home)[0] == {"ham": 200, "spam": 200}
 
 
-@pytest.mark.parametrize("words", [["undo"], ["undo", 5, "--user", "mallory"]])
-def test_undo_needs_numbers_or_options(home, words):
+@pytest.mark.parametrize("arguments", [["undo"], ["undo", 5, "--user", "mallory"]])
+def test_undo_needs_numbers_or_options(home, arguments):
     """Without either it would undo everything; with both its meaning would be unclear."""
-    assert spamnb(home, *words).code == 2
+    assert spamnb(home, *arguments).code == 2
     assert stats(home)[1] == 410
 
 
@@ -111,11 +111,11 @@ def test_rewind_brings_back_the_model_and_keeps_the_other(home):
 
 
 @pytest.mark.parametrize(
-    "words", [["rewind", "", "--yes"], ["undo", "--user", "mallory", "--since", "", "--yes"]]
+    "arguments", [["rewind", "", "--yes"], ["undo", "--user", "mallory", "--since", "", "--yes"]]
 )
-def test_an_empty_time_is_no_time(home, words):
+def test_an_empty_time_is_no_time(home, arguments):
     """An empty time is refused: an unset shell variable must not select all events."""
-    done = spamnb(home, *words)
+    done = spamnb(home, *arguments)
     assert (done.code, "is not a time" in done.err) == (2, True)
     assert stats(home)[1] == 410
 
@@ -177,27 +177,29 @@ def test_relearn_with_another_constant(home):
 
 
 @pytest.mark.parametrize(
-    ("words", "missing"),
+    ("arguments", "missing"),
     [
         (["--without", "malory"], "no event of the user 'malory'"),
         (["--without", "mallory", "--without", "bob"], "no event of the user 'bob'"),
         (["--without-channel", "arf"], "no event of the channel 'arf'"),
     ],
 )
-def test_relearn_without_an_event_of_the_name_is_refused(home, words, missing):
+def test_relearn_without_an_event_of_the_name_is_refused(home, arguments, missing):
     """A mistyped name is reported in one line, before anything is relearnt."""
-    refused = spamnb(home, "relearn", *words, "--yes")
+    refused = spamnb(home, "relearn", *arguments, "--yes")
     assert (refused.code, missing in refused.err) == (2, True)
     assert len(refused.err.splitlines()) == 1
     assert not list(home.glob("before-*"))
     assert stats(home)[1] == 410
 
 
-@pytest.mark.parametrize("words", [["rewind", "2020-01-01"], ["relearn", "--without", "mallory"]])
-def test_a_model_in_use_is_not_replaced(home, words):
+@pytest.mark.parametrize(
+    "arguments", [["rewind", "2020-01-01"], ["relearn", "--without", "mallory"]]
+)
+def test_a_model_in_use_is_not_replaced(home, arguments):
     """A process that has the model open would continue with a deleted file."""
     with Filter.open(home, history=False):
-        refused = spamnb(home, *words, "--yes")
+        refused = spamnb(home, *arguments, "--yes")
     assert refused.code == 3
     assert "stop that process" in refused.err or "close it" in refused.err
     assert stats(home)[1] == 410

@@ -48,13 +48,13 @@ def private(site, name, source):
 
 
 @pytest.mark.parametrize(
-    "words", [["score"], ["score", "--remember"], ["explain"], ["correct", "ham"], ["forget"],
+    "arguments", [["score"], ["score", "--remember"], ["explain"], ["correct", "ham"], ["forget"],
               ["score", "--jobs", "2"]],
 )  # fmt: skip
-def test_a_message_that_root_names_is_read_as_root(site, words):
+def test_a_message_that_root_names_is_read_as_root(site, arguments):
     """The owner of the home cannot read it, and need not."""
     message = private(site, "one.eml", ONE_HAM)
-    done = program(site / "home", *words, message)
+    done = program(site / "home", *arguments, message)
     assert done.code == 0, done.err
     assert owners(site) == {OWNER}
 
@@ -113,8 +113,8 @@ def test_a_maildir_of_root_is_watched(site):
     assert owners(site) == {OWNER}
 
 
-@pytest.mark.parametrize("words", [["score"], ["correct", "ham"], ["restore", "--force"]])
-def test_the_owner_cannot_lead_root_to_a_file_of_root(site, words):
+@pytest.mark.parametrize("arguments", [["score"], ["correct", "ham"], ["restore", "--force"]])
+def test_the_owner_cannot_lead_root_to_a_file_of_root(site, arguments):
     """A link that the owner made is not followed with rights that the owner has not."""
     secret = private(site, "secret.eml", ONE_SPAM)
     theirs = site / "home" / "theirs"
@@ -124,7 +124,7 @@ def test_the_owner_cannot_lead_root_to_a_file_of_root(site, words):
     for path in (theirs, theirs / "link.eml", theirs / "folder"):
         os.lchown(path, OWNER, OWNER)
     for name in ("link.eml", "folder/secret.eml"):
-        done = program(site / "home", *words, theirs / name)
+        done = program(site / "home", *arguments, theirs / name)
         assert done.code in {2, 3}, done.out
         assert "link" in done.err
 

@@ -120,7 +120,7 @@ def test_what_is_no_plain_file_is_not_replaced(trained, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "error"),
     [
         (["undo", 10**26], "not in the range"),
         (["journal", "--limit", -1], "not in the range"),
@@ -132,7 +132,7 @@ def test_what_is_no_plain_file_is_not_replaced(trained, tmp_path):
         (["import", "{export}"], "fingerprint"),
     ],
 )
-def test_odd_values_are_the_users_mistake(trained, tmp_path, words, said):
+def test_odd_values_are_the_users_mistake(trained, tmp_path, arguments, error):
     """A wrong value gets one line that says what is wrong, and never exit code 70."""
     places = {"pipe": tmp_path / "pipe", "export": tmp_path / "x", "spam": SPAM, "ham": HAM}
     os.mkfifo(places["pipe"])
@@ -140,9 +140,9 @@ def test_odd_values_are_the_users_mistake(trained, tmp_path, words, said):
     head, _, rest = places["export"].read_text().partition("\n")
     odd = json.dumps(json.loads(head) | {"fingerprint": 7})
     places["export"].write_text(f"{odd}\n{rest}")
-    home = tmp_path / "new" if words[0] == "train" else trained
-    done = spamnb(home, *(str(word).format(**places) for word in words))
-    assert (done.code, said in done.err, "bug" in done.err) == (2, True, False), done.err
+    home = tmp_path / "new" if arguments[0] == "train" else trained
+    done = spamnb(home, *(str(word).format(**places) for word in arguments))
+    assert (done.code, error in done.err, "bug" in done.err) == (2, True, False), done.err
 
 
 def test_import_adds_and_undo_takes_it_back(home, tmp_path):
@@ -337,8 +337,8 @@ def test_a_mistyped_command_gets_a_suggestion():
     """One line with the likely command; exit status 2."""
     done = spamnb(None, "trian")
     assert done.code == 2
-    said = "there is no command 'trian'; did you mean train? - see `spamnb --help`"
-    assert done.err == f"spamnb: {said}\n"
+    error = "there is no command 'trian'; did you mean train? - see `spamnb --help`"
+    assert done.err == f"spamnb: {error}\n"
     assert spamnb(None).code == 2
 
 

@@ -24,7 +24,7 @@ def home(trained, tmp_path):
     return tmp_path
 
 
-def lay(home, name, folder="", flag="NO"):
+def write_message(home, name, folder="", flag="NO"):
     path = home / "Maildir" / folder / "cur" / f"{name}:2,S"
     fresh = home / "Maildir" / folder / "tmp" / name
     fresh.write_text(MAIL.format(flag=flag, name=name))
@@ -33,8 +33,8 @@ def lay(home, name, folder="", flag="NO"):
 
 def test_once_learns_what_was_moved_since_the_last_run(home):
     """For cron: the first run begins, later ones learn the moves between them."""
-    one, two = lay(home, "one"), lay(home, "two", ".Junk", "YES")
-    lay(home, "three", ".Junk", "YES")
+    one, two = write_message(home, "one"), write_message(home, "two", ".Junk", "YES")
+    write_message(home, "three", ".Junk", "YES")
     assert spamnb(home / "home", "watch", "--once", f"alice={home}/Maildir").lines == []
     one.rename(home / "Maildir/.Junk/cur" / one.name)
     two.rename(home / "Maildir/cur" / two.name)
@@ -50,9 +50,9 @@ def test_once_learns_what_was_moved_since_the_last_run(home):
 
 def test_it_watches_until_it_is_told_to_stop(home):
     """A move is learnt while it runs; SIGTERM is a good end."""
-    one = lay(home, "one")
-    words = [*PROGRAM, "--home", home / "home", "watch", "--quiet", "0.1", home / "Maildir"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment()) as running:
+    one = write_message(home, "one")
+    command = [*PROGRAM, "--home", home / "home", "watch", "--quiet", "0.1", home / "Maildir"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as running:
         try:
             state = home / "home" / "watch.json"
             end = time.monotonic() + 20
@@ -70,15 +70,15 @@ def test_it_watches_until_it_is_told_to_stop(home):
 def test_a_message_that_the_daemon_refuses_does_not_end_the_watch(home):
     """Any user may have a message above feedback.limit_bytes; the others' are still learnt."""
     config = settings_in(home, more="[feedback]\nlimit_bytes = 10000\n")
-    words = ["--config", config, "watch", "--once", "--json", home / "Maildir"]
+    arguments = ["--config", config, "watch", "--once", "--json", home / "Maildir"]
     with serve(home, config=config) as daemon:
         daemon.ready()
-        assert program(home / "home", *words).code == 0
-        large, small = lay(home, "1-large"), lay(home, "2-small")
+        assert program(home / "home", *arguments).code == 0
+        large, small = write_message(home, "1-large"), write_message(home, "2-small")
         large.write_bytes(large.read_bytes() + b"words " * 2000)
         for one in (large, small):
             one.rename(home / "Maildir/.Junk/cur" / one.name)
-        done = program(home / "home", *words)
+        done = program(home / "home", *arguments)
     assert (done.code, [one["state"] for one in done.json]) == (0, ["learnt"])
     assert "the limit is 10000" in done.err
 

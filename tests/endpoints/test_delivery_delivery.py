@@ -22,9 +22,9 @@ JUNK = b"X-Spam-Flag: YES\r\nX-Spamnb-Verdict: junk; label=spam; p=0.9987\r\n"
 def send(rig, *recipients, message=MESSAGE, hello=b"EHLO me.example"):
     """One transaction; the replies to the message."""
     with rig.raw() as client:
-        client.say(hello, b"MAIL FROM:<a@b.example>")
-        taken = [client.say(b"RCPT TO:<" + r + b">")[:3] == b"250" for r in recipients]
-        client.say(b"DATA")
+        client.ask(hello, b"MAIL FROM:<a@b.example>")
+        taken = [client.ask(b"RCPT TO:<" + r + b">")[:3] == b"250" for r in recipients]
+        client.ask(b"DATA")
         client.send(message + b".\r\n")
         many = sum(taken) if hello.startswith(b"LHLO") else 1
         return [client.reply()[:9] for _ in range(many)]
@@ -113,7 +113,7 @@ def test_lmtp_answers_for_each_recipient(mail):
         got = send(agent, b"carol@x.example", b"none", b"bob@x.example", hello=b"LHLO mx")
         assert got == [b"451 4.3.0", b"250 2.0.0"]
         with agent.raw() as client:
-            assert client.say(b"EHLO mx")[:3] == client.say(b"HELO mx")[:3] == b"502"
+            assert client.ask(b"EHLO mx")[:3] == client.ask(b"HELO mx")[:3] == b"502"
     assert [path.parent.parent.parent.name for path in files(mail)] == ["bob"]
 
 
@@ -281,15 +281,15 @@ def test_commands_sent_before_tls_are_discarded(tmp_path, mail):
     cert, key = certificate(tmp_path)
     context = ssl.create_default_context(cafile=cert)
     with running_agent(root=str(mail), certificate=cert, key=key) as agent, agent.raw() as client:
-        client.say(b"EHLO me.example")
+        client.ask(b"EHLO me.example")
         client.send(b"STARTTLS\r\nMAIL FROM:<injected@b.example>\r\n")
         assert client.reply()[:3] == b"220"
         try:
             with context.wrap_socket(client.sock, server_hostname="localhost") as secure:
                 secure.sendall(b"EHLO me.example\r\nRCPT TO:<bob@x.example>\r\n")
-                said = b""
-                while b"503" not in said:
-                    said += secure.recv(4096)
+                received = b""
+                while b"503" not in received:
+                    received += secure.recv(4096)
         except ssl.SSLError:
             return  # the clear text broke the handshake, which is as good
-        assert b"2.1.0" not in said
+        assert b"2.1.0" not in received

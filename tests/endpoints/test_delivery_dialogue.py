@@ -47,33 +47,33 @@ from spamnb.endpoints.smtp.delivery import replies
 def test_every_command_gets_a_proper_answer(agent, command, code):
     """Replies have the codes of the RFCs, enhanced codes, and no internal text."""
     with agent.raw() as client:
-        client.say(b"EHLO me.example")
-        reply = client.say(command)
+        client.ask(b"EHLO me.example")
+        reply = client.ask(command)
         assert reply[:3] == code
         assert re.match(rb"\d{3} \d\.\d\.\d+ [ -~]+\r\n$", reply)
-        assert client.say(b"NOOP")[:3] == b"250"
+        assert client.ask(b"NOOP")[:3] == b"250"
     assert agent.meters.value("faults") == 0
 
 
 def test_hello_comes_first(agent):
     """Without a greeting there is no transaction."""
     with agent.raw() as client:
-        assert client.say(b"MAIL FROM:<a@b.example>")[:3] == b"503"
-        assert client.say(b"HELO me.example")[:3] == b"250"
-        assert client.say(b"MAIL FROM:<a@b.example>")[:3] == b"250"
-        assert client.say(b"MAIL FROM:<a@b.example>")[:3] == b"503"
+        assert client.ask(b"MAIL FROM:<a@b.example>")[:3] == b"503"
+        assert client.ask(b"HELO me.example")[:3] == b"250"
+        assert client.ask(b"MAIL FROM:<a@b.example>")[:3] == b"250"
+        assert client.ask(b"MAIL FROM:<a@b.example>")[:3] == b"503"
 
 
 def test_limits_of_one_connection_do_not_depend_on_others(agent):
     """The length of commands is not counted for all connections together, as aiosmtpd does."""
     long = b"MAIL FROM:<a@b.example> ENVID=" + b"x" * 900
     with agent.raw() as one:
-        one.say(b"EHLO me.example")
+        one.ask(b"EHLO me.example")
         for _ in range(3):
             with agent.raw() as other:
-                other.say(b"EHLO me.example")
-            assert one.say(long)[:3] == b"250"
-            one.say(b"RSET")
+                other.ask(b"EHLO me.example")
+            assert one.ask(long)[:3] == b"250"
+            one.ask(b"RSET")
 
 
 # -- the message ----------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def test_only_one_ending_ends_a_message(agent, mail, end):
     with start_child(agent, b"RCPT TO:<bob@x.example>", b"DATA") as client:
         reply = sent(client, b"S: x\r\n\r\ntext" + end + smuggled + b"\r\n.\r\n")
         assert reply[:3] == b"250"
-        assert client.say(b"NOOP")[:3] == b"250"
+        assert client.ask(b"NOOP")[:3] == b"250"
     assert len(files(mail)) == 1
     assert b"victim" in files(mail)[0].read_bytes()
 
@@ -139,9 +139,9 @@ WORDS = st.sampled_from([b".", b"\r\n", b"\r\n.", b"..", b"x", b"\n", b"\r", b"\
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(WORDS, max_size=30), st.lists(st.integers(0, 300_000), max_size=4))
-def test_any_body_in_any_pieces_is_stored_as_it_is(agent, mail, words, cuts):
+def test_any_body_in_any_pieces_is_stored_as_it_is(agent, mail, pieces, cuts):
     """Dotted bodies, stuffed as clients do, in random pieces: what is stored is what was meant."""
-    body = b"".join(words) + b"\r\n"
+    body = b"".join(pieces) + b"\r\n"
     wire = (b"\r\n" + body).replace(b"\r\n.", b"\r\n..")[2:] + b".\r\n"
     places = sorted({0, len(wire), *(cut % len(wire) for cut in cuts)})
     with start_child(agent, b"RCPT TO:<bob@x.example>", b"DATA") as client:
@@ -158,7 +158,7 @@ def test_any_body_in_any_pieces_is_stored_as_it_is(agent, mail, words, cuts):
 def test_commands_may_come_together(agent, mail):
     """PIPELINING: replies come in order, one for each command."""
     with agent.raw() as client:
-        assert b"PIPELINING" in client.say(b"EHLO me.example")
+        assert b"PIPELINING" in client.ask(b"EHLO me.example")
         client.send(
             b"MAIL FROM:<a@b.example>\r\nRCPT TO:<bob@x.example>\r\nRCPT TO:<no domain>\r\n"
             b"RCPT TO:<carol@x.example>\r\nDATA\r\n"
@@ -176,7 +176,7 @@ def test_too_big_a_message_is_refused_and_the_session_goes_on(mail):
         start_child(agent, b"RCPT TO:<bob@x.example>", b"DATA") as client,
     ):
         assert sent(client, b"x" * 300_000 + b"\r\n.\r\n")[:9] == b"552 5.3.4"
-        client.say(b"MAIL FROM:<a@b.example>", b"RCPT TO:<bob@x.example>", b"DATA")
+        client.ask(b"MAIL FROM:<a@b.example>", b"RCPT TO:<bob@x.example>", b"DATA")
         assert sent(client, b"x" * 9_998 + b"\r\n.\r\n")[:3] == b"250"
     assert len(files(mail)) == 1
 
@@ -192,7 +192,7 @@ def test_memory_for_messages_is_bounded_over_all_connections(mail):
             time.sleep(0.2)
             assert sent(two, b"x" * 140_000 + b"\r\n.\r\n")[:9] == b"452 4.3.1"
             assert sent(one, b"\r\n.\r\n")[:3] == b"250"
-            two.say(b"MAIL FROM:<a@b.example>", b"RCPT TO:<bob@x.example>", b"DATA")
+            two.ask(b"MAIL FROM:<a@b.example>", b"RCPT TO:<bob@x.example>", b"DATA")
             two.send(b"x" * 140_000)
         with start_child(agent, b"RCPT TO:<bob@x.example>", b"DATA") as three:
             assert sent(three, b"x" * 140_000 + b"\r\n.\r\n")[:3] == b"250"
@@ -201,9 +201,9 @@ def test_memory_for_messages_is_bounded_over_all_connections(mail):
 def test_too_many_recipients_are_put_off(mail):
     """452 4.5.3 for those above the limit; the others get their mail."""
     with running_agent(root=str(mail), recipients=3) as agent, start_child(agent) as client:
-        codes = [client.say(b"RCPT TO:<u%d@x.example>" % n)[:9] for n in range(5)]
+        codes = [client.ask(b"RCPT TO:<u%d@x.example>" % n)[:9] for n in range(5)]
         assert codes == [b"250 2.1.5"] * 3 + [b"452 4.5.3"] * 2
-        client.say(b"DATA")
+        client.ask(b"DATA")
         assert sent(client, MESSAGE + b".\r\n")[:3] == b"250"
     assert len(files(mail)) == 3
 
@@ -251,14 +251,14 @@ def test_strangers_leave_connections_to_the_peers(mail):
 def test_strangers_leave_memory_to_the_peers(mail):
     """Unfinished messages of clients that are not in `peers` take at most half of the memory."""
     settings = {"memory_limit_bytes": 1_000_000, "peers": ("127.0.0.1/32",)}
-    words = (b"EHLO me.example", b"MAIL FROM:<a@b.example>", b"RCPT TO:<bob@x.example>", b"DATA")
+    commands = (b"EHLO me.example", b"MAIL FROM:<a@b.example>", b"RCPT TO:<bob@x.example>", b"DATA")
     with running_agent(root=str(mail), **settings) as agent, contextlib.ExitStack() as stack:
         strangers = [stack.enter_context(agent.raw(f"127.0.0.{n}")) for n in (2, 3)]
         for client in strangers:
-            client.say(*words)
+            client.ask(*commands)
             client.send(b"x" * 450_000)
         known = stack.enter_context(agent.raw())
-        known.say(*words)
+        known.ask(*commands)
         assert sent(known, b"x" * 150_000 + b"\r\n.\r\n")[:3] == b"250"
         codes = sorted(sent(client, b"\r\n.\r\n")[:3] for client in strangers)
         assert codes == [b"250", b"452"]
@@ -347,7 +347,7 @@ def test_an_internal_error_is_451_and_tells_nothing(agent, monkeypatch):
 
     monkeypatch.setattr(DeliveryAgent, "find", broken)
     with start_child(agent) as client:
-        assert client.say(b"RCPT TO:<bob@x.example>") == replies.FAULT.encode() + b"\r\n"
+        assert client.ask(b"RCPT TO:<bob@x.example>") == replies.FAULT.encode() + b"\r\n"
     assert agent.meters.value("faults") == 1
     assert [line["error"] for line in agent.logs] == ["RuntimeError: secret /path"]
     assert agent.logs[0]["incident"]

@@ -68,12 +68,12 @@ def test_an_encoded_line_end_in_an_address_is_no_line_end(agent, mail):
     """`=0d=0a` in an encoded word made other servers send commands of the sender's choice."""
     hidden = b"=?utf-8?q?a=40b=3e=0d=0aRCPT_TO=3a=3cevil?="
     with start_child(agent) as client:
-        assert client.say(b"RCPT TO:<" + hidden + b"@x.example>")[:3] == b"550"
-        assert client.say(b"RCPT TO:<bob@x.example>")[:3] == b"250"
+        assert client.ask(b"RCPT TO:<" + hidden + b"@x.example>")[:3] == b"550"
+        assert client.ask(b"RCPT TO:<bob@x.example>")[:3] == b"250"
     with agent.raw() as client:
-        assert client.say(b"EHLO x", b"MAIL FROM:<" + hidden + b"@b.example>")[:3] == b"250"
-        client.say(b"RCPT TO:<bob@x.example>", b"DATA")
-        assert client.say(MESSAGE + b".")[:3] == b"250"
+        assert client.ask(b"EHLO x", b"MAIL FROM:<" + hidden + b"@b.example>")[:3] == b"250"
+        client.ask(b"RCPT TO:<bob@x.example>", b"DATA")
+        assert client.ask(MESSAGE + b".")[:3] == b"250"
     text = files(mail)[0].read_bytes()
     assert text.startswith(b"Return-Path: <" + hidden + b"@b.example>\n")
 
@@ -89,7 +89,7 @@ def test_an_encoded_line_end_in_an_address_is_no_line_end(agent, mail):
 def test_no_address_leaves_the_root(agent, mail, address):
     """A local part becomes a folder only if it is made of safe characters."""
     with start_child(agent) as client:
-        assert client.say(b"RCPT TO:<" + address + b">")[:1] == b"5"
+        assert client.ask(b"RCPT TO:<" + address + b">")[:1] == b"5"
     assert not mail.exists()
 
 
@@ -101,9 +101,9 @@ def test_other_domains_are_not_relayed(mail):
     ):
         for address in (b"bob@y.example", b"bob%y.example@z.example", b"@x.example:bob@y.example",
                         b"bob@x.example.y.example", b"bob@[127.0.0.1]"):  # fmt: skip
-            assert client.say(b"RCPT TO:<" + address + b">")[:9] == b"550 5.7.1"
-        assert client.say(b"RCPT TO:<Bob@X.Example.>")[:3] == b"250"
-        assert client.say(b"RCPT TO:<postmaster>")[:3] == b"250"
+            assert client.ask(b"RCPT TO:<" + address + b">")[:9] == b"550 5.7.1"
+        assert client.ask(b"RCPT TO:<Bob@X.Example.>")[:3] == b"250"
+        assert client.ask(b"RCPT TO:<postmaster>")[:3] == b"250"
 
 
 def test_a_table_names_the_recipients(tmp_path):
@@ -115,11 +115,11 @@ def test_a_table_names_the_recipients(tmp_path):
     )
     with running_agent(users=str(table)) as agent, start_child(agent) as client:
         for address in (b"Alice+list@x.example", b"anybody@y.example", b"POSTMASTER"):
-            assert client.say(b"RCPT TO:<" + address + b">")[:3] == b"250"
-        assert client.say(b"RCPT TO:<bob@x.example>")[:9] == b"550 5.1.1"
+            assert client.ask(b"RCPT TO:<" + address + b">")[:3] == b"250"
+        assert client.ask(b"RCPT TO:<bob@x.example>")[:9] == b"550 5.1.1"
         table.write_text(f"bob@x.example {tmp_path}/bob\n")
-        assert client.say(b"RCPT TO:<bob@x.example>")[:3] == b"250"
-        client.say(b"DATA")
+        assert client.ask(b"RCPT TO:<bob@x.example>")[:3] == b"250"
+        client.ask(b"DATA")
         assert sent(client, MESSAGE + b".\r\n")[:3] == b"250"
     assert {path.parent.parent.name for path in files(tmp_path)} == {"alice", "all", "pm", "bob"}
 
@@ -128,12 +128,12 @@ def test_guessing_names_does_not_fill_the_disk(mail):
     """A catch-all makes folders up to a number; mail for existing folders is accepted."""
     with running_agent(root=str(mail), mailboxes=2) as agent, start_child(agent) as client:
         for name in (b"one", b"two"):
-            assert client.say(b"RCPT TO:<" + name + b"@x.example>")[:3] == b"250"
-        client.say(b"DATA")
+            assert client.ask(b"RCPT TO:<" + name + b"@x.example>")[:3] == b"250"
+        client.ask(b"DATA")
         assert sent(client, MESSAGE + b".\r\n")[:3] == b"250"
-        client.say(b"MAIL FROM:<a@b.example>")
-        assert client.say(b"RCPT TO:<three@x.example>")[:9] == b"550 5.1.1"
-        assert client.say(b"RCPT TO:<two@x.example>")[:3] == b"250"
+        client.ask(b"MAIL FROM:<a@b.example>")
+        assert client.ask(b"RCPT TO:<three@x.example>")[:9] == b"550 5.1.1"
+        assert client.ask(b"RCPT TO:<two@x.example>")[:3] == b"250"
 
 
 def test_guessing_names_costs_no_listing_each(tmp_path, monkeypatch):
@@ -157,24 +157,24 @@ def test_guessing_names_costs_no_listing_each(tmp_path, monkeypatch):
 def test_xforward_names_the_client(agent):
     """The log has the client that a trusted peer names; xtext is decoded, unknown is empty."""
     with agent.raw() as client:
-        assert b"XFORWARD NAME ADDR PORT PROTO HELO IDENT SOURCE" in client.say(b"EHLO mx")
+        assert b"XFORWARD NAME ADDR PORT PROTO HELO IDENT SOURCE" in client.ask(b"EHLO mx")
         line = b"NAME=[UNAVAILABLE] ADDR=IPV6:2001:db8::7 HELO=a+2Bb+0Ac IDENT=4bXq SOURCE=REMOTE"
-        assert client.say(b"XFORWARD " + line)[:3] == b"250"
-        client.say(b"MAIL FROM:<a@b.example>")
-        assert client.say(b"XFORWARD ADDR=192.0.2.1")[:3] == b"503"
-        client.say(b"RCPT TO:<bob@x.example>", b"DATA")
+        assert client.ask(b"XFORWARD " + line)[:3] == b"250"
+        client.ask(b"MAIL FROM:<a@b.example>")
+        assert client.ask(b"XFORWARD ADDR=192.0.2.1")[:3] == b"503"
+        client.ask(b"RCPT TO:<bob@x.example>", b"DATA")
         sent(client, MESSAGE + b".\r\n")
-        client.say(b"MAIL FROM:<a@b.example>", b"RCPT TO:<bob@x.example>", b"DATA")
+        client.ask(b"MAIL FROM:<a@b.example>", b"RCPT TO:<bob@x.example>", b"DATA")
         sent(client, MESSAGE + b".\r\n")
-    told = [(line["client"], line["helo"], line["ident"]) for line in agent.logs]
-    assert told == [("2001:db8::7", "a+b?c", "4bXq"), ("127.0.0.1", "mx", "")]
+    clients = [(line["client"], line["helo"], line["ident"]) for line in agent.logs]
+    assert clients == [("2001:db8::7", "a+b?c", "4bXq"), ("127.0.0.1", "mx", "")]
 
 
 def test_xforward_by_others_is_refused(mail):
     """A client that is not a trusted peer gets no XFORWARD, and its values are ignored."""
     with running_agent(root=str(mail), peers=("192.0.2.0/24",)) as agent, agent.raw() as client:
-        assert b"XFORWARD" not in client.say(b"EHLO mx")
-        assert client.say(b"XFORWARD ADDR=192.0.2.1")[:9] == b"550 5.7.1"
+        assert b"XFORWARD" not in client.ask(b"EHLO mx")
+        assert client.ask(b"XFORWARD ADDR=192.0.2.1")[:9] == b"550 5.7.1"
 
 
 @given(st.text(max_size=200))

@@ -114,9 +114,10 @@ def test_sender_of_a_report(settings, more, how, user, trust):
     with running_agent(**settings | more) as rig:
         reply = send(rig, report(SPAM), **how)
     assert reply[:9] == "250 2.0.0"
-    (said,) = rig.taught
-    assert (said.user, said.trust, said.label, said.channel) == (user, trust, "spam", "address")
-    assert read(said.raw).digest == read(SPAM).digest
+    (feedback,) = rig.taught
+    assert (feedback.user, feedback.trust) == (user, trust)
+    assert (feedback.label, feedback.channel) == ("spam", "address")
+    assert read(feedback.raw).digest == read(SPAM).digest
 
 
 def test_an_untrusted_client_cannot_name_another(settings):
@@ -126,7 +127,7 @@ def test_an_untrusted_client_cannot_name_another(settings):
         client.ehlo()
         assert client.docmd("XFORWARD", "ADDR=192.0.2.7")[0] == 550
         client.sendmail(ALICE, ["spam@x.example"], report(SPAM))
-    assert [said.trust for said in rig.taught] == ["stranger"]
+    assert [feedback.trust for feedback in rig.taught] == ["stranger"]
 
 
 def test_a_client_is_named_for_one_message_only(settings):
@@ -136,7 +137,7 @@ def test_a_client_is_named_for_one_message_only(settings):
         client.docmd("XFORWARD", "ADDR=192.0.2.7")
         client.sendmail(ALICE, ["spam@x.example"], report(SPAM))
         client.sendmail(ALICE, ["spam@x.example"], report(SPAM))
-    assert [said.trust for said in rig.taught] == ["user", "stranger"]
+    assert [feedback.trust for feedback in rig.taught] == ["user", "stranger"]
 
 
 # -- labels and addresses -------------------------------------------------------------------------
@@ -150,7 +151,7 @@ def test_the_address_is_the_label(settings, to, label):
     """In any local domain and any case."""
     with running_agent(**settings) as rig:
         send(rig, report(SPAM, MESSAGE), to, login=True)
-    assert [said.label for said in rig.taught] == [label] * 2
+    assert [feedback.label for feedback in rig.taught] == [label] * 2
 
 
 def test_the_addresses_can_be_named_otherwise(settings, tmp_path):
@@ -385,10 +386,10 @@ def test_a_person_teaches_their_own_mail_only(agent, feedback_service, model):
 def test_a_stranger_teaches_nothing(agent, feedback_service, model):
     """A stranger's report of their own message, or of one they sent here, is not learnt."""
     scored(model, SPAM, ALICE)
-    told = {MESSAGE: f"250 {NOTHING}", SPAM: f"250 {NOTHING}"}
+    replies = {MESSAGE: f"250 {NOTHING}", SPAM: f"250 {NOTHING}"}
     for raw in (report(SPAM), report(MESSAGE), MESSAGE, SPAM):
         for sender in ("s@spam.example", ALICE):
-            assert send(agent, raw, sender=sender) == told.get(raw, THANKS)
+            assert send(agent, raw, sender=sender) == replies.get(raw, THANKS)
     assert learnt(model, SPAM) is None
     assert learnt(model, MESSAGE) is None
     assert all(entry.trust == "stranger" for entry in feedback_service.review_queue.entries())

@@ -23,8 +23,8 @@ def test_no_password_goes_in_the_clear(people, tmp_path):
     cert, key = certificate(tmp_path)
     with running_agent(passwords=people, certificate=cert, key=key) as agent:
         with agent.raw() as client:
-            assert b"AUTH" not in client.say(b"EHLO me.example")
-            assert client.say(b"AUTH PLAIN AGEAYg==")[:3] == b"538"
+            assert b"AUTH" not in client.ask(b"EHLO me.example")
+            assert client.ask(b"AUTH PLAIN AGEAYg==")[:3] == b"538"
         with agent.smtp() as client:
             client.starttls(context=ssl.create_default_context(cafile=cert))
             client.ehlo()
@@ -56,7 +56,7 @@ def test_a_handshake_that_fails_leaves_no_connection(people, tmp_path, data, is_
             assert time.monotonic() < until
             client = stack.enter_context(agent.raw())
             with contextlib.suppress(OSError):  # it was refused, or took too long
-                begun += client.say(b"EHLO me.example", b"STARTTLS")[:3] == b"220"
+                begun += client.ask(b"EHLO me.example", b"STARTTLS")[:3] == b"220"
                 client.send(data)
             if not is_silent or client.greeting[:3] != b"220":
                 client.close()
@@ -75,8 +75,8 @@ def plain(name, password):
 def test_a_login_line_without_end_is_the_clients_fault(agent):
     """The client gets an error and is disconnected: no incident, and the rest is no command."""
     with agent.raw() as client:
-        client.say(b"EHLO me.example")
-        assert client.say(b"AUTH LOGIN")[:3] == b"334"
+        client.ask(b"EHLO me.example")
+        assert client.ask(b"AUTH LOGIN")[:3] == b"334"
         # Closed with bytes unread, the connection may be reset before the words are read.
         with contextlib.suppress(ConnectionError):
             client.send(b"x" * 300_000 + b"\r\nNOOP\r\n")
@@ -89,7 +89,7 @@ def test_every_way_to_log_in_works(agent):
     """PLAIN and LOGIN work with and without an initial response."""
     name, word = b64encode(b"alice@x.example"), b64encode(b"secret")
     both = plain(b"alice@x.example", b"secret")
-    for said in (
+    for commands in (
         [b"AUTH PLAIN " + both],
         [b"auth plain " + both],
         [b"AUTH PLAIN", both],
@@ -97,12 +97,12 @@ def test_every_way_to_log_in_works(agent):
         [b"AUTH LOGIN " + name, word],
     ):
         with agent.raw() as client:
-            client.say(b"EHLO me.example")
-            assert client.say(*said)[:9] == b"235 2.7.0"
+            client.ask(b"EHLO me.example")
+            assert client.ask(*commands)[:9] == b"235 2.7.0"
 
 
 @pytest.mark.parametrize(
-    ("said", "code"),
+    ("commands", "code"),
     [
         ([b"AUTH PLAIN " + plain(b"alice@x.example", b"Secret")], b"535"),
         ([b"AUTH PLAIN " + plain(b"alice@x.example", b"")], b"535"),
@@ -123,12 +123,12 @@ def test_every_way_to_log_in_works(agent):
         ([b"MAIL FROM:<a@b.example>", b"AUTH PLAIN AGEAYg=="], b"503"),
     ],
 )
-def test_every_other_way_does_not(agent, said, code):
+def test_every_other_way_does_not(agent, commands, code):
     """Each kind of invalid login gets its own reply, and the session stays without a login."""
     with agent.raw() as client:
-        client.say(b"EHLO me.example")
-        assert client.say(*said)[:3] == code
-        assert client.say(b"NOOP")[:3] == b"250"
+        client.ask(b"EHLO me.example")
+        assert client.ask(*commands)[:3] == code
+        assert client.ask(b"NOOP")[:3] == b"250"
     assert agent.meters.value("faults") == 0
 
 
@@ -139,18 +139,18 @@ def test_guessing_is_slowed_down(agent, monkeypatch):
     codes = []
     for _ in range(2):
         with agent.raw() as client:
-            client.say(b"EHLO me.example")
-            codes += [client.say(wrong)[:9] for _ in range(3)]
+            client.ask(b"EHLO me.example")
+            codes += [client.ask(wrong)[:9] for _ in range(3)]
             assert client.file.read() == b""
     assert codes[:3] == [b"535 5.7.8", b"535 5.7.8", b"421 4.7.0"]
     assert b"454 4.7.0" in codes[3:] or codes[3:] == [b"535 5.7.8", b"535 5.7.8", b"421 4.7.0"]
     with agent.raw() as client:
-        client.say(b"EHLO me.example")
-        assert client.say(right)[:9] == b"454 4.7.0"
+        client.ask(b"EHLO me.example")
+        assert client.ask(right)[:9] == b"454 4.7.0"
     monkeypatch.setattr(FailedLogins, "wait_s", lambda *_: 0.0)
     with agent.raw() as client:
-        client.say(b"EHLO me.example")
-        assert client.say(right)[:3] == b"235"
+        client.ask(b"EHLO me.example")
+        assert client.ask(right)[:3] == b"235"
     refused = [line for line in agent.logs if line["event"] == "login refused"]
     assert len(refused) == agent.meters.value("logins_refused") >= 3
     assert "guess" not in str(agent.logs)
@@ -162,8 +162,8 @@ def test_guessing_in_parallel_wins_nothing(agent):
 
     def guess():
         with agent.raw() as client:
-            client.say(b"EHLO me.example")
-            codes.append(client.say(b"AUTH PLAIN " + plain(b"alice@x.example", b"guess"))[:3])
+            client.ask(b"EHLO me.example")
+            codes.append(client.ask(b"AUTH PLAIN " + plain(b"alice@x.example", b"guess"))[:3])
 
     threads = [threading.Thread(target=guess) for _ in range(20)]
     for thread in threads:
@@ -185,19 +185,19 @@ def test_mail_flows_while_passwords_are_checked(tmp_path):
         agent.raw() as client,
         agent.raw() as other,
     ):
-        client.say(b"EHLO me.example")
-        other.say(b"EHLO me.example")
+        client.ask(b"EHLO me.example")
+        other.ask(b"EHLO me.example")
         client.send(b"AUTH PLAIN " + plain(b"alice", b"secret") + b"\r\n")
-        said = []
-        thread = threading.Thread(target=lambda: said.append(client.reply()))
+        replies = []
+        thread = threading.Thread(target=lambda: replies.append(client.reply()))
         thread.start()
         rounds = 0
         until = time.monotonic() + 30
         while thread.is_alive() and time.monotonic() < until:
-            assert other.say(b"NOOP")[:3] == b"250"
+            assert other.ask(b"NOOP")[:3] == b"250"
             rounds += 1
         thread.join()
-    assert said[0][:3] == b"235"
+    assert replies[0][:3] == b"235"
     assert rounds > 10
 
 

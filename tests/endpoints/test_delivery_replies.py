@@ -64,8 +64,8 @@ def test_a_report_says_where_it_came_from(settings):
         send(rig, report(SPAM), "Spam@X.example", xforward="ADDR=198.51.100.7")
         send(rig, report(SPAM))
         send(rig, report(SPAM), xforward="ADDR=127.0.0.1")
-    assert [said.client for said in rig.taught] == ["198.51.100.7", "", ""]
-    assert [said.domain.lower() for said in rig.taught] == ["x.example"] * 3
+    assert [feedback.client for feedback in rig.taught] == ["198.51.100.7", "", ""]
+    assert [feedback.domain.lower() for feedback in rig.taught] == ["x.example"] * 3
 
 
 def test_a_flood_without_proof_costs_those_with_proof_nothing(settings, model, tmp_path):
@@ -82,8 +82,8 @@ def test_a_flood_without_proof_costs_those_with_proof_nothing(settings, model, t
             assert reply == (THANKS if number < 6 else f"250 {NOTHING}")
         assert send(rig, report(kept), sender=BOB) == THANKS
         assert learnt(model, SPAM) == "spam"
-        told = []
+        replies_sent = []
         for number in range(3):
             other = SPAM.replace(b"w1@", b"v%d@" % number)
-            told.append(send(rig, report(scored(model, other, BOB)), sender=BOB))
-    assert told == [THANKS] * 2 + [TOO_MUCH]
+            replies_sent.append(send(rig, report(scored(model, other, BOB)), sender=BOB))
+    assert replies_sent == [THANKS] * 2 + [TOO_MUCH]

@@ -268,14 +268,14 @@ def test_an_agreement_comes_first(site, call):
 
 
 @pytest.mark.parametrize(
-    ("file", "said"),
+    ("file", "error"),
     [("file:///etc/hostname", "only http and https"), ("http://127.0.0.1:9/x", "run again")],
 )
-def test_other_addresses_are_refused(call, file, said):
+def test_other_addresses_are_refused(call, file, error):
     """Neither local files nor a server that does not answer end in a traceback."""
     done = call({"urls": [file]})
     assert done.returncode == 1
-    assert said in done.stderr
+    assert error in done.stderr
     assert "Traceback" not in done.stderr
 
 

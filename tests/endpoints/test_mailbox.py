@@ -27,7 +27,7 @@ def mailbox(root):
     return MaildirMailbox.open(MaildirLocation(root, "bob"))
 
 
-def lay(root, text, where="new/1.a"):
+def write_message(root, text, where="new/1.a"):
     (root / where).write_bytes(text.encode())
     return root / where
 
@@ -39,7 +39,7 @@ def lay(root, text, where="new/1.a"):
 def test_it_is_found_where_it_lies(root, mailbox, where, side):
     """The message is found new or seen, in the inbox or in Junk, also if it arrives later."""
     assert mailbox.find(IDENT) is None
-    lay(root, MINE, where)
+    write_message(root, MINE, where)
     found = mailbox.find(IDENT)
     assert (found.side, found.raw) == (side, MINE.encode())
 
@@ -50,7 +50,7 @@ def test_it_is_found_where_it_lies(root, mailbox, where, side):
 )
 def test_it_is_moved_as_mail_programs_do(root, mailbox, name, moved):
     """A move renames the file into cur, with its old and new flags, in both directions."""
-    lay(root, MINE, name)
+    write_message(root, MINE, name)
     assert mailbox.move(IDENT, "inbox", "junk") == "renaming"
     assert [path.name for path in root.rglob("*1.a*")] == [moved]
     assert mailbox.find(IDENT).side == "junk"
@@ -60,7 +60,7 @@ def test_it_is_moved_as_mail_programs_do(root, mailbox, name, moved):
 
 def test_what_is_not_there_cannot_be_moved(root, mailbox):
     """A message that another program has moved is reported as missing."""
-    lay(root, MINE, ".Junk/new/1.a")
+    write_message(root, MINE, ".Junk/new/1.a")
     with pytest.raises(PeerError, match="not in"):
         mailbox.move(IDENT, "inbox", "junk")
 
@@ -77,7 +77,7 @@ OTHERS = [
 @pytest.mark.parametrize("text", OTHERS)
 def test_other_messages_are_not_it(root, mailbox, text):
     """Replies to the message and quotes of its id are not touched."""
-    path = lay(root, text)
+    path = write_message(root, text)
     assert mailbox.find(IDENT) is None
     assert mailbox.purge(IDENT) == 0
     assert path.exists()
@@ -85,7 +85,7 @@ def test_other_messages_are_not_it(root, mailbox, text):
 
 def test_a_folded_message_id_is_it(root, mailbox):
     """A Message-ID on a folded line is found, because servers may fold long lines."""
-    lay(root, MINE.replace("Message-ID: ", "Message-ID:\r\n "))
+    write_message(root, MINE.replace("Message-ID: ", "Message-ID:\r\n "))
     assert mailbox.find(IDENT).side == "inbox"
 
 
@@ -100,8 +100,8 @@ def test_links_are_not_read(root, mailbox, tmp_path):
 def test_it_is_taken_out_of_every_folder(root, mailbox):
     """It is removed also from folders in which a rule of the user has put it or a copy."""
     for where in ("cur/1.a:2,S", ".Junk/new/1.b", ".Archive.2026/cur/1.c:2,"):
-        lay(root, MINE, where)
-    other = lay(root, OTHERS[0], "cur/3.x:2,")
+        write_message(root, MINE, where)
+    other = write_message(root, OTHERS[0], "cur/3.x:2,")
     assert mailbox.purge(IDENT) == 3
     assert [path for path in root.rglob("*") if path.is_file()] == [other]
 
@@ -109,7 +109,7 @@ def test_it_is_taken_out_of_every_folder(root, mailbox):
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # of a file between its open and its `with`
 def test_an_interrupt_at_any_line_of_a_move_is_raised(root, mailbox):
     """Python drops an exception in code that runs while it closes a generator."""
-    lay(root, MINE)
+    write_message(root, MINE)
     for line in range(1, 1000):
         left = line
 

@@ -32,15 +32,15 @@ NONSENSE = {
 async def play(rig):
     """Try to send one message; gives all replies, up to the end of the session."""
     client = await rig.client()
-    said = []
+    replies = []
     for line in (b"", b"EHLO x\r\n", b"MAIL FROM:<a@b>\r\n", b"RCPT TO:<c@d>\r\n", b"DATA\r\n",
                  MESSAGE + b"\r\n.\r\n", b"QUIT\r\n"):  # fmt: skip
-        if line == b"QUIT\r\n" or (said and not said[-1].startswith((b"2", b"354"))):
+        if line == b"QUIT\r\n" or (replies and not replies[-1].startswith((b"2", b"354"))):
             break
         client.send(line)
-        said.append(await client.reply())
+        replies.append(await client.reply())
     client.abort()
-    return said
+    return replies
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -51,17 +51,17 @@ def test_a_next_hop_that_fails_at_a_step(on_loop, step, how):
     async def main():
         async with Rig(QUICK) as rig:
             rig.server.script[step] = NONSENSE[how]
-            said = await play(rig)
+            replies = await play(rig)
             expected = {"connect": 2, "EHLO": 2, "MAIL": 3, "RCPT": 4, "DATA": 5, "end": 6}[step]
-            assert len(said) == expected, said
-            assert said[-1][:1] == b"4", said
+            assert len(replies) == expected, replies
+            assert replies[-1][:1] == b"4", replies
             assert rig.meters.value("messages") == 0
             assert rig.meters.value("upstream_failures") == 1
             assert len(rig.messages) == (1 if step == "end" else 0)
             assert [line["event"] for line in rig.log].count("upstream-lost") == 1
             rig.server.script.clear()
-            said = await play(rig)
-            assert said[-1].startswith(b"250 2.0.0 Ok: queued")
+            replies = await play(rig)
+            assert replies[-1].startswith(b"250 2.0.0 Ok: queued")
 
     on_loop(main())
 
@@ -75,8 +75,8 @@ def test_a_refusal_of_the_next_hop_is_the_clients_reply(on_loop, step, code):
     async def main():
         async with Rig({}) as rig:
             rig.server.script[step] = refusal
-            said = await play(rig)
-            assert said[-1] == refusal
+            replies = await play(rig)
+            assert replies[-1] == refusal
             assert rig.meters.value("messages") == 0
 
     on_loop(main())
@@ -116,9 +116,9 @@ def test_two_replies_to_one_command_are_not_believed(on_loop, step):
         async with Rig({}) as rig:
             good = b"354 go\r\n" if step == "DATA" else b"250 ok\r\n"
             rig.server.script[step] = good + b"250 2.0.0 Ok: queued as FALSE\r\n"
-            said = await play(rig)
-            assert said[-1].startswith(b"4")
-            assert b"FALSE" not in b"".join(said)
+            replies = await play(rig)
+            assert replies[-1].startswith(b"4")
+            assert b"FALSE" not in b"".join(replies)
 
     on_loop(main())
 
@@ -151,10 +151,10 @@ def test_a_reply_that_arrived_before_a_command_does_not_answer_it(on_loop, step,
             arrived(side._transport)
             hop.write(b"250 2.0.0 Ok: queued as FALSE\r\n")
             arrived(side._upstream.transport)
-            said = await client.reply()
-            assert b"FALSE" not in said
+            replies = await client.reply()
+            assert b"FALSE" not in replies
             # Between two messages the relay reconnects; within one the client tries again.
-            assert said.startswith(b"250 2.0.0 Ok\r\n" if step == "MAIL" else b"4"), said
+            assert replies.startswith(b"250 2.0.0 Ok\r\n" if step == "MAIL" else b"4"), replies
             assert len(rig.server.connections) == (2 if step == "MAIL" else 1)
 
     on_loop(main())
@@ -375,8 +375,8 @@ def test_a_scanner_may_answer_later(on_loop):
             await quick.start()
             assert (await quick.ask(MESSAGE + b"\r\n.\r\n")).startswith(b"250")
             rig.scanner.waiting[0](ScanResult(add=UNSCANNED))
-            said = await slow.ended()
-            assert [line[:3] for line in said.split(b"\r\n")[:-1]] == [b"250", b"250", b"221"]
+            replies = await slow.ended()
+            assert [line[:3] for line in replies.split(b"\r\n")[:-1]] == [b"250", b"250", b"221"]
 
     on_loop(main())
 

@@ -117,8 +117,8 @@ def test_all_that_was_sent_before_the_end_is_worked_off(on_loop):
                 + MESSAGE + b".\r\nQUIT\r\n"
             )  # fmt: skip
             client.writer.write_eof()
-            said = await client.ended()
-            assert said.endswith(b"queued as 4ABC\r\n221 2.0.0 Bye\r\n"), said[-200:]
+            reply = await client.ended()
+            assert reply.endswith(b"queued as 4ABC\r\n221 2.0.0 Bye\r\n"), reply[-200:]
             assert rig.server.messages == [MESSAGE]
 
     on_loop(main())
@@ -132,8 +132,8 @@ def test_an_odd_size_of_the_next_hop_is_none(on_loop, size):
         async with Rig({}) as rig:
             rig.server.offers = (f"SIZE {size}", "PIPELINING")
             client = await rig.client()
-            said = await client.hello()
-            assert said == b"250-relay.example\r\n250-SIZE\r\n250 PIPELINING\r\n"
+            reply = await client.hello()
+            assert reply == b"250-relay.example\r\n250-SIZE\r\n250 PIPELINING\r\n"
 
     on_loop(main())
 

@@ -387,8 +387,8 @@ def test_commands_may_arrive_byte_by_byte_or_in_one_piece(on_loop):
                 for at in range(0, len(script), size):
                     client.send(script[at : at + size])
                     await asyncio.sleep(0)
-                said = await client.ended()
-                codes = [line[:3] for line in said.split(b"\r\n") if line[3:4] == b" "]
+                replies = await client.ended()
+                codes = [line[:3] for line in replies.split(b"\r\n") if line[3:4] == b" "]
                 assert codes == [b"220", b"250", b"250", b"250", b"250", b"354", b"250", b"250",
                                  b"250", b"221"]  # fmt: skip
             assert len(rig.server.messages) == 3
@@ -417,7 +417,7 @@ def test_a_client_that_shuts_its_side_still_gets_its_replies(on_loop):
             client = await rig.client()
             client.send(b"EHLO x\r\nNOOP\r\nMAIL FROM:<>\r\n")
             client.writer.write_eof()
-            said = await client.ended()
-            assert said.count(b"\r\n250 ") == 3
+            replies = await client.ended()
+            assert replies.count(b"\r\n250 ") == 3
 
     on_loop(main())

@@ -49,11 +49,11 @@ class Hop:
             for line in lines:
                 self.heard.append(line)
                 verb = line.split()[0].upper().decode()
-                said = self.script.get(len(self.heard), self.script.get(verb, b"250 2.0.0 Ok\r\n"))
-                if said is None:
+                reply = self.script.get(len(self.heard), self.script.get(verb, b"250 2.0.0 Ok\r\n"))
+                if reply is None:
                     return
-                wire.sendall(said)
-                if said.startswith(b"354") and not self._data(wire, lines):
+                wire.sendall(reply)
+                if reply.startswith(b"354") and not self._data(wire, lines):
                     return
 
     def _data(self, wire, lines):

@@ -118,9 +118,9 @@ def test_trusted_peers_tell_of_their_clients(on_loop):
             await client.envelope()
             assert (await client.ask(b"x\r\n.\r\n")).startswith(b"250")
             assert rig.server.connections[0].commands[1:3] == [first, second]
-            told = rig.scanner.requests[0].envelope.client
-            assert (told.address, told.name) == ("2001:db8::1", "")
-            assert (told.helo, told.ident, told.source) == ("mx.x.org", "4QF??", "REMOTE")
+            peer = rig.scanner.requests[0].envelope.client
+            assert (peer.address, peer.name) == ("2001:db8::1", "")
+            assert (peer.helo, peer.ident, peer.source) == ("mx.x.org", "4QF??", "REMOTE")
             assert [line["client"] for line in rig.messages] == ["2001:db8::1", "127.0.0.1"]
             # Within a transaction it has no place.
             await client.ask(b"MAIL FROM:<>\r\n")
@@ -323,9 +323,9 @@ def test_a_client_that_only_errs_is_shed(on_loop):
             client = await rig.client()
             await client.hello()
             client.send(b"JUNK\r\n" * 50)
-            said = await client.ended()
-            assert said.count(b"502") == 10
-            assert said.endswith(b"421 4.7.0 Too many errors, closing connection\r\n")
+            replies = await client.ended()
+            assert replies.count(b"502") == 10
+            assert replies.endswith(b"421 4.7.0 Too many errors, closing connection\r\n")
 
     on_loop(main())
 
@@ -354,8 +354,8 @@ def test_a_customer_with_many_ipv6_addresses_is_one(on_loop):
 
     async def main():
         async with Rig(STRANGERS | {"limits": limits(connections_an_address=3)}) as rig:
-            said = [rig.relay.refusal_for(f"2001:db8::{n:x}", trusted=False) for n in range(5)]
-            assert [text[:3] for text in said] == [b"", b"", b"", b"421", b"421"]
+            replies = [rig.relay.refusal_for(f"2001:db8::{n:x}", trusted=False) for n in range(5)]
+            assert [text[:3] for text in replies] == [b"", b"", b"", b"421", b"421"]
             assert rig.relay.refusal_for("2001:db8:0:1::1", trusted=False) == b""
             assert rig.relay.refusal_for("::ffff:192.0.2.1", trusted=False) == b""
 

@@ -131,7 +131,7 @@ class Site:
     def move(self, path, folder, flags=":2,S"):
         return path.rename(self.root / folder / "cur" / (path.name.partition(":")[0] + flags))
 
-    def words(self):
+    def labels(self):
         self.watcher.listen()
         return [(f.label, answer.state) for f, answer, _ in self.watcher.due()]
 
@@ -152,31 +152,31 @@ def test_deliveries_teach_nothing(site):
     site.deliver("", "NO")
     site.deliver(".Junk", "YES")
     site.deliver("")
-    assert site.words() == []
+    assert site.labels() == []
 
 
 def test_a_move_teaches_and_a_move_back_too(site):
     """Into Junk it is spam, out of it ham; every move is one word."""
     path = site.move(site.deliver("", "NO"), ".Junk")
-    assert site.words() == [("spam", "learnt")]
+    assert site.labels() == [("spam", "learnt")]
     path = site.move(path, "")
-    assert site.words() == [("ham", "learnt")]
+    assert site.labels() == [("ham", "learnt")]
     site.move(path, ".Work")
-    assert site.words() == []
+    assert site.labels() == []
 
 
 def test_a_message_that_passes_through_a_folder_gives_no_label(site):
     """Only the folder in which a message stays gives a label, not each folder on its way."""
     path = site.move(site.deliver("", "NO"), ".Junk")
     site.move(path, ".Work")
-    assert site.words() == []
+    assert site.labels() == []
 
 
 def test_what_is_thrown_away_teaches_nothing(site):
     """Junk into Trash, and inbox into Trash."""
     site.move(site.deliver(".Junk", "YES"), ".Trash")
     site.move(site.deliver("", "NO"), ".Trash")
-    assert site.words() == []
+    assert site.labels() == []
 
 
 def test_flags_do_not_hide_a_message(site):
@@ -184,7 +184,7 @@ def test_flags_do_not_hide_a_message(site):
     path = site.move(site.deliver("", "NO"), ".Junk")
     site.watcher.listen()
     path.rename(path.with_name(path.name + "T"))
-    assert site.words() == [("spam", "learnt")]
+    assert site.labels() == [("spam", "learnt")]
 
 
 def test_a_folder_made_later_is_watched(site):
@@ -192,17 +192,17 @@ def test_a_folder_made_later_is_watched(site):
     message = site.deliver(".Junk", "YES")
     site.folder(".New")
     site.move(message, ".New")
-    assert site.words() == [("ham", "learnt")]
+    assert site.labels() == [("ham", "learnt")]
 
 
 def test_a_restart_goes_on_where_it_stopped(site):
     """Files that moved while the watcher was down are found, and nothing is learnt twice."""
     site.move(site.deliver("", "NO"), ".Junk")
-    assert site.words() == [("spam", "learnt")]
+    assert site.labels() == [("spam", "learnt")]
     site.watcher.close()
     site.move(site.deliver(".Junk", "YES"), ".Work")
     site.watcher = site.begin()
-    assert site.words() == [("ham", "learnt")]
+    assert site.labels() == [("ham", "learnt")]
     events = site.model.store.read
     with events() as view:
         assert view.totals().last_seq == 2
@@ -215,7 +215,7 @@ def test_the_first_run_leaves_old_mail_alone(tmp_path):
     site.stamp.seen = 0
     site.move(site.deliver("", "NO"), ".Junk")
     site.watcher = site.begin()
-    assert site.words() == []
+    assert site.labels() == []
     site.close()
 
 
@@ -227,7 +227,7 @@ def test_lost_events_are_looked_for(site):
     list(site.watcher._inotify.read_events())
     lost = [FileEvent(site.root, "", is_folder=False, lost=True)]
     real, site.watcher._inotify.read_events = site.watcher._inotify.read_events, lambda: lost
-    assert site.words() == [("spam", "learnt")]
+    assert site.labels() == [("spam", "learnt")]
     site.watcher._inotify.read_events = real
 
 
@@ -263,7 +263,7 @@ def test_links_and_pipes_are_no_mail(site):
     os.mkfifo(site.root / ".Junk/new/2.pipe")
     site.watcher._arrived((0, site.root / ".Junk/new", "1.link"), 0)
     site.watcher._arrived((0, site.root / ".Junk/new", "2.pipe"), 0)
-    assert site.words() == []
+    assert site.labels() == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs several users")
@@ -282,10 +282,10 @@ def test_a_folder_that_is_a_link_of_its_owner_is_not_watched(site, tmp_path, par
     site.watcher.close()
     site.watcher = site.begin()
     (others / "cur" / "1.host:2,S").write_text("X-Spam-Flag: NO\nSubject: x\n\ntheirs\n")
-    assert site.words() == []
+    assert site.labels() == []
     if site.root / ".Junk/new" in site.watcher._owners:
         site.watcher._arrived((0, site.root / ".Junk/new", "1.host"), 0)
-    assert site.words() == []
+    assert site.labels() == []
 
 
 def test_a_memory_of_a_time_to_come_is_none(site):
@@ -294,7 +294,7 @@ def test_a_memory_of_a_time_to_come_is_none(site):
     site.stamp.save(2 * time.time_ns())
     site.move(site.deliver("", "NO"), ".Junk")
     site.watcher = site.begin()
-    assert site.words() == [("spam", "learnt")]
+    assert site.labels() == [("spam", "learnt")]
 
 
 def test_what_is_no_maildir_is_refused(site, tmp_path):

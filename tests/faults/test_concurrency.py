@@ -77,11 +77,11 @@ def process(home, run, user, enough):
         return pid, theirs
     try:
         with Filter.open(home, map_size=SMALL_MAP) as model:
-            said = " ".join(map(str, run(model, user, enough)))
+            text = " ".join(map(str, run(model, user, enough)))
     except BaseException:  # noqa: BLE001 - told to the test, and this process must not go on
-        said = traceback.format_exc()
+        text = traceback.format_exc()
     with contextlib.suppress(OSError):
-        os.write(ours, said.encode()[-60_000:])
+        os.write(ours, text.encode()[-60_000:])
     os._exit(0)
 
 
@@ -93,14 +93,14 @@ def test_processes_that_write_and_read_lose_nothing(tmp_path, seconds):
     enough = over(home, seconds)
     children = [process(home, teach, f"p{n}", enough) for n in range(WRITERS)]
     children += [process(home, ask, f"r{n}", enough) for n in range(READERS)]
-    said = []
+    outputs = []
     for pid, pipe in children:
         with os.fdopen(pipe) as lines:
-            said.append(lines.read())
+            outputs.append(lines.read())
         os.waitpid(pid, 0)
-    wrong = [text for text in said if text.count(" ") != 1]
+    wrong = [text for text in outputs if text.count(" ") != 1]
     assert wrong == []
-    total = np.array([text.split() for text in said], int).sum(axis=0)
+    total = np.array([text.split() for text in outputs], int).sum(axis=0)
     with Filter.open(home) as model, model.store.read() as view:
         assert view.totals().messages.tolist() == total.tolist()
         assert audit.check(view) == []

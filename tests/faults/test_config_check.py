@@ -45,7 +45,7 @@ def test_settings_that_serve_takes_have_no_problem(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "parts"),
     [
         ('[rules]\nallow = "{here}/none"\nblock = "{here}/none2"', ["none", "none2"]),
         ('[rules]\nallow = "{here}"', ["cannot be read"]),
@@ -68,12 +68,12 @@ def test_settings_that_serve_takes_have_no_problem(tmp_path):
          ["no listener can be named control"]),
     ],
 )  # fmt: skip
-def test_each_problem_is_told_in_a_line(tmp_path, text, said):
+def test_each_problem_is_told_in_a_line(tmp_path, text, parts):
     """What `serve` cannot read, write or listen on is named; each line has the name in it."""
     (tmp_path / "bad").write_text("what is this\n")
-    told = found(tmp_path, text.replace("{here}", str(tmp_path)))
-    assert len(told) == len(said), told
-    for line, part in zip(told, said, strict=True):
+    problems = found(tmp_path, text.replace("{here}", str(tmp_path)))
+    assert len(problems) == len(parts), problems
+    for line, part in zip(problems, parts, strict=True):
         assert part in line
 
 
@@ -116,10 +116,10 @@ def test_mail_that_would_go_in_a_ring(tmp_path):
     """A next hop that is a listener of this daemon is reported, also under another name."""
     text = '[listener.{}]\naddress = "127.0.0.1:{}"\nupstream = "localhost:{}"\n'
     one, other = free_port(), free_port()
-    told = found(tmp_path, text.format("a", one, other) + text.format("b", other, 9))
-    assert len(told) == 1
-    assert "the upstream of listener.a" in told[0]
-    assert "listener.b" in told[0]
+    problems = found(tmp_path, text.format("a", one, other) + text.format("b", other, 9))
+    assert len(problems) == 1
+    assert "the upstream of listener.a" in problems[0]
+    assert "listener.b" in problems[0]
 
 
 def test_an_address_that_another_program_has(tmp_path):
@@ -140,10 +140,10 @@ def test_the_addresses_of_the_running_daemon_are_no_problem(tmp_path):
 
 def test_an_unknown_user(tmp_path):
     """An unknown user is reported, together with every other problem."""
-    told = found(tmp_path, '[rules]\nallow = "/none"', user="no-such-user")
-    assert len(told) == 2
-    assert "no-such-user" in told[0]
-    assert "/none" in told[1]
+    problems = found(tmp_path, '[rules]\nallow = "/none"', user="no-such-user")
+    assert len(problems) == 2
+    assert "no-such-user" in problems[0]
+    assert "/none" in problems[1]
 
 
 @needs_root
@@ -165,15 +165,16 @@ file = "{tmp_path}/closed/log"
 [feedback]
 spool = "{spool}"
 """
-    told = [line for line in found(tmp_path, text, user="nobody") if sys.executable not in line]
-    for line, part in zip(told, ("the home", "the log file", str(secret), "belong"), strict=True):
+    problems = [line for line in found(tmp_path, text, user="nobody") if sys.executable not in line]
+    parts = ("the home", "the log file", str(secret), "belong")
+    for line, part in zip(problems, parts, strict=True):
         assert part in line
     assert os.geteuid() == 0
     os.chown(spool, 65534, 65534)
     os.chown(home, 65534, 65534)
     spool.chmod(0o777)
-    told = found(tmp_path, f'[feedback]\nspool = "{spool}"', user="nobody")
-    (line,) = [line for line in told if sys.executable not in line]
+    problems = found(tmp_path, f'[feedback]\nspool = "{spool}"', user="nobody")
+    (line,) = [line for line in problems if sys.executable not in line]
     assert "has the mode 777, not 1733" in line
 
 
@@ -198,21 +199,21 @@ certificate = "{where}/cert"
 """
     (tmp_path / "spamnb.toml").write_text("")
     (tmp_path / "spamnb.toml").chmod(0o666)
-    told = as_user(65534, lambda: "\n".join(found(tmp_path, text, user="nobody")))
-    assert told.count("\n") >= 5, told
-    assert "Error" not in told
+    problems = as_user(65534, lambda: "\n".join(found(tmp_path, text, user="nobody")))
+    assert problems.count("\n") >= 5, problems
+    assert "Error" not in problems
     for part in ("control socket", "log file", "home", "list", "users", "certificate", "spool"):
-        assert part in told
+        assert part in problems
 
 
 def test_a_key_with_a_passphrase_is_a_problem_and_no_question(tmp_path):
     """A key with a passphrase is reported; the check does not ask for the passphrase."""
-    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-passout", "pass:x"]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-passout", "pass:x"]
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     pem = tmp_path / "pem"
-    words += ["-subj", "/CN=x", "-keyout", str(pem), "-out", str(tmp_path / "cert")]
-    subprocess.run(words, check=True, capture_output=True)
+    command += ["-subj", "/CN=x", "-keyout", str(pem), "-out", str(tmp_path / "cert")]
+    subprocess.run(command, check=True, capture_output=True)
     text = f'[delivery]\ncertificate = "{tmp_path}/cert"\nkey = "{pem}"\n'
     (line,) = found(tmp_path, text)
     assert "the certificate" in line

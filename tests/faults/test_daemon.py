@@ -64,17 +64,17 @@ class Sink:
                 return
 
     def _talk(self, stream):
-        def say(line):
+        def reply(line):
             stream.write(line)
             stream.flush()
 
-        say(b"220 sink\r\n")
+        reply(b"220 sink\r\n")
         while line := stream.readline():
             verb = line[:4].upper()
             if verb != b"DATA":
-                say(b"221 bye\r\n" if verb == b"QUIT" else b"250 ok\r\n")
+                reply(b"221 bye\r\n" if verb == b"QUIT" else b"250 ok\r\n")
                 continue
-            say(b"354 go\r\n")
+            reply(b"354 go\r\n")
             lines = []
             while (line := stream.readline()) not in (b".\r\n", b""):
                 lines.append(line)
@@ -84,7 +84,7 @@ class Sink:
             if self.wait is not None:
                 assert self.wait.wait(50)
             self.messages.append(b"".join(lines))
-            say(self.at_dot)
+            reply(self.at_dot)
 
     def close(self):
         self.listener.close()
@@ -136,7 +136,7 @@ def test_mail_goes_through_is_marked_and_lies_in_the_maildir(home):
         assert header(raw, "X-Spam-Flag") == "YES"
         assert header(raw, "X-Spamnb-Verdict").startswith("junk; label=spam; p=")
         assert header(raw, "X-Spamnb-Signature")
-        line = daemon.hears("message")
+        line = daemon.wait_for("message")
         assert line["verdict"] == "spam"
         assert line["code"] == 250
         assert daemon.stop() == 0
@@ -173,8 +173,8 @@ def test_options_stand_for_a_settings_file(home, sink):
     """`serve --listen ADDR --upstream ADDR` needs no file."""
     config = home / "spamnb.toml"
     config.write_text(f'[serve]\nuser = "{"root" if os.geteuid() == 0 else ""}"\nworkers = 1\n')
-    words = ["--listen", "127.0.0.1:0", "--upstream", sink.address]
-    with serve(home, *words, config=config).ready() as daemon:
+    arguments = ["--listen", "127.0.0.1:0", "--upstream", sink.address]
+    with serve(home, *arguments, config=config).ready() as daemon:
         assert daemon.children("delivery") == []
         ident = send(daemon.port("option1"))
         assert ident.encode() in sink.messages[0]
@@ -192,10 +192,10 @@ def test_unix_sockets_on_both_sides(home):
             client.connect(str(home / "in"))
             client.settimeout(30)
             stream = client.makefile("rwb")
-            for said in (b"", b"HELO x\r\n", b"MAIL FROM:<a@b.example>\r\n",
+            for command in (b"", b"HELO x\r\n", b"MAIL FROM:<a@b.example>\r\n",
                          b"RCPT TO:<bob@example.org>\r\n", b"DATA\r\n",
                          b"Message-ID: <1@x>\r\n\r\nhi\r\n.\r\n"):  # fmt: skip
-                stream.write(said)
+                stream.write(command)
                 stream.flush()
                 assert stream.readline()[:1] in b"23"
         assert len(delivered(home, "<1@x>")) == 1
@@ -206,18 +206,18 @@ def test_unix_sockets_on_both_sides(home):
 # --- at the start ---------------------------------------------------------------------------------
 
 
-def failed(folder, *words, **options):
-    with serve(folder, *words, **options) as daemon:
+def failed(folder, *arguments, **options):
+    with serve(folder, *arguments, **options) as daemon:
         code = daemon.process.wait(50)
     return code, "\n".join(daemon.plain)
 
 
 def test_without_a_model_it_says_so(tmp_path):
     """Exit status 3 and a hint; no file is created."""
-    code, said = failed(tmp_path)
+    code, error = failed(tmp_path)
     assert code == 3
-    assert "there is no model" in said
-    assert "--create" in said
+    assert "there is no model" in error
+    assert "--create" in error
     assert not (tmp_path / "home").exists()
 
 
@@ -233,25 +233,25 @@ def test_a_port_in_use_is_told_in_one_line(home):
     """Exit status 2; the error has the address."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        code, said = failed(home, config=settings_in(home, address=f"127.0.0.1:{port}"))
+        code, error = failed(home, config=settings_in(home, address=f"127.0.0.1:{port}"))
     assert code == 2
-    assert said.startswith(f"spamnb: 127.0.0.1:{port} is in use")
-    assert "\n" not in said
+    assert error.startswith(f"spamnb: 127.0.0.1:{port} is in use")
+    assert "\n" not in error
 
 
 def test_wrong_settings_are_told_in_one_line(home):
     """Exit status 2; the error has key, file and line."""
-    code, said = failed(home, config=settings_in(home, listener='quque = "before"'))
+    code, error = failed(home, config=settings_in(home, listener='quque = "before"'))
     assert code == 2
-    assert "did you mean listener.mx.queue?" in said
-    assert "\n" not in said
+    assert "did you mean listener.mx.queue?" in error
+    assert "\n" not in error
 
 
 def test_a_second_daemon_on_one_home_is_refused(shipped):
     """One learner writes a model: the control socket is taken."""
-    code, said = failed(shipped.folder)
+    code, error = failed(shipped.folder)
     assert code == 2
-    assert "control.sock is in use" in said
+    assert "control.sock is in use" in error
 
 
 # --- faults ---------------------------------------------------------------------------------------
@@ -261,14 +261,14 @@ def test_a_worker_killed_within_data_loses_nothing(home):
     """After SIGKILL amid a message: no 250, the next attempt arrives once, the store is sound."""
     with serve(home).ready() as daemon:
         (pid,) = daemon.children("worker")
-        told = ("MAIL FROM:<a@b.example>", "RCPT TO:<bob@example.org>", "DATA")
-        with dialogue(daemon.port(), *told) as stream:
+        commands = ("MAIL FROM:<a@b.example>", "RCPT TO:<bob@example.org>", "DATA")
+        with dialogue(daemon.port(), *commands) as stream:
             stream.write(b"Message-ID: <cut@x>\r\n\r\nhalf a ")
             stream.flush()
             os.kill(pid, signal.SIGKILL)
             with suppress(ConnectionResetError):
                 assert stream.readline() == b""
-        daemon.hears("process died", role="worker")
+        daemon.wait_for("process died", role="worker")
         assert delivered(home, "<cut@x>") == []
         ident = send(daemon.port())
         assert len(delivered(home, ident)) == 1
@@ -289,8 +289,8 @@ def test_a_dead_learner_stops_no_mail(shipped):
     command = [sys.executable, "-m", "spamnb", "--home", home / "home", "correct", "spam"]
 
     def corrected():
-        words = [*command, header(raw, "X-Spamnb-Signature")]
-        ran = subprocess.run(words, env=environment(), capture_output=True, check=False)
+        arguments = [*command, header(raw, "X-Spamnb-Signature")]
+        ran = subprocess.run(arguments, env=environment(), capture_output=True, check=False)
         return ran.returncode == 0
 
     until(corrected, "a correction")
@@ -300,7 +300,7 @@ def test_a_dead_delivery_agent_defers_mail(shipped):
     """While the next hop is away the client gets a temporary error, and no false 250."""
     (pid,) = shipped.children("delivery")
     os.kill(pid, signal.SIGKILL)
-    shipped.hears("process died", role="delivery")
+    shipped.wait_for("process died", role="delivery")
 
     def sent():
         try:
@@ -322,7 +322,7 @@ def test_a_damaged_model_lets_mail_flow_unscanned(home):
     with serve(home).ready() as daemon:
         (raw,) = delivered(home, send(daemon.port()))
         assert header(raw, "X-Spamnb-Verdict").startswith("unscanned")
-        assert daemon.said("fault", where="model")
+        assert daemon.logged("fault", where="model")
         assert daemon.stop() == 0
 
 
@@ -338,7 +338,7 @@ def test_a_helper_that_hangs_is_cut_off(home):
         os.kill(helper, signal.SIGSTOP)
         with pytest.raises(smtplib.SMTPDataError, match=r"4\.3\.2"):
             send(port, f"hang {long}")
-        daemon.hears("scan process died", reason="busy", known_crashers=[])
+        daemon.wait_for("scan process died", reason="busy", known_crashers=[])
         assert not is_alive(helper)
         (raw,) = delivered(home, send(port, f"hang {long}"))
         assert "p=" in header(raw, "X-Spamnb-Verdict")
@@ -368,7 +368,7 @@ def test_a_reload_changes_what_holds_for_the_next_message(home, way):
                 daemon.signal(signal.SIGHUP)
             else:
                 subprocess.run(command, env=environment(), check=True, capture_output=True)
-            daemon.hears("settings reloaded")
+            daemon.wait_for("settings reloaded")
             until(lambda: any(s.startswith("[S]") for s in subject_after(client)), "the tag")
         assert daemon.children("worker") == [pid]
 
@@ -381,10 +381,10 @@ def test_a_reload_changes_how_much_the_review_list_and_the_spool_hold(home):
     spool = home / "home" / "spool"
 
     def word(number, stranger="a@a.example"):
-        said = {"label": "spam", "channel": "address", "trust": "stranger", "for": stranger}
+        fields = {"label": "spam", "channel": "address", "trust": "stranger", "for": stranger}
         mail = f"Subject: {number}\n\nwords\n".encode()
         with ControlClient(home / "home" / "control.sock") as caller:
-            return caller.ask("teach", mail, **said).header
+            return caller.ask("teach", mail, **fields).header
 
     def left(name):
         (spool / f"{name}.spam").symlink_to("/dev/null")
@@ -398,7 +398,7 @@ def test_a_reload_changes_how_much_the_review_list_and_the_spool_hold(home):
         assert left("one") == []
         settings_in(home, more=BOUNDS.format(most=32, invalid=1))
         daemon.signal(signal.SIGHUP)
-        daemon.hears("settings reloaded", process="learner")
+        daemon.wait_for("settings reloaded", process="learner")
         assert word(2)["state"] == "review"
         assert left("two") == [".aside-two.spam"]
         assert left("three") == [".aside-two.spam"]
@@ -409,7 +409,7 @@ def test_a_reload_with_a_mistake_keeps_the_old_settings(home):
     with serve(home).ready() as daemon:
         settings_in(home, more="[scan]\nclues = -5\n")
         daemon.signal(signal.SIGHUP)
-        assert "scan.clues" in daemon.hears("settings not reloaded")["error"]
+        assert "scan.clues" in daemon.wait_for("settings not reloaded")["error"]
         (raw,) = delivered(home, send(daemon.port()))
         assert "p=" in header(raw, "X-Spamnb-Verdict")
 
@@ -421,13 +421,13 @@ def test_an_allow_list_without_effect_is_told(home):
     config = settings_in(home, more=f'[rules]\nallow = "{friends}"\n')
     never = "1 senders and domains of the allow list never match"
     with serve(home, config=config).ready() as daemon:
-        assert daemon.hears("list without effect")["error"].startswith(never)
+        assert daemon.wait_for("list without effect")["error"].startswith(never)
         friends.write_text("sender ann@a.example unauthenticated\n")
         daemon.signal(signal.SIGHUP)
-        daemon.hears("settings reloaded")
+        daemon.wait_for("settings reloaded")
         friends.write_text("sender bob@a.example\n")
         daemon.signal(signal.SIGHUP)
-        assert daemon.hears("list without effect", 2)["error"].startswith(never)
+        assert daemon.wait_for("list without effect", 2)["error"].startswith(never)
     command = [sys.executable, "-m", "spamnb", "--config", config, "config", "check"]
     done = subprocess.run(command, env=environment(), capture_output=True, check=False, text=True)
     assert never in done.stderr
@@ -459,13 +459,13 @@ def test_sigterm_finishes_what_is_under_way(home):
     sink = Sink(wait=wait)
     config = settings_in(home, listener=f'upstream = "{sink.address}"')
     with serve(home, config=config).ready() as daemon:
-        told = ("MAIL FROM:<a@b.example>", "RCPT TO:<bob@example.org>", "DATA")
-        with dialogue(daemon.port(), *told) as stream:
+        commands = ("MAIL FROM:<a@b.example>", "RCPT TO:<bob@example.org>", "DATA")
+        with dialogue(daemon.port(), *commands) as stream:
             stream.write(b"Message-ID: <last@x>\r\n\r\nbye\r\n.\r\n")
             stream.flush()
             assert sink.at_end.wait(50)
             daemon.signal(signal.SIGTERM)
-            daemon.hears("stopping")
+            daemon.wait_for("stopping")
             with (
                 pytest.raises(OSError, match="refused"),
                 socket.create_connection(("127.0.0.1", daemon.port())),

@@ -80,11 +80,11 @@ def test_a_burst_is_scanned_or_deferred_and_makes_no_known_crasher(home, slow, s
     assert set(codes) <= {250, 451}
     assert scan_wait_s == 300 or 451 in codes
     assert all("p=" in verdict for verdict in small)
-    records = daemon.said("message")
+    records = daemon.logged("message")
     assert len(records) == BURST + len(small)
     assert {record["reason"] for record in records if record["code"] == 451} <= {"busy"}
     assert all(record["verdict"] != "unscanned" for record in records if record["code"] == 250)
-    assert daemon.said("scan process died") == []
+    assert daemon.logged("scan process died") == []
     late = [number for number, code in enumerate(codes) if code == 451] or list(range(BURST))
     again = [verdict_of(home, send(port, large(number, sizes[number]))) for number in late[-3:]]
     assert all("p=" in verdict for verdict in again)
@@ -108,7 +108,7 @@ def test_a_scan_that_hangs_blames_its_message_alone(home, slow, known_crasher):
         others = list(pool.map(code_of, [port] * 4, [large(n, 70_000) for n in range(1, 5)]))
         assert first.result() == 451
     assert others == [250] * 4
-    assert len(daemon.hears("scan process died", reason="overrun")["known_crashers"]) == 1
+    assert len(daemon.wait_for("scan process died", reason="overrun")["known_crashers"]) == 1
     assert hang() == (451 if known_crasher == "defer" else 250)
     found = {"head": "reason=head", "deliver": "unscanned; reason=known_crasher"}
     if known_crasher in found:
@@ -118,13 +118,13 @@ def test_a_scan_that_hangs_blames_its_message_alone(home, slow, known_crasher):
 def test_a_message_above_the_limit_is_scanned_by_its_head_while_it_streams(home):
     """Its size alone lets no message pass unscanned; its text arrives unchanged."""
     body = "words of some length\r\n" * 100_000
-    told = ("reason=head", "reason=partly-read")  # the second if the head has too much text
+    reasons = ("reason=head", "reason=partly-read")  # the second if the head has too much text
     with serve(home).ready() as daemon:
         ident = send(daemon.port(), body)
-        assert verdict_of(home, ident).endswith(told)
+        assert verdict_of(home, ident).endswith(reasons)
         (raw,) = delivered(home, ident)
         assert raw.replace(b"\r\n", b"\n").count(b"\nwords of some length") == 100_000
-        assert daemon.said("message")[0]["verdict"] != "unscanned"
+        assert daemon.logged("message")[0]["verdict"] != "unscanned"
 
 
 def test_a_scan_process_starts_where_its_priority_cannot_be_changed(home):
@@ -154,7 +154,7 @@ def test_status_and_metrics_count_unscanned_mail(home):
     with serve(home).ready() as daemon:
         for _ in range(6):
             send(daemon.port())
-        record = daemon.hears("mail passes unscanned")
+        record = daemon.wait_for("mail passes unscanned")
         assert record["unscanned"].keys() == {"model"}
         with ControlClient(home / "home" / "control.sock") as caller:
             facts = caller.ask("status").header["status"]

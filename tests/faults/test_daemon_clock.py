@@ -36,10 +36,10 @@ def wrong(home):
     return days
 
 
-def spamnb(home, config, env, *words):
+def spamnb(home, config, env, *arguments):
     command = [sys.executable, "-m", "spamnb", "--home", home / "home", "--config", config]
     return subprocess.run(
-        [*command, *words], env=env, capture_output=True, text=True, check=True, timeout=120
+        [*command, *arguments], env=env, capture_output=True, text=True, check=True, timeout=120
     )
 
 
@@ -64,16 +64,16 @@ def test_a_start_under_a_clock_40_days_ahead_empties_no_quarantine(home, wrong):
             (home / "home" / "clock").unlink()
         with serve(home, config=config, env=wrong(40)).ready() as daemon:
             until(lambda: any("40.0 days ahead" in line for line in warnings(home)), "the warning")
-            told = spamnb(home, config, wrong(40), "quarantine", "expire")
-            assert told.stdout == "0 messages expired\n"
-            assert "nothing expires" in told.stderr
+            done = spamnb(home, config, wrong(40), "quarantine", "expire")
+            assert done.stdout == "0 messages expired\n"
+            assert "nothing expires" in done.stderr
             assert "nothing expires" in spamnb(home, config, wrong(40), "expire").stderr
             assert daemon.stop() == 0
         assert ids <= {entry.id for entry in quarantine.messages()}
     spamnb(home, config, wrong(40), "expire", "--trust-clock")
-    told = spamnb(home, config, wrong(40), "quarantine", "expire")
+    done = spamnb(home, config, wrong(40), "quarantine", "expire")
     assert not ids & {entry.id for entry in quarantine.messages()}
-    assert all(f"id={one} " in told.stderr for one in ids)
+    assert all(f"id={one} " in done.stderr for one in ids)
 
 
 def test_a_clock_is_confirmed_after_30_days_of_uptime(home):

@@ -33,14 +33,17 @@ def test_what_evaluation_found_is_in_force_after_a_reload(home):
     with serve(home, config=config).ready() as daemon:
         before = score(daemon, home)
         command = [sys.executable, "-m", "spamnb", "--home", home / "home", "--config", config]
-        words = ["evaluate", "--apply", SAMPLE / "ham", SAMPLE / "spam"]
+        arguments = ["evaluate", "--apply", SAMPLE / "ham", SAMPLE / "spam"]
         done = subprocess.run(
-            list(map(str, [*command, *words])), env=environment(), capture_output=True, check=False
+            list(map(str, [*command, *arguments])),
+            env=environment(),
+            capture_output=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         assert score(daemon, home) == before
         daemon.signal(signal.SIGHUP)
-        daemon.hears("settings reloaded")
+        daemon.wait_for("settings reloaded")
         moved = junk_threshold(Costs()) - junk_threshold(read_costs(home / "home", 20))
         assert moved > 1
         until(lambda: score(daemon, home) == pytest.approx(before + moved, abs=0.11), "the move")

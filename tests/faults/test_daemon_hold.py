@@ -34,26 +34,26 @@ def connected(port, source, *lines):
     """Send these commands on a new connection; return its socket and the last reply."""
     sock = socket.create_connection(("127.0.0.1", port), 30, (source, 0))
     stream = sock.makefile("rwb")
-    said = stream.readline()
+    reply = stream.readline()
     for line in lines:
-        if not said.startswith(b"2"):
+        if not reply.startswith(b"2"):
             break
         stream.write(line)
         stream.flush()
-        said = stream.readline()
+        reply = stream.readline()
     stream.close()
-    return sock, said
+    return sock, reply
 
 
 def taken(port, source, count, *lines):
     """So many clients one after the other: the sockets of those that were taken."""
     found = []
     for _ in range(count):
-        sock, said = connected(port, source, *lines)
-        if said.startswith(b"2"):
+        sock, reply = connected(port, source, *lines)
+        if reply.startswith(b"2"):
             found.append(sock)
         else:
-            assert said.startswith(b"421"), said
+            assert reply.startswith(b"421"), reply
             sock.close()
     return found
 
@@ -69,7 +69,7 @@ def test_an_address_is_counted_over_all_workers(tmp_path, sink):
         assert len([session_io.enter_context(closing(one)) for one in other]) == 5
         for number, pid in enumerate(daemon.children("worker"), 1):
             os.kill(pid, signal.SIGKILL)
-            daemon.hears("process died", number, role="worker")
+            daemon.wait_for("process died", number, role="worker")
             until(lambda: len(daemon.children("worker")) == 3, "the worker to be replaced")
         assert not any(one.recv(1) for one in first)
         again = until(
@@ -125,12 +125,12 @@ def until_closed(sock):
 
 def test_a_trusted_client_is_served_while_others_hold(tmp_path):
     """The measuring script in its short form: every message of the trusted client is taken."""
-    told = tmp_path / "rows.json"
-    words = ["--sessions", 30, "--messages", 30, "--warm", 1, "--seconds", 2, "--hop", 30]
-    words += ["--set", "limits.upstream_connections=30", "--pause", 0.2, "--json", told]
+    rows_file = tmp_path / "rows.json"
+    arguments = ["--sessions", 30, "--messages", 30, "--warm", 1, "--seconds", 2, "--hop", 30]
+    arguments += ["--set", "limits.upstream_connections=30", "--pause", 0.2, "--json", rows_file]
     script = PROJECT / "scripts" / "bench" / "hold"
-    subprocess.run([sys.executable, script, *map(str, words)], check=True, timeout=300)
-    rows = json.loads(told.read_text())
+    subprocess.run([sys.executable, script, *map(str, arguments)], check=True, timeout=300)
+    rows = json.loads(rows_file.read_text())
     assert set(rows) == {"hold", "store"}
     for row in rows.values():
         assert row["trusted"]["taken"]

@@ -15,8 +15,8 @@ THREE = {"ham": ("ham", 0), "spam": ("spam", 0), "lists": ("ham", 60)}
 NO_SPAM = {"work": ("ham", 0), "private": ("spam", 0), "lists": ("ham", 60)}
 
 
-def cli(folder, *words):
-    command = [sys.executable, "-m", "spamnb", "--home", folder / "home", *words]
+def cli(folder, *arguments):
+    command = [sys.executable, "-m", "spamnb", "--home", folder / "home", *arguments]
     return subprocess.run(
         list(map(str, command)), env=environment(), capture_output=True, text=True, check=False
     )
@@ -24,13 +24,13 @@ def cli(folder, *words):
 
 def trained(folder, labels):
     """Train a model on parts of the sample, each with its label."""
-    words = []
+    arguments = []
     for label, (side, first) in labels.items():
         (folder / label).mkdir()
         for number in range(first, first + 60):
             shutil.copy(SAMPLE / side / f"{number:04}.eml", folder / label)
-        words.append(f"--label={label}={folder / label}")
-    done = cli(folder, "train", *words)
+        arguments.append(f"--label={label}={folder / label}")
+    done = cli(folder, "train", *arguments)
     assert done.returncode == 0, done.stderr
 
 

@@ -33,12 +33,12 @@ def site(home):
         one.__exit__()
 
 
-def handed_in(daemon, raw, to, sender="carl@far.example", said=""):
+def handed_in(daemon, raw, to, sender="carl@far.example", xforward=""):
     """Send a message; the last reply."""
     with smtplib.SMTP("127.0.0.1", daemon.port(), timeout=30) as client:
         client.ehlo()
-        if said:
-            assert client.docmd("XFORWARD", said)[0] == 250
+        if xforward:
+            assert client.docmd("XFORWARD", xforward)[0] == 250
         assert client.mail(sender)[0] == 250
         assert client.rcpt(to)[0] == 250
         code, text = client.data(raw)
@@ -62,7 +62,7 @@ def reported(daemon, signature, sender):
     return handed_in(daemon, mail.as_bytes(), "spam@example.org", sender, "ADDR=192.0.2.9")
 
 
-def told(home, op="status", **fields):
+def answer(home, op="status", **fields):
     with ControlClient(home / "home" / "control.sock") as caller:
         return caller.ask(op, **fields).header
 
@@ -70,14 +70,14 @@ def told(home, op="status", **fields):
 def test_outgoing_mail_gives_outsiders_nothing_to_teach_with(home, site):
     """Mail of own clients has no signature; one that reached an outsider otherwise waits."""
     daemon = site()
-    assert stamped(home, daemon, 1, "eve@out.example", said=OWN) == ""
-    assert stamped(home, daemon, 2, "eve@out.example", said="SOURCE=LOCAL") == ""
+    assert stamped(home, daemon, 1, "eve@out.example", xforward=OWN) == ""
+    assert stamped(home, daemon, 2, "eve@out.example", xforward="SOURCE=LOCAL") == ""
     signature = stamped(home, daemon, 3, "eve@out.example")
-    before = told(home)["status"]["model"]["events"]
+    before = answer(home)["status"]["model"]["events"]
     for sender in ("eve@out.example", "eve", "eve@OUT.example."):
         reported(daemon, signature, sender)
-    assert told(home)["status"]["model"]["events"] == before
-    assert told(home, "review", do="list")["entries"] > 0
+    assert answer(home)["status"]["model"]["events"] == before
+    assert answer(home, "review", do="list")["entries"] > 0
 
 
 def test_a_sender_is_told_what_became_of_a_report(home, site):

@@ -44,8 +44,8 @@ def ask(daemon, word="hello", listener="mx"):
     with socket.create_connection(("127.0.0.1", daemon.port(listener)), 30) as connection:
         connection.sendall(f"{word}\n".encode())
         data = connection.makefile().readline()
-    role, slot, pid, said = data.split()
-    return role, int(slot), int(pid), said
+    role, slot, pid, value = data.split()
+    return role, int(slot), int(pid), value
 
 
 def test_every_process_is_there_and_ends_in_order(started, tmp_path):
@@ -72,7 +72,7 @@ def test_a_dead_process_is_replaced_and_its_queue_goes_on(started):
         role, _, answered, _ = waiting.makefile().readline().split()
     assert role == "worker"
     assert int(answered) != pid
-    assert daemon.said("process died", role="worker", signal="SIGKILL", pid=pid)
+    assert daemon.logged("process died", role="worker", signal="SIGKILL", pid=pid)
     assert ask(daemon, "restarts")[3] == "1"
 
 
@@ -82,7 +82,7 @@ def test_others_are_replaced_while_workers_go_on(started, role):
     daemon = started()
     (worker,), (pid,) = daemon.children("worker"), daemon.children(role)
     os.kill(pid, signal.SIGKILL)
-    daemon.hears("process died", role=role)
+    daemon.wait_for("process died", role=role)
     until(lambda: daemon.children(role), "a new one")
     assert ask(daemon)[2] == worker
 
@@ -93,8 +93,8 @@ def test_a_process_without_a_sign_of_life_is_killed(started):
     before = set(daemon.children("worker"))
     assert ask(daemon, f"crasher {DIGEST}")[3] == "False"
     hung = ask(daemon, f"mark {DIGEST}")[2]
-    daemon.hears("process is stuck", pid=hung)
-    died = daemon.hears("process died", pid=hung)
+    daemon.wait_for("process is stuck", pid=hung)
+    died = daemon.wait_for("process died", pid=hung)
     assert died["known_crashers"] == [DIGEST]
     until(lambda: len(daemon.children("worker")) == 2, "a new worker")
     assert before - set(daemon.children("worker")) == {hung}
@@ -105,7 +105,7 @@ def test_one_that_dies_again_and_again_waits_longer_each_time(started, tmp_path)
     """The delay grows between restarts of a broken process; it runs again once it works."""
     daemon = started("learner=once")
     tries = [float(line) for line in (tmp_path / "home" / "tries").read_text().split()]
-    pauses = [record["again_in_s"] for record in daemon.said("process died")]
+    pauses = [record["again_in_s"] for record in daemon.logged("process died")]
     assert pauses == [0.0, 0.1, 0.2]
     assert len(tries) == 4
     assert all(b - a >= p for (a, b), p in zip(pairwise(tries), pauses, strict=True))
@@ -118,7 +118,7 @@ def test_a_process_that_cannot_be_started_now_is_tried_again(started):
     whole = resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, (3, whole[1]))
     os.kill(pid, signal.SIGKILL)
-    daemon.hears("process cannot be started", 2, role="worker")
+    daemon.wait_for("process cannot be started", 2, role="worker")
     resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, whole)
     assert ask(daemon)[2] != pid
 
@@ -160,7 +160,7 @@ def test_new_settings_reach_all_processes(started, tmp_path):
     assert level == "info"
     settings_in(tmp_path, more='[log]\nlevel = "debug"')
     daemon.signal(signal.SIGHUP)
-    daemon.hears("settings reloaded")
+    daemon.wait_for("settings reloaded")
     until(lambda: ask(daemon)[3] == "debug", "the new level")
     assert ask(daemon)[2] == pid
     assert ask(daemon, listener="delivery")[3] == "debug"
@@ -171,7 +171,7 @@ def test_wrong_settings_change_nothing_and_are_told(started, tmp_path):
     daemon = started()
     settings_in(tmp_path, more='[log]\nlevel = "debug"\nfromat = "json"')
     daemon.signal(signal.SIGHUP)
-    record = daemon.hears("settings not reloaded")
+    record = daemon.wait_for("settings not reloaded")
     assert "there is no setting log.fromat" in record["error"]
     assert "did you mean log.format?" in record["error"]
     assert ask(daemon)[3] == "info"
@@ -182,7 +182,7 @@ def test_what_needs_a_restart_is_named_at_a_reload(started, tmp_path):
     daemon = started()
     settings_in(tmp_path, workers=3, address="127.0.0.1:1")
     daemon.signal(signal.SIGHUP)
-    record = daemon.hears("settings need a restart")
+    record = daemon.wait_for("settings need a restart")
     assert record["settings"] == ["serve.workers", "listener.mx.address"]
     assert ask(daemon)[0] == "worker"
 
@@ -192,12 +192,12 @@ def test_a_process_that_takes_no_orders_is_replaced(started, tmp_path):
     daemon = started("learner=deaf")
     (pid,) = daemon.children("learner")
     for _ in range(4000):
-        if daemon.said("process does not take settings", role="learner"):
+        if daemon.logged("process does not take settings", role="learner"):
             break
-        count = len(daemon.said("settings reloaded"))
+        count = len(daemon.logged("settings reloaded"))
         daemon.signal(signal.SIGHUP)
-        until(lambda: len(daemon.said("settings reloaded")) > count, "the reload")  # noqa: B023
-    assert daemon.hears("process died", pid=pid)
+        until(lambda: len(daemon.logged("settings reloaded")) > count, "the reload")  # noqa: B023
+    assert daemon.wait_for("process died", pid=pid)
     assert ask(daemon)[0] == "worker"
 
 
@@ -222,18 +222,18 @@ def test_the_service_manager_is_told(started, tmp_path):
         assert manager.recv(1000) == b"WATCHDOG=1"
         (pid,) = daemon.children("worker")
         daemon.signal(signal.SIGHUP)
-        said = []
-        while not said or not said[-1].startswith(b"READY=1"):
-            said.append(manager.recv(1000))
-        assert any(word.startswith(b"RELOADING=1\nMONOTONIC_USEC=") for word in said)
+        messages = []
+        while not messages or not messages[-1].startswith(b"READY=1"):
+            messages.append(manager.recv(1000))
+        assert any(message.startswith(b"RELOADING=1\nMONOTONIC_USEC=") for message in messages)
         os.kill(pid, signal.SIGSTOP)
         assert _falls_silent(manager)
         os.kill(pid, signal.SIGCONT)
         while manager.recv(1000) != b"WATCHDOG=1":
             pass
         daemon.stop()
-        words = _rest(manager)
-    assert any(word.startswith(b"STOPPING=1") for word in words)
+        rest = _rest(manager)
+    assert any(message.startswith(b"STOPPING=1") for message in rest)
 
 
 def _falls_silent(manager):
@@ -251,12 +251,12 @@ def _falls_silent(manager):
 
 def _rest(manager):
     manager.setblocking(False)
-    words = []
+    messages = []
     while True:
         try:
-            words.append(manager.recv(1000))
+            messages.append(manager.recv(1000))
         except BlockingIOError:
-            return words
+            return messages
 
 
 def test_the_children_hear_nothing_of_the_service_manager(started, tmp_path):
@@ -265,6 +265,6 @@ def test_the_children_hear_nothing_of_the_service_manager(started, tmp_path):
         manager.bind(str(tmp_path / "n"))
         daemon = started(env=environment(NOTIFY_SOCKET=str(tmp_path / "n"), LISTEN_FDS="0"))
     (pid,) = daemon.children("worker")
-    told = Path(f"/proc/{pid}/environ").read_text()
-    assert "NOTIFY_SOCKET" not in told
-    assert "LISTEN_" not in told
+    variables = Path(f"/proc/{pid}/environ").read_text()
+    assert "NOTIFY_SOCKET" not in variables
+    assert "LISTEN_" not in variables

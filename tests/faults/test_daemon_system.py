@@ -28,10 +28,10 @@ os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 def test_sockets_of_the_service_manager_are_used(home):
     """LISTEN_FDS by name; all workers share the socket, and it stays open after us."""
     with socket.create_server(("127.0.0.1", 0)) as mx:
-        words = [sys.executable, "-c", ACTIVATE, mx.fileno(), "-m", "spamnb"]
-        words += ["--home", home / "home", "--config", settings_in(home, workers=2), "serve"]
+        command = [sys.executable, "-c", ACTIVATE, mx.fileno(), "-m", "spamnb"]
+        command += ["--home", home / "home", "--config", settings_in(home, workers=2), "serve"]
         env = environment(LISTEN_FDNAMES="mx")
-        with Running(words, env=env, pass_fds=[mx.fileno()]).ready() as daemon:
+        with Running(command, env=env, pass_fds=[mx.fileno()]).ready() as daemon:
             assert daemon.port() == mx.getsockname()[1]
             for _ in range(4):
                 assert len(delivered(home, send(daemon.port()))) == 1
@@ -75,9 +75,9 @@ def test_root_becomes_the_homes_owner(open_folder):
     python, env = python_of_all_users()
     for path in [open_folder / "home", *(open_folder / "home").rglob("*")]:
         os.chown(path, 65534, 65534)
-    words = [python, "-m", "spamnb", "--home", open_folder / "home"]
-    words += ["--config", settings_in(open_folder, user=""), "serve"]
-    with Running(words, env=env).ready() as daemon:
+    command = [python, "-m", "spamnb", "--home", open_folder / "home"]
+    command += ["--config", settings_in(open_folder, user=""), "serve"]
+    with Running(command, env=env).ready() as daemon:
         pids = [pid for role in ("worker", "delivery", "learner") for pid in daemon.children(role)]
         for pid in [daemon.process.pid, *pids]:
             status = Path(f"/proc/{pid}/status").read_text()
@@ -101,7 +101,7 @@ def test_a_list_with_a_mistake_is_told_at_the_start_and_at_a_reload(home):
     with serve(home, config=config).ready() as daemon:
         block.write_text("sender\n")
         daemon.signal(signal.SIGHUP)
-        assert "block, line 1" in daemon.hears("settings not reloaded")["error"]
+        assert "block, line 1" in daemon.wait_for("settings not reloaded")["error"]
         assert len(delivered(home, send(daemon.port()))) == 1
     with serve(home, config=config) as daemon:
         assert daemon.process.wait(50) == 2

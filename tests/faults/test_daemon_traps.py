@@ -11,12 +11,12 @@ TRAPS = '[feedback]\ntraps = ["trap@example.org"]\n'
 
 def journal(folder, config):
     """The events that came by the way of traps."""
-    words = ["--home", folder / "home", "--config", config, "journal", "--channel", "trap"]
-    told = subprocess.run(
-        [sys.executable, "-m", "spamnb", *words, "--json"],
+    arguments = ["--home", folder / "home", "--config", config, "journal", "--channel", "trap"]
+    done = subprocess.run(
+        [sys.executable, "-m", "spamnb", *arguments, "--json"],
         capture_output=True, text=True, check=True, env=environment(),
     )  # fmt: skip
-    return [json.loads(line) for line in told.stdout.splitlines()]
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def test_what_comes_to_a_trap_is_learnt_as_spam(home):

@@ -144,9 +144,9 @@ def traced(tmp_path, program):
     if subprocess.run(["strace", "-o", "/dev/null", "true"], check=False).returncode:
         pytest.skip("this machine does not allow to trace processes")
     trace = tmp_path / "trace"
-    words = ["strace", "-f", "-y", "-s", "300", "-e", "trace=/rename,fsync,fdatasync,/write"]
+    command = ["strace", "-f", "-y", "-s", "300", "-e", "trace=/rename,fsync,fdatasync,/write"]
     done = subprocess.run(
-        [*words, "-o", trace, sys.executable, "-c", HEAD + program, tmp_path / "place"],
+        [*command, "-o", trace, sys.executable, "-c", HEAD + program, tmp_path / "place"],
         env=os.environ | {"PYTHONPATH": str(PROJECT)}, check=False, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -165,7 +165,7 @@ def test_file_and_folder_are_synced(tmp_path, caller):
         before, after = calls[:at], calls[at + 1 :]
         named = re.findall(r'(?:<([^>]*)>, )?"([^"]*)"', calls[at][1])
         source, target = (Path(folder, name) for folder, name in named)
-        concerned = [name for name, said in before if f"<{source}>" in said]
+        concerned = [name for name, text in before if f"<{source}>" in text]
         assert concerned[-1] in ("fsync", "fdatasync"), calls
         assert "write" in concerned, calls
-        assert any(name == "fsync" and f"<{target.parent}>" in said for name, said in after), calls
+        assert any(name == "fsync" and f"<{target.parent}>" in text for name, text in after), calls

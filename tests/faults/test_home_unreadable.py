@@ -57,9 +57,9 @@ def test_a_model_that_cannot_be_read(place):
     with served(place) as running:
         until(lambda: lines(running, " ready "), "ready")
         assert f"the model cannot be used: {place}/home: Permission denied" in status(place)
-        told = status(place, 8)
-        assert "the model cannot be used: the home: Permission denied" in told
-        assert str(place) not in told
+        shown = status(place, 8)
+        assert "the model cannot be used: the home: Permission denied" in shown
+        assert str(place) not in shown
         assert len(lines(running, "training is not possible")) == 1
 
 

@@ -40,7 +40,7 @@ def mail(number):
     return f"{head}\nplum {number} {words}\n".encode()
 
 
-def child(run):
+def fork_child(run):
     """Fork a process that runs a function, which can write lines; return pid and pipe."""
     theirs, ours = os.pipe()
     pid = os.fork()
@@ -57,15 +57,15 @@ def child(run):
 
 def killed_after(run, seconds, how=signal.SIGKILL, lines_first=1):
     """Kill a child some time after a line of its output; return the whole lines that it wrote."""
-    pid, pipe = child(run)
+    pid, pipe = fork_child(run)
     with os.fdopen(pipe, "rb") as lines:
-        said = [lines.readline() for _ in range(lines_first)]
+        written = [lines.readline() for _ in range(lines_first)]
         time.sleep(seconds)
         os.kill(pid, how)
-        said += lines.read().splitlines(keepends=True)
+        written += lines.read().splitlines(keepends=True)
     os.waitpid(pid, 0)
-    assert said[0], "the child ended before it began"
-    return [line.decode().split() for line in said if line.endswith(b"\n")]
+    assert written[0], "the child ended before it began"
+    return [line.decode().split() for line in written if line.endswith(b"\n")]
 
 
 def wait_for(pid, pipe):
@@ -97,10 +97,10 @@ def test_killed_while_it_learns_every_receipt_is_there(tmp_path, kills):
     dice, home, known = random.Random(1), tmp_path / "m", {}
     Filter.open(home, create=True, recipe=MADE).close()
 
-    def teach(say):
+    def teach(write_line):
         number = len(known) * 7
         with Filter.open(home) as model:
-            say("ready")
+            write_line("ready")
             while True:
                 number += 1
                 receipts = [model.learn(mail(number), ("ham", "spam")[number % 2])]
@@ -110,7 +110,7 @@ def test_killed_while_it_learns_every_receipt_is_there(tmp_path, kills):
                     receipts.append(model.forget(receipts[0].digest))
                     receipts.append(model.undo(receipts[-1]))
                 for receipt in receipts:
-                    say(f"{receipt.event or receipt.already} {receipt.digest}")
+                    write_line(f"{receipt.event or receipt.already} {receipt.digest}")
                 model.score(mail(number))
 
     for done in range(1, kills + 1):
@@ -127,13 +127,13 @@ def test_killed_while_it_learns_every_receipt_is_there(tmp_path, kills):
 def trains(home, *, jobs, stop=None):
     """Train in small transactions; after the first one the child sends itself the signal `stop`."""
 
-    def run(say):
+    def run(write_line):
         # so that a kill finds some transactions done, one begun and some not
         trainer.BATCH, trainer.CHUNK = 128, 64
-        say("ready")
+        write_line("ready")
 
         def show(now):
-            say(now.done)
+            write_line(now.done)
             if stop and 0 < now.learnt < 200:
                 os.kill(os.getpid(), stop)
 
@@ -155,7 +155,7 @@ def test_killed_while_it_trains_a_second_run_finishes_the_work(tmp_path, kills, 
         Filter.open(home, create=True, recipe=MADE).close()
         jobs = 1 + number % 2
         if number % 5 == 4:  # in the middle, on a machine of any speed
-            wait_for(*child(trains(home, jobs=jobs, stop=how)))
+            wait_for(*fork_child(trains(home, jobs=jobs, stop=how)))
             assert 0 < len(check(home)) < 400
         else:  # from before the first transaction to after the last but one
             killed_after(trains(home, jobs=jobs), dice.uniform(0, 0.02), how, 1 + number % 5)
@@ -179,9 +179,9 @@ def test_killed_while_it_expires_nothing_is_half_gone(tmp_path, kills):
     dice, rules = random.Random(3), ExpiryRules(keep_days=0, after_days=0, max_messages=1)
 
     def run_out(home):
-        def run(say):
+        def run(write_line):
             with Filter.open(home, history=False) as model:
-                say("ready")
+                write_line("ready")
                 later = int(time.time() * 1e6) + 3 * DAY_US
                 expire(model.store, None, rules, now_us=later, source=OWNER)
 
@@ -194,7 +194,7 @@ def test_killed_while_it_expires_nothing_is_half_gone(tmp_path, kills):
             shutil.copytree(tmp_path / "whole", home)
         killed_after(run_out(home), dice.uniform(0, 0.1))
         check(home)
-    pid, pipe = child(run_out(home))
+    pid, pipe = fork_child(run_out(home))
     assert os.waitpid(pid, 0)[1] == 0
     os.close(pipe)
     check(home)
@@ -208,8 +208,8 @@ def test_killed_while_it_makes_a_backup_there_is_a_whole_one_or_none(tmp_path, k
     train(tmp_path / "m", SOURCES, recipe=MADE)
     events, dice = check(tmp_path / "m"), random.Random(4)
 
-    def copies(say):
-        say("ready")
+    def copies(write_line):
+        write_line("ready")
         for number in range(1000):
             backup(tmp_path / "m", tmp_path / "copy" / f"{number % 3}.backup")
 

@@ -39,18 +39,18 @@ def test_commands_that_ask_the_daemon_load_no_model(place):
     if is_world_readable():  # else root imports everything before it becomes the home's owner
         commands.append(["quarantine", "list"])
     with daemon(place) as running:
-        for words in commands:
+        for arguments in commands:
             done = subprocess.run(
-                [*PROGRAM, "--home", running.home, *words], capture_output=True, text=True,
+                [*PROGRAM, "--home", running.home, *arguments], capture_output=True, text=True,
                 check=False, env=environment(PYTHONPROFILEIMPORTTIME="1"),
             )  # fmt: skip
-            told, loaded = [], set()
+            errors, loaded = [], set()
             for line in done.stderr.splitlines():
                 timed = line.startswith("import time:")
-                (loaded.add if timed else told.append)(line.rpartition("|")[2].strip())
-            assert (done.returncode, told) == (0, []), words
+                (loaded.add if timed else errors.append)(line.rpartition("|")[2].strip())
+            assert (done.returncode, errors) == (0, []), arguments
             assert "spamnb.settings" in loaded
-            assert not loaded & {"numpy", "lmdb", "regex", "selectolax"}, words
+            assert not loaded & {"numpy", "lmdb", "regex", "selectolax"}, arguments
 
 
 def test_the_daemon_says_whether_it_takes_documents(place):
@@ -89,9 +89,9 @@ def test_a_correction_goes_through_the_daemon(place):
         again = spamnb(home, "correct", "spam", stdin=message.read_bytes())
         assert again.out.startswith("unchanged: already learnt")
         assert "nothing to undo" in again.out
-        told = spamnb(home, "correct", "spam", "--json", stdin=message.read_bytes()).json[0]
-        assert (told["changed"], told["event"]) == (False, None)
-        assert told["already"] == first.json[0]["event"]
+        third = spamnb(home, "correct", "spam", "--json", stdin=message.read_bytes()).json[0]
+        assert (third["changed"], third["event"]) == (False, None)
+        assert third["already"] == first.json[0]["event"]
         by_id = spamnb(home, "correct", "ham", "<1@a.example>")
         assert by_id.out.startswith("spam -> ham")
         assert spamnb(home, "undo", first.json[0]["event"] + 1).code == 0
@@ -100,7 +100,7 @@ def test_a_correction_goes_through_the_daemon(place):
         assert (counters["learned_spam"], counters["learned_ham"]) == (2, 1)
         assert (counters["forgotten"], counters["feedback_unchanged"]) == (1, 2)
     user = pwd.getpwuid(os.geteuid()).pw_name
-    assert {said for said in pids_that_wrote(home) if said[0] != "owner"} == {(user, "cli")}
+    assert {source for source in pids_that_wrote(home) if source[0] != "owner"} == {(user, "cli")}
 
 
 def test_mistakes_are_told_as_without_a_daemon(place):
@@ -114,8 +114,8 @@ def test_mistakes_are_told_as_without_a_daemon(place):
         ("import", "/dev/null"),
     ]
     with daemon(place) as running:
-        there = [spamnb(running.home, *words) for words in mistakes]
-    here = [spamnb(place / "m", *words) for words in mistakes]
+        there = [spamnb(running.home, *arguments) for arguments in mistakes]
+    here = [spamnb(place / "m", *arguments) for arguments in mistakes]
     assert there == here
     assert [(done.code, done.err.count("\n")) for done in here] == [(2, 1)] * len(mistakes)
 
@@ -154,16 +154,16 @@ def test_upkeep_goes_through_the_daemon_or_is_refused(place):
         home = running.home
         lines = spamnb(home, "export", "-").out.encode()
         (place / "kept").mkdir()
-        told = spamnb(home, "import", "--json", "-", stdin=lines, TMPDIR=str(place / "kept"))
-        assert told.code == 0, told.err
+        done = spamnb(home, "import", "--json", "-", stdin=lines, TMPDIR=str(place / "kept"))
+        assert done.code == 0, done.err
         assert not any((place / "kept").iterdir())
-        assert told.json[0]["features"] == lines.count(b"\n") - 1
+        assert done.json[0]["features"] == lines.count(b"\n") - 1
         (place / "e").write_bytes(lines)
         assert spamnb(home, "import", place / "e").code == 0
         assert spamnb(home, "expire").out.startswith("0 events merged")
         assert spamnb(home, "backup", place / "b").code == 0
-        for words in (("compact",), ("restore", "--force", place / "b")):
-            refused = spamnb(home, *words)
+        for arguments in (("compact",), ("restore", "--force", place / "b")):
+            refused = spamnb(home, *arguments)
             assert (refused.code, "a daemon serves" in refused.err) == (2, True)
     assert spamnb(home, "compact").code == 0
     assert spamnb(home, "check").code == 0
@@ -174,8 +174,8 @@ def test_readers_need_no_daemon_and_do_not_disturb_it(place):
     message = place / "x.eml"
     message.write_bytes(mail(1, "garden tools"))
     with daemon(place) as running:
-        for words in (("score", message), ("explain", message), ("stats",), ("journal",)):
-            done = spamnb(running.home, *words)
+        for arguments in (("score", message), ("explain", message), ("stats",), ("journal",)):
+            done = spamnb(running.home, *arguments)
             assert done.code == 0, done.err
 
 
@@ -223,11 +223,11 @@ def test_the_daemon_of_another_home_is_not_used(place):
         assert running.ask("status").header["status"]["counters"]["learned_spam"] == 0
 
 
-def as_nobody(running, *words, stdin=b""):
+def as_nobody(running, *arguments, stdin=b""):
     """Run a command as another user, without imports: Python may lie below /root."""
     import_all()
     place = {"SPAMNB_SERVE_CONTROL": str(running.path)}
-    return spamnb(running.home, *words, stdin=stdin, user=NOBODY.pw_uid, **place)
+    return spamnb(running.home, *arguments, stdin=stdin, user=NOBODY.pw_uid, **place)
 
 
 @needs_root
@@ -253,8 +253,8 @@ def test_a_user_corrects_their_own_mail(place):
 
 
 def a_waiting_report(running):
-    said = {"label": "spam", "channel": "address", "trust": "stranger", "for": "x@a.example"}
-    return running.ask("teach", mail(1), **said).header["review"]
+    fields = {"label": "spam", "channel": "address", "trust": "stranger", "for": "x@a.example"}
+    return running.ask("teach", mail(1), **fields).header["review"]
 
 
 @pytest.mark.parametrize("do", ["accept", "refuse"])

@@ -62,15 +62,15 @@ def test_a_label_is_learnt_durably_and_told_in_a_receipt(running):
 def test_sorted_mail_is_learnt_in_one_transaction(running):
     """`batch`: many messages, one answer; duplicates and unknown labels are reported."""
     raws = [mail(f"b{n}") for n in range(50)]
-    said = {"sizes": [len(raw) for raw in raws], "labels": ["ham", "spam"] * 25}
-    told = running.ask("batch", b"".join(raws), **said).header
-    assert (told["learnt"], told["duplicates"], told["refused"]) == (50, 0, 0)
-    assert running.ask("batch", b"".join(raws), **said).header["duplicates"] == 50
+    fields = {"sizes": [len(raw) for raw in raws], "labels": ["ham", "spam"] * 25}
+    answer = running.ask("batch", b"".join(raws), **fields).header
+    assert (answer["learnt"], answer["duplicates"], answer["refused"]) == (50, 0, 0)
+    assert running.ask("batch", b"".join(raws), **fields).header["duplicates"] == 50
     for wrong in ({"sizes": [1]}, {"sizes": [-1] * 50}, {"sizes": "x"}, {"labels": ["ham"]}):
         with pytest.raises(UserError):
-            running.ask("batch", b"".join(raws), **(said | wrong))
+            running.ask("batch", b"".join(raws), **(fields | wrong))
     with pytest.raises(LabelError):
-        running.ask("batch", b"".join(raws), **(said | {"labels": ["junk"] * 50}))
+        running.ask("batch", b"".join(raws), **(fields | {"labels": ["junk"] * 50}))
 
 
 def test_upkeep_goes_through_the_learner(running, tmp_path):
@@ -78,12 +78,12 @@ def test_upkeep_goes_through_the_learner(running, tmp_path):
     with Filter.open(running.home, readonly=True, history=False) as model:
         lines = "".join(export(model.store)).encode()
     before = running.ask("status").header["status"]["model"]["messages"]
-    told = running.ask("import", lines).header
+    answer = running.ask("import", lines).header
     after = running.ask("status").header["status"]["model"]["messages"]
-    assert told["features"] > 0
+    assert answer["features"] > 0
     until(lambda: running.ask("status").header["status"]["model"]["messages"]
           == {label: 2 * count for label, count in before.items()}, f"{after}")  # fmt: skip
-    assert answer_of(running.ask("undo", event=told["receipt"]["event"]).header).state == "learnt"
+    assert answer_of(running.ask("undo", event=answer["receipt"]["event"]).header).state == "learnt"
     with pytest.raises(UserError):
         running.ask("import", b"no export at all\n")
     assert running.ask("expire").header["expired"]["events_folded"] == 0
@@ -137,12 +137,12 @@ def test_delegates_by_name_or_number():
 
 def test_only_admins_may_name_the_channel():
     """The domain makes a stranger one of the site's users, and the network has a quota."""
-    told = {"label": "spam", "domain": "evil.example", "client": "192.0.2.7", "trust": "stranger"}
-    post = feedback_of(Caller(0, "admin", "root"), read_fields(FEEDBACK, told), b"x")
+    header = {"label": "spam", "domain": "evil.example", "client": "192.0.2.7", "trust": "stranger"}
+    post = feedback_of(Caller(0, "admin", "root"), read_fields(FEEDBACK, header), b"x")
     assert (post.domain, post.client) == ("evil.example", "192.0.2.7")
     for peer in (Caller(8, "delegate", "vmail"), Caller(1000, "self", "alice")):
-        said = feedback_of(peer, read_fields(FEEDBACK, told), b"x")
-        assert (said.domain, said.client) == ("", "")
+        feedback = feedback_of(peer, read_fields(FEEDBACK, header), b"x")
+        assert (feedback.domain, feedback.client) == ("", "")
 
 
 def test_user_and_trust_of_a_label():
@@ -151,8 +151,8 @@ def test_user_and_trust_of_a_label():
     alice = Caller(1000, "self", "alice")
 
     def speaks(peer, **header):
-        said = feedback_of(peer, read_fields(FEEDBACK, header | {"label": "spam"}), b"x")
-        return said.user, said.trust
+        feedback = feedback_of(peer, read_fields(FEEDBACK, header | {"label": "spam"}), b"x")
+        return feedback.user, feedback.trust
 
     assert speaks(admin) == ("root", "admin")
     assert speaks(admin, **{"for": "bob"}) == ("bob", "user")
@@ -176,7 +176,7 @@ def test_a_local_user_labels_only_under_the_own_name(place):
         signature = score(running.home, mine, to="nobody@example.org")
         score(running.home, others, to="alice@example.org")
 
-        def told(op, body=b"", **fields):
+        def answer(op, body=b"", **fields):
             def run():
                 with ControlClient(running.path, 20) as caller:
                     header = caller.ask(op, body, **fields).header
@@ -184,15 +184,15 @@ def test_a_local_user_labels_only_under_the_own_name(place):
 
             return as_user(NOBODY.pw_uid, run)
 
-        assert told("teach", mine, label="spam") == "learnt"
-        assert told("teach", label="spam", refs=[signature]) == "unchanged"
-        assert told("teach", others, label="spam") == "review"
-        assert told("teach", label="spam", refs=["2@a.example"]) == "refused"
-        assert told("teach", mine, label="ham", **{"for": "alice"}).startswith("RefusedError")
-        assert told("undo", event=1) == "refused"
-        assert "home" not in told("status")
+        assert answer("teach", mine, label="spam") == "learnt"
+        assert answer("teach", label="spam", refs=[signature]) == "unchanged"
+        assert answer("teach", others, label="spam") == "review"
+        assert answer("teach", label="spam", refs=["2@a.example"]) == "refused"
+        assert answer("teach", mine, label="ham", **{"for": "alice"}).startswith("RefusedError")
+        assert answer("undo", event=1) == "refused"
+        assert "home" not in answer("status")
         for op in ("bypass", "review", "batch", "import", "expire", "reload"):
-            assert told(op, on=True, do="list").startswith("RefusedError"), op
+            assert answer(op, on=True, do="list").startswith("RefusedError"), op
     held = {event.user for event in events(place / "m").values()}
     assert held == {"owner", "nobody"}
 
@@ -213,18 +213,18 @@ def test_a_delegate_names_the_person(place, unproven, strangers):
         raw, other = mail(1, "garden tools"), mail(2, "garden seeds")
         signature = score(running.home, raw, to="alice@example.org")
 
-        def told(user, raw=b"", refs=()):
-            said = Feedback("spam", raw, refs, user, channel="imap")
+        def state(user, raw=b"", refs=()):
+            feedback = Feedback("spam", raw, refs, user, channel="imap")
 
             def run():
                 with ControlClient(running.path, 20) as caller:
-                    return caller.teach(said).state
+                    return caller.teach(feedback).state
 
             return as_user(NOBODY.pw_uid, run)
 
-        assert told("alice@example.org", raw) == "learnt"
-        assert told("bob@example.org", other) == strangers
-        assert told("bob@example.org", refs=(signature,)) == "refused"
+        assert state("alice@example.org", raw) == "learnt"
+        assert state("bob@example.org", other) == strangers
+        assert state("bob@example.org", refs=(signature,)) == "refused"
     held = {event.user for event in events(place / "m").values()}
     assert held - {"bob@example.org"} == {"owner", "alice@example.org"}
 
@@ -284,8 +284,8 @@ def test_eight_clients_share_transactions(place):
             with running.caller() as caller:
                 go.wait()
                 for number in range(each):
-                    said = Feedback("spam", mail(f"{name}.{number}"), trust="admin")
-                    assert caller.teach(said).state == "learnt"
+                    feedback = Feedback("spam", mail(f"{name}.{number}"), trust="admin")
+                    assert caller.teach(feedback).state == "learnt"
 
         before = transactions(running.home)
         threads = [threading.Thread(target=teach, args=(n,)) for n in range(8)]
@@ -454,11 +454,11 @@ def test_a_correction_by_signature_is_cheap(place, capsys):
     raws = [path.read_bytes() for path in sorted((SAMPLE / "ham").iterdir())[:100]]
     signatures = [score(home, raw + b"\n.", to="alice@example.org") for raw in raws]
     with learner(home, place) as running, running.caller() as caller:
-        said = [Feedback("ham", b"", (ref,), "alice@example.org") for ref in signatures]
-        for one in said[:20]:
+        labels = [Feedback("ham", b"", (ref,), "alice@example.org") for ref in signatures]
+        for one in labels[:20]:
             caller.teach(one)
         began, theirs = time.process_time(), used(running.process.pid)
-        for one in said[20:]:
+        for one in labels[20:]:
             assert caller.teach(one).state in ("learnt", "unchanged")
         spent = time.process_time() - began + used(running.process.pid) - theirs
     each_ms = spent / 80 * 1000
@@ -469,8 +469,8 @@ def test_a_correction_by_signature_is_cheap(place, capsys):
 
 def used(pid):
     """CPU seconds of a process."""
-    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_memory_does_not_grow_with_requests(running):

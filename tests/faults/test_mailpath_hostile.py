@@ -17,10 +17,10 @@ def sink():
 
 def reloaded(daemon, config, text):
     """Write other settings and reload; return the settings that wait for a restart."""
-    before = len(daemon.said("settings need a restart"))
+    before = len(daemon.logged("settings need a restart"))
     config.write_text(text)
     daemon.signal(signal.SIGHUP)
-    return daemon.hears("settings need a restart", before + 1)["settings"]
+    return daemon.wait_for("settings need a restart", before + 1)["settings"]
 
 
 def test_a_worker_replaced_after_a_reload_finds_its_listeners(tmp_path, sink):
@@ -36,7 +36,7 @@ def test_a_worker_replaced_after_a_reload_finds_its_listeners(tmp_path, sink):
             assert reloaded(daemon, config, changed)
             (pid,) = daemon.children("worker")
             os.kill(pid, signal.SIGKILL)
-            daemon.hears("process died", number, role="worker")
+            daemon.wait_for("process died", number, role="worker")
             send(daemon.port())
             assert len(sink.messages) == number
 

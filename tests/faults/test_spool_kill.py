@@ -68,14 +68,14 @@ def file_it(home, user, label, name):
     subprocess.run([TEACH, label, user], input=mail(name), env=spool, check=True)
 
 
-def changes_of(words):
+def changes_of(labels):
     """The label changes that they make: a repeated label changes nothing."""
-    held, told = {}, []
-    for user, label, name in words:
+    held, changes = {}, []
+    for user, label, name in labels:
         if held.get(name) != label:
-            told.append((user, label, name))
+            changes.append((user, label, name))
             held[name] = label
-    return told
+    return changes
 
 
 def journal(home):
@@ -119,11 +119,11 @@ def test_a_learner_killed_at_any_step_learns_each_label_once(place, early):
     """
     home, spared = place / "m", place / "spared"
     model_in(home)
-    words = contradictions(20)
+    labels = contradictions(20)
     shutil.copytree(home, spared)
-    for word in words:
-        file_it(home, *word)
-        file_it(spared, *word)
+    for label in labels:
+        file_it(home, *label)
+        file_it(spared, *label)
     session_io = []
     while waiting(home):
         running = Dying(home, place, len(session_io) + 2, early=early)
@@ -133,10 +133,10 @@ def test_a_learner_killed_at_any_step_learns_each_label_once(place, early):
     assert live(Learner(spared, place, SERVER), lambda: not waiting(spared)) == 0
     Spool(home / "spool").drain(("ham", "spam"), lambda _: None)
     assert list((home / "spool").iterdir()) == []
-    told = journal(home)
-    assert told == journal(spared)
-    changes = [(user, after, name) for _, user, before, after, name in told if before != after]
-    assert changes == changes_of(words)
+    events = journal(home)
+    assert events == journal(spared)
+    changes = [(user, after, name) for _, user, before, after, name in events if before != after]
+    assert changes == changes_of(labels)
     assert counts(home) == counts(spared)
 
 

@@ -66,7 +66,7 @@ class TestKilled:
     def test_at_random_instants(self, tmp_path, kills):
         """Every entry that killed processes added is found once."""
         rng = random.Random(5)
-        told = set()
+        acknowledged = set()
         for round_ in range(1, kills + 1):
             with run("add_till_killed", tmp_path / "h", round_ * 100_000 + round_ % 2) as process:
                 lines = [process.stdout.readline()]
@@ -75,12 +75,12 @@ class TestKilled:
                 lines += process.stdout.read().split("\n")[:-1]
                 assert process.stderr.read() == ""
             first, last = round_ * 100_000 + round_ % 2, int(lines[-1])
-            told |= set(range(first, last + 1))
+            acknowledged |= set(range(first, last + 1))
             with opened(tmp_path / "h") as history:
                 found = numbers(history)
                 assert history.warning == ""
                 assert len(found) == len(set(found)) == history.count()
-                assert set(found) >= told
+                assert set(found) >= acknowledged
                 assert found == sorted(found, reverse=True)
                 assert len(history.find(signature=entry(last, size=0).signature)) == 1
 
@@ -109,9 +109,9 @@ class TestTogether:
         writers = [run("add_and_end", tmp_path / "h", 1 + APART * w) for w in range(WRITERS)]
         reader = run("read_till_all", tmp_path / "h")
         for process in (*writers, reader):
-            said, errors = process.communicate()
+            output, errors = process.communicate()
             assert errors == ""
-        assert said == f"{WRITERS * EACH}\n"
+        assert output == f"{WRITERS * EACH}\n"
 
     def test_threads(self, tmp_path, monkeypatch):
         """Four threads add, each its own history of one folder, settled all the while."""

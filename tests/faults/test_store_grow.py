@@ -94,9 +94,9 @@ class TestGrowing:
     def test_a_write_block_says_that_it_must_run_again(self, small):
         """A `write` block that had to grow the map raises a transient error."""
         before = small.environment.map_size
-        with pytest.raises(MapGrownError) as told, small.write() as view:
+        with pytest.raises(MapGrownError) as raised, small.write() as view:
             put_many(view)
-        assert told.value.transient
+        assert raised.value.transient
         assert small.environment.map_size > before
         with small.read() as view:
             assert list(view.features()) == []

@@ -319,13 +319,13 @@ class TestDamage:
     def test_other_threads_wait_while_the_file_is_replaced(self, tmp_path, monkeypatch, what):
         """A thread that adds or reads while another one replaces the file uses the new file."""
         with contextlib.closing(History.open(tmp_path / "history")) as history:
-            told: list[object] = []
+            results: list[object] = []
 
             def other():
                 try:
-                    told.append(history.add([entry(2)]) if what == "add" else recent(history, 9))
+                    results.append(history.add([entry(2)]) if what == "add" else recent(history, 9))
                 except Exception as error:  # noqa: BLE001 - whatever it is, it is told
-                    told.append(error)
+                    results.append(error)
 
             thread, share = threading.Thread(target=other), module.reopen_append_file
 
@@ -337,7 +337,7 @@ class TestDamage:
             monkeypatch.setattr(module, "reopen_append_file", slow)
             history._with_recovery(damaged_once())
             thread.join(10)
-            assert told == [None if what == "add" else []]
+            assert results == [None if what == "add" else []]
             assert "page 7" in history.warning
             history.add([entry(3)])
             assert len(recent(history, 9)) == (2 if what == "add" else 1)

@@ -50,8 +50,8 @@ def some_mail(number):
     return mail(number, *rng.sample(range(600), 40), *range(10 * number, 10 * number + 6))
 
 
-def say(*words):
-    print(*words, flush=True)
+def write_line(*values):
+    print(*values, flush=True)
 
 
 def victim(way, folder, first, count=1_000_000):
@@ -64,7 +64,7 @@ def victim(way, folder, first, count=1_000_000):
         if way == "bulk":
             store.transact(lambda view: [teach(view, next(numbers)) for _ in range(20)])
         seq = learn(store, some_mail(number), number % 2)
-        say(seq)
+        write_line(seq)
         if way == "backup":
             backup(folder, folder.parent / "copy.mdb")
         if way == "compact":
@@ -90,7 +90,7 @@ def remember(folder, numbers):
     history = History.open(folder)
     for number in numbers:
         history.add([entry(number)])
-        say(number)
+        write_line(number)
 
 
 # --- the witness ----------------------------------------------------------------------------------
@@ -104,24 +104,24 @@ def start(*arguments, wrapper=()):
 
 def kill_at_random(process, rng):
     """Wait for the first lines, kill at a random instant; return all lines printed before."""
-    said = [process.stdout.readline() for _ in range(rng.randint(1, 8))]
+    first = [process.stdout.readline() for _ in range(rng.randint(1, 8))]
     time.sleep(rng.random() * 0.03)  # the instant, not a wait for anything
     with process:
         process.kill()
         # Not communicate(): it reads past what the pipe's own buffer holds already.
         rest, errors = process.stdout.read(), process.stderr.read()
     assert errors == ""
-    lines = "".join([*said, rest]).split("\n")[:-1]
+    lines = "".join([*first, rest]).split("\n")[:-1]
     assert lines
     return [int(line) for line in lines]
 
 
-def witness(folder, way, said):
+def witness(folder, way, acknowledged):
     """Check that the store has everything that was reported, and is consistent."""
     if way == "history":
         history = History.open(folder / "history")
         assert history.warning == ""
-        for number in said:
+        for number in acknowledged:
             found = history.find(signature=number.to_bytes(16, "big"))
             assert [e.message_id for e in found] == [f"{number}@x"]
         history.close()
@@ -129,7 +129,7 @@ def witness(folder, way, said):
     store = open_store(folder)
     with store.read() as view:
         assert check(view) == []
-        assert view.totals().last_seq >= max(said)
+        assert view.totals().last_seq >= max(acknowledged)
         folded = view.base_totals().last_seq
         kept = [event.seq for event in view.events()]
         assert kept == list(range(folded + 1, view.totals().last_seq + 1))
@@ -166,15 +166,15 @@ def test_a_commit_is_on_the_disk_before_it_is_told(tmp_path):
     trace = tmp_path / "trace"
     calls = "trace=openat,fdatasync,fsync,pwrite64,pwritev,writev,write"
     wrapper = ["strace", "-f", "-o", trace, "-e", calls]
-    said, _ = start("learn", tmp_path / "model", 1, 4, wrapper=wrapper).communicate()
+    output, _ = start("learn", tmp_path / "model", 1, 4, wrapper=wrapper).communicate()
     if not trace.exists() or "openat" not in trace.read_text():
         pytest.skip("strace may not trace here")
-    assert said.split() == ["1", "2", "3", "4"]
+    assert output.split() == ["1", "2", "3", "4"]
     lines = trace.read_text().split("\n")
     dsync = next(line for line in lines if "data.mdb" in line and "O_DSYNC" in line).split()[-1]
-    told = [i for i, line in enumerate(lines) if re.search(r'write\(1, "\d', line)]
-    assert len(told) == 4
-    for before, after in pairwise(told):
+    reports = [i for i, line in enumerate(lines) if re.search(r'write\(1, "\d', line)]
+    assert len(reports) == 4
+    for before, after in pairwise(reports):
         between = lines[before:after]
         synced = [i for i, line in enumerate(between) if "fdatasync(" in line]
         meta = [i for i, line in enumerate(between) if f"pwrite64({dsync}, " in line]
@@ -194,7 +194,7 @@ def fill(folder):
         for number in range(1, 100_000):
             done = learn(store, some_mail(number), number % 2)
     except StoreFullError as error:
-        say(done, error.hint)
+        write_line(done, error.hint)
     # The same store goes on reading, and writes again as soon as it may.
     with store.read() as view:
         assert view.totals().last_seq == done
@@ -263,7 +263,7 @@ def many_writers(folder, first, until):
         learn(store, some_mail(number), number % 2)
         if number % 5 == 0:
             learn(store, some_mail(number), -1)
-    say(number - first - (number - first) // 5)
+    write_line(number - first - (number - first) // 5)
 
 
 def many_readers(folder, until):
@@ -279,7 +279,7 @@ def many_readers(folder, until):
             assert np.array_equal(sums, totals.tokens)
             assert len(view.last_events(3)) == min(3, len(view.last_events(20)))
         seen += 1
-    say(seen)
+    write_line(seen)
 
 
 def crowd(folder, seconds):
@@ -287,11 +287,11 @@ def crowd(folder, seconds):
     until = time.time() + seconds
     writers = [start("writer", folder, (w + 1) * 1_000_000, until) for w in range(4)]
     readers = [start("reader", folder, 0, until) for _ in range(4)]
-    told = [process.communicate() for process in [*writers, *readers]]
-    assert [errors for _, errors in told] == [""] * 8
+    outputs = [process.communicate() for process in [*writers, *readers]]
+    assert [errors for _, errors in outputs] == [""] * 8
     store = open_store(folder)
     with store.read() as view:
-        assert view.totals().messages.sum() == sum(int(said) for said, _ in told[:4])
+        assert view.totals().messages.sum() == sum(int(count) for count, _ in outputs[:4])
         assert check(view) == []
         assert view.totals().last_seq > 100
     assert file_bytes(folder) > GROWN_BYTES

@@ -127,10 +127,10 @@ input()
 
     def test_a_model_that_is_replaced_is_not_opened(self, folder, monkeypatch):
         """Another thread that opens the model during a rewrite gets StoreBusyError."""
-        told = []
+        errors = []
 
         def meanwhile(old, new, recipe):
-            thread = threading.Thread(target=_try_to_open, args=(folder, told))
+            thread = threading.Thread(target=_try_to_open, args=(folder, errors))
             thread.start()
             thread.join()
             rewrite(old, new, recipe)
@@ -138,7 +138,7 @@ input()
         rewrite = maintenance._rewrite
         monkeypatch.setattr(maintenance, "_rewrite", meanwhile)
         compact(folder)
-        assert told == [StoreBusyError]
+        assert errors == [StoreBusyError]
         shown(folder)
 
     def test_a_rewrite_that_fails_leaves_the_model(self, folder, monkeypatch):
@@ -232,11 +232,11 @@ def _put(view, ids):
     view.scatter(ids, records)
 
 
-def _try_to_open(folder, told):
+def _try_to_open(folder, errors):
     try:
         open_store(folder)
     except StoreBusyError as error:
-        told.append(type(error))
+        errors.append(type(error))
 
 
 class TestBackup:

@@ -194,20 +194,20 @@ class TestOpening:
                 parent.chmod(parent.stat().st_mode | 0o011)
         (folder / "data.mdb").chmod(0o400)
         folder.chmod(0o500 if os.geteuid() else 0o700)
-        said = subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-c", script], env=HERE, capture_output=True, text=True, check=False
         )
         folder.chmod(0o700)
-        assert said.stdout.strip() == "StoreAccessError", said
+        assert done.stdout.strip() == "StoreAccessError", done
 
     def test_a_small_address_space(self, tmp_path):
         """If the map is refused, a smaller one is used."""
         first = "resource.setrlimit(resource.RLIMIT_AS, (1 << 33, 1 << 33))"
         script = _open_script(tmp_path / "model", create=True, first=first)
-        said = subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-c", script], env=HERE, capture_output=True, text=True, check=False
         )
-        assert said.stdout.strip() == "opened", said
+        assert done.stdout.strip() == "opened", done
 
     def test_no_address_space_at_all(self, folder, monkeypatch):
         """If the smallest map is refused, the error says so."""

@@ -43,7 +43,7 @@ def told_part(part: Part) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value}
 
 
-def told(message: Message) -> dict[str, Any]:
+def expectation(message: Message) -> dict[str, Any]:
     """Give all of a message as plain values."""
     return {
         "headers": [[name.decode("ascii"), plain(value)] for name, value in message.headers],
@@ -65,6 +65,6 @@ def test_golden_messages_are_read_as_agreed(path: Path) -> None:
     """What was agreed on for a message stays so, with either line end."""
     raw = path.read_bytes()
     wanted = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-    assert told(read(raw, HOUSE)) == wanted
+    assert expectation(read(raw, HOUSE)) == wanted
     lf = raw.replace(b"\r\n", b"\n")
-    assert told(read(lf.replace(b"\n", b"\r\n"), HOUSE)) == wanted
+    assert expectation(read(lf.replace(b"\n", b"\r\n"), HOUSE)) == wanted

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.doctor import CHECKS, Site, Told
+from support.doctor import CHECKS, DoctorResult, Site
 from support.postfix import free_ports, until
 
 EMBEDDED = """
@@ -55,10 +55,10 @@ class Embedded(Site):
         state = self.daemon.home / "watch.json"
         state.unlink(missing_ok=True)
         home = ["--home", self.daemon.home, "--config", self.daemon.config]
-        words = [sys.executable, "-m", "spamnb", *home, "watch", "--quiet", "0.2"]
+        command = [sys.executable, "-m", "spamnb", *home, "watch", "--quiet", "0.2"]
         people = [f"{name}={self.mail / name / 'Maildir'}" for name in ("bob", "jill")]
         with subprocess.Popen(
-            [*words, *people], stdout=subprocess.DEVNULL, env=self.daemon.environment
+            [*command, *people], stdout=subprocess.DEVNULL, env=self.daemon.environment
         ) as running:
             try:
                 until(state.exists, what="the watch")
@@ -93,11 +93,11 @@ def test_all_is_well_in_a_maildir(embedded, unchanged):
     """Every check is ok; the checks teach the labels spam, ham and none."""
     before = embedded.export()
     with embedded.watch():
-        told = embedded.doctor_of("bob")
+        result = embedded.doctor_of("bob")
     assert embedded.export() == before
-    assert told.names("ok") == CHECKS, told.whole
-    assert (told.code, told.whole["ok"]) == (0, True)
-    assert embedded.events(told.whole["message_id"]) == [
+    assert result.names("ok") == CHECKS, result.whole
+    assert (result.code, result.whole["ok"]) == (0, True)
+    assert embedded.events(result.whole["message_id"]) == [
         (None, "spam", "bob"),
         ("spam", "ham", "bob"),
         ("ham", None, "root" if os.geteuid() == 0 else embedded.events("")[-1][2]),
@@ -106,19 +106,19 @@ def test_all_is_well_in_a_maildir(embedded, unchanged):
 
 def test_moves_without_a_watcher_are_told(embedded, unchanged):
     """Without `spamnb watch` the check learning fails, and its hint names the command."""
-    told = embedded.doctor_of("bob", "--wait", "1")
-    told.is_broken("learning", "nothing was learnt within 1 s", "spamnb watch")
-    assert told.names("skipped") == ["score", "move back", "learning again"]
-    assert "spamnb forget" in told.checks["cleaning up"]["todo"]
+    result = embedded.doctor_of("bob", "--wait", "1")
+    result.is_broken("learning", "nothing was learnt within 1 s", "spamnb watch")
+    assert result.names("skipped") == ["score", "move back", "learning again"]
+    assert "spamnb forget" in result.checks["cleaning up"]["todo"]
 
 
 def test_bypass_is_told(embedded, unchanged):
     """Mail that passes unscanned has no verdict: nothing is sent at all."""
     embedded.bypass("on")
     try:
-        told = embedded.doctor_of("bob")
-        told.is_broken("daemon", "bypass", "spamnb bypass off")
-        assert told.checks["delivery"]["state"] == "skipped"
+        result = embedded.doctor_of("bob")
+        result.is_broken("daemon", "bypass", "spamnb bypass off")
+        assert result.checks["delivery"]["state"] == "skipped"
     finally:
         embedded.bypass("off")
 
@@ -126,53 +126,53 @@ def test_bypass_is_told(embedded, unchanged):
 def test_a_closed_smtp_port_is_told(embedded, unchanged):
     """With a closed port the check delivery fails."""
     (port,) = free_ports(1)
-    told = embedded.doctor_of("bob", "--smtp", f"127.0.0.1:{port}")
-    told.is_broken("delivery", "cannot be reached", "docs/postfix.md")
+    result = embedded.doctor_of("bob", "--smtp", f"127.0.0.1:{port}")
+    result.is_broken("delivery", "cannot be reached", "docs/postfix.md")
 
 
 def test_it_arrives_elsewhere(embedded, unchanged):
     """Mail for a recipient with another mailbox does not arrive, and cleaning up finds nothing."""
-    told = embedded.doctor_of("bob", "--rcpt", "carol@example.org", "--wait", "1")
-    assert told.names("broken") == ["arrival", "cleaning up"]
-    assert "may still arrive" in told.checks["cleaning up"]["what"]
+    result = embedded.doctor_of("bob", "--rcpt", "carol@example.org", "--wait", "1")
+    assert result.names("broken") == ["arrival", "cleaning up"]
+    assert "may still arrive" in result.checks["cleaning up"]["what"]
     (elsewhere,) = (embedded.mail / "carol").rglob("new/*")
     elsewhere.unlink()
 
 
 def test_it_is_kept_in_quarantine(embedded, unchanged):
     """A message in quarantine does not arrive: the doctor says so, and deletes it there."""
-    told = embedded.doctor_of("bob", "--rcpt", "bob@kept.example", "--wait", "1")
-    told.is_broken("arrival", "in quarantine", "[actions]")
+    result = embedded.doctor_of("bob", "--rcpt", "bob@kept.example", "--wait", "1")
+    result.is_broken("arrival", "in quarantine", "[actions]")
     assert embedded.daemon.spamnb("quarantine", "list") == ""
 
 
 def test_without_our_headers(embedded, unchanged):
     """Mail that is sent directly to the delivery agent, without the relay."""
     with embedded.watch():
-        told = embedded.doctor_of("bob", "--smtp", f"127.0.0.1:{embedded.post}")
-    assert "headers" in told.names("broken")
-    assert "did not pass through spamnb" in told.checks["headers"]["what"]
-    assert told.checks["filing"]["state"] == "skipped"
+        result = embedded.doctor_of("bob", "--smtp", f"127.0.0.1:{embedded.post}")
+    assert "headers" in result.names("broken")
+    assert "did not pass through spamnb" in result.checks["headers"]["what"]
+    assert result.checks["filing"]["state"] == "skipped"
 
 
 def test_what_is_not_given_is_skipped(embedded, unchanged):
     """The doctor skips checks without their options; daemon and model are always checked."""
-    told = embedded.doctor()
-    assert told.names("ok") == ["daemon", "model"]
-    assert told.code == 0
-    assert "--imap" in told.checks["mailbox"]["what"]
-    told = embedded.doctor("--maildir", embedded.maildir)
-    assert told.names("ok") == ["daemon", "model", "mailbox"]
-    assert "--rcpt" in told.checks["delivery"]["what"]
+    result = embedded.doctor()
+    assert result.names("ok") == ["daemon", "model"]
+    assert result.code == 0
+    assert "--imap" in result.checks["mailbox"]["what"]
+    result = embedded.doctor("--maildir", embedded.maildir)
+    assert result.names("ok") == ["daemon", "model", "mailbox"]
+    assert "--rcpt" in result.checks["delivery"]["what"]
 
 
 def test_called_junk_goes_the_other_way_round(embedded, unchanged):
     """Both labels are taught for any verdict: a move out of Junk, then a move into it."""
     with embedded.watch():
-        told = embedded.doctor_of("jill")
-    assert told.names("ok") == CHECKS, told.whole
-    assert "YES" in told.checks["filing"]["what"]
-    labels = [after for _, after, _ in embedded.events(told.whole["message_id"])]
+        result = embedded.doctor_of("jill")
+    assert result.names("ok") == CHECKS, result.whole
+    assert "YES" in result.checks["filing"]["what"]
+    labels = [after for _, after, _ in embedded.events(result.whole["message_id"])]
     assert labels == ["ham", "spam", None]
 
 
@@ -182,23 +182,23 @@ def test_called_junk_goes_the_other_way_round(embedded, unchanged):
 def test_an_interrupted_doctor_leaves_no_message_and_no_training(embedded, unchanged, number):
     """After Ctrl-C amid the checks, the message and its training are removed."""
     with subprocess.Popen(
-        embedded.words(*embedded.person("bob"), "--wait", "60"), env=embedded.daemon.environment,
+        embedded.command(*embedded.person("bob"), "--wait", "60"), env=embedded.daemon.environment,
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     ) as running:  # fmt: skip
         junk = embedded.maildir / ".Junk" / "cur"
         until(lambda: list(junk.iterdir()), what="the move")
         running.send_signal(number)
         out, _ = running.communicate(timeout=60)
-    told = Told(running.returncode, out, "")
+    result = DoctorResult(running.returncode, out, "")
     assert running.returncode == 130
-    assert list(told.checks)[-1] == "cleaning up"
-    assert told.checks["cleaning up"]["state"] == "ok"
+    assert list(result.checks)[-1] == "cleaning up"
+    assert result.checks["cleaning up"]["state"] == "ok"
 
 
 def test_the_daemon_goes_away_on_the_way(embedded, unchanged):
     """Without the daemon the doctor still forgets the trained message."""
     with embedded.watch(), subprocess.Popen(
-        embedded.words(*embedded.person("bob"), "--wait", "2"), env=embedded.daemon.environment,
+        embedded.command(*embedded.person("bob"), "--wait", "2"), env=embedded.daemon.environment,
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     ) as running:  # fmt: skip
         junk = embedded.maildir / ".Junk" / "cur"
@@ -206,11 +206,11 @@ def test_the_daemon_goes_away_on_the_way(embedded, unchanged):
         embedded.daemon.stop()
         out, _ = running.communicate(timeout=60)
     try:
-        told = Told(running.returncode, out, "")
-        assert told.checks["cleaning up"]["state"] == "ok", told.checks["cleaning up"]
-        told = embedded.doctor_of("bob")
-        told.is_broken("daemon", "no daemon", "spamnb serve")
-        assert told.names("ok") == ["model", "mailbox"]
+        result = DoctorResult(running.returncode, out, "")
+        assert result.checks["cleaning up"]["state"] == "ok", result.checks["cleaning up"]
+        result = embedded.doctor_of("bob")
+        result.is_broken("daemon", "no daemon", "spamnb serve")
+        assert result.names("ok") == ["model", "mailbox"]
     finally:
         embedded.daemon.start()
 
@@ -229,10 +229,10 @@ def test_root_reads_as_the_owner_of_each_file():
         for path in (place / "Maildir", *(place / "Maildir").rglob("*")):
             os.chown(path, 54_322, 54_322)
             path.chmod(0o700)
-        told = site.doctor("--maildir", place / "Maildir")
-        told.is_broken("daemon", "no daemon", "spamnb serve")
-        assert told.names("ok") == ["model", "mailbox"], told.whole
-        assert "of 54322" in told.checks["mailbox"]["what"]
+        result = site.doctor("--maildir", place / "Maildir")
+        result.is_broken("daemon", "no daemon", "spamnb serve")
+        assert result.names("ok") == ["model", "mailbox"], result.whole
+        assert "of 54322" in result.checks["mailbox"]["what"]
         assert {path.stat().st_uid for path in site.daemon.home.rglob("*")} == {54_321}
     finally:
         shutil.rmtree(place)

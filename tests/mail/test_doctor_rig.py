@@ -104,12 +104,12 @@ def unchanged(served):
 def test_all_is_well(served, unchanged):
     """Every check is ok: into Junk by MOVE, back by COPY, with labels of the mailbox's user."""
     before = served.export()
-    told = served.alice()
-    assert told.names("ok") == CHECKS, told.whole
-    assert (told.code, told.whole["ok"]) == (0, True)
-    assert "by MOVE" in told.checks["move"]["what"]
-    assert "by COPY" in told.checks["move back"]["what"]
-    changes = [(was, now) for was, now, _ in served.events(told.whole["message_id"])]
+    result = served.alice()
+    assert result.names("ok") == CHECKS, result.whole
+    assert (result.code, result.whole["ok"]) == (0, True)
+    assert "by MOVE" in result.checks["move"]["what"]
+    assert "by COPY" in result.checks["move back"]["what"]
+    changes = [(was, now) for was, now, _ in served.events(result.whole["message_id"])]
     assert changes == [(None, "spam"), ("spam", "ham"), ("ham", None)]
     assert served.export() == before
 
@@ -143,13 +143,13 @@ def test_a_server_that_can_do_little(served, unchanged):
     """Without MOVE it copies and deletes; without UIDPLUS it leaves its message and says so."""
     able = "protocol imap {\n  imap_capability = IMAP4rev1 SASL-IR LITERAL+ ENABLE IDLE\n"
     with served.other_dovecot("protocol imap {\n", able):
-        told = served.alice()
-        assert told.names("ok") == CHECKS, told.whole
-        assert "by COPY" in told.checks["move"]["what"]
-        assert "by COPY" in told.checks["move back"]["what"]
+        result = served.alice()
+        assert result.names("ok") == CHECKS, result.whole
+        assert "by COPY" in result.checks["move"]["what"]
+        assert "by COPY" in result.checks["move back"]["what"]
         with others(served):
-            told = served.alice()
-            told.is_broken("cleaning up", "only marked as deleted", "delete the message")
+            result = served.alice()
+            result.is_broken("cleaning up", "only marked as deleted", "delete the message")
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
@@ -157,14 +157,14 @@ def test_what_can_be_encrypted_is(served, unchanged):
     """STARTTLS where it is offered, before the password; on loopback by any certificate."""
     cert, key = served.rig.root / "cert", served.rig.root / "key"
     make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=mx"
-    words = [*make.split(), "-keyout", key, "-out", cert]
-    subprocess.run(words, check=True, capture_output=True, timeout=60)
+    command = [*make.split(), "-keyout", key, "-out", cert]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
     log = served.rig.root / "dovecot.log"
     began = log.stat().st_size
     with served.other_dovecot("ssl = no", dovecot_versions.tls(cert, key)):
         assert served.alice().names("ok") == CHECKS
-    said = log.read_text()[began:].splitlines()
-    logins = [line for line in said if "user=<alice>, method=" in line]
+    lines = log.read_text()[began:].splitlines()
+    logins = [line for line in lines if "user=<alice>, method=" in line]
     assert logins
     assert all("TLS" in line for line in logins)
 
@@ -172,8 +172,8 @@ def test_what_can_be_encrypted_is(served, unchanged):
 def test_a_dovecot_without_imap_sieve_is_told(served, unchanged):
     """The check learning fails, and its hint names the documentation."""
     with served.other_dovecot("protocol imap {", "protocol lda {"):
-        told = served.alice("--wait", "2")
-    told.is_broken("learning", "nothing was learnt within 2 s", "docs/dovecot.md")
+        result = served.alice("--wait", "2")
+    result.is_broken("learning", "nothing was learnt within 2 s", "docs/dovecot.md")
 
 
 def test_a_wrong_spool_is_told(served, unchanged):
@@ -182,38 +182,38 @@ def test_a_wrong_spool_is_told(served, unchanged):
     spool.mkdir(mode=0o777)
     spool.chmod(0o777)
     with served.other("bin/spool", f"{served.rig.root}/spool", f"{spool}"):
-        told = served.alice("--wait", "2")
-    told.is_broken("learning", "nothing was learnt within 2 s", "feedback.spool")
-    assert "spamnb forget" in told.checks["cleaning up"]["todo"]
+        result = served.alice("--wait", "2")
+    result.is_broken("learning", "nothing was learnt within 2 s", "feedback.spool")
+    assert "spamnb forget" in result.checks["cleaning up"]["todo"]
     assert list(spool.glob("*.spam"))
 
 
 def test_mail_that_bypasses_spamnb_is_told(served, unchanged):
     """Without the headers of spamnb the check headers fails; the other checks run."""
-    told = served.alice("--smtp", f"127.0.0.1:{served.rig.port['back']}")
-    told.is_broken("headers", "did not pass through spamnb", "docs/postfix.md")
-    assert told.checks["learning"]["state"] == "ok"
+    result = served.alice("--smtp", f"127.0.0.1:{served.rig.port['back']}")
+    result.is_broken("headers", "did not pass through spamnb", "docs/postfix.md")
+    assert result.checks["learning"]["state"] == "ok"
 
 
 def test_the_mail_server_refuses(served, unchanged):
     """The report has the reply of the mail server."""
-    told = served.alice("--rcpt", "alice@example.net")
-    told.is_broken("delivery", "554 5.7.1", "the mail server's log")
+    result = served.alice("--rcpt", "alice@example.net")
+    result.is_broken("delivery", "554 5.7.1", "the mail server's log")
 
 
 def test_a_folder_that_is_not_there(served, unchanged):
     """An unknown junk folder makes the check mailbox fail, and its hint names --junk."""
-    told = served.alice("--junk", "Werbung")
-    told.is_broken("mailbox", "Werbung cannot be opened", "--junk")
+    result = served.alice("--junk", "Werbung")
+    result.is_broken("mailbox", "Werbung cannot be opened", "--junk")
 
 
 def test_the_daemon_is_away(served, unchanged):
     """No mail is sent: its labels would wait in the spool, to be learnt later."""
     served.daemon.stop()
     try:
-        told = served.alice()
-        told.is_broken("daemon", "no daemon serves this home", "spamnb serve")
-        assert told.checks["delivery"]["state"] == "skipped"
+        result = served.alice()
+        result.is_broken("daemon", "no daemon serves this home", "spamnb serve")
+        assert result.checks["delivery"]["state"] == "skipped"
     finally:
         served.daemon.start()
 
@@ -222,8 +222,8 @@ def test_a_wrong_password(served, unchanged):
     """The check mailbox fails; no mail is sent. The last test: Dovecot delays later logins."""
     served.password.write_text("wrong\n")
     try:
-        told = served.alice()
+        result = served.alice()
     finally:
         served.password.write_text("pw-alice\n")
-    told.is_broken("mailbox", "AUTHENTICATIONFAILED", "--user")
-    assert told.checks["delivery"]["state"] == "skipped"
+    result.is_broken("mailbox", "AUTHENTICATIONFAILED", "--user")
+    assert result.checks["delivery"]["state"] == "skipped"

@@ -24,7 +24,7 @@ def site(tmp_path_factory):
 @pytest.mark.parametrize("to", ["Junk", "Junk/old"])
 def test_into_junk_is_spam_once(site, way, to):
     """Whatever way a mail program moves, and below Junk too."""
-    name = site.lay()
+    name = site.append()
     way(site.alice.imap, site.alice.select("INBOX", name), to)
     assert site.learnt(name) == ["spam"]
 
@@ -33,7 +33,7 @@ def test_into_junk_is_spam_once(site, way, to):
 @pytest.mark.parametrize("source", ["Junk", "Junk/old"])
 def test_out_of_junk_is_ham(site, way, source):
     """A move into Junk gives the label spam, a move out of it ham: one event each."""
-    name = site.lay(source)
+    name = site.append(source)
     assert site.learnt(name) == ["spam"]
     way(site.alice.imap, site.alice.select(source, name), "Work")
     assert site.learnt(name) == ["spam", "ham"]
@@ -42,24 +42,24 @@ def test_out_of_junk_is_ham(site, way, source):
 @pytest.mark.parametrize("to", ["Trash", "Trash/old"])
 def test_a_move_to_trash_gives_no_label(site, to):
     """From the inbox, and out of Junk."""
-    name = site.lay()
+    name = site.append()
     move(site.alice.imap, site.alice.select("INBOX", name), to)
     assert site.learnt(name) == []
-    name = site.lay("Junk")
+    name = site.append("Junk")
     move(site.alice.imap, site.alice.select("Junk", name), to)
     assert site.learnt(name) == ["spam"]
 
 
 def test_moved_about_within_junk_changes_nothing(site):
     """A move between Junk and a folder below it gives no label."""
-    name = site.lay("Junk")
+    name = site.append("Junk")
     move(site.alice.imap, site.alice.select("Junk", name), "Junk/old")
     assert site.learnt(name) == ["spam"]
 
 
 def test_other_moves_give_no_label(site):
     """A move between other folders gives no label."""
-    name = site.lay()
+    name = site.append()
     move(site.alice.imap, site.alice.select("INBOX", name), "Work")
     assert site.learnt(name) == []
 
@@ -68,7 +68,7 @@ def test_other_moves_give_no_label(site):
                                              ("$NotJunk", "ham"), ("NonJunk", "ham")])  # fmt: skip
 def test_a_flag_gives_a_label(site, flag, label):
     """Where the message lies: the registered names, and the old ones."""
-    name = site.lay()
+    name = site.append()
     at = site.alice.select("INBOX", name)
     site.alice.imap.store(at, "+FLAGS", f"({flag})")
     site.alice.imap.store(at, "+FLAGS", r"(\Seen)")
@@ -77,7 +77,7 @@ def test_a_flag_gives_a_label(site, flag, label):
 
 def test_flag_and_move_are_one_training(site):
     """A program that sets a flag and moves the message gives one label."""
-    name = site.lay()
+    name = site.append()
     at = site.alice.select("INBOX", name)
     site.alice.imap.store(at, "+FLAGS", "($Junk)")
     move(site.alice.imap, at, "Junk")
@@ -89,7 +89,7 @@ def test_the_mail_program_does_not_wait(site):
     """At most 50 ms a message, 10 ms in the median: moves that teach beside moves that do not."""
     took = {"Work": [], "Junk": []}
     for _ in range(100):
-        site.lay()
+        site.append()
     site.alice.imap.select("INBOX")
     for turn in range(100):
         to = ("Work", "Junk")[turn % 2]
@@ -107,7 +107,7 @@ def test_the_mail_program_does_not_wait(site):
 def test_a_thousand_in_one_move(site):
     """The moves end within 15 s, and all of them are learnt."""
     site.alice.imap.create("Many")
-    mine = {f"{site.lay('Many')}@x" for _ in range(1000)}
+    mine = {f"{site.append('Many')}@x" for _ in range(1000)}
     site.alice.imap.select("Many")
     began = time.perf_counter()
     move(site.alice.imap, "1:*", "Junk")
@@ -129,7 +129,7 @@ def test_a_move_that_cannot_be_handed_over_is_told(site):
     teach.write_text(whole.replace("dd bs=64k conv=fsync", "false"))  # as on a disk that is full
     try:
         assert "could not be written to the spool" not in site.daemon.spamnb("status")
-        name = site.lay()
+        name = site.append()
         move(site.alice.imap, site.alice.select("INBOX", name), "Junk")
         warning = "! 1 moves of messages could not be written to the spool"
         until(lambda: warning in site.daemon.spamnb("status"), what="the warning")

@@ -46,7 +46,7 @@ def laid(person, times, run):
     plan = []
     for number, story in enumerate(STORIES * times):
         name = f"{run}.{person.name}.{number:04}."
-        person.lay(name)
+        person.append(name)
         plan.append((name, story))
     return plan
 
@@ -63,39 +63,39 @@ def mixed(plan):
     return steps
 
 
-def file_all(person, steps, until_s, said):
+def file_all(person, steps, until_s, given):
     """Take the steps from now until then; `said` gets each label when it is given."""
     began = time.monotonic()
     for number, (name, (way, source, to, label)) in enumerate(steps):
         due = began + (until_s - began) * number / len(steps)
         time.sleep(max(0.0, due - time.monotonic()))
         way(person.imap, person.select(source, name), to)
-        said.append((person.name, name, label))
+        given.append((person.name, name, label))
 
 
 def at_once(people, steps, until_s):
     """Let all users file in parallel; return the labels of each in order."""
-    said = [[] for _ in people]
+    given = [[] for _ in people]
     threads = [
-        threading.Thread(target=file_all, args=(person, its, until_s, words))
-        for person, its, words in zip(people, steps, said, strict=True)
+        threading.Thread(target=file_all, args=(person, its, until_s, its_labels))
+        for person, its, its_labels in zip(people, steps, given, strict=True)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [len(words) for words in said] == [len(its) for its in steps], "a step failed"
-    return [word for words in said for word in words]
+    assert [len(its_labels) for its_labels in given] == [len(its) for its in steps], "a step failed"
+    return [word for its_labels in given for word in its_labels]
 
 
-def changes_of(words):
+def changes_of(labels):
     """Return the changes of labels: the same label again is none."""
-    held, told = {}, []
-    for user, name, label in words:
+    held, changes = {}, []
+    for user, name, label in labels:
         if held.get(name) != label:
-            told.append((user, name, held.get(name), label))
+            changes.append((user, name, held.get(name), label))
             held[name] = label
-    return told
+    return changes
 
 
 def sorted_by(key, rows):
@@ -105,18 +105,18 @@ def sorted_by(key, rows):
     return dict(found)
 
 
-def check(site, before, words):
+def check(site, before, labels):
     """Compare the journal with the labels; spool and review list are empty."""
-    told = [
+    rows = [
         (event["user"], event["message_id"].removesuffix("@x"), event["before"], event["after"])
         for event in site.journal()[before:]
     ]
-    changes, wanted = [row for row in told if row[2] != row[3]], changes_of(words)
+    changes, wanted = [row for row in rows if row[2] != row[3]], changes_of(labels)
     for key in (0, 1):  # in the order of each person, and in that of each message
         assert sorted_by(key, changes) == sorted_by(key, wanted)
     # A label given twice may train twice, if other trainings have contradicted it in between.
-    learnt = Counter((user, name, label) for user, name, _, label in told)
-    assert learnt <= Counter(words), learnt - Counter(words)
+    learnt = Counter((user, name, label) for user, name, _, label in rows)
+    assert learnt <= Counter(labels), learnt - Counter(labels)
     assert list(site.spool.iterdir()) == []
     assert site.daemon.spamnb("review", "list").strip() == ""
     site.daemon.spamnb("check")
@@ -129,25 +129,25 @@ def away(site, end, for_s, times, deaths=0):
     lists = [f"{before}.list.{number}." for number in range(TOGETHER)]
     for person in people:
         for name in lists:
-            person.lay(name)
+            person.append(name)
     end()
     back = time.monotonic() + for_s
-    words = at_once(people, steps, back - 1)
+    labels = at_once(people, steps, back - 1)
     for name in lists:
         for person, step in zip(people, ((move, *IN), UNFLAGGED), strict=True):
-            file_all(person, [(name, step)], 0, words)
-    assert site.waiting() == len(words), "each word is one file"
+            file_all(person, [(name, step)], 0, labels)
+    assert site.waiting() == len(labels), "each word is one file"
     time.sleep(max(0.0, back - time.monotonic()))
     for death in range(1, deaths + 1):
         site.daemon.begin()
-        few = len(words) * (deaths + 1 - death) // (deaths + 1)
+        few = len(labels) * (deaths + 1 - death) // (deaths + 1)
         until(lambda few=few: site.waiting() <= few, what="the middle of the spool")
         site.daemon.kill()
         assert site.waiting() > 0, "it was killed too late"
     site.daemon.start()
     until(lambda: not site.waiting(), what="the spool's end")
-    check(site, before, words)
-    print(f"{len(words)} words, {len(changes_of(words))} events, away for {for_s} s")
+    check(site, before, labels)
+    print(f"{len(labels)} words, {len(changes_of(labels))} events, away for {for_s} s")
 
 
 @pytest.fixture(scope="module")

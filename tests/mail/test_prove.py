@@ -46,10 +46,10 @@ def test_the_rigs_own_proof(tmp_path):
     daemon.spamnb("train", tmp_path / "ham", tmp_path / "spam")
     program = f"{sys.executable} -m spamnb --home {daemon.home} --config {daemon.config}"
     serve = f"{program} serve --listen 127.0.0.1:{{port}} --upstream 127.0.0.1:{{up}}"
-    words = [sys.executable, PROVE, "--dir", tmp_path / "rig", "--filter-cmd", serve]
+    command = [sys.executable, PROVE, "--dir", tmp_path / "rig", "--filter-cmd", serve]
     for path in (tmp_path, *tmp_path.parents[:2]):
         path.chmod(0o755)  # Postfix's processes are other users
     done = subprocess.run(
-        words, capture_output=True, text=True, check=False, env=os.environ | daemon.environment
+        command, capture_output=True, text=True, check=False, env=os.environ | daemon.environment
     )
     assert done.stdout.splitlines()[-1:] == ["all good"], done.stdout[-2000:] + done.stderr[-2000:]

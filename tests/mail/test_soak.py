@@ -9,7 +9,7 @@ MEMORY_FLAT = 0.10
 def check(books, seconds):
     """Check that no message is lost, changed or wrongly refused, and explain duplicates."""
     print(f"{books.sent} messages in {seconds} s, {books.corrections} corrections; {books.events}")
-    print(f"twice: {len(books.twice)}, told by the log: {len(books.told)}")
+    print(f"twice: {len(books.twice)}, told by the log: {len(books.logged)}")
     assert books.lost == []
     assert books.given_up == 0
     assert books.changed == []
@@ -20,7 +20,7 @@ def check(books, seconds):
     assert books.sent
     # A message arrives twice if its connection broke between the next hop's 250 and the relay's:
     # the log names the message, or the death of the process that could not log it.
-    unexplained = set(books.twice) - books.told - books.in_killed
+    unexplained = set(books.twice) - books.logged - books.in_killed
     assert not unexplained, unexplained
 
 

@@ -16,13 +16,13 @@ def check(results):
     print(f"unscanned {dict(results.unscanned)}, kills {dict(results.kills)}, harm {results.harm}")
     for kind in results.latency:
         print(kind, [round(results.quantile(kind, share), 3) for share in (0.5, 0.9, 0.99, 1.0)])
-    print(f"honest corrections {results.words}, hostile {dict(results.hostile)}")
+    print(f"honest corrections {results.labels}, hostile {dict(results.hostile)}")
     assert results.lost == []
     assert results.changed == []
     assert results.refused == []
     assert results.given_up == []
-    assert results.word_faults == []
-    assert results.words
+    assert results.label_faults == []
+    assert results.labels
     reasons = {verdict.partition("reason=")[2] for _, verdict in results.unscanned}
     assert not reasons & {"busy", "large"}
     for taught, spared in zip(results.harm["with"], results.harm["without"], strict=True):

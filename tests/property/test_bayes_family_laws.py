@@ -157,7 +157,7 @@ def test_classes_can_be_declared(model):
 
 
 @pytest.mark.parametrize(
-    ("X", "y", "weights", "told"),
+    ("X", "y", "weights", "error"),
     [
         ([[1.0] * WIDTH], ["spam", "ham"], None, "2 labels for 1 cases"),
         ([[1.0] * (WIDTH + 1)], ["spam"], None, "4 columns, but the model has 3"),
@@ -167,13 +167,13 @@ def test_classes_can_be_declared(model):
         ([[1.0] * WIDTH], ["spam"], [1.0, 1.0], "weights must be positive"),
     ],
 )
-def test_input_that_means_nothing_is_refused(model, X, y, weights, told):
+def test_input_that_means_nothing_is_refused(model, X, y, weights, error):
     """Invalid input is refused with its reason, and the model is unchanged."""
     walked = fresh(model).learn([1.0] * WIDTH, "ham")
     for change in (walked.partial_fit, walked.partial_forget, walked.fit):
-        if change == walked.fit and "columns" in told:
+        if change == walked.fit and "columns" in error:
             continue
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=error):
             change(X, y, sample_weight=weights)
     assert_same(walked, fresh(model).learn([1.0] * WIDTH, "ham"))
 

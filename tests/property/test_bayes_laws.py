@@ -20,8 +20,8 @@ class Ledger:
         self.n = np.zeros((F, K), np.uint32)
         self.totals = no_totals(1, K)
 
-    def move(self, words, label, by):
-        rows = np.array(sorted(words), np.int64)
+    def move(self, ids, label, by):
+        rows = np.array(sorted(ids), np.int64)
         old = self.n[rows].copy()
         self.n[rows, label] = self.n[rows, label].astype(np.int64) + by
         totals, new = self.totals, self.n[rows]

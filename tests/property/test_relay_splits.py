@@ -68,7 +68,7 @@ def outcome(driver):
 
 def play(stream, script, changes, result, cuts=(), turns=()):
     """Run a session; the cuts say how long the pieces are, the turns which side sends next."""
-    copy = {step: list(said) if isinstance(said, list) else said for step, said in script.items()}
+    copy = {step: list(it) if isinstance(it, list) else it for step, it in script.items()}
     driver = SessionDriver(copy, result, **changes)
     sizes = iter([*cuts, *[1 << 20] * (2 * len(stream) + 1000)])
     sides = iter(turns)

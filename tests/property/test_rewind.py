@@ -40,7 +40,7 @@ def opened(home, made=None):
     return Filter.open(home, create=made is not None, recipe=made, history=False)
 
 
-def say(model, seed, size=40, *, only=None, undo=True):
+def teach(model, seed, size=40, *, only=None, undo=True):
     """Teach labels of three users, one by one, in streaks; with `only`, the ones of these numbers.
 
     A label does not depend on the results of earlier ones. Yields the number and the user of each
@@ -103,7 +103,7 @@ def test_checkpoint_and_journal_folded_into_an_empty_model_give_the_model(made, 
     """Replay equality: every number, text, event and line, and the checkpoint itself."""
     with folder() as home:
         with opened(home, made) as model:
-            for _ in say(model, seed):
+            for _ in teach(model, seed):
                 pass
             model.store.transact(lambda view: view.fold(NOW + folded, 1000))
             before = shown(model)
@@ -120,7 +120,7 @@ def test_rewind_brings_back_the_model_as_it_was(made, seed, back):
     with folder() as home:
         with opened(home, made) as model:
             states = {-1: seen(model)}
-            for number, _ in say(model, seed):
+            for number, _ in teach(model, seed):
                 states[number] = seen(model)
         wanted = states[max(number for number in states if number <= back)]
         dropped = rewind(home, NOW + back).result.events
@@ -131,13 +131,13 @@ def test_rewind_brings_back_the_model_as_it_was(made, seed, back):
         assert again == wanted
 
 
-def agreed(words, others):
+def agreed(some, others):
     """How many texts two models have in common; none contradicts another.
 
     The journal keeps no texts: those that went with a feature cannot come back.
     """
     texts = {word.id: word.text.lower() for word in others}
-    common = [word for word in words if word.id in texts]
+    common = [word for word in some if word.id in texts]
     assert all(texts[word.id] == word.text.lower() for word in common)
     return len(common)
 
@@ -149,7 +149,7 @@ def test_relearning_without_an_unknown_user_changes_no_byte(made, seed):
     """Without undone events, the journal's lessons give the journal again."""
     with folder() as home:
         with opened(home, made) as model:
-            for _ in say(model, seed, undo=False):
+            for _ in teach(model, seed, undo=False):
                 pass
             before = shown(model)
         done = relearn(home, NOBODY, Costs()).result
@@ -167,10 +167,10 @@ def test_relearning_without_a_user_equals_a_history_without_them(made, seed):
     """
     with folder() as home, folder() as other:
         with opened(home, made) as model:
-            said = list(say(model, seed, undo=False))
+            said = list(teach(model, seed, undo=False))
         others = {number for number, user in said if user != "mallory"}
         with opened(other, made) as model:
-            for _ in say(model, seed, undo=False, only=others):
+            for _ in teach(model, seed, undo=False, only=others):
                 pass
             wanted = shown(model)
         relearn(home, MALLORY, Costs())
@@ -186,7 +186,7 @@ def test_relearning_leaves_out_what_was_undone(made, seed):
     """An undone event has no effect on the model, nor has an undone undo."""
     with folder() as home:
         with opened(home, made) as model:
-            for _ in say(model, seed):
+            for _ in teach(model, seed):
                 pass
         relearn(home, NOBODY, Costs())
         with opened(home) as model, model.store.read() as view:
@@ -209,7 +209,7 @@ def log_odds(model, example, between):
 def test_shares_are_what_real_forgets_change(made, seed):
     """Bisect says of each training in force how the odds move when that one is forgotten."""
     model = open_memory(made)
-    for _ in say(model, seed):
+    for _ in teach(model, seed):
         pass
     example = model.example(mail("asked", "apple pear plum lime unheard"))
     with model.store.read() as view:
@@ -229,7 +229,7 @@ def test_shares_are_what_real_forgets_change(made, seed):
 def test_an_import_has_its_share(made):
     """Counts from elsewhere weigh on a message as much as undoing the import would change."""
     model = open_memory(made)
-    for _ in say(model, 3, 20):
+    for _ in teach(model, 3, 20):
         pass
     example = model.example(mail("asked", "apple pear plum"))
     ids = np.unique(np.concatenate([*example.ids, np.array([5], np.uint64)]))

@@ -51,7 +51,7 @@ class _Input(io.TextIOWrapper):
         return False
 
 
-def spamnb(home, *words, stdin=b""):
+def spamnb(home, *arguments, stdin=b""):
     """Run a command in this process on a real store, and catch its output."""
     out, err = io.StringIO(), io.StringIO()
     given = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
@@ -61,7 +61,7 @@ def spamnb(home, *words, stdin=b""):
     where = [] if home is None else ["--home", str(home)]
     try:
         with redirect_stdout(out), redirect_stderr(err):
-            run([*where, *map(str, words)])
+            run([*where, *map(str, arguments)])
     except SystemExit as ended:
         return Done(cast("int", ended.code), out.getvalue(), err.getvalue())
     finally:
@@ -86,22 +86,22 @@ def environment(**more):
     return kept | {"PYTHONPATH": str(PROJECT), "PYTHONUNBUFFERED": "1"} | more
 
 
-def program(home, *words, **more):
+def program(home, *arguments, **more):
     """Run a command as the installed program does: a new interpreter."""
-    command = [*PROGRAM, "--home", str(home), *map(str, words)]
+    command = [*PROGRAM, "--home", str(home), *map(str, arguments)]
     done = subprocess.run(
         command, capture_output=True, check=False, timeout=SECONDS, env=environment(), **more
     )
     return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-def forked(home, *words, stdin=b"", user=None, cwd=None, **variables):
+def forked(home, *arguments, stdin=b"", user=None, cwd=None, **variables):
     """Run a command in a fork of this process: a process with the modules already imported.
 
     It takes a fourth of the CPU time of `program`. With `user`, it runs as that uid.
     """
     here = [] if home is None else ["--home", str(home)]
-    arguments = ["spamnb", *here, *map(str, words)]
+    argv = ["spamnb", *here, *map(str, arguments)]
     read, write = os.pipe()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         pid = os.fork()
@@ -109,7 +109,7 @@ def forked(home, *words, stdin=b"", user=None, cwd=None, **variables):
             os.close(write)
             for number, source in enumerate((read, out.fileno(), err.fileno())):
                 os.dup2(source, number)
-            _run_as_program(arguments, variables, user, cwd)
+            _run_as_program(argv, variables, user, cwd)
         os.close(read)
         feeding = threading.Thread(target=_feed, args=(write, stdin))
         feeding.start()
@@ -125,7 +125,7 @@ def _feed(pipe, data):
         file.write(data)
 
 
-def _run_as_program(arguments, variables, user, cwd):
+def _run_as_program(argv, variables, user, cwd):
     """Become what a new interpreter would be, run the program, and end."""
     code: int | str | None = 1
     try:
@@ -147,7 +147,7 @@ def _run_as_program(arguments, variables, user, cwd):
             os.setgroups([])
             os.setresgid(user, user, user)
             os.setresuid(user, user, user)
-        sys.argv = arguments
+        sys.argv = argv
         main()
     except SystemExit as ended:
         code = ended.code

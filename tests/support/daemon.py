@@ -66,7 +66,7 @@ class Running:
 
     # -- the log ----------------------------------------------------------------------------------
 
-    def said(self, event, **fields):
+    def logged(self, event, **fields):
         """List the records of an event."""
         return [
             record
@@ -75,11 +75,11 @@ class Running:
             and all(record.get(name) == value for name, value in fields.items())
         ]
 
-    def hears(self, event, count=1, **fields):
+    def wait_for(self, event, count=1, **fields):
         """Wait for the record of an event; the last of so many."""
 
         def come():
-            found = self.said(event, **fields)
+            found = self.logged(event, **fields)
             if len(found) >= count:
                 return found[count - 1]
             assert self.process.poll() is None, (self.process.poll(), self.records, self.plain)
@@ -93,7 +93,7 @@ class Running:
     def ready(self):
         """Wait until it serves."""
         try:
-            self.hears("ready")
+            self.wait_for("ready")
         except AssertionError:
             self.__exit__()
             raise
@@ -101,7 +101,7 @@ class Running:
 
     def address(self, listener):
         """Where a listener was bound."""
-        return self.hears("listening", listener=listener)["address"]
+        return self.wait_for("listening", listener=listener)["address"]
 
     def port(self, listener="mx"):
         """Its port."""
@@ -165,11 +165,11 @@ def settings_in(folder, **values):
     return path
 
 
-def serve(folder, *words, config=None, **options):
+def serve(folder, *arguments, config=None, **options):
     """Start `spamnb serve` on a home in a folder."""
     config = config or settings_in(folder)
     command = [sys.executable, "-m", "spamnb", "--home", folder / "home", "--config", config]
-    return Running([*command, "serve", *words], **options)
+    return Running([*command, "serve", *arguments], **options)
 
 
 def send(port, text="hello", subject="a note", to="bob@example.org"):

@@ -71,7 +71,7 @@ class Raw:
             if not re.match(rb"\d{3}-", line):
                 return b"".join(lines)
 
-    def say(self, *commands):
+    def ask(self, *commands):
         """Send commands one after the other; returns the last reply."""
         reply = b""
         for command in commands:
@@ -100,8 +100,8 @@ def running_agent(protocol="smtp", sock=None, **settings):
     rig = Rig(sock.getsockname()[1])
     ready, loops, errors = threading.Event(), [], []
 
-    def taught(said):
-        return rig.teach(said)  # looked up now: a test may replace it
+    def taught(feedback):
+        return rig.teach(feedback)  # looked up now: a test may replace it
 
     async def life():
         stop = asyncio.Event()
@@ -168,7 +168,7 @@ def files(folder):
 
 def start_child(rig, *commands):
     client = rig.raw()
-    client.say(b"EHLO me.example", b"MAIL FROM:<a@b.example>", *commands)
+    client.ask(b"EHLO me.example", b"MAIL FROM:<a@b.example>", *commands)
     return client
 
 

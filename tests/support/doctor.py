@@ -27,7 +27,7 @@ CHECKS = [
 ]
 
 
-class Told:
+class DoctorResult:
     """The report of `spamnb doctor`."""
 
     def __init__(self, code, out, err):
@@ -56,16 +56,16 @@ class Site:
         self.daemon = Daemon(folder, toml, user="root" if os.geteuid() == 0 else "")
         self.daemon.spamnb("train", SAMPLE / "ham", SAMPLE / "spam")
 
-    def words(self, *more):
+    def command(self, *more):
         where = ["--home", self.daemon.home, "--config", self.daemon.config]
         return list(map(str, [sys.executable, "-m", "spamnb", *where, "doctor", "--json", *more]))
 
     def doctor(self, *more):
         done = subprocess.run(
-            self.words(*more), capture_output=True, text=True, check=False, timeout=120,
+            self.command(*more), capture_output=True, text=True, check=False, timeout=120,
             env=self.daemon.environment,
         )  # fmt: skip
-        return Told(done.returncode, done.stdout, done.stderr)
+        return DoctorResult(done.returncode, done.stdout, done.stderr)
 
     def learnt(self):
         """All sums of the model, which the doctor must not change."""
@@ -87,6 +87,6 @@ class Site:
         until(lambda: wanted in self.daemon.spamnb("status", "--json"), what=f"bypass {way}")
 
     def events(self, ident):
-        told = self.daemon.spamnb("journal", "--json", "--limit", "20").splitlines()
-        mine = [json.loads(line) for line in told if ident in line]
+        lines = self.daemon.spamnb("journal", "--json", "--limit", "20").splitlines()
+        mine = [json.loads(line) for line in lines if ident in line]
         return [(event["before"], event["after"], event["user"]) for event in reversed(mine)]

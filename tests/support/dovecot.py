@@ -58,7 +58,7 @@ class Person:
         for folder in ("Junk/old", "Work", "Trash/old"):
             self.imap.create(folder)
 
-    def lay(self, name, folder="INBOX"):
+    def append(self, name, folder="INBOX"):
         """Append a message to a folder; only an append to Junk gives a label."""
         text = f"Subject: {name}\r\nMessage-ID: <{name}@x>\r\n\r\nwords of {name}\r\n".encode()
         assert self.imap.append(folder, None, None, text)[0] == "OK"
@@ -88,14 +88,14 @@ class Site:
 
     def journal(self):
         """Events of the users' labels, oldest first."""
-        told = self.daemon.spamnb("journal", "--limit", "0", "--channel", "imap", "--json")
-        return [json.loads(line) for line in told.splitlines()][::-1]
+        output = self.daemon.spamnb("journal", "--limit", "0", "--channel", "imap", "--json")
+        return [json.loads(line) for line in output.splitlines()][::-1]
 
-    def lay(self, folder="INBOX"):
+    def append(self, folder="INBOX"):
         """Append a new message to a folder of alice; return its name."""
         self.number += 1
         name = f"m{self.number}"
-        self.alice.lay(name, folder)
+        self.alice.append(name, folder)
         return name
 
     def waiting(self):

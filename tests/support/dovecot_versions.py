@@ -127,18 +127,28 @@ def missing():
     return [name for name in ("dovecot", "sievec") if shutil.which(name, path=path) is None]
 
 
-def command(*words):
+def command(*arguments):
     """Words that run one of Dovecot's programs, wherever it lies."""
     if not ROOT:
-        return words
-    return ("unshare", "--mount", "sh", "-c", _INSIDE, "sh", ROOT, tempfile.gettempdir(), *words)
+        return arguments
+    return (
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        _INSIDE,
+        "sh",
+        ROOT,
+        tempfile.gettempdir(),
+        *arguments,
+    )
 
 
 @functools.cache
 def version():
     """Such as 2.3: what its settings are written for."""
-    told = subprocess.check_output(command("dovecot", "--version"), text=True)
-    return ".".join(told.split(".")[:2])
+    output = subprocess.check_output(command("dovecot", "--version"), text=True)
+    return ".".join(output.split(".")[:2])
 
 
 def settings(**values):

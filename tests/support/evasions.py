@@ -68,8 +68,8 @@ def payloads(words: list[str]) -> dict[str, Payload]:
 def multi(*parts: str, boundary: str = "b", kind: str = "mixed", head: str = "") -> str:
     """A multipart with its header, without the message's."""
     inside = "".join(f"--{boundary}\n{part}\n" for part in parts)
-    said = head or f'multipart/{kind}; boundary="{boundary}"'
-    return f"Content-Type: {said}\n\n{inside}--{boundary}--\n"
+    content_type = head or f'multipart/{kind}; boundary="{boundary}"'
+    return f"Content-Type: {content_type}\n\n{inside}--{boundary}--\n"
 
 
 TEXT = f"Content-Type: text/plain\n\n{FILLER}"
@@ -90,7 +90,7 @@ def _nested_messages(payload: Payload, depth: int) -> str:
     return made
 
 
-def said(head: str, boundary: str = "q") -> Callable[[Payload], str]:
+def spelled(head: str, boundary: str = "q") -> Callable[[Payload], str]:
     """Make a multipart with a Content-Type in a given spelling."""
     return lambda payload: multi(payload.part(), boundary=boundary, head=head)
 
@@ -152,18 +152,18 @@ BOUNDARIES = ("a b", "=?us-ascii?q?q?=", "'()+_,-./:=?", "x" * 70, "--", "=_(c)"
 
 def _spelled() -> Iterator[tuple[str, bool, Callable[[Payload], str]]]:
     for name, head in SPELLINGS.items():
-        yield f"type-{name}", True, said(head)
+        yield f"type-{name}", True, spelled(head)
     for name, head in BROKEN_SPELLINGS.items():
-        yield f"type-{name}", False, said(head)
+        yield f"type-{name}", False, spelled(head)
     for boundary in BOUNDARIES:
         name = f"boundary-{boundary[:12]}"
-        yield name, True, said(f'multipart/mixed; boundary="{boundary}"', boundary)
+        yield name, True, spelled(f'multipart/mixed; boundary="{boundary}"', boundary)
     pieces = "; ".join(f'boundary*{i}="{sign}"' for i, sign in enumerate("quite-long"))
-    yield "type-continued-many", True, said(f"multipart/mixed; {pieces}", "quite-long")
+    yield "type-continued-many", True, spelled(f"multipart/mixed; {pieces}", "quite-long")
     backwards = "multipart/mixed; boundary*1=b; boundary*0=a"
-    yield "type-continued-backwards", True, said(backwards, "ab")
+    yield "type-continued-backwards", True, spelled(backwards, "ab")
     mixed = "multipart/mixed; boundary*0*=us-ascii''%61; boundary*1=\"%62\"; boundary*2*=%63"
-    yield "type-continued-percent", True, said(mixed, "a%62c")
+    yield "type-continued-percent", True, spelled(mixed, "a%62c")
 
 
 def _crowd() -> Iterator[tuple[str, bool, Callable[[Payload], str]]]:

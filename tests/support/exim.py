@@ -103,9 +103,9 @@ class Exim:
         self.exim("-bd", "-q1s")
         until((self.root / "exim.pid").exists, what="Exim's number")
 
-    def exim(self, *words):
+    def exim(self, *arguments):
         """Run the program on its configuration."""
-        command = [PROGRAM, "-C", self.root / "exim.conf", *words]
+        command = [PROGRAM, "-C", self.root / "exim.conf", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 

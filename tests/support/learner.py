@@ -142,7 +142,7 @@ def as_user(uid, run):
         os.write(write, text.encode())
         os._exit(0)
     os.close(write)
-    with os.fdopen(read) as said:
-        text = said.read()
+    with os.fdopen(read) as pipe:
+        text = pipe.read()
     os.waitpid(pid, 0)
     return text

@@ -139,12 +139,12 @@ def until(check, seconds=20.0, what="it"):
     return found
 
 
-def _run(*words):
+def _run(*command):
     # Into a file: what goes on in the background would keep a pipe open for ever.
-    with tempfile.TemporaryFile() as said:
-        done = subprocess.run(words, stdout=said, stderr=said, check=False)
-        said.seek(0)
-        assert done.returncode == 0, said.read().decode()
+    with tempfile.TemporaryFile() as output:
+        done = subprocess.run(command, stdout=output, stderr=output, check=False)
+        output.seek(0)
+        assert done.returncode == 0, output.read().decode()
 
 
 def children(pid):
@@ -171,10 +171,10 @@ class Daemon:
         self.environment = os.environ | {"SPAMNB_SERVE_USER": user, "PYTHONPATH": str(PROJECT)}
         self.process = None
 
-    def spamnb(self, *words):
+    def spamnb(self, *arguments):
         """Run a command on the same home; return its output."""
         user = self.environment["SPAMNB_SERVE_USER"]
-        done = forked(self.home, "--config", self.config, *words, SPAMNB_SERVE_USER=user)
+        done = forked(self.home, "--config", self.config, *arguments, SPAMNB_SERVE_USER=user)
         assert done.code == 0, done.err
         return done.out
 
@@ -185,11 +185,11 @@ class Daemon:
 
     def begin(self):
         """Begin, and tell where in the log."""
-        words = [sys.executable, "-m", "spamnb", "--home", self.home, "--config", self.config]
+        command = [sys.executable, "-m", "spamnb", "--home", self.home, "--config", self.config]
         with self.log.open("a") as log:
             began = log.tell()
             self.process = subprocess.Popen(
-                [*words, "serve"], stderr=log, stdout=log, env=self.environment
+                [*command, "serve"], stderr=log, stdout=log, env=self.environment
             )
         return began
 
@@ -305,8 +305,8 @@ class Rig:
 
     def sendmail(self, raw, to, sender):
         """Send as a program of this machine does, without a login."""
-        words = ["sendmail", "-C", self.root / "postfix", "-f", sender, to]
-        subprocess.run(words, input=raw.replace(b"\r\n", b"\n"), check=True)
+        command = ["sendmail", "-C", self.root / "postfix", "-f", sender, to]
+        subprocess.run(command, input=raw.replace(b"\r\n", b"\n"), check=True)
 
     def delivered(self, name, tag, folder=""):
         """Messages of a person that hold a text; `folder` is ".Junk" and the like."""

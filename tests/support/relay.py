@@ -124,28 +124,28 @@ class Hop(asyncio.Protocol):
             usual = b"354 go\r\n"
         elif verb == "QUIT":
             usual = b"221 bye\r\n"
-        said = self.do(verb, usual)
-        if verb == "RCPT" and said.startswith(b"2"):
+        reply = self.do(verb, usual)
+        if verb == "RCPT" and reply.startswith(b"2"):
             self.rcpts += 1
         elif verb in {"MAIL", "RSET"}:
             self.rcpts = 0
-        elif verb == "DATA" and said.startswith(b"354"):
+        elif verb == "DATA" and reply.startswith(b"354"):
             self.in_data = True
         elif verb == "QUIT":
             self.transport.close()
 
     def do(self, step, usual):
         """Send the scripted reply, else the usual one; returns what was sent."""
-        said = self.server.script.get(step, usual)
-        if isinstance(said, list):
-            said = said.pop(0) if said else usual
-        if said is DIE:
+        reply = self.server.script.get(step, usual)
+        if isinstance(reply, list):
+            reply = reply.pop(0) if reply else usual
+        if reply is DIE:
             self.transport.abort()
             return b""
-        if said is STALL or said is None:
+        if reply is STALL or reply is None:
             return b""
-        self.transport.write(said)
-        return said
+        self.transport.write(reply)
+        return reply
 
 
 class Server:

@@ -44,8 +44,8 @@ def stand_in(start, shared, channel):
             if word == "die " or (word == "once" and first(raw[5:].decode())):
                 os.kill(os.getpid(), signal.SIGSEGV)
             register.release()
-            said = b"no JSON" if word == "babb" else json.dumps({"pid": os.getpid()}).encode()
-            stream.write(said + b"\n")
+            output = b"no JSON" if word == "babb" else json.dumps({"pid": os.getpid()}).encode()
+            stream.write(output + b"\n")
             stream.flush()
     return 0
 

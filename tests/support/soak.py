@@ -57,7 +57,7 @@ class Books:
     given_up: int = 0
     twice: dict = field(default_factory=dict)
     """sender -> how often, for all that arrived more than once"""
-    told: set = field(default_factory=set)
+    logged: set = field(default_factory=set)
     """senders of which the log says that the next hop was lost, or the client before our reply"""
     in_killed: set = field(default_factory=set)
     """senders that lost the connection after the final dot while a worker was killed"""
@@ -95,9 +95,9 @@ class Soak:
         self.ended = threading.Event()
         self.code = None
 
-    def spamnb(self, *words):
+    def spamnb(self, *arguments):
         program = [sys.executable, "-m", "spamnb"]
-        return [*program, "--home", self.home, "--config", self.config, *words]
+        return [*program, "--home", self.home, "--config", self.config, *arguments]
 
     def write_settings(self, scan_limit):
         text = TOML.format(
@@ -115,12 +115,12 @@ class Soak:
 
     def begin(self):
         self.write_settings(1 << 20)
-        words = self.spamnb("train", SAMPLE / "ham", SAMPLE / "spam")
-        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+        command = self.spamnb("train", SAMPLE / "ham", SAMPLE / "spam")
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         self.start_sink()
-        with (self.folder / "err").open("w") as said:
+        with (self.folder / "err").open("w") as errors:
             self.daemon = subprocess.Popen(
-                self.spamnb("serve"), stderr=said, env=os.environ | {"SPAMNB_SERVE_USER": WHO}
+                self.spamnb("serve"), stderr=errors, env=os.environ | {"SPAMNB_SERVE_USER": WHO}
             )
         until(self.answers, 60, "the daemon")
 
@@ -246,5 +246,5 @@ class Soak:
                 "Connection to the mail server lost" in record.get("reply", "")
                 or record.get("action") == "client-lost"
             ):
-                books.told.add(record.get("from", ""))
+                books.logged.add(record.get("from", ""))
         return deaths

@@ -123,7 +123,7 @@ class Connection:
         self.pending = b""
         try:
             self.expect(2, self.reply())
-            self.expect(2, self.say(b"EHLO soak.example"))
+            self.expect(2, self.ask(b"EHLO soak.example"))
         except BaseException:
             self.socket.close()
             raise
@@ -142,7 +142,7 @@ class Connection:
             if line[3:4] != b"-":
                 return int(line[:3])
 
-    def say(self, line):
+    def ask(self, line):
         self.socket.sendall(line + b"\r\n")
         return self.reply()
 
@@ -153,10 +153,10 @@ class Connection:
     def send(self, request):
         """Send it; the code of the last reply."""
         for line in (b"MAIL FROM:<%b>" % request.name.encode(), b"RCPT TO:<bob@example.org>"):
-            code = self.say(line)
+            code = self.ask(line)
             if code // 100 != 2:
                 return code
-        code = self.say(b"DATA")
+        code = self.ask(b"DATA")
         if code != 354:
             return code
         self.socket.sendall(request.wire + b".\r\n")
@@ -180,9 +180,9 @@ def be_rude(port, kind, stop):
                 connection.socket.sendall(b"MAIL FROM:<" + b"a" * 3_000_000)
                 connection.reply()
             elif kind == "leaves-in-data":
-                connection.say(b"MAIL FROM:<rude@soak.example>")
-                connection.say(b"RCPT TO:<bob@example.org>")
-                connection.say(b"DATA")
+                connection.ask(b"MAIL FROM:<rude@soak.example>")
+                connection.ask(b"RCPT TO:<bob@example.org>")
+                connection.ask(b"DATA")
                 connection.socket.sendall(b"Subject: half a mess")
             elif kind == "garbage":
                 connection.socket.sendall(bytes(range(256)) * 40 + b"\r\n")

@@ -89,8 +89,8 @@ async def serve(port, path):
     def record(sender, wire):
         name = sender.partition(b"<")[2].partition(b">")[0].decode("latin-1")
         verdict = VERDICT.search(wire.partition(b"\r\n\r\n")[0])
-        said = verdict[1].decode("latin-1").replace(" ", "") if verdict else "-"
-        os.write(file, f"{name} {len(wire)} {body_digest(wire)} {said}\n".encode())
+        value = verdict[1].decode("latin-1").replace(" ", "") if verdict else "-"
+        os.write(file, f"{name} {len(wire)} {body_digest(wire)} {value}\n".encode())
 
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

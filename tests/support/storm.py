@@ -25,7 +25,7 @@ from spamnb.service.engine.filter import Filter
 from spamnb.service.feedback.types import Feedback
 from support.postfix import children, free_ports, until
 from support.soak_sink import body_digest
-from support.storm_attackers import Client, RefusedError, words
+from support.storm_attackers import Client, RefusedError, random_words
 
 PROJECT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
@@ -89,8 +89,8 @@ class Results:
     """(kind, reason) -> honest messages"""
     latency: dict = field(default_factory=dict)
     """kind -> sorted seconds of the try that was taken, during the attacks alone"""
-    words: int = 0
-    word_faults: list = field(default_factory=list)
+    labels: int = 0
+    label_faults: list = field(default_factory=list)
     hostile: Counter = field(default_factory=Counter)
     """hostile user -> corrections that were learnt"""
     kills: Counter = field(default_factory=Counter)
@@ -130,16 +130,16 @@ class Storm:
         )
         self.results = Results()
         self.attacked, self.ended = threading.Event(), threading.Event()
-        self.done, self.said = [], {}
-        """`said`: (digest of the body, label) of each acknowledged label -> its message"""
+        self.done, self.labelled = [], {}
+        """`labelled`: (digest of the body, label) of each acknowledged label -> its message"""
         self.numbers = itertools.count()
         self.programs = []
 
     # -- programs -------------------------------------------------------------------------------
 
-    def spamnb(self, *words):
+    def spamnb(self, *arguments):
         program = [sys.executable, "-m", "spamnb"]
-        return [*program, "--home", self.home, "--config", self.config, *words]
+        return [*program, "--home", self.home, "--config", self.config, *arguments]
 
     def begin(self):
         with Filter.open(self.home, create=True, history=False) as model:
@@ -171,8 +171,8 @@ class Storm:
 
     def attack(self):
         command = [sys.executable, HERE / "storm_attackers.py", self.front, self.delivery]
-        words = [*map(str, command), str(self.home / "spool")]
-        return subprocess.Popen(words, start_new_session=True)
+        command = [*map(str, command), str(self.home / "spool")]
+        return subprocess.Popen(command, start_new_session=True)
 
     def harm(self):
         """Share of other users' ham that is not delivered, and of their spam that is."""
@@ -198,7 +198,7 @@ class Storm:
         head = f"X-Number: {number}\r\nMessage-ID: <{name}>\r\n".encode()
         body = b"\r\nnumber %d\r\n" % number
         if kind == "large":
-            body += words(rng, rng.randint(66_000, 150_000))
+            body += random_words(rng, rng.randint(66_000, 150_000))
         return Message(name, head + raw + body, label, kind)
 
     def send(self, kind, source, pause_s, seed):
@@ -253,9 +253,9 @@ class Storm:
                 message = self.done[taught]
                 taught += 1
                 if message.kind == "trusted" and message.code == 250 and taught % 3 == 0:
-                    self.say(message)
+                    self.label(message)
 
-    def say(self, message):
+    def label(self, message):
         feedback = Feedback(
             message.label, as_taught(message.raw), (), message.recipient, "imap", "user"
         )
@@ -265,16 +265,16 @@ class Storm:
                 with ControlClient(self.home / "control.sock", 30) as caller:
                     answer = caller.teach(feedback)
             except UserError as error:
-                self.results.word_faults.append(repr(error))
+                self.results.label_faults.append(repr(error))
                 return
             except (SpamnbError, OSError):
                 time.sleep(0.2)
                 continue
             if answer.state not in ("learnt", "unchanged"):
-                self.results.word_faults.append(f"{answer.state}: {answer.reason}")
+                self.results.label_faults.append(f"{answer.state}: {answer.reason}")
                 return
             answers += 1
-            self.said[message.name] = message
+            self.labelled[message.name] = message
 
     # -- a hostile user -------------------------------------------------------------------------
 
@@ -285,16 +285,17 @@ class Storm:
             message = self.message("hostile", rng)
             message.recipient = f"{user}@example.org"
             if size:
-                message.raw += words(rng, size)
+                message.raw += random_words(rng, size)
             if not self.attempt(message, "127.8.0.1"):
                 continue
             label = label_of[message.label]
-            said = Feedback(label, as_taught(message.raw), (), message.recipient, "imap", "user")
+            raw = as_taught(message.raw)
+            feedback = Feedback(label, raw, (), message.recipient, "imap", "user")
             with (
                 suppress(SpamnbError, OSError),
                 ControlClient(self.home / "control.sock", 30) as caller,
             ):
-                if caller.teach(said).state == "learnt":
+                if caller.teach(feedback).state == "learnt":
                     self.results.hostile[user] += 1
 
     # -- kills ----------------------------------------------------------------------------------
@@ -380,7 +381,7 @@ class Storm:
                     results.unscanned[message.kind, verdict] += 1
         for took in results.latency.values():
             took.sort()
-        self.check_words()
+        self.check_labels()
         results.harm["with"] = self.harm()
         hostile = [
             word for user in results.hostile for word in ("--without", f"{user}@example.org")
@@ -389,18 +390,18 @@ class Storm:
         results.harm["without"] = self.harm()
         return results
 
-    def check_words(self):
-        """Each acknowledged word stands in the journal once."""
+    def check_labels(self):
+        """Each acknowledged label stands in the journal once."""
         results = self.results
         with Filter.open(self.home, readonly=True, history=False) as model:
             with model.store.read() as view:
-                # A second word may take further steps, but the counts move once.
+                # A second label may take further steps, but the counts move once.
                 events = Counter(e.digest for e in view.events() if e.before != e.after)
-            for message in self.said.values():
+            for message in self.labelled.values():
                 digest = model.example(as_taught(message.raw)).digest
-                results.words += 1
+                results.labels += 1
                 if events[digest] != 1:
-                    results.word_faults.append(f"{message.name}: {events[digest]} events")
+                    results.label_faults.append(f"{message.name}: {events[digest]} events")
 
 
 def stop(program):

@@ -35,7 +35,7 @@ class Client:
         self.file = self.socket.makefile("rb")
         try:
             self.expect_2xx(self.reply())
-            self.expect_2xx(self.say(b"EHLO attacker.example"))
+            self.expect_2xx(self.ask(b"EHLO attacker.example"))
         except BaseException:
             self.close()
             raise
@@ -53,16 +53,16 @@ class Client:
         if code // 100 != 2:
             raise RefusedError(code)
 
-    def say(self, line):
+    def ask(self, line):
         self.socket.sendall(line + b"\r\n")
         return self.reply()
 
     def begin(self, recipient, sender="attacker@attacker.example"):
         """Go on to DATA; whether the server takes it."""
         return (
-            self.say(b"MAIL FROM:<%b>" % sender.encode()) == 250
-            and self.say(b"RCPT TO:<%b>" % recipient.encode()) == 250
-            and self.say(b"DATA") == 354
+            self.ask(b"MAIL FROM:<%b>" % sender.encode()) == 250
+            and self.ask(b"RCPT TO:<%b>" % recipient.encode()) == 250
+            and self.ask(b"DATA") == 354
         )
 
     def close(self):
@@ -71,7 +71,7 @@ class Client:
             self.socket.close()
 
 
-def words(rng, size):
+def random_words(rng, size):
     """Lines of random words."""
     lines = []
     while size > 0:
@@ -86,7 +86,7 @@ def burst(front, number, rng):
     client = Client(front, f"127.3.0.{1 + number % 200}")
     try:
         if client.begin(f"victim@{DOMAIN}"):
-            raw = b"Subject: burst\r\n\r\n" + words(rng, rng.randint(*LARGE))
+            raw = b"Subject: burst\r\n\r\n" + random_words(rng, rng.randint(*LARGE))
             client.socket.sendall(raw + b".\r\n")
             client.reply()
     finally:
@@ -99,7 +99,7 @@ def hold(front, _number, rng):
     try:
         while True:
             line = rng.choice([b"NOOP", b"RSET", b"MAIL FROM:<a@attacker.example>"])
-            if client.say(line) >= 400 and line != b"MAIL FROM:<a@attacker.example>":
+            if client.ask(line) >= 400 and line != b"MAIL FROM:<a@attacker.example>":
                 return
             time.sleep(1)
     finally:
@@ -111,7 +111,7 @@ def dribble(front, number, rng):
     client = Client(front, f"127.5.{number % 20}.{1 + rng.randrange(200)}")
     try:
         if client.begin(f"victim@{DOMAIN}"):
-            client.socket.sendall(b"Subject: dribble\r\n\r\n" + words(rng, 1_000_000))
+            client.socket.sendall(b"Subject: dribble\r\n\r\n" + random_words(rng, 1_000_000))
             while True:
                 time.sleep(10)
                 client.socket.sendall(b"x\n")
@@ -130,7 +130,7 @@ def evade(front, number, rng):
     bodies = [
         b"Content-Type: multipart/mixed; boundary=b\r\n\r\n" + empty + b"--b\r\n" + payload,
         b"Content-Type: multipart/mixed; boundary=b0\r\n\r\n" + deep + b"--b60\r\n" + payload,
-        b"Content-Type: text/plain\r\n\r\n" + words(rng, 300_000),
+        b"Content-Type: text/plain\r\n\r\n" + random_words(rng, 300_000),
     ]
     client = Client(front, f"127.6.0.{1 + number % 200}")
     try:
@@ -147,7 +147,7 @@ def report(delivery, number, rng):
     try:
         user = f"p{rng.getrandbits(32):x}@attacker.example"
         if client.begin(f"spam@{DOMAIN}", user):
-            inner = b"From: x@y.example\r\nSubject: never seen\r\n\r\n" + words(rng, 500)
+            inner = b"From: x@y.example\r\nSubject: never seen\r\n\r\n" + random_words(rng, 500)
             encoded = base64.encodebytes(inner).replace(b"\n", b"\r\n")
             head = b"Subject: report\r\nContent-Type: message/rfc822\r\n"
             head += b"Content-Transfer-Encoding: base64\r\n\r\n"

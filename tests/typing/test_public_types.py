@@ -17,7 +17,7 @@ def test_a_strict_user_program_passes(tmp_path):
     (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
     (site / "spamnb").symlink_to(Path(spamnb.__file__).parent)
     (site / "libraries.pth").write_text(sysconfig.get_path("purelib"))
-    words = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir=cache",
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir=cache",
              "--python-executable", tmp_path / "env/bin/python", PROGRAM]  # fmt: skip
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "Success: no issues found in 1 source file\n")

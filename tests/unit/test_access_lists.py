@@ -25,8 +25,8 @@ def envelope(sender="", to=("bob@b.example",), client="192.0.2.7"):
     return Envelope(sender=sender, recipients=to, client=Client(address=client))
 
 
-def ruled(rules, *, head=b"", local=LOCAL, **said):
-    return rules.on(envelope(**said), head + b"\r\nbody\r\n", local)
+def ruled(rules, *, head=b"", local=LOCAL, **values):
+    return rules.on(envelope(**values), head + b"\r\nbody\r\n", local)
 
 
 def allow(text):
@@ -55,7 +55,7 @@ def test_a_list_is_read_and_read_again(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "error"),
     [
         ("clinet 192.0.2.1", "not an entry"),
         ("client", "not an entry"),
@@ -71,11 +71,11 @@ def test_a_list_is_read_and_read_again(tmp_path):
         ("recipient bob", "not an address"),
     ],
 )
-def test_a_wrong_line_is_named_by_file_and_line(tmp_path, line, said):
+def test_a_wrong_line_is_named_by_file_and_line(tmp_path, line, error):
     """The error is one line with the place of the mistake and the allowed forms."""
     file = tmp_path / "block"
     file.write_text(f"# list\nsender ann@a.example\n{line}\n")
-    with pytest.raises(SettingsError, match=f"block, line 3: .*{said}"):
+    with pytest.raises(SettingsError, match=f"block, line 3: .*{error}"):
         AccessLists.load(RuleFiles(block=str(file)))
 
 
@@ -212,7 +212,7 @@ def test_allow_wins_over_block():
 
 
 @pytest.mark.parametrize(
-    ("said", "entry"),
+    ("values", "entry"),
     [
         ({"sender": "Ann@Evil.example"}, "ann@evil.example"),
         ({"head": b'From: "x" <ann@evil.example>\r\n'}, "ann@evil.example"),
@@ -222,9 +222,9 @@ def test_allow_wins_over_block():
         ({"sender": ""}, None),
     ],
 )
-def test_blocking_a_sender_needs_no_proof(said, entry):
+def test_blocking_a_sender_needs_no_proof(values, entry):
     """The envelope's sender or any author, by address, domain or a domain above."""
-    ruling = ruled(block("sender ann@evil.example\ndomain bad.example"), **said)
+    ruling = ruled(block("sender ann@evil.example\ndomain bad.example"), **values)
     assert (ruling.entry if ruling else None) == entry
 
 

@@ -77,8 +77,8 @@ def test_the_nearest_are_those_of_the_cosine():
         row[some.astype(int)] = 1
     holders = held.sum(axis=0)
     weight = np.log(60 / np.maximum(holders, 1))
-    told = held * weight * ((holders > 1) & (holders <= 6))
-    alike = told @ told.T / np.sqrt((held * weight**2).sum(axis=1))
+    weighted = held * weight * ((holders > 1) & (holders <= 6))
+    alike = weighted @ weighted.T / np.sqrt((held * weight**2).sum(axis=1))
     np.fill_diagonal(alike, -1)
     expected = [
         (truth[row >= row.max() - 1e-12] != own).mean()

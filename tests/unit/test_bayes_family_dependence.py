@@ -36,11 +36,11 @@ def node(X, y, column, parent, alpha=1.0):
     over = [()] if parent is None else [(value,) for value in COLUMNS[parent]]
     tables = []
     for label in ("a", "b"):
-        for told in over:
+        for values_given in over:
             of = [
                 x
                 for x, its in zip(X, y, strict=True)
-                if its == label and (parent is None or x[parent] == told[0])
+                if its == label and (parent is None or x[parent] == values_given[0])
             ]
             n = [sum(x[column] == value for x in of) for value in values]
             tables.append(m_estimate(n, len(of), alpha * len(values), 1 / len(values)))
@@ -263,7 +263,7 @@ def test_a_thousand_facts_do_not_underflow():
 
 
 @pytest.mark.parametrize(
-    ("nodes", "told"),
+    ("nodes", "error"),
     [
         ([Node("a", (0, 1), [0.5, 0.6])], "sum to 1"),
         ([Node("a", (0, 1), [-0.5, 1.5])], "sum to 1"),
@@ -272,9 +272,9 @@ def test_a_thousand_facts_do_not_underflow():
         ([Node("a", (0,), [1.0]), Node("a", (0,), [1.0])], "defined twice"),
     ],
 )
-def test_a_network_is_a_distribution(nodes, told):
+def test_a_network_is_a_distribution(nodes, error):
     """An invalid node is refused with its name."""
-    with pytest.raises(UserError, match=f"a: .*{told}"):
+    with pytest.raises(UserError, match=f"a: .*{error}"):
         BeliefNetwork(nodes)
 
 

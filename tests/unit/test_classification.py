@@ -31,11 +31,11 @@ def test_averages_are_those_of_scikit_learn():
     from sklearn.metrics import f1_score
 
     dice = np.random.default_rng(1)
-    truth, said = dice.integers(0, 4, 200), dice.integers(0, 4, 200)
-    parts = [quality(truth == k, said == k) for k in range(4)]
-    assert classification.macro_f1(parts) == pytest.approx(f1_score(truth, said, average="macro"))
-    assert classification.pooled(parts).f1 == pytest.approx(f1_score(truth, said, average="micro"))
-    table = classification.confusion(truth, said, 4)
+    truth, found = dice.integers(0, 4, 200), dice.integers(0, 4, 200)
+    parts = [quality(truth == k, found == k) for k in range(4)]
+    assert classification.macro_f1(parts) == pytest.approx(f1_score(truth, found, average="macro"))
+    assert classification.pooled(parts).f1 == pytest.approx(f1_score(truth, found, average="micro"))
+    table = classification.confusion(truth, found, 4)
     assert table.sum() == 200
     assert [table[k, k] for k in range(4)] == [part.right for part in parts]
 

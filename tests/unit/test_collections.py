@@ -76,13 +76,14 @@ def test_reuters_as_it_was_published(tmp_path):
 def test_reuters_stories_without_a_body(tmp_path):
     """Stories without title and body, briefs, and accents, as in the published files."""
     head = '<REUTERS TOPICS="YES" LEWISSPLIT="TRAIN" CGISPLIT="TRAINING-SET" OLDID="5" NEWID="{}">'
-    told = "<DATE>26-FEB-1987 15:01:01.79</DATE><TOPICS><D>earn</D></TOPICS><UNKNOWN>&#5;</UNKNOWN>"
+    head += "\n<DATE>26-FEB-1987 15:01:01.79</DATE>"
+    head += "<TOPICS><D>earn</D></TOPICS><UNKNOWN>&#5;</UNKNOWN>"
     texts = (
         '<TEXT TYPE="UNPROC">&#2;\n QTLY DIV 5 CTS &lt;ABC>\n PAY MARCH 9\n</TEXT>',
         '<TEXT TYPE="BRIEF">&#2;<TITLE>AMR &amp; UAL RISE</TITLE>Blah\n</TEXT>',
         "<TEXT><TITLE>Caf\u00e9</TITLE><DATELINE> PARIS - </DATELINE><BODY>x\n</BODY></TEXT>",
     )
-    stories = [f"{head.format(n)}\n{told}{text}\n</REUTERS>\n" for n, text in enumerate(texts)]
+    stories = [f"{head.format(n)}{text}\n</REUTERS>\n" for n, text in enumerate(texts)]
     sgml = '<!DOCTYPE lewis SYSTEM "lewis.dtd">\n' + "".join(stories)
     (tmp_path / "reut2-017.sgm").write_bytes(sgml.encode("latin-1"))
     unproc, brief, accents = (one.raw.decode() for one in documents(tmp_path))

@@ -138,9 +138,9 @@ def test_a_caller_that_was_silent_for_long_connects_anew(tmp_path):
 def test_an_error_of_the_family_is_raised_at_the_other_end(server):
     """The client raises the same class with the same text and hint; the connection stays."""
     with ControlClient(server[1], 10) as caller:
-        with pytest.raises(StoreFullError, match="the disk is full") as told:
+        with pytest.raises(StoreFullError, match="the disk is full") as raised:
             caller.ask("busy")
-        assert told.value.hint == "make room"
+        assert raised.value.hint == "make room"
         assert caller.ask("echo", b"x").body == b"x"
 
 
@@ -150,11 +150,11 @@ def test_an_internal_error_is_told_by_an_incident_id_alone(tmp_path):
     with (
         serving(tmp_path, log=logged.append) as (_, path),
         ControlClient(path, 10) as caller,
-        pytest.raises(SpamnbError) as told,
+        pytest.raises(SpamnbError) as raised,
     ):
         caller.ask("fault")
-    assert "secret" not in str(told.value)
-    incident = str(told.value).rpartition(" ")[2]
+    assert "secret" not in str(raised.value)
+    incident = str(raised.value).rpartition(" ")[2]
     assert [record["incident"] for record in logged] == [incident]
     assert "secret" in logged[0]["error"]
 
@@ -406,10 +406,10 @@ def test_a_missing_daemon_is_told_in_one_line(tmp_path):
     dead.bind(str(tmp_path / "dead"))
     dead.close()
     for path in (tmp_path / "none", tmp_path / "dead", tmp_path / ("x" * 150)):
-        with pytest.raises(StoreBusyError) as told:
+        with pytest.raises(StoreBusyError) as raised:
             ControlClient(path, 1)
-        assert told.value.hint
-        assert told.value.transient
+        assert raised.value.hint
+        assert raised.value.transient
 
 
 def crowded(path):
@@ -448,9 +448,9 @@ def test_a_daemon_with_a_full_backlog_is_no_missing_daemon(tmp_path, monkeypatch
     shutil.copytree(trained, tmp_path / "home")
     monkeypatch.setattr("spamnb.cli.daemon_client.PING_S", 0.01)
     listener, waiting = crowded(tmp_path / "home" / "control.sock")
-    for words in (["undo", "1"], ["expire"], ["compact"], ["relearn"]):
-        done = spamnb(tmp_path / "home", *words)
-        assert (done.code, "does not answer" in done.err) == (3, True), (words, done)
+    for arguments in (["undo", "1"], ["expire"], ["compact"], ["relearn"]):
+        done = spamnb(tmp_path / "home", *arguments)
+        assert (done.code, "does not answer" in done.err) == (3, True), (arguments, done)
     for one in (listener, *waiting):
         one.close()
 

@@ -40,13 +40,13 @@ def test_a_listener_allows_no_more_connections_than_descriptors():
 def site(**more):
     """Settings with a listener, and what else is given."""
     settings = Settings(listener={"mx": ListenerSettings(**more.pop("listener", {}))})
-    sections = {name: replace_any(getattr(settings, name), **told) for name, told in more.items()}
+    sections = {key: replace_any(getattr(settings, key), **values) for key, values in more.items()}
     return replace(settings, **sections)
 
 
-def replace_any(section, **told):
+def replace_any(section, **values):
     named = hasattr(section, "_replace")
-    return section._replace(**told) if named else replace(section, **told)
+    return section._replace(**values) if named else replace(section, **values)
 
 
 @pytest.mark.parametrize(

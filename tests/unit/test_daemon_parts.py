@@ -294,16 +294,16 @@ def test_a_long_line_does_not_wait_for_the_logs_reader():
     log._fd, log._poll = writer, logs._poll_of(writer)
     while log._poll.poll(0):
         log({"event": "long", "to": ["x" * 1_900] * 5})
-    told = b""
+    read = b""
     while len(piece := os.read(reader, 1 << 16)) == 1 << 16:
-        told += piece
-    told += piece
+        read += piece
+    read += piece
     log({"event": "short"})
     rest = os.read(reader, 1 << 16).decode()
     os.close(reader)
     os.close(writer)
-    assert b"event" not in told
-    assert not told.endswith(b"\n")
+    assert b"event" not in read
+    assert not read.endswith(b"\n")
     assert rest.startswith("\n")
     assert "log lines lost" in rest
     assert rest.splitlines()[-1].endswith(" info short")
@@ -336,9 +336,9 @@ def test_a_repeated_message_of_a_library_is_logged_once_a_second(tmp_path):
     finally:
         root.handlers[:], root.level, sys.excepthook = before
         logging.captureWarnings(capture=False)
-    told = [json.loads(line) for line in path.read_text().splitlines()]
-    assert len(told) < 20
-    assert sum(1 + record.get("untold", 0) for record in told) == 1001
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(records) < 20
+    assert sum(1 + record.get("untold", 0) for record in records) == 1001
 
 
 def test_an_unreadable_bypass_file_changes_no_bypass():
@@ -364,11 +364,11 @@ def test_states_reach_the_service_manager(tmp_path):
         notifier.alive()
         notifier.status("two")
         notifier.stopping("bye")
-        said = [manager.recv(1000).decode() for _ in range(5)]
+        states = [manager.recv(1000).decode() for _ in range(5)]
         notifier.close()
-    assert said[0] == "READY=1\nSTATUS=serving"
-    assert said[1].startswith("RELOADING=1\nMONOTONIC_USEC=")
-    assert said[2:] == ["WATCHDOG=1", "STATUS=two", "STOPPING=1\nSTATUS=bye"]
+    assert states[0] == "READY=1\nSTATUS=serving"
+    assert states[1].startswith("RELOADING=1\nMONOTONIC_USEC=")
+    assert states[2:] == ["WATCHDOG=1", "STATUS=two", "STOPPING=1\nSTATUS=bye"]
     assert notifier.watchdog_s == 2
 
 
@@ -464,10 +464,10 @@ def test_a_child_is_told_what_to_do_and_hears_the_end():
 def test_a_child_that_reads_nothing_does_not_block_the_supervisor():
     """Orders to a stuck child fail immediately."""
     line = SupervisorChannel()
-    told = 0
+    sent = 0
     while line.tell(Order("reload", {"much": "x" * 50_000})):
-        told += 1
-        assert told < 1000
-    assert told >= 1
+        sent += 1
+        assert sent < 1000
+    assert sent >= 1
     line.child_has_it()
     line.close()

@@ -266,9 +266,9 @@ def test_what_cannot_be_read_is_told_and_left_out(tmp_path):
     """A missing file of an index costs its message, not the evaluation."""
     index = tmp_path / "index"
     index.write_text("spam nowhere\n")
-    told = []
-    assert list(read_each(as_given(indexed(index)), told.append)) == []
-    assert "nowhere" in told[0]
+    unreadable = []
+    assert list(read_each(as_given(indexed(index)), unreadable.append)) == []
+    assert "nowhere" in unreadable[0]
 
 
 def test_files_are_brought_in_order_of_time_by_their_heads(tmp_path):

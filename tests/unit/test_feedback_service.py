@@ -91,24 +91,24 @@ def test_an_admin_teaches_of_every_message(feedback_service, model):
 
 def test_a_duplicate_is_a_success_that_changes_nothing(feedback_service, model):
     """A repeated label changes nothing and is a success."""
-    said = Feedback("spam", mail(1), user="root", trust="admin")
-    first, held = feedback_service.teach(said), events(model)
-    again = feedback_service.teach(said)
+    feedback = Feedback("spam", mail(1), user="root", trust="admin")
+    first, held = feedback_service.teach(feedback), events(model)
+    again = feedback_service.teach(feedback)
     assert (first.state, again.state, events(model)) == ("learnt", "unchanged", held)
     assert (again.receipt.event, again.receipt.already) == (0, first.receipt.event)
 
 
 def test_a_contradiction_moves(feedback_service, model):
     """The same message under another label: it is moved, and counted once."""
-    said = Feedback("spam", mail(1), user="root", trust="admin")
-    feedback_service.teach(said)
-    answer = feedback_service.teach(replace(said, label="ham"))
+    feedback = Feedback("spam", mail(1), user="root", trust="admin")
+    feedback_service.teach(feedback)
+    answer = feedback_service.teach(replace(feedback, label="ham"))
     assert (answer.receipt.before, answer.receipt.after) == ("spam", "ham")
-    assert feedback_service.teach(replace(said, label="")).receipt.before == "ham"
+    assert feedback_service.teach(replace(feedback, label="")).receipt.before == "ham"
 
 
 @pytest.mark.parametrize(
-    ("said", "error_type"),
+    ("feedback", "error_type"),
     [
         (Feedback("junk", b"Subject: x\n\nx\n", user="root", trust="admin"), "LabelError"),
         (Feedback("spam", b"", user="root", trust="admin"), "UserError"),
@@ -120,10 +120,12 @@ def test_a_contradiction_moves(feedback_service, model):
         (Feedback("spam", b"S: x\n\nx\n", user="a" * 400), "RefusedError"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_the_reason(feedback_service, model, said, error_type):
+def test_what_makes_no_sense_is_refused_with_the_reason(
+    feedback_service, model, feedback, error_type
+):
     """An invalid feedback gets a reply with the type of the error; nothing is learnt."""
     held = events(model)
-    answer = feedback_service.teach(said)
+    answer = feedback_service.teach(feedback)
     assert (answer.state, answer.facts["error_type"], bool(answer.reason)) == (
         "refused",
         error_type,
@@ -154,8 +156,8 @@ def test_a_user_teaches_of_messages_delivered_to_them(feedback_service, model, b
     digest = model.example(raw).digest.hex()
     refs = {"signature": (signature,), "digest": (digest,), "message id": ("<1@a.example>",)}
     body = {"raw": raw, "header": signed(raw + b"-- \nlist footer\n", signature)}
-    said = Feedback("ham", body.get(by, b""), refs.get(by, ()), ALICE)
-    assert feedback_service.teach(said).state == "learnt"
+    feedback = Feedback("ham", body.get(by, b""), refs.get(by, ()), ALICE)
+    assert feedback_service.teach(feedback).state == "learnt"
     assert model.score(raw).decision == "deliver"
 
 
@@ -208,8 +210,10 @@ def test_a_user_takes_back_their_own_events_only(feedback_service, model):
 def test_a_stranger_may_label_with_the_signature_of_a_received_message(feedback_service, model):
     """A stranger needs the signature of a message delivered to the claimed address."""
     signature = delivered(model, mail(1, "a new catalogue of garden tools"), ALICE)
-    said = Feedback("spam", b"", (signature,), ALICE, "address", "stranger", domain="example.org")
-    assert feedback_service.teach(said).state == "learnt"
+    feedback = Feedback(
+        "spam", b"", (signature,), ALICE, "address", "stranger", domain="example.org"
+    )
+    assert feedback_service.teach(feedback).state == "learnt"
 
 
 @pytest.mark.parametrize("by", ["message id", "digest", "raw", "guess", "foreign signature"])
@@ -223,12 +227,12 @@ def test_a_stranger_without_proof_teaches_nothing(feedback_service, model, by):
         "message id": ("<1@a.example>",), "digest": (digest,), "guess": ("s" + "a" * 26,),
         "foreign signature": (foreign,),
     }  # fmt: skip
-    said = Feedback(
+    feedback = Feedback(
         "spam", raw if by == "raw" else b"", refs.get(by, ()), ALICE, "address", "stranger",
         domain="example.org",
     )  # fmt: skip
     held = events(model)
-    answer = feedback_service.teach(said)
+    answer = feedback_service.teach(feedback)
     assert (answer.state, events(model)) == ("refused" if by == "guess" else "review", held)
 
 
@@ -317,11 +321,11 @@ def test_a_person_is_stopped_at_their_cap_and_others_are_not(model, tmp_path):
     for raw in raws:
         delivered(model, raw, ALICE, "bob@example.org")
     feedback_service = FeedbackService(model, ReviewQueue(tmp_path / "review"), rules)
-    said = [Feedback("spam", raw, user=ALICE) for raw in raws]
-    assert [feedback_service.teach(one).state for one in said] == ["learnt"] * 3 + ["refused"] * 2
+    labels = [Feedback("spam", raw, user=ALICE) for raw in raws]
+    assert [feedback_service.teach(one).state for one in labels] == ["learnt"] * 3 + ["refused"] * 2
     again = FeedbackService(model, ReviewQueue(tmp_path / "review"), rules)
-    assert again.teach(said[4]).state == "refused"
-    assert again.teach(replace(said[4], user="bob@example.org")).state == "learnt"
+    assert again.teach(labels[4]).state == "refused"
+    assert again.teach(replace(labels[4], user="bob@example.org")).state == "learnt"
 
 
 def test_what_changes_nothing_does_not_count_towards_the_cap(model, tmp_path):
@@ -344,9 +348,9 @@ def test_strangers_share_a_cap(model, tmp_path):
     """Names cost a stranger nothing, so all of them together are bounded."""
     rules = TeachingRules(stranger_per_day=2, strangers_per_day=4)
     feedback_service = FeedbackService(model, ReviewQueue(tmp_path / "review"), rules)
-    said = Feedback("ham", channel="address", trust="stranger")
+    feedback = Feedback("ham", channel="address", trust="stranger")
     states = [
-        feedback_service.teach(replace(said, raw=mail(n), user=f"x{n // 3}@a.example")).state
+        feedback_service.teach(replace(feedback, raw=mail(n), user=f"x{n // 3}@a.example")).state
         for n in range(9)
     ]
     assert states == ["review", "review", "refused"] * 2 + ["refused"] * 3
@@ -357,8 +361,8 @@ def test_every_label_is_counted_and_timed(model, tmp_path):
     meters = Meters()
     feedback_service = FeedbackService(model, ReviewQueue(tmp_path / "review"), meters=meters)
     admin = Feedback("spam", mail(1), user="root", trust="admin")
-    for said in (admin, admin, replace(admin, label="ham"), replace(admin, label="")):
-        feedback_service.teach(said)
+    for feedback in (admin, admin, replace(admin, label="ham"), replace(admin, label="")):
+        feedback_service.teach(feedback)
     feedback_service.teach(Feedback("spam", mail(2), user=ALICE))
     feedback_service.teach(Feedback("spam", b"", ("x@y",), ALICE))
     found = {
@@ -471,10 +475,10 @@ def test_a_correction_by_signature_decodes_one_entry(feedback_service, model, tr
             begun.add(frame)  # a generator is called again when it goes on
             calls[counted[frame.f_code]] += 1
 
-    said = Feedback("ham", refs=(signature,), user=ALICE, trust=trust)
+    feedback = Feedback("ham", refs=(signature,), user=ALICE, trust=trust)
     sys.setprofile(count)
     try:
-        answer = feedback_service.teach(said)
+        answer = feedback_service.teach(feedback)
     finally:
         sys.setprofile(None)
     assert answer.state == "learnt"

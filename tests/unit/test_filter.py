@@ -108,12 +108,12 @@ def test_a_ham_judged_with_certainty_is_junk_after_one_correction(model):
     assert verdict.decision in ("junk", "reject")
 
 
-@pytest.mark.parametrize(("side", "said"), [("spam", "ham"), ("ham", "spam")])
-def test_one_undo_takes_a_correction_back_exactly(model, side, said):
+@pytest.mark.parametrize(("side", "label"), [("spam", "ham"), ("ham", "spam")])
+def test_one_undo_takes_a_correction_back_exactly(model, side, label):
     """All steps of a correction are one event, and one undo reverts them."""
     raw = surest(model, side)
     before, odds = numbers(model), model.score(raw).log_odds
-    receipt = model.correct(raw, said)
+    receipt = model.correct(raw, label)
     assert numbers(model) != before
     assert model.undo(receipt).changed
     assert numbers(model) == before

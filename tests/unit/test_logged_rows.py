@@ -45,7 +45,7 @@ def spoil(store, change):
     store._recent = RecentRowsCache()
 
 
-def told(store):
+def problems(store):
     with store.read() as view:
         return " ".join(check(view))
 
@@ -219,7 +219,7 @@ def test_a_log_that_contradicts_its_state_is_damage(store, change):
         learn(store, some_mail(number), number % 2)
     assert tables_of(store)[0] == STATE
     spoil(store, change)
-    assert "reading stopped" in told(store)
+    assert "reading stopped" in problems(store)
     with pytest.raises(StoreDamagedError):
         learn(store, some_mail(21), HAM)
 
@@ -230,4 +230,4 @@ def test_a_mark_that_is_too_high_is_found_by_check(store, first):
     for number in range(1, 21):
         learn(store, some_mail(number), number % 2)
     spoil(store, _state(first=first))
-    assert "features" in told(store)
+    assert "features" in problems(store)

@@ -11,7 +11,7 @@ def subject(value: bytes) -> Message:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "decoded"),
     [
         (b"plain", b"plain"),
         (b"  outer blanks \t", b"outer blanks"),
@@ -34,9 +34,9 @@ def subject(value: bytes) -> Message:
         (b"=?utf-8?x?a?=", b"=?utf-8?x?a?="),
     ],
 )
-def test_values_are_decoded_as_their_senders_meant(value: bytes, said: bytes | str) -> None:
+def test_values_are_decoded_as_their_senders_meant(value: bytes, decoded: bytes | str) -> None:
     """Encoded words are read, joined by RFC 2047, and ASCII stays bytes."""
-    assert subject(value).headers == [(b"subject", said)]
+    assert subject(value).headers == [(b"subject", decoded)]
 
 
 @pytest.mark.parametrize(

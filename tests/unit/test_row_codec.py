@@ -199,10 +199,10 @@ class TestIntegers:
             ByteCursor(b"\xff" * 11).varint()
 
     @given(st.text(st.characters()), st.binary())
-    def test_texts_and_chunks(self, said, raw):
+    def test_texts_and_chunks(self, value, raw):
         """Lone surrogates and all: a header may hold anything."""
-        reader = ByteCursor(text(said) + chunk(raw))
-        assert reader.text() == said
+        reader = ByteCursor(text(value) + chunk(raw))
+        assert reader.text() == value
         assert reader.chunk() == raw
 
     def test_a_text_that_is_no_utf8_is_damage(self):

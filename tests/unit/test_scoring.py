@@ -109,9 +109,9 @@ def test_explained_by_reference_the_score_is_the_same(model):
     """Without the body, from the ids in the history: same score, same clues with their texts."""
     for raw in NEW[::5]:
         verdict = model.score(raw)
-        told = model.explain(verdict.digest.hex())
-        assert told.log_odds == pytest.approx(verdict.log_odds, abs=CLOSE)
-        assert added_up(told) == pytest.approx(told.log_odds, abs=CLOSE)
+        explanation = model.explain(verdict.digest.hex())
+        assert explanation.log_odds == pytest.approx(verdict.log_odds, abs=CLOSE)
+        assert added_up(explanation) == pytest.approx(explanation.log_odds, abs=CLOSE)
         assert model.explain(raw).log_odds == pytest.approx(verdict.log_odds, abs=CLOSE)
 
 
@@ -121,8 +121,8 @@ def test_explained_by_reference_occurrences_count(tmp_path):
     with Filter.open(tmp_path / "m", create=True, recipe=made) as model:
         teach(model)
         verdict = model.score(NEW[0])
-        told = model.explain(verdict.digest.hex())
-        assert told.log_odds == pytest.approx(verdict.log_odds, abs=CLOSE)
+        explanation = model.explain(verdict.digest.hex())
+        assert explanation.log_odds == pytest.approx(verdict.log_odds, abs=CLOSE)
 
 
 def test_occurrences_add_up_too(tmp_path):
@@ -138,8 +138,8 @@ def test_clues_by_reference_have_the_texts_of_the_words(model):
     """The vocabulary has the same words as the message, for all that were learnt."""
     raw = sample("spam", 0, 1)[0]
     verdict = model.score(raw)
-    told = model.explain(verdict.signature)
-    pairs = zip(sorted(told.clues()), sorted(verdict.clues()), strict=True)
+    explanation = model.explain(verdict.signature)
+    pairs = zip(sorted(explanation.clues()), sorted(verdict.clues()), strict=True)
     for by_reference, by_body in pairs:
         assert by_reference[:2] == by_body[:2]
         assert by_reference.nats == pytest.approx(by_body.nats, abs=CLOSE)
@@ -190,8 +190,8 @@ def test_log_odds_are_those_of_spam_or_of_the_most_probable_label(model):
 def test_spam_against_all_others_is_what_decisions_go_by(model):
     """However many labels there are, it is the log-odds of the probability of spam."""
     for verdict in model.score_many(NEW):
-        said = 1 / (1 + np.exp(-np.clip(verdict.spam_log_odds, -700, 700)))
-        assert said == pytest.approx(verdict.probabilities["spam"], abs=CLOSE)
+        probability = 1 / (1 + np.exp(-np.clip(verdict.spam_log_odds, -700, 700)))
+        assert probability == pytest.approx(verdict.probabilities["spam"], abs=CLOSE)
         if len(verdict.labels) == 2:
             assert verdict.spam_log_odds == verdict.log_odds
         foreign = replace(verdict, labels=("a", "b", "c")[: len(verdict.labels)])

@@ -107,9 +107,9 @@ def test_an_unknown_key_names_its_line_and_the_nearest_known(tmp_path):
 
 def test_a_wrong_value_names_key_file_line_found_and_allowed(tmp_path):
     """One line is enough to mend any wrong value."""
-    said = complaint(tmp_path, '\n[store]\n\nlimit_bytes = "much"\n')
+    error = complaint(tmp_path, '\n[store]\n\nlimit_bytes = "much"\n')
     expected = f'store.limit_bytes ({tmp_path}/spamnb.toml, line 4) is "much" - it must be a whole'
-    assert said.startswith(expected)
+    assert error.startswith(expected)
 
 
 @pytest.mark.parametrize(
@@ -142,9 +142,9 @@ def test_what_is_not_allowed_is_refused(tmp_path, text):
 
 def test_costs_that_contradict_each_other_name_their_place(tmp_path):
     """Rules over several keys name the section and a line too."""
-    said = complaint(tmp_path, "[costs]\njunk = [0.0, 0.5]\n")
-    assert "[costs]" in said
-    assert "line 2" in said
+    error = complaint(tmp_path, "[costs]\njunk = [0.0, 0.5]\n")
+    assert "[costs]" in error
+    assert "line 2" in error
 
 
 def test_a_broken_file_is_told_with_its_line(tmp_path):

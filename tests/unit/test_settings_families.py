@@ -73,9 +73,9 @@ def test_the_commented_example_is_right_without_its_comments(tmp_path, family):
 
 def test_an_unknown_key_of_a_family_names_the_nearest(tmp_path):
     """File, line, and what was meant, with the name that the user chose."""
-    said = complaint(tmp_path, '[listener.mx]\nadress = "127.0.0.1:1"\n')
-    assert "line 2: there is no setting listener.mx.adress" in said
-    assert "did you mean listener.mx.address?" in said
+    error = complaint(tmp_path, '[listener.mx]\nadress = "127.0.0.1:1"\n')
+    assert "line 2: there is no setting listener.mx.adress" in error
+    assert "did you mean listener.mx.address?" in error
     assert "listener" in complaint(tmp_path, "[listner.mx]\naddress = 5\n")
     assert complaint(tmp_path, "listener = 5\n")
 
@@ -96,9 +96,9 @@ def test_an_unknown_key_of_a_family_names_the_nearest(tmp_path):
 )
 def test_a_wrong_value_names_its_key_and_line(tmp_path, line):
     """A member's values are checked as all others are."""
-    said = complaint(tmp_path, f"\n[listener.mx]\n{line}\n")
-    assert f"listener.mx.{line.split()[0]} ({tmp_path}/spamnb.toml, line 3)" in said
-    assert "it must be" in said
+    error = complaint(tmp_path, f"\n[listener.mx]\n{line}\n")
+    assert f"listener.mx.{line.split()[0]} ({tmp_path}/spamnb.toml, line 3)" in error
+    assert "it must be" in error
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:25", "[::]:25", "192.0.2.1:25", "mx.example.org:25"])

@@ -173,11 +173,11 @@ def test_sizes_are_read():
     """The smaller of two is announced; a declaration is found among other parameters."""
     assert commands.declared_bytes(b"MAIL FROM:<a> BODY=8BITMIME size=77 X=1") == 77
     assert commands.declared_bytes(b"MAIL FROM:<SIZE=9@b>") == 0
-    for offer, limit, said in ((b"SIZE 9", 5, b"SIZE 5"), (b"SIZE 0", 5, b"SIZE 5"),
+    for offer, limit, size in ((b"SIZE 9", 5, b"SIZE 5"), (b"SIZE 0", 5, b"SIZE 5"),
                                (b"SIZE 3", 5, b"SIZE 3"), (b"SIZE", 0, b"SIZE")):  # fmt: skip
         reply = b"250-x\r\n250 " + offer + b"\r\n"
-        told = ehlo.client_hello_reply(reply, b"EHLO x", "h", trusted=False, limit=limit)
-        assert told == b"250-h\r\n250 " + said + b"\r\n"
+        reply_sent = ehlo.client_hello_reply(reply, b"EHLO x", "h", trusted=False, limit=limit)
+        assert reply_sent == b"250-h\r\n250 " + size + b"\r\n"
 
 
 def test_our_replies_are_one_safe_line():

@@ -117,9 +117,9 @@ def test_what_was_left_before_the_machine_started_goes_first(spool):
 def test_files_of_the_same_time_keep_their_order(spool):
     """The script that Dovecot runs: its files may all have one time."""
     for number in range(20):
-        words = ["sh", TEACH, LABELS[number % 2], "alice"]
+        command = ["sh", TEACH, LABELS[number % 2], "alice"]
         environment = os.environ | {"SPAMNB_SPOOL": str(spool.folder)}
-        subprocess.run(words, input=f"{number}".encode(), env=environment, check=True)
+        subprocess.run(command, input=f"{number}".encode(), env=environment, check=True)
     for name in names(spool):
         os.utime(spool.folder / name, (1, 1))
     found = drained(spool)

@@ -24,10 +24,10 @@ def drained(spool):
     return found
 
 
-def teach(script, *words, raw=b"Subject: x\n\nx\n", **environment):
+def teach(script, *arguments, raw=b"Subject: x\n\nx\n", **environment):
     """Run the script that Dovecot runs, with no other variables than these."""
     done = subprocess.run(
-        ["/bin/sh", script, *words], input=raw, check=True, capture_output=True,
+        ["/bin/sh", script, *arguments], input=raw, check=True, capture_output=True,
         env={"PATH": os.environ["PATH"]} | environment,
     )  # fmt: skip
     return done.stderr.decode()
@@ -44,10 +44,10 @@ def test_the_script_finds_the_spool_by_the_file_beside_it(spool, tmp_path, end):
     assert [left.label for left in drained(spool)] == ["spam"]
 
 
-@pytest.mark.parametrize("words", [("spam", "a user"), ("", "alice"), ("spam", "x/../y")])
-def test_a_message_that_cannot_be_left_leaves_a_mark(spool, words):
+@pytest.mark.parametrize("arguments", [("spam", "a user"), ("", "alice"), ("spam", "x/../y")])
+def test_a_message_that_cannot_be_left_leaves_a_mark(spool, arguments):
     """The script succeeds, so that the move succeeds; the mark is counted and is no feedback."""
-    assert "spamnb-teach: invalid" in teach(TEACH, *words, SPAMNB_SPOOL=str(spool.folder))
+    assert "spamnb-teach: invalid" in teach(TEACH, *arguments, SPAMNB_SPOOL=str(spool.folder))
     assert spool.failed() == 1
     assert spool.waiting() == 0
     assert drained(spool) == []

@@ -55,12 +55,12 @@ def test_the_domain_of_a_stranger_must_be_served_here(model, tmp_path, user, to,
     feedback_service = service_of(model, tmp_path, **known)
     raw = mail(1, "a new catalogue of garden tools")
     signature, held = delivered(model, raw, *to.split()), events(model)
-    said = [
+    feedback = [
         stranger(signature, user, domain="example.org"),
         replace(stranger("", user, domain="example.org"), raw=signed(raw, signature), refs=()),
         replace(stranger(signature, user, domain="example.org"), channel="arf"),
     ]
-    answers = [feedback_service.teach(one).state for one in said]
+    answers = [feedback_service.teach(one).state for one in feedback]
     assert set(answers) <= {state, "unchanged"}
     assert answers[0] == state
     assert (events(model) > held) is (state == "learnt")
@@ -76,10 +76,10 @@ def test_a_user_is_no_recipient_at_another_site(model, tmp_path):
     """An address at another site is never a local user's."""
     feedback_service, raw = service_of(model, tmp_path, served=SITE), mail(1)
     signature = delivered(model, raw, "alice@evil.example")
-    said = Feedback("spam", b"", (signature,), "alice@evil.example")
-    assert feedback_service.teach(said).state == "refused"
+    feedback = Feedback("spam", b"", (signature,), "alice@evil.example")
+    assert feedback_service.teach(feedback).state == "refused"
     delivered(model, raw, ALICE)
-    assert feedback_service.teach(replace(said, raw=raw, refs=(), user=ALICE)).state == "learnt"
+    assert feedback_service.teach(replace(feedback, raw=raw, refs=(), user=ALICE)).state == "learnt"
 
 
 def test_the_delimiter_of_the_site_tells_mailboxes_apart(model, tmp_path):
@@ -130,15 +130,15 @@ def test_what_is_not_proven_is_counted_apart(model, tmp_path):
 def test_a_flood_of_one_network_leaves_other_networks_their_review(model, tmp_path):
     """Names cost nothing and networks do: what cannot be proven is counted by them."""
     feedback_service = service_of(model, tmp_path, stranger_per_day=3, strangers_per_day=10)
-    said = replace(stranger("", ""), refs=())
+    feedback = replace(stranger("", ""), refs=())
     states = [
         feedback_service.teach(
-            replace(said, raw=mail(n), user=f"x{n}@a.example", client="192.0.2.7")
+            replace(feedback, raw=mail(n), user=f"x{n}@a.example", client="192.0.2.7")
         ).state
         for n in range(8)
     ]
     assert states == ["review"] * 3 + ["refused"] * 5
-    other = replace(said, raw=mail(9), user="x9@a.example", client="192.0.2.8")
+    other = replace(feedback, raw=mail(9), user="x9@a.example", client="192.0.2.8")
     assert feedback_service.teach(other).state == "review"
 
 
@@ -176,8 +176,8 @@ def test_a_site_may_refuse_strangers(model, tmp_path, rule):
     """With a quota of 0 all strangers get a permanent error, with a signature too."""
     feedback_service = service_of(model, tmp_path, served=SITE, **{rule: 0})
     signature = delivered(model, mail(1), ALICE)
-    for said in (stranger(signature, ALICE), replace(stranger("", "x@a.example"), raw=mail(2))):
-        assert feedback_service.teach(said).facts["error_type"] == "RefusedError"
+    for feedback in (stranger(signature, ALICE), replace(stranger("", "x@a.example"), raw=mail(2))):
+        assert feedback_service.teach(feedback).facts["error_type"] == "RefusedError"
     assert feedback_service.teach(Feedback("spam", b"", (signature,), ALICE)).state == "learnt"
 
 
@@ -218,8 +218,8 @@ def test_moves_and_undos_are_counted(model, tmp_path):
     feedback_service = service_of(model, tmp_path, user_bytes_per_day=300_000)
     raw = random_mail(1)
     delivered(model, raw, ALICE)
-    said = Feedback("spam", raw, user=ALICE)
-    event = feedback_service.teach(said).receipt.event
+    feedback = Feedback("spam", raw, user=ALICE)
+    event = feedback_service.teach(feedback).receipt.event
     states = []
     for _ in range(20):
         answer = feedback_service.undo(event, Feedback("", user=ALICE))
@@ -227,7 +227,8 @@ def test_moves_and_undos_are_counted(model, tmp_path):
         event = answer.receipt.event if answer.receipt else event
     assert states[0] == "learnt"
     assert states[-1] == "refused"
-    moves = [feedback_service.teach(replace(said, label=label)).state for label in ("ham", "spam")]
+    changes = [replace(feedback, label=label) for label in ("ham", "spam")]
+    moves = [feedback_service.teach(one).state for one in changes]
     assert moves == ["refused"] * 2
 
 

@@ -24,13 +24,13 @@ def test_every_operation_channel_and_state_is_told():
 def test_the_table_of_operations_has_the_right_for_each():
     """Each operation has one row, with its own fields and the right that it needs."""
     table = TEXT[TEXT.index("| op | fields |") :].split("\n\n")[0].splitlines()[2:]
-    told = {}
+    only_admins = {}
     for _, names, fields, right, _ in (row.split("|") for row in table):
         row = re.findall(r"`(\w+)`", names)
-        told |= dict.fromkeys(row, right.strip() == "admins")
+        only_admins |= dict.fromkeys(row, right.strip() == "admins")
         taken = {field for name in row for field in OPERATIONS[name].fields}
         assert set(re.findall(r"`(\w+)`", fields)) <= taken, row
-    assert told == {name: one.right == "admins" for name, one in OPERATIONS.items()}
+    assert only_admins == {name: one.right == "admins" for name, one in OPERATIONS.items()}
 
 
 def test_the_client_in_the_document_works_with_the_protocol(tmp_path):

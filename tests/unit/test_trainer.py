@@ -264,11 +264,11 @@ def test_unreadable_files_are_counted_and_skipped(tmp_path, count):
         tmp_path / "m", [("ham", ham)], recipe=MADE, training_options=TrainingOptions(jobs=2)
     )
     assert (summary.learnt, summary.unreadable) == (count, 3)
-    told = sorted(summary.unreadable_paths)
-    assert [line.partition(": ")[0] for line in told] == [
+    paths = sorted(summary.unreadable_paths)
+    assert [line.partition(": ")[0] for line in paths] == [
         f"{ham}/{name}" for name in ("broken", "empty", "photo")
     ]
-    assert all(line.partition(": ")[2] for line in told)
+    assert all(line.partition(": ")[2] for line in paths)
     contents(tmp_path / "m")
 
 

@@ -15,7 +15,7 @@ WORDS = {
 }
 
 
-def mail(count, seed=1, *, told=0.75):
+def mail(count, seed=1, *, own_words=0.75):
     """Messages with mostly, but not only, words of their class."""
     dice = random.Random(seed)
     rows = []
@@ -23,7 +23,7 @@ def mail(count, seed=1, *, told=0.75):
         label = "spam" if dice.random() < 0.5 else "ham"
         other = "ham" if label == "spam" else "spam"
         words = [
-            dice.choice(WORDS[label if dice.random() < told else other])
+            dice.choice(WORDS[label if dice.random() < own_words else other])
             for _ in range(dice.randint(3, 20))
         ]
         words += [f"word{dice.randint(0, 3000)}" for _ in range(10)]
@@ -49,7 +49,7 @@ def test_bad_constants_are_found_and_the_gain_is_confirmed():
 )
 def test_chance_is_no_gain(seed):
     """On random words no gain is confirmed (with 10 of 12 seeds: the interval is one of 95 %)."""
-    found = tune(mail(240, seed, told=0.5), Options(seed=seed, constants={"eta": 0.25}),
+    found = tune(mail(240, seed, own_words=0.5), Options(seed=seed, constants={"eta": 0.25}),
                  SearchOptions(tries=16))  # fmt: skip
     assert not found.confirmed
 

@@ -36,7 +36,7 @@ NAMES = (
 )
 
 
-def said(**more):
+def verdict(**more):
     given = {"label": "spam", "probability": 0.9987, "log_odds": 8.0, "decision": "junk"}
     return ScanVerdict(**(given | {"signature": SIGNATURE} | more))
 
@@ -46,7 +46,7 @@ def block_of(verdict, **more):
 
 
 ADDED = scanned_fields(
-    said(clues=(Clue("subject", "pills", 2.5),)), JUNK, redirect="junk@a.example"
+    verdict(clues=(Clue("subject", "pills", 2.5),)), JUNK, redirect="junk@a.example"
 )
 BLOCK = as_block(ADDED)
 
@@ -296,7 +296,7 @@ def test_the_tag_stands_before_the_subject(header, tagged):
 
 def test_the_block_says_what_was_promised():
     """The names and values that people and programs rely on."""
-    block = block_of(said(log_odds=JUNK + 2.34), version="0.1.0")
+    block = block_of(verdict(log_odds=JUNK + 2.34), version="0.1.0")
     assert dict(headers_of(block)) == {
         "X-Spam-Flag": "YES",
         "X-Spam-Status": "Yes, score=7.3, required=5.0, tests=SPAMNB_JUNK, version=0.1.0",
@@ -312,16 +312,17 @@ def test_five_is_the_line_to_junk():
     costs = Costs()
     edge = next(edge for edge in thresholds(costs) if edge.decision == "junk")
     assert junk_threshold(costs) == edge.log_odds
-    assert score_of(said(log_odds=edge.log_odds), JUNK) == 5.0
-    assert score_of(said(log_odds=edge.log_odds - 3, decision="unsure"), JUNK) == 2.0
-    assert score_of(said(log_odds=1e9), JUNK) == 999.0
+    assert score_of(verdict(log_odds=edge.log_odds), JUNK) == 5.0
+    assert score_of(verdict(log_odds=edge.log_odds - 3, decision="unsure"), JUNK) == 2.0
+    assert score_of(verdict(log_odds=1e9), JUNK) == 999.0
 
 
 @pytest.mark.parametrize("decision", ["deliver", "unsure", "junk", "reject"])
 @given(log_odds=st.floats(allow_nan=False))
 def test_flag_status_score_and_level_agree(decision, log_odds):
     """The four lines agree, whatever made the decision."""
-    fields = dict(headers_of(block_of(said(decision=decision, log_odds=log_odds, reason="allow"))))
+    block = block_of(verdict(decision=decision, log_odds=log_odds, reason="allow"))
+    fields = dict(headers_of(block))
     yes = decision in ("junk", "reject")
     score = float(fields["X-Spam-Score"])
     assert fields["X-Spam-Flag"] == ("YES" if yes else "NO")
@@ -334,15 +335,15 @@ def test_flag_status_score_and_level_agree(decision, log_odds):
 
 def test_where_no_label_is_spam_there_is_no_score():
     """Without a spam label the score is 0, unless a list decides junk."""
-    assert score_of(said(log_odds=float("-inf"), decision="deliver"), JUNK) == 0.0
-    assert score_of(said(log_odds=float("-inf"), decision="junk"), JUNK) == 5.0
+    assert score_of(verdict(log_odds=float("-inf"), decision="deliver"), JUNK) == 0.0
+    assert score_of(verdict(log_odds=float("-inf"), decision="junk"), JUNK) == 5.0
 
 
 def test_costs_under_which_nothing_is_junk_give_a_score_all_the_same():
     """If no message can be junk, scores stay below 5."""
     costs = Costs(unsure=(0.0, 1.0), junk=(1e300, 1.0), reject=(1e300, 1.0))
     assert junk_threshold(costs) == float("inf")
-    assert score_of(said(decision="deliver"), junk_threshold(costs)) == -999.0
+    assert score_of(verdict(decision="deliver"), junk_threshold(costs)) == -999.0
 
 
 @given(
@@ -354,7 +355,7 @@ def test_costs_under_which_nothing_is_junk_give_a_score_all_the_same():
 )
 def test_our_block_is_plain_whatever_the_clues(clues, redirect):
     """Lines are ASCII, CRLF, folded, and contain no sender's text that a parser interprets."""
-    block = block_of(said(clues=tuple(clues)), redirect=redirect, version="0.1.0")
+    block = block_of(verdict(clues=tuple(clues)), redirect=redirect, version="0.1.0")
     assert block.isascii()
     assert block.endswith(b"\r\n")
     lines = block.split(b"\r\n")[:-1]
@@ -368,8 +369,8 @@ def test_our_block_is_plain_whatever_the_clues(clues, redirect):
 def test_an_unscanned_message_says_why_from_a_table():
     """An unknown reason is written as a fault, so no internal text leaks."""
     for reason in REASONS:
-        said = b"X-Spamnb-Verdict: unscanned; reason=" + reason.encode()
-        assert as_block(unscanned_fields(reason)) == said + b"\r\n"
+        field = b"X-Spamnb-Verdict: unscanned; reason=" + reason.encode()
+        assert as_block(unscanned_fields(reason)) == field + b"\r\n"
     ((_, value),) = unscanned_fields("/var/lib/spamnb: no space\r\nX: y")
     assert value == "unscanned; reason=fault"
 
@@ -383,7 +384,7 @@ def test_an_observed_message_has_its_signature_alone():
 def test_a_milter_can_add_and_remove_the_fields_one_by_one():
     """Each field is a pair that is added as it is, and each is one that a later hop removes."""
     clues = tuple(Clue("body", "word", 1.0) for _ in range(9))
-    fields = scanned_fields(said(clues=clues), JUNK, redirect="junk")
+    fields = scanned_fields(verdict(clues=clues), JUNK, redirect="junk")
     assert dict(fields)["X-Spamnb-Clues"].count("\n ") >= 1
     assert as_block(fields).count(b"\r\nX-") == len(fields) - 1
     assert all(is_own(name.encode()) for name, _ in fields)

@@ -29,11 +29,11 @@ def test_a_message_is_scored_as_the_filter_would(scan_rig, home, surest):
     """The same verdict, in headers, in facts and in the history, with the recipients."""
     one = scan_rig()
     outcome = one.scan(surest["spam"])
-    said = fields(as_block(outcome.add))
+    headers = fields(as_block(outcome.add))
     facts = outcome.facts
     assert outcome.action == "relay"
-    assert said["X-Spam-Flag"] == "YES"
-    assert said["X-Spamnb-Signature"] == facts["signature"]
+    assert headers["X-Spam-Flag"] == "YES"
+    assert headers["X-Spamnb-Signature"] == facts["signature"]
     assert facts["verdict"] == "spam"
     assert (facts["decision"], facts["mail_action"], facts["reason"]) == ("reject", "headers", "")
     assert facts["scan_ms"] > 0
@@ -176,8 +176,8 @@ def test_what_was_kept_can_be_withdrawn(scan_rig, home, surest):
     (kept,) = quarantine.messages()
     outcome.withdraw()
     assert quarantine.messages() == []
-    (told,) = [record for record in one.records if record["event"] == "kept too late"]
-    assert (told["quarantine"], told["withdrawn"]) == (kept.id, True)
+    (record,) = [record for record in one.records if record["event"] == "kept too late"]
+    assert (record["quarantine"], record["withdrawn"]) == (kept.id, True)
     outcome.withdraw()
     assert [r["withdrawn"] for r in one.records if r["event"] == "kept too late"] == [True, False]
 
@@ -244,11 +244,11 @@ def test_lists_decide_and_are_named(scan_rig, surest):
     """Allowed spam is delivered, blocked ham refused; headers agree, and give nothing away."""
     one = scan_rig(HARSH, rules=AccessLists(allow=parse("client 192.0.2.0/24", "a")))
     outcome = one.scan(surest["spam"], before_queue=True)
-    said = fields(as_block(outcome.add))
+    headers = fields(as_block(outcome.add))
     assert outcome.action == "relay"
-    assert (said["X-Spam-Flag"], float(said["X-Spam-Score"]) < 5) == ("NO", True)
-    assert said["X-Spamnb-Verdict"].startswith("deliver; label=")
-    assert said["X-Spamnb-Verdict"].endswith("; reason=allow-client")
+    assert (headers["X-Spam-Flag"], float(headers["X-Spam-Score"]) < 5) == ("NO", True)
+    assert headers["X-Spamnb-Verdict"].startswith("deliver; label=")
+    assert headers["X-Spamnb-Verdict"].endswith("; reason=allow-client")
     assert outcome.facts["rule"] == "192.0.2.0/24"
     one.close()
     one = scan_rig(HARSH, rules=AccessLists(block=parse("sender ann@a.example", "b")))
